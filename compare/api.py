@@ -30,7 +30,7 @@ from compare.execution import cells
 from compare.judgement import cautions
 from compare.matching.match import match as match
 from compare.reporting import comparison_plots, comparison_report, dataframes, matrix_report, plots, tables
-from compare.reporting.comparison_report import Compared
+from compare.reporting.comparison_report import JudgedComparison
 
 
 class Plot(Figure):
@@ -46,7 +46,7 @@ class Plot(Figure):
 class Results:
     """A stored comparison."""
 
-    compared: Compared
+    compared: JudgedComparison
     folder: Path
 
     @property
@@ -133,7 +133,7 @@ def load(folder: str | Path) -> Results | Matrix:
         path = Path(folder)
     except TypeError:
         raise FolderError(f"folder must be a path. Received: {folder!r}. Name the folder that `run` printed.") from None
-    if not cells.holds(path):
+    if not cells.is_matrix(path):
         return Results(comparison_report.read(path), path)
     made = matrix_report.read(path)
     table = tables.to_plain(matrix_report.wins_table(made.plan, matrix_report.wins(made)))

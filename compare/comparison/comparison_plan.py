@@ -28,7 +28,7 @@ from compare.execution.contestants import Contestant
 from compare.execution.interleaving import turn
 from compare.execution.matrix import Row
 from compare.execution.store import Comparison
-from compare.judgement.summary import asks_anything
+from compare.judgement.summary import has_comparisons
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Request:
     """Names of contestants."""
     out: Path | None
     prove: bool
-    lay_out: Callable[[Preset, Sequence[str]], list[Row]] = lambda asked, frameworks: matrix.rows(
+    lay_out: Callable[[Preset, Sequence[str]], list[Row]] = lambda asked, frameworks: matrix.build_rows(
         asked.values, frameworks, asked.modes, asked.replicas, asked.workers, asked.levels, one_core=asked.one_core
     )
     """The rows of these settings for these frameworks."""
@@ -94,7 +94,7 @@ def enter(stored: Sequence[Contestant], folder: Path) -> None:
     Raises:
         FolderError: the folder brings an interpreter of its own.
     """
-    contestants.enter(stored)
+    contestants.register(stored)
     for each in stored:
         if each.python is None or each.python == sys.executable:
             continue
@@ -226,7 +226,7 @@ def refuse_used(request: Request) -> None:
         FolderError: the folder is.
     """
     if request.out is not None:
-        store.refuse_used(request.out, request.lay_out(request.settings, request.frameworks), request.settings.seeds)
+        store.refuse_other_rows(request.out, request.lay_out(request.settings, request.frameworks), request.settings.seeds)
 
 
 def judged(request: Request, shown: Display) -> Comparison:
@@ -238,9 +238,9 @@ def judged(request: Request, shown: Display) -> Comparison:
     settings = check_repeats(request.settings)
     rows = request.lay_out(settings, request.frameworks)
     shown.say("asking the frameworks what they can do here")
-    with launch.asked(request.frameworks) as answer:
+    with launch.describe_all(request.frameworks) as answer:
         descriptions = {framework: answer(framework) for framework in request.frameworks}
-    rows = matrix.judge(rows, descriptions, oversubscribe=request.oversubscribe)
+    rows = matrix.check_rows(rows, descriptions, oversubscribe=request.oversubscribe)
     shown.say("reading the data")
     _refuse_other_first_hosts(rows)
     run_spec = rows[0].spec
@@ -257,9 +257,9 @@ def judged(request: Request, shown: Display) -> Comparison:
         data_notes=[f"images in training: {dataset.image_size} x {dataset.image_size} pixels", *dataset.notes],
         class_names=list(dataset.class_names),
         trainable_values=sum(parameter.size for parameter in architecture.parameters() if parameter.trainable),
-        code_hash=code_digest.of(request.frameworks, run_spec.model),
+        code_hash=code_digest.compute(request.frameworks, run_spec.model),
         versions={name: description["versions"] for name, description in descriptions.items()},
-        contestants=contestants.entered(request.frameworks),
+        contestants=contestants.registered(request.frameworks),
         environments={
             name: Environment.model_validate(description["environment"])
             for name, description in descriptions.items()
@@ -275,7 +275,7 @@ def judged(request: Request, shown: Display) -> Comparison:
         restarts=request.restarts,
         until=settings.until,
     )
-    if planned.until is not None and not asks_anything(planned):
+    if planned.until is not None and not has_comparisons(planned):
         raise SpecError(
             f"--until-decided needs a question. Received: {', '.join(row.id for row in rows)}, of which no two are compared. "
             "Add a framework or a parallel mode."
@@ -290,7 +290,7 @@ def refuse_changed_environments(comparison: Comparison) -> None:
         LaunchError: distributions have changed.
     """
     for name, before in comparison.environments.items():
-        if changed := contestants.changes(before, launch.environment_of(name)):
+        if changed := contestants.describe_changes(before, launch.current_environment(name)):
             raise LaunchError(
                 f"The environment of {name} has changed since the proof: {changed}. Nothing was trained. Run the comparison "
                 "again in another folder, and leave the environment alone meanwhile."
@@ -323,7 +323,7 @@ def order(rows: Sequence[Row], repeats: int) -> list[tuple[Row, int]]:
     ordered: list[Row] = []
     for row in runnable:
         if row not in ordered:
-            ordered += [row, *(other for other in runnable if matrix.differ_by_contestant(row, other))]
+            ordered += [row, *(other for other in runnable if matrix.same_except_contestant(row, other))]
     return [(row, repeat) for repeat in range(repeats) for row in turn(ordered, repeat)]
 
 
@@ -345,7 +345,7 @@ def jobs(comparison: Comparison, folder: Path | None, again: Collection[tuple[st
         again: row and repeat of those that are to be made again.
     """
     jobs = [
-        (comparison.of_repeat(row, repeat), repeat)
+        (comparison.row_for_repeat(row, repeat), repeat)
         for row, repeat in order(comparison.rows, comparison.repeats)
         if repeat not in comparison.left_out.get(row.id, ())
     ]
@@ -357,7 +357,7 @@ def jobs(comparison: Comparison, folder: Path | None, again: Collection[tuple[st
 def is_done(folder: Path, row: Row, repeat: int) -> bool:
     """Whether a run has a good result."""
     try:
-        result = store.finished(folder, row, repeat)
+        result = store.load_result(folder, row, repeat)
     except ResultError:
         return False
     return result is not None and result.status in ("ok", "not parallel")

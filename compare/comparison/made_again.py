@@ -10,23 +10,23 @@ from __future__ import annotations
 from pathlib import Path
 
 from compare.execution import store
-from compare.execution.store import Comparison, Replaced, Stored
-from compare.judgement.run_figures import disturbed, epoch_seconds
-from compare.judgement.summary import measured
+from compare.execution.store import Comparison, ReplacedRun, StoredComparison
+from compare.judgement.run_figures import disturbing_cores, epoch_seconds
+from compare.judgement.summary import finished_runs
 
 
-def chosen(stored: Stored) -> list[Replaced]:
+def chosen(stored: StoredComparison) -> list[ReplacedRun]:
     """The good runs of every repeat in which other work disturbed a good run."""
-    good = {row.id: measured(stored, row) for row in stored.comparison.rows}
-    repeats = {repeat for runs in good.values() for repeat, run in runs.items() if disturbed(run) is not None}
+    good = {row.id: finished_runs(stored, row) for row in stored.comparison.rows}
+    repeats = {repeat for runs in good.values() for repeat, run in runs.items() if disturbing_cores(run) is not None}
     before = {each.repeat: each.number for each in sorted(stored.comparison.replaced, key=lambda each: each.number)}
     return [
-        Replaced(
+        ReplacedRun(
             row=row,
             repeat=repeat,
             sha256=stored.made_from[store.result_path(row, repeat)],
             number=before.get(repeat, 0) + 1,
-            cores_taken=disturbed(runs[repeat]),
+            cores_taken=disturbing_cores(runs[repeat]),
             epoch_seconds=epoch_seconds(runs[repeat]),
         )
         for repeat in sorted(repeats)
@@ -44,5 +44,5 @@ def replace(comparison: Comparison, folder: Path) -> Comparison:
     found = chosen(store.read(folder))
     comparison = comparison.model_copy(update={"replaced": [*comparison.replaced, *found]})
     store.write_plan(folder, comparison)
-    store.set_apart(folder, comparison.replaced)
+    store.archive_replaced_runs(folder, comparison.replaced)
     return comparison

@@ -35,31 +35,31 @@ from compare.execution.store import Comparison, ProofRecord
 from compare.judgement import cautions, decision, run_figures, summary
 from compare.proof import claims, ladder, spot_checks, timed_rows
 from compare.reporting import comparison_report
-from compare.reporting.comparison_report import Compared
+from compare.reporting.comparison_report import JudgedComparison
 from compare.reporting.document import Report
 from compare.reporting.live import Live
 
 PROFILE_STEPS = 20
 """Profiled steps of the segment that `--profile` adds to a run."""
 
-_WITH_RESUME = ("resume", "again", "repeats", "restarts", *UNTIL_FIELDS, "as_json", "dry_run", "like", "live", "sign", "on")
+_PARAMETERS_WITH_RESUME = ("resume", "again", "repeats", "restarts", *UNTIL_FIELDS, "as_json", "dry_run", "like", "live", "sign", "on")
 """Command parameters that do not change what is compared."""
-_ALONE = "The float64 proof alone: "
+_FLOAT64_PREFIX = "The float64 proof alone: "
 
 
 @options.grouped
 def command(
     context: typer.Context,
     *,
-    of_spec: options.MatrixOptions,
-    compared: options.ContestantOptions,
+    spec_options: options.MatrixOptions,
+    contestant_options: options.ContestantOptions,
     modes: options.Modes = None,
     replicas: options.Replicas = None,
     one_core: Annotated[
         bool | None,
         typer.Option("--one-core/--no-one-core", help="Run serial on one core too, which a speed-up is against. Default: yes."),
     ] = None,
-    input_: Annotated[str | None, typer.Option("--input", help=f"How batches are fed: {' or '.join(spec.INPUTS)}.")] = None,
+    input_kind: Annotated[str | None, typer.Option("--input", help=f"How batches are fed: {' or '.join(spec.INPUTS)}.")] = None,
     workers: options.Workers = None,
     input_only: Annotated[bool, typer.Option("--input-only", help="Time the input path alone.")] = False,
     compute_only: Annotated[bool, typer.Option("--compute-only", help="Time the model alone, on one batch.")] = False,
@@ -132,21 +132,21 @@ def command(
             spread.check(on)
             if like is not None or again is not None or live:
                 raise SpecError("--on goes without --from, --again and --live. Received: one of them. Leave it out.")
-        signing.check(sign)
-        until_of = partial(asked_for, until_decided, most_repeats, smallest_effect)
+        signing.check_key(sign)
+        make_stopping_rule = partial(asked_for, until_decided, most_repeats, smallest_effect)
         request: Request | MatrixPlan
         if resume is not None:
             _only_with_resume(context)
-            request, out = _stored(resume, repeats, restarts, until_of, live=live, on=on), resume
+            request, out = _stored(resume, repeats, restarts, make_stopping_rule, live=live, on=on), resume
         else:
-            least, replicas = _elastic(elastic, replicas)
-            own = of_spec.asked(
-                replicas=replicas, least_replicas=least,
-                input=input_, part=_part(input_only, compute_only), on_bad=on_bad, duplicates=duplicates,
+            min_replicas, replicas = _elastic(elastic, replicas)
+            spec_request = spec_options.to_request(
+                replicas=replicas, least_replicas=min_replicas,
+                input=input_kind, part=_part(input_only, compute_only), on_bad=on_bad, duplicates=duplicates,
                 profile_steps=PROFILE_STEPS if profile else None, hosts=None if hosts is None else names(hosts),
             )  # fmt: skip
-            asked_cells = run_settings.of_cells(*own)
-            named = compared.names(asked_cells[0][1].contestants)
+            asked_cells = run_settings.settings_of_cells(*spec_request)
+            named = contestant_options.names(asked_cells[0][1].contestants)
             target = _judged_target(target_accuracy)
 
             def requested(asked: Preset) -> Request:
@@ -158,10 +158,10 @@ def command(
                     asked = replace(asked, levels=tuple(levels(switches)))
                 if workers is not None:
                     asked = replace(asked, workers=numbers("--workers", workers, least=0))
-                if least is not None and not any(spec.VARIANTS[each][0] in spec.ELASTIC_MODES for each in asked.modes):
+                if min_replicas is not None and not any(spec.VARIANTS[each][0] in spec.ELASTIC_MODES for each in asked.modes):
                     allowed = " or ".join(spec.ELASTIC_MODES)
                     raise SpecError(f"--elastic is for {allowed}. Received: {', '.join(asked.modes)}. Add one to --modes.")
-                asked = replace(asked, until=until_of(asked.until))
+                asked = replace(asked, until=make_stopping_rule(asked.until))
                 if repeats is not None:
                     asked = replace(asked, repeats=repeats)
                 if seeds is not None:
@@ -196,7 +196,7 @@ def command(
     raise typer.Exit(code)
 
 
-def run(request: Request, *, as_json: bool, view: Callable[[Compared, Path], Report] | None = None) -> int:
+def run(request: Request, *, as_json: bool, view: Callable[[JudgedComparison, Path], Report] | None = None) -> int:
     """Do a whole comparison and print its report.
 
     Args:
@@ -265,7 +265,7 @@ def _write(report: Report, folder: Path) -> int:
     return 0
 
 
-def within(request: Request, folder: Path) -> tuple[Compared, int]:
+def within(request: Request, folder: Path) -> tuple[JudgedComparison, int]:
     """Run a comparison as part of a larger command, which shows the report itself.
 
     Returns:
@@ -297,7 +297,7 @@ def _received(folder: Path, sign: Path | None) -> int:
 class _Done(NamedTuple):
     """A comparison that was run, and what to print about it."""
 
-    compared: Compared
+    compared: JudgedComparison
     report: Report
     folder: Path
     code: int
@@ -316,11 +316,11 @@ def _do(request: Request) -> _Done:
         wanted = comparison_plan.judged(request, shown)
         folder = request.out or store.new_folder(wanted.rows[0].spec.model, wanted.data_name)
         with store.locked(folder):
-            comparison = _with_rates(store.claim(folder, wanted), shown)
+            comparison = _with_rates(store.merge_with_stored(folder, wanted), shown)
             store.write_plan(folder, comparison)
             if said := comparison_plan.of_a_large_batch(comparison):
                 typer.echo(said, err=True)
-            store.set_apart(folder, comparison.replaced)  # a kill may have left some in place
+            store.archive_replaced_runs(folder, comparison.replaced)  # a kill may have left some in place
             live = Live(shown, folder if request.live else None, f"{comparison.rows[0].spec.model} on {comparison.data_name}")
             try:
                 try:
@@ -373,7 +373,7 @@ def _with_rates(comparison: Comparison, shown: Display) -> Comparison:
     if not missing or comparison.rows[0].spec.part == "input":
         return comparison
     shown.say("measuring what the machine can do")
-    found = {cores: measured for cores in missing if (measured := rates.measured(cores)) is not None}
+    found = {cores: measured for cores in missing if (measured := rates.measure_in_subprocess(cores)) is not None}
     return comparison.model_copy(update={"rates": comparison.rates | found})
 
 
@@ -396,7 +396,7 @@ def proof(comparison: Comparison, request: Request, folder: Path, shown: Display
             progress=shown.say,
         )
     except (LaunchError, SpecError) as error:
-        rows = {row.id: "not proved" for row in comparison.rows if row.spec.departs is None}
+        rows = {row.id: "not proved" for row in comparison.rows if row.spec.not_serial_because is None}
         return ProofRecord(verdict="not proved", sentence=f"the proof broke off: {error}", row_verdicts=rows)
     verdicts = {framework: {mode: proof.mode_verdict(framework, mode) for mode in modes} for framework in request.frameworks}
     rows = timed_rows.row_verdicts(proof, comparison.rows)
@@ -457,8 +457,8 @@ def _judge_spot_checks(folder: Path, shown: Display, *, runs_left: bool = False)
     rungs = [*_of_proof(proof.rungs), *(each.model_dump() for each in losses)]
     proof = proof.model_copy(update={"spot_checks": checks, "row_verdicts": verdicts, "rungs": rungs})
     if faulty:
-        alone = proof.sentence.rpartition(_ALONE)[2]
-        words = f"not proved: timed runs of {wording.listed(faulty)} are not as planned. {_ALONE}{alone}"
+        alone = proof.sentence.rpartition(_FLOAT64_PREFIX)[2]
+        words = f"not proved: timed runs of {wording.listed(faulty)} are not as planned. {_FLOAT64_PREFIX}{alone}"
         proof = proof.model_copy(update={"verdict": "not proved", "sentence": words})
     store.write_plan(folder, stored.comparison.model_copy(update={"proof": proof}))
 
@@ -493,7 +493,7 @@ def _needed(comparison: Comparison, folder: Path) -> set[str]:
         return set()
     left = decision.undecided(comparison_report.read(folder).findings.verdicts)
     hopeful = (question for question in left if decision.is_hopeful(question, comparison))
-    return {row for question in hopeful for row in summary.rows_of(comparison, question)}
+    return {row for question in hopeful for row in summary.compared_row_ids(comparison, question)}
 
 
 def _run_jobs(
@@ -507,10 +507,10 @@ def _run_jobs(
         label = f"{row.id} ({repeat + 1} of {'at most ' if comparison.until else ''}{most})" if most > 1 else row.id
         shown.begin(row.id, label)
         is_checked = comparison.proof is not None and spot_checks.is_checked(row.spec)
-        result = executor.execute(row, repeat, folder, shown.watch, restarts=comparison.restarts, is_checked=is_checked)
+        result = executor.execute(row, repeat, folder, shown.watch, restarts=comparison.restarts, has_spot_checks=is_checked)
         if not (store.run_folder(folder, row.id, repeat) / results.RESULT_FILE).exists():
             unwritten.append((row.id, result))
-        shown.end(result, run_figures.disturbed_words(result))
+        shown.end(result, run_figures.disturbance_words(result))
         num_bytes += spot_checks.num_bytes(store.run_folder(folder, row.id, repeat))
         is_border = following is None or following[1] != repeat  # between two runs of a pair the machine must not change
         if is_border and num_bytes > spot_checks.MOST_BYTES:  # those of a large model would fill the disk
@@ -529,7 +529,7 @@ def _stored(
     on: str | None,
 ) -> Request | MatrixPlan:
     """What made a results folder, with the options that `--resume` takes. None of a number: the stored one."""
-    if cells.holds(folder):
+    if cells.is_matrix(folder):
         plan = matrix_run.stored(folder, repeats)
         restarts = plan.restarts if restarts is None else restarts
         return plan.model_copy(update={"until": until_of(plan.until), "restarts": restarts, "on": on or plan.on})
@@ -564,7 +564,7 @@ def _only_with_resume(context: typer.Context) -> None:
     Raises:
         SpecError: such an option was given.
     """
-    others = given_besides(context, _WITH_RESUME)
+    others = given_besides(context, _PARAMETERS_WITH_RESUME)
     if others:
         raise SpecError(
             "--resume takes all settings but --repeats, --restarts, --until-decided and --on from its folder. "

@@ -17,7 +17,7 @@ from compare.core.option_parsing import chosen, names, numbers
 from compare.execution import options, run_settings, signing
 from compare.judgement import scaling_laws
 from compare.reporting import comparison_report
-from compare.reporting.comparison_report import Compared
+from compare.reporting.comparison_report import JudgedComparison
 from compare.reporting.document import Report
 
 MODES = "multi_process"
@@ -54,12 +54,12 @@ def command(
 ) -> None:
     """Measure strong and weak scaling, fit Amdahl and Gustafson, and project to machines that are not here."""
     with exits.reported():
-        signing.check(sign)
-        link = scaling_laws.network(network)
+        signing.check_key(sign)
+        link = scaling_laws.parse_link(network)
         wish = Wish() if project is None else Wish(numbers("--project", project, least=1), link)
         again = [] if project is None else ["--project", project, "--network", network]
 
-        def view(compared: Compared, folder: Path) -> Report:
+        def view(compared: JudgedComparison, folder: Path) -> Report:
             return scaling_report.report(compared, folder, scaling_fit.read(compared.stored, wish), again)
 
         if stored is not None:
@@ -68,7 +68,7 @@ def command(
                     f"--stored and --sign exclude each other. Received: both. Use run --resume {stored} --sign {sign} first."
                 )
             raise typer.Exit(view(comparison_report.read(stored), stored).deliver(stored, as_json=as_json))
-        asked = of_spec.asked(epochs=epochs, limit=limit, cores=cores, hosts=None if hosts is None else names(hosts))
+        asked = of_spec.to_request(epochs=epochs, limit=limit, cores=cores, hosts=None if hosts is None else names(hosts))
         settings = run_settings.settings(*asked)
         settings = run_settings.with_matrix(settings, modes, MODES, repeats, 1)
         if workers is not None:

@@ -12,12 +12,12 @@ from compare.comparison.scaling_rows import KINDS, Kind
 from compare.core.errors import FolderError
 from compare.core.statistics import Ratio, Spread
 from compare.execution.matrix import Row
-from compare.execution.store import Stored
+from compare.execution.store import StoredComparison
 from compare.judgement import sameness, scaling_laws
 from compare.judgement.row_figures import Summary
-from compare.judgement.run_figures import images_per_second, spread_median
-from compare.judgement.scaling_laws import Compute, Network, SerialFraction, Topology
-from compare.judgement.summary import accelerated, measured, pairs_of_seconds, ratio_of_seconds, serial_of, summarize
+from compare.judgement.run_figures import images_per_second, finite_median
+from compare.judgement.scaling_laws import Compute, LinkModel, SerialFraction, Topology
+from compare.judgement.summary import uses_accelerator, finished_runs, pairs_of_seconds, ratio_of_seconds, serial_row_of, summarize
 
 TOPOLOGIES: tuple[Topology, ...] = ("ring", "tree", "server")
 EXCHANGES: dict[str, Topology] = {"multi_process": "ring", "parameter_server": "server"}
@@ -113,10 +113,10 @@ class Wish:
     """What to project."""
 
     replicas: tuple[int, ...] = ()
-    link: Network | None = None
+    link: LinkModel | None = None
 
 
-def read(stored: Stored, wish: Wish) -> Scaling:
+def read(stored: StoredComparison, wish: Wish) -> Scaling:
     """The scaling of a comparison that was laid out by `scaling_rows.rows`. No ratios if its runs did not train the same.
 
     Raises:
@@ -139,13 +139,13 @@ def read(stored: Stored, wish: Wish) -> Scaling:
     )
 
 
-def _point(stored: Stored, row: Row, summaries: Mapping[str, Summary]) -> Point:
+def _point(stored: StoredComparison, row: Row, summaries: Mapping[str, Summary]) -> Point:
     wanted, summary = row.spec, summaries[row.id]
     whole, part = wanted.global_batch_size, wanted.per_replica_batch_size
     against = ((1, _base_batch(stored)), (wanted.cores, whole), (1, part))
-    bases = [serial_of(stored.comparison, row, cores=cores, batch=batch) for cores, batch in against]
+    bases = [serial_row_of(stored.comparison, row, cores=cores, batch=batch) for cores, batch in against]
     one_core, same_cores, same_batch = (ratio_of_seconds(stored, slow=base, fast=row) if base else None for base in bases)
-    resources = wanted.replicas if accelerated(summary.device) else wanted.cores
+    resources = wanted.replicas if uses_accelerator(summary.device) else wanted.cores
     return Point(
         id=row.id,
         contestant=row.contestant,
@@ -169,17 +169,17 @@ def _point(stored: Stored, row: Row, summaries: Mapping[str, Summary]) -> Point:
     )
 
 
-def _base_batch(stored: Stored) -> int | None:
+def _base_batch(stored: StoredComparison) -> int | None:
     """The batch that everything is scaled up from: the batch of the first serial row, which `rows` puts first."""
     return next((row.spec.global_batch_size for row in stored.comparison.rows if row.spec.mode == "serial"), None)
 
 
-def _kind(stored: Stored, row: Row) -> Kind:
+def _kind(stored: StoredComparison, row: Row) -> Kind:
     """A row is a weak run if its batch has grown with the replicas."""
     return "strong" if _base_batch(stored) in (None, row.spec.global_batch_size) else "weak"
 
 
-def _laws(stored: Stored, points: Sequence[Point]) -> list[Law]:
+def _laws(stored: StoredComparison, points: Sequence[Point]) -> list[Law]:
     rows = {row.id: row for row in stored.comparison.rows}
     groups: dict[tuple[str, str, int], list[Point]] = {}
     for point in points:
@@ -192,18 +192,18 @@ def _laws(stored: Stored, points: Sequence[Point]) -> list[Law]:
     ]
 
 
-def _gains(stored: Stored, points: Sequence[tuple[Row, Point]]) -> list[list[tuple[int, float]]]:
+def _gains(stored: StoredComparison, points: Sequence[tuple[Row, Point]]) -> list[list[tuple[int, float]]]:
     """(replicas, speed-up over serial on one core) by repeat."""
     gains: dict[int, list[tuple[int, float]]] = {}
     for row, point in points:
-        base = serial_of(stored.comparison, row, cores=1, batch=_base_batch(stored))
+        base = serial_row_of(stored.comparison, row, cores=1, batch=_base_batch(stored))
         if base is not None and not (point.oversubscribed or point.disturbed):
             for repeat, (serial, own) in pairs_of_seconds(stored, slow=base, fast=row).items():
                 gains.setdefault(repeat, []).append((point.replicas, serial / own))
     return list(gains.values())
 
 
-def _fed_alike(stored: Stored) -> list[list[Row]]:
+def _fed_alike(stored: StoredComparison) -> list[list[Row]]:
     """The rows by framework and input. Rows with another input have another pace and cannot be used together."""
     groups: dict[tuple[str, str, int], list[Row]] = {}
     for row in stored.comparison.rows:
@@ -211,16 +211,16 @@ def _fed_alike(stored: Stored) -> list[list[Row]]:
     return list(groups.values())
 
 
-def _step_seconds(stored: Stored, rows: Sequence[Row]) -> list[tuple[Row, float]]:
+def _step_seconds(stored: StoredComparison, rows: Sequence[Row]) -> list[tuple[Row, float]]:
     """Seconds for a step of a whole batch, at the pace of the timed images, for each run of these rows."""
 
     def seconds(result: RunResult) -> float:
         return result.spec.global_batch_size / images_per_second(result)
 
-    return [(row, seconds(result)) for row in rows for result in measured(stored, row).values()]
+    return [(row, seconds(result)) for row in rows for result in finished_runs(stored, row).values()]
 
 
-def _compute(stored: Stored, rows: Sequence[Row]) -> Compute | None:
+def _compute(stored: StoredComparison, rows: Sequence[Row]) -> Compute | None:
     """One replica's compute, from serial runs on one core."""
     serial = [row for row in rows if (row.spec.mode, row.spec.cores) == ("serial", 1)]
     return scaling_laws.fit_compute([(row.spec.global_batch_size, seconds) for row, seconds in _step_seconds(stored, serial)])
@@ -232,7 +232,7 @@ def _topology(row: Row) -> Topology:
     return EXCHANGES[row.spec.variant] if summable else "all_gather"
 
 
-def _payload_bytes(stored: Stored, rows: Sequence[Row]) -> float:
+def _payload_bytes(stored: StoredComparison, rows: Sequence[Row]) -> float:
     """Bytes that one replica sends in a step, as measured in these runs: compressed, with the sums of BatchNorm.
 
     If no run is parallel: all gradients, uncompressed.
@@ -242,14 +242,14 @@ def _payload_bytes(stored: Stored, rows: Sequence[Row]) -> float:
             # Sent by all replicas, and for each of them what beta is multiplied by; a server's link carries all of it.
             sharing = 1 if _topology(row) == "server" else row.spec.replicas
             volume = scaling_laws.exchange_terms(_topology(row), row.spec.replicas, 1.0)[1] * sharing
-            for result in measured(stored, row).values():
+            for result in finished_runs(stored, row).values():
                 if result.bytes_per_step:
                     return result.bytes_per_step / volume
     comparison = stored.comparison
     return comparison.trainable_values * {"float32": 4.0, "float64": 8.0}[comparison.rows[0].spec.precision]
 
 
-def _checks(stored: Stored, alike: Sequence[Row], mode: str, crowded: Collection[str]) -> Iterator[Check]:
+def _checks(stored: StoredComparison, alike: Sequence[Row], mode: str, crowded: Collection[str]) -> Iterator[Check]:
     """The largest run of a mode against the model fitted on its smaller runs, for rows with the same input.
 
     Args:
@@ -279,11 +279,11 @@ def _checks(stored: Stored, alike: Sequence[Row], mode: str, crowded: Collection
                 replicas=largest,
                 fitted_on=sorted({replicas for replicas, _ in beyond}),
                 predicted_seconds=compute.step_seconds(row.spec.per_replica_batch_size) + exchange,
-                measured_seconds=spread_median(seconds),
+                measured_seconds=finite_median(seconds),
             )
 
 
-def _projected(stored: Stored, alike: Sequence[Row], wish: Wish) -> Iterator[Projected]:
+def _projected(stored: StoredComparison, alike: Sequence[Row], wish: Wish) -> Iterator[Projected]:
     """Each wished number of replicas, for rows with the same input."""
     batch, compute = _base_batch(stored), _compute(stored, alike)
     if wish.link is None or batch is None or compute is None:

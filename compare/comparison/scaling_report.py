@@ -20,7 +20,7 @@ from compare.judgement.row_figures import DISTURBED
 from compare.judgement.scaling_laws import Topology
 from compare.judgement.summary import FAILURES, UNFINISHED
 from compare.reporting import comparison_report, comparison_screen, document, plots
-from compare.reporting.comparison_report import Compared
+from compare.reporting.comparison_report import JudgedComparison
 from compare.reporting.document import Report
 from compare.reporting.screen import Bar, Chart, Paragraph, Screen
 from compare.reporting.tables import Cell, Column, Table
@@ -32,7 +32,7 @@ _WORKERS = Column("workers", "input workers", terminal=False)
 _RATIOS = ("speedup_one_core", "speedup_same_cores", "speedup_same_batch", "efficiency_one_core", "efficiency_same_batch")
 
 
-def report(compared: Compared, folder: Path, found: Scaling, arguments: Sequence[str]) -> Report:
+def report(compared: JudgedComparison, folder: Path, found: Scaling, arguments: Sequence[str]) -> Report:
     """The report of a scaling, which stands beside the report of its runs.
 
     Args:
@@ -46,10 +46,10 @@ def report(compared: Compared, folder: Path, found: Scaling, arguments: Sequence
         name=NAME,
         json_file=SCALING_FILE,
         facts=comparison_report.facts(compared),
-        findings=[("Cautions", comparison_report.in_folder(compared.cautions, folder))] if compared.cautions else [],
+        findings=[("Cautions", comparison_report.with_folder(compared.cautions, folder))] if compared.cautions else [],
         tables=[table for table in made if table.rows],
         drawings={NAME: lambda figure: draw(found, figure)},
-        environment=[*comparison_report.environment(compared), *comparison_report.made_from(compared.stored.made_from)],
+        environment=[*comparison_report.environment(compared), *comparison_report.source_digest(compared.stored.made_from)],
         commands=[("This report, from the stored results:", f"{document.COMPARE} {again}")],
         values=found.model_dump() | {"checks": checks, "made_from": compared.stored.made_from},
         exit_code=compared.exit_code,
@@ -59,7 +59,7 @@ def report(compared: Compared, folder: Path, found: Scaling, arguments: Sequence
     )
 
 
-def screen(compared: Compared, found: Scaling) -> Screen:
+def screen(compared: JudgedComparison, found: Scaling) -> Screen:
     """How much faster the most replicas are, and the speed-up of every point."""
     stored = compared.stored
     largest: dict[tuple[str, str, Kind], Point] = {}
@@ -77,7 +77,7 @@ def screen(compared: Compared, found: Scaling) -> Screen:
         Paragraph("Trouble", [*failed, *unlike, *cautions.signature(stored)], "bad"),
     ]
     return Screen(
-        asked=["How does it scale?", *comparison_screen.asked(stored)],
+        asked=["How does it scale?", *comparison_screen.subject_parts(stored)],
         answers=[each for each in answers if each.sentences],
         chart=Chart(
             ("times as fast as serial on 1 core", "times serial, 1 core"),

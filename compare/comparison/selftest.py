@@ -30,11 +30,11 @@ from compare.core.verdict_words import interval_words
 from compare.core.wording import percent
 from compare.execution import contestants, launch, options, store
 from compare.execution.matrix import Row
-from compare.execution.store import Stored
+from compare.execution.store import StoredComparison
 from compare.judgement import scaling_laws
 from compare.judgement.run_figures import epoch_seconds
-from compare.judgement.summary import measured, pairs_of_seconds, ratio_of_seconds
-from compare.reporting.comparison_report import Compared
+from compare.judgement.summary import finished_runs, pairs_of_seconds, ratio_of_seconds
+from compare.reporting.comparison_report import JudgedComparison
 from compare.reporting.document import Report
 from compare.reporting.screen import Paragraph, Screen
 from compare.reporting.tables import Cell, Column, Table
@@ -146,7 +146,7 @@ def command(
 ) -> None:
     """Test the verdicts themselves: equal runs must be called equal, and a known slowdown must be found."""
     with exits.reported():
-        asked = contestants.own_twins("--frameworks", names(frameworks), launch.FRAMEWORKS)
+        asked = contestants.builtin_twins("--frameworks", names(frameworks), launch.FRAMEWORKS)
         if real_pairs is not None and simulate_only:
             raise SpecError("--real-pairs and --simulate-only exclude each other. Received: both. Use one of them.")
         if out is not None and real_pairs is None:
@@ -335,7 +335,7 @@ def _equal_rows(settings: Preset, frameworks: Sequence[str]) -> list[Row]:
     return rows(settings, frameworks)[:2]
 
 
-def judge(made: Compared) -> Selftest:
+def judge(made: JudgedComparison) -> Selftest:
     """Judge real trials that were laid out by `rows`."""
     stored = made.stored
     by_id = {row.id: row for row in stored.comparison.rows}
@@ -442,7 +442,7 @@ def _try_pairs(wanted: Request, seed: int) -> Selftest:
     return judge_pairs(compared, wanted.settings.repeats, seed)
 
 
-def judge_pairs(made: Compared, wanted: int, seed: int) -> Selftest:
+def judge_pairs(made: JudgedComparison, wanted: int, seed: int) -> Selftest:
     """Judge pairs of equal real runs.
 
     Sequences are put together from blocks of successive pairs. Both runs are equal, so the truth of every sequence is made zero
@@ -649,10 +649,10 @@ def _check(contestant: str, other: str, judged: Judged | None) -> Check:
     )
 
 
-def _resolution(stored: Stored, contestant: str) -> str | None:
+def _resolution(stored: StoredComparison, contestant: str) -> str | None:
     """The smallest difference that a comparison can find on this machine, from the noise of the equal runs."""
     by_id = {row.id: row for row in stored.comparison.rows}
-    first, second = (measured(stored, by_id[f"{contestant}-{name}"]) for name in ("equal-1", "equal-2"))
+    first, second = (finished_runs(stored, by_id[f"{contestant}-{name}"]) for name in ("equal-1", "equal-2"))
     logs = [math.log(epoch_seconds(first[each]) / epoch_seconds(second[each])) for each in sorted(first.keys() & second.keys())]
     if len(logs) < VERDICT_PAIRS:
         return None

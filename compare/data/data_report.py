@@ -10,7 +10,7 @@ from common.data.sources.splits import CAUTION
 from compare.core.wording import count, shortened, visible
 from compare.data.duplicates import NearTwins
 from compare.data.exploration import ClassCount, ExactDuplicates, Exploration, FileFacts, to_plain
-from compare.judgement.cautions import of_the_data
+from compare.judgement.cautions import data_cautions
 from compare.reporting import image_grid, plots, tables
 from compare.reporting.document import Report
 from compare.reporting.screen import Bar, Chart, Paragraph, Screen
@@ -78,7 +78,7 @@ def screen(exploration: Exploration, train: str | None = None) -> Screen:
         Paragraph("Trouble", doubtful, "bad"),
         Paragraph("Balance", [_balance(exploration)]),
         Paragraph("Duplicates", [_exact_words(exact), _near_words(near)]),
-        Paragraph("Notes", [note for note in exploration.notes if not of_the_data([note])]),
+        Paragraph("Notes", [note for note in exploration.notes if not data_cautions([note])]),
     ]
     answers = [each for each in answers if each.sentences and not (refused and each.label == "Usable")]
     splits = list(exploration.splits)

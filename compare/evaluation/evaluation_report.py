@@ -14,7 +14,7 @@ from compare.core.wording import listed, percent
 from compare.evaluation import evaluation_plots, evaluation_tables
 from compare.evaluation.evaluation_tables import is_guessing
 from compare.evaluation.scoring import Evaluated, Model, Pair
-from compare.judgement.cautions import of_the_data
+from compare.judgement.cautions import data_cautions
 from compare.judgement.row_figures import GUESSING
 from compare.reporting import document
 from compare.reporting.document import Report
@@ -69,7 +69,7 @@ def screen(made: Evaluated) -> Screen:
         for each in model.crossings
     )
     other = [_OTHER_DATA] if made.tuned_on not in (None, made.data_hash) else []
-    trouble = [*_failed_words(failed, made), *(crossed[::-1] if moved else []), *other, *of_the_data(made.data_notes)]
+    trouble = [*_failed_words(failed, made), *(crossed[::-1] if moved else []), *other, *data_cautions(made.data_notes)]
     answers = [
         Paragraph("Right", [_right_words(model, made) for model in scored]),
         Paragraph("Agree", [_pair_words(pair, made) for pair in made.pairs]),
@@ -215,7 +215,7 @@ def _cautions(made: Evaluated) -> list[str]:
         )
     if made.tuned_on not in (None, made.data_hash):
         said.append(_OTHER_DATA)
-    said += of_the_data(made.data_notes)
+    said += data_cautions(made.data_notes)
     said += [words for contestant in made.scored if (words := _schedule_words(made, contestant))]
     settings = {contestant: {**spec, "framework_options": None} for contestant, spec in made.specs.items()}
     first = next(iter(settings.values()))

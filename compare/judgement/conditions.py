@@ -11,7 +11,7 @@ from compare.core import wording
 from compare.core.statistics import Judged
 from compare.execution import matrix
 from compare.execution.matrix import Row
-from compare.execution.store import Stored
+from compare.execution.store import StoredComparison
 
 CONDITIONS = {
     "layout": "memory layout",
@@ -29,7 +29,7 @@ CONDITIONS = {
 }
 """The conditions of the closed division, each with its name for a reader."""
 
-OF_SWITCHES = {
+SWITCH_CONDITIONS = {
     "kernels": ("onednn", {"True": "oneDNN", "False": "without oneDNN"}),
     "kernel_search": ("cudnn_autotune", {"True": "cuDNN tries its algorithms", "False": "cuDNN's first choice"}),
     "update": ("optimizer_kernel", {"loop": "an operation at a time", "foreach": "all variables at once", "fused": "fused"}),
@@ -37,171 +37,179 @@ OF_SWITCHES = {
 }
 """Condition: the recorded switch that it comes from, and the words for the values of that switch."""
 
-WITHOUT_SWITCH = {"kernels": "its own", "kernel_search": "its own", "update": "fused", "data": "host"}
-"""Of a framework without that switch. TensorFlow has fused kernels alone."""
+VALUE_WITHOUT_SWITCH = {"kernels": "its own", "kernel_search": "its own", "update": "fused", "data": "host"}
+"""Values of conditions of a framework that lacks the switch. TensorFlow has only fused kernels."""
 
-OF_THE_MODE = ("threads", "mechanism", "update")
+MODE_CONDITIONS = ("threads", "mechanism", "update")
 """Conditions that differ between a parallel mode and serial because the modes differ."""
 
-OF_THE_INPUT = ("threads", "mechanism", "data", "allocator")
-"""Conditions of a run of the input alone."""
+INPUT_CONDITIONS = ("threads", "mechanism", "data", "allocator")
+"""Conditions that apply to a run of the input alone."""
 
 NOT_RECORDED = "not recorded"
 DISAGREE = "THE DIVISIONS DISAGREE"
-"""Begins the sentence of two divisions that name different frameworks as the faster one."""
+"""Start of a sentence on two divisions that name different frameworks as the faster one."""
 
 
-WORDS = {
+DIVISION_WORDS = {
     "closed": "equal conditions (closed division)",
     "open": "each one's best switches (open division)",
     "neither": "unequal conditions (neither closed nor open division)",
     "not known": "conditions that are not known",
 }
-"""Of a division, after "with"."""
+"""Words for each kind of division, behind "with"."""
 
 
-class Division(NamedTuple):
+class ComparisonDivision(NamedTuple):
     kind: Literal["closed", "open", "neither", "not known"]
     detail: str
-    """Why it is this one, or how the switches were found. May be empty."""
+    """Reason for the division, or how the switches were tuned. May be empty."""
     differing: tuple[str, ...] = ()
-    """The conditions that differ, with both values, where these are the detail."""
+    """Conditions that differ, with both values, if `detail` lists these."""
 
     @property
     def words(self) -> str:
-        return f"{WORDS[self.kind]}: {self.detail}" if self.detail else WORDS[self.kind]
+        return f"{DIVISION_WORDS[self.kind]}: {self.detail}" if self.detail else DIVISION_WORDS[self.kind]
 
 
-def of_row(stored: Stored, row: Row) -> dict[str, str]:
+def row_conditions(stored: StoredComparison, row: Row) -> dict[str, str]:
     """The conditions of a row by their keys in CONDITIONS. Empty if its runs did not record them."""
     runs = [run for run in stored.runs[row.id].values() if run.status == "ok"]
-    found = [of_run(run) for run in runs] if all(run.conditions for run in runs) else []
-    names = OF_THE_INPUT if row.spec.part == "input" else CONDITIONS
-    values = {name: sorted({each[name] for each in found if name in each}) for name in names}
-    return {name: " or ".join(each) or NOT_RECORDED for name, each in values.items()} if found else {}
+    by_run = [run_conditions(run) for run in runs] if all(run.conditions for run in runs) else []
+    names = INPUT_CONDITIONS if row.spec.part == "input" else CONDITIONS
+    values = {name: sorted({run_values[name] for run_values in by_run if name in run_values}) for name in names}
+    return {name: " or ".join(choices) or NOT_RECORDED for name, choices in values.items()} if by_run else {}
 
 
-def of_run(run: RunResult) -> dict[str, str]:
+def run_conditions(run: RunResult) -> dict[str, str]:
     """The recorded conditions of a run, by their keys in CONDITIONS."""
-    found = dict(run.conditions)
-    if found:
-        found["learning_rate"] = f"{run.spec.scaled_learning_rate:.6g}"
+    values = dict(run.conditions)
+    if values:
+        values["learning_rate"] = f"{run.spec.scaled_learning_rate:.6g}"
     if {"intra_op", "inter_op"} <= run.threads.keys():
-        found["threads"] = f"{run.threads['intra_op']} + {run.threads['inter_op']}"
+        values["threads"] = f"{run.threads['intra_op']} + {run.threads['inter_op']}"
     if not run.switches:
-        return found
-    for name, (switch, words) in OF_SWITCHES.items():
+        return values
+    for name, (switch, words) in SWITCH_CONDITIONS.items():
         value = str(run.switches.get(switch))
-        found[name] = words.get(value, value) if switch in run.switches else WITHOUT_SWITCH[name]
+        values[name] = words.get(value, value) if switch in run.switches else VALUE_WITHOUT_SWITCH[name]
     if run.spec.mode == "parameter_server":
-        found["update"] = "by the server"
+        values["update"] = "by the server"
     if (run.device or "").startswith("cpu"):
-        found["kernel_search"] = "none on a CPU"
-    return found
+        values["kernel_search"] = "none on a CPU"
+    return values
 
 
-def division(stored: Stored, one: Row, other: Row, apart: Collection[str] = ()) -> Division:
+def division(stored: StoredComparison, one: Row, other: Row, ignored: Collection[str] = ()) -> ComparisonDivision:
     """The division that a comparison of two rows belongs to.
 
     Args:
-        apart: conditions that are themselves compared, so that they may differ.
+        ignored: conditions that are themselves compared, so that they may differ.
     """
     if one.spec.switches == other.spec.switches == "best" and one.budget and other.budget:
         tried = f"{one.contestant} {one.budget.configurations}, {other.contestant} {other.budget.configurations} configurations"
         if one.budget.is_equal(other.budget):
             same = one.budget.configurations == other.budget.configurations
-            return Division("open", f"best of {one.budget.words}{'' if same else f' ({tried})'}")
+            return ComparisonDivision("open", f"best of {one.budget.words}{'' if same else f' ({tried})'}")
         budgets = "; ".join(f"{row.contestant} with {row.budget.words}" for row in (one, other) if row.budget)
-        return Division("neither", f"tuned with different budgets ({budgets})")
-    ours, theirs = of_row(stored, one), of_row(stored, other)
+        return ComparisonDivision("neither", f"tuned with different budgets ({budgets})")
+    ours, theirs = row_conditions(stored, one), row_conditions(stored, other)
     if not ours or not theirs:
-        return Division("not known", "the conditions were not recorded")
-    if missing := [CONDITIONS[name] for name in ours if NOT_RECORDED in (ours[name], theirs[name]) and name not in apart]:
-        return Division("not known", f"not recorded: {', '.join(missing)}")
-    differing = [name for name in ours if name not in apart and ours[name] != theirs[name]]
+        return ComparisonDivision("not known", "the conditions were not recorded")
+    if missing := [CONDITIONS[name] for name in ours if NOT_RECORDED in (ours[name], theirs[name]) and name not in ignored]:
+        return ComparisonDivision("not known", f"not recorded: {', '.join(missing)}")
+    differing = [name for name in ours if name not in ignored and ours[name] != theirs[name]]
     if not differing:
-        return Division("closed", "")
-    said = [f"{CONDITIONS[name]} ({ours[name]} against {theirs[name]})" for name in differing]
-    return Division("neither", ", ".join(said), tuple(said))
+        return ComparisonDivision("closed", "")
+    differences = [f"{CONDITIONS[name]} ({ours[name]} against {theirs[name]})" for name in differing]
+    return ComparisonDivision("neither", ", ".join(differences), tuple(differences))
 
 
-def lines(stored: Stored, names: dict[str, str]) -> list[str]:
+def division_sentences(stored: StoredComparison, names: dict[str, str]) -> list[str]:
     """One line for each pair of rows of two frameworks: its division.
 
     Args:
         names: row id: its name without the framework. Rows without one are left out.
     """
-    found: dict[Division, list[str]] = {}
-    named = {each.name: each.switches for each in stored.comparison.contestants}
-    to_even_out = False
+    pairs_by_division: dict[ComparisonDivision, list[str]] = {}
+    switches = {contestant.name: contestant.switches for contestant in stored.comparison.contestants}
+    can_be_equalised = False
     for one, other in combinations(stored.comparison.rows, 2):
-        if one.id in names and other.id in names and matrix.differ_by_contestant(one, other):
-            found.setdefault(each := division(stored, one, other), []).append(names[one.id])
+        if one.id in names and other.id in names and matrix.same_except_contestant(one, other):
+            pairs_by_division.setdefault(pair_division := division(stored, one, other), []).append(names[one.id])
             # Switches that the user has set apart are what is compared.
-            on_purpose = named.get(one.contestant, {}) != named.get(other.contestant, {})
-            to_even_out = to_even_out or (each.kind == "neither" and not on_purpose)
-    said = _lines(found)
+            on_purpose = switches.get(one.contestant, {}) != switches.get(other.contestant, {})
+            can_be_equalised = can_be_equalised or (pair_division.kind == "neither" and not on_purpose)
+    sentences = _merged_sentences(pairs_by_division)
     levels = {row.spec.switches for row in stored.comparison.rows}
-    if levels <= {"plain", "usual"} and to_even_out:
-        said.append("For equal conditions add --switches closed; for each one's best run `optimize`, then add --switches best.")
-    return said
+    if levels <= {"plain", "usual"} and can_be_equalised:
+        sentences.append(
+            "For equal conditions add --switches closed; for each one's best run `optimize`, then add --switches best."
+        )
+    return sentences
 
 
-def _lines(found: Mapping[Division, Sequence[str]]) -> list[str]:
+def _merged_sentences(pairs_by_division: Mapping[ComparisonDivision, Sequence[str]]) -> list[str]:
     """A line for each division. Conditions that differ in all pairs stand before those that differ in some."""
-    neither = {each: rows for each, rows in found.items() if each.differing}
-    first = next((each.differing for each in neither), ())
-    shared = [one for one in first if all(one in each.differing for each in neither)]
-    said: list[str] = []
+    neither = {key: pairs for key, pairs in pairs_by_division.items() if key.differing}
+    first = next((key.differing for key in neither), ())
+    shared = [difference for difference in first if all(difference in key.differing for key in neither)]
+    sentences: list[str] = []
     merged = len(neither) > 1 and bool(shared)
     if merged:
-        said.append(f"{WORDS['neither'].capitalize()} in {'; '.join(chain(*neither.values()))}: {', '.join(shared)}.")
-        for each, rows in neither.items():
-            if own := [one for one in each.differing if one not in shared]:
-                said[-1] += f" Of {'; '.join(rows)} also {', '.join(own)}."
-    for each, rows in found.items():
-        if not (merged and each in neither):
-            said.append(f"{WORDS[each.kind].capitalize()} in {'; '.join(rows)}{f': {each.detail}' if each.detail else ''}.")
-    return said
+        sentences.append(
+            f"{DIVISION_WORDS['neither'].capitalize()} in {'; '.join(chain(*neither.values()))}: {', '.join(shared)}."
+        )
+        for group_division, pairs in neither.items():
+            if others := [difference for difference in group_division.differing if difference not in shared]:
+                sentences[-1] += f" Of {'; '.join(pairs)} also {', '.join(others)}."
+    for group_division, pairs in pairs_by_division.items():
+        if not (merged and group_division in neither):
+            detail = f": {group_division.detail}" if group_division.detail else ""
+            sentences.append(f"{DIVISION_WORDS[group_division.kind].capitalize()} in {'; '.join(pairs)}{detail}.")
+    return sentences
 
 
-class Winner(NamedTuple):
+class FasterFramework(NamedTuple):
     """The faster framework of one comparison of two rows."""
 
-    work: str
-    """What was run, without its switches."""
-    name: str
-    where: str
-    """Its switches and its division, in words."""
+    work_hash: str
+    """Digest of the spec without its switches."""
+    configuration: str
+    conditions: str
+    """Switches and division, in words."""
     faster: str
 
 
-def winners(stored: Stored, judged: Sequence[tuple[Row, Row, Judged]], label: str = "") -> list[Winner]:
-    """Who is faster in each pair of rows that has a verdict.
+def faster_frameworks(
+    stored: StoredComparison, judged_pairs: Sequence[tuple[Row, Row, Judged]], label: str = ""
+) -> list[FasterFramework]:
+    """The faster framework of each pair of rows that has a verdict.
 
     Args:
-        judged: pairs of rows, and seconds of the second over seconds of the first.
-        label: stands before the switches, where there are several comparisons.
+        judged_pairs: pairs of rows, and the ratio of the second's seconds to the first's.
+        label: prefix of the switches, if there are several comparisons.
     """
-    found: list[Winner] = []
-    for first, second, each in judged:
-        if each.verdict in ("above", "below"):
-            run, kind = first.spec, division(stored, first, second).kind
-            mode = run.mode if run.mode == "serial" else f"{run.variant} x{run.replicas}"
-            where = f"{label}switches {run.switches}, {WORDS[kind]}"
-            faster = first.contestant if each.verdict == "above" else second.contestant
-            work = run.model_copy(update={"switches": "plain", "framework_options": {}}).digest
-            found.append(Winner(work, f"{mode} on {wording.count(run.cores, 'core')}", where, faster))
-    return found
+    results: list[FasterFramework] = []
+    for first, second, judged in judged_pairs:
+        if judged.verdict in ("above", "below"):
+            spec, kind = first.spec, division(stored, first, second).kind
+            mode = spec.mode if spec.mode == "serial" else f"{spec.variant} x{spec.replicas}"
+            conditions = f"{label}switches {spec.switches}, {DIVISION_WORDS[kind]}"
+            faster = first.contestant if judged.verdict == "above" else second.contestant
+            work_hash = spec.model_copy(update={"switches": "plain", "framework_options": {}}).digest
+            results.append(FasterFramework(work_hash, f"{mode} on {wording.count(spec.cores, 'core')}", conditions, faster))
+    return results
 
 
-def disagreements(found: Sequence[Winner]) -> list[str]:
+def disagreements(results: Sequence[FasterFramework]) -> list[str]:
     """One sentence for each work. Two divisions or levels of switches name different frameworks as the faster one."""
-    by_work: dict[str, list[Winner]] = {}
-    for each in found:
-        by_work.setdefault(each.work, []).append(each)
-    return [
-        f"{DISAGREE} on {own[0].name}: {'; '.join(f'{each.faster} is faster with {each.where}' for each in own)}."
-        for own in by_work.values()
-        if len({each.faster for each in own}) > 1
-    ]
+    by_work: dict[str, list[FasterFramework]] = {}
+    for result in results:
+        by_work.setdefault(result.work_hash, []).append(result)
+    sentences: list[str] = []
+    for group in by_work.values():
+        if len({result.faster for result in group}) > 1:
+            clauses = [f"{result.faster} is faster with {result.conditions}" for result in group]
+            sentences.append(f"{DISAGREE} on {group[0].configuration}: {'; '.join(clauses)}.")
+    return sentences

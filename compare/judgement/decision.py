@@ -7,49 +7,51 @@ from collections.abc import Sequence
 from compare.core import wording
 from compare.core.statistics import Judged
 from compare.core.verdict_words import percent_words
-from compare.execution.store import Comparison, Stored
-from compare.judgement.summary import rows_of, was_interrupted
+from compare.execution.store import Comparison, StoredComparison
+from compare.judgement.summary import compared_row_ids, was_interrupted
 
 _DECIDED = ("above", "below", "no difference that matters")
 
 
 def undecided(verdicts: Sequence[Judged]) -> list[Judged]:
     """Questions whose answer is neither a difference nor that it is too small to matter."""
-    return [each for each in verdicts if each.verdict not in _DECIDED]
+    return [judged for judged in verdicts if judged.verdict not in _DECIDED]
 
 
-def is_hopeful(question: Judged, comparison: Comparison) -> bool:
+def is_hopeful(judged: Judged, comparison: Comparison) -> bool:
     """Whether more repeats may decide a question: at least half of the repeats of both its rows made pairs."""
-    both = set.intersection(*(set(comparison.repeats_of(row)) for row in rows_of(comparison, question)))
-    return 2 * question.ratio.n >= len(both)
+    both = set.intersection(*(set(comparison.repeats_of(row)) for row in compared_row_ids(comparison, judged)))
+    return 2 * judged.ratio.n >= len(both)
 
 
-def sentence(stored: Stored, verdicts: Sequence[Judged]) -> str | None:
+def sentence(stored: StoredComparison, verdicts: Sequence[Judged]) -> str | None:
     """How many repeats it took to decide every question, or which ones are open. None without `--until-decided`."""
     comparison = stored.comparison
     until, repeats = comparison.until, wording.count(comparison.repeats, "repeat")
     if until is None:
         return None
     matters = f"A difference below {percent_words(until.smallest_effect)} does not matter here (--smallest-effect)."
-    left = undecided(verdicts)
-    asked = wording.count(len(verdicts), "question")
-    names = "; ".join(each.name if " against " in each.name else f"{each.name} against serial" for each in left)
+    undecided_verdicts = undecided(verdicts)
+    questions = wording.count(len(verdicts), "question")
+    names = "; ".join(
+        judged.name if " against " in judged.name else f"{judged.name} against serial" for judged in undecided_verdicts
+    )
     if _is_cut_short(stored):  # questions of which no run has been made are not among these
-        known = f" Open so far: {len(left)} of {asked} ({names})." if left else ""
+        known = f" Open so far: {len(undecided_verdicts)} of {questions} ({names})." if undecided_verdicts else ""
         return f"Not all of {repeats} were made, so not all is decided.{known} --resume makes the rest. {matters}"
     if not verdicts:
         return f"Not decided after {repeats}: no two runs can be compared."
-    if not left:
+    if not undecided_verdicts:
         fewer = "Rows whose questions were decided before that ran fewer times. " if comparison.left_out else ""
-        return f"{asked} {'was' if len(verdicts) == 1 else 'were all'} decided after {repeats}. {fewer}{matters}"
+        return f"{questions} {'was' if len(verdicts) == 1 else 'were all'} decided after {repeats}. {fewer}{matters}"
     end = f"The most is {until.most_repeats} (--most-repeats)."
     if comparison.repeats < until.most_repeats:
-        stuck = not any(is_hopeful(each, comparison) for each in left)
-        end = "Fewer than half of their runs made pairs, so repeats were not added." if stuck else "--resume adds repeats."
-    return f"Not decided after {repeats}: {len(left)} of {asked} ({names}). {end} {matters}"
+        is_stuck = not any(is_hopeful(judged, comparison) for judged in undecided_verdicts)
+        end = "Fewer than half of their runs made pairs, so repeats were not added." if is_stuck else "--resume adds repeats."
+    return f"Not decided after {repeats}: {len(undecided_verdicts)} of {questions} ({names}). {end} {matters}"
 
 
-def _is_cut_short(stored: Stored) -> bool:
+def _is_cut_short(stored: StoredComparison) -> bool:
     """Whether planned runs have not been made, or not to their end because of a user."""
     return any(
         (run := stored.runs[row.id].get(repeat)) is None or was_interrupted(run)

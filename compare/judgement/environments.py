@@ -8,58 +8,70 @@ from itertools import combinations
 from common.artifacts.schema import Environment
 from common.machine.machine import Facts
 from compare.execution import contestants
-from compare.execution.store import Stored
+from compare.execution.store import StoredComparison
 
 _MOST_NAMED = 6
-_OF_GPUS = ("NVIDIA driver", "CUDA", "cuDNN", "NCCL")
+_GPU_LIBRARIES = ("NVIDIA driver", "CUDA", "cuDNN", "NCCL")
 
 
-def counted(environments: Mapping[str, Environment], facts: Facts) -> dict[str, Environment]:
-    """Environments by contestant. Without a GPU, libraries for GPUs do not count."""
-    dropped = () if facts.get("gpus") else _OF_GPUS
+def relevant_environments(environments: Mapping[str, Environment], facts: Facts) -> dict[str, Environment]:
+    """Environments by contestant, without the libraries for GPUs if the machine has no GPU."""
+    dropped = () if facts.get("gpus") else _GPU_LIBRARIES
 
-    def kept(each: Environment) -> Environment:
-        libraries = {name: version for name, version in each.libraries.items() if name not in dropped}
-        return each.model_copy(update={"libraries": libraries})
+    def without_unused(environment: Environment) -> Environment:
+        libraries = {name: version for name, version in environment.libraries.items() if name not in dropped}
+        return environment.model_copy(update={"libraries": libraries})
 
-    return {name: kept(each) for name, each in environments.items()}
+    return {name: without_unused(environment) for name, environment in environments.items()}
 
 
 def sentences(environments: Mapping[str, Environment]) -> list[str]:
-    """One for each two environments that differ.
+    """One sentence for each pair of environments that differ.
 
     Args:
-        environments: of contestants or of the sides of a measurement, see `counted`.
+        environments: by contestant or side of a measurement, see `relevant_environments`.
     """
-    found: list[str] = []
+    texts: list[str] = []
     for (one, ours), (other, theirs) in combinations(environments.items(), 2):
-        differing = contestants.differing(ours, theirs)
+        differing = contestants.version_differences(ours, theirs)
         if differing:
-            words = [f"{what} {then or 'not there'} against {now or 'not there'}" for what, then, now in differing]
-            found.append(f"{one} against {other}: {contestants.some(words, _MOST_NAMED)}.")
+            words = [
+                f"{distribution} {then or 'not there'} against {now or 'not there'}" for distribution, then, now in differing
+            ]
+            texts.append(f"{one} against {other}: {contestants.join_first(words, _MOST_NAMED)}.")
         elif ours.interpreter != theirs.interpreter:
-            found.append(f"{one} and {other}: two interpreters with the same distributions.")
-    return found
+            texts.append(f"{one} and {other}: two interpreters with the same distributions.")
+    return texts
 
 
 def differences(environments: Mapping[str, Environment]) -> list[dict[str, str | None]]:
-    """What differs between any two of them: {"what": ..., name: version, ...}. None: it is not there."""
+    """Distributions that differ between two environments: {"what": ..., name: version, ...}. None if one is not installed."""
     names: dict[str, None] = {}
     for ours, theirs in combinations(environments.values(), 2):
-        names |= dict.fromkeys(what for what, _, _ in contestants.differing(ours, theirs))
+        names |= dict.fromkeys(distribution for distribution, _, _ in contestants.version_differences(ours, theirs))
     versions = {
-        name: {"Python": each.python, **dict(text.split("==", 1) for text in each.distributions), **each.libraries}
-        for name, each in environments.items()
+        name: {
+            "Python": environment.python,
+            **dict(text.split("==", 1) for text in environment.distributions),
+            **environment.libraries,
+        }
+        for name, environment in environments.items()
     }
-    return [{"what": what, **{name: each.get(what) for name, each in versions.items()}} for what in names]
+    return [
+        {
+            "what": distribution,
+            **{name: contestant_versions.get(distribution) for name, contestant_versions in versions.items()},
+        }
+        for distribution in names
+    ]
 
 
-def cautions(stored: Stored) -> list[str]:
+def cautions(stored: StoredComparison) -> list[str]:
     """Runs that were made in another environment than their contestant had before the proof."""
-    found: list[str] = []
+    sentences: list[str] = []
     for row in stored.comparison.rows:
         expected = stored.comparison.environments.get(row.contestant)
         for repeat, run in stored.runs.get(row.id, {}).items():
-            if expected and run.environment and (changed := contestants.changes(expected, run.environment)):
-                found.append(f"{row.id}, repeat {repeat + 1}: ANOTHER ENVIRONMENT than before the proof: {changed}.")
-    return found
+            if expected and run.environment and (changed := contestants.describe_changes(expected, run.environment)):
+                sentences.append(f"{row.id}, repeat {repeat + 1}: ANOTHER ENVIRONMENT than before the proof: {changed}.")
+    return sentences

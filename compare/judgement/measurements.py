@@ -22,32 +22,32 @@ from compare.core.statistics import Spread, spread
 from compare.core.wording import count, joined, visible
 from compare.execution import store
 from compare.execution.matrix import Row
-from compare.execution.store import Stored
+from compare.execution.store import StoredComparison
 from compare.judgement import cautions, environments, sameness
 from compare.judgement.row_figures import Summary
-from compare.judgement.run_figures import disturbed, doubt, epoch_seconds, images_per_second, steps_needed, timed_steps
-from compare.judgement.summary import first_undisturbed, summarize
+from compare.judgement.run_figures import disturbing_cores, doubt, epoch_seconds, images_per_second, steps_needed, timed_steps
+from compare.judgement.summary import summarize, undisturbed_runs
 
 Kind = Literal["comparison", "benchmarks"]
 
 MACHINE_KEY = "convtwins"
-"""Key of a benchmark file's `machine_info` for what this suite adds, see `tests/benchmarks/conftest.py`."""
+"""Key in a benchmark file's `machine_info` under which this suite adds facts, see `tests/benchmarks/conftest.py`."""
 
 SECONDS = "seconds"
-"""The one metric of a benchmark: seconds a round."""
+"""Name of a benchmark's only metric: seconds per round."""
 
-OF_THE_PLACE = ("data.source", "paths.cache_dir", "hang_seconds", "least_replicas", "profile_steps", "device")
-"""Fields of a spec that do not change its work. Data are compared by content, devices by name."""
+FIELDS_WITHOUT_EFFECT_ON_WORK = ("data.source", "paths.cache_dir", "hang_seconds", "least_replicas", "profile_steps", "device")
+"""Fields of a spec that do not change its work. Data is compared by content, devices by name."""
 
 
-OF_THE_CONTENT = ("source", "image_size", "limit", "on_bad", "duplicates", "drawn_part", "seed")
+FIELDS_IN_DATA_HASH = ("source", "image_size", "limit", "on_bad", "duplicates", "drawn_part", "seed")
 """Fields of `data` that the hash of its content covers."""
 
 
-def is_of_the_content(name: str) -> bool:
+def is_in_data_hash(name: str) -> bool:
     """Whether data of equal content make a dotted field of a spec irrelevant."""
     group, _, field = name.partition(".")
-    return group == "data" and field in OF_THE_CONTENT
+    return group == "data" and field in FIELDS_IN_DATA_HASH
 
 
 @dataclass(frozen=True)
@@ -59,26 +59,26 @@ class Metric:
     pick: Callable[[RunResult], float | None]
 
 
-def _phase(name: str) -> Callable[[RunResult], float | None]:
+def _phase_seconds(name: str) -> Callable[[RunResult], float | None]:
     """Seconds of a phase. None for a run that continued from a checkpoint: several processes share its phases."""
     return lambda run: getattr(run.phases, name) if run.phases and not run.resumes else None
 
 
 METRICS: dict[str, Metric] = {
-    "epoch_seconds": Metric("seconds per epoch", 3, lambda run: _paced(run, epoch_seconds)),
-    "images_per_second": Metric("images/s", 1, lambda run: _paced(run, images_per_second)),
-    "first_step_seconds": Metric("first step seconds", 3, _phase("first_step_seconds")),
-    "import_seconds": Metric("import seconds", 2, _phase("import_seconds")),
-    "build_seconds": Metric("build seconds", 2, _phase("build_seconds")),
-    "evaluation_seconds": Metric("evaluation seconds", 3, _phase("evaluation_seconds")),
-    "wall_seconds": Metric("wall seconds", 2, _phase("wall_seconds")),
+    "epoch_seconds": Metric("seconds per epoch", 3, lambda run: _steady_figure(run, epoch_seconds)),
+    "images_per_second": Metric("images/s", 1, lambda run: _steady_figure(run, images_per_second)),
+    "first_step_seconds": Metric("first step seconds", 3, _phase_seconds("first_step_seconds")),
+    "import_seconds": Metric("import seconds", 2, _phase_seconds("import_seconds")),
+    "build_seconds": Metric("build seconds", 2, _phase_seconds("build_seconds")),
+    "evaluation_seconds": Metric("evaluation seconds", 3, _phase_seconds("evaluation_seconds")),
+    "wall_seconds": Metric("wall seconds", 2, _phase_seconds("wall_seconds")),
     "peak_memory_pss_mib": Metric("peak memory PSS MiB", 0, lambda run: None if run.resumes else run.peak_memory_pss_mib),
     "peak_memory_mib": Metric("peak memory RSS MiB", 0, lambda run: None if run.resumes else run.peak_memory_mib),
     "device_peak_memory_mib": Metric("device memory MiB", 0, lambda run: None if run.resumes else run.device_peak_memory_mib),
     "test_accuracy": Metric("test accuracy", 4, lambda run: run.test and run.test.accuracy),
     "test_loss": Metric("test loss", 4, lambda run: run.test and run.test.loss),
 }
-"""Of the runs of a comparison, by name."""
+"""Metrics of the runs of a comparison, by name."""
 
 TIMES = tuple(name for name in METRICS if name == "images_per_second" or name.endswith("_seconds"))
 """Metrics that other work on the machine makes worse."""
@@ -86,54 +86,54 @@ TIMES = tuple(name for name in METRICS if name == "images_per_second" or name.en
 MORE_IS_BETTER = ("images_per_second", "test_accuracy")
 
 
-class Subject(Frozen):
+class MeasuredSubject(Frozen):
     """A row of a comparison, or a benchmark."""
 
     id: str
     name: str
-    """For a reader."""
+    """Name for a reader."""
     samples: dict[str, dict[int, float]]
-    """metric: {repeat or file: finite value}. A benchmark has the median of each file, whose rounds share a process."""
+    """Finite values: metric: {repeat or file: value}. A benchmark has the median of each file, whose rounds share a process."""
     spreads: dict[str, Spread]
-    """Of each metric that was measured. For a single benchmark file: over its rounds."""
+    """Spread of each metric that was measured. For a single benchmark file it is taken over the rounds."""
     tests: dict[int, Metrics] = {}
     """Scores on the test split, by repeat."""
     seeds: dict[int, int] = {}
-    """Of each repeat."""
+    """Seed of each repeat."""
     predictions: dict[int, str] = {}
     """Hash of the predictions on the test split, by repeat, if known."""
     spec: Spec | None = None
     status: str = "ok"
-    """As in `Summary`."""
+    """Status, see `Summary.status`."""
     reason: str | None = None
     parity: str | None = None
-    """As in `Summary`; None of a benchmark."""
+    """Parity, see `Summary.parity`. None for a benchmark."""
     first_step_agrees: bool | None = None
     """Whether the first losses of the frameworks are the same up to rounding. None if unknown."""
     device: str | None = None
     hashes: dict[str, dict[int, str]] = {}
     """Hashes of the initial weights and of the order of examples, by repeat."""
-    found: dict[str, list[str]] = {}
-    """Content and amount of the data that its runs recorded, over the repeats."""
+    recorded_data: dict[str, list[str]] = {}
+    """Content and amount of the data that the runs recorded, over the repeats."""
     operations: dict[str, Spread] = {}
     """Milliseconds of a step in its longest operations, over the profiled repeats. Most of these list the operation."""
-    begun: list[str] = []
-    """When its runs began, if recorded. Runs with the same start are the same runs."""
-    saved: dict[int, datetime] = {}
-    """Of a benchmark: when its files were saved, by their numbers."""
-    in_doubt: dict[int, str] = {}
-    """Repeats whose times are not reliable: why not, see `doubt`."""
+    start_times: list[str] = []
+    """Start times of the runs, if recorded. Runs with the same start are the same runs."""
+    saved_at: dict[int, datetime] = {}
+    """Times at which the files of a benchmark were saved, by file number. Empty for a row."""
+    unreliable_repeats: dict[int, str] = {}
+    """Reasons why times are not reliable, by repeat, see `doubt`."""
     cores_taken: dict[int, float] = {}
-    """Of the disturbed repeats."""
+    """Cores that other work took, by disturbed repeat."""
 
     @property
     def work(self) -> dict[str, Any]:
-        """The fields of its spec that decide its work, by dotted name. Empty for a benchmark."""
-        fields = store.flat(self.spec.model_dump(mode="json")) if self.spec else {}
-        return {name: value for name, value in fields.items() if name not in OF_THE_PLACE}
+        """Fields of the spec that decide the work, by dotted name. Empty for a benchmark."""
+        fields = store.flatten(self.spec.model_dump(mode="json")) if self.spec else {}
+        return {name: value for name, value in fields.items() if name not in FIELDS_WITHOUT_EFFECT_ON_WORK}
 
 
-class Measured(Frozen):
+class Measurement(Frozen):
     """One results folder, benchmark file, or folder of such files."""
 
     source: Path
@@ -141,30 +141,30 @@ class Measured(Frozen):
     measured_at: datetime
     commit: str | None
     committed_at: datetime | None
-    """None if it is not stored."""
+    """Time of the commit. None if it is not stored."""
     dirty: bool
-    """Whether it had uncommitted changes."""
+    """Whether the working tree had uncommitted changes."""
     machine: dict[str, Any]
-    """The facts of `machine.IDENTITY` that are known."""
+    """Facts of `machine.IDENTITY`. None for a fact that is not known."""
     repository: str | None = None
-    """That the commit is of. None: the suite's."""
+    """Repository of the commit. None: the suite's own."""
     suite_commit: str | None = None
-    """Of the suite that trained the models of another repository."""
+    """Commit of the suite, if it trained the models of another repository."""
     versions: dict[str, str]
-    """Of Python, the system and the frameworks."""
+    """Versions of Python, the system and the frameworks."""
     data_name: str | None
     data_hash: str | None
     proof: str | None
     """Verdict of the proof, in words. None if none was asked for."""
-    subjects: dict[str, Subject]
+    subjects: dict[str, MeasuredSubject]
     set_aside: list[str] = []
-    """Of a comparison: why each unreliable stored file does not count."""
+    """Reasons why unreliable stored files of a comparison do not count."""
     is_damaged: bool = False
-    """Whether one of them was torn or changed, and not only left unsigned."""
+    """Whether a stored file was torn or changed, and not only left unsigned."""
     environments: dict[str, Environment] = {}
-    """Of the contestants of a comparison, as far as they are recorded."""
-    elsewhere: list[str] = []
-    """Of a comparison: its runs that met another environment."""
+    """Environments of the contestants of a comparison, as far as they are recorded."""
+    environment_changes: list[str] = []
+    """Sentences on runs of a comparison that were made in another environment than planned."""
 
     @property
     def machine_name(self) -> str:
@@ -172,7 +172,7 @@ class Measured(Frozen):
 
     @property
     def names_its_code(self) -> bool:
-        """Whether its commit says which code was measured: it is one, without changes."""
+        """Whether the commit says which code was measured: it is a commit hash, without changes."""
         return not self.dirty and re.fullmatch("[0-9a-f]{7,64}", self.commit or "") is not None
 
     @property
@@ -181,7 +181,7 @@ class Measured(Frozen):
         return f"{self.commit[:8]}{'+changes' if self.dirty else ''}" if self.commit else "no commit"
 
 
-def read(path: Path) -> Measured:
+def read(path: Path) -> Measurement:
     """Read a results folder, a JSON file of pytest-benchmark, or a folder of such files, of one commit.
 
     Raises:
@@ -189,17 +189,17 @@ def read(path: Path) -> Measured:
     """
     if not path.is_dir():
         return _benchmarks(path)
-    by_commit = commits(path)
+    by_commit = measurements_by_commit(path)
     if len(by_commit) > 1:
         raise FolderError(
             f"{path} holds benchmarks of more than one commit. Received: {commit_words(by_commit)}. Name one without "
             f"changes, {path}@REV."
         )
-    return together(path, *by_commit.values()) if by_commit else _comparison(path)
+    return merge_benchmarks(path, *by_commit.values()) if by_commit else _comparison(path)
 
 
-def commits(folder: Path) -> dict[str, list[Measured]]:
-    """The benchmark files of a folder by their commit, as `Measured.commit_name`. The earliest commit is first.
+def measurements_by_commit(folder: Path) -> dict[str, list[Measurement]]:
+    """The benchmark files of a folder by their commit, as `Measurement.commit_name`. The earliest commit is first.
 
     Empty for a results folder.
 
@@ -207,52 +207,52 @@ def commits(folder: Path) -> dict[str, list[Measured]]:
         FolderError: a file cannot be read.
     """
     files = [] if (folder / store.PLAN_FILE).exists() else [_benchmarks(file) for file in _benchmark_files(folder)]
-    found: dict[str, list[Measured]] = {}
-    for file in sorted(files, key=lambda each: (each.committed_at or each.measured_at, each.measured_at)):
-        found.setdefault(file.commit_name, []).append(file)
-    return found
+    by_commit: dict[str, list[Measurement]] = {}
+    for file in sorted(files, key=lambda file: (file.committed_at or file.measured_at, file.measured_at)):
+        by_commit.setdefault(file.commit_name, []).append(file)
+    return by_commit
 
 
-def commit_words(by_commit: Mapping[str, Sequence[Measured]]) -> str:
-    """`1a2b3c4d (5 files) and 5e6f7a8b+changes (1 file)`."""
+def commit_words(by_commit: Mapping[str, Sequence[Measurement]]) -> str:
+    """Commits with their numbers of files: `1a2b3c4d (5 files) and 5e6f7a8b+changes (1 file)`."""
     return joined([f"{visible(name)} ({count(len(files), 'file')})" for name, files in by_commit.items()])
 
 
-def read_all(folder: Path) -> Iterator[Measured | FolderError]:
+def read_all_in(folder: Path) -> Iterator[Measurement | FolderError]:
     """All results folders and benchmark files in a folder and its subfolders, or why one cannot be read.
 
     Other JSON files are ignored.
     """
     plans = sorted(folder.rglob(store.PLAN_FILE))
-    inside = {path.parent for path in plans}
+    comparison_folders = {path.parent for path in plans}
     for path in plans:
-        yield _tried(path.parent)
+        yield _read_or_error(path.parent)
     for path in sorted(folder.rglob("*.json")):
-        if inside.isdisjoint(path.parents) and _is_benchmarks(path):
-            yield _tried(path)
+        if comparison_folders.isdisjoint(path.parents) and _is_benchmarks(path):
+            yield _read_or_error(path)
 
 
-def newest_beside(baseline: Measured) -> Measured:
+def newest_sibling(baseline: Measurement) -> Measurement:
     """The newest measurement in the baseline's folder that came after it and has a row or benchmark of it.
 
     Raises:
         FolderError: there is none, or one cannot be read and may be the newest.
     """
     folder = baseline.source.resolve().parent
-    others = [_tried(path) for path in sorted(folder.iterdir()) if _is_kind(path, baseline.kind)]
-    for each in others:
-        if isinstance(each, FolderError):
+    others = [_read_or_error(path) for path in sorted(folder.iterdir()) if _is_kind(path, baseline.kind)]
+    for other in others:
+        if isinstance(other, FolderError):
             raise FolderError(
-                f"{each} It may be the newest measurement beside {baseline.source}: move it away, or name the candidate."
+                f"{other} It may be the newest measurement beside {baseline.source}: move it away, or name the candidate."
             )
-    later = [each for each in others if isinstance(each, Measured) and each.measured_at > baseline.measured_at]
-    matching = [each for each in later if each.subjects.keys() & baseline.subjects.keys()]
+    later = [other for other in others if isinstance(other, Measurement) and other.measured_at > baseline.measured_at]
+    matching = [other for other in later if other.subjects.keys() & baseline.subjects.keys()]
     if not matching:
         raise FolderError(
             f"There is nothing to compare with {baseline.source}: {folder} holds nothing newer that shares a row or benchmark "
             "with it. Name the candidate."
         )
-    return max(matching, key=lambda each: each.measured_at)
+    return max(matching, key=lambda other: other.measured_at)
 
 
 def _is_kind(path: Path, kind: Kind) -> bool:
@@ -267,59 +267,59 @@ def _benchmark_files(folder: Path) -> list[Path]:
 
 def _is_benchmarks(path: Path) -> bool:
     try:
-        read = plain_file.read(path, records.MOST_BYTES)
+        content = plain_file.read(path, records.MOST_BYTES)
     except PlainFileError:
         return not path.is_dir()  # a file is named, and not passed over
     except OSError:
         return False
     try:
-        values = atomic_files.parsed(read)
+        values = atomic_files.parse_json(content)
     except ValueError:
-        return b'"machine_info"' in read[:4096]  # where pytest-benchmark begins: a torn file is named, and not passed over
+        return b'"machine_info"' in content[:4096]  # where pytest-benchmark begins: a torn file is named, and not passed over
     return isinstance(values, dict) and {"benchmarks", "machine_info", "datetime"} <= values.keys()
 
 
-def _tried(path: Path) -> Measured | FolderError:
+def _read_or_error(path: Path) -> Measurement | FolderError:
     try:
         return read(path)
     except FolderError as error:
         return error
 
 
-def _comparison(folder: Path) -> Measured:
+def _comparison(folder: Path) -> Measurement:
     stored = store.read(folder)
     comparison = stored.comparison
-    own = comparison.machine
+    facts = comparison.machine
     packages = {name: version for versions in comparison.versions.values() for name, version in versions.items()}
-    system = {name: str(own[name]) for name in ("python", "system") if own.get(name)}
-    return Measured(
+    system = {name: str(facts[name]) for name in ("python", "system") if facts.get(name)}
+    return Measurement(
         source=folder,
         kind="comparison",
-        measured_at=_time(comparison.created_at),
-        commit=own.get("commit"),
-        committed_at=_claimed_time(own.get("committed_at")),
-        dirty=bool(own.get("dirty")),
-        repository=own.get("repository"),
-        suite_commit=own.get("suite_commit"),
-        machine={fact: own.get(fact) for fact in machine.IDENTITY},
+        measured_at=_parse_time(comparison.created_at),
+        commit=facts.get("commit"),
+        committed_at=_optional_time(facts.get("committed_at")),
+        dirty=bool(facts.get("dirty")),
+        repository=facts.get("repository"),
+        suite_commit=facts.get("suite_commit"),
+        machine={fact: facts.get(fact) for fact in machine.IDENTITY},
         versions=system | packages,
         data_name=comparison.data_name,
         data_hash=comparison.data_hash,
         proof=f"{comparison.headline}: {comparison.proof.sentence}" if comparison.proof else None,
         set_aside=[*cautions.signature(stored), *stored.set_aside],
         is_damaged=bool(stored.set_aside),
-        environments=environments.counted(comparison.environments, own),
-        elsewhere=environments.cautions(stored),
+        environments=environments.relevant_environments(comparison.environments, facts),
+        environment_changes=environments.cautions(stored),
         subjects={
-            row.id: _row(stored, row, summary)
+            row.id: _row_subject(stored, row, summary)
             for row, summary in zip(comparison.rows, summarize(stored), strict=True)
         },
     )  # fmt: skip
 
 
-def _row(stored: Stored, row: Row, summary: Summary) -> Subject:
-    good = first_undisturbed(stored, row)
-    found = {
+def _row_subject(stored: StoredComparison, row: Row, summary: Summary) -> MeasuredSubject:
+    good = undisturbed_runs(stored, row)
+    all_samples = {
         name: {
             repeat: float(value)
             for repeat, run in sorted(good.items())
@@ -327,9 +327,9 @@ def _row(stored: Stored, row: Row, summary: Summary) -> Subject:
         }
         for name, metric in METRICS.items()
     }
-    samples = {name: values for name, values in found.items() if values}
+    samples = {name: values for name, values in all_samples.items() if values}
     runs = good.values()
-    return Subject(
+    return MeasuredSubject(
         id=row.id,
         name=summary.name,
         samples=samples,
@@ -341,37 +341,37 @@ def _row(stored: Stored, row: Row, summary: Summary) -> Subject:
         status=summary.status,
         reason=summary.reason,
         parity=summary.parity,
-        first_step_agrees=sameness.agrees(stored, summary),
+        first_step_agrees=sameness.first_losses_agree(stored, summary),
         device=summary.device,
         hashes={
             "initial weights": {repeat: run.weights_hash for repeat, run in good.items() if run.weights_hash},
             "order of examples": {repeat: run.order_hash for repeat, run in good.items() if run.order_hash},
         },
-        found={
+        recorded_data={
             "content of the data": sorted({run.data_hash for run in runs if run.data_hash}),
             "images of an epoch": sorted({str(epoch.epoch_images) for run in runs for epoch in run.epochs}),
             "test images": sorted({str(run.test.num_examples) for run in runs if run.test}),
         },
         operations=_operations(list(runs)),
-        begun=sorted(run.started_at for run in runs if run.started_at),
-        in_doubt={repeat: why for repeat, run in sorted(good.items()) if (why := doubt(run))},
-        cores_taken={repeat: taken for repeat, run in sorted(good.items()) if (taken := disturbed(run))},
+        start_times=sorted(run.started_at for run in runs if run.started_at),
+        unreliable_repeats={repeat: why for repeat, run in sorted(good.items()) if (why := doubt(run))},
+        cores_taken={repeat: taken for repeat, run in sorted(good.items()) if (taken := disturbing_cores(run))},
     )
 
 
 def _operations(runs: Sequence[RunResult]) -> dict[str, Spread]:
-    found: dict[str, dict[int, float]] = {}
+    milliseconds: dict[str, dict[int, float]] = {}
     for repeat, run in enumerate(runs):
         for operation in run.top_operations.operations if run.top_operations else []:
-            found.setdefault(operation.name, {})[repeat] = 1e3 * operation.self_seconds
+            milliseconds.setdefault(operation.name, {})[repeat] = 1e3 * operation.self_seconds
     profiled = sum(run.top_operations is not None for run in runs)
     # Others are among the longest by chance: in a disturbed run, for example.
-    return {name: _spread(values) for name, values in found.items() if 2 * len(values) > profiled}
+    return {name: _spread(values) for name, values in milliseconds.items() if 2 * len(values) > profiled}
 
 
-def _benchmarks(path: Path) -> Measured:
+def _benchmarks(path: Path) -> Measurement:
     try:
-        values = atomic_files.parsed(plain_file.read(path, records.MOST_BYTES))
+        values = atomic_files.parse_json(plain_file.read(path, records.MOST_BYTES))
         return _from_benchmarks(path, values)
     except PlainFileError as error:
         raise FolderError(f"{error}. Name a results folder, or a benchmark's file.") from None
@@ -384,62 +384,62 @@ def _benchmarks(path: Path) -> Measured:
         ) from None
 
 
-def _from_benchmarks(path: Path, values: dict[str, Any]) -> Measured:
+def _from_benchmarks(path: Path, values: dict[str, Any]) -> Measurement:
     info, commit = values["machine_info"], values.get("commit_info") or {}
-    own, cpu = info.get(MACHINE_KEY) or {}, info.get("cpu") or {}
-    known = commit.get("id") not in (None, "unversioned", "unknown")
-    return Measured(
+    facts, cpu = info.get(MACHINE_KEY) or {}, info.get("cpu") or {}
+    is_versioned = commit.get("id") not in (None, "unversioned", "unknown")
+    return Measurement(
         source=path,
         kind="benchmarks",
-        measured_at=_time(values["datetime"]),
-        commit=commit["id"] if known else None,
-        committed_at=_time(commit["time"]) if known and commit.get("time") else None,
+        measured_at=_parse_time(values["datetime"]),
+        commit=commit["id"] if is_versioned else None,
+        committed_at=_parse_time(commit["time"]) if is_versioned and commit.get("time") else None,
         dirty=bool(commit.get("dirty")),
-        machine={fact: own.get(fact) for fact in machine.IDENTITY}
+        machine={fact: facts.get(fact) for fact in machine.IDENTITY}
         | {
-            "processor": own.get("processor") or cpu.get("brand_raw"),
-            "logical_cores": own.get("logical_cores") or cpu.get("count"),
+            "processor": facts.get("processor") or cpu.get("brand_raw"),
+            "logical_cores": facts.get("logical_cores") or cpu.get("count"),
         },
-        versions={"python": str(info["python_version"]), "system": own.get("system") or str(info.get("release"))}
-        | own.get("versions", {}),
+        versions={"python": str(info["python_version"]), "system": facts.get("system") or str(info.get("release"))}
+        | facts.get("versions", {}),
         data_name=None,
         data_hash=None,
         proof=None,
-        subjects={each.id: each for each in _numbered(values["benchmarks"])},
+        subjects={subject.id: subject for subject in _benchmark_subjects(values["benchmarks"])},
     )
 
 
-def _numbered(benchmarks: Sequence[dict[str, Any]]) -> Iterator[Subject]:
-    """The benchmarks of a file. One that was run again in the same process (--keep-duplicates) is another one, `(2)`."""
-    seen = Counter[str]()
-    for each in benchmarks:
-        seen[each["fullname"]] += 1
-        number = seen[each["fullname"]]
-        yield _benchmark(each, f" ({number})" if number > 1 else "")
+def _benchmark_subjects(benchmarks: Sequence[dict[str, Any]]) -> Iterator[MeasuredSubject]:
+    """The benchmarks of a file. A benchmark that was repeated in the same process (--keep-duplicates) gets the suffix `(2)`."""
+    counts = Counter[str]()
+    for benchmark in benchmarks:
+        counts[benchmark["fullname"]] += 1
+        number = counts[benchmark["fullname"]]
+        yield _benchmark_subject(benchmark, f" ({number})" if number > 1 else "")
 
 
-def _benchmark(values: dict[str, Any], ending: str) -> Subject:
+def _benchmark_subject(values: dict[str, Any], suffix: str) -> MeasuredSubject:
     stats = values["stats"]
     overall = Spread(median=stats["median"], low=stats["q1"], high=stats["q3"], n=stats["rounds"])
-    return Subject(
-        id=values["fullname"] + ending,
-        name=values["name"] + ending,
+    return MeasuredSubject(
+        id=values["fullname"] + suffix,
+        name=values["name"] + suffix,
         samples={SECONDS: {0: overall.median}},
         spreads={SECONDS: overall},
     )
 
 
-def together(source: Path, files: Sequence[Measured]) -> Measured:
-    """Benchmark files of one commit, a sample each, in the order of their times.
+def merge_benchmarks(source: Path, files: Sequence[Measurement]) -> Measurement:
+    """Merge benchmark files of one commit. Each file is one sample, in the order of their times.
 
     Args:
-        source: what names them: a folder, or `FOLDER@COMMIT`.
-        files: at least one.
+        source: name of the group: a folder, or `FOLDER@COMMIT`.
+        files: measurements of single files, at least one.
 
     Raises:
         FolderError: they are of several machines or versions.
     """
-    first, *others = files = sorted(files, key=lambda each: each.measured_at)
+    first, *others = files = sorted(files, key=lambda file: file.measured_at)
     for other in others:
         differing = ["machine"] * bool(machine.differences(first.machine, other.machine))
         differing += ["set of versions"] * (other.versions != first.versions)
@@ -456,8 +456,8 @@ def together(source: Path, files: Sequence[Measured]) -> Measured:
             times.setdefault(name, {})[number] = file.measured_at
     names = {name: subject.name for file in files for name, subject in file.subjects.items()}
     subjects = {
-        name: Subject(
-            id=name, name=names[name], samples={SECONDS: values}, spreads={SECONDS: _spread(values)}, saved=times[name]
+        name: MeasuredSubject(
+            id=name, name=names[name], samples={SECONDS: values}, spreads={SECONDS: _spread(values)}, saved_at=times[name]
         )
         for name, values in samples.items()
     }
@@ -465,25 +465,25 @@ def together(source: Path, files: Sequence[Measured]) -> Measured:
     return first.model_copy(update={"source": source, "measured_at": newest, "subjects": subjects})
 
 
-def _claimed_time(value: Any) -> datetime | None:
-    """A time among facts of a machine, which no schema checks. None: it is not there, or no time."""
+def _optional_time(value: Any) -> datetime | None:
+    """Parse a time among facts of a machine, which no schema checks. None if it is missing or not a time."""
     try:
-        return _time(value) if isinstance(value, str) else None
+        return _parse_time(value) if isinstance(value, str) else None
     except ValueError:
         return None
 
 
-def _time(text: str) -> datetime:
+def _parse_time(text: str) -> datetime:
     time = datetime.fromisoformat(text)
     return time if time.tzinfo else time.replace(tzinfo=UTC)
 
 
 def _spread(values: dict[int, float]) -> Spread:
-    found = spread(list(values.values()))
-    assert found is not None  # the values are finite, and not none
-    return found
+    result = spread(list(values.values()))
+    assert result is not None  # the values are finite, and not none
+    return result
 
 
-def _paced(run: RunResult, pick: Callable[[RunResult], float]) -> float | None:
+def _steady_figure(run: RunResult, pick: Callable[[RunResult], float]) -> float | None:
     """A figure of the timed batches. None if they are too few to show a steady pace."""
     return pick(run) if timed_steps(run) >= max(steps_needed(run.spec), 1) else None

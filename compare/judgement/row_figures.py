@@ -12,23 +12,23 @@ from compare.core.statistics import Ratio, Spread, is_no_better_than
 
 GUESSING = "no better than guessing"
 DISTURBED = "disturbed"
-"""Stands for a ratio of times that other work disturbed, and for a verdict on it."""
+"""Replaces a ratio of times that other work disturbed, and a verdict on it."""
 
 NOT_COMPARABLE = "not comparable"
-"""Stands for a ratio of times of runs that did not train the same, and for a verdict on it."""
+"""Replaces a ratio of times of runs that did not train the same, and a verdict on it."""
 
 BUDGET_TOLERANCE = 1.05
-"""Measured cores over budgeted cores above which a row exceeds its budget. Clocks and start-up blur smaller excesses."""
+"""Ratio of used to budgeted cores above which a row exceeds its budget. Clocks and start-up blur smaller excesses."""
 
 
-class Scores(Frozen):
+class ScoreSpreads(Frozen):
     """Final scores of one split over the repeats."""
 
     accuracy: Spread | None
     loss: Spread | None
 
 
-class Epoch(Frozen):
+class EpochMedians(Frozen):
     """Medians of one epoch over the repeats; `n` repeats reached it."""
 
     epoch: int
@@ -41,31 +41,31 @@ class Epoch(Frozen):
 
 
 class Target(Frozen):
-    """How soon a validation accuracy was reached."""
+    """Time to a validation accuracy."""
 
     accuracy: float
     reached: int
-    """Repeats that reached it."""
+    """Number of repeats that reached the accuracy."""
     repeats: int
-    """Repeats that were made, including those that diverged or failed. Without these, the luckier ones would pass for all."""
+    """Number of repeats made, including diverged and failed ones. Without these, the luckier ones would pass for all."""
     seconds: Spread | None
-    """Training time until then, with the first step, without evaluation, over all repeats. Repeats that did not reach it count
-    as later than all others. None if that leaves a quantile open. Else a few quick repeats would pass for all."""
+    """Training seconds to the accuracy over all repeats, with the first step, without evaluation. Repeats that did not reach it
+    are right-censored. None if a quantile is censored. Else a few quick repeats would pass for all."""
     epochs: Spread | None
 
 
 class Limit(Frozen):
-    """How near a row came to the limits of the machine. Fractions are None if its rates are unknown."""
+    """Rates of a row beside those that the machine can reach. Fractions are None if the machine's rates are unknown."""
 
     gflop_per_image: float
     mb_per_image: float
-    """Read and written, by formula, in units of 1e6 bytes."""
+    """Megabytes (1e6 bytes) read and written per image, by formula."""
     gflops: float
-    """Done per second."""
+    """GFLOP per second."""
     matrix_fraction: float | None
     """Fraction of the rate that the row's cores reach in matrix products of its precision."""
     gb_per_second: float
-    """Moved per second, if nothing came from a cache."""
+    """Gigabytes (1e9 bytes) moved per second, if nothing came from a cache."""
     copy_fraction: float | None
     """Fraction of the rate that its cores reach in copies of memory. Above 1 if caches serve."""
 
@@ -84,85 +84,85 @@ class Summary(Frozen):
     workers: int
     cores: int
     cores_used: float | None
-    """CPU seconds over wall seconds in training. The median of the repeats."""
+    """Ratio of CPU seconds to wall seconds in training, the median of the repeats."""
     cores_lost: float | None
-    """Cores of its budget that other work took during training. The largest of the repeats."""
+    """Cores of the budget that other work took during training, the largest of the repeats."""
     most_cores_used: float | None = None
-    """The largest `cores_used` of the repeats, because each must keep the budget."""
+    """Largest `cores_used` of the repeats, because each must keep the budget."""
     precision: str
     switches: str
-    """Their level, and those that the spec names: `usual`, or `best: arithmetic=bfloat16`."""
+    """Level of the switches, and those that the spec names: `usual`, or `best: arithmetic=bfloat16`."""
     conditions: dict[str, str]
-    """See `conditions.CONDITIONS`. Empty: not recorded."""
+    """Conditions of the times, see `conditions.CONDITIONS`. Empty if not recorded."""
     status: str
-    """The worst status of the repeats: one of RunResult's, `not run` or `incomplete`."""
+    """Worst status of the repeats: one of RunResult's, `not run` or `incomplete`."""
     reason: str | None
     repeats_done: int
     repeats: int
     epochs_done: int
     steps: int | None
     timed_steps: int | None
-    """The fewest of the repeats."""
+    """Number of timed steps, the smallest of the repeats."""
     steps_needed: int
     images: int | None
-    """Trained on, over all epochs of one run."""
-    train: Scores
-    validation: Scores
-    test: Scores
+    """Number of images that one run trained on, over all its epochs."""
+    train: ScoreSpreads
+    validation: ScoreSpreads
+    test: ScoreSpreads
     epoch_seconds: Spread | None
-    """Over repeats, of `epoch_seconds`: steps without the run's first, evaluation apart."""
+    """Seconds of an epoch over the repeats, without the first step and evaluation, see `run_figures.epoch_seconds`."""
     images_per_second: Spread | None
     training_seconds: Spread | None
     wall_seconds: Spread | None
     phases: Phases | None
-    """Of the repeat with the median wall time, so that they add up."""
+    """Phases of the repeat with the median wall time, so that they add up."""
     bytes_per_step: float | None
-    """Sent by all replicas together, by formula."""
+    """Bytes that all replicas together send in a step, by formula."""
     step_parts: StepParts | None
     """Median of each part over the repeats. None if the run was not profiled."""
     top_operations: TopOperations | None
-    """Of the first repeat. None if the run was not profiled."""
+    """Longest operations of the first repeat. None if the run was not profiled."""
     expected_idle: float | None
-    """Of synchronous pipelines: the part of a step, 0..1, that one of several equal stages waits, by formula."""
+    """Fraction of a step, 0..1, that one of several equal stages of a synchronous pipeline waits, by formula."""
     speedup_one_core: Ratio | None
-    """Epoch seconds of serial on one core over this row's."""
+    """Ratio of the epoch seconds of serial on one core to this row's."""
     speedup_same_cores: Ratio | None
-    """Epoch seconds of serial on the same cores over this row's."""
+    """Ratio of the epoch seconds of serial on the same cores to this row's."""
     parallel_efficiency: float | None
-    """Speed-up over the ratio of resources: cores against one core; on accelerators, replicas against one device."""
+    """Ratio of the speed-up to the resources: cores against one core; on accelerators, replicas against one device."""
     pays: str | None
-    """For parallel modes: whether it beats serial on the same cores, or the word of `hidden_ratios`. See `family`."""
+    """Whether a parallel mode beats serial on the same cores, or the word of `hidden_ratios`. See `summary.family`."""
     hidden_ratios: dict[str, str] = {}
-    """Those of `speedup_one_core`, `speedup_same_cores` and `parallel_efficiency` that no report shows, each with the word that
-    stands for it: other work disturbed its row or serial row, or the runs did not train the same."""
+    """Words that replace `speedup_one_core`, `speedup_same_cores` or `parallel_efficiency` in reports, by field name. Either
+    other work disturbed the row or its serial row, or the runs did not train the same."""
     other_data: bool
-    """Whether it or a serial row of its speed-ups had other data than the comparison. Then it has no speed-up."""
+    """Whether the row or a serial row of its speed-ups had other data than the comparison. Then it has no speed-up."""
     peak_memory_pss_mib: float | None
     peak_memory_mib: float | None
     device_peak_memory_mib: float | None
     parity: str
     first_step_loss: float | None
     first_step_difference: float | None
-    """Largest relative difference of the first loss to the other frameworks' rows of the same configuration and seed."""
-    epochs: list[Epoch]
+    """Largest relative difference of the first loss to other frameworks' rows of the same configuration and seed."""
+    epochs: list[EpochMedians]
     seeds: int
     """Number of different seeds of the repeats."""
     test_accuracy_over_seeds: Spread | None
-    """Of the medians of the seeds: each seed is one sample. None for a single seed."""
+    """Spread of the medians of the seeds: each seed is one sample. None for a single seed."""
     target: Target | None
     noise: Noise | None
-    """The worst of the repeats: highest loads and stolen time, lowest clocks."""
+    """Worst noise of the repeats: highest loads and stolen time, lowest clocks."""
     limit: Limit | None
     clock_caution: str | None = None
-    """As in RunResult, of the first repeat that has one."""
+    """`RunResult.clock_caution` of the first repeat that has one."""
     confusion: list[list[int]] | None = None
-    """Of the test split, summed over the repeats: rows are the true class, columns the predicted one."""
+    """Confusion matrix of the test split, summed over the repeats: rows are the true class, columns the predicted one."""
     test_examples: int | None = None
-    """Images of the test split."""
+    """Number of images of the test split."""
     chance_accuracy: float | None = None
     """Test accuracy of a guess that always names the most frequent class. None if the classes are unknown."""
     shares_name: bool = False
-    """Whether another row would have the same name, e.g. a row with another batch. Then the id is its name."""
+    """Whether another row would have the same name, e.g. a row with another batch. Then the id serves as the name."""
 
     @property
     def name(self) -> str:
@@ -179,18 +179,18 @@ class Summary(Frozen):
 
     @property
     def fed_name(self) -> str:
-        """The part of the name that its rows with other numbers of input workers share."""
+        """The part of the name that rows with other numbers of input workers share."""
         if self.mode == "serial":
             return f"{self.contestant} serial, {wording.count(self.cores, 'core')}"
         return f"{self.contestant} {self.mode} x{self.replicas}"
 
-    def shown_ratio(self, key: str) -> Ratio | float | str | None:
-        """One of the three ratios of `hidden_ratios` for a report, or the word that stands for it."""
+    def reported_ratio(self, key: str) -> Ratio | float | str | None:
+        """A ratio for a report, or the word of `hidden_ratios` that replaces it."""
         return self.hidden_ratios.get(key, getattr(self, key))
 
     @property
     def input_wait(self) -> float | None:
-        """The part of its training time, 0..1, that the loop waited for its next batch."""
+        """Fraction of the training time, 0..1, that the loop waited for its next batch."""
         if self.phases is None or not self.phases.training_seconds:
             return None
         return self.phases.input_wait_seconds / self.phases.training_seconds
@@ -205,9 +205,9 @@ class Summary(Frozen):
 
     @property
     def guesses(self) -> bool:
-        """Whether its test accuracy is not shown to be better than guessing."""
-        found, chance, number = self.test.accuracy, self.chance_accuracy, self.test_examples
-        return bool(found and chance and number and is_no_better_than(chance, found.median, number))
+        """Whether the test accuracy is not shown to be better than guessing."""
+        accuracy, chance, number = self.test.accuracy, self.chance_accuracy, self.test_examples
+        return bool(accuracy and chance and number and is_no_better_than(chance, accuracy.median, number))
 
     @property
     def too_short(self) -> bool:
@@ -224,37 +224,37 @@ class Summary(Frozen):
 
     @property
     def unwatched(self) -> bool:
-        """Whether it was too short to tell whether other work disturbed it."""
+        """Whether the row was too short to tell whether other work disturbed it."""
         return bool(self.repeats_done) and self.part == "training" and self.cores_used is None
 
     @property
     def doubt(self) -> str | None:
-        """Why no time of it is reliable. None if it is."""
+        """Why no time of the row is reliable. None if its times are."""
         reasons = {
             "disturbed by other work": self.disturbed,
             "losses that came after the clock had stopped": self.clock_caution is not None,
             "too few timed batches": self.too_short,
             "too short to tell whether other work disturbed it": self.unwatched,
         }
-        return next((why for why, is_so in reasons.items() if is_so), None)
+        return next((why for why, applies in reasons.items() if applies), None)
 
     @property
     def in_doubt(self) -> bool:
         return self.doubt is not None
 
 
-def unreliable(rows: Iterable[tuple[str, Summary]]) -> str:
-    """Names the rows of which no time is reliable, for the caption of a table. Empty if there are none."""
-    named: dict[str, list[str]] = {}
+def unreliable_rows_note(rows: Iterable[tuple[str, Summary]]) -> str:
+    """Name the rows of which no time is reliable, for the caption of a table. Empty if there are none."""
+    names_by_doubt: dict[str, list[str]] = {}
     rows = list(rows)
     for name, summary in rows:
         if summary.doubt:
-            named.setdefault(summary.doubt, []).append(name)
-    if 1 < len(rows) == sum(map(len, named.values())) and len(named) == 1:
-        return f"Rely on no time of any row: {next(iter(named))}."
-    return " ".join(f"Rely on no time of {'; '.join(names)}: {why}." for why, names in named.items())
+            names_by_doubt.setdefault(summary.doubt, []).append(name)
+    if 1 < len(rows) == sum(map(len, names_by_doubt.values())) and len(names_by_doubt) == 1:
+        return f"Rely on no time of any row: {next(iter(names_by_doubt))}."
+    return " ".join(f"Rely on no time of {'; '.join(names)}: {why}." for why, names in names_by_doubt.items())
 
 
 def oversubscribed(replicas: int, cores: int, device: str | None) -> bool:
-    """More replicas than cores, on a machine whose only devices are its cores."""
+    """Whether replicas outnumber cores, on a machine whose only devices are its cores."""
     return replicas > cores and (device or "").startswith("cpu")

@@ -15,7 +15,7 @@ from compare.execution.store import Comparison
 from compare.judgement.row_figures import Limit
 
 DISTURBED = "were disturbed"
-"""The most frequent `doubt`."""
+"""Most frequent reason that `doubt` returns."""
 
 
 def epoch_seconds(result: RunResult) -> float:
@@ -24,7 +24,7 @@ def epoch_seconds(result: RunResult) -> float:
     A run of the input alone may have epochs of few batches. It is taken at the pace of all its steps together.
     """
     if result.spec.part != "input":
-        return spread_median([epoch.seconds for epoch in result.epochs])
+        return finite_median([epoch.seconds for epoch in result.epochs])
     images = sum(epoch.timed_images for epoch in result.epochs)
     seconds = sum(epoch.timed_seconds for epoch in result.epochs)
     return result.epochs[0].epoch_images * seconds / images if images else float("nan")
@@ -35,52 +35,52 @@ def images_per_second(result: RunResult) -> float:
     return result.epochs[0].epoch_images / epoch_seconds(result)
 
 
-def steps_needed(run: Spec) -> int:
+def steps_needed(spec: Spec) -> int:
     """Timed steps below which the pace of the input alone is not reliable: several times the batches made ahead."""
-    return 4 * max(run.batches_ahead, 1) if run.part == "input" else 0
+    return 4 * max(spec.batches_ahead, 1) if spec.part == "input" else 0
 
 
 def timed_steps(result: RunResult) -> int:
     return sum(epoch.timed_steps for epoch in result.epochs)
 
 
-def spread_median(values: Sequence[float]) -> float:
+def finite_median(values: Sequence[float]) -> float:
     """Median of the finite values. NaN if there are none."""
     finite = [value for value in values if math.isfinite(value)]
     return statistics.median(finite) if finite else float("nan")
 
 
 def cores_lost(result: RunResult) -> float | None:
-    """Cores of the run's CPUs that others took. For earlier results: those used beyond the cores left to others."""
+    """Cores of the run's CPUs that other work took. Older results only allow an estimate from the use of all cores."""
     if result.noise and result.noise.cores_taken is not None:
         return result.noise.cores_taken
     if result.cores_of_others is None or not result.machine.get("logical_cores"):
         return None
-    return interference.cores_lost(result.cores_of_others, result.spec.cores, result.machine)
+    return interference.cores_taken(result.cores_of_others, result.spec.cores, result.machine)
 
 
-def disturbed(result: RunResult) -> float | None:
+def disturbing_cores(result: RunResult) -> float | None:
     """Cores that other work or the hypervisor took from a run's budget. None if too few to disturb it.
 
     It is a mean over the training time, so the same burst of other work disturbs a short run more easily than a long one.
     """
-    taken = max(cores_lost(result) or 0.0, (result.noise.cores_stolen or 0.0) if result.noise else 0.0)
-    return taken if taken > DISTURBED_FROM else None
+    cores = max(cores_lost(result) or 0.0, (result.noise.cores_stolen or 0.0) if result.noise else 0.0)
+    return cores if cores > DISTURBED_FROM else None
 
 
-def cores_words(taken: float) -> str:
-    """So many cores, with a third digit where two would not show that they are more than `DISTURBED_FROM`."""
-    return f"{taken:.2f}" if round(taken, 2) > DISTURBED_FROM else f"{taken:.3f}"
+def cores_words(cores: float) -> str:
+    """A number of cores, with a third digit where two would not show that it exceeds `DISTURBED_FROM`."""
+    return f"{cores:.2f}" if round(cores, 2) > DISTURBED_FROM else f"{cores:.3f}"
 
 
-def disturbed_words(result: RunResult) -> str:
-    """`disturbed: 0.97 cores taken`, for the line of a run. Empty if it was not."""
-    return "" if (taken := disturbed(result)) is None else f"disturbed: {cores_words(taken)} cores taken"
+def disturbance_words(result: RunResult) -> str:
+    """The disturbance of a run for its progress line: `disturbed: 0.97 cores taken`. Empty without one."""
+    return "" if (cores := disturbing_cores(result)) is None else f"disturbed: {cores_words(cores)} cores taken"
 
 
 def doubt(result: RunResult) -> str | None:
     """Why no time of a run is reliable, as a predicate of several runs: `were disturbed`. None if its times are."""
-    if disturbed(result) is not None:
+    if disturbing_cores(result) is not None:
         return DISTURBED
     if result.spec.part == "training" and result.cores_used is None:
         return "were too short to tell whether other work disturbed them"
@@ -88,11 +88,11 @@ def doubt(result: RunResult) -> str | None:
 
 
 def times_in_doubt(result: RunResult) -> bool:
-    """Whether other work took cores of a run's budget, or its times are not its own for another reason. See `doubt`."""
+    """Whether other work took cores of a run's budget, or its times are unreliable for another reason. See `doubt`."""
     return doubt(result) is not None
 
 
-def until_accuracy(result: RunResult, accuracy: float) -> tuple[float, int] | None:
+def time_to_accuracy(result: RunResult, accuracy: float) -> tuple[float, int] | None:
     """Training seconds and epochs until the validation accuracy first reached `accuracy`. None if it never did.
 
     The first step of each process until then counts. Evaluation does not.
@@ -106,38 +106,40 @@ def until_accuracy(result: RunResult, accuracy: float) -> tuple[float, int] | No
 
 
 def limit(
-    comparison: Comparison, run: Spec, device: str | None, rate: float, device_rates: DeviceRates | None = None
+    comparison: Comparison, spec: Spec, device: str | None, rate: float, device_rates: DeviceRates | None = None
 ) -> Limit | None:
-    """How near a run came to the limits of the machine.
+    """Rates of a run beside those that the machine can reach.
 
     Args:
-        comparison: with the model's work and the machine's rates.
-        device: it ran on. The comparison's rates are those of the CPU.
-        rate: images per second that it trained on. NaN if unknown.
-        device_rates: of one of its accelerators. Each replica has one.
+        comparison: record with the model's work and the machine's rates.
+        device: device of the run. The comparison's rates are those of the CPU.
+        rate: images per second in training. NaN if unknown.
+        device_rates: rates of one accelerator. Each replica has one.
     """
     work = comparison.work
-    if work is None or run.part == "input" or not math.isfinite(rate):
+    if work is None or spec.part == "input" or not math.isfinite(rate):
         return None
-    on_cpu = (device or "").startswith("cpu") and not run.hosts
-    machine = comparison.rates.get(run.cores) if on_cpu else None
-    gflop, gb = 1e-9 * work.flops, 1e-9 * work.bytes_moved(run)
-    matrix = copy = None
-    if machine:
-        matrix, copy = machine.gflops(run.precision), machine.copy_gb_per_second
+    on_cpu = (device or "").startswith("cpu") and not spec.hosts
+    cpu_rates = comparison.rates.get(spec.cores) if on_cpu else None
+    gflop, gigabytes = 1e-9 * work.flops, 1e-9 * work.bytes_moved(spec)
+    matrix_gflops = copy_gb_per_second = None
+    if cpu_rates:
+        matrix_gflops, copy_gb_per_second = cpu_rates.gflops(spec.precision), cpu_rates.copy_gb_per_second
     elif device_rates:
-        matrix, copy = (run.replicas * rate for rate in (device_rates.matrix_gflops, device_rates.copy_gb_per_second))
+        matrix_gflops, copy_gb_per_second = (
+            spec.replicas * rate for rate in (device_rates.matrix_gflops, device_rates.copy_gb_per_second)
+        )
     return Limit(
         gflop_per_image=gflop,
-        mb_per_image=1e3 * gb,
+        mb_per_image=1e3 * gigabytes,
         gflops=gflop * rate,
-        matrix_fraction=gflop * rate / matrix if matrix else None,
-        gb_per_second=gb * rate,
-        copy_fraction=gb * rate / copy if copy else None,
+        matrix_fraction=gflop * rate / matrix_gflops if matrix_gflops else None,
+        gb_per_second=gigabytes * rate,
+        copy_fraction=gigabytes * rate / copy_gb_per_second if copy_gb_per_second else None,
     )
 
 
-def switches_words(run: Spec) -> str:
+def switches_words(spec: Spec) -> str:
     """The level of a run's switches, and those that its spec names."""
-    named = ", ".join(f"{name}={value}" for name, value in run.framework_options.items())
-    return f"{run.switches}: {named}" if named else run.switches
+    options = ", ".join(f"{name}={value}" for name, value in spec.framework_options.items())
+    return f"{spec.switches}: {options}" if options else spec.switches

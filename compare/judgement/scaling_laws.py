@@ -30,10 +30,10 @@ class SerialFraction(Frozen):
     """None for fewer than 3 repeats, which have no interval."""
     high: float | None
     n: int
-    """Points."""
+    """Number of points."""
 
     def speedup(self, replicas: float) -> float:
-        """The speed-up that the law predicts."""
+        """Return the speed-up that the law predicts."""
         if self.law == "Amdahl":
             share = self.value + (1.0 - self.value) / replicas
             return 1.0 / share if share > 0.0 else math.inf
@@ -49,7 +49,13 @@ def amdahl(repeats: Repeats) -> SerialFraction | None:
 
     Points of one replica are left out.
     """
-    return _fitted("Amdahl", ([(1.0 - 1.0 / r, 1.0 / speedup - 1.0 / r) for r, speedup in each if r > 1] for each in repeats))
+    return _fit_slope(
+        "Amdahl",
+        (
+            [(1.0 - 1.0 / replicas, 1.0 / speedup - 1.0 / replicas) for replicas, speedup in points if replicas > 1]
+            for points in repeats
+        ),
+    )
 
 
 def gustafson(repeats: Repeats) -> SerialFraction | None:
@@ -57,11 +63,14 @@ def gustafson(repeats: Repeats) -> SerialFraction | None:
 
     Points of one replica are left out.
     """
-    return _fitted("Gustafson", ([(r - 1.0, r - speedup) for r, speedup in each if r > 1] for each in repeats))
+    return _fit_slope(
+        "Gustafson",
+        ([(replicas - 1.0, replicas - speedup) for replicas, speedup in points if replicas > 1] for points in repeats),
+    )
 
 
-def _fitted(law: Literal["Amdahl", "Gustafson"], repeats: Iterable[list[tuple[float, float]]]) -> SerialFraction | None:
-    """The slope through the origin. Points of a repeat share the noise of its serial run, so each repeat is one sample.
+def _fit_slope(law: Literal["Amdahl", "Gustafson"], repeats: Iterable[list[tuple[float, float]]]) -> SerialFraction | None:
+    """Fit a slope through the origin. Points of a repeat share the noise of its serial run, so each repeat is one sample.
 
     The error adds up the residuals of a repeat before it squares them (Liang & Zeger 1986). If all repeats have the same sizes,
     that is the t-interval of their own slopes.
@@ -73,15 +82,15 @@ def _fitted(law: Literal["Amdahl", "Gustafson"], repeats: Iterable[list[tuple[fl
     slope = sum(float(x @ y) for x, y in fits) / weight
     low = high = None
     if (number := len(fits)) >= 3:
-        together = [float(x @ (y - slope * x)) / weight for x, y in fits]
-        error = math.sqrt(number / (number - 1) * sum(each**2 for each in together))
-        half = critical(number - 1, number) * error
-        low, high = slope - half, slope + half
+        residuals = [float(x @ (y - slope * x)) / weight for x, y in fits]
+        error = math.sqrt(number / (number - 1) * sum(residual**2 for residual in residuals))
+        half_width = critical(number - 1, number) * error
+        low, high = slope - half_width, slope + half_width
     return SerialFraction(law=law, value=slope, low=low, high=high, n=sum(len(x) for x, _ in fits))
 
 
-class Network(Frozen):
-    """A message of n bytes takes alpha + beta n seconds (Hockney 1994)."""
+class LinkModel(Frozen):
+    """The alpha-beta model of a link: a message of n bytes takes alpha + beta n seconds (Hockney 1994)."""
 
     name: str
     alpha_seconds: Seconds
@@ -90,14 +99,14 @@ class Network(Frozen):
 
 _PRESETS = {
     # Latencies are round figures for such links with their software; rates are the links' own. Measure yours and say so.
-    "10Gbit": Network(name="10Gbit", alpha_seconds=50e-6, beta_seconds_per_byte=8 / 10e9),
-    "100Gbit": Network(name="100Gbit", alpha_seconds=10e-6, beta_seconds_per_byte=8 / 100e9),
-    "nvlink": Network(name="nvlink", alpha_seconds=5e-6, beta_seconds_per_byte=1 / 450e9),
+    "10Gbit": LinkModel(name="10Gbit", alpha_seconds=50e-6, beta_seconds_per_byte=8 / 10e9),
+    "100Gbit": LinkModel(name="100Gbit", alpha_seconds=10e-6, beta_seconds_per_byte=8 / 100e9),
+    "nvlink": LinkModel(name="nvlink", alpha_seconds=5e-6, beta_seconds_per_byte=1 / 450e9),
 }
 
 
-def network(text: str) -> Network:
-    """A named network, or `ALPHA,BETA` in seconds and seconds per byte.
+def parse_link(text: str) -> LinkModel:
+    """Parse a named network, or `ALPHA,BETA` in seconds and seconds per byte.
 
     Raises:
         SpecError: it is neither.
@@ -105,13 +114,13 @@ def network(text: str) -> Network:
     if text in _PRESETS:
         return _PRESETS[text]
     number = r"\d+(?:\.\d*)?(?:[eE][-+]?\d+)?"
-    found = re.fullmatch(rf"({number}),({number})", text)
-    if not found or math.inf in map(float, found.groups()):
+    match = re.fullmatch(rf"({number}),({number})", text)
+    if not match or math.inf in map(float, match.groups()):
         raise SpecError(
             f"--network takes {', '.join(_PRESETS)}, or ALPHA,BETA in seconds and seconds per byte. Received: {text!r}. "
             "Use e.g. 5e-5,8e-10."
         )
-    return Network(name=text, alpha_seconds=float(found[1]), beta_seconds_per_byte=float(found[2]))
+    return LinkModel(name=text, alpha_seconds=float(match[1]), beta_seconds_per_byte=float(match[2]))
 
 
 def exchange_terms(topology: Topology, replicas: int, gradient_bytes: float) -> tuple[float, float]:
@@ -138,7 +147,7 @@ def exchange_terms(topology: Topology, replicas: int, gradient_bytes: float) -> 
     return 2.0 * replicas, 2.0 * replicas * gradient_bytes
 
 
-def exchange_seconds(topology: Topology, replicas: int, gradient_bytes: float, link: Network) -> float:
+def exchange_seconds(topology: Topology, replicas: int, gradient_bytes: float, link: LinkModel) -> float:
     """Seconds of one exchange, none of it hidden behind compute."""
     messages, volume = exchange_terms(topology, replicas, gradient_bytes)
     return messages * link.alpha_seconds + volume * link.beta_seconds_per_byte
@@ -162,11 +171,11 @@ def fit_compute(points: Sequence[tuple[float, float]]) -> Compute | None:
     if len(set(batch.tolist())) == 1:
         return Compute(fixed_seconds=0.0, image_seconds=float(seconds.mean() / batch[0]))
     # Relative errors count, not the largest batch's seconds.
-    found = _least_squares(np.stack([np.ones_like(batch), batch], 1) / seconds[:, None], np.ones_like(seconds))
-    return Compute(fixed_seconds=found[0], image_seconds=found[1])
+    coefficients = _least_squares(np.stack([np.ones_like(batch), batch], 1) / seconds[:, None], np.ones_like(seconds))
+    return Compute(fixed_seconds=coefficients[0], image_seconds=coefficients[1])
 
 
-def fit_link(topology: Topology, gradient_bytes: float, points: Sequence[tuple[int, float]]) -> Network:
+def fit_link(topology: Topology, gradient_bytes: float, points: Sequence[tuple[int, float]]) -> LinkModel:
     """Fit alpha and beta to the exchanges measured on this machine.
 
     One number of replicas cannot separate alpha and beta. Then all of the time counts as bandwidth.
@@ -177,14 +186,16 @@ def fit_link(topology: Topology, gradient_bytes: float, points: Sequence[tuple[i
     terms = np.array([exchange_terms(topology, replicas, gradient_bytes) for replicas, _ in points]).reshape(-1, 2)
     if len({replicas for replicas, _ in points}) == 1:
         beta = max(float(np.mean([seconds for _, seconds in points])) / terms[0, 1], 0.0)
-        return Network(name="this machine", alpha_seconds=0.0, beta_seconds_per_byte=beta)
+        return LinkModel(name="this machine", alpha_seconds=0.0, beta_seconds_per_byte=beta)
     scale = terms.max(axis=0, initial=1.0)
-    found = _least_squares(terms / scale, np.array([seconds for _, seconds in points]))
-    return Network(name="this machine", alpha_seconds=found[0] / scale[0], beta_seconds_per_byte=found[1] / scale[1])
+    coefficients = _least_squares(terms / scale, np.array([seconds for _, seconds in points]))
+    return LinkModel(
+        name="this machine", alpha_seconds=coefficients[0] / scale[0], beta_seconds_per_byte=coefficients[1] / scale[1]
+    )
 
 
 def _least_squares(matrix: npt.NDArray[np.float64], values: npt.NDArray[np.float64]) -> tuple[float, float]:
-    """Two coefficients, neither below zero."""
+    """Solve a least-squares problem for two coefficients, neither below zero."""
     if not len(values):
         return 0.0, 0.0
     from scipy import optimize  # here: it takes a quarter of a second to import, and most commands fit nothing

@@ -19,32 +19,33 @@ from compare.core.statistics import Judged, Ratio, Spread, chance_of, paired_rat
 from compare.core.verdict_words import pays
 from compare.execution import matrix, store
 from compare.execution.matrix import Row
-from compare.execution.store import Comparison, Stored
+from compare.execution.store import Comparison, StoredComparison
 from compare.judgement import conditions, sameness
-from compare.judgement.row_figures import DISTURBED, NOT_COMPARABLE, Epoch, Scores, Summary, Target
+from compare.judgement.row_figures import DISTURBED, NOT_COMPARABLE, EpochMedians, ScoreSpreads, Summary, Target
 from compare.judgement.run_figures import (
     cores_lost,
-    disturbed,
+    disturbing_cores,
     epoch_seconds,
+    finite_median,
     images_per_second,
     limit,
-    spread_median,
     steps_needed,
     switches_words,
+    time_to_accuracy,
     timed_steps,
-    until_accuracy,
 )
 
-LEAST_APART_SECONDS = 60.0
-"""Least distance of two runs that were not made in turn. Wall times do not include starts of processes and writes."""
+MIN_GAP_SECONDS = 60.0
+"""Seconds between the starts of two runs, up to which they count as interleaved whatever their wall times. Wall times do not
+include starts of processes and writes."""
 
 _Value = TypeVar("_Value")
 
 FAILURES = ("failed", "diverged", "killed")
 UNFINISHED = ("not run", "incomplete")
-"""No repeat of the row has a result, or some have none."""
+"""Statuses of a row: no repeat has a result, or some have none."""
 
-_OF_THE_MODE = ("mode", "replicas", "least_replicas", "cores", "hosts", "parameter_server", "pipeline", "hybrid")
+_MODE_FIELDS = ("mode", "replicas", "least_replicas", "cores", "hosts", "parameter_server", "pipeline", "hybrid")
 """Fields of a spec that may differ between a row and its serial row."""
 
 
@@ -61,37 +62,37 @@ class Family(NamedTuple):
         return [*(judged for _, _, judged in self.contestants), *self.modes.values()]
 
 
-def summarize(stored: Stored) -> list[Summary]:
-    """All rows of a comparison, in its order."""
-    made = [_summary(row, stored) for row in stored.comparison.rows]
-    named = Counter(summary.name for summary in made)
-    made = [summary.model_copy(update={"shares_name": named[summary.name] > 1}) for summary in made]
-    comparable = sameness.is_comparable(stored, made)
-    modes = family(stored, made).modes if comparable else {}
-    unreliable = {summary.id for summary in made if summary.disturbed}
-    found: list[Summary] = []
-    for row, summary in zip(stored.comparison.rows, made, strict=True):
-        one_core, same_cores = serial_of(stored.comparison, row, cores=1), serial_of(stored.comparison, row)
-        resources = same_cores if accelerated(summary.device) else one_core
+def summarize(stored: StoredComparison) -> list[Summary]:
+    """Summarize all rows of a comparison, in its order."""
+    first_summaries = [_summary(row, stored) for row in stored.comparison.rows]
+    name_counts = Counter(summary.name for summary in first_summaries)
+    first_summaries = [summary.model_copy(update={"shares_name": name_counts[summary.name] > 1}) for summary in first_summaries]
+    comparable = sameness.is_comparable(stored, first_summaries)
+    modes = family(stored, first_summaries).modes if comparable else {}
+    unreliable = {summary.id for summary in first_summaries if summary.disturbed}
+    summaries: list[Summary] = []
+    for row, summary in zip(stored.comparison.rows, first_summaries, strict=True):
+        one_core, same_cores = serial_row_of(stored.comparison, row, cores=1), serial_row_of(stored.comparison, row)
+        resources = same_cores if uses_accelerator(summary.device) else one_core
         bases = {"speedup_one_core": one_core, "speedup_same_cores": same_cores, "parallel_efficiency": resources}
         hidden = {
             name: DISTURBED if comparable else NOT_COMPARABLE
             for name, base in bases.items()
             if base and getattr(summary, name) and (not comparable or unreliable & {row.id, base.id})
         }
-        said = hidden.get("speedup_same_cores") or pays(modes.get(row.id))
-        found.append(summary.model_copy(update={"pays": said, "hidden_ratios": hidden}))
-    return found
+        pays_word = hidden.get("speedup_same_cores") or pays(modes.get(row.id))
+        summaries.append(summary.model_copy(update={"pays": pays_word, "hidden_ratios": hidden}))
+    return summaries
 
 
-def family(stored: Stored, summaries: Sequence[Summary]) -> Family:
+def family(stored: StoredComparison, summaries: Sequence[Summary]) -> Family:
     """All comparisons that get a sentence, judged as one family: frameworks against each other, modes against serial."""
     rows = {row.id: row for row in stored.comparison.rows}
     pairs = [
         (first, second, ratio)
         for first, second in combinations(summaries, 2)
         if first.device == second.device
-        and matrix.differ_by_contestant(rows[first.id], rows[second.id])
+        and matrix.same_except_contestant(rows[first.id], rows[second.id])
         and (ratio := ratio_of_seconds(stored, slow=rows[second.id], fast=rows[first.id])) is not None
     ]
     modes = [
@@ -99,27 +100,27 @@ def family(stored: Stored, summaries: Sequence[Summary]) -> Family:
         for summary in summaries
         if summary.mode != "serial" and summary.speedup_same_cores is not None
     ]
-    named = [*((f"{first.id} against {second.id}", ratio) for first, second, ratio in pairs), *modes]
+    named_ratios = [*((f"{first.id} against {second.id}", ratio) for first, second, ratio in pairs), *modes]
     until = stored.comparison.until
-    judged = verdicts(named, until.smallest_effect if until else None)
-    contestants = [(first, second, each) for (first, second, _), each in zip(pairs, judged, strict=False)]
-    return Family(contestants, {each.name: each for each in judged[len(pairs) :]})
+    judged = verdicts(named_ratios, until.smallest_effect if until else None)
+    contestants = [(first, second, judged_pair) for (first, second, _), judged_pair in zip(pairs, judged, strict=False)]
+    return Family(contestants, {judged_mode.name: judged_mode for judged_mode in judged[len(pairs) :]})
 
 
-def rows_of(comparison: Comparison, question: Judged) -> list[str]:
-    """Ids of the two rows that one of the family's comparisons compares."""
-    row = next((row for row in comparison.rows if row.id == question.name), None)
+def compared_row_ids(comparison: Comparison, judged: Judged) -> list[str]:
+    """Ids of the two rows of a judged comparison."""
+    row = next((row for row in comparison.rows if row.id == judged.name), None)
     if row is None:
-        return question.name.split(" against ")
-    serial = serial_of(comparison, row)
+        return judged.name.split(" against ")
+    serial = serial_row_of(comparison, row)
     return [row.id, *([serial.id] if serial else [])]
 
 
-def replaced_ratio(stored: Stored, slow: Row, fast: Row) -> tuple[int, float, float] | None:
-    """How the replaced pairs of two rows, which other work disturbed, differ from the pairs that count instead.
+def replaced_ratio(stored: StoredComparison, slow: Row, fast: Row) -> tuple[int, float, float] | None:
+    """Compare the replaced pairs of two rows, which other work disturbed, with the pairs that count instead.
 
     Returns:
-        (number of replaced pairs, their ratio of epoch seconds, that of the pairs which count instead). The ratios are
+        (number of replaced pairs, their ratio of epoch seconds, ratio of the pairs that count instead). The ratios are
         geometric means. None if there are no such pairs.
     """
     before: list[float] = []
@@ -134,16 +135,16 @@ def replaced_ratio(stored: Stored, slow: Row, fast: Row) -> tuple[int, float, fl
     return len(before), python_statistics.geometric_mean(before), python_statistics.geometric_mean(after)
 
 
-def asks_anything(comparison: Comparison) -> bool:
+def has_comparisons(comparison: Comparison) -> bool:
     """Whether two rows that can be run differ by their contestant alone, or one is a parallel mode with its serial row."""
     rows = [row for row in comparison.rows if row.unavailable is None]
-    if any(matrix.differ_by_contestant(one, other) for one, other in combinations(rows, 2)):
+    if any(matrix.same_except_contestant(one, other) for one, other in combinations(rows, 2)):
         return True
-    return any(row.spec.mode != "serial" and serial_of(comparison, row) in rows for row in rows)
+    return any(row.spec.mode != "serial" and serial_row_of(comparison, row) in rows for row in rows)
 
 
-def measured(stored: Stored, row: Row) -> dict[int, RunResult]:
-    """The repeats of a row that ended well, with all their replicas. The others are reported apart and never averaged in."""
+def finished_runs(stored: StoredComparison, row: Row) -> dict[int, RunResult]:
+    """Runs of a row that finished with all their replicas, by repeat. Others are reported separately and never averaged in."""
     return {
         repeat: result
         for repeat, result in stored.runs[row.id].items()
@@ -151,24 +152,24 @@ def measured(stored: Stored, row: Row) -> dict[int, RunResult]:
     }
 
 
-def _summary(row: Row, stored: Stored) -> Summary:
+def _summary(row: Row, stored: StoredComparison) -> Summary:
     comparison = stored.comparison
     results = [stored.runs[row.id][repeat] for repeat in sorted(stored.runs[row.id])]
-    good = list(measured(stored, row).values())
+    good = list(finished_runs(stored, row).values())
     rates = [images_per_second(result) for result in good]
     cores_used = [result.cores_used for result in good if result.cores_used is not None]
-    shown = good or results
+    reported = good or results
     repeats = len(comparison.repeats_of(row.id))
     status, reason = _status(row, results, repeats, stored.torn.get(row.id, 0))
-    bases = serial_of(comparison, row, cores=1), serial_of(comparison, row)
+    bases = serial_row_of(comparison, row, cores=1), serial_row_of(comparison, row)
     one_core, same_cores = (_speedup(stored, base, row) for base in bases)
     parallel = row.spec.mode != "serial"
     return Summary(
         id=row.id,
         contestant=row.contestant,
         mode=row.spec.variant,
-        implementation=_first(shown, lambda result: result.implementation),
-        device=_first(shown, lambda result: result.device),
+        implementation=_first(reported, lambda result: result.implementation),
+        device=_first(reported, lambda result: result.device),
         replicas=row.spec.replicas,
         part=row.spec.part,
         input=row.spec.input,
@@ -176,15 +177,15 @@ def _summary(row: Row, stored: Stored) -> Summary:
         cores=row.spec.cores,
         cores_used=python_statistics.median(cores_used) if cores_used else None,
         most_cores_used=max(cores_used, default=None),
-        cores_lost=max((lost for result in good if (lost := cores_lost(result)) is not None), default=None),
+        cores_lost=max((cores for result in good if (cores := cores_lost(result)) is not None), default=None),
         precision=row.spec.precision,
         switches=switches_words(row.spec),
-        conditions=conditions.of_row(stored, row),
+        conditions=conditions.row_conditions(stored, row),
         status=status,
         reason=reason,
         repeats_done=len(good),
         repeats=repeats,
-        epochs_done=max((len(result.epochs) for result in shown), default=0),
+        epochs_done=max((len(result.epochs) for result in reported), default=0),
         steps=_first(good, lambda result: sum(epoch.steps for epoch in result.epochs)),
         timed_steps=min(map(timed_steps, good), default=None),
         steps_needed=steps_needed(row.spec),
@@ -205,14 +206,14 @@ def _summary(row: Row, stored: Stored) -> Summary:
         speedup_same_cores=same_cores if parallel else None,
         parallel_efficiency=_efficiency(row, _first(good, lambda result: result.device), one_core, same_cores),
         pays=None,
-        other_data=any(each is not None and each.id in stored.other_data for each in (row, *bases)),
+        other_data=any(other is not None and other.id in stored.other_data for other in (row, *bases)),
         peak_memory_pss_mib=_largest(good, lambda result: result.peak_memory_pss_mib),
         peak_memory_mib=_largest(good, lambda result: result.peak_memory_mib),
         device_peak_memory_mib=_largest(good, lambda result: result.device_peak_memory_mib),
         parity=_parity(comparison, row),
         first_step_loss=_first(results, lambda result: result.first_step_loss),
         first_step_difference=_first_step_difference(stored, row),
-        epochs=_epochs([result.epochs for result in shown]),
+        epochs=_epochs([result.epochs for result in reported]),
         seeds=len({result.spec.seed for result in good}),
         test_accuracy_over_seeds=_over_seeds(good),
         target=_target(results, comparison.target_accuracy) if row.spec.part == "training" else None,
@@ -221,7 +222,7 @@ def _summary(row: Row, stored: Stored) -> Summary:
             comparison,
             row.spec,
             _first(good, lambda result: result.device),
-            spread_median(rates),
+            finite_median(rates),
             _first(good, lambda result: result.device_rates),
         ),
         clock_caution=_first(good, lambda result: result.clock_caution),
@@ -238,7 +239,7 @@ def _status(row: Row, results: Sequence[RunResult], repeats: int, torn: int) -> 
     # A repeat that a user interrupted is missing like one that was never started. A row without a finished one has only that.
     has_finished = any(result.status in store.FINISHED for result in results)
     interrupted = [result for result in results if has_finished and was_interrupted(result)]
-    bad = [result for result in results if result.status != "ok" and result not in interrupted]
+    unsuccessful = [result for result in results if result.status != "ok" and result not in interrupted]
     absent = repeats - len(results)
     counts = (
         (len(interrupted), "was interrupted", "were interrupted"),
@@ -247,11 +248,11 @@ def _status(row: Row, results: Sequence[RunResult], repeats: int, torn: int) -> 
     )
     missing = [(number, one if number == 1 else many) for number, one, many in counts if number > 0]
     for status in (*FAILURES, "not available", "not parallel"):
-        found = [result for result in bad if result.status == status]
-        if found:
+        matching = [result for result in unsuccessful if result.status == status]
+        if matching:
             gaps = "".join(f", {number} more {what}" for number, what in missing)
-            which = f" ({len(found)} of {repeats} repeats{gaps})" if repeats > 1 else ""
-            return status, f"{found[0].reason or 'no reason given'}{which}"
+            which = f" ({len(matching)} of {repeats} repeats{gaps})" if repeats > 1 else ""
+            return status, f"{matching[0].reason or 'no reason given'}{which}"
     if missing:
         (number, what), *others = missing
         first = f"{number} of {repeats} repeats" if repeats > 1 else "its only repeat"
@@ -265,34 +266,34 @@ def was_interrupted(result: RunResult) -> bool:
     return result.status == "killed" and (result.reason or "").startswith(INTERRUPTED)
 
 
-def serial_of(comparison: Comparison, row: Row, *, cores: int | None = None, batch: int | None = None) -> Row | None:
-    """The row that this one's speed-up is relative to: the same work in serial.
+def serial_row_of(comparison: Comparison, row: Row, *, cores: int | None = None, batch: int | None = None) -> Row | None:
+    """The serial row that this row's speed-up is relative to. None if there is none.
 
     Args:
         row: any row. A serial row finds itself.
-        cores: of the serial row. None: as many.
-        batch: its global batch. None: the same.
+        cores: number of cores of the serial row. None: as many.
+        batch: global batch of the serial row. None: the same.
     """
     fields = {"cores": cores or row.spec.cores, "global_batch_size": batch or row.spec.global_batch_size}
     for other in comparison.rows:
-        alike = row.spec.model_copy(update={name: getattr(other.spec, name) for name in _OF_THE_MODE} | fields)
-        if (other.contestant, other.spec.mode) == (row.contestant, "serial") and other.spec == alike:
+        serial_spec = row.spec.model_copy(update={name: getattr(other.spec, name) for name in _MODE_FIELDS} | fields)
+        if (other.contestant, other.spec.mode) == (row.contestant, "serial") and other.spec == serial_spec:
             return other
     return None
 
 
-def _speedup(stored: Stored, base: Row | None, row: Row) -> Ratio | None:
+def _speedup(stored: StoredComparison, base: Row | None, row: Row) -> Ratio | None:
     if base is None or base.id == row.id:
         return None
     return ratio_of_seconds(stored, base, row)
 
 
-def ratio_of_seconds(stored: Stored, slow: Row, fast: Row) -> Ratio | None:
+def ratio_of_seconds(stored: StoredComparison, slow: Row, fast: Row) -> Ratio | None:
     """Epoch seconds of one row over another's, paired by repeat. None if there is no pair."""
     return paired_ratio(list(pairs_of_seconds(stored, slow, fast).values()))
 
 
-def pairs_of_seconds(stored: Stored, slow: Row, fast: Row) -> dict[int, tuple[float, float]]:
+def pairs_of_seconds(stored: StoredComparison, slow: Row, fast: Row) -> dict[int, tuple[float, float]]:
     """Epoch seconds of two rows, by repeat. See `pairs_of_runs` for the runs that count. Rows of other data have no pairs."""
     if {slow.id, fast.id} & stored.other_data:
         return {}
@@ -304,7 +305,7 @@ def pairs_of_seconds(stored: Stored, slow: Row, fast: Row) -> dict[int, tuple[fl
 
 
 def pairs_of_runs(
-    stored: Stored, repeat: int, slow: Row, fast: Row
+    stored: StoredComparison, repeat: int, slow: Row, fast: Row
 ) -> tuple[list[tuple[RunResult, RunResult]], list[tuple[RunResult, RunResult]]]:
     """The runs of two rows in one repeat, in pairs that were made in turn.
 
@@ -313,21 +314,21 @@ def pairs_of_runs(
     the last one counts, if it is not replaced.
 
     Returns:
-        (those that may count, the first one first; those that other work disturbed and that were replaced).
+        (pairs that may count, the first one first; replaced pairs that other work disturbed).
     """
-    found: list[tuple[RunResult, RunResult]] = []
+    counting: list[tuple[RunResult, RunResult]] = []
     replaced: list[tuple[RunResult, RunResult]] = []
-    now = {row.id: run for row in (slow, fast) if (run := stored.runs[row.id].get(repeat)) is not None}
-    for runs in [*stored.replaced.get(repeat, {}).values(), now]:
+    latest = {row.id: run for row in (slow, fast) if (run := stored.runs[row.id].get(repeat)) is not None}
+    for runs in [*stored.replaced.get(repeat, {}).values(), latest]:
         pair = [run for row in (slow, fast) if (run := runs.get(row.id)) is not None and _is_comparable(run)]
-        wall_seconds = stored.wall_seconds.get(repeat, 0.0) if runs is now else _wall_seconds(runs.values())
-        if len(pair) == 2 and not seconds_apart(pair, wall_seconds):
-            counts = runs is now or not any(disturbed(run) for run in pair)
-            (found if counts else replaced).append((pair[0], pair[1]))
-    return found, replaced
+        wall_seconds = stored.wall_seconds.get(repeat, 0.0) if runs is latest else _wall_seconds(runs.values())
+        if len(pair) == 2 and not interleaving_gap_seconds(pair, wall_seconds):
+            counts = runs is latest or not any(disturbing_cores(run) for run in pair)
+            (counting if counts else replaced).append((pair[0], pair[1]))
+    return counting, replaced
 
 
-def seconds_apart(runs: Sequence[RunResult], wall_seconds: float) -> float:
+def interleaving_gap_seconds(runs: Sequence[RunResult], wall_seconds: float) -> float:
     """Seconds between the first and the last start of a repeat's runs. 0 if they were made in turn.
 
     In turn means: within twice the time that all runs of the repeat take. That leaves room for a run that hung. A run that
@@ -335,46 +336,46 @@ def seconds_apart(runs: Sequence[RunResult], wall_seconds: float) -> float:
 
     Args:
         runs: some or all runs of the repeat.
-        wall_seconds: that all take.
+        wall_seconds: seconds that all runs take.
     """
-    begun = [datetime.fromisoformat(run.started_at) for run in runs if run.started_at is not None]
-    seconds = (max(begun) - min(begun)).total_seconds() if begun else 0.0
-    return seconds if seconds > LEAST_APART_SECONDS + 2.0 * wall_seconds else 0.0
+    start_times = [datetime.fromisoformat(run.started_at) for run in runs if run.started_at is not None]
+    seconds = (max(start_times) - min(start_times)).total_seconds() if start_times else 0.0
+    return seconds if seconds > MIN_GAP_SECONDS + 2.0 * wall_seconds else 0.0
 
 
 def _wall_seconds(runs: Iterable[RunResult]) -> float:
     return sum(run.phases.wall_seconds for run in runs if run.phases)
 
 
-def comparable(stored: Stored, row: Row) -> dict[int, RunResult]:
-    """The repeats of a row whose seconds may stand in a ratio to those of another comparison."""
-    return {repeat: result for repeat, result in first_undisturbed(stored, row).items() if _is_comparable(result)}
+def comparable_runs(stored: StoredComparison, row: Row) -> dict[int, RunResult]:
+    """Runs of a row, by repeat, whose times may be compared with those of another comparison."""
+    return {repeat: result for repeat, result in undisturbed_runs(stored, row).items() if _is_comparable(result)}
 
 
-def first_undisturbed(stored: Stored, row: Row) -> dict[int, RunResult]:
-    """As `measured`. Of a repeat that was made again, the first run that was not disturbed. See `pairs_of_runs` for why.
+def undisturbed_runs(stored: StoredComparison, row: Row) -> dict[int, RunResult]:
+    """Finished runs of a row, by repeat. A rerun repeat gives its first undisturbed run, see `pairs_of_runs` for the reason.
 
     In comparisons with other results, a row has no partner in its own repeat.
     """
-    kept = {
-        repeat: next((run for runs in numbers.values() if (run := runs.get(row.id)) and not disturbed(run)), None)
+    reruns = {
+        repeat: next((run for runs in numbers.values() if (run := runs.get(row.id)) and not disturbing_cores(run)), None)
         for repeat, numbers in stored.replaced.items()
     }
-    return dict(sorted({**measured(stored, row), **{repeat: run for repeat, run in kept.items() if run}}.items()))
+    return dict(sorted({**finished_runs(stored, row), **{repeat: run for repeat, run in reruns.items() if run}}.items()))
 
 
 def _is_comparable(run: RunResult) -> bool:
-    """Whether its seconds may stand in a ratio: it was parallel as asked and long enough."""
+    """Whether a run's seconds may be part of a ratio: it was parallel as its spec says, and long enough."""
     return run.status == "ok" and timed_steps(run) >= steps_needed(run.spec)
 
 
-def accelerated(device: str | None) -> bool:
+def uses_accelerator(device: str | None) -> bool:
     """Whether each replica has a device of its own instead of a share of the cores."""
     return device is not None and not device.startswith("cpu")
 
 
 def _efficiency(row: Row, device: str | None, one_core: Ratio | None, same_cores: Ratio | None) -> float | None:
-    if accelerated(device):
+    if uses_accelerator(device):
         return same_cores.value / row.spec.replicas if same_cores else None
     return one_core.value / row.spec.cores if one_core else None
 
@@ -386,14 +387,14 @@ def _parity(comparison: Comparison, row: Row) -> str:
     return comparison.proof.row_verdicts.get(row.id, of_mode)
 
 
-def _first_step_difference(stored: Stored, row: Row) -> float | None:
+def _first_step_difference(stored: StoredComparison, row: Row) -> float | None:
     """Largest difference over all repeats, seed by seed, to the rows that differ from this one by their framework alone.
 
     None for an asynchronous pipeline: it updates the weights within the first batch, before the loss of the batch is known.
     """
     if row.spec.variant == "pipeline_async":
         return None
-    twins = [other for other in stored.comparison.rows if matrix.differ_by_contestant(row, other)]
+    twins = [other for other in stored.comparison.rows if matrix.same_except_contestant(row, other)]
     differences = [
         relative_difference(ours, theirs)
         for seed, ours in _first_losses(stored, [row])
@@ -403,8 +404,8 @@ def _first_step_difference(stored: Stored, row: Row) -> float | None:
     return max(differences, default=None)
 
 
-def _first_losses(stored: Stored, rows: Sequence[Row]) -> set[tuple[int, float]]:
-    """(seed, first loss) of each run. Runs with fewer digits than their precision are left out: their loss is another."""
+def _first_losses(stored: StoredComparison, rows: Sequence[Row]) -> set[tuple[int, float]]:
+    """(seed, first loss) of each run. Runs in reduced precision are left out, because their loss differs."""
     runs = [result for row in rows for result in stored.runs[row.id].values()]
     return {
         (result.spec.seed, result.first_step_loss)
@@ -413,14 +414,17 @@ def _first_losses(stored: Stored, rows: Sequence[Row]) -> set[tuple[int, float]]
     }
 
 
-def _scores(results: Sequence[RunResult], pick: Callable[[RunResult], Metrics | None]) -> Scores:
-    picked = [metrics for result in results if (metrics := pick(result)) is not None]
-    return Scores(accuracy=spread([metrics.accuracy for metrics in picked]), loss=spread([metrics.loss for metrics in picked]))
+def _scores(results: Sequence[RunResult], pick: Callable[[RunResult], Metrics | None]) -> ScoreSpreads:
+    picked_metrics = [metrics for result in results if (metrics := pick(result)) is not None]
+    return ScoreSpreads(
+        accuracy=spread([metrics.accuracy for metrics in picked_metrics]),
+        loss=spread([metrics.loss for metrics in picked_metrics]),
+    )
 
 
 def _phases(results: Sequence[RunResult]) -> Phases | None:
-    found = sorted((result.phases for result in results if result.phases), key=lambda phases: phases.wall_seconds)
-    return found[(len(found) - 1) // 2] if found else None
+    phases_by_time = sorted((result.phases for result in results if result.phases), key=lambda phases: phases.wall_seconds)
+    return phases_by_time[(len(phases_by_time) - 1) // 2] if phases_by_time else None
 
 
 def _over_seeds(results: Sequence[RunResult]) -> Spread | None:
@@ -428,13 +432,13 @@ def _over_seeds(results: Sequence[RunResult]) -> Spread | None:
     for result in results:
         if result.test is not None:
             by_seed.setdefault(result.spec.seed, []).append(result.test.accuracy)
-    return spread([python_statistics.median(found) for found in by_seed.values()]) if len(by_seed) > 1 else None
+    return spread([python_statistics.median(accuracies) for accuracies in by_seed.values()]) if len(by_seed) > 1 else None
 
 
 def _target(results: Sequence[RunResult], accuracy: float | None) -> Target | None:
     if accuracy is None:
         return None
-    reached = [found for result in results if (found := until_accuracy(result, accuracy)) is not None]
+    reached = [time_and_epochs for result in results if (time_and_epochs := time_to_accuracy(result, accuracy)) is not None]
     return Target(
         accuracy=accuracy,
         reached=len(reached),
@@ -445,66 +449,66 @@ def _target(results: Sequence[RunResult], accuracy: float | None) -> Target | No
 
 
 def _noise(results: Sequence[RunResult]) -> Noise | None:
-    found = [result.noise for result in results if result.noise]
-    if not found:
+    records = [result.noise for result in results if result.noise]
+    if not records:
         return None
     worst: dict[str, float | None] = {}
     for name in Noise.model_fields:
-        known = [value for noise in found if (value := getattr(noise, name)) is not None]
-        worst[name] = (min if name.startswith("frequency") else max)(known, default=None)
+        values = [value for noise in records if (value := getattr(noise, name)) is not None]
+        worst[name] = (min if name.startswith("frequency") else max)(values, default=None)
     return Noise.model_validate(worst)
 
 
 def _step_parts(results: Sequence[RunResult]) -> StepParts | None:
-    found = [result.step_parts for result in results if result.step_parts]
-    if not found:
+    records = [result.step_parts for result in results if result.step_parts]
+    if not records:
         return None
     medians: dict[str, float] = {}
     for name in StepParts.model_fields:
-        values = [value for parts in found if isinstance(value := getattr(parts, name), float)]
+        values = [value for parts in records if isinstance(value := getattr(parts, name), float)]
         if values:
             medians[name] = python_statistics.median(values)
-    return found[0].model_copy(update=medians)
+    return records[0].model_copy(update=medians)
 
 
 def _confusion(results: Sequence[RunResult]) -> list[list[int]] | None:
-    """The sum over results. None also where they differ in classes, as results of different data do."""
-    found = [result.confusion for result in results if result.confusion]
-    return np.sum(found, axis=0).tolist() if len(set(map(len, found))) == 1 else None
+    """Sum of the confusion matrices. None if there are none, or if they differ in classes, as results of different data do."""
+    confusions = [result.confusion for result in results if result.confusion]
+    return np.sum(confusions, axis=0).tolist() if len(set(map(len, confusions))) == 1 else None
 
 
 def _chance_accuracy(confusion: list[list[int]] | None, num_classes: int) -> float | None:
-    """See `Summary.chance_accuracy`. If the examples of each class are unknown, all classes count as equally frequent."""
+    """Compute `Summary.chance_accuracy`. If the examples of each class are unknown, all classes count as equally frequent."""
     if confusion is not None:
         return chance_of(confusion)
     return 1.0 / num_classes if num_classes > 1 else None
 
 
-def _expected_idle(run: Spec) -> float | None:
-    if run.variant not in ("model_parallel", "pipeline", "pipeline_1f1b", "hybrid_pipeline"):
+def _expected_idle(spec: Spec) -> float | None:
+    if spec.variant not in ("model_parallel", "pipeline", "pipeline_1f1b", "hybrid_pipeline"):
         return None
-    return idle_fraction(run.replicas // run.data_replicas, run.micro_batches())
+    return idle_fraction(spec.replicas // spec.data_replicas, spec.micro_batches())
 
 
-def _epochs(runs: Sequence[list[EpochRecord]]) -> list[Epoch]:
-    made: list[Epoch] = []
+def _epochs(runs: Sequence[list[EpochRecord]]) -> list[EpochMedians]:
+    medians: list[EpochMedians] = []
     for index in range(max((len(epochs) for epochs in runs), default=0)):
         records = [epochs[index] for epochs in runs if len(epochs) > index]
-        trained = [record.train for record in records if record.train]
+        training = [record.train for record in records if record.train]
         validations = [record.validation for record in records if record.validation]
         seconds = spread([record.seconds for record in records])
-        made.append(
-            Epoch(
+        medians.append(
+            EpochMedians(
                 epoch=index + 1,
-                train_loss=spread_median([scores.loss for scores in trained]) if trained else None,
-                train_accuracy=spread_median([scores.accuracy for scores in trained]) if trained else None,
-                validation_loss=spread_median([scores.loss for scores in validations]) if validations else None,
-                validation_accuracy=spread_median([scores.accuracy for scores in validations]) if validations else None,
+                train_loss=finite_median([scores.loss for scores in training]) if training else None,
+                train_accuracy=finite_median([scores.accuracy for scores in training]) if training else None,
+                validation_loss=finite_median([scores.loss for scores in validations]) if validations else None,
+                validation_accuracy=finite_median([scores.accuracy for scores in validations]) if validations else None,
                 seconds=seconds.median if seconds else None,
                 n=len(records),
             )
         )
-    return made
+    return medians
 
 
 def _first(results: Sequence[RunResult], pick: Callable[[RunResult], _Value | None]) -> _Value | None:

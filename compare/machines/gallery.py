@@ -20,7 +20,7 @@ from compare.execution import cells, options, store
 from compare.judgement import cautions
 from compare.machines.gathered import refuse_twice
 from compare.reporting import comparison_report, document
-from compare.reporting.comparison_report import Compared
+from compare.reporting.comparison_report import JudgedComparison
 from compare.reporting.document import Mark, Report
 from compare.reporting.tables import Column, Table
 
@@ -32,7 +32,7 @@ class Shown(NamedTuple):
 
     name: str
     """Its folder in the gallery."""
-    compared: Compared
+    compared: JudgedComparison
 
     @property
     def page(self) -> str:
@@ -55,7 +55,7 @@ def command(
     """Make a static page of many comparisons by machine, version and model, with the report of each."""
     with exits.reported():
         found, others = _comparisons(folders)
-        whole: list[Compared] = []
+        whole: list[JudgedComparison] = []
         for each in found:
             store.refuse_growing(each)
             try:
@@ -67,7 +67,7 @@ def command(
                 typer.echo(str(damaged), err=True)
         shown = _named(whole)
         own = (*document.files_of(NAME), *(each.name for each in shown))
-        store.refuse_others(out, RESULTS_FILE, KIND, "gallery", own=own)
+        store.refuse_others(out, RESULTS_FILE, KIND, "gallery", allowed=own)
         store.refuse_links(out, [each.name for each in shown])
         before = _names_in(out)
         for each in shown:
@@ -92,7 +92,7 @@ def _comparisons(folders: Sequence[Path]) -> tuple[list[Path], list[str]]:
     for folder in folders:
         if not folder.exists():
             raise FolderError(f"There is no such folder. Received: {folder}. Name what `run` has made.")
-        of_cells = [folder / cell.name for cell in cells.read(folder).cells] if cells.holds(folder) else [folder]
+        of_cells = [folder / cell.name for cell in cells.read(folder).cells] if cells.is_matrix(folder) else [folder]
         begun = [each for each in of_cells if (each / store.PLAN_FILE).exists()]
         found += begun
         others += [] if begun else [f"{folder.name}: no comparison."]
@@ -102,7 +102,7 @@ def _comparisons(folders: Sequence[Path]) -> tuple[list[Path], list[str]]:
     return found, others
 
 
-def _named(compared: Sequence[Compared]) -> list[Shown]:
+def _named(compared: Sequence[JudgedComparison]) -> list[Shown]:
     """Each with a name of its own: time, model and data. Two of one second and work are numbered."""
     shown: list[Shown] = []
     for each in compared:
@@ -114,7 +114,7 @@ def _named(compared: Sequence[Compared]) -> list[Shown]:
     return shown
 
 
-def _published(compared: Compared) -> Compared:
+def _published(compared: JudgedComparison) -> JudgedComparison:
     """The same, with the names of interpreters alone. Their folders tell of whoever made it."""
 
     def named(environment: Environment) -> Environment:
@@ -137,7 +137,7 @@ def _published(compared: Compared) -> Compared:
 def _names_in(out: Path) -> set[str]:
     """Folders of an earlier gallery, as it lists them."""
     try:
-        listed = atomic_files.parsed(plain_file.read(out / RESULTS_FILE, records.MOST_BYTES))["folders"]
+        listed = atomic_files.parse_json(plain_file.read(out / RESULTS_FILE, records.MOST_BYTES))["folders"]
     except (OSError, ValueError, KeyError, TypeError):
         return set()
     named = {each for each in listed if isinstance(each, str) and re.fullmatch(r"[A-Za-z0-9_-]+", each)}
@@ -146,7 +146,7 @@ def _names_in(out: Path) -> set[str]:
 
 def _report(shown: Sequence[Shown], others: Sequence[str], out: Path) -> Report:
     """The page. It names no path of whoever made it."""
-    unsigned = cautions.unsigned((each.name, each.compared.stored) for each in shown)
+    unsigned = cautions.unconfirmed_signatures((each.name, each.compared.stored) for each in shown)
     machines = {str(each.compared.stored.comparison.machine.get("processor")) for each in shown}
     failed = sum(bool(each.compared.failures) for each in shown)
     return Report(

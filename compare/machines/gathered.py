@@ -16,15 +16,15 @@ from compare.core.statistics import Estimate, Judged, Ratio, of_differences, pai
 from compare.core.wording import count
 from compare.execution import store
 from compare.execution.matrix import Row
-from compare.execution.store import Stored
-from compare.judgement.measurements import OF_THE_PLACE, is_of_the_content
+from compare.execution.store import StoredComparison
+from compare.judgement.measurements import FIELDS_WITHOUT_EFFECT_ON_WORK, is_in_data_hash
 from compare.judgement.row_figures import Summary
-from compare.judgement.summary import accelerated, family, pairs_of_seconds, serial_of
+from compare.judgement.summary import uses_accelerator, family, pairs_of_seconds, serial_row_of
 from compare.machines.random_effects import LEAST_MACHINES, Overall, overall
 from compare.reporting import comparison_report
-from compare.reporting.comparison_report import Compared
+from compare.reporting.comparison_report import JudgedComparison
 
-_OF_THE_MACHINE = (*OF_THE_PLACE, "cores", "hosts", "epochs", "steps", "seed", "checkpoint_seconds")
+_OF_THE_MACHINE = (*FIELDS_WITHOUT_EFFECT_ON_WORK, "cores", "hosts", "epochs", "steps", "seed", "checkpoint_seconds")
 """Fields of a spec that may differ between machines: none of them changes what an epoch computes."""
 
 
@@ -35,7 +35,7 @@ class Machine:
     name: str
     """`M1`, in the order of the folders."""
     facts: dict[str, Any]
-    folders: list[tuple[Path, Compared]] = field(default_factory=list[tuple[Path, Compared]])
+    folders: list[tuple[Path, JudgedComparison]] = field(default_factory=list[tuple[Path, JudgedComparison]])
 
     def has(self, facts: dict[str, Any]) -> bool:
         """Whether it is the machine of these facts: the host is known, and no fact of any of its folders differs."""
@@ -224,11 +224,11 @@ def _ratio(seconds: Sequence[tuple[float, float]]) -> Ratio:
     return ratio
 
 
-def _pairs(stored: Stored, slow: Row, fast: Row) -> list[tuple[float, float]]:
+def _pairs(stored: StoredComparison, slow: Row, fast: Row) -> list[tuple[float, float]]:
     return [pair for pair in pairs_of_seconds(stored, slow, fast).values() if min(pair) > 0.0]
 
 
-def _subjects(compared: Compared) -> list[tuple[Subject, Row, Row]]:
+def _subjects(compared: JudgedComparison) -> list[tuple[Subject, Row, Row]]:
     """(subject, the row whose seconds are divided, the row that they are divided by) of all that a comparison asks."""
     stored = compared.stored
     rows = {row.id: row for row in stored.comparison.rows}
@@ -243,7 +243,7 @@ def _subjects(compared: Compared) -> list[tuple[Subject, Row, Row]]:
         found.append((subject, slow, fast))
     for row_id in asked.modes:
         row = rows[row_id]
-        if (serial := serial_of(stored.comparison, row)) is not None:
+        if (serial := serial_row_of(stored.comparison, row)) is not None:
             both = summaries[row.id], summaries[serial.id]
             mode = f"{row.contestant} {_where(both[0], budget)}"
             work = _work(stored, both, rows)
@@ -258,7 +258,7 @@ def _where(summary: Summary, budget: int) -> str:
     return f"serial on {cores}"
 
 
-def _work(stored: Stored, both: tuple[Summary, Summary], rows: dict[str, Row]) -> tuple[str, str]:
+def _work(stored: StoredComparison, both: tuple[Summary, Summary], rows: dict[str, Row]) -> tuple[str, str]:
     """(all that counts of two rows' work, the same for a reader)."""
     kept: list[dict[str, Any]] = []
     for summary in both:
@@ -266,12 +266,12 @@ def _work(stored: Stored, both: tuple[Summary, Summary], rows: dict[str, Row]) -
         own_switches = ("framework_options.",) if row.spec.switches == "best" else ()  # each machine has its best
         own = {
             name: each
-            for name, each in store.flat(row.spec.model_dump(mode="json")).items()
-            if name not in _OF_THE_MACHINE and not name.startswith(own_switches) and not is_of_the_content(name)
+            for name, each in store.flatten(row.spec.model_dump(mode="json")).items()
+            if name not in _OF_THE_MACHINE and not name.startswith(own_switches) and not is_in_data_hash(name)
         }
-        kept.append({**own, "framework": row.framework, "accelerated": accelerated(summary.device)})
+        kept.append({**own, "framework": row.framework, "accelerated": uses_accelerator(summary.device)})
     spec = rows[both[0].id].spec
     switches = "" if spec.switches == "usual" else f", switches {spec.switches}"
-    shown = f"{spec.model_words} on {stored.comparison.data_name}, batch {spec.global_batch_size}, {spec.precision}{switches}"
+    shown = f"{spec.model_label} on {stored.comparison.data_name}, batch {spec.global_batch_size}, {spec.precision}{switches}"
     same = [stored.comparison.data_hash, stored.comparison.trainable_values, *kept]
     return json.dumps(same, sort_keys=True), shown

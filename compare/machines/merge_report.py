@@ -33,7 +33,7 @@ def report(found: Gathered, out: Path | None) -> Report:
     """
     folders = [folder for machine in found.machines for folder, _ in machine.folders]
     compared = [each for machine in found.machines for _, each in machine.folders]
-    unsigned = cautions.unsigned((folder, each.stored) for machine in found.machines for folder, each in machine.folders)
+    unsigned = cautions.unconfirmed_signatures((folder, each.stored) for machine in found.machines for folder, each in machine.folders)
     return Report(
         name=NAME,
         json_file=RESULTS_FILE,

@@ -12,7 +12,7 @@ from common.data import sources
 from common.data.sources import synthetic_leaves
 from compare.core.wording import count
 from compare.data import preprocess_report
-from compare.judgement.row_figures import unreliable
+from compare.judgement.row_figures import unreliable_rows_note
 from compare.papers import judging
 from compare.papers.here import Here, beyond, not_at
 from compare.papers.schema import LABELS, MEASURES, Key, Paper, PublishedTable, SideBySide, run_name
@@ -122,7 +122,7 @@ def _measured_on(here: Here, measures: Iterable[str], rows_are: str) -> Iterable
 
 def _doubt(here: Here, runs: Iterable[str]) -> Iterable[str]:
     found = ((here.paper.runs[name].title, here.summary(here.training_of(name), name)) for name in runs)
-    if said := unreliable((title, summary) for title, summary in found if summary):
+    if said := unreliable_rows_note((title, summary) for title, summary in found if summary):
         yield said
 
 

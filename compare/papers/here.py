@@ -11,11 +11,11 @@ from typing import Any
 from common.artifacts.schema import EpochRecord, RunResult
 from common.spec import plain_values
 from compare.evaluation.final_training import Evaluated
-from compare.execution.store import flat
+from compare.execution.store import flatten
 from compare.judgement.row_figures import Summary
 from compare.papers.plan import AS_IT_WAS, Plan, Setting
 from compare.papers.schema import SCALES, Paper, Scale
-from compare.reporting.comparison_report import Compared
+from compare.reporting.comparison_report import JudgedComparison
 from compare.reporting.document import COMPARE
 from compare.tuning.records import Tuned
 
@@ -28,7 +28,7 @@ class Here:
     """What was found here."""
 
     plan: Plan
-    trainings: dict[str, Compared]
+    trainings: dict[str, JudgedComparison]
     """By name, with the corrected one."""
     folders: dict[str, Path]
     """Of the trainings."""
@@ -130,7 +130,7 @@ def command(paper: Paper, setting: Setting, scale: Scale) -> str:
     words = ["reproduce", paper.argument, "--scale", scale]
     if not setting.synthetic:
         words += ["--data", setting.source]
-    for field_name, value in flat(dict(setting.values)).items():
+    for field_name, value in flatten(dict(setting.values)).items():
         plain = isinstance(value, str) and _is_plain(value)
         words += ["--set", f"{field_name}={value if plain else json.dumps(value)}"]
     return f"{COMPARE} {shlex.join(words)}"

@@ -11,7 +11,7 @@ from compare.core import statistics, verdict_words
 from compare.core.statistics import SIGNIFICANCE, VERDICT_PAIRS, Judged, Ratio
 from compare.core.wording import count
 from compare.judgement.summary import family, ratio_of_seconds
-from compare.judgement.verdict_sentences import DISTURBED, NO_FINDING, doubt_of
+from compare.judgement.verdict_sentences import DISTURBED, NO_FINDING, doubt_warning
 from compare.papers.here import Here
 from compare.papers.plan import CORRECTED
 
@@ -239,7 +239,7 @@ def doubt(here: Here, training: str, rows: Sequence[str]) -> str:
     """Why the times of these rows are not reliable. Empty if nothing disturbed them."""
     if training == CORRECTED and (said := unsound(here)):
         return said
-    said = doubt_of(*(summary for row in rows if (summary := here.summary(training, row))))
+    said = doubt_warning(*(summary for row in rows if (summary := here.summary(training, row))))
     return NO_RATIO if said == DISTURBED else said.strip()
 
 

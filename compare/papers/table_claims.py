@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
-from compare.judgement.row_figures import unreliable
+from compare.judgement.row_figures import unreliable_rows_note
 from compare.papers import judging, schema
 from compare.papers.cells import found
 from compare.papers.here import Here
@@ -20,7 +20,7 @@ def not_judged(here: Here, claim: schema.NotJudged) -> Judgement:
     images = paper.images_of(claim.slow)
     seconds = {run: here.epoch_seconds(run, images) for run in (claim.slow, *claim.fast)}
     summaries = {paper.runs[run].title: here.summary(here.training_of(run), run) for run in seconds}
-    doubt = unreliable((title, summary) for title, summary in summaries.items() if summary)
+    doubt = unreliable_rows_note((title, summary) for title, summary in summaries.items() if summary)
     known = [f"{paper.runs[run].title}: {each:.1f} s" for run, each in seconds.items() if each is not None]
     pace = f"An epoch of {images:,} images here, at the pace of {here.setting.scale}: {', '.join(known)}."
     return CANNOT_TELL, [

@@ -12,15 +12,15 @@ from common.models.stages import Stage
 from common.spec import Spec
 from common.training import layers
 from common.training.layers import Unit
-from compare.judgement.scaling_laws import Network
-from compare.planning.costs import Costs, Device, Links, item_bytes, names_of
+from compare.judgement.scaling_laws import LinkModel
+from compare.planning.costs import Costs, Device, Links, item_bytes, layer_names
 from compare.planning.events import Kind, Task
 
 SLOTS = {"sgd": 1, "adam": 2}
 """Values that an optimizer keeps for each weight."""
 
 
-class Unpredicted(ValueError):
+class PredictionError(ValueError):
     """The simulator cannot predict a run. The message says why."""
 
 
@@ -47,7 +47,7 @@ class Case:
     @cached_property
     def names(self) -> tuple[str, ...]:
         """Of all layers, in the order of the forward pass."""
-        return tuple(names_of(self.architecture.layers))
+        return tuple(layer_names(self.architecture.layers))
 
     @cached_property
     def units(self) -> Mapping[str, Unit]:
@@ -58,16 +58,16 @@ class Case:
     def steps_per_epoch(self) -> int:
         return math.ceil(self.train_examples / self.run.global_batch_size)
 
-    def link(self, kind: str) -> Network:
+    def link(self, kind: str) -> LinkModel:
         """What sends messages of this kind: of `Links`.
 
         Raises:
             Unpredicted: it was not measured.
         """
-        found: Network | None = getattr(self.links, "memory" if self.one_process else kind)
-        if found is None:
-            raise Unpredicted(f"no link of kind {kind} is known")
-        return found
+        model: LinkModel | None = getattr(self.links, "memory" if self.one_process else kind)
+        if model is None:
+            raise PredictionError(f"no link of kind {kind} is known")
+        return model
 
     def passes(self, device: Device, names: Collection[str], batch_size: float, *, crowded: bool = True) -> tuple[float, float]:
         """(forward, backward) seconds on a device.
@@ -79,23 +79,23 @@ class Case:
         forward, backward = self.costs.seconds(names, batch_size, self.cores)
         return factor * forward, factor * backward
 
-    def bytes_of(self, values: float) -> float:
+    def num_bytes(self, values: float) -> float:
         return item_bytes(self.run) * values
 
-    def weight_bytes(self, of: Architecture | None = None) -> float:
-        return self.bytes_of(_trainable_values(of or self.architecture))
+    def weight_bytes(self, architecture: Architecture | None = None) -> float:
+        return self.num_bytes(_trainable_values(architecture or self.architecture))
 
-    def kept_bytes(self, names: Collection[str]) -> float:
+    def activation_bytes(self, names: Collection[str]) -> float:
         """Outputs of layers that the backward pass of one example needs."""
-        return self.bytes_of(sum(math.prod(self.units[name].output_shape) for name in names))
+        return self.num_bytes(sum(math.prod(self.units[name].output_shape) for name in names))
 
-    def held_bytes(self, weights: float, kept: float, copies: int = 0) -> float:
+    def peak_bytes(self, weights: float, activations: float, copies: int = 0) -> float:
         """Peak of a process: itself, weights with their gradient and the optimizer's values, and kept outputs.
 
         Args:
             copies: of the weights, besides.
         """
-        return self.costs.process_mib * 2**20 + (2 + copies + SLOTS[self.run.optimizer.name]) * weights + kept
+        return self.costs.process_mib * 2**20 + (2 + copies + SLOTS[self.run.optimizer.name]) * weights + activations
 
 
 @lru_cache
@@ -105,14 +105,14 @@ def _units(architecture: Architecture) -> Mapping[str, Unit]:
 
 @lru_cache
 def _trainable_values(architecture: Architecture) -> int:
-    return sum(each.size for each in architecture.parameters() if each.trainable)
+    return sum(parameter.size for parameter in architecture.parameters() if parameter.trainable)
 
 
 @dataclass
-class Steps:
+class TaskGraph:
     """The tasks of a few steps of a run, as a schedule lays them out."""
 
-    number: int = 1
+    num_steps: int = 1
     """Of steps."""
     tasks: list[Task] = field(default_factory=list[Task])
     devices: list[str] = field(default_factory=list[str])
@@ -124,10 +124,10 @@ class Steps:
 
     def compute(self, device: Device, seconds: float, needs: Sequence[int] = (), kind: Kind = "compute") -> int:
         """Add a task of a device, behind its last one. Returns its place."""
-        before = [self.last[device.name]] if device.name in self.last else []
-        if not before:
+        predecessors = [self.last[device.name]] if device.name in self.last else []
+        if not predecessors:
             self.devices.append(device.name)
-        self.tasks.append(Task(device.name, seconds, (*before, *needs), kind))
+        self.tasks.append(Task(device.name, seconds, (*predecessors, *needs), kind))
         self.last[device.name] = len(self.tasks) - 1
         return self.last[device.name]
 
@@ -147,22 +147,22 @@ class Steps:
         return self.compute(device, case.costs.update_seconds * fraction / device.speed, needs)
 
 
-def distinct(devices: Sequence[Device]) -> list[Device]:
+def one_per_speed(devices: Sequence[Device]) -> list[Device]:
     """One device of each speed: equal ones do the same at the same time."""
-    return list({each.speed: each for each in reversed(devices)}.values())[::-1]
+    return list({device.speed: device for device in reversed(devices)}.values())[::-1]
 
 
-def named(devices: Sequence[Device], number: int) -> tuple[Device, ...]:
+def numbered_devices(devices: Sequence[Device], number: int) -> tuple[Device, ...]:
     """So many devices, the first ones again where there are fewer, each with a name of its own."""
-    given = (devices[index % len(devices)] for index in range(number))
-    return tuple(each.model_copy(update={"name": f"{index}: {each.name}"}) for index, each in enumerate(given))
+    repeated = (devices[index % len(devices)] for index in range(number))
+    return tuple(device.model_copy(update={"name": f"{index}: {device.name}"}) for index, device in enumerate(repeated))
 
 
-def rows(devices: Sequence[Device], length: int) -> Iterator[tuple[Device, ...]]:
+def device_rows(devices: Sequence[Device], length: int) -> Iterator[tuple[Device, ...]]:
     """The devices of each copy of a model that is divided over `length` of them; of equal copies the first."""
-    seen: set[tuple[float, ...]] = set()
+    known_speeds: set[tuple[float, ...]] = set()
     for start in range(0, len(devices), length):
         row = tuple(devices[start : start + length])
-        if (speeds := tuple(each.speed for each in row)) not in seen:
-            seen.add(speeds)
+        if (speeds := tuple(device.speed for device in row)) not in known_speeds:
+            known_speeds.add(speeds)
             yield row

@@ -14,7 +14,7 @@ from common.machine.machine import Facts
 from common.models import architectures
 from common.models.architectures import Concatenation, Cut, Layer, Residual
 from common.spec import Spec, SpecError
-from compare.judgement.scaling_laws import Network
+from compare.judgement.scaling_laws import LinkModel
 
 Positive = Annotated[float, Field(gt=0)]
 
@@ -32,17 +32,17 @@ class Device(Finite):
 class Links(Finite):
     """Seconds of a message of n bytes by what sends it: alpha + beta n. None: not measured, or the framework has none."""
 
-    all_reduce: Network | None = None
+    all_reduce: LinkModel | None = None
     """A hop of a ring of processes."""
-    send: Network | None = None
+    send: LinkModel | None = None
     """From one process to another."""
-    server: Network | None = None
+    server: LinkModel | None = None
     """A push or a pull of one worker, with the server's part of the update."""
-    memory: Network | None = None
+    memory: LinkModel | None = None
     """Between replicas of one process."""
 
 
-class OfFramework(Finite):
+class FrameworkTimings(Finite):
     """What a machine does in one framework."""
 
     versions: dict[str, str]
@@ -53,7 +53,7 @@ class OfFramework(Finite):
     links: Links = Links()
 
 
-class Machine(Finite):
+class PlannedMachine(Finite):
     """The machine that is planned for. A person can edit its file."""
 
     schema_version: int = 1
@@ -64,10 +64,10 @@ class Machine(Finite):
     devices: Annotated[list[Device], Field(min_length=1, max_length=4096)]
     """In the order of replicas. More replicas than devices are not planned."""
     cores_of_device: Annotated[int, Field(ge=1)] = 1
-    frameworks: dict[str, OfFramework]
+    frameworks: dict[str, FrameworkTimings]
 
 
-class Times(Finite):
+class LayerTimes(Finite):
     """Seconds of the layers of a model, forward and backward, at one batch size."""
 
     cores: int
@@ -86,7 +86,7 @@ class Times(Finite):
 class Costs(Finite):
     """One model in one framework, on the device of speed 1."""
 
-    times: list[Times]
+    times: list[LayerTimes]
     forward_fraction: float = Field(ge=0, le=1)
     """Of a forward and backward pass."""
     update_seconds: float
@@ -105,25 +105,25 @@ class Costs(Finite):
         Raises:
             SpecError: nothing was measured with so many cores.
         """
-        known = sorted((each for each in self.times if each.cores == cores), key=lambda each: each.batch_size)
+        known = sorted((entry for entry in self.times if entry.cores == cores), key=lambda entry: entry.batch_size)
         if not known:
-            raise SpecError(f"Layers were timed with {sorted({each.cores for each in self.times})} cores. Received: {cores}.")
-        points = [(each.batch_size, sum(each.seconds[name] for name in names) * each.scale) for each in known]
-        both = _interpolated(points, batch_size)
-        return self.forward_fraction * both, (1.0 - self.forward_fraction) * both
+            raise SpecError(f"Layers were timed with {sorted({entry.cores for entry in self.times})} cores. Received: {cores}.")
+        points = [(entry.batch_size, sum(entry.seconds[name] for name in names) * entry.scale) for entry in known]
+        total = _interpolate(points, batch_size)
+        return self.forward_fraction * total, (1.0 - self.forward_fraction) * total
 
 
-def _interpolated(points: Sequence[tuple[float, float]], at: float) -> float:
+def _interpolate(points: Sequence[tuple[float, float]], batch_size: float) -> float:
     if len(points) == 1:
-        return points[0][1] * at / points[0][0]
+        return points[0][1] * batch_size / points[0][0]
     pairs = list(itertools.pairwise(points))
-    (x0, y0), (x1, y1) = next((pair for pair in pairs if at <= pair[1][0]), pairs[-1])
-    if at < x0 and y0 > y1:
+    (x0, y0), (x1, y1) = next((pair for pair in pairs if batch_size <= pair[1][0]), pairs[-1])
+    if batch_size < x0 and y0 > y1:
         return y0  # noise: a smaller batch does not take longer
-    return max(y0 + (y1 - y0) * (at - x0) / (x1 - x0), 0.0)
+    return max(y0 + (y1 - y0) * (batch_size - x0) / (x1 - x0), 0.0)
 
 
-def names_of(layers: Sequence[Layer]) -> Iterator[str]:
+def layer_names(layers: Sequence[Layer]) -> Iterator[str]:
     """The names of layers without branches, of residual sums and of concatenations, in the order of the forward pass.
 
     They are those of `common.training.layers.units`: each time belongs to one name.
@@ -133,7 +133,7 @@ def names_of(layers: Sequence[Layer]) -> Iterator[str]:
             yield layer.name
             continue
         for branch in architectures.branches(layer):
-            yield from names_of(branch)
+            yield from layer_names(branch)
         join = layer.join if isinstance(layer, Cut) else layer
         if join is not None:
             yield join.name

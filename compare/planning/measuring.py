@@ -12,7 +12,7 @@ from common.artifacts import atomic_files, records
 from common.artifacts.schema import RunResult
 from common.data import cache, sources
 from common.machine import machine, rates
-from common.machine.interference import DISTURBED_FROM, Meter, cores_lost
+from common.machine.interference import DISTURBED_FROM, Meter, cores_taken
 from common.machine.private_folder import PrivateFolder
 from common.processes.exchanges import Exchanged, Timed
 from common.spec import Spec, SpecError
@@ -22,10 +22,10 @@ from compare.core import wording
 from compare.core.errors import LaunchError
 from compare.core.progress import Display
 from compare.execution import executor, launch, matrix, twin_client
-from compare.judgement.scaling_laws import Network, exchange_terms
+from compare.judgement.scaling_laws import LinkModel, exchange_terms
 from compare.planning import machine_file
 from compare.planning.case import SLOTS
-from compare.planning.costs import Costs, Device, Links, Machine, OfFramework, Times, item_bytes
+from compare.planning.costs import Costs, Device, Links, PlannedMachine, FrameworkTimings, LayerTimes, item_bytes
 from compare.planning.machine_file import FOLDER
 
 CALIBRATION = {"model": "mini_xception", "data": {"source": "digits", "image_size": 32}}
@@ -38,8 +38,8 @@ STEPS, PROFILED_STEPS = 12, 5
 
 
 def this_machine(
-    names: Sequence[str], wanted: Spec, replicas: int, hosts: Sequence[str], shown: Display, *, server: bool = True
-) -> Machine:
+    names: Sequence[str], run_spec: Spec, replicas: int, hosts: Sequence[str], progress: Display, *, server: bool = True
+) -> PlannedMachine:
     """This machine, measured now or read from the cache folder.
 
     Args:
@@ -52,115 +52,115 @@ def this_machine(
         SpecError: there are fewer cores than replicas, or a twin refuses.
         LaunchError: a twin fails.
     """
-    described = {name: spec.of_device(wanted, launch.describe(name)) for name in names}
-    found = next(iter(described.values()))["devices"]
-    on_cpu = all(each["kind"] == "cpu" for each in found)
-    cores = wanted.cores // -(-replicas // max(len(hosts), 1)) if on_cpu else max(wanted.cores // max(len(found), 1), 1)
+    described = {name: spec.description_for_device(run_spec, launch.describe(name)) for name in names}
+    entries = next(iter(described.values()))["devices"]
+    on_cpu = all(entry["kind"] == "cpu" for entry in entries)
+    cores = run_spec.cores // -(-replicas // max(len(hosts), 1)) if on_cpu else max(run_spec.cores // max(len(entries), 1), 1)
     if not cores:
         raise SpecError(
-            f"plan gives each replica a core. Received: {replicas} replicas for {wanted.cores} cores. Use fewer replicas, or "
+            f"plan gives each replica a core. Received: {replicas} replicas for {run_spec.cores} cores. Use fewer replicas, or "
             "plan for a --machine FILE."
         )
-    if not on_cpu and len(found) * max(len(hosts), 1) < replicas:
+    if not on_cpu and len(entries) * max(len(hosts), 1) < replicas:
         raise SpecError(
-            f"plan gives each replica a GPU. Received: {replicas} replicas for {wording.count(len(found), 'GPU')}. Use fewer "
+            f"plan gives each replica a GPU. Received: {replicas} replicas for {wording.count(len(entries), 'GPU')}. Use fewer "
             "replicas, plan for the CPU with --set device=cpu, or plan for a --machine FILE."
         )
     devices = (
-        [Device(name=f"cpu {index}") for index in range(replicas)] if on_cpu else [Device(name=each["name"]) for each in found]
+        [Device(name=f"cpu {index}") for index in range(replicas)] if on_cpu else [Device(name=entry["name"]) for entry in entries]
     )
-    path = machine_file.cached(wanted.paths.cache_dir, [each.name for each in devices], wanted.cores, replicas, hosts)
+    path = machine_file.cache_path(run_spec.paths.cache_dir, [device.name for device in devices], run_spec.cores, replicas, hosts)
     known = machine_file.read(path) if path.exists() else None
-    here = known.frameworks if known is not None else {}
+    known_timings = known.frameworks if known is not None else {}
     fresh = {
-        name: own
-        for name, own in here.items()
-        if name in names and own.versions == described[name]["versions"] and (own.links.server or not server or replicas < 2)
+        name: timings
+        for name, timings in known_timings.items()
+        if name in names and timings.versions == described[name]["versions"] and (timings.links.server or not server or replicas < 2)
     }
     for name in names:
         if name not in fresh:
-            fresh[name] = _of_framework(name, described[name]["versions"], wanted, replicas, hosts, cores, shown, server=server)
-    facts = machine.describe() | {"gpus": None if on_cpu else [each.name for each in devices]}
-    made = Machine(
-        name=f"{machine.processors(facts)}, {wanted.cores} cores" + (f" on each of {len(hosts)} hosts" if hosts else ""),
+            fresh[name] = _measure_framework(name, described[name]["versions"], run_spec, replicas, hosts, cores, progress, server=server)
+    facts = machine.describe() | {"gpus": None if on_cpu else [device.name for device in devices]}
+    planned_machine = PlannedMachine(
+        name=f"{machine.processors(facts)}, {run_spec.cores} cores" + (f" on each of {len(hosts)} hosts" if hosts else ""),
         facts=facts,
         measured_at=datetime.now(UTC).isoformat(timespec="seconds"),
         devices=devices,
         cores_of_device=cores,
-        frameworks=here | fresh,
+        frameworks=known_timings | fresh,
     )
-    kept = all(not each.disturbed for each in made.frameworks.values())
-    if kept and (known is None or known.frameworks != made.frameworks):
-        atomic_files.write_atomically(path, machine_file.text(made))
-    return made
+    undisturbed = all(not entry.disturbed for entry in planned_machine.frameworks.values())
+    if undisturbed and (known is None or known.frameworks != planned_machine.frameworks):
+        atomic_files.write_atomically(path, machine_file.text(planned_machine))
+    return planned_machine
 
 
-def _of_framework(
+def _measure_framework(
     name: str,
     versions: dict[str, str],
-    wanted: Spec,
+    run_spec: Spec,
     replicas: int,
     hosts: Sequence[str],
     cores: int,
-    shown: Display,
+    progress: Display,
     *,
     server: bool,
-) -> OfFramework:
-    others = Meter()
-    copied = rates.measured(cores)
+) -> FrameworkTimings:
+    meter = Meter()
+    copy_rates = rates.measure_in_subprocess(cores)
     # A copied byte is read and written.
     memory = (
         None
-        if copied is None
-        else Network(name="memory", alpha_seconds=0.0, beta_seconds_per_byte=2e-9 / copied.copy_gb_per_second)
+        if copy_rates is None
+        else LinkModel(name="memory", alpha_seconds=0.0, beta_seconds_per_byte=2e-9 / copy_rates.copy_gb_per_second)
     )
     if replicas < 2:
-        return OfFramework(versions=versions, links=Links(memory=memory))
+        return FrameworkTimings(versions=versions, links=Links(memory=memory))
     values = {
         **CALIBRATION, "replicas": replicas, "hosts": list(hosts), "cores": cores * replicas, "steps": 1,
-        "device": wanted.device, "global_batch_size": CALIBRATION_IMAGES * replicas,
-        "paths": {"cache_dir": wanted.paths.cache_dir},
+        "device": run_spec.device, "global_batch_size": CALIBRATION_IMAGES * replicas,
+        "paths": {"cache_dir": run_spec.paths.cache_dir},
     }  # fmt: skip
-    found: list[Exchanged] = []
+    exchanges: list[Exchanged] = []
     for mode in ("multi_process", "parameter_server")[: 1 + server]:
-        shown.stage(f"{name}: what {replicas} processes send each other, {mode}")
-        answer = twin_client.answer(name, "exchanges", spec.build({**values, "mode": mode}))
-        found.append(Exchanged.model_validate_json(answer))
-    ranks = found[0]
+        progress.stage(f"{name}: what {replicas} processes send each other, {mode}")
+        answer = twin_client.query(name, "exchanges", spec.build({**values, "mode": mode}))
+        exchanges.append(Exchanged.model_validate_json(answer))
+    ranks = exchanges[0]
     crowding = ranks.together_seconds / ranks.alone_seconds if ranks.alone_seconds and ranks.together_seconds else 1.0
     links = Links(
-        all_reduce=fitted("all_reduce", ranks.all_reduce, lambda size: exchange_terms("ring", replicas, size)),
-        send=fitted("send", ranks.send, lambda size: (1.0, size)),
-        server=fitted("server", found[-1].server, lambda size: exchange_terms("server", replicas, size)),
+        all_reduce=fit_link("all_reduce", ranks.all_reduce, lambda size: exchange_terms("ring", replicas, size)),
+        send=fit_link("send", ranks.send, lambda size: (1.0, size)),
+        server=fit_link("server", exchanges[-1].server, lambda size: exchange_terms("server", replicas, size)),
         memory=memory,
     )
-    disturbed = _disturbed(others, wanted)
-    return OfFramework(versions=versions, crowding=max(crowding, 1.0), links=links, disturbed=disturbed)
+    disturbed = _is_disturbed(meter, run_spec)
+    return FrameworkTimings(versions=versions, crowding=max(crowding, 1.0), links=links, disturbed=disturbed)
 
 
-def _disturbed(others: Meter, wanted: Spec) -> bool:
+def _is_disturbed(meter: Meter, run_spec: Spec) -> bool:
     """Whether other work has taken cores of the budget since the meter began."""
-    return cores_lost(others.cores_of_others(), wanted.cores, machine.describe()) > DISTURBED_FROM
+    return cores_taken(meter.cores_of_others(), run_spec.cores, machine.describe()) > DISTURBED_FROM
 
 
-def fitted(name: str, timed: Sequence[Timed], terms: Callable[[float], tuple[float, float]]) -> Network | None:
+def fit_link(name: str, samples: Sequence[Timed], terms: Callable[[float], tuple[float, float]]) -> LinkModel | None:
     """Alpha and beta of the messages, both at least 0, by least relative squares. None: nothing was timed.
 
     Args:
         terms: (factor of alpha, factor of beta) of an exchange of so many bytes.
     """
-    if not timed:
+    if not samples:
         return None
     from scipy import optimize  # here: see scaling_laws
 
-    seconds = np.array([each.seconds for each in timed])
-    matrix_ = np.array([terms(each.num_bytes) for each in timed])
-    scale = matrix_.max(axis=0)
-    alpha, beta = (optimize.nnls(matrix_ / scale / seconds[:, None], np.ones_like(seconds))[0] / scale).tolist()
-    return Network(name=name, alpha_seconds=alpha, beta_seconds_per_byte=beta)
+    seconds = np.array([sample.seconds for sample in samples])
+    term_matrix = np.array([terms(sample.num_bytes) for sample in samples])
+    scale = term_matrix.max(axis=0)
+    alpha, beta = (optimize.nnls(term_matrix / scale / seconds[:, None], np.ones_like(seconds))[0] / scale).tolist()
+    return LinkModel(name=name, alpha_seconds=alpha, beta_seconds_per_byte=beta)
 
 
-def model_costs(name: str, wanted: Spec, batches: Collection[tuple[int, int]], cores: int, shown: Display) -> Costs:
+def model_costs(name: str, run_spec: Spec, batches: Collection[tuple[int, int]], cores: int, progress: Display) -> Costs:
     """What a model costs in a framework: timed now, or read from the cache folder.
 
     Args:
@@ -171,46 +171,46 @@ def model_costs(name: str, wanted: Spec, batches: Collection[tuple[int, int]], c
     Raises:
         SpecError, LaunchError: the twin refuses or fails.
     """
-    fields = wanted.model_dump(mode="json", exclude={"steps", "epochs", "mode", "replicas", "paths", "hang_seconds", "cores"})
+    fields = run_spec.model_dump(mode="json", exclude={"steps", "epochs", "mode", "replicas", "paths", "hang_seconds", "cores"})
     versions = launch.describe(name)["versions"]
     key = {"spec": fields, "versions": versions, "batches": sorted(batches), "cores": cores, "machine": machine.describe()}
-    path = cache.folder(wanted.paths.cache_dir) / FOLDER / f"{atomic_files.digest({**key, 'framework': name})[:16]}.json"
+    path = cache.folder(run_spec.paths.cache_dir) / FOLDER / f"{atomic_files.digest({**key, 'framework': name})[:16]}.json"
     if path.exists():
         try:
-            return records.read(path, Costs, what="measurement of a model", again="It is measured again.")
+            return records.read(path, Costs, kind="measurement of a model", remedy="It is measured again.")
         except records.RecordError:
             pass
-    architecture = sources.architecture_of(wanted)
-    units, others = layers.units(architecture), Meter()
-    times: list[Times] = []
+    architecture = sources.architecture_of(run_spec)
+    units, meter = layers.units(architecture), Meter()
+    times: list[LayerTimes] = []
     for own_cores, size in sorted(batches):
-        shown.stage(f"{name}: layers at batch {size} on {wording.count(own_cores, 'core')}")
-        alone = wanted.with_fields(global_batch_size=size, cores=own_cores)
-        found = Measured.model_validate_json(twin_client.answer(name, "layers", alone, "--calls", str(CALLS)))
-        seconds = {layer: found.seconds[index] for index, unit in enumerate(units) for layer in unit.names}
-        times.append(Times(cores=own_cores, batch_size=size, seconds=seconds, whole_seconds=found.whole_seconds))
-    size = max(batch for own, batch in batches if own == cores)
-    shown.stage(f"{name}: a short serial run")
-    result = _short_run(name, wanted.with_fields(global_batch_size=size, cores=cores))
-    weights = item_bytes(wanted) * sum(each.size for each in architecture.parameters() if each.trainable)
-    kept = sum(len(unit.names) * float(np.prod(unit.output_shape)) for unit in units) * item_bytes(wanted) * size
-    made = _with_run(times, result, cores, size, kept + (2 + SLOTS[wanted.optimizer.name]) * weights)
-    made = made.model_copy(update={"disturbed": _disturbed(others, wanted.with_fields(cores=max(own for own, _ in batches)))})
-    if not made.disturbed:
-        records.write(path, made)
-    return made
+        progress.stage(f"{name}: layers at batch {size} on {wording.count(own_cores, 'core')}")
+        serial_spec = run_spec.with_fields(global_batch_size=size, cores=own_cores)
+        measured = Measured.model_validate_json(twin_client.query(name, "layers", serial_spec, "--calls", str(CALLS)))
+        seconds = {layer: measured.seconds[index] for index, unit in enumerate(units) for layer in unit.names}
+        times.append(LayerTimes(cores=own_cores, batch_size=size, seconds=seconds, whole_seconds=measured.whole_seconds))
+    size = max(batch for device_cores, batch in batches if device_cores == cores)
+    progress.stage(f"{name}: a short serial run")
+    result = _short_run(name, run_spec.with_fields(global_batch_size=size, cores=cores))
+    weights = item_bytes(run_spec) * sum(parameter.size for parameter in architecture.parameters() if parameter.trainable)
+    activation_bytes = sum(len(unit.names) * float(np.prod(unit.output_shape)) for unit in units) * item_bytes(run_spec) * size
+    costs = _costs_from_run(times, result, cores, size, activation_bytes + (2 + SLOTS[run_spec.optimizer.name]) * weights)
+    costs = costs.model_copy(update={"disturbed": _is_disturbed(meter, run_spec.with_fields(cores=max(device_cores for device_cores, _ in batches)))})
+    if not costs.disturbed:
+        records.write(path, costs)
+    return costs
 
 
-def _short_run(name: str, wanted: Spec) -> RunResult:
-    short = wanted.with_fields(epochs=None, steps=STEPS, profile_steps=PROFILED_STEPS, checkpoint_seconds=None)
+def _short_run(name: str, run_spec: Spec) -> RunResult:
+    short_spec = run_spec.with_fields(epochs=None, steps=STEPS, profile_steps=PROFILED_STEPS, checkpoint_seconds=None)
     with PrivateFolder() as temporary:
-        result = executor.execute(matrix.row("serial", name, short), 0, temporary.path, lambda events: None)
+        result = executor.execute(matrix.build_row("serial", name, short_spec), 0, temporary.path, lambda events: None)
     if result.status != "ok":
         raise LaunchError(f"{name}: the short serial run ended as {result.status}: {result.reason}")
     return result
 
 
-def _with_run(times: list[Times], result: RunResult, cores: int, size: int, held_bytes: float) -> Costs:
+def _costs_from_run(times: list[LayerTimes], result: RunResult, cores: int, size: int, model_bytes: float) -> Costs:
     steps = sum(each.timed_steps for each in result.epochs)
     if not steps:
         raise LaunchError("The short serial run has no timed step. Use data with more images.")
@@ -230,5 +230,5 @@ def _with_run(times: list[Times], result: RunResult, cores: int, size: int, held
         update_seconds=update,
         overhead_seconds=max(step - waited - update - whole * images / size, 0.0),
         input_image_seconds=waited / images,
-        process_mib=max(resident - held_bytes / 2**20, 0.0),
+        process_mib=max(resident - model_bytes / 2**20, 0.0),
     )

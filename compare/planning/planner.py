@@ -23,15 +23,15 @@ from compare.core.progress import Display
 from compare.execution import launch, matrix
 from compare.execution.matrix import Row
 from compare.judgement.run_figures import times_in_doubt
-from compare.judgement.summary import measured
+from compare.judgement.summary import finished_runs
 from compare.judgement.verdict_sentences import DISTURBED
 from compare.planning import layouts, machine_file, measuring, prediction, projection, schedules
-from compare.planning.accuracy import TIE, Pair
+from compare.planning.accuracy import TIE, PredictionPair
 from compare.planning.case import Case
-from compare.planning.costs import Costs, Machine
-from compare.planning.layouts import Layout
+from compare.planning.costs import Costs, PlannedMachine
+from compare.planning.layouts import PlannedLayout
 from compare.planning.prediction import Predicted
-from compare.planning.projection import MAP_REPLICAS, Ground, MeasuredWinner, Projected, Winner
+from compare.planning.projection import MAP_REPLICAS, CostModel, MeasuredWinner, ProjectedLayout, MapPoint
 
 MEASURED_LAYOUTS = 3
 """Of each framework, besides serial."""
@@ -61,7 +61,7 @@ class Plan:
 
     run: Spec
     """Serial, on one device."""
-    machine: Machine
+    machine: PlannedMachine
     predicted: list[Predicted]
     """Ranked, see `prediction.ranked`."""
     here: bool = True
@@ -76,10 +76,10 @@ class Plan:
     """Sentences: what would have to change for the second to win."""
     cuts: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])
     """Pipelines that another cut makes faster here."""
-    grounds: list[Ground] = field(default_factory=list[Ground])
-    pairs: list[Pair] = field(default_factory=list[Pair])
-    projected: list[Projected] = field(default_factory=list[Projected])
-    winners: dict[str, list[Winner]] = field(default_factory=dict[str, list[Winner]])
+    grounds: list[CostModel] = field(default_factory=list[CostModel])
+    pairs: list[PredictionPair] = field(default_factory=list[PredictionPair])
+    projected: list[ProjectedLayout] = field(default_factory=list[ProjectedLayout])
+    winners: dict[str, list[MapPoint]] = field(default_factory=dict[str, list[MapPoint]])
     """By framework."""
     measured_winners: dict[str, MeasuredWinner] = field(default_factory=dict[str, MeasuredWinner])
     """By framework."""
@@ -99,8 +99,8 @@ def predict(asked: Asked, shown: Display) -> Plan:
     given = None if asked.machine == machine_file.HERE else _given_machine(asked)
     wanted = spec.build(spec.with_variant(asked.settings.values, "serial", 1))
     shown.stage("asking the frameworks what they can do here")
-    with launch.asked(names) as answer:
-        described = {name: spec.of_device(wanted, answer(name)) for name in names}
+    with launch.describe_all(names) as answer:
+        described = {name: spec.description_for_device(wanted, answer(name)) for name in names}
     hosts = asked.settings.values.get("hosts") or ()
     architecture = sources.architecture_of(wanted)
     architectures.refuse_opaque(architecture, "plan")
@@ -111,16 +111,16 @@ def predict(asked: Asked, shown: Display) -> Plan:
     here = machine.available_cores() * max(len(hosts), 1)
     cores = min(replicas * planned_for.cores_of_device, here)
     own_values = {**asked.settings.values, "cores": cores}
-    found, refused = layouts.all_of(own_values, asked.settings.modes, replicas)
+    found, refused = layouts.enumerate_layouts(own_values, asked.settings.modes, replicas)
     one = found[0].run.with_fields(cores=planned_for.cores_of_device)
-    found[0] = Layout("serial", one)
+    found[0] = PlannedLayout("serial", one)
     if given is None and wanted.cores > planned_for.cores_of_device:
-        found.insert(1, Layout(f"serial, {wanted.cores} cores", one.with_fields(cores=wanted.cores)))
+        found.insert(1, PlannedLayout(f"serial, {wanted.cores} cores", one.with_fields(cores=wanted.cores)))
     plan = Plan(one, planned_for, [], here=given is None)
     for name in names:
-        rows = [matrix.row(f"{name}-{index}", name, each.run) for index, each in enumerate(found)]
-        judged = matrix.judge(rows, described, oversubscribe=True)
-        layouts_here = [Layout(each.words, row.spec) for each, row in zip(found, judged, strict=True)]
+        rows = [matrix.build_row(f"{name}-{index}", name, each.run) for index, each in enumerate(found)]
+        judged = matrix.check_rows(rows, described, oversubscribe=True)
+        layouts_here = [PlannedLayout(each.words, row.spec) for each, row in zip(found, judged, strict=True)]
         barred = [row.unavailable for row in judged]
         costs = measuring.model_costs(
             name, layouts_here[0].run, _batches(layouts_here, planned_for), planned_for.cores_of_device, shown
@@ -138,7 +138,7 @@ def predict(asked: Asked, shown: Display) -> Plan:
     return plan
 
 
-def _given_machine(asked: Asked) -> Machine:
+def _given_machine(asked: Asked) -> PlannedMachine:
     """The machine of a file."""
     replicas = asked.settings.replicas
     made = machine_file.read(Path(asked.machine))
@@ -160,7 +160,7 @@ def _given_machine(asked: Asked) -> Machine:
     return made
 
 
-def _batches(found: Sequence[Layout], planned_for: Machine) -> set[tuple[int, int]]:
+def _batches(found: Sequence[PlannedLayout], planned_for: PlannedMachine) -> set[tuple[int, int]]:
     """(cores, batch size) at which layers are timed: on a device the smallest, the largest and a replica's share of a batch."""
     own = planned_for.cores_of_device
     sizes = [each.run.per_replica_batch_size // each.run.micro_batches() for each in found]
@@ -173,7 +173,7 @@ def _predict_framework(
     plan: Plan,
     asked: Asked,
     name: str,
-    found: Sequence[Layout],
+    found: Sequence[PlannedLayout],
     barred: Sequence[str | None],
     architecture: Architecture,
     costs: Costs,
@@ -199,11 +199,11 @@ def _predict_framework(
     if name not in plan.disturbed:
         plan.changes += _changes(name, [each for each in prediction.ranked(own) if each.rankable], kept)
     share = min(each.run.per_replica_batch_size for each in found)
-    alone = Layout("serial", found[0].run.with_fields(global_batch_size=share))
+    alone = PlannedLayout("serial", found[0].run.with_fields(global_batch_size=share))
     case = prediction.case_of(alone, architecture, costs, plan.machine, name, examples, one_process=False)
     plan.image_seconds[name] = schedules.step(case)[0].total / share
     plan.grounds.append(
-        Ground(
+        CostModel(
             contestant=name,
             values={**asked.settings.values, "framework_options": found[0].run.framework_options},
             architecture=architecture,
@@ -216,7 +216,7 @@ def _predict_framework(
     )
 
 
-def _cut(name: str, layout: Layout, placed: Case, gain: float) -> dict[str, Any]:
+def _cut(name: str, layout: PlannedLayout, placed: Case, gain: float) -> dict[str, Any]:
     assert placed.stages is not None
     ends = [str(stage.architecture.layers[-1].name) for stage in placed.stages]
     return {
@@ -271,7 +271,7 @@ def measure(asked: Asked, plan: Plan, folder: Path) -> None:
     )
     compared, _ = run.within(request, folder)
     stored = compared.stored
-    plan.pairs = pairs(plan, stored.comparison.rows, {row.id: list(measured(stored, row).values()) for row in rows})
+    plan.pairs = pairs(plan, stored.comparison.rows, {row.id: list(finished_runs(stored, row).values()) for row in rows})
     if doubtful := sum(each.in_doubt for each in plan.pairs):
         every = sum(each.n for each in plan.pairs)
         plan.cautions.append(f"{doubtful} of {every} measured runs are in doubt: other work took cores of them.{DISTURBED}")
@@ -300,7 +300,7 @@ def measured_rows(plan: Plan, *, every_mode: bool = False) -> list[Row]:
         for each in [*serial, *best]:
             steps = min(each.run.steps or MEASURED_STEPS, MEASURED_STEPS)
             short = each.run.with_fields(epochs=None, steps=steps, checkpoint_seconds=None)
-            made.append(matrix.row(row_id(each), name, short))
+            made.append(matrix.build_row(row_id(each), name, short))
     return made
 
 
@@ -310,10 +310,10 @@ def row_id(each: Predicted) -> str:
     return f"{each.contestant}-{words}"
 
 
-def pairs(plan: Plan, rows: Sequence[Row], results: Mapping[str, Sequence[RunResult]]) -> list[Pair]:
+def pairs(plan: Plan, rows: Sequence[Row], results: Mapping[str, Sequence[RunResult]]) -> list[PredictionPair]:
     """Predicted beside measured, for every layout with good runs. Seconds are those of a step of a whole batch."""
     by_id = {row_id(each): each for each in plan.predicted}
-    made: list[Pair] = []
+    made: list[PredictionPair] = []
     for row in rows:
         runs = [each for each in results.get(row.id, []) if sum(epoch.timed_images for epoch in each.epochs)]
         predicted = by_id[row.id].step_seconds
@@ -322,7 +322,7 @@ def pairs(plan: Plan, rows: Sequence[Row], results: Mapping[str, Sequence[RunRes
         times = [step_seconds(each) for each in runs]
         peaks = [peak for each in runs for peak in each.peak_memory_by_process_mib]
         made.append(
-            Pair(
+            PredictionPair(
                 contestant=row.contestant,
                 words=by_id[row.id].words,
                 predicted_seconds=predicted,
@@ -352,12 +352,12 @@ def look_further(asked: Asked, plan: Plan) -> None:
         if asked.sizes:
             plan.projected += projection.project(ground, asked.sizes, asked.settings.modes, alone, own)
         if asked.maps:
-            plan.winners[ground.contestant] = projection.winners(ground, asked.settings.modes, alone)
+            plan.winners[ground.contestant] = projection.fastest_modes(ground, asked.settings.modes, alone)
             if (found := _measured_winner(plan, ground.contestant, own)) is not None:
                 plan.measured_winners[ground.contestant] = found
 
 
-def _measured_winner(plan: Plan, name: str, own: Sequence[Pair]) -> MeasuredWinner | None:
+def _measured_winner(plan: Plan, name: str, own: Sequence[PredictionPair]) -> MeasuredWinner | None:
     """Of modes whose replicas are processes, as those of a map are.
 
     None: serial or nothing else was measured, there are no links between processes, or a map has no such number of replicas.
@@ -366,7 +366,7 @@ def _measured_winner(plan: Plan, name: str, own: Sequence[Pair]) -> MeasuredWinn
     link = plan.machine.frameworks[name].links.all_reduce
     alone = next((each for each in own if each.words == "serial"), None)
     others = [each for each in own if each.words in runs and runs[each.words].mode != "serial"]
-    others = [each for each in others if runs[each.words].departs is None and runs[each.words].replicas in MAP_REPLICAS]
+    others = [each for each in others if runs[each.words].not_serial_because is None and runs[each.words].replicas in MAP_REPLICAS]
     if link is None or alone is None or not others:
         return None
     fastest = min([alone, *others], key=lambda each: each.measured_seconds)

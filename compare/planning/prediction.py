@@ -9,11 +9,11 @@ from dataclasses import replace
 from common.frozen import Frozen
 from common.models.architectures import Architecture
 from common.spec import Spec, SpecError
-from compare.judgement.scaling_laws import Network
+from compare.judgement.scaling_laws import LinkModel
 from compare.planning import placement, schedules
-from compare.planning.case import Case, Unpredicted, named
-from compare.planning.costs import Costs, Links, Machine
-from compare.planning.layouts import Layout
+from compare.planning.case import Case, PredictionError, numbered_devices
+from compare.planning.costs import Costs, Links, PlannedMachine
+from compare.planning.layouts import PlannedLayout
 
 FACTORS = (1e-3, 1e3)
 """Between which a change of a link or of the computing is looked for."""
@@ -46,7 +46,7 @@ class Predicted(Frozen):
 
 
 def case_of(
-    layout: Layout, architecture: Architecture, costs: Costs, machine: Machine, name: str, examples: int, *, one_process: bool
+    layout: PlannedLayout, architecture: Architecture, costs: Costs, machine: PlannedMachine, name: str, examples: int, *, one_process: bool
 ) -> Case:
     """A layout on the devices of a machine."""
     run, own = layout.run, machine.frameworks[name]
@@ -54,7 +54,7 @@ def case_of(
         run=run,
         architecture=architecture,
         costs=costs,
-        devices=named(machine.devices[: run.replicas], run.replicas),
+        devices=numbered_devices(machine.devices[: run.replicas], run.replicas),
         links=own.links,
         crowding=own.crowding,
         one_process=one_process,
@@ -63,7 +63,7 @@ def case_of(
     )
 
 
-def predict(name: str, layout: Layout, case: Case, alone: Case, limit_mib: float | None) -> Predicted:
+def predict(name: str, layout: PlannedLayout, case: Case, alone: Case, limit_mib: float | None) -> Predicted:
     """Simulate a layout.
 
     Args:
@@ -73,7 +73,7 @@ def predict(name: str, layout: Layout, case: Case, alone: Case, limit_mib: float
     run = layout.run
     try:
         parts, held = schedules.step(case)
-    except (Unpredicted, SpecError) as error:
+    except (PredictionError, SpecError) as error:
         return Predicted(contestant=name, words=layout.words, run=run, why=f"not predicted: {error}")
     memory = {device: size / 2**20 for device, size in held.items()}
     if case.one_process:
@@ -110,7 +110,7 @@ def ranked(found: Sequence[Predicted]) -> list[Predicted]:
 def scaled(case: Case, *, link: float = 1.0, compute: float = 1.0) -> Case:
     """The same with links and devices so many times as fast."""
 
-    def faster(network: Network | None) -> Network | None:
+    def faster(network: LinkModel | None) -> LinkModel | None:
         if network is None:
             return None
         alpha, beta = network.alpha_seconds / link, network.beta_seconds_per_byte / link
@@ -166,6 +166,6 @@ def with_best_cut(case: Case) -> tuple[Case, float] | None:
     try:
         even, placed = schedules.step(case)[0].total, placement.placed(case)
         gain = even / schedules.step(placed)[0].total if placed is not None else 1.0
-    except (Unpredicted, SpecError):
+    except (PredictionError, SpecError):
         return None
     return (placed, gain) if placed is not None and gain > 1.0 else None

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from common.frozen import Frozen
 from common.models.architectures import Architecture
 from common.spec import SpecError
-from compare.judgement.scaling_laws import Network
+from compare.judgement.scaling_laws import LinkModel
 from compare.planning import layouts, prediction, schedules
-from compare.planning.accuracy import Pair, band
-from compare.planning.case import Case, Unpredicted
-from compare.planning.costs import Costs, Links, Machine
-from compare.planning.layouts import Layout
+from compare.planning.accuracy import PredictionPair, error_band
+from compare.planning.case import Case, PredictionError
+from compare.planning.costs import Costs, Links, PlannedMachine
+from compare.planning.layouts import PlannedLayout
 
 MODES = (
     "multi_process",
@@ -40,7 +40,7 @@ MAP_SPEEDS = (0.1, 1.0, 10.0, 100.0)
 
 
 @dataclass(frozen=True)
-class Ground:
+class CostModel:
     """One model in one framework, on the devices of a machine, repeated as often as needed."""
 
     contestant: str
@@ -48,27 +48,27 @@ class Ground:
     """Of the spec."""
     architecture: Architecture
     costs: Costs
-    machine: Machine
+    machine: PlannedMachine
     one_process: frozenset[str]
     """Modes whose replicas are in one process."""
     train_examples: int
     replica_images: int
     """Of a step, of each replica."""
 
-    def cases(self, replicas: int, modes: Sequence[str]) -> list[tuple[Layout, Case]]:
+    def cases(self, replicas: int, modes: Sequence[str]) -> list[tuple[PlannedLayout, Case]]:
         """All layouts of so many replicas, each with its own share of a batch that grows with them."""
         batch = self.replica_images * replicas
         values = {**self.values, "global_batch_size": batch}
-        found, _ = layouts.all_of(values, modes, replicas)
+        candidates, _ = layouts.enumerate_layouts(values, modes, replicas)
         return [
-            (each, prediction.case_of(each, self.architecture, self.costs, self.machine, self.contestant, self.train_examples,
-                                      one_process=each.run.mode in self.one_process))
-            for each in found
-            if each.run.mode != "serial"
+            (layout, prediction.case_of(layout, self.architecture, self.costs, self.machine, self.contestant, self.train_examples,
+                                      one_process=layout.run.mode in self.one_process))
+            for layout in candidates
+            if layout.run.mode != "serial"
         ]  # fmt: skip
 
 
-class Projected(Frozen):
+class ProjectedLayout(Frozen):
     """Projected, not measured: the best layout of a mode for so many replicas."""
 
     contestant: str
@@ -84,38 +84,38 @@ class Projected(Frozen):
 
 
 def project(
-    ground: Ground, sizes: Sequence[int], modes: Sequence[str], serial_image_seconds: float, measured: Sequence[Pair]
-) -> list[Projected]:
+    cost_model: CostModel, sizes: Sequence[int], modes: Sequence[str], serial_image_seconds: float, measured: Sequence[PredictionPair]
+) -> list[ProjectedLayout]:
     """Simulate those of some modes that take so many replicas, in processes of their own.
 
     Args:
         serial_image_seconds: of one device at the batch of a replica.
         measured: their errors make the bands.
     """
-    found: list[Projected] = []
-    factors = band(measured)
+    projections: list[ProjectedLayout] = []
+    factors = error_band(measured)
     for replicas in sizes:
-        best: dict[str, Projected] = {}
-        for layout, case in ground.cases(replicas, [mode for mode in MODES if mode in modes]):
+        best: dict[str, ProjectedLayout] = {}
+        for layout, case in cost_model.cases(replicas, [mode for mode in MODES if mode in modes]):
             if case.one_process or (seconds := _step_seconds(case)) is None:
                 continue  # so many replicas are not in one process
             mode = layout.run.variant
             if mode not in best or seconds < best[mode].step_seconds:
-                best[mode] = Projected(
-                    contestant=ground.contestant,
+                best[mode] = ProjectedLayout(
+                    contestant=cost_model.contestant,
                     mode=mode,
                     words=layout.words,
                     replicas=replicas,
                     step_seconds=seconds,
                     low_seconds=seconds * factors[0] if factors else None,
                     high_seconds=seconds * factors[1] if factors else None,
-                    efficiency=serial_image_seconds * ground.replica_images / seconds,
+                    efficiency=serial_image_seconds * cost_model.replica_images / seconds,
                 )
-        found += best.values()
-    return found
+        projections += best.values()
+    return projections
 
 
-class Winner(Frozen):
+class MapPoint(Frozen):
     """The fastest mode at one point of the map."""
 
     link: str
@@ -138,32 +138,32 @@ class MeasuredWinner(Frozen):
     """Seconds of a serial step over its own, both of the whole batch."""
 
 
-def winners(ground: Ground, modes: Sequence[str], serial_image_seconds: float) -> list[Winner]:
+def fastest_modes(cost_model: CostModel, modes: Sequence[str], serial_image_seconds: float) -> list[MapPoint]:
     """The fastest of the modes with serial's mathematics, over links, replicas and speeds of devices.
 
     The batch grows with the replicas.
     """
-    found: list[Winner] = []
+    points: list[MapPoint] = []
     for replicas in MAP_REPLICAS:
-        cases = [each for each in ground.cases(replicas, modes) if each[0].run.departs is None]
+        cases = [entry for entry in cost_model.cases(replicas, modes) if entry[0].run.not_serial_because is None]
         for name, (alpha, beta) in MAP_LINKS.items():
-            network = Network(name=name, alpha_seconds=alpha, beta_seconds_per_byte=beta)
+            network = LinkModel(name=name, alpha_seconds=alpha, beta_seconds_per_byte=beta)
             links = Links(all_reduce=network, send=network, server=network, memory=network)
             for speed in MAP_SPEEDS:
-                best = Winner(link=name, replicas=replicas, speed=speed, mode="serial", speedup=1.0)
+                best = MapPoint(link=name, replicas=replicas, speed=speed, mode="serial", speedup=1.0)
                 for layout, case in cases:
                     faster = prediction.on_links(case, links, speed)
                     if (seconds := _step_seconds(faster)) is None:
                         continue
-                    speedup = serial_image_seconds / speed * ground.replica_images * replicas / seconds
+                    speedup = serial_image_seconds / speed * cost_model.replica_images * replicas / seconds
                     if speedup > best.speedup:
                         best = best.model_copy(update={"mode": layout.run.variant, "speedup": speedup})
-                found.append(best)
-    return found
+                points.append(best)
+    return points
 
 
 def _step_seconds(case: Case) -> float | None:
     try:
         return schedules.step(case)[0].total
-    except (Unpredicted, SpecError):
+    except (PredictionError, SpecError):
         return None

@@ -15,10 +15,10 @@ from common.models import stages
 from common.models.architectures import BatchNorm, Conv, Dense
 from common.models.stages import Stage
 from common.training.compression import buckets
-from compare.judgement.scaling_laws import Network, exchange_seconds
+from compare.judgement.scaling_laws import LinkModel, exchange_seconds
 from compare.planning import events
-from compare.planning.case import Case, Steps, Unpredicted, distinct, rows
-from compare.planning.costs import Device, item_bytes, names_of
+from compare.planning.case import Case, TaskGraph, PredictionError, one_per_speed, device_rows
+from compare.planning.costs import Device, item_bytes, layer_names
 from compare.planning.events import Parts
 
 ASYNCHRONOUS_STEPS = 8
@@ -34,26 +34,26 @@ def step(case: Case) -> tuple[Parts, dict[str, float]]:
         Unpredicted: the simulator does not model the run.
     """
     if case.run.variant not in SCHEDULES:
-        raise Unpredicted(f"no schedule of mode {case.run.variant} is known")
+        raise PredictionError(f"no schedule of mode {case.run.variant} is known")
     if case.run.communication.compression != "none" and case.run.mode != "serial":
-        raise Unpredicted("what compression itself takes is not measured")
+        raise PredictionError("what compression itself takes is not measured")
     made = SCHEDULES[case.run.variant](case)
     spans = events.run(made.tasks)
     parts = events.parts(made.tasks, spans, made.devices)
-    return Parts(*(seconds / made.number for seconds in parts)), made.held
+    return Parts(*(seconds / made.num_steps for seconds in parts)), made.held
 
 
-def all_reduce_seconds(link: Network, replicas: int, payload: float, *, one_process: bool) -> float:
+def all_reduce_seconds(link: LinkModel, replicas: int, payload: float, *, one_process: bool) -> float:
     """A sum over replicas that all receive: around a ring, or in memory, where all but one are read and added."""
     if one_process:
         return link.alpha_seconds + link.beta_seconds_per_byte * (replicas - 1) * payload if replicas > 1 else 0.0
     return exchange_seconds("ring", replicas, payload, link)
 
 
-def _replicated(case: Case) -> Steps:
+def _replicated(case: Case) -> TaskGraph:
     """Each replica computes gradients of its shard; buckets of them are summed while the backward pass goes on."""
-    made, run = Steps(), case.run
-    cut, own = _by_bucket(case), distinct(case.devices)
+    made, run = TaskGraph(), case.run
+    cut, own = _by_bucket(case), one_per_speed(case.devices)
     for device in own:
         made.begin(case, device)
         _go_forward(case, made, device)
@@ -77,7 +77,7 @@ def _size(case: Case) -> float:
     return case.run.per_replica_batch_size / case.run.micro_batches()
 
 
-def _go_forward(case: Case, made: Steps, device: Device) -> None:
+def _go_forward(case: Case, made: TaskGraph, device: Device) -> None:
     """The passes of a replica over its micro-batches, without the last backward pass."""
     forward, backward = case.passes(device, case.names, _size(case))
     for _ in range(case.run.micro_batches() - 1):
@@ -85,7 +85,7 @@ def _go_forward(case: Case, made: Steps, device: Device) -> None:
     made.compute(device, forward)
 
 
-def _compute_alone(case: Case, made: Steps, device: Device) -> None:
+def _compute_alone(case: Case, made: TaskGraph, device: Device) -> None:
     """Input and passes of a replica that sends nothing meanwhile."""
     made.begin(case, device)
     _go_forward(case, made, device)
@@ -113,21 +113,21 @@ def _statistics_seconds(case: Case) -> float:
     if case.run.batch_norm_statistics == "per_replica" or case.run.data_replicas == 1:
         return 0.0
     link = case.link("all_reduce")
-    sizes = [case.bytes_of(layer.channels) for layer in case.architecture.leaves() if isinstance(layer, BatchNorm)]
+    sizes = [case.num_bytes(layer.channels) for layer in case.architecture.leaves() if isinstance(layer, BatchNorm)]
     sums = (all_reduce_seconds(link, case.run.data_replicas, size, one_process=case.one_process) for size in sizes)
     return 4 * case.run.micro_batches() * sum(sums)
 
 
 def _whole_model(case: Case, copies: int = 0) -> float:
-    return case.held_bytes(case.weight_bytes(), _size(case) * case.kept_bytes(case.names), copies)
+    return case.peak_bytes(case.weight_bytes(), _size(case) * case.activation_bytes(case.names), copies)
 
 
-def _sharded(case: Case) -> Steps:
+def _sharded(case: Case) -> TaskGraph:
     """Each replica gathers a layer's parameters before its forward and its backward pass, and keeps its share of the sums.
 
     An all-gather and a reduce-scatter are each half a ring's all-reduce. Replicas wait for every exchange.
     """
-    made, own, groups = Steps(), distinct(case.devices), _gathered_together(case)
+    made, own, groups = TaskGraph(), one_per_speed(case.devices), _gathered_together(case)
     replicas, link = case.run.replicas, case.link("all_reduce")
 
     def exchange(size: float) -> int:
@@ -148,8 +148,8 @@ def _sharded(case: Case) -> Steps:
     for device in own:
         made.update(case, device, 1 / replicas, scattered)
     # The largest group is whole while it computes, and so are its gradients.
-    kept = _size(case) * case.kept_bytes(case.names) + 2 * max(size for _, size in groups)
-    held = case.held_bytes(case.weight_bytes() / replicas, kept)
+    kept = _size(case) * case.activation_bytes(case.names) + 2 * max(size for _, size in groups)
+    held = case.peak_bytes(case.weight_bytes() / replicas, kept)
     made.held = dict.fromkeys((each.name for each in case.devices), held)
     return made
 
@@ -164,16 +164,16 @@ def _gathered_together(case: Case) -> list[tuple[list[str], float]]:
     found = buckets([sizes[case.names[place]] for place in learned], item_bytes(case.run), bucket_mib)
     starts = [0, *(learned[bucket[0]] for bucket in found[1:]), len(case.names)]
     groups = [list(case.names[start:stop]) for start, stop in itertools.pairwise(starts)]
-    return [(names, case.bytes_of(sum(sizes[name] for name in names))) for names in groups]
+    return [(names, case.num_bytes(sum(sizes[name] for name in names))) for names in groups]
 
 
-def _averaged(case: Case) -> Steps:
+def _averaged(case: Case) -> TaskGraph:
     """Each replica trains alone; the weights are averaged every few steps. Here a step has its share of an average."""
-    made = Steps()
-    for device in distinct(case.devices):
+    made = TaskGraph()
+    for device in one_per_speed(case.devices):
         _compute_alone(case, made, device)
         made.update(case, device, 1.0)
-    values = case.bytes_of(sum(each.size for each in case.architecture.parameters()))
+    values = case.num_bytes(sum(each.size for each in case.architecture.parameters()))
     seconds = all_reduce_seconds(case.link("all_reduce"), case.run.replicas, values, one_process=False)
     every = case.run.averaging.every_steps
     averages = (1 / every if every else 0.0) + 1 / case.steps_per_epoch  # each epoch ends with one that is scored
@@ -182,14 +182,14 @@ def _averaged(case: Case) -> Steps:
     return made
 
 
-def _served(case: Case) -> Steps:
+def _served(case: Case) -> TaskGraph:
     """Workers push gradients to a server and pull weights, which all pass through its one link."""
     waits = case.run.parameter_server.updates == "synchronous"
-    made = Steps(1 if waits else ASYNCHRONOUS_STEPS)
+    made = TaskGraph(1 if waits else ASYNCHRONOUS_STEPS)
     weights, link = case.weight_bytes(), case.link("server")
     message = link.alpha_seconds + link.beta_seconds_per_byte * weights
     arrived: dict[str, list[int]] = {device.name: [] for device in case.devices}
-    for _ in range(made.number):
+    for _ in range(made.num_steps):
         pushes: dict[str, int] = {}
         for device in case.devices:
             made.compute(device, 0.0, arrived[device.name])
@@ -200,11 +200,11 @@ def _served(case: Case) -> Steps:
             needs = updated or [pushes[device.name]]
             arrived[device.name] = [made.send("server", message, needs)]
     made.held = dict.fromkeys((each.name for each in case.devices), _whole_model(case))
-    made.held["server"] = case.held_bytes(weights, 0.0, copies=case.run.replicas)
+    made.held["server"] = case.peak_bytes(weights, 0.0, copies=case.run.replicas)
     return made
 
 
-def _piped(case: Case) -> Steps:
+def _piped(case: Case) -> TaskGraph:
     """Micro-batches pass through the stages in the suite's own order. Copies of a stage sum their gradients at the end."""
     run, copies = case.run, case.run.data_replicas
     number = run.replicas // copies
@@ -214,10 +214,10 @@ def _piped(case: Case) -> Steps:
     pieces = run.micro_batches()
     # A graph ends with its batch; processes go on into the next one.
     batches = 1 if waits or case.one_process else max(min(case.steps_per_epoch, MOST_BATCHES), 1)
-    made = Steps(batches)
+    made = TaskGraph(batches)
     size = run.per_replica_batch_size / pieces
     ends: list[list[int]] = [[] for _ in cut]
-    simulated = list(rows(case.devices, number))
+    simulated = list(device_rows(case.devices, number))
     for row in simulated:
         _pass_through(case, made, cut, row, schedule, pieces, batches)
         for places, device in zip(ends, row, strict=True):
@@ -233,17 +233,17 @@ def _piped(case: Case) -> Steps:
                 made.update(case, row[stage.index], own / case.weight_bytes(), needs)
     held: list[float] = []
     for stage in cut:
-        kept = case.kept_bytes(tuple(names_of(stage.architecture.layers))) + case.bytes_of(math.prod(stage.input_shape))
+        kept = case.activation_bytes(tuple(layer_names(stage.architecture.layers))) + case.num_bytes(math.prod(stage.input_shape))
         flight = stages.in_flight(schedule, stage.index, number, pieces)
         stashed = 0 if waits else flight - 1
-        held.append(case.held_bytes(case.weight_bytes(stage.architecture), flight * size * kept, stashed))
+        held.append(case.peak_bytes(case.weight_bytes(stage.architecture), flight * size * kept, stashed))
     made.held = {device.name: held[index % number] for index, device in enumerate(case.devices)}
     return made
 
 
 def _pass_through(
     case: Case,
-    made: Steps,
+    made: TaskGraph,
     cut: tuple[Stage, ...],
     row: tuple[Device, ...],
     schedule: stages.Schedule,
@@ -255,11 +255,11 @@ def _pass_through(
     link = case.link("send")
     crowded = pieces > 1 or case.run.data_replicas > 1
     seconds = [
-        case.passes(device, tuple(names_of(stage.architecture.layers)), size, crowded=crowded)
+        case.passes(device, tuple(layer_names(stage.architecture.layers)), size, crowded=crowded)
         for stage, device in zip(cut, row, strict=True)
     ]
     messages = [
-        link.alpha_seconds + link.beta_seconds_per_byte * size * case.bytes_of(math.prod(stage.output_shape)) for stage in cut
+        link.alpha_seconds + link.beta_seconds_per_byte * size * case.num_bytes(math.prod(stage.output_shape)) for stage in cut
     ]
     shares = [case.weight_bytes(stage.architecture) / case.weight_bytes() for stage in cut]
     arrived: dict[tuple[int, stages.Operation], int] = {}
@@ -277,14 +277,14 @@ def _pass_through(
             made.update(case, device, shares[index])
 
 
-def _sliced(case: Case) -> Steps:
+def _sliced(case: Case) -> TaskGraph:
     """Every device computes its slice of each convolution and dense layer, and the other layers whole."""
-    run, made, copies = case.run, Steps(), case.run.data_replicas
+    run, made, copies = case.run, TaskGraph(), case.run.data_replicas
     inner, size = run.replicas // copies, run.per_replica_batch_size
     send, total = case.link("send"), case.link("all_reduce")
-    simulated = list(rows(case.devices, inner))
+    simulated = list(device_rows(case.devices, inner))
     for row in simulated:
-        group = distinct(row)
+        group = one_per_speed(row)
         for device in group:
             made.begin(case, device)
         needs: list[int] = []
@@ -298,7 +298,7 @@ def _sliced(case: Case) -> Steps:
                 needs = []
                 if split and (forward or unit.learned_before):
                     shape = unit.output_shape if forward else unit.input_shape
-                    payload = size * case.bytes_of(math.prod(shape))
+                    payload = size * case.num_bytes(math.prod(shape))
                     if forward or (isinstance(unit.layer, Conv) and unit.layer.groups > 1) or case.one_process:
                         link, exchanged = send, (inner - 1) * payload / inner
                         seconds = (inner - 1) * link.alpha_seconds + link.beta_seconds_per_byte * exchanged
@@ -313,14 +313,14 @@ def _sliced(case: Case) -> Steps:
         seconds = all_reduce_seconds(total, copies, own, one_process=case.one_process)
         needs = [made.send("copies", seconds, list(made.last.values()))]
     for row in simulated:
-        for device in distinct(row):
+        for device in one_per_speed(row):
             made.update(case, device, 1 / inner, needs)
-    kept = size * case.kept_bytes(case.names)
-    made.held = dict.fromkeys((each.name for each in case.devices), case.held_bytes(own, kept))
+    kept = size * case.activation_bytes(case.names)
+    made.held = dict.fromkeys((each.name for each in case.devices), case.peak_bytes(own, kept))
     return made
 
 
-SCHEDULES: Mapping[str, Callable[[Case], Steps]] = {
+SCHEDULES: Mapping[str, Callable[[Case], TaskGraph]] = {
     "serial": _replicated,
     "data_parallel": _replicated,
     "multi_process": _replicated,

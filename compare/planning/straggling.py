@@ -21,7 +21,7 @@ from compare.core.statistics import Ratio, paired_ratio
 from compare.execution import code_digest, executor, matrix, results_folder, store
 from compare.execution.interleaving import turn
 from compare.execution.matrix import Row
-from compare.judgement.run_figures import disturbed_words, times_in_doubt
+from compare.judgement.run_figures import disturbance_words, times_in_doubt
 from compare.planning import planner, schedules
 from compare.planning.case import Case
 from compare.planning.planner import Plan
@@ -149,7 +149,7 @@ def rows_of(chosen: Sequence[Predicted]) -> list[Row]:
         assert each.step_seconds is not None
         steps = min(max(math.ceil(MEASURED_SECONDS / each.step_seconds), LEAST_STEPS), MOST_STEPS)
         short = each.run.with_fields(epochs=None, steps=steps, checkpoint_seconds=None)
-        made.append(matrix.row(planner.row_id(each), each.contestant, short))
+        made.append(matrix.build_row(planner.row_id(each), each.contestant, short))
     return made
 
 
@@ -173,10 +173,10 @@ def measure(plan: Plan, stragglers: Sequence[Straggler], repeats: int, folder: P
         rows=rows_of(chosen),
         stragglers=[(each.factor, each.moves) for each in stragglers],
         repeats=repeats,
-        code_hash=code_digest.of([*plan.cases], plan.run.model),
+        code_hash=code_digest.compute([*plan.cases], plan.run.model),
         machine=machine.describe(),
     )
-    with results_folder.claimed(folder, RECORD_FILE, record, "measurement of stragglers", identity=_identity) as kept:
+    with results_folder.open_or_resume(folder, RECORD_FILE, record, "measurement of stragglers", identity=_identity) as kept:
         made = _runs(kept, stragglers, folder, shown, found.cautions)
     for row in kept.rows:
         for each in stragglers:
@@ -215,8 +215,8 @@ def _runs(
     for row, straggler, repeat in jobs:
         own = _named(row, straggler)
         shown.begin(own.id, f"{own.id} ({repeat + 1} of {record.repeats})")
-        result = store.finished(folder, own, repeat) if comparison_plan.is_done(folder, own, repeat) else None
-        if result is None or disturbed_words(result):  # nothing was found from disturbed runs, so none is chosen
+        result = store.load_result(folder, own, repeat) if comparison_plan.is_done(folder, own, repeat) else None
+        if result is None or disturbance_words(result):  # nothing was found from disturbed runs, so none is chosen
             shutil.rmtree(store.run_folder(folder, own.id, repeat), ignore_errors=True)
             with Brake(straggler, row.spec.replicas) as brake:
                 result = executor.execute(own, repeat, folder, shown.watch)
@@ -227,7 +227,7 @@ def _runs(
                 shutil.rmtree(store.run_folder(folder, own.id, repeat), ignore_errors=True)
                 shown.end(result)
                 continue
-        shown.end(result, disturbed_words(result))
+        shown.end(result, disturbance_words(result))
         if result.status in store.FINISHED:
             made[row.id, straggler][repeat] = result
         else:

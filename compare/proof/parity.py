@@ -114,7 +114,7 @@ def command(
             named = compared.names(settings.contestants)
             asked = list(settings.modes) if modes is None else variants(modes)
             replicas = replicas or settings.replicas
-            rows = matrix.rows(settings.values, named, asked, replicas, settings.workers, one_core=settings.one_core)
+            rows = matrix.build_rows(settings.values, named, asked, replicas, settings.workers, one_core=settings.one_core)
             specs = [rows[0].spec]
         else:
             named = compared.names({})
@@ -147,11 +147,11 @@ def command(
                 raise SpecError(f"--record writes one training. Received: {received}. Name one with --model and --optimizer.")
             store.refuse_others(record, None, None, "recording", option="--record")
         if out is not None:
-            store.refuse_others(out, RESULTS_FILE, None, "proof", own=(*spec.MODELS, *(each.model for each in specs)))
+            store.refuse_others(out, RESULTS_FILE, None, "proof", allowed=(*spec.MODELS, *(each.model for each in specs)))
         if not rows:
-            own = [each.name for each in contestants.entered(named) if each.switches]
+            own = [each.name for each in contestants.registered(named) if each.switches]
             for each in specs:  # refuse a switch that a contestant's twin lacks
-                matrix.judge([matrix.row(name, name, each) for name in own], {name: launch.describe(name) for name in own})
+                matrix.check_rows([matrix.build_row(name, name, each) for name in own], {name: launch.describe(name) for name in own})
         if referee:
             each = [run for each in specs for run in third_opinion.specs_of(each)]
             made = referee_report(third_opinion.judge(each, named, folder, progress))
@@ -188,7 +188,7 @@ def command(
             }  # fmt: skip
             if rows:
                 descriptions = {framework: launch.describe(framework) for framework in named}
-                proofs = [ladder.prove_rows(matrix.judge(rows, descriptions, oversubscribe=True), named, **shared)]
+                proofs = [ladder.prove_rows(matrix.check_rows(rows, descriptions, oversubscribe=True), named, **shared)]
             else:
                 proofs = [ladder.prove(each, named, asked, precision=each.precision, **shared) for each in specs]
             made = report(specs, proofs, named, of_rows=bool(rows))
@@ -230,10 +230,10 @@ def report(specs: Sequence[Spec], proofs: Sequence[Proof], contestants: Sequence
     verdict = min((proof.verdict for proof in proofs), key=("not proved", "not claimed", "proved").index)
     headline = IN_FLOAT64 if of_rows and verdict == "proved" else verdict
     said = [
-        f"{each.model_words}, {each.optimizer.name}: {proof.verdict}: {proof.sentence.removeprefix(f'{proof.verdict}: ')}"
+        f"{each.model_label}, {each.optimizer.name}: {proof.verdict}: {proof.sentence.removeprefix(f'{proof.verdict}: ')}"
         for each, proof in zip(specs, proofs, strict=True)
     ]
-    said += [sameness.update_rule(optimizer) for optimizer in dict.fromkeys(each.optimizer.name for each in specs)]
+    said += [sameness.update_rule_sentence(optimizer) for optimizer in dict.fromkeys(each.optimizer.name for each in specs)]
     # By way of JSON, which has no word for an infinite difference.
     plain = [json.loads(rung.model_dump_json()) for rung in rungs]
     return Report(
@@ -255,7 +255,7 @@ def _screen(specs: Sequence[Spec], proofs: Sequence[Proof], contestants: Sequenc
     answers: list[Paragraph] = []
     for verdict, tone in _TONES.items():
         said = [
-            f"{each.model_words} with {each.optimizer.name}: {proof.sentence.removeprefix(f'{verdict}: ')}."
+            f"{each.model_label} with {each.optimizer.name}: {proof.sentence.removeprefix(f'{verdict}: ')}."
             for each, proof in zip(specs, proofs, strict=True)
             if proof.verdict == verdict
         ]
@@ -272,7 +272,7 @@ def _screen(specs: Sequence[Spec], proofs: Sequence[Proof], contestants: Sequenc
         asked=[
             "Is it the same training?",
             *([wording.joined(contestants)] if contestants else []),
-            *dict.fromkeys(f"{each.model_words} with {each.optimizer.name}" for each in specs),
+            *dict.fromkeys(f"{each.model_label} with {each.optimizer.name}" for each in specs),
             f"{specs[0].data.source}{f' in {wording.joined(precisions)}' if precisions else ''}",
         ],
         answers=[each for each in answers if each.sentences],

@@ -61,7 +61,7 @@ def report(found: Found, chosen: Candidates, asked: Asked) -> Report:
     there: dict[str, Environment] = {}
     if len(chosen.environments) == len(titles):
         there = {titles[place]: chosen.environments[place] for place in (found.last_good, found.first_bad)}
-    there = environments.counted(there, facts)
+    there = environments.relevant_environments(there, facts)
     tables += comparison_tables.environment_table(environments.differences(there))
     sentences.insert(1, (comparison_tables.ENVIRONMENTS, environments.sentences(there)))
     tables += [Table("skipped", "What could not be measured", _SKIPPED, skipped)] if skipped else []

@@ -151,7 +151,7 @@ def of_environments(pythons: Sequence[str], request: Request, shown: Display) ->
         RevisionError: there are fewer than two, one is named twice, or they cannot run the same rows.
         SpecError, DataRefused, LaunchError: something else is refused.
     """
-    paths = [Contestant.of_fields("environment", {"twin": "any", "python": python}).python or "" for python in pythons]
+    paths = [Contestant.from_fields("environment", {"twin": "any", "python": python}).python or "" for python in pythons]
     if len(paths) < 2 or len(set(paths)) < len(paths):
         raise RevisionError(
             f"--environments takes two or more, each once, the good one first. Received: {', '.join(pythons)}. Use e.g. "
@@ -198,13 +198,13 @@ def search(chosen: Candidates, request: Request, asked: Asked, folder: Path, sho
         distributions_hashes=[each.distributions_hash for each in chosen.environments],
     )
     with (
-        results_folder.claimed(folder, RECORD_FILE, record, KIND, identity=_identity, merge=_go_on),
+        results_folder.open_or_resume(folder, RECORD_FILE, record, KIND, identity=_identity, merge=_go_on),
         ExitStack() as held,
     ):
         good: list[OneSide] = []  # once it is checked out
 
         def is_spoilt(row: Row, run: RunResult) -> bool:
-            return asked.metric in TIMES and run_figures.disturbed(run) is not None
+            return asked.metric in TIMES and run_figures.disturbing_cores(run) is not None
 
         def measure(earlier: int, later: int, enough: Enough) -> Ratio | None:
             """In pairs. The good end is checked out once for all tests."""

@@ -9,7 +9,7 @@ from common.machine.interference import DISTURBED_FROM
 from compare.core.statistics import VERDICT_PAIRS
 from compare.core.wording import count
 from compare.execution.store import IN_FLOAT64
-from compare.judgement.measurements import METRICS, SECONDS, Measured, Subject
+from compare.judgement.measurements import METRICS, SECONDS, Measurement, MeasuredSubject
 from compare.judgement.run_figures import DISTURBED
 from compare.judgement.summary import FAILURES, UNFINISHED
 from compare.regression.records import ACCURACY, Criteria, Fact, Verdict, heading
@@ -50,7 +50,7 @@ def facts(pair: Pair, criteria: Criteria) -> Iterator[Fact]:
         yield fact("first loss in both frameworks", _AGREEMENT[agreed], _AGREEMENT[agrees], verdict)
 
 
-def _availability(subject: Subject, metric: str) -> str:
+def _availability(subject: MeasuredSubject, metric: str) -> str:
     if not subject.samples.get(metric):
         return "not measured"
     return "measured" if usable(subject, metric, in_doubt=True) else "not above 0, so there is no ratio"
@@ -70,7 +70,7 @@ def _accuracies(pair: Pair, criteria: Criteria) -> tuple[str, str, Verdict]:
     return f"{was:.4f}", f"{is_:.4f}, of {seeds}", "cannot tell" if was - is_ > criteria.accuracy_threshold else "not tested"
 
 
-def _tested_seeds(subject: Subject) -> str:
+def _tested_seeds(subject: MeasuredSubject) -> str:
     seeds = sorted({subject.seeds[repeat] for repeat in subject.tests})
     return f"of seeds {', '.join(map(str, seeds))}" if seeds else "not measured"
 
@@ -102,9 +102,9 @@ def _agreement_verdict(before: bool | None, now: bool) -> Verdict:
     return "no change shown" if before == now else "better" if now else "regression"
 
 
-def doubts(subject: Subject, whose: str) -> Iterator[str]:
+def doubts(subject: MeasuredSubject, whose: str) -> Iterator[str]:
     """How many runs have no reliable times, one sentence for each reason."""
-    reasons = list(subject.in_doubt.values())
+    reasons = list(subject.unreliable_repeats.values())
     for why in dict.fromkeys(reasons):
         words = f"{reasons.count(why)} of {count(len(subject.seeds), 'run')} {whose} {why}"
         if why == DISTURBED:
@@ -121,7 +121,7 @@ def _are_others(hashes: Mapping[int, str], others: Mapping[int, str]) -> bool:
     return bool(hashes and others) and {*hashes.values()}.isdisjoint(others.values())
 
 
-def cautions(baseline: Measured, candidate: Measured, pairs: Sequence[Pair], criteria: Criteria) -> list[str]:
+def cautions(baseline: Measurement, candidate: Measurement, pairs: Sequence[Pair], criteria: Criteria) -> list[str]:
     """Sentences on what differs between the two measurements besides the code, and on what was left out."""
     sides = ((baseline, "baseline"), (candidate, "candidate"))
     lines: list[str] = []
@@ -130,7 +130,7 @@ def cautions(baseline: Measured, candidate: Measured, pairs: Sequence[Pair], cri
         if was != is_:
             lines.append(f"{package} was {was or 'not recorded'} and is {is_ or 'not recorded'}.")
     lines += [f"The {what} was measured with uncommitted changes." for measured, what in sides if measured.dirty]
-    lines += [f"The {what}: {told}" for measured, what in sides for told in (*measured.elsewhere, *measured.set_aside)]
+    lines += [f"The {what}: {told}" for measured, what in sides for told in (*measured.environment_changes, *measured.set_aside)]
     for pair in pairs:
         before, now = pair.before, pair.now
         lines += [

@@ -28,7 +28,7 @@ from compare.core.statistics import Spread, spread
 from compare.core.wording import one_line, visible
 from compare.execution import options, store
 from compare.judgement import measurements
-from compare.judgement.measurements import METRICS, SECONDS, TIMES, Measured, Subject
+from compare.judgement.measurements import METRICS, SECONDS, TIMES, Measurement, MeasuredSubject
 from compare.regression import revisions
 from compare.regression.facts import UNWATCHED
 from compare.regression.records import Point, heading
@@ -64,7 +64,7 @@ def command(
     with exits.reported():
         metrics = chosen("--metric", names(metric), (*METRICS, SECONDS))
         if out is not None and out.resolve() != folder.resolve():
-            store.refuse_others(out, None, None, "history", own=document.files_of(NAME))
+            store.refuse_others(out, None, None, "history", allowed=document.files_of(NAME))
         found, left_out, is_damaged = points(folder, metrics, only, each=each)
         for reason, times in Counter(left_out).items():
             typer.echo(f"Left out{f' ({times} times)' if times > 1 else ''}: {reason}", err=True)
@@ -111,13 +111,13 @@ def points(
         raise FolderError(f"{folder} is a file. Name a folder that holds results folders or pytest-benchmark's files.")
     if not folder.is_dir():
         raise FolderError(f"There is no folder {folder}. Name one that holds results folders or pytest-benchmark's files.")
-    read = list(measurements.read_all(folder))
-    whole = [one for one in read if isinstance(one, Measured)]
+    read = list(measurements.read_all_in(folder))
+    whole = [one for one in read if isinstance(one, Measurement)]
     measured = whole if each else _by_commit(whole)
     left_out = [
         reason
         for one in read
-        for reason in ([f"{one.source}: {why}" for why in one.set_aside] if isinstance(one, Measured) else [str(one)])
+        for reason in ([f"{one.source}: {why}" for why in one.set_aside] if isinstance(one, Measurement) else [str(one)])
     ]
     known = _commit_times({one.commit for one in measured if one.commit})
     names, machines = _names(measured), _machines(measured)
@@ -138,7 +138,7 @@ def points(
                         committed_at=one.committed_at or known.get(one.commit or ""),
                         measured_at=one.measured_at,
                         value=value,
-                        of="repeats" if one.kind == "comparison" else "files" if subject.saved else "rounds",
+                        of="repeats" if one.kind == "comparison" else "files" if subject.saved_at else "rounds",
                         source=str(one.source),
                     )
                     made[point.machine, point.name, point.metric, point.commit, *point.when, point.value] = point
@@ -169,12 +169,12 @@ def points(
     return ordered, left_out, any(isinstance(one, FolderError) or one.is_damaged for one in read)
 
 
-def _by_commit(measured: Sequence[Measured]) -> list[Measured]:
+def _by_commit(measured: Sequence[Measurement]) -> list[Measurement]:
     """Benchmark files of one commit, machine and versions together, copies once. Others stay, and files without such a commit.
 
     Those may have measured any code.
     """
-    groups: dict[str, list[Measured]] = {}
+    groups: dict[str, list[Measurement]] = {}
     for one, on in zip(measured, _machines(measured), strict=True):
         alike = one.kind == "benchmarks" and one.names_its_code
         key = json.dumps([one.commit, on, one.versions] if alike else str(one.source), sort_keys=True)
@@ -184,22 +184,22 @@ def _by_commit(measured: Sequence[Measured]) -> list[Measured]:
     return [
         group[0]
         if len(group) == 1
-        else measurements.together(Path(f"{os.path.commonpath([one.source.parent for one in group])}@{commit[:8]}"), group)
+        else measurements.merge_benchmarks(Path(f"{os.path.commonpath([one.source.parent for one in group])}@{commit[:8]}"), group)
         for group in groups.values()
         for commit in [group[0].commit or ""]
     ]
 
 
-def _reliable(subject: Subject, metric: str) -> Spread | None:
+def _reliable(subject: MeasuredSubject, metric: str) -> Spread | None:
     """A figure without the times of runs that other work disturbed, see `regress`."""
-    if metric not in TIMES or not subject.in_doubt:
+    if metric not in TIMES or not subject.unreliable_repeats:
         return subject.spreads.get(metric)
-    return spread([value for repeat, value in subject.samples.get(metric, {}).items() if repeat not in subject.in_doubt])
+    return spread([value for repeat, value in subject.samples.get(metric, {}).items() if repeat not in subject.unreliable_repeats])
 
 
-def _machines(measured: Sequence[Measured]) -> list[str]:
+def _machines(measured: Sequence[Measurement]) -> list[str]:
     """The name of each machine. Several machines of one name are distinguished as in `regress`."""
-    alike: dict[str, list[Measured]] = {}
+    alike: dict[str, list[Measurement]] = {}
     places: list[int] = []
     for each in measured:
         seen = alike.setdefault(each.machine_name, [])
@@ -207,7 +207,7 @@ def _machines(measured: Sequence[Measured]) -> list[str]:
         places.append(same[0] if same else len(seen))
         seen += [] if same else [each]
 
-    def named(each: Measured, place: int) -> str:
+    def named(each: Measurement, place: int) -> str:
         if len(seen := alike[each.machine_name]) == 1:
             return each.machine_name
         host = seen[place].machine.get("host")
@@ -216,12 +216,12 @@ def _machines(measured: Sequence[Measured]) -> list[str]:
     return list(map(named, measured, places))
 
 
-def _key(measured: Measured, subject: Subject) -> tuple[str, str]:
+def _key(measured: Measurement, subject: MeasuredSubject) -> tuple[str, str]:
     """Identifies one thing over time: its name and its settings."""
     return subject.id, json.dumps([subject.work, measured.data_hash], sort_keys=True)
 
 
-def _names(measured: Sequence[Measured]) -> dict[tuple[str, str], str]:
+def _names(measured: Sequence[Measurement]) -> dict[tuple[str, str], str]:
     """A name for each. A digest is added where only finer settings differ."""
     wanted: dict[tuple[str, str], str] = {}
     for each in measured:

@@ -24,13 +24,13 @@ from compare.core.statistics import (
     spread,
 )
 from compare.judgement import environments
-from compare.judgement.measurements import Measured
+from compare.judgement.measurements import Measurement
 from compare.regression import facts
 from compare.regression.records import ACCURACY, Change, Criteria, Judgement, OperationChange, Side, Verdict
 from compare.regression.samples import Pair, in_turn, usable
 
 
-def judge(baseline: Measured, candidate: Measured, criteria: Criteria, *, paired: bool) -> Judgement:
+def judge(baseline: Measurement, candidate: Measurement, criteria: Criteria, *, paired: bool) -> Judgement:
     """Compare a candidate with a baseline.
 
     Args:
@@ -84,7 +84,7 @@ def judge(baseline: Measured, candidate: Measured, criteria: Criteria, *, paired
     )
 
 
-def _side(measured: Measured) -> Side:
+def _side(measured: Measurement) -> Side:
     return Side(
         source=str(measured.source),
         commit=measured.commit_name,
@@ -95,7 +95,7 @@ def _side(measured: Measured) -> Side:
     )
 
 
-def _refuse_another_machine(baseline: Measured, candidate: Measured) -> None:
+def _refuse_another_machine(baseline: Measurement, candidate: Measurement) -> None:
     if baseline.kind != candidate.kind:
         raise FolderError(
             f"{baseline.source} and {candidate.source} cannot be compared: one is a comparison's folder, the other a "
@@ -118,7 +118,7 @@ def _words(fact: str) -> str:
     return fact.replace("_", " ").replace(" mib", " MiB")
 
 
-def _refuse_other_work(baseline: Measured, candidate: Measured, pairs: Sequence[Pair], criteria: Criteria) -> None:
+def _refuse_other_work(baseline: Measurement, candidate: Measurement, pairs: Sequence[Pair], criteria: Criteria) -> None:
     """Refuse two measurements of other work. The data come last, because a setting that changes them says more."""
     both = f"{baseline.source} and {candidate.source}"
     if not pairs:
@@ -145,8 +145,8 @@ def _refuse_other_work(baseline: Measured, candidate: Measured, pairs: Sequence[
         )
     # The data that the runs found, not the planned data: another revision may read the same files differently.
     for before, now in ((pair.before, pair.now) for pair in pairs):
-        for what, were in before.found.items():
-            are = now.found.get(what)
+        for what, were in before.recorded_data.items():
+            are = now.recorded_data.get(what)
             if were and are and were != are:
                 was, is_ = (", ".join(each[:12] for each in values) for values in (were, are))
                 raise FolderError(

@@ -9,7 +9,7 @@ from typing import Literal
 from common.frozen import Frozen
 from compare.core.option_parsing import chosen, names
 from compare.core.statistics import Ratio, Spread
-from compare.judgement.measurements import METRICS, MORE_IS_BETTER, SECONDS, Kind, Subject
+from compare.judgement.measurements import METRICS, MORE_IS_BETTER, SECONDS, Kind, MeasuredSubject
 
 Verdict = Literal[
     "regression", "worse, within the threshold", "no change shown", "better", "not tested", "too few to tell", "cannot tell",
@@ -64,7 +64,7 @@ class Criteria:
     def needed(self) -> tuple[str, ...]:
         return self.metrics or JUDGED[:1]
 
-    def judged_of(self, subject: Subject) -> tuple[str, ...]:
+    def judged_of(self, subject: MeasuredSubject) -> tuple[str, ...]:
         """The metrics that are judged of a row, or of a benchmark."""
         return (SECONDS,) if subject.spec is None else self.judged
 

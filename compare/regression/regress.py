@@ -23,7 +23,7 @@ from compare.core.presets import Preset
 from compare.core.progress import Display, display
 from compare.execution import options, store
 from compare.judgement import measurements
-from compare.judgement.measurements import TIMES, Measured
+from compare.judgement.measurements import TIMES, Measurement
 from compare.regression import judging, regress_report, requests, revisions
 from compare.regression.records import CHOICES, JUDGED, Criteria, Judgement, metrics_named
 from compare.regression.revisions import BASE, HEAD, MARK_FILE
@@ -125,11 +125,11 @@ def command(
             option = "--interleaved" if environments is None else "--environments"
             raise SpecError(f"{option} measures both sides itself. Received also: {baseline}. Leave one of them out.")
         else:
-            asked = of_spec.asked(profile_steps=run.PROFILE_STEPS if profile else None)
+            asked = of_spec.to_request(profile_steps=run.PROFILE_STEPS if profile else None)
             settings = requests.settings(*asked, modes, repeats, PAIRS)
             folder = (out or store.new_folder("regress")).resolve()
             made = settings.repeats
-            named = contestants.names(settings.contestants, elsewhere=environments is not None)
+            named = contestants.names(settings.contestants, has_other_interpreters=environments is not None)
             judged = _interleaved(measure, settings, named, folder, criteria, prove=proof, checks_out=revision is not None)
         report = regress_report.report(judged, made)
         code = report.deliver(folder, as_json=as_json)
@@ -162,7 +162,7 @@ def judge_stored(baseline: Path, candidate: Path | None, criteria: Criteria) -> 
             raise FolderError(f"{path} holds two sides, measured in turn. Name one of them: {path / BASE} or {path / HEAD}.")
     before, now = _both_of(baseline) if candidate is None else (_read(baseline), _read(candidate))
     shared = before.subjects.keys() & now.subjects.keys()
-    copied = any(before.subjects[name].begun == now.subjects[name].begun != [] for name in shared)
+    copied = any(before.subjects[name].start_times == now.subjects[name].start_times != [] for name in shared)
     if copied or before.source.resolve() == now.source.resolve():  # it would always pass
         raise FolderError(f"{now.source} holds the runs of {before.source} themselves. Name another measurement.")
     return judging.judge(before, now, criteria, paired=_are_interleaved(before, now))
@@ -173,18 +173,18 @@ def _place(path: Path) -> tuple[Path, str]:
     return (path, "") if path.exists() else revisions.at_revision(str(path)) or (path, "")
 
 
-def _read(path: Path) -> Measured:
+def _read(path: Path) -> Measurement:
     """A measurement, or the benchmark files of the one commit that `FOLDER@REV` names."""
     folder, revision = _place(path)
-    return _of_commit(folder, measurements.commits(folder), revision) if revision else measurements.read(folder)
+    return _of_commit(folder, measurements.measurements_by_commit(folder), revision) if revision else measurements.read(folder)
 
 
-def _both_of(path: Path) -> tuple[Measured, Measured]:
+def _both_of(path: Path) -> tuple[Measurement, Measurement]:
     """The baseline, and the candidate that it implies: the other commit of its folder, else the newest beside it."""
     folder, revision = _place(path)
-    found = measurements.commits(folder) if folder.is_dir() else {}
+    found = measurements.measurements_by_commit(folder) if folder.is_dir() else {}
     if len(found) < 2:
-        return (before := _read(path)), measurements.newest_beside(before)
+        return (before := _read(path)), measurements.newest_sibling(before)
     if len(found) > 2:
         raise FolderError(
             f"{folder} holds benchmarks of {len(found)} commits, and two are compared. Received: "
@@ -195,7 +195,7 @@ def _both_of(path: Path) -> tuple[Measured, Measured]:
     return (before, now) if named.source == before.source else (now, before)
 
 
-def _of_commit(folder: Path, found: Mapping[str, Sequence[Measured]], revision: str) -> Measured:
+def _of_commit(folder: Path, found: Mapping[str, Sequence[Measurement]], revision: str) -> Measurement:
     """The benchmark files of a commit, named by its id or its first digits, or as the repository of the folder knows it.
 
     Args:
@@ -218,14 +218,14 @@ def _of_commit(folder: Path, found: Mapping[str, Sequence[Measured]], revision: 
         )
     (commit,) = named
     chosen = [file for file in files if file.commit == commit]
-    made = measurements.together(Path(f"{folder}@{commit[:8]}"), [file for file in chosen if file.names_its_code])
+    made = measurements.merge_benchmarks(Path(f"{folder}@{commit[:8]}"), [file for file in chosen if file.names_its_code])
     if changed := sum(not file.names_its_code for file in chosen):
         words = f"{wording.count(changed, 'file')} of {commit[:8]} with uncommitted changes, left out."
         made = made.model_copy(update={"set_aside": [words]})
     return made
 
 
-def _are_interleaved(before: Measured, now: Measured) -> bool:
+def _are_interleaved(before: Measurement, now: Measurement) -> bool:
     """Whether the two are the sides of one interleaved measurement."""
     base, head = (measured.source.resolve() for measured in (before, now))
     return (base.name, head.name) == (BASE, HEAD) and base.parent == head.parent and revisions.is_side(base)

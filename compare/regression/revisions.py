@@ -29,7 +29,7 @@ from compare.core.progress import Display
 from compare.core.statistics import VERDICT_PAIRS
 from compare.execution import code_digest, contestants, executor, launch, results_folder, store
 from compare.execution.contestants import Contestant
-from compare.execution.executor import Code
+from compare.execution.executor import CodeOverride
 from compare.execution.interleaving import turn
 from compare.execution.matrix import Row
 from compare.execution.store import Comparison, ProofRecord
@@ -71,7 +71,7 @@ class OneSide:
     """One of the two sides."""
 
     plan: Comparison
-    code: Code | None = None
+    code: CodeOverride | None = None
     """None: this one's."""
     contestants: Sequence[Contestant] = ()
     """That are entered before each of its runs."""
@@ -82,10 +82,10 @@ class OneSide:
         Raises:
             LaunchError: it met another environment than the plan's. Its result is removed.
         """
-        contestants.enter(self.contestants)
+        contestants.register(self.contestants)
         made = executor.execute(row, repeat, folder, watch, self.code)
         planned = self.plan.environments.get(row.contestant)
-        if planned and made.environment and (changed := contestants.changes(planned, made.environment)):
+        if planned and made.environment and (changed := contestants.describe_changes(planned, made.environment)):
             shutil.rmtree(store.run_folder(folder, row.id, repeat), ignore_errors=True)
             raise LaunchError(
                 f"The environment of {row.contestant} has changed since the command began: {changed}. Received: "
@@ -99,7 +99,7 @@ class OneSide:
         Raises:
             LaunchError: distributions have changed.
         """
-        contestants.enter(self.contestants)
+        contestants.register(self.contestants)
         comparison_plan.refuse_changed_environments(self.plan)
 
 
@@ -238,7 +238,7 @@ def measure(revision: str, request: Request, out: Path, shown: Display, *, remak
         rows = runnable(head)
         if repository == machine.PROJECT_ROOT:
             before = side_of(base, revision, head, rows)
-            now = OneSide(head, Code(machine.PROJECT_ROOT, lambda row: row.spec.to_json()))
+            now = OneSide(head, CodeOverride(machine.PROJECT_ROOT, lambda row: row.spec.to_json()))
         else:
             before, now = sides_of_model(base, revision, repository, head, request.frameworks)
         sides = {BASE: before, HEAD: now}
@@ -310,7 +310,7 @@ def sides_of_model(
         raise RevisionError(f"{revision} has no {lacked}. {model} needs it. Commit it, or choose a newer base.")
     folder = moved(Path.cwd())
     folder.mkdir(parents=True, exist_ok=True)  # git keeps no empty folders
-    code = Code(None, lambda row: row.spec.to_json(), _environment_of_base(files, moved, folder), folder)
+    code = CodeOverride(None, lambda row: row.spec.to_json(), _environment_of_base(files, moved, folder), folder)
     _prove_imports(code, checkout, revision, list(files), head)
     # The commit names what differs. Changes in this suite, which trains both, still show as such.
     of_suite = {
@@ -321,7 +321,7 @@ def sides_of_model(
     now = {**head.machine, **of_suite, **_commit("HEAD", repository)}
     own = {
         "machine": {**now, "repository": str(checkout.repository), **_commit(checkout.commit, checkout.repository)},
-        "code_hash": code_digest.of(names, model, moved),
+        "code_hash": code_digest.compute(names, model, moved),
         "proof": None,
     }
     return OneSide(head.model_copy(update=own), code), OneSide(head.model_copy(update={"machine": now}))
@@ -355,7 +355,7 @@ def _environment_of_base(files: Mapping[str, Path | None], moved: Callable[[Path
     return {"PYTHONPATH": os.pathsep.join(paths), USER_PATH: str(folder)}
 
 
-def _prove_imports(code: Code, checkout: Checkout, revision: str, modules: Sequence[str], head: Comparison) -> None:
+def _prove_imports(code: CodeOverride, checkout: Checkout, revision: str, modules: Sequence[str], head: Comparison) -> None:
     """Check that the base's runs import these modules from its checkout. Each interpreter is asked, and imports none of them.
 
     Raises:
@@ -364,7 +364,7 @@ def _prove_imports(code: Code, checkout: Checkout, revision: str, modules: Seque
     """
     contestants_of = {launch.interpreter(row.contestant): row.contestant for row in runnable(head)}
     for python, name in contestants_of.items():
-        printed = launch.ask(name, _PRINT_FILES, modules, folder=code.folder, environment=code.environment)
+        printed = launch.run_program(name, _PRINT_FILES, modules, folder=code.folder, environment=code.environment)
         found: dict[str, str | None] = json.loads(printed.splitlines()[-1])
         for module, file in found.items():
             if file is None or not Path(file).is_relative_to(checkout.root):
@@ -390,7 +390,7 @@ def side_of(checkout: Checkout, revision: str, head: Comparison, rows: Sequence[
     known = _fields(checkout, revision)
     for row in rows:
         _known_fields(row, known, revision)  # refuses before anything runs
-    code = Code(checkout.root, lambda row: json.dumps(_known_fields(row, known, revision)))
+    code = CodeOverride(checkout.root, lambda row: json.dumps(_known_fields(row, known, revision)))
     return OneSide(_plan_of(checkout, head), code)
 
 
@@ -428,7 +428,7 @@ def measure_environments(pythons: tuple[str, str], request: Request, out: Path, 
 def _proof_between(sides: Mapping[str, OneSide], request: Request, out: Path, shown: Display) -> ProofRecord:
     """A proof of the contestants of both environments, as it holds for the head: all are compared with the base's first."""
     names = {f"{each.name}-{side}": each for side, one in sides.items() for each in one.contestants}
-    contestants.enter(each.model_copy(update={"name": name}) for name, each in names.items())
+    contestants.register(each.model_copy(update={"name": name}) for name, each in names.items())
     rows = {
         f"{row.id}-{side}": row.model_copy(
             update={"id": f"{row.id}-{side}", "contestant": f"{row.contestant}-{side}", "twin": row.framework}
@@ -455,15 +455,15 @@ def sides_of_environments(pythons: Sequence[str], request: Request, shown: Displ
         RevisionError: a contestant has an interpreter of its own, or the environments cannot run the same.
         SpecError, DataRefused, LaunchError: something else is refused.
     """
-    named = [contestants.named(name) for name in request.frameworks]
+    named = [contestants.by_name(name) for name in request.frameworks]
     if own := [each for each in named if each.python is not None]:
         raise RevisionError(
             f"--environments names the interpreters. Received also: {own[0].name}@{own[0].python}. Leave one of them out."
         )
     sides: list[OneSide] = []
     for python in pythons:
-        there = [Contestant.of_fields(each.name, {**each.model_dump(), "python": python}) for each in named]
-        contestants.enter(there)
+        there = [Contestant.from_fields(each.name, {**each.model_dump(), "python": python}) for each in named]
+        contestants.register(there)
         sides.append(OneSide(comparison_plan.judged(request, shown), contestants=there))
     for side, python in zip(sides, pythons, strict=True):
         if [(row.spec, row.unavailable) for row in side.plan.rows] != [
@@ -503,10 +503,10 @@ def claim(out: Path, sides: Mapping[str, OneSide], mark: Mapping[str, Any]) -> N
     path = out / MARK_FILE
     if path.exists() and _has_runs(out):
         there, asked = (
-            {**store.flat(each), "revision": None}
-            for each in (atomic_files.parsed(plain_file.read(path, records.MOST_BYTES)), wanted)
+            {**store.flatten(each), "revision": None}
+            for each in (atomic_files.parse_json(plain_file.read(path, records.MOST_BYTES)), wanted)
         )
-        results_folder.refuse_other(out, "measurement", store.differing(there, asked))
+        results_folder.refuse_other(out, "measurement", store.describe_differences(there, asked))
     atomic_files.write_atomically(path, json.dumps(wanted, indent=1) + "\n")
 
 
@@ -549,7 +549,7 @@ def in_turn(
         OSError: a result could not be stored.
     """
     head = sides[HEAD].plan
-    plans = {side: store.claim(out / side, each.plan) if _has_runs(out) else each.plan for side, each in sides.items()}
+    plans = {side: store.merge_with_stored(out / side, each.plan) if _has_runs(out) else each.plan for side, each in sides.items()}
 
     def is_kept(row: Row, pair: int) -> bool:
         """Whether both of its runs are there. Else both are made: they must meet the same state of the machine."""
@@ -572,10 +572,10 @@ def in_turn(
             shutil.rmtree(store.run_folder(out / each, row.id, pair), ignore_errors=True)
         label = f"{row.id}, {side} ({pair + 1} of {'at most ' if enough is not None else ''}{head.repeats})"
         shown.begin(row.id, label)
-        made = sides[side].execute(head.of_repeat(row, pair), pair, out / side, shown.watch)
-        if made.status not in store.FINISHED and not executor.has_room(store.run_folder(out / side, row.id, pair)):
+        made = sides[side].execute(head.row_for_repeat(row, pair), pair, out / side, shown.watch)
+        if made.status not in store.FINISHED and not executor.is_stored_with_space_left(store.run_folder(out / side, row.id, pair)):
             raise OSError(f"{label}: {made.reason}. The measurement stops here; regress {out} judges its runs")
-        shown.end(made, run_figures.disturbed_words(made))
+        shown.end(made, run_figures.disturbance_words(made))
         if enough is None:
             continue
         if made.status not in store.FINISHED:
@@ -590,9 +590,9 @@ def in_turn(
 
 def _both(plan: Comparison, row: Row, pair: int, out: Path) -> list[RunResult]:
     """The runs of both sides that ended well. Empty: one of them is not there."""
-    row = plan.of_repeat(row, pair)
+    row = plan.row_for_repeat(row, pair)
     folders = [out / side for side in (BASE, HEAD) if comparison_plan.is_done(out / side, row, pair)]
-    runs = [run for folder in folders if (run := store.finished(folder, row, pair)) is not None]
+    runs = [run for folder in folders if (run := store.load_result(folder, row, pair)) is not None]
     return runs if len(runs) == 2 else []
 
 
@@ -607,7 +607,7 @@ def _unjudged(plan: Comparison, rows: Sequence[Row], out: Path) -> Callable[[Row
         return bool(runs) and not any(map(run_figures.times_in_doubt, runs))
 
     few = {row.id for row in rows if sum(is_reliable(row, pair) for pair in range(plan.repeats)) < VERDICT_PAIRS}
-    return lambda row, run: row.id in few and run_figures.disturbed(run) is not None
+    return lambda row, run: row.id in few and run_figures.disturbing_cores(run) is not None
 
 
 def _warm_up(rows: Sequence[Row], sides: Mapping[str, OneSide], what: str, shown: Display, *, strict: bool) -> None:

@@ -8,17 +8,17 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from compare.core.statistics import VERDICT_PAIRS
-from compare.judgement.measurements import SECONDS, TIMES, Subject
+from compare.judgement.measurements import SECONDS, TIMES, MeasuredSubject
 
 
-def usable(subject: Subject, metric: str, *, in_doubt: bool = False) -> dict[int, float]:
+def usable(subject: MeasuredSubject, metric: str, *, in_doubt: bool = False) -> dict[int, float]:
     """Figures by repeat, without zeros: no ratio has them. Unreliable times only if `in_doubt`."""
-    doubtful = subject.in_doubt if metric in TIMES and not in_doubt else ()
+    doubtful = subject.unreliable_repeats if metric in TIMES and not in_doubt else ()
     samples = subject.samples.get(metric, {})
     return {repeat: value for repeat, value in samples.items() if value > 0 and repeat not in doubtful}
 
 
-def _accuracies(subject: Subject) -> dict[int, float]:
+def _accuracies(subject: MeasuredSubject) -> dict[int, float]:
     """Median accuracy of each seed's repeats, so that each seed counts once."""
     found: dict[int, list[float]] = {}
     for repeat, scores in subject.tests.items():
@@ -35,7 +35,7 @@ def in_turn(pairs: Sequence[Pair]) -> list[Pair]:
     found: list[Pair] = []
     for pair in pairs:
         subjects = (pair.before, pair.now)
-        files = sorted((time, side, number) for side in (0, 1) for number, time in subjects[side].saved.items())
+        files = sorted((time, side, number) for side in (0, 1) for number, time in subjects[side].saved_at.items())
         turns = list(zip(files[::2], files[1::2], strict=False))
         if len(turns) < 2 or len({time for time, _, _ in files}) < len(files) or any(a[1] == b[1] for a, b in turns):
             return []
@@ -51,8 +51,8 @@ def in_turn(pairs: Sequence[Pair]) -> list[Pair]:
 class Pair:
     """A row or benchmark, before and now."""
 
-    before: Subject
-    now: Subject
+    before: MeasuredSubject
+    now: MeasuredSubject
     paired: bool
     """Whether repeats of the same number were run next to each other."""
 

@@ -10,7 +10,7 @@ from compare.core.differences import relative_difference
 from compare.core.statistics import VERDICT_PAIRS, Judged
 from compare.core.verdict_words import family_words, hardly, interval_words, surety, word
 from compare.core.wording import count, percent
-from compare.judgement.cautions import of_the_data
+from compare.judgement.cautions import data_cautions
 from compare.judgement.verdict_sentences import DISTURBED, NO_FINDING
 from compare.tuning.optuna_study import random_trials
 from compare.tuning.records import SearchResult, Trial, Tuned
@@ -32,7 +32,7 @@ def sentences(tuned: Tuned, found: Findings) -> list[tuple[str, list[str]]]:
         ("Does it cost quality?", [sentence for gain in found.gains for sentence in _costs(tuned, gain)]),
         ("Which fields matter?", _importances(tuned, found)),
         ("How sure is that?", _surety(tuned, found)),
-        ("Cautions", [*_cautions(tuned), *of_the_data(tuned.plan.data_notes)]),
+        ("Cautions", [*_cautions(tuned), *data_cautions(tuned.plan.data_notes)]),
         ("The data", tuned.plan.data_notes),
     ]
     return [(title, sentences) for title, sentences in parts if sentences]
@@ -106,7 +106,7 @@ def trouble(tuned: Tuned) -> list[str]:
         )
     if lost := sum(cores_taken(tuned, search) > DISTURBED_FROM for search in tuned.searches):
         said.append(f"Other work disturbed {count(lost, 'search', 'searches')}: do not rely on their times.")
-    return [*said, *of_the_data(tuned.plan.data_notes)]
+    return [*said, *data_cautions(tuned.plan.data_notes)]
 
 
 def _bests(tuned: Tuned) -> list[str]:

@@ -85,7 +85,7 @@ def command(
 ) -> None:
     """Run a published report again, as it was and as it should have been, and judge each of its claims."""
     with exits.reported(), interruptible():
-        signing.check(sign)
+        signing.check_key(sign)
         wanted = schema.find(paper)
         chosen("--scale", [scale], SCALES)
         size = SCALES[SCALES.index(scale)]
@@ -145,7 +145,7 @@ def _found(paper: Paper, folder: Path) -> str | None:
 
 def _gpus(frameworks: Sequence[str]) -> int:
     """Number of accelerators that each of these sees here."""
-    with launch.asked(list(frameworks)) as answer:
+    with launch.describe_all(list(frameworks)) as answer:
         seen = [answer(framework)["devices"] for framework in frameworks]
     return min(sum(device["kind"] != "cpu" for device in devices) for devices in seen)
 
@@ -266,7 +266,7 @@ def _departures(plan: Plan, made: Comparison) -> list[str]:
         said.append(_OTHER_DATA)
     said += [
         f"Set by the caller, in all runs: {field} = {value}, over whatever is said of it here."
-        for field, value in store.flat(dict(plan.setting.values)).items()
+        for field, value in store.flatten(dict(plan.setting.values)).items()
     ]
     return said
 
@@ -304,7 +304,7 @@ def _later(plan: Plan) -> list[Training]:
 
 def _seconds(training: Training, row: Row, comparison: Comparison, known: dict[str, Any]) -> float | None:
     """Approximate seconds of all runs of a row. Rows of one kind have the pace of their first, serially on all its cores."""
-    kind = f"{row.contestant} {row.spec.model_words} {row.spec.global_batch_size} {row.spec.data}"
+    kind = f"{row.contestant} {row.spec.model_label} {row.spec.global_batch_size} {row.spec.data}"
     if kind not in known:
         serial = [each for each in training.rows if each.contestant == row.contestant and each.spec.mode == "serial"]
         known[kind] = estimate.measured(max(serial or [row], key=lambda each: each.spec.cores))
@@ -332,7 +332,7 @@ def _faithful(plan: Plan, folder: Path, passed: Passed) -> Made:
     said = [
         sentence
         for name, (found, _) in made.items()
-        for sentence in comparison_report.in_folder(found.findings.troubles, folder / name)
+        for sentence in comparison_report.with_folder(found.findings.troubles, folder / name)
     ]
     part = Section(
         name=AS_IT_WAS,
@@ -341,7 +341,7 @@ def _faithful(plan: Plan, folder: Path, passed: Passed) -> Made:
         tables=[
             replace(table, name=f"{table.name}_{name}", title=f"{title}: {table.title}")
             for (name, (found, _)), title in zip(made.items(), [each.title for each in plan.faithful], strict=True)
-            for table in comparison_report.documents(found)
+            for table in comparison_report.report_tables(found)
             if table.name == "comparison"
         ],
         more=[f"{name}/report.html" for name in made],

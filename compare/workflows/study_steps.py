@@ -145,7 +145,7 @@ def compared(request: run.Request, folder: Path, *, name: str, title: str) -> Ma
     made, code = run.within(request, folder)
     found = made.findings
     report = comparison_report.report(made, folder)
-    conclusions = comparison_report.in_folder([*found.contestants, *found.modes, *found.scores], folder)
+    conclusions = comparison_report.with_folder([*found.contestants, *found.modes, *found.scores], folder)
     part = _section(report, folder, name, title, conclusions, only=_OF_RUNS)
     return Made(part, exit_code=code)
 

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from compare.execution.store import Stored
+from compare.execution.store import StoredComparison
 from compare.judgement.findings import findings
 from compare.judgement.summary import summarize
 from compare.reporting import comparison_report
-from compare.reporting.comparison_report import Compared
+from compare.reporting.comparison_report import JudgedComparison
 from tests.browser.chromium import Chromium
 from tests.support import comparisons
 
@@ -37,8 +37,8 @@ def many(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write(comparisons.hostile(38), tmp_path_factory.mktemp("many"))
 
 
-def write(stored: Stored, folder: Path) -> Path:
+def write(stored: StoredComparison, folder: Path) -> Path:
     summaries = summarize(stored)
-    report = comparison_report.report(Compared(stored, summaries, findings(stored, summaries)), folder)
+    report = comparison_report.report(JudgedComparison(stored, summaries, findings(stored, summaries)), folder)
     assert report.write(folder) is None
     return folder / report.page_file

@@ -445,7 +445,7 @@ def test_closed_gives_both_frameworks_one_value_of_each_condition_that_a_switch_
             status="ok",
             device=kind,
             conditions=spec.conditions(wanted, {"modes": {"serial": {}}, "options": options}),
-            switches=spec.resolved(wanted, options),
+            switches=spec.resolve_switches(wanted, options),
         )
         found.append(conditions.run_conditions(run))
     assert found[0] == found[1]

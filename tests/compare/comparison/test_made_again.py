@@ -13,10 +13,10 @@ from compare.core import wording
 from compare.core.statistics import SIGNIFICANCE, Ratio
 from compare.execution import store
 from compare.execution.matrix import Row
-from compare.execution.store import Stored
+from compare.execution.store import StoredComparison
 from compare.judgement import cautions
 from compare.judgement.run_figures import disturbing_cores, epoch_seconds
-from compare.judgement.summary import comparable, pairs_of_seconds, ratio_of_seconds, summarize
+from compare.judgement.summary import comparable_runs, pairs_of_seconds, ratio_of_seconds, summarize
 from compare.proof import ladder
 from tests.compare.command_line import compare
 from tests.compare.conftest import behave
@@ -83,7 +83,7 @@ def test_a_kill_between_the_record_and_the_move_loses_no_run(
     fake_twins: pytest.MonkeyPatch, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        real, calls = store.set_apart, list[int]()
+        real, calls = store.archive_replaced_runs, list[int]()
 
         def killed(*arguments: object) -> None:
             calls.append(1)
@@ -144,10 +144,10 @@ def run(row: Row, repeat: int, seconds: float, taken: float) -> store.RunResult:
     return comparisons.good(row, seconds, repeat).model_copy(update={"noise": Noise(cores_taken=taken)})
 
 
-def of_three(seconds: np.ndarray, loud: int) -> Stored:
+def of_three(seconds: np.ndarray, loud: int) -> StoredComparison:
     """Three rows. Other work took cores from the last one in one repeat. `seconds` are [row, repeat]."""
     repeats = seconds.shape[1]
-    return Stored(
+    return StoredComparison(
         comparison=comparisons.comparison(ROWS, repeats),
         runs={
             row.id: {
@@ -161,7 +161,7 @@ def of_three(seconds: np.ndarray, loud: int) -> Stored:
     )
 
 
-def again(stored: Stored, seconds: np.ndarray, loud: int | None = None) -> Stored:
+def again(stored: StoredComparison, seconds: np.ndarray, loud: int | None = None) -> StoredComparison:
     """As `--again disturbed` leaves it: the disturbed repeat has new runs of all rows, and another one may be disturbed then.
 
     Args:
@@ -202,7 +202,7 @@ def test_two_undisturbed_runs_stay_a_pair_and_the_disturbed_one_gets_new_partner
 def test_against_other_results_an_undisturbed_run_stays_too() -> None:
     before = of_three(np.array([[2.0] * 5, [3.0] * 5, [4.0] * 5]), loud=1)
     after = again(before, np.array([7.0, 7.0, 8.0]))
-    seconds = {row.id: [epoch_seconds(each) for each in comparable(after, row).values()] for row in ROWS}
+    seconds = {row.id: [epoch_seconds(each) for each in comparable_runs(after, row).values()] for row in ROWS}
     assert seconds == {QUIET.id: [2.0] * 5, OTHER.id: [3.0] * 5, LOUD.id: [4.0, 8.0, 4.0, 4.0, 4.0]}
 
 
@@ -211,7 +211,7 @@ def test_whoever_makes_repeats_again_until_equal_runs_differ_has_no_more_false_a
     """Planted: all runs of a repeat counted anew, whoever was disturbed. A verdict was then given as often as one liked."""
     draw, tries, rounds = np.random.default_rng(7), 400, 6
 
-    def is_alarm(stored: Stored, *, newest: bool = False) -> bool:
+    def is_alarm(stored: StoredComparison, *, newest: bool = False) -> bool:
         stored = stored.model_copy(update={"replaced": {}}) if newest else stored
         ratio = ratio_of_seconds(stored, OTHER, QUIET)
         assert isinstance(ratio, Ratio) and ratio.p is not None and ratio.decided

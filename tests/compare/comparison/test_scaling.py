@@ -23,11 +23,11 @@ from compare.judgement import scaling_laws
 from compare.judgement.findings import findings
 from compare.judgement.scaling_laws import LinkModel
 from compare.judgement.summary import summarize
-from compare.reporting.comparison_report import Compared
+from compare.reporting.comparison_report import JudgedComparison
 from tests.compare.command_line import compare
 from tests.compare.conftest import behave
-from tests.compare.reporting import screens
 from tests.support import comparisons
+from tests.support.snapshots import FOLDER, Screens
 
 ARGUMENTS = ("scaling", "--frameworks", "left,right", "--modes", "multi_process", "--replicas", "1,2,4")
 
@@ -384,7 +384,7 @@ def test_a_folder_without_parallel_runs_is_refused(fake_twins: pytest.MonkeyPatc
     )
 
 
-def test_the_first_screen_says_how_much_faster_the_most_replicas_are() -> None:
+def test_the_first_screen_says_how_much_faster_the_most_replicas_are(screens: Screens) -> None:
     def point(kind: Kind, replicas: int, times: float, *, disturbed: bool = False) -> scaling_fit.Point:
         return scaling_fit.Point(
             id=f"left-{kind}-{replicas}", contestant="left", mode="multi_process", kind=kind, replicas=replicas, cores=replicas,
@@ -397,10 +397,10 @@ def test_the_first_screen_says_how_much_faster_the_most_replicas_are() -> None:
     points = [point("strong", 2, 1.7), point("strong", 4, 3.1), point("weak", 2, 1.8), point("weak", 4, 9.0, disturbed=True)]
     stored = comparisons.repeated()
     summaries = summarize(stored)
-    compared = Compared(stored, summaries, findings(stored, summaries))
+    compared = JudgedComparison(stored, summaries, findings(stored, summaries))
     found = scaling_fit.Scaling(points=points, laws=[], checks=[], projected=[])
-    report = scaling_report.report(compared, screens.FOLDER, found, [])
-    shown = screens.assert_screens("scaling", report, Path(__file__).parent / "golden")
+    report = scaling_report.report(compared, FOLDER, found, [])
+    shown = screens(report)
     assert "left multi_process, strong scaling, 4 replicas: 3.16 " in shown
     # No ratio of a disturbed run is shown.
     assert "weak scaling, 4 replicas: no finding. Other work disturbed it." in shown and "9." not in shown

@@ -21,11 +21,11 @@ from compare.core.presets import Preset
 from compare.core.statistics import paired_ratio
 from compare.execution import executor, launch, matrix, store
 from compare.execution.matrix import Row
-from compare.execution.store import Stored
+from compare.execution.store import StoredComparison
 from compare.judgement import scaling_laws
 from compare.judgement.findings import findings
 from compare.judgement.summary import family, summarize
-from compare.reporting.comparison_report import Compared
+from compare.reporting.comparison_report import JudgedComparison
 from tests.support import comparisons
 
 
@@ -110,7 +110,7 @@ def test_an_honest_test_passes_with_few_trials_too(seed: int) -> None:
 def test_the_family_of_the_simulation_is_that_of_a_default_run() -> None:
     rows = matrix.build_rows({"cores": 2, "epochs": 2}, tuple(launch.FRAMEWORKS), Preset().modes, Preset().replicas)
     runs = {row.id: {repeat: comparisons.good(row, 4.0 + 0.01 * repeat, repeat) for repeat in range(5)} for row in rows}
-    stored = Stored(comparison=comparisons.comparison(rows, 5), runs=runs, set_aside=[])
+    stored = StoredComparison(comparison=comparisons.comparison(rows, 5), runs=runs, set_aside=[])
     assert len(family(stored, summarize(stored)).judged) == selftest.FAMILY
 
 
@@ -144,7 +144,7 @@ def test_an_unknown_framework_is_refused_before_anything_is_simulated(monkeypatc
     assert done.exit_code == 2 and "Did you mean pytorch?" in done.stderr
 
 
-def trials(slower: float, equal: float = 1.0) -> Compared:
+def trials(slower: float, equal: float = 1.0) -> JudgedComparison:
     """Real trials that went so: seconds of the slower row, and of the second of the equal ones, over those of the first."""
     rows = selftest.rows(Preset(values=selftest.VALUES), ["pytorch"])
     noise = ((1.0, 1.01, 0.99, 1.0, 1.0), (1.01, 0.99, 1.0, 1.01, 0.99), (0.99, 1.0, 1.01, 1.0, 1.01))
@@ -152,9 +152,9 @@ def trials(slower: float, equal: float = 1.0) -> Compared:
         row.id: {repeat: comparisons.good(row, 4.0 * factor * each, repeat) for repeat, each in enumerate(noises)}
         for row, factor, noises in zip(rows, (1.0, equal, slower), noise, strict=True)
     }
-    stored = Stored(comparison=comparisons.comparison(rows, 5), runs=runs, set_aside=[])
+    stored = StoredComparison(comparison=comparisons.comparison(rows, 5), runs=runs, set_aside=[])
     summaries = summarize(stored)
-    return Compared(stored, summaries, findings(stored, summaries))
+    return JudgedComparison(stored, summaries, findings(stored, summaries))
 
 
 def test_trials_are_equal_rows_and_one_with_a_known_tenth_more_to_do() -> None:
@@ -182,7 +182,7 @@ def test_a_trial_that_failed_is_no_success() -> None:
     report = trials(1.1)
     stored = report.stored.model_copy(update={"runs": report.stored.runs | {"pytorch-slower": {}}})
     summaries = summarize(stored)
-    found = selftest.judge(Compared(stored, summaries, findings(stored, summaries)))
+    found = selftest.judge(JudgedComparison(stored, summaries, findings(stored, summaries)))
     assert [(check.found, check.passed) for check in found.checks[1:]] == [("no times: a run failed", False)]
 
 
@@ -200,7 +200,7 @@ def test_trials_go_the_way_of_any_comparison(fake_twins: pytest.MonkeyPatch, tmp
     assert (slower["n"], slower["passed"]) == (5, False)
 
 
-def pairs_of(logs: Sequence[float]) -> Compared:
+def pairs_of(logs: Sequence[float]) -> JudgedComparison:
     """Pairs of equal runs that differ by these logarithms."""
     rows = selftest.rows(Preset(values=selftest.VALUES), ["pytorch"])[:2]
     noise = {rows[0].id: [0.0] * len(logs), rows[1].id: logs}
@@ -208,9 +208,9 @@ def pairs_of(logs: Sequence[float]) -> Compared:
         row.id: {repeat: comparisons.good(row, 4.0 * math.exp(each), repeat) for repeat, each in enumerate(noise[row.id])}
         for row in rows
     }
-    stored = Stored(comparison=comparisons.comparison(rows, len(logs)), runs=runs, set_aside=[])
+    stored = StoredComparison(comparison=comparisons.comparison(rows, len(logs)), runs=runs, set_aside=[])
     summaries = summarize(stored)
-    return Compared(stored, summaries, findings(stored, summaries))
+    return JudgedComparison(stored, summaries, findings(stored, summaries))
 
 
 def drifting(number: int, correlation: float = 0.8, seed: int = 0) -> list[float]:

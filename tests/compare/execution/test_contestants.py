@@ -247,7 +247,7 @@ def test_a_word_without_a_slash_is_an_environment_or_a_program_and_no_file_of_th
 
 def refused(python: Path | str, twin: str = "pytorch") -> str:
     contestants.register([Contestant(name="subject", twin=twin, python=str(python))])
-    with pytest.raises(LaunchError) as error, launch.asked(["subject"]):
+    with pytest.raises(LaunchError) as error, launch.describe_all(["subject"]):
         pass
     assert "subject" in str(error.value) and str(python) in str(error.value)
     return str(error.value)
@@ -319,7 +319,7 @@ def test_a_framework_that_is_missing_here_is_refused_before_anything_is_imported
     said = " ".join(done.output.split())
     assert done.exit_code == 2 and "tensorflow cannot run here: tensorflow is not installed." in said
     assert "Install convtwins[tensorflow], or choose other frameworks." in said
-    with launch.asked(["tensorflow", "left"], each_apart=True) as answer:
+    with launch.describe_all(["tensorflow", "left"], each_apart=True) as answer:
         assert answer("left")["framework"] == "left"
         with pytest.raises(LaunchError, match="tensorflow is not installed"):
             answer("tensorflow")
@@ -480,20 +480,20 @@ def test_a_report_says_in_which_environments_two_contestants_differ_and_names_ru
     }
     first = comparison.rows[0].id
     runs[first][1] = runs[first][1].model_copy(update={"environment": made_up("numpy==2.4.7", "torch==2.14.1")})
-    folder = comparisons.stored_in(store.Stored(comparison=comparison, runs=runs, set_aside=[]), tmp_path)
+    folder = comparisons.stored_in(store.StoredComparison(comparison=comparison, runs=runs, set_aside=[]), tmp_path)
     found = comparison_report.read(folder)
     assert found.findings.environments == ["pytorch against tensorflow: torch 2.14.1 against not there."]
     caution = f"{first}, repeat 2: ANOTHER ENVIRONMENT than before the proof: numpy was 2.4.6, now 2.4.7."
     assert caution in found.findings.troubles and measurements.read(folder).environment_changes == [caution]
     text = comparison_report.report(found, folder).to_markdown()
     assert "In what do the environments differ?" in text and "| torch | 2.14.1 |" in text
-    said = environments.sentences(environments.counted(comparison.environments, {"gpus": ["A"]}))
+    said = environments.sentences(environments.relevant_environments(comparison.environments, {"gpus": ["A"]}))
     assert said == ["pytorch against tensorflow: torch 2.14.1 against not there; CUDA 13.0 against 12.5."]
 
 
 def test_without_a_gpu_libraries_for_gpus_do_not_count_and_all_others_do() -> None:
     libraries = {"NVIDIA driver": "580", "CUDA": "13.0", "cuDNN": "9.1", "NCCL": "2.1"}
-    found = environments.counted({"a": made_up(**libraries, oneDNN="3.7"), "b": made_up(CUDA="12.5", oneDNN="3.9")}, {})
+    found = environments.relevant_environments({"a": made_up(**libraries, oneDNN="3.7"), "b": made_up(CUDA="12.5", oneDNN="3.9")}, {})
     assert environments.sentences(found) == ["a against b: oneDNN 3.7 against 3.9."]
     assert environments.differences(found) == [{"what": "oneDNN", "a": "3.7", "b": "3.9"}]
 
@@ -525,13 +525,13 @@ def test_what_differs_between_two_environments_is_named() -> None:
 
 def test_an_environment_lists_what_its_interpreter_can_import(bare: Path, linked: Path) -> None:
     contestants.register([Contestant(name="linked", twin="pytorch", python=str(linked))])
-    found, here = launch.environment_of("linked"), launch.environment_of("pytorch")
+    found, here = launch.current_environment("linked"), launch.current_environment("pytorch")
     assert found.interpreter == str(linked) and here.interpreter == sys.executable
     assert found.distributions == here.distributions and found.distributions_hash == here.distributions_hash
     assert any(text.startswith("torch==") for text in found.distributions)
     (site,) = linked.parents[1].glob("lib/python*/site-packages")
     (site / "Some_Thing-1.0.dist-info").mkdir()
-    changed = launch.environment_of("linked")
+    changed = launch.current_environment("linked")
     assert contestants.describe_changes(found, changed) == "some-thing was added, now 1.0"
 
 

@@ -12,24 +12,24 @@ from common.processes.exchanges import Timed
 from compare.core.progress import display
 from compare.judgement.scaling_laws import exchange_terms
 from compare.planning import accuracy, measuring
-from compare.planning.accuracy import Pair
-from compare.planning.costs import Costs, Links, LinkModel, OfFramework, Times
+from compare.planning.accuracy import PredictionPair
+from compare.planning.costs import Costs, LinkModel, Links, FrameworkTimings, LayerTimes
 from tests.compare.planning import made
 
 
 def test_alpha_and_beta_of_a_ring_are_found_again() -> None:
     timed = [Timed(num_bytes=size, seconds=6 * 1e-4 + 1.5 * size * 2e-9) for size in (2**10, 2**16, 2**20, 2**24)]
-    found = measuring.fitted("ring", timed, lambda size: exchange_terms("ring", 4, size))
+    found = measuring.fit_link("ring", timed, lambda size: exchange_terms("ring", 4, size))
     assert found is not None
     assert found.alpha_seconds == pytest.approx(1e-4) and found.beta_seconds_per_byte == pytest.approx(2e-9)
-    assert measuring.fitted("ring", [], lambda size: (1.0, size)) is None
+    assert measuring.fit_link("ring", [], lambda size: (1.0, size)) is None
 
 
 def test_seconds_of_layers_follow_the_batch_between_measured_ones_and_beyond() -> None:
     of: dict[str, Any] = {"process_mib": 0.0, "update_seconds": 0.0, "overhead_seconds": 0.0, "input_image_seconds": 0.0}
     # The layers one by one take twice as long as the whole model.
     times = [
-        Times(cores=1, batch_size=size, seconds={"a": 1.5 * whole, "b": 0.5 * whole}, whole_seconds=whole)
+        LayerTimes(cores=1, batch_size=size, seconds={"a": 1.5 * whole, "b": 0.5 * whole}, whole_seconds=whole)
         for size, whole in ((8, 1.0), (16, 2.0), (32, 3.0))
     ]
     costs = Costs(times=times, forward_fraction=0.25, **of)
@@ -45,8 +45,8 @@ ORDERS = ((1.0, 3.0), (2.0, 4.0), (3.0, 1.0), (4.0, 2.0))
 """(predicted, measured). Ranks differ by 2 four times: the correlation is 1 - 6 x 16 / (4 x 15) = -0.6."""
 
 
-def pair(words: str, predicted: float, measured: float, name: str = "left") -> Pair:
-    return Pair(
+def pair(words: str, predicted: float, measured: float, name: str = "left") -> PredictionPair:
+    return PredictionPair(
         contestant=name, words=words, predicted_seconds=predicted, measured_seconds=measured,
         low_seconds=measured, high_seconds=measured, n=1,
     )  # fmt: skip
@@ -94,7 +94,7 @@ def check_within_frameworks() -> None:
 def test_a_correlation_over_all_frameworks_at_once_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     right = accuracy.rank_correlation
 
-    def all_at_once(groups: Sequence[Sequence[Pair]]) -> Any:
+    def all_at_once(groups: Sequence[Sequence[PredictionPair]]) -> Any:
         return right([[each for group in groups for each in group]])
 
     monkeypatch.setattr(accuracy, "rank_correlation", all_at_once)
@@ -104,14 +104,14 @@ def test_a_correlation_over_all_frameworks_at_once_is_caught(monkeypatch: pytest
 
 def test_names_of_times_are_those_of_the_layers_of_every_stage() -> None:
     from common.models import stages
-    from compare.planning.costs import names_of
+    from compare.planning.costs import layer_names
 
     for model in ("mini_xception", "resnet18", "two_path_cnn"):
         case = made.case(made.run("serial", 1, model=model))
         assert sorted(case.names) == sorted(case.units)
         for number in (2, 3, 5):
             cut = stages.cut(case.architecture, number)
-            assert sorted(name for stage in cut for name in names_of(stage.architecture.layers)) == sorted(case.names)
+            assert sorted(name for stage in cut for name in layer_names(stage.architecture.layers)) == sorted(case.names)
 
 
 @pytest.mark.parametrize(("disturbed", "measured"), [(False, 1), (True, 2)])
@@ -122,10 +122,10 @@ def test_a_measurement_is_kept_unless_other_work_disturbed_it(
 
     def one(
         name: str, versions: Any, wanted: Any, replicas: int, hosts: Any, cores: int, shown: Any, *, server: bool
-    ) -> OfFramework:
+    ) -> FrameworkTimings:
         asked.append((replicas, cores))
         links = Links(server=LinkModel(name="server", alpha_seconds=0.0, beta_seconds_per_byte=0.0) if server else None)
-        return OfFramework(versions=versions, links=links, disturbed=disturbed)
+        return FrameworkTimings(versions=versions, links=links, disturbed=disturbed)
 
     fake_twins.setattr(measuring, "_of_framework", one)
     wanted = spec.build({"paths": {"cache_dir": str(tmp_path)}})

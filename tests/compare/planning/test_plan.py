@@ -12,15 +12,14 @@ from compare.__main__ import app
 from compare.execution import launch
 from compare.judgement.scaling_laws import LinkModel
 from compare.planning import machine_file, plan_report, planner, verdicts
-from compare.planning.accuracy import Pair
-from compare.planning.costs import Device, Machine
+from compare.planning.accuracy import PredictionPair
+from compare.planning.costs import Device, PlannedMachine
 from compare.planning.planner import Plan
 from compare.planning.prediction import Predicted
 from tests.compare.planning import made
 from tests.compare.planning.conftest import Times
-from tests.compare.reporting import screens
+from tests.support.snapshots import Screens
 
-GOLDEN = Path(__file__).parent / "golden"
 SLOW = LinkModel(name="slow", alpha_seconds=1.0, beta_seconds_per_byte=0.0)
 
 
@@ -216,7 +215,7 @@ def test_a_score_measures_the_best_layout_of_every_mode() -> None:
         predicted("tensor_parallel x2", "tensor_parallel", 5.0),
         predicted("parameter_server x2", "parameter_server", None),
     ]
-    plan = Plan(made.run("serial", 1), Machine(name="m", devices=[Device(name="a")], frameworks={}), found)
+    plan = Plan(made.run("serial", 1), PlannedMachine(name="m", devices=[Device(name="a")], frameworks={}), found)
     names = {each.id: each.spec for each in planner.measured_rows(plan, every_mode=True)}
     assert [*names] == [
         "pytorch-serial", "pytorch-pipeline-x2-4-micro-batches", "pytorch-serial-2-cores",
@@ -288,7 +287,7 @@ def test_modes_that_stay_on_one_machine_say_so_where_there_are_several(times: Ti
 
 
 @pytest.mark.parametrize("name", ["predicted", "measured", "disturbed"])
-def test_the_first_screen_says_which_mode_pays_and_how_sure(name: str) -> None:
+def test_the_first_screen_says_which_mode_pays_and_how_sure(screens: Screens, name: str) -> None:
     def predicted(contestant: str, words: str, variant: str, seconds: float | None) -> Predicted:
         parts = {"compute": 0.8 * (seconds or 0), "input": 0.0, "exposed": 0.2 * (seconds or 0), "bubble": 0.0}
         return Predicted(
@@ -307,10 +306,10 @@ def test_the_first_screen_says_which_mode_pays_and_how_sure(name: str) -> None:
             ("tensor_parallel x2", "tensor_parallel", None),
         )
     ]
-    plan = Plan(made.run("serial", 1), Machine(name="a laptop", devices=[Device(name="a")], frameworks={}), found)
+    plan = Plan(made.run("serial", 1), PlannedMachine(name="a laptop", devices=[Device(name="a")], frameworks={}), found)
     if name == "measured":
         plan.pairs = [
-            Pair(
+            PredictionPair(
                 contestant=each.contestant, words=each.words, predicted_seconds=each.step_seconds or 0.0,
                 measured_seconds=1.1 * (each.step_seconds or 0.0), low_seconds=0.01, high_seconds=0.09, n=3,
             )
@@ -319,7 +318,7 @@ def test_the_first_screen_says_which_mode_pays_and_how_sure(name: str) -> None:
         ]  # fmt: skip
     if name == "disturbed":
         plan.disturbed, plan.cautions = ["pytorch"], ["pytorch: other work took cores."]
-    shown = screens.assert_screens(f"plan_{name}", plan_report.report(plan, None), GOLDEN)
+    shown = screens(plan_report.report(plan, None))
     assert "Nothing was measured." in shown or name == "measured"
     assert ("--measure" in shown) != (name == "measured") == ("were off by up to 9 %" in shown)
     assert ("no finding." in shown) == (name == "disturbed") == ("1 caution: --full." in shown)

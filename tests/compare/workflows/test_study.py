@@ -22,16 +22,15 @@ from compare.execution import launch, store
 from compare.judgement.findings import findings
 from compare.judgement.summary import summarize
 from compare.reporting import comparison_tables
-from compare.reporting.comparison_report import Compared
+from compare.reporting.comparison_report import JudgedComparison
 from compare.reporting.document import Section
 from compare.reporting.tables import Column, Table
 from compare.workflows import step_runner, study, study_steps
 from compare.workflows.step_runner import Done, Made, Passed, Record, Step
 from compare.workflows.study_file import SCALES, Study
-from tests.compare.reporting import screens
 from tests.support import comparisons
+from tests.support.snapshots import Screens
 
-GOLDEN = Path(__file__).parent / "golden"
 STUDIES = sorted((launch.PROJECT_ROOT / "studies").glob("*.yaml"))
 FILE = {"title": "A study", "spec": {"model": "simple_cnn"}, "scales": {"smoke": {"pretrain.repeats": 2}}}
 
@@ -174,7 +173,7 @@ def test_advice_on_disturbed_runs_names_the_folder_of_their_step(tmp_path: Path,
     for runs in stored.runs.values():
         runs[0] = runs[0].model_copy(update={"noise": Noise(cores_stolen=0.5)})
     summaries = summarize(stored)
-    compared = Compared(stored, summaries, findings(stored, summaries))
+    compared = JudgedComparison(stored, summaries, findings(stored, summaries))
     monkeypatch.setattr(run, "within", lambda *_: (compared, 0))
     folder = tmp_path / "5-pretrain"
     request: Any = None
@@ -395,7 +394,7 @@ FIRST = {
 
 
 @pytest.mark.parametrize("failed", [False, True])
-def test_the_first_screen_says_what_each_step_found_and_which_failed(file: Path, failed: bool) -> None:
+def test_the_first_screen_says_what_each_step_found_and_which_failed(screens: Screens, file: Path, failed: bool) -> None:
     wanted = Study.read(file, "smoke", {"spec.cores": 2})
     record = Record(
         kind="study", created_at="2026-01-01T00:00:00+00:00", argv=["study"], settings={"scale": "smoke"}, code_hash="a",
@@ -412,6 +411,6 @@ def test_the_first_screen_says_what_each_step_found_and_which_failed(file: Path,
         )
         for name, (title, said) in STEPS.items()
     ]  # fmt: skip
-    shown = screens.assert_screens(f"study{'_failed' * failed}", study._report(wanted, record, done), GOLDEN)
+    shown = screens(study._report(wanted, record, done))
     assert "7 of 7 steps in 3.5 minutes" in shown and "2 cautions: --full." in shown
     assert ("tune: Tuning (exit code 1)." in shown) == ("tune: 3 failed of 12 trials." in shown) == failed
