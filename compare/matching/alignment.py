@@ -16,13 +16,13 @@ from common.spec import SpecError
 from compare.matching.paths import Pairing
 
 _FAMILIES = {"average_pool": "max_pool", "global_max_pool": "global_average_pool"}
-"""Kinds that may stand for each other: a porter may have taken the wrong one."""
+"""Kinds that may correspond: a port may have taken the wrong one."""
 
-_ALIKE = 0.7
-"""Two names that are so much alike may stand for each other."""
+_MIN_NAME_SIMILARITY = 0.7
+"""Smallest similarity (0 to 1) of two names that may correspond."""
 
-Alike = Callable[[str, str], tuple[bool, bool]]
-"""Whether two layers, by name, take and give the same."""
+LayersAgree = Callable[[str, str], tuple[bool, bool]]
+"""Function from two layers' names to (whether their inputs agree, whether their outputs agree)."""
 
 
 @dataclass(frozen=True)
@@ -30,235 +30,248 @@ class Alignment:
     """Two models, layer by layer."""
 
     pairs: list[tuple[str, str]]
-    """Names of layers that stand for each other, in the left model's order of execution."""
+    """Names of corresponding layers, in the left model's order of execution."""
     names: dict[str, str]
-    """The same of layers with parameters alone."""
+    """Names of corresponding layers with parameters: right name by left name."""
     incompatible: list[tuple[Layer | None, Layer | None]]
-    """Layers with parameters that have no counterpart, first beside first."""
-    given: frozenset[str] = frozenset()
-    """Left names of the pairs that order did not tell: the user, names or paths did."""
+    """Layers with parameters that have no counterpart, paired in order."""
+    confirmed: frozenset[str] = frozenset()
+    """Left names of the pairs that the user, names or paths confirm, and not their order alone."""
 
 
-def align(left: Sequence[Layer], right: Sequence[Layer], given: Mapping[str, str]) -> Alignment:
-    """Pair layers by kind and shapes. Where several are alike, names tell, then paths through the models, then order.
+def align(left: Sequence[Layer], right: Sequence[Layer], user_pairs: Mapping[str, str]) -> Alignment:
+    """Pair layers by kind and shapes. Where several share both, names decide, then paths through the models, then order.
 
     Args:
         left: one model's layers as they ran.
         right: the other's.
-        given: pairs that the user names.
+        user_pairs: pairs that the user names.
 
     Raises:
         SpecError: several pairings fit, or a name of the user does not.
     """
     ours, theirs = with_parameters(left), with_parameters(right)
-    names = _given(ours, theirs, given)
-    told = frozenset(given)
-    ours = [each for each in ours if each.name not in names]
-    theirs = [each for each in theirs if each.name not in names.values()]
+    names = _check_user_pairs(ours, theirs, user_pairs)
+    confirmed = frozenset(user_pairs)
+    ours = [layer for layer in ours if layer.name not in names]
+    theirs = [layer for layer in theirs if layer.name not in names.values()]
     incompatible: list[tuple[Layer | None, Layer | None]] = []
     if Counter(map(signature, ours)) == Counter(map(signature, theirs)):
         same_order = [*map(signature, ours)] == [*map(signature, theirs)]
         names |= _by_name(ours, theirs)
         pairing = Pairing(left, right, names, signature)
-        told = frozenset(pairing.follow())
+        confirmed = frozenset(pairing.propagate())
         names = pairing.names
         if same_order:
             names = _by_order(ours, theirs, pairing)
         elif len(names) < len(with_parameters(left)):
-            raise SpecError(_open_words(left, right, pairing, given))
+            raise SpecError(_describe_ambiguous(left, right, pairing, user_pairs))
     else:
         pairing = Pairing(left, right, names, signature)
         if pairing.complete:
-            names = pairing.follow()
-            told = frozenset(names)
-            ours = [each for each in ours if each.name not in names]
-            theirs = [each for each in theirs if each.name not in names.values()]
+            names = pairing.propagate()
+            confirmed = frozenset(names)
+            ours = [layer for layer in ours if layer.name not in names]
+            theirs = [layer for layer in theirs if layer.name not in names.values()]
         matcher = SequenceMatcher(None, [*map(signature, ours)], [*map(signature, theirs)], autojunk=False)
-        for what, start, end, other_start, other_end in matcher.get_opcodes():
+        for operation, start, end, other_start, other_end in matcher.get_opcodes():
             mine, others = ours[start:end], theirs[other_start:other_end]
-            if what == "equal":
+            if operation == "equal":
                 names |= {one.name: other.name for one, other in zip(mine, others, strict=True)}
             else:
                 for place in range(max(len(mine), len(others))):
-                    incompatible.append((_at(mine, place), _at(others, place)))
-    order = [each.name for each in left]
+                    incompatible.append((_layer_at(mine, place), _layer_at(others, place)))
+    order = [layer.name for layer in left]
     names = dict(sorted(names.items(), key=lambda pair: order.index(pair[0])))
-    return Alignment(paired(left, right, names), names, incompatible, told)
+    return Alignment(pair_layers(left, right, names), names, incompatible, confirmed)
 
 
 def with_parameters(layers: Sequence[Layer]) -> list[Layer]:
     """Layers with parameters, each once."""
-    return [each for each in layers if each.parameters and "#" not in each.name]
+    return [layer for layer in layers if layer.parameters and "#" not in layer.name]
 
 
 def signature(layer: Layer) -> tuple[Any, ...]:
-    """What two layers must share to stand for each other. A missing bias is no reason to part them."""
+    """Return the kind and shapes that two corresponding layers must share. A missing bias makes no difference."""
     shape = layer.parameters.get("kernel") or next(iter(layer.parameters.values()))
     return layer.kind, *shape
 
 
-def _given(left: Sequence[Layer], right: Sequence[Layer], given: Mapping[str, str]) -> dict[str, str]:
-    for names, layers in ((given, left), (given.values(), right)):
-        known = [each.name for each in layers]
+def _check_user_pairs(left: Sequence[Layer], right: Sequence[Layer], user_pairs: Mapping[str, str]) -> dict[str, str]:
+    for names, layers in ((user_pairs, left), (user_pairs.values(), right)):
+        known = [layer.name for layer in layers]
         for name in names:
             if name not in known:
                 raise SpecError(
                     f"--map names no layer with parameters. Received: {name}. Use {', '.join(known) or 'none: there is none'}."
                 )
-    by_name = {each.name: each for each in (*left, *right)}
-    for one, other in given.items():
+    by_name = {layer.name: layer for layer in (*left, *right)}
+    for one, other in user_pairs.items():
         if signature(by_name[one]) != signature(by_name[other]):
-            raise SpecError(
-                f"--map pairs layers of other shapes. Received: {in_words(by_name[one])}, {in_words(by_name[other])}."
-            )
-    return dict(given)
+            described = f"{describe_layer(by_name[one])}, {describe_layer(by_name[other])}"
+            raise SpecError(f"--map pairs layers of other shapes. Received: {described}.")
+    return dict(user_pairs)
 
 
-def _grouped(*sides: Sequence[Layer]) -> Generator[list[list[Layer]]]:
-    """Layers of both sides, by kind and shapes."""
-    for each in dict.fromkeys(map(signature, sides[0])):
-        yield [[layer for layer in side if signature(layer) == each] for side in sides]
+def _group_layers(*sides: Sequence[Layer]) -> Generator[list[list[Layer]]]:
+    """Yield layers of both sides, grouped by kind and shapes."""
+    for key in dict.fromkeys(map(signature, sides[0])):
+        yield [[layer for layer in side if signature(layer) == key] for side in sides]
 
 
 def _by_name(left: Sequence[Layer], right: Sequence[Layer]) -> dict[str, str]:
-    """Pairs of layers of the same kinds and shapes whose names agree, all of a kind or none."""
+    """Return pairs of layers of the same kinds and shapes whose names agree, all of a kind or none."""
     names: dict[str, str] = {}
-    for ours, theirs in _grouped(left, right):
-        by_name = {plain(layer.name): layer.name for layer in theirs}
-        if {plain(layer.name) for layer in ours} == by_name.keys():
-            names |= {layer.name: by_name[plain(layer.name)] for layer in ours}
+    for ours, theirs in _group_layers(left, right):
+        by_name = {normalised_name(layer.name): layer.name for layer in theirs}
+        if {normalised_name(layer.name) for layer in ours} == by_name.keys():
+            names |= {layer.name: by_name[normalised_name(layer.name)] for layer in ours}
     return names
 
 
 def _by_order(left: Sequence[Layer], right: Sequence[Layer], pairing: Pairing) -> dict[str, str]:
-    """Pairs of the layers that are left over, each with the first. What follows from a pair comes before the next."""
-    for one in left:
-        free = (each for each in right if one.name not in pairing.names and each.name not in pairing.names.values())
-        if (other := next((each for each in free if signature(each) == signature(one)), None)) is not None:
-            pairing.pair(one.name, other.name)
-            pairing.follow()
+    """Pair each layer that is left over with the first free one. Pairs that follow from it come before the next."""
+    for layer in left:
+        free = (
+            candidate for candidate in right if layer.name not in pairing.names and candidate.name not in pairing.names.values()
+        )
+        if (other := next((candidate for candidate in free if signature(candidate) == signature(layer)), None)) is not None:
+            pairing.pair(layer.name, other.name)
+            pairing.propagate()
     return pairing.names
 
 
-def _open_words(left: Sequence[Layer], right: Sequence[Layer], pairing: Pairing, given: Mapping[str, str]) -> str:
-    """Which layers nothing tells apart, and a pair of `--map` for each of them."""
+def _describe_ambiguous(left: Sequence[Layer], right: Sequence[Layer], pairing: Pairing, user_pairs: Mapping[str, str]) -> str:
+    """Describe layers that cannot be told apart, with a suggested pair of `--map` for each."""
     sides = with_parameters(left), with_parameters(right)
     known = dict(pairing.names)
-    still_open: list[str] = []
+    ambiguous: list[str] = []
     while len(pairing.names) < len(sides[0]):
-        ours = [each for each in sides[0] if each.name not in pairing.names]
-        theirs = [each for each in sides[1] if each.name not in pairing.names.values()]
-        groups = [*_grouped(ours, theirs)]
-        still_open = still_open or [
-            " with ".join(", ".join(layer.name for layer in side) for side in group) for group in groups
-        ]
+        ours = [layer for layer in sides[0] if layer.name not in pairing.names]
+        theirs = [layer for layer in sides[1] if layer.name not in pairing.names.values()]
+        groups = [*_group_layers(ours, theirs)]
+        ambiguous = ambiguous or [" with ".join(", ".join(layer.name for layer in side) for side in group) for group in groups]
         mine, others = groups[0]
-        pairs = _guess(mine, others, *sides, pairing.names)
+        pairs = _guess_pairs(mine, others, *sides, pairing.names)
         if not pairs:
             one = mine[0].name
-            likely = {each.name: (pairing.may_be(one, each.name), _likeness(one, each.name)) for each in others}
-            pairs = [(one, max(likely, key=lambda other: likely[other]))]
+            scores = {
+                layer.name: (pairing.has_equal_inputs(one, layer.name), _name_similarity(one, layer.name)) for layer in others
+            }
+            pairs = [(one, max(scores, key=lambda other: scores[other]))]
         for one, other in pairs:
             pairing.pair(one, other)
-        pairing.follow()
-    guessed = {**given, **{one: other for one, other in pairing.names.items() if one not in known}}
+        pairing.propagate()
+    guessed = {**user_pairs, **{one: other for one, other in pairing.names.items() if one not in known}}
     words = " ".join("--map " + shlex.quote(f"{one}={other}") for one, other in guessed.items())
     return (
         "Several layers have the same kind and shapes. Neither names nor the paths through the models tell them apart: "
-        f"{'; '.join(still_open)}. Name the pairs with --map torch.name=keras.name, once for each. "
+        f"{'; '.join(ambiguous)}. Name the pairs with --map torch.name=keras.name, once for each. "
         f"Perhaps {words}."
     )
 
 
-def _likeness(one: str, other: str) -> float:
-    return SequenceMatcher(None, plain(one), plain(other)).ratio()
+def _name_similarity(one: str, other: str) -> float:
+    return SequenceMatcher(None, normalised_name(one), normalised_name(other)).ratio()
 
 
-def _guess(
+def _guess_pairs(
     ours: Sequence[Layer], theirs: Sequence[Layer], left: Sequence[Layer], right: Sequence[Layer], names: Mapping[str, str]
 ) -> list[tuple[str, str]]:
-    """Pairs that order does not tell: by the known layer in front of each, else by names that are alike. May be none."""
+    """Suggest pairs by the known layer in front of each, else by similar names. May be empty."""
     known = {name: name for name in names.values()}
-    in_front = [_in_front(side, every, of) for side, every, of in ((ours, left, names), (theirs, right, known))]
+    in_front = [
+        _preceding_layers(side, layers, known_names)
+        for side, layers, known_names in ((ours, left, names), (theirs, right, known))
+    ]
     if None not in in_front[0].values() and {*in_front[0].values()} == {*in_front[1].values()}:
         by_front = {front: name for name, front in in_front[1].items()}
         if len(by_front) == len(theirs):
             return [(name, by_front[front]) for name, front in in_front[0].items()]
     scored = sorted(
-        ((_likeness(one.name, other.name), one.name, other.name) for one in ours for other in theirs),
+        ((_name_similarity(one.name, other.name), one.name, other.name) for one in ours for other in theirs),
         reverse=True,
     )
-    found: dict[str, str] = {}
+    pairs: dict[str, str] = {}
     for score, one, other in scored:
-        last = len(found) == len(ours) - 1
-        if one not in found and other not in found.values() and (score > _ALIKE or (last and found)):
-            found[one] = other
-    return [(one.name, found[one.name]) for one in ours] if len(found) == len(ours) else []
+        last = len(pairs) == len(ours) - 1
+        if one not in pairs and other not in pairs.values() and (score > _MIN_NAME_SIMILARITY or (last and pairs)):
+            pairs[one] = other
+    return [(one.name, pairs[one.name]) for one in ours] if len(pairs) == len(ours) else []
 
 
-def _in_front(side: Sequence[Layer], every: Sequence[Layer], known: Mapping[str, str]) -> dict[str, str | None]:
-    """By layer: the right model's name of the last known layer that ran before it."""
-    found: dict[str, str | None] = {}
+def _preceding_layers(side: Sequence[Layer], layers: Sequence[Layer], known: Mapping[str, str]) -> dict[str, str | None]:
+    """Return, by layer, the right model's name of the last known layer that ran before it."""
+    preceding: dict[str, str | None] = {}
     last: str | None = None
-    for layer in every:
+    for layer in layers:
         last = known.get(layer.name, last)
         if layer in side:
-            found[layer.name] = last
-    return found
+            preceding[layer.name] = last
+    return preceding
 
 
-def paired(
-    left: Sequence[Layer], right: Sequence[Layer], names: Mapping[str, str], alike: Alike | None = None
+def pair_layers(
+    left: Sequence[Layer], right: Sequence[Layer], names: Mapping[str, str], layers_agree: LayersAgree | None = None
 ) -> list[tuple[str, str]]:
-    """Layers that stand for each other, in the left model's order of execution.
+    """Return the names of corresponding layers, in the left model's order of execution.
 
-    Calls of one layer with parameters are paired by what they take or give. Layers without parameters of one kind are paired by
-    what they take and give. What is left is paired by order, the latter between layers with parameters.
+    Calls of one layer with parameters are paired if their inputs or outputs agree, layers without parameters of one kind if
+    both do. The others are paired by order; layers without parameters only between the same layers with parameters.
 
     Args:
         left, right: layers as they ran.
         names: pairs of layers with parameters.
-        alike: compares values. None: nothing was measured, so order alone counts.
+        layers_agree: compares values. None: nothing was measured, so order alone counts.
     """
-    found: dict[str, str] = {}
+    pairs: dict[str, str] = {}
     for name, other in names.items():
-        calls = [[each for each in side if each.name.partition("#")[0] == own] for side, own in ((left, name), (right, other))]
-        if alike is not None:
-            _pair(calls, found, _by_values(alike, any))
-        _pair(calls, found, lambda one, other: True)
-    others = [[each for each in side if not each.parameters] for side in (left, right)]
-    if alike is not None:
-        for enough in (all, operator.itemgetter(0), any):
-            _pair(others, found, _by_values(alike, enough))
-    places = [{each.name: place for place, each in enumerate(side)} for side in (left, right)]
-    anchors = [(each.name, found[each.name]) for each in left if each.parameters and each.name in found]
-    done = other_done = 0
+        calls = [
+            [layer for layer in side if layer.name.partition("#")[0] == layer_name]
+            for side, layer_name in ((left, name), (right, other))
+        ]
+        if layers_agree is not None:
+            _pair_first_fits(calls, pairs, _agree_in_values(layers_agree, any))
+        _pair_first_fits(calls, pairs, lambda one, other: True)
+    others = [[layer for layer in side if not layer.parameters] for side in (left, right)]
+    if layers_agree is not None:
+        for criterion in (all, operator.itemgetter(0), any):
+            _pair_first_fits(others, pairs, _agree_in_values(layers_agree, criterion))
+    places = [{layer.name: place for place, layer in enumerate(side)} for side in (left, right)]
+    anchors = [(layer.name, pairs[layer.name]) for layer in left if layer.parameters and layer.name in pairs]
+    start = other_start = 0
     for name, other in [*anchors, (None, None)]:
         end = len(left) if name is None else places[0][name]
         other_end = len(right) if other is None else places[1][other]
-        if other_end >= other_done:  # else a branch that runs in another order
-            if name is None or other is None or alike is None or not any(alike(name, other)):  # else nothing in front differs
-                ours = [each for each in left[done:end] if each in others[0] and each.name not in found]
-                theirs = [each for each in right[other_done:other_end] if each in others[1] and each.name not in found.values()]
-                found |= _same_kinds(ours, theirs)
-            other_done = other_end + 1
-        done = end + 1
-    return [(each.name, found[each.name]) for each in left if each.name in found]
+        if other_end >= other_start:  # else a branch that runs in another order
+            if (
+                name is None or other is None or layers_agree is None or not any(layers_agree(name, other))
+            ):  # else nothing in front differs
+                ours = [layer for layer in left[start:end] if layer in others[0] and layer.name not in pairs]
+                theirs = [
+                    layer for layer in right[other_start:other_end] if layer in others[1] and layer.name not in pairs.values()
+                ]
+                pairs |= _pair_by_kind(ours, theirs)
+            other_start = other_end + 1
+        start = end + 1
+    return [(layer.name, pairs[layer.name]) for layer in left if layer.name in pairs]
 
 
-def _pair(sides: Sequence[Sequence[Layer]], found: dict[str, str], fits: Callable[[Layer, Layer], bool]) -> None:
-    """Add pairs of layers that fit to those that were found, each with the first."""
-    for one in sides[0]:
-        free = (each for each in sides[1] if one.name not in found and each.name not in found.values())
-        if (other := next((each for each in free if fits(one, each)), None)) is not None:
-            found[one.name] = other.name
+def _pair_first_fits(sides: Sequence[Sequence[Layer]], pairs: dict[str, str], fits: Callable[[Layer, Layer], bool]) -> None:
+    """Add pairs of layers that fit, each with the first free one."""
+    for layer in sides[0]:
+        free = (candidate for candidate in sides[1] if layer.name not in pairs and candidate.name not in pairs.values())
+        if (other := next((candidate for candidate in free if fits(layer, candidate)), None)) is not None:
+            pairs[layer.name] = other.name
 
 
-def _by_values(alike: Alike, enough: Callable[[tuple[bool, bool]], bool]) -> Callable[[Layer, Layer], bool]:
-    return lambda one, other: _kind(one) == _kind(other) and enough(alike(one.name, other.name))
+def _agree_in_values(
+    layers_agree: LayersAgree, criterion: Callable[[tuple[bool, bool]], bool]
+) -> Callable[[Layer, Layer], bool]:
+    return lambda one, other: _kind(one) == _kind(other) and criterion(layers_agree(one.name, other.name))
 
 
-def _same_kinds(left: Sequence[Layer], right: Sequence[Layer]) -> dict[str, str]:
+def _pair_by_kind(left: Sequence[Layer], right: Sequence[Layer]) -> dict[str, str]:
     matcher = SequenceMatcher(None, [*map(_kind, left)], [*map(_kind, right)], autojunk=False)
     return {
         left[block.a + place].name: right[block.b + place].name
@@ -271,18 +284,18 @@ def _kind(layer: Layer) -> str:
     return _FAMILIES.get(layer.kind, layer.kind)
 
 
-def in_words(layer: Layer | None) -> str:
-    """`conv1 (conv 3x3x1x8, net.py:12)`."""
+def describe_layer(layer: Layer | None) -> str:
+    """Describe a layer: `conv1 (conv 3x3x1x8, net.py:12)`."""
     if layer is None:
         return "no layer"
     size = "x".join(map(str, signature(layer)[1:])) if layer.parameters else "x".join(map(str, layer.output))
     return f"{layer.name} ({layer.kind} {size}{f', {layer.where}' if layer.where else ''})"
 
 
-def plain(name: str) -> str:
-    """A layer's name as far as frameworks agree on how to write one."""
+def normalised_name(name: str) -> str:
+    """Return a layer's name in lower case, without separators, which frameworks write differently."""
     return re.sub(r"[^a-z0-9]", "", name.lower())
 
 
-def _at(layers: Sequence[Layer], place: int) -> Layer | None:
+def _layer_at(layers: Sequence[Layer], place: int) -> Layer | None:
     return layers[place] if place < len(layers) else None

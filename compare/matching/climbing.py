@@ -16,16 +16,16 @@ import numpy as np
 import safetensors.numpy
 
 from common.machine import heartbeat
-from common.matching.records import JITTERS, OWN_RULE, Array, Ask, Layer, Opened, far, images
+from common.matching.records import ROUNDING_JITTERS, OWN_RULE, Array, OpenRequest, Layer, ModelReport, stress_inputs, images
 from common.models import weights
 from common.spec import SpecError
 from compare.core import wording
 from compare.core.errors import LaunchError
 from compare.execution import launch
 from compare.matching import causes, formulas
-from compare.matching.alignment import Alignment, align, paired
-from compare.matching.causes import BIASED, LOWER, ROUNDINGS, Cause, Side
-from compare.matching.formulas import apart
+from compare.matching.alignment import Alignment, align, pair_layers
+from compare.matching.causes import BIASED_VARIANCE, LOWER_PRECISION, ROUNDING_CAUSES, Cause, MeasuredModel
+from compare.matching.formulas import max_relative_difference
 from compare.tuning.servers import ENDED, LocalServer
 
 _POLL_SECONDS = 0.5
@@ -50,7 +50,7 @@ _IN_TRAINING, _GRADIENTS, _FAR = "logits, training", "gradients", "logits, far f
 PASSED, FAILED, FOLLOWS, UNJUDGED = "passed", "failed", "follows", "not judged"
 ACCEPTED, ROUNDS = "accepted", "rounded"
 
-_Look = Callable[..., tuple[Side, Side]]
+_Look = Callable[..., tuple[MeasuredModel, MeasuredModel]]
 """What `serving.look` gives of both models, for a pass and `record`."""
 
 
@@ -109,12 +109,12 @@ class Match:
 
     names: tuple[str, str]
     """Frameworks."""
-    asks: tuple[Ask, Ask]
+    asks: tuple[OpenRequest, OpenRequest]
     rungs: list[Rung]
     lines: list[Line]
     notes: list[Cause] = field(default_factory=list[Cause])
     """Differences that this match removed."""
-    opened: tuple[Opened, ...] = ()
+    opened: tuple[ModelReport, ...] = ()
     """What each framework knows of its model."""
     optimizers: str = ""
     """Settings of the user's optimizers that differ, in words."""
@@ -148,7 +148,7 @@ class Match:
         """Whether nothing fails but what Keras has no option for: biased running variances."""
         failed = [rung for rung in self.rungs if rung.status == FAILED]
         follow = any(rung.status == FOLLOWS for rung in self.rungs)
-        return bool(failed) and not follow and all({cause.name for cause in rung.causes} == {BIASED} for rung in failed)
+        return bool(failed) and not follow and all({cause.name for cause in rung.causes} == {BIASED_VARIANCE} for rung in failed)
 
     @property
     def unlike(self) -> list[str]:
@@ -171,7 +171,7 @@ class Match:
         failed = [rung for rung in self.rungs if rung.status == FAILED]
         unjudged = [rung.name for rung in self.rungs if rung.status == UNJUDGED]
         if self.is_biased_alone:
-            return f"No: they part at {_STATISTICS} alone. There Keras has a convention of its own: add --accept {BIASED}."
+            return f"No: they part at {_STATISTICS} alone. There Keras has a convention of its own: add --accept {BIASED_VARIANCE}."
         if failed:
             return f"No: they part first at: {failed[0].name}."
         if unjudged:
@@ -193,7 +193,7 @@ class Match:
         told = self.told
         for rung in told:
             said += self.parting(rung)
-            said += [f" {cause.in_words}" for cause in rung.causes]
+            said += [f" {cause.full_text}" for cause in rung.causes]
             if rung.status == FAILED and not rung.causes:
                 shown = " The table of layers shows where the difference begins." if self._shows(rung) else ""
                 said.append(f" None of the known causes explains it.{shown}")
@@ -305,7 +305,7 @@ def processes(folder: Path) -> Generator[tuple[Process, Process]]:
 
 def match(
     both: tuple[Process, Process],
-    asks: tuple[Ask, Ask],
+    asks: tuple[OpenRequest, OpenRequest],
     given: Mapping[str, str],
     accepted: Sequence[str] = (),
     *,
@@ -330,7 +330,7 @@ def match(
     for process, ask in zip(both, asks, strict=True):
         process.send({"open": ask.model_dump()})
     answers = _answers(both)
-    opened = [Opened.model_validate(answer["opened"]) for answer, _ in answers]
+    opened = [ModelReport.model_validate(answer["opened"]) for answer, _ in answers]
     starts = [arrays for _, arrays in answers]
     names = (both[0].framework, both[1].framework)
     by_name = [{each.name: each for each in side.layers} for side in opened]
@@ -352,14 +352,14 @@ def match(
     both[0].send({"measure": None})
     both[1].send({"measure": both[1].give(copied)})
     left, right = (_side(process, *answer) for process, answer in zip(both, _answers(both), strict=True))
-    alike = functools.partial(causes.alike, left, right)
-    alignment = replace(alignment, pairs=paired(opened[0].layers, opened[1].layers, alignment.names, alike))
+    alike = functools.partial(causes.layers_agree, left, right)
+    alignment = replace(alignment, pairs=pair_layers(opened[0].layers, opened[1].layers, alignment.names, alike))
     rungs = found.rungs
     weights_given = [_own_weights(left, right, alignment, drawn=as_built)] if own else []
     for rung in itertools.chain(weights_given, _climb(asks[0], left, right, alignment, functools.partial(_look, both))):
         rungs.append(rung)
         progress(rung.ended)
-    notes = [] if own or asks[0].weights else causes.of_initialisation(names, starts, alignment)
+    notes = [] if own or asks[0].weights else causes.explain_initialisation(names, starts, alignment)
     notes += _flattened(names, alignment, by_name, copied=not own)
     lines = _lines(names, by_name, alignment, (left, right))
     rungs = _accept(_settled(rungs), accepted)
@@ -368,7 +368,7 @@ def match(
     return Match(names, asks, rungs, lines, notes, tuple(opened), others)
 
 
-def _look(both: Sequence[Process], words: str, *, record: bool) -> tuple[Side, Side]:
+def _look(both: Sequence[Process], words: str, *, record: bool) -> tuple[MeasuredModel, MeasuredModel]:
     for process in both:
         process.send({"far": words, "record": record})
     left, right = (_side(process, *answer) for process, answer in zip(both, _answers(both), strict=True))
@@ -389,15 +389,15 @@ def _answers(both: Sequence[Process]) -> list[tuple[dict[str, Any], dict[str, Ar
     return found
 
 
-def _side(process: Process, answer: dict[str, Any], arrays: dict[str, Array]) -> Side:
+def _side(process: Process, answer: dict[str, Any], arrays: dict[str, Array]) -> MeasuredModel:
     layers = {mode: {each["name"]: Layer.model_validate(each) for each in ran} for mode, ran in answer["measured"].items()}
-    return Side(process.framework, layers, arrays, answer["optimizers"], answer.get("far", {}))
+    return MeasuredModel(process.framework, layers, arrays, answer["optimizers"], answer.get("far", {}))
 
 
 def _shapes(
-    names: tuple[str, str], alignment: Alignment, opened: Sequence[Opened], by_name: Sequence[Mapping[str, Layer]]
+    names: tuple[str, str], alignment: Alignment, opened: Sequence[ModelReport], by_name: Sequence[Mapping[str, Layer]]
 ) -> Rung:
-    found = causes.of_layers(names, alignment, by_name)
+    found = causes.explain_layers(names, alignment, by_name)
     if opened[0].outputs != opened[1].outputs:
         outputs = [side.outputs[0] for side in opened]
         said = f"{names[0]} returns {outputs[0]} values for each image, {names[1]} {outputs[1]}."
@@ -406,14 +406,14 @@ def _shapes(
     return Rung(_LAYERS, math.inf if found else 0.0, _EXACT, FAILED if found else PASSED, causes=tuple(found))
 
 
-def _own_weights(left: Side, right: Side, alignment: Alignment, *, drawn: bool) -> Rung:
+def _own_weights(left: MeasuredModel, right: MeasuredModel, alignment: Alignment, *, drawn: bool) -> Rung:
     rung = _rung("weights as given", _parameters(left, right, alignment, "start/"), _EXACT + 1e-7)
     return (
-        rung if rung.status == PASSED else replace(rung, causes=tuple(causes.of_weights(left, right, alignment, drawn=drawn)))
+        rung if rung.status == PASSED else replace(rung, causes=tuple(causes.explain_weights(left, right, alignment, as_built=drawn)))
     )
 
 
-def _climb(ask: Ask, left: Side, right: Side, alignment: Alignment, look: _Look) -> Generator[Rung]:
+def _climb(ask: OpenRequest, left: MeasuredModel, right: MeasuredModel, alignment: Alignment, look: _Look) -> Generator[Rung]:
     pixels, labels = images(ask)
     sides = (left, right)
     follow = False
@@ -427,7 +427,7 @@ def _climb(ask: Ask, left: Side, right: Side, alignment: Alignment, look: _Look)
     yield _statistics(left, right, alignment, follow=follow)
     trained = [(mine, other) for mine, other, _ in _names(left, right, alignment, "gradients/")]
     rung = _rung("loss", [("loss", left.arrays["loss"], right.arrays["loss"])], _FORWARD)
-    yield rung if rung.status == PASSED else replace(rung, causes=tuple(causes.of_loss(left, right, trained, labels)))
+    yield rung if rung.status == PASSED else replace(rung, causes=tuple(causes.explain_loss(left, right, trained, labels)))
     gradients = _parameters(left, right, alignment, "gradients/")
     of_layers = _largest_of_layers(gradients)
     rounding = _rounding(gradients, of_layers)
@@ -437,7 +437,7 @@ def _climb(ask: Ask, left: Side, right: Side, alignment: Alignment, look: _Look)
     yield (
         rung
         if rung.status == PASSED
-        else replace(rung, causes=tuple(causes.of_gradients(left, right, trained, rung.difference)))
+        else replace(rung, causes=tuple(causes.explain_gradients(left, right, trained, rung.difference)))
     )
     judged = [
         formulas.beyond_rounding(ours, theirs, floor, _GRADIENT)
@@ -450,7 +450,7 @@ def _climb(ask: Ask, left: Side, right: Side, alignment: Alignment, look: _Look)
         ]
         rung = _rung(f"{_UPDATE_NAME}, {_rule_words(rule)}", updates, _UPDATE)
         if rung.status != PASSED:
-            rung = replace(rung, causes=tuple(causes.of_update(rule, left, right, trained, judged)))
+            rung = replace(rung, causes=tuple(causes.explain_update(rule, left, right, trained, judged)))
         yield rung
         agreed = rung.status == PASSED
         last = [each for each in _parameters(left, right, alignment, f"{rule}/last/") if not _is_statistic(each[0])]
@@ -463,11 +463,11 @@ def _climb(ask: Ask, left: Side, right: Side, alignment: Alignment, look: _Look)
         )
         if rung.status != PASSED and agreed:  # a momentum, and a decay of another kind, act from the second step on
             settings = [side.optimizers[rule] for side in sides]
-            rung = replace(rung, causes=tuple(causes.of_settings((left.name, right.name), settings, math.inf)))
+            rung = replace(rung, causes=tuple(causes.explain_settings((left.name, right.name), settings, math.inf)))
         yield rung
 
 
-def _far(ask: Ask, sides: tuple[Side, Side], alignment: Alignment, ordinary: Rung, look: _Look) -> Rung:
+def _far(ask: OpenRequest, sides: tuple[MeasuredModel, MeasuredModel], alignment: Alignment, ordinary: Rung, look: _Look) -> Rung:
     """The outputs where weights and images are large, dark or negative: there functions saturate, and conditions turn.
 
     A difference counts if it is larger than what rounding makes of these values, which is measured. What TensorFlow rounds to
@@ -480,7 +480,7 @@ def _far(ask: Ask, sides: tuple[Side, Side], alignment: Alignment, ordinary: Run
         ordinary: the rung of usual values. What fails there fails here.
         look: see `_Look`.
     """
-    passes, left_out, sizes = far(ask), list[str](), dict[str, float]()
+    passes, left_out, sizes = stress_inputs(ask), list[str](), dict[str, float]()
     for words in passes:
         if refusing := [side.name for side in sides if words in side.refused]:
             left_out.append(f"{words} ({' and '.join(refusing)} {'refuse' if len(refusing) > 1 else 'refuses'} them)")
@@ -530,49 +530,49 @@ def _apart_where_finite(left: Array, right: Array) -> float | None:
     finite = np.isfinite(left), np.isfinite(right)
     if np.array_equal(*finite):
         with np.errstate(over="ignore"):
-            return apart(left[finite[0]], right[finite[1]]) if finite[0].any() else None
+            return max_relative_difference(left[finite[0]], right[finite[1]]) if finite[0].any() else None
     return math.inf if any(each.all() for each in finite) else None
 
 
-def _has_gaps(side: Side) -> bool:
+def _has_gaps(side: MeasuredModel) -> bool:
     """Whether a value is not finite on the way to the output. A later layer may hide it, as TensorFlow's maximum does."""
     return not all(np.isfinite(array).all() for name, array in side.arrays.items() if name.startswith("inference/"))
 
 
-def _bounds(words: str, sides: tuple[Side, Side], look: _Look) -> dict[str, float]:
+def _bounds(words: str, sides: tuple[MeasuredModel, MeasuredModel], look: _Look) -> dict[str, float]:
     """What rounding may make of the outputs of a pass, by type. Where a model refuses images that were moved by it: little."""
-    found = {"float64": _FORWARD, "float32": causes.ALIKE}
+    found = {"float64": _FORWARD, "float32": causes.SAME_VALUES_TOLERANCE}
     try:
         moved = look(words, record=False)
     except SpecError:
         return found
-    for kind in JITTERS:
+    for kind in ROUNDING_JITTERS:
         pairs = ((side.arrays[f"far/{words}"], other.arrays[kind]) for side, other in zip(sides, moved, strict=True))
         changes = [_apart_where_finite(*pair) for pair in pairs]
         found[kind] = max(found[kind], _REACH * max(each or 0.0 for each in changes))
     return found
 
 
-def _statistics(left: Side, right: Side, alignment: Alignment, *, follow: bool) -> Rung:
+def _statistics(left: MeasuredModel, right: MeasuredModel, alignment: Alignment, *, follow: bool) -> Rung:
     """`follow`: what layers see may differ already. Then layers that see the same are judged, if any of these differs."""
     rung = _rung_of_statistics(left, right, alignment)
     if rung.status == PASSED:
         return rung
-    names = alike = causes.seeing_the_same(left, right, alignment)
+    names = alike = causes.layers_with_equal_inputs(left, right, alignment)
     judged = _rung_of_statistics(left, right, replace(alignment, names=alike))
     if judged.status == PASSED or not follow:
         judged, names = rung, alignment.names
-    return replace(judged, causes=tuple(causes.of_statistics(left, right, names, alike)))
+    return replace(judged, causes=tuple(causes.explain_statistics(left, right, names, alike)))
 
 
-def _rung_of_statistics(left: Side, right: Side, alignment: Alignment) -> Rung:
+def _rung_of_statistics(left: MeasuredModel, right: MeasuredModel, alignment: Alignment) -> Rung:
     statistics = [
-        (name, *causes.in_spreads(left, name, *pair)) for name, *pair in _parameters(left, right, alignment, "statistics/")
+        (name, *causes.normalised_by_batch_std(left, name, *pair)) for name, *pair in _parameters(left, right, alignment, "statistics/")
     ]
     return _rung(_STATISTICS, statistics, _FORWARD, [float(name.endswith(".mean")) for name, *_ in statistics])
 
 
-def _parted(rung: Rung, mode: str, sides: tuple[Side, Side], alignment: Alignment, pixels: Array) -> Rung:
+def _parted(rung: Rung, mode: str, sides: tuple[MeasuredModel, MeasuredModel], alignment: Alignment, pixels: Array) -> Rung:
     """A rung of outputs that differ, with the place where they part first, and why.
 
     Rounded constants explain little. Then the next place counts at which more differs than they can explain. They are told
@@ -580,21 +580,21 @@ def _parted(rung: Rung, mode: str, sides: tuple[Side, Side], alignment: Alignmen
     """
     if rung.difference <= _SEEN:
         return rung
-    split = causes.first_split(mode, sides, alignment, pixels, _SEEN)
-    found = [] if split is None else causes.of_split(split)
+    split = causes.find_divergence(mode, sides, alignment, pixels, _SEEN)
+    found = [] if split is None else causes.explain_divergence(split)
     if split is not None and _rounds_alone(found):
         behind = 0.0
         while rung.status != PASSED and _rounds_alone(found):
-            before, behind = behind, min(max(formulas.CLOSE, _GROWTH * split.difference), causes.ALIKE)
-            later = causes.first_split(mode, sides, alignment, pixels, behind) if behind > before else None
+            before, behind = behind, min(max(formulas.CLOSE, _GROWTH * split.difference), causes.SAME_VALUES_TOLERANCE)
+            later = causes.find_divergence(mode, sides, alignment, pixels, behind) if behind > before else None
             if later is None:
                 break
-            split, found = later, causes.of_split(later)
+            split, found = later, causes.explain_divergence(later)
     elif rung.status == PASSED:
         return rung
     else:
-        split = causes.first_split(mode, sides, alignment, pixels)
-        found = [] if split is None else causes.of_split(split)
+        split = causes.find_divergence(mode, sides, alignment, pixels)
+        found = [] if split is None else causes.explain_divergence(split)
     if split is None:
         return rung
     where = "the output" if split.layers is None else f"{split.layers[0].name}, {split.layers[1].name}"
@@ -602,7 +602,7 @@ def _parted(rung: Rung, mode: str, sides: tuple[Side, Side], alignment: Alignmen
     if not _rounds_alone(found) and not any(each.residual is not None and math.isfinite(each.residual) for each in found):
         within = split.layers is not None and split.close(*split.inputs)
         joins = split.layers is not None and max(each.inputs for each in split.layers) > 1
-        between = f"between {split.after}, the last that agree, and {where}"
+        between = f"between {split.last_agreeing}, the last that agree, and {where}"
         if within:
             between = "in these layers, which take the same"
             if joins:
@@ -612,15 +612,15 @@ def _parted(rung: Rung, mode: str, sides: tuple[Side, Side], alignment: Alignmen
 
 
 def _rounded_words(rungs: Sequence[Rung]) -> str:
-    lower = any(cause.name == LOWER for rung in rungs if rung.status == ROUNDS for cause in rung.causes)
+    lower = any(cause.name == LOWER_PRECISION for rung in rungs if rung.status == ROUNDS for cause in rung.causes)
     return "what a framework computes in float32" if lower else "constants that a framework rounds to float32"
 
 
 def _rounds_alone(found: Sequence[Cause]) -> bool:
-    return bool(found) and {each.name for each in found} <= ROUNDINGS
+    return bool(found) and {each.name for each in found} <= ROUNDING_CAUSES
 
 
-def _change(side: Side, rule: str, name: str) -> Array:
+def _change(side: MeasuredModel, rule: str, name: str) -> Array:
     """What the first update changes a parameter by."""
     return side.arrays[f"{rule}/first/{name}"] - side.arrays[f"start/{name}"]
 
@@ -633,7 +633,7 @@ def _is_statistic(name: str) -> bool:
     return name.endswith((".mean", ".variance"))
 
 
-def _names(left: Side, right: Side, alignment: Alignment, prefix: str) -> list[tuple[str, str, str]]:
+def _names(left: MeasuredModel, right: MeasuredModel, alignment: Alignment, prefix: str) -> list[tuple[str, str, str]]:
     """(left name, right name, role) of parameters that both have."""
     found: list[tuple[str, str, str]] = []
     for one, other in alignment.names.items():
@@ -645,7 +645,7 @@ def _names(left: Side, right: Side, alignment: Alignment, prefix: str) -> list[t
     return found
 
 
-def _parameters(left: Side, right: Side, alignment: Alignment, prefix: str) -> list[tuple[str, Array, Array]]:
+def _parameters(left: MeasuredModel, right: MeasuredModel, alignment: Alignment, prefix: str) -> list[tuple[str, Array, Array]]:
     return [
         (mine, left.arrays[prefix + mine], right.arrays[prefix + other])
         for mine, other, _ in _names(left, right, alignment, prefix)
@@ -657,7 +657,7 @@ def _rung(
 ) -> Rung:
     """`least`: each array counts as no smaller than this."""
     floors = least or [0.0] * len(compared)
-    differences = [(apart(left, right, floor), what) for (what, left, right), floor in zip(compared, floors, strict=True)]
+    differences = [(max_relative_difference(left, right, floor), what) for (what, left, right), floor in zip(compared, floors, strict=True)]
     most, where = max(differences, default=(0.0, ""))
     passed = most <= tolerance
     return Rung(name, most, tolerance, PASSED if passed else FAILED, "" if passed else where)
@@ -725,13 +725,13 @@ def _accept(rungs: Sequence[Rung], accepted: Sequence[str]) -> list[Rung]:
         if (
             rung.status == FAILED
             and _rounds_alone(rung.causes)
-            and rung.difference <= (causes.ALIKE if rung.first else _FLOAT32)
+            and rung.difference <= (causes.SAME_VALUES_TOLERANCE if rung.first else _FLOAT32)
         ):
             rung = replace(rung, status=ROUNDS)
             # What is computed in float32 has gradients that are.
-            size = rung.first if rung.first and LOWER in names else rung.difference
+            size = rung.first if rung.first and LOWER_PRECISION in names else rung.difference
             rounded, behind, rule = max(rounded, size, rung.difference), True, ""
-        elif rung.status == FAILED and names and explained and names <= {*accepted, *ROUNDINGS}:
+        elif rung.status == FAILED and names and explained and names <= {*accepted, *ROUNDING_CAUSES}:
             rung = replace(rung, status=ACCEPTED if rung.at_the_end else UNJUDGED)
             behind = True
             rule = rung.name.removeprefix(_UPDATE_NAME) if rung.name.startswith(_UPDATE_NAME) else ""
@@ -772,7 +772,7 @@ def _lines(
     names: tuple[str, str],
     layers: Sequence[Mapping[str, Layer]],
     alignment: Alignment,
-    sides: tuple[Side, Side] | None = None,
+    sides: tuple[MeasuredModel, MeasuredModel] | None = None,
 ) -> list[Line]:
     """Pairs of layers, and then what stands in one model alone."""
     found: list[Line] = []
@@ -780,7 +780,7 @@ def _lines(
         differences: list[float | None] = [None, None]
         for place, mode in enumerate(("inference", "training")):
             if sides is not None and one in sides[0].layers[mode] and other in sides[1].layers[mode]:
-                differences[place] = apart(sides[0].values(mode, one)[1], sides[1].values(mode, other)[1])
+                differences[place] = max_relative_difference(sides[0].values(mode, one)[1], sides[1].values(mode, other)[1])
         ours, theirs = layers[0][one], layers[1][other]
         same = sides is not None and _same_behind_padding(sides, ours, theirs)
         settings = _settings(names, ours, theirs, ("padding", "padding_mode") if same else ())
@@ -815,7 +815,7 @@ def _momentum(names: tuple[str, str], left: Layer, right: Layer) -> str:
     return f"momentum: {names[0]} {ours:.6g}, which is {1 - ours:.6g} in {names[1]}, not {theirs}"
 
 
-def _same_behind_padding(sides: tuple[Side, Side], left: Layer, right: Layer) -> bool:
+def _same_behind_padding(sides: tuple[MeasuredModel, MeasuredModel], left: Layer, right: Layer) -> bool:
     """Whether zeros that stand in front of one layer are the padding of the other. Other values than zeros must agree."""
     padded: list[Array] = []
     bare: list[Array] = []
@@ -824,7 +824,7 @@ def _same_behind_padding(sides: tuple[Side, Side], left: Layer, right: Layer) ->
         if "padding" not in layer.settings or x.ndim != 4 or layer.kind == "max_pool":
             return False  # a maximum of negative values, of other images perhaps, tells zeros from padding
         around = ((0, 0), *map(tuple, layer.settings["padding"]), (0, 0))
-        padded.append(formulas.padded(x, layer.settings["padding"], layer.settings.get("padding_mode", "zeros")))
+        padded.append(formulas.pad(x, layer.settings["padding"], layer.settings.get("padding_mode", "zeros")))
         bare.append(np.pad(np.zeros_like(x), around, constant_values=1))
     same = padded[0].shape == padded[1].shape
     if any(each.settings.get("padding_mode", "zeros") != "zeros" for each in (left, right)):

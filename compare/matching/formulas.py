@@ -1,4 +1,4 @@
-"""What layers, losses and optimizers compute, in NumPy: with it a suspected cause is tried out on recorded numbers."""
+"""Layers, losses and optimizers in NumPy, to try out a suspected cause on recorded values."""
 
 from __future__ import annotations
 
@@ -12,44 +12,44 @@ import numpy.typing as npt
 from scipy import special
 
 from common.matching.records import Array
-from compare.matching.alignment import plain
+from compare.matching.alignment import normalised_name
 
 CLOSE = 1e-10
 """Largest relative difference of two arrays that count as equal: rounding of float64 through a whole model."""
-ROUNDED = 3e-7
-"""The same for a function whose constants are rounded to float32."""
+ROUNDED_TOLERANCE = 3e-7
+"""Largest relative difference that counts as equal for a function whose constants are rounded to float32."""
 
 
-def apart(left: Array, right: Array, least: float = 0.0) -> float:
-    """Largest difference, relative to the largest value, or to `least`. Infinite if sizes differ or a value is not finite."""
+def max_relative_difference(left: Array, right: Array, floor: float = 0.0) -> float:
+    """Return the largest difference over the largest value or `floor`. Infinite: sizes differ, or a value is not finite."""
     if left.size != right.size:
         return math.inf
-    scale = max(np.abs(left).max(initial=0.0), np.abs(right).max(initial=0.0), least, 1e-30)
+    scale = max(np.abs(left).max(initial=0.0), np.abs(right).max(initial=0.0), floor, 1e-30)
     difference = float(np.abs(left.reshape(-1) - right.reshape(-1)).max(initial=0.0) / scale)
     return difference if math.isfinite(difference) else math.inf
 
 
 def close(left: Array, right: Array) -> bool:
-    """Whether two arrays agree within rounding."""
-    return apart(left, right) <= CLOSE
+    """Return whether two arrays agree within rounding."""
+    return max_relative_difference(left, right) <= CLOSE
 
 
-def beyond_rounding(left: Array, right: Array, least: float, tolerance: float) -> npt.NDArray[np.bool_]:
-    """Where an update of two gradients can be judged.
+def beyond_rounding(left: Array, right: Array, floor: float, tolerance: float) -> npt.NDArray[np.bool_]:
+    """Return the components where the updates of two gradients can be compared.
 
     Adam divides each component by its own size. So it turns the rounding of a small component into a large update, as where
     a bias stands in front of BatchNorm. Such components agree within the scale of their array and not within their own.
 
     Args:
         left, right: float[...], the two gradients.
-        least: as of `apart`.
-        tolerance: within which two gradients agree.
+        floor: smallest scale, see `max_relative_difference`.
+        tolerance: relative difference within which two gradients agree.
 
     Returns:
-        bool[n], of the flattened gradients.
+        bool[n], a mask of the flattened gradients.
     """
     left, right = left.reshape(-1), right.reshape(-1)
-    scale = max(np.abs(left).max(initial=0.0), np.abs(right).max(initial=0.0), least)
+    scale = max(np.abs(left).max(initial=0.0), np.abs(right).max(initial=0.0), floor)
     difference = np.abs(left - right)
     rounding = (difference > tolerance * np.maximum(np.abs(left), np.abs(right))) & (difference <= tolerance * scale)
     return ~rounding
@@ -67,7 +67,7 @@ def _selu(x: Array, scale: float = 1.0507009873554805, alpha: float = 1.67326324
     return scale * np.where(x > 0, x, alpha * np.expm1(np.minimum(x, 0)))
 
 
-def _leaky(x: Array, slope: float) -> Array:
+def _leaky_relu(x: Array, slope: float) -> Array:
     return np.where(x > 0, x, slope * x)
 
 
@@ -117,17 +117,17 @@ def _float32(constant: float) -> float:
     return float(np.float32(constant))
 
 
-SIXTH = 6 * _float32(1 / 6)
-"""By so much a sixth that is rounded to float32 is too large."""
+SIXTH_RATIO = 6 * _float32(1 / 6)
+"""Ratio of a sixth that is rounded to float32 to an exact sixth."""
 
 
 class Fit(NamedTuple):
     """How well a function turns x into y."""
 
     exact: float
-    """The largest relative difference."""
+    """Largest relative difference."""
     rounded: float
-    """The same with constants that are rounded to float32. Infinite: the function has none."""
+    """Largest relative difference with constants that are rounded to float32. Infinite: the function has none."""
 
     @property
     def residual(self) -> float:
@@ -135,111 +135,113 @@ class Fit(NamedTuple):
 
 
 def is_known(settings: Mapping[str, Any]) -> bool:
-    """Whether the function that a layer states is one of `activations`. A layer that states none has no other."""
+    """Return whether the function that a layer states is one of `activations`, or the layer states none."""
     return "function" not in settings or "slope" in settings or stated_activation(settings) in ACTIVATIONS
 
 
 def activations(x: Array, y: Array, slopes: Sequence[float]) -> dict[str, Fit]:
-    """The functions that turn x into y, by name. Small values may not tell functions apart.
+    """Return the functions that turn x into y, by name. Small values may fit several functions.
 
     Args:
         x, y: float[...].
-        slopes: of a leaky ReLU, tried before the one that y shows.
+        slopes: slopes of a leaky ReLU, tried before the one that is fitted to y.
     """
     if x.shape != y.shape:
         return {}
     forms = {name: [function, *_ROUNDED_FORMS.get(name, [])] for name, function in ACTIVATIONS.items()}
     if (negative := x < 0).any():
-        shown = float(f"{np.median(y[negative] / x[negative]):.6g}")
-        for slope in (each for each in (*slopes, shown) if each not in (0, 1)):
-            leaky = [functools.partial(_leaky, slope=each) for each in (slope, _float32(slope))]
-            forms.setdefault(leaky_words(slope), [*leaky])
-    found: dict[str, Fit] = {}
+        fitted_slope = float(f"{np.median(y[negative] / x[negative]):.6g}")
+        for slope in (candidate for candidate in (*slopes, fitted_slope) if candidate not in (0, 1)):
+            leaky = [functools.partial(_leaky_relu, slope=value) for value in (slope, _float32(slope))]
+            forms.setdefault(leaky_relu_name(slope), [*leaky])
+    fits: dict[str, Fit] = {}
     for name, functions in forms.items():
-        exact, *rounded = (apart(function(x), y) for function in functions)
-        found[name] = Fit(exact, min(rounded, default=math.inf))
-    exact = {name: fit for name, fit in found.items() if fit.residual <= CLOSE}
-    return exact or {name: fit for name, fit in found.items() if fit.residual <= ROUNDED}
+        exact, *rounded = (max_relative_difference(function(x), y) for function in functions)
+        fits[name] = Fit(exact, min(rounded, default=math.inf))
+    exact = {name: fit for name, fit in fits.items() if fit.residual <= CLOSE}
+    return exact or {name: fit for name, fit in fits.items() if fit.residual <= ROUNDED_TOLERANCE}
 
 
 def stated_activation(settings: Mapping[str, Any]) -> str:
-    """The name in `activations` of the function that a layer states. Its own name, if that one is not known."""
+    """Return the name in `activations` of the function that a layer states, or the stated name if it is not known."""
     if "slope" in settings:
-        return leaky_words(settings["slope"])
+        return leaky_relu_name(settings["slope"])
     if "approximate" in settings:
         return "GELU (tanh)" if settings["approximate"] == "tanh" else "GELU (erf)"
     stated = str(settings["function"])
-    return {plain(name): name for name in ACTIVATIONS}.get(plain(stated), stated)
+    return {normalised_name(name): name for name in ACTIVATIONS}.get(normalised_name(stated), stated)
 
 
-def leaky_words(slope: float) -> str:
-    """The name in `activations` of a leaky ReLU."""
+def leaky_relu_name(slope: float) -> str:
+    """Return the name in `activations` of a leaky ReLU."""
     return f"leaky ReLU, slope {slope:g}"
 
 
 def dropout(x: Array, y: Array, tolerance: float = CLOSE) -> float | None:
-    """The rate of the dropout that turns x into y. 0: y is x, within the tolerance. None: no dropout does."""
+    """Return the rate of the dropout that turns x into y. 0: y is x, within the tolerance. None: no dropout does."""
     if x.size != y.size:
         return None
     x, y = x.reshape(-1), y.reshape(-1)
-    kept = (y != 0) & (x != 0)
-    if not kept.any():
+    nonzero = (y != 0) & (x != 0)
+    if not nonzero.any():
         return None
     # By least squares: large values decide. A rounded slope in front moves small ones by much of their own size.
-    scale = float((x[kept] * y[kept]).sum() / np.square(x[kept]).sum())
-    if not scale or apart(np.where(y != 0, x * scale, 0), y) > tolerance:
+    scale = float((x[nonzero] * y[nonzero]).sum() / np.square(x[nonzero]).sum())
+    if not scale or max_relative_difference(np.where(y != 0, x * scale, 0), y) > tolerance:
         return None
-    return 0.0 if apart(x, y) <= tolerance else 1 - 1 / scale
+    return 0.0 if max_relative_difference(x, y) <= tolerance else 1 - 1 / scale
 
 
 def _patches(x: Array, size: Sequence[int], stride: Sequence[int], padding: Any, dilation: Sequence[int], fill: float) -> Array:
-    """[N, H', W', C, kernel height, kernel width]."""
+    """Return the windows of x: [N, H', W', C, kernel height, kernel width]."""
     padded = np.pad(x, ((0, 0), *map(tuple, padding), (0, 0)), constant_values=fill)
-    reach = tuple((one - 1) * apart_by + 1 for one, apart_by in zip(size, dilation, strict=True))
-    found = np.lib.stride_tricks.sliding_window_view(padded, reach, (1, 2))
-    return found[:, :: stride[0], :: stride[1], :, :: dilation[0], :: dilation[1]]
+    extents = tuple((length - 1) * gap + 1 for length, gap in zip(size, dilation, strict=True))
+    windows = np.lib.stride_tricks.sliding_window_view(padded, extents, (1, 2))
+    return windows[:, :: stride[0], :: stride[1], :, :: dilation[0], :: dilation[1]]
 
 
 def convolution(
     x: Array, kernel: Array, bias: Array | None, settings: Mapping[str, Any], padding: Any, depthwise: bool
 ) -> Array:
-    """A convolution with explicit padding ((top, bottom), (left, right)); see `Layer.settings`."""
+    """Compute a convolution with explicit padding ((top, bottom), (left, right)); see `Layer.settings`."""
     patches = _patches(x, kernel.shape[:2], settings["stride"], padding, settings["dilation"], 0.0)
     if depthwise:
         y = np.einsum("nijcab,abcm->nijcm", patches, kernel).reshape(*patches.shape[:3], -1)
     else:
         groups = settings["groups"]
         parts = zip(np.split(patches, groups, 3), np.split(kernel, groups, 3), strict=True)
-        y = np.concatenate([np.einsum("nijcab,abco->nijo", each, part, optimize=True) for each, part in parts], -1)
+        y = np.concatenate(
+            [np.einsum("nijcab,abco->nijo", part, kernel_part, optimize=True) for part, kernel_part in parts], -1
+        )
     return y if bias is None else y + bias
 
 
 PADDING_MODES = {"zeros": "constant", "reflect": "reflect", "replicate": "edge", "circular": "wrap", "symmetric": "symmetric"}
-"""By PyTorch's name: NumPy's."""
+"""NumPy's name of each padding mode of PyTorch."""
 
 
-def padded(x: Array, padding: Any, mode: str = "zeros") -> Array:
-    """An image with values around it, by a mode of `PADDING_MODES`."""
+def pad(x: Array, padding: Any, mode: str = "zeros") -> Array:
+    """Pad images by a mode of `PADDING_MODES`."""
     return np.pad(x, ((0, 0), *map(tuple, padding), (0, 0)), PADDING_MODES[mode])  # pyright: ignore[reportArgumentType, reportCallIssue]
 
 
 def transposed_size(size: Sequence[int], kernel: Sequence[int], settings: Mapping[str, Any]) -> list[int]:
-    """(height, width) of all that a transposed convolution makes, before anything is cut off."""
+    """Return the (height, width) of a transposed convolution's output before it is cropped."""
     zipped = zip(size, kernel[:2], settings["stride"], settings["dilation"], strict=True)
-    return [(one - 1) * stride + (reach - 1) * apart_by + 1 for one, reach, stride, apart_by in zipped]
+    return [(length - 1) * stride + (kernel_length - 1) * gap + 1 for length, kernel_length, stride, gap in zipped]
 
 
-def transposed(
+def transposed_convolution(
     x: Array, kernel: Array, bias: Array | None, settings: Mapping[str, Any], start: Sequence[int], size: Sequence[int]
 ) -> Array:
-    """A part of what a transposed convolution makes: `size` rows and columns, which begin at `start`."""
+    """Compute a transposed convolution, cropped to `size` rows and columns that begin at `start`."""
     count, height, width, channels = x.shape
     down, across = settings["stride"]
     spread = np.zeros((count, (height - 1) * down + 1, (width - 1) * across + 1, channels))
     spread[:, ::down, ::across] = x
-    reach = [(one - 1) * apart_by for one, apart_by in zip(kernel.shape[:2], settings["dilation"], strict=True)]
-    zipped = zip(reach, start, size, spread.shape[1:3], strict=True)
-    padding = [[most - first, whole - own + first] for most, first, whole, own in zipped]
+    margins = [(length - 1) * gap for length, gap in zip(kernel.shape[:2], settings["dilation"], strict=True)]
+    zipped = zip(margins, start, size, spread.shape[1:3], strict=True)
+    padding = [[margin - first, whole - spread_size + first] for margin, first, whole, spread_size in zipped]
     form = {"stride": (1, 1), "dilation": settings["dilation"], "groups": 1}
     return convolution(spread, kernel[::-1, ::-1].swapaxes(2, 3), bias, form, padding, False)
 
@@ -254,52 +256,54 @@ INTERPOLATIONS: dict[str, tuple[str, float | None]] = {
     "bicubic (-0.75) with aligned corners": ("aligned", -0.75),
     "bicubic (-0.5)": ("centre", -0.5),
 }
-"""By words: where a pixel of the new image lies in the old one, and the constant of the cubic. 0: linear. None: the nearest."""
+"""(alignment of new pixels in the old image, constant of the cubic) of each rule. 0: linear. None: the nearest pixel."""
 
 
-def resized(x: Array, size: Sequence[int], how: str) -> Array:
-    """An image of another height and width, by one of `INTERPOLATIONS`."""
-    rows, columns = (_weights(old, new, *INTERPOLATIONS[how]) for old, new in zip(x.shape[1:3], size, strict=True))
+def resize(x: Array, size: Sequence[int], rule: str) -> Array:
+    """Resize images to another height and width, by a rule of `INTERPOLATIONS`."""
+    rows, columns = (_weights(old, new, *INTERPOLATIONS[rule]) for old, new in zip(x.shape[1:3], size, strict=True))
     return np.einsum("ih,nhwc,jw->nijc", rows, x, columns, optimize=True)
 
 
-def _weights(old: int, new: int, places: str, cubic: float | None) -> Array:
-    """[new, old]: by how much each old pixel counts in each new one."""
-    at = {
+def _weights(old: int, new: int, alignment: str, cubic: float | None) -> Array:
+    """Return [new, old]: the weight of each old pixel in each new one."""
+    positions = {
         "corner": np.arange(new) * old / new,
         "centre": (np.arange(new) + 0.5) * old / new - 0.5,
         "aligned": np.arange(new) * (old - 1) / max(new - 1, 1),
-    }[places]
-    found = np.zeros((new, old))
+    }[alignment]
+    weights = np.zeros((new, old))
     if cubic is None:
-        found[np.arange(new), np.clip(np.floor(at + 0.5 * (places == "centre")).astype(int), 0, old - 1)] = 1
-        return found
+        weights[np.arange(new), np.clip(np.floor(positions + 0.5 * (alignment == "centre")).astype(int), 0, old - 1)] = 1
+        return weights
     for step in (-1, 0, 1, 2):
-        pixel = np.floor(at).astype(int) + step
-        far = np.abs(at - pixel)
-        near = ((cubic + 2) * far - (cubic + 3)) * far**2 + 1
-        share = np.where(far <= 1, near, np.where(far < 2, cubic * (((far - 5) * far + 8) * far - 4), 0))
+        pixel = np.floor(positions).astype(int) + step
+        distance = np.abs(positions - pixel)
+        near_weight = ((cubic + 2) * distance - (cubic + 3)) * distance**2 + 1
+        weight = np.where(
+            distance <= 1, near_weight, np.where(distance < 2, cubic * (((distance - 5) * distance + 8) * distance - 4), 0)
+        )
         if not cubic:
-            share = np.maximum(1 - far, 0)
+            weight = np.maximum(1 - distance, 0)
         if cubic == -0.5:  # TensorFlow's: pixels outside do not count
-            share = np.where((pixel >= 0) & (pixel < old), share, 0)
-        np.add.at(found, (np.arange(new), np.clip(pixel, 0, old - 1)), share)
-    return found / found.sum(1, keepdims=True)
+            weight = np.where((pixel >= 0) & (pixel < old), weight, 0)
+        np.add.at(weights, (np.arange(new), np.clip(pixel, 0, old - 1)), weight)
+    return weights / weights.sum(1, keepdims=True)
 
 
 def attention(queries: Array, keys: Array, values: Array, *, heads: int, factor: float) -> Array:
-    """Of [N, tokens, channels]: values by the softmax over keys of products with queries, times a factor."""
-    query, key, value = (each.reshape(*each.shape[:2], heads, -1) for each in (queries, keys, values))
+    """Compute attention of [N, tokens, channels]. The scores are multiplied by `factor` before the softmax over keys."""
+    query, key, value = (array.reshape(*array.shape[:2], heads, -1) for array in (queries, keys, values))
     scores = np.einsum("nqhd,nkhd->nhqk", query, key, optimize=True)
     return np.einsum("nhqk,nkhd->nqhd", special.softmax(factor * scores, -1), value, optimize=True)
 
 
-def pooling(x: Array, window: Sequence[int], stride: Sequence[int], padding: Any, how: str) -> Array:
-    """`maximum`, `maximum with zeros around`, `average` (padding counts) or `average without padding`."""
-    patches = _patches(x, window, stride, padding, (1, 1), -np.inf if how == "maximum" else 0.0)
-    if how.startswith("maximum"):
+def pooling(x: Array, window: Sequence[int], stride: Sequence[int], padding: Any, mode: str) -> Array:
+    """Pool by `maximum`, `maximum with zeros around`, `average` (padding counts) or `average without padding`."""
+    patches = _patches(x, window, stride, padding, (1, 1), -np.inf if mode == "maximum" else 0.0)
+    if mode.startswith("maximum"):
         return patches.max((-2, -1))
-    if how == "average":
+    if mode == "average":
         return patches.mean((-2, -1))
     counted = _patches(np.ones_like(x), window, stride, padding, (1, 1), 0.0)
     return patches.sum((-2, -1)) / counted.sum((-2, -1))
@@ -308,7 +312,7 @@ def pooling(x: Array, window: Sequence[int], stride: Sequence[int], padding: Any
 def normalisation(
     kind: str, x: Array, parameters: Mapping[str, Array], epsilon: float, groups: int = 1, *, batch: bool = False
 ) -> Array:
-    """Batch, layer or group normalisation. `batch`: with the statistics of this batch."""
+    """Compute batch, layer or group normalisation. `batch`: with the statistics of this batch."""
     gamma, beta = parameters.get("gamma", np.ones(1)), parameters.get("beta", np.zeros(1))
     if kind == "batch_norm":
         axes = tuple(range(x.ndim - 1))
@@ -317,33 +321,33 @@ def normalisation(
         return gamma * (x - mean) / np.sqrt(variance + epsilon) + beta
     if kind == "layer_norm":
         return gamma * (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + epsilon) + beta
-    split = x.reshape(*x.shape[:-1], groups, -1)
+    grouped = x.reshape(*x.shape[:-1], groups, -1)
     axes = (*range(1, x.ndim - 1), x.ndim)
-    normal = (split - split.mean(axes, keepdims=True)) / np.sqrt(split.var(axes, keepdims=True) + epsilon)
-    return gamma * normal.reshape(x.shape) + beta
+    normalised = (grouped - grouped.mean(axes, keepdims=True)) / np.sqrt(grouped.var(axes, keepdims=True) + epsilon)
+    return gamma * normalised.reshape(x.shape) + beta
 
 
 def _cross_entropy(outputs: Array, labels: Array) -> float:
     return float(-special.log_softmax(outputs, -1)[np.arange(len(labels)), labels].mean())
 
 
-def by_class(x: Array, outputs: Array, labels: Array) -> Array:
-    """[values, classes that occur]: the gradient of the last dense kernel, and the cross-entropy, of each class alone.
+def gradients_by_class(x: Array, outputs: Array, labels: Array) -> Array:
+    """Return [values, classes that occur]: gradient of the last dense kernel and cross-entropy of each class alone.
 
     Args:
-        x: [N, inputs] of the layer.
-        outputs: [N, classes], its logits.
-        labels: [N].
+        x: [N, inputs], the inputs of the layer.
+        outputs: [N, classes], the logits.
+        labels: [N], class ids.
     """
     errors = special.softmax(outputs, -1)
     errors[np.arange(len(labels)), labels] -= 1
-    each = -special.log_softmax(outputs, -1)[np.arange(len(labels)), labels]
-    of_class = ((labels == one) for one in np.unique(labels))
-    return np.stack([np.append((x[rows].T @ errors[rows]).reshape(-1), each[rows].sum()) for rows in of_class], -1)
+    cross_entropies = -special.log_softmax(outputs, -1)[np.arange(len(labels)), labels]
+    masks = ((labels == label) for label in np.unique(labels))
+    return np.stack([np.append((x[rows].T @ errors[rows]).reshape(-1), cross_entropies[rows].sum()) for rows in masks], -1)
 
 
 def losses(outputs: Array, labels: Array) -> dict[str, float]:
-    """What losses give for these outputs, by name."""
+    """Return the values of several losses for these outputs, by name."""
     count = outputs.shape[1]
     clipped = np.clip(outputs, 1e-7, 1 - 1e-7)
     smoothed = np.full_like(outputs, 0.1 / count)
@@ -363,13 +367,13 @@ def losses(outputs: Array, labels: Array) -> dict[str, float]:
 
 
 def _without_class(outputs: Array, labels: Array) -> float:
-    """As one-hot labels give it, whose row is zero for a label that is no class."""
+    """Compute the cross-entropy of one-hot labels, whose row is zero for a label that is no class."""
     known = (labels >= 0) & (labels < outputs.shape[1])
     return _cross_entropy(outputs[known], labels[known]) * known.mean() if known.any() else 0.0
 
 
 def first_update(settings: Mapping[str, Any], weights: Array, gradient: Array) -> Array | None:
-    """The change of the weights in an optimizer's first step. None: its rule is not known here."""
+    """Return the change of the weights in an optimizer's first step. None: its rule is not known here."""
     rate, decay = settings["learning_rate"], settings["weight_decay"]
     if settings["coupled"]:
         gradient = gradient + decay * weights

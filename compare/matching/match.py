@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from common.machine.private_folder import PrivateFolder
-from common.matching.records import Ask
+from common.matching.records import OpenRequest
 from common.models import user_code
 from common.spec import SpecError
 from compare.core import exits, wording
@@ -21,7 +21,7 @@ from compare.core.progress import display
 from compare.core.terminal import FULL
 from compare.execution import options, store
 from compare.matching import climbing, pair_file
-from compare.matching.causes import BIASED, KNOWN, Cause
+from compare.matching.causes import BIASED_VARIANCE, KNOWN_CAUSES, Cause
 from compare.matching.climbing import Line, Match
 from compare.reporting import document
 from compare.reporting.document import Mark, Report
@@ -128,14 +128,14 @@ def match(
     """
     _check_numbers(image, classes, steps)
     models = _importable(net), _importable(model)
-    accepted = chosen("--accept", accept, tuple(KNOWN)) if accept else []
+    accepted = chosen("--accept", accept, tuple(KNOWN_CAUSES)) if accept else []
     for name in (*models, *(prepare or ()), *(loss or ()), *(optimizer or ())):
         module, _, attribute = name.partition(":")
         if not module or not attribute.isidentifier():
             raise SpecError(f"A model or function is named package.module:name. Received: {name!r}. Use e.g. net:Net.")
     files = _weights(weights)
     asks = tuple(
-        Ask(
+        OpenRequest(
             model=models[place], image=image, classes=classes, steps=steps, weights=files[place],
             prepare=prepare and prepare[place], loss=loss and loss[place], optimizer=optimizer and optimizer[place],
         )
@@ -344,7 +344,7 @@ def _screen(found: Match, verdict: str, written: Sequence[str]) -> Screen:
 def _next(found: Match, causes: Sequence[Cause], written: Sequence[str]) -> list[tuple[str, str]]:
     """What to change, or what to do with a pair that matches."""
     if found.is_biased_alone:
-        return [("let it pass", f"the same command with --accept {BIASED}")]
+        return [("let it pass", f"the same command with --accept {BIASED_VARIANCE}")]
     if not found.holds:
         places = list(dict.fromkeys(cause.where for cause in causes if cause.where))
         return [("look at", each) for each in places[:NAMED]]

@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import NoReturn
 
 from common.artifacts import atomic_files
-from common.matching.pair import Side
+from common.matching.pair import PairedModel
 from common.matching.records import Layer
 from common.models.architectures import BatchNorm, Dropout, Native, Opaque
 from common.spec import SpecError
-from compare.matching.alignment import in_words
-from compare.matching.causes import BIASED, ROUNDINGS
+from compare.matching.alignment import describe_layer
+from compare.matching.causes import BIASED_VARIANCE, ROUNDING_CAUSES
 from compare.matching.climbing import ACCEPTED, FAILED, ROUNDS, Match
 
-_MAY_DIFFER = {BIASED, *ROUNDINGS, "adam-epsilon", "weight-decay", "learning-rate"}
+_MAY_DIFFER = {BIASED_VARIANCE, *ROUNDING_CAUSES, "adam-epsilon", "weight-decay", "learning-rate"}
 """A pair with these accepted causes is written all the same. `run` has optimizers and a rule of running variances of its own.
 Constants that were rounded stay rounded: `write` says what that does to the proof."""
 _FIRST_LINE = '"""A pair of models that are the same, written by `convtwins match`.\n'
@@ -85,7 +85,7 @@ def check(path: Path, *, own_input: bool, own_loss: bool) -> None:
             "--write must name FOLDER/FILE.py, as `run --model folder.file` imports it: names of letters, digits and "
             f"underscores, and no keyword of Python. Received: {path}. Use e.g. pairs/a.py."
         )
-    folder = next(each for each in path.absolute().parents if each.exists())
+    folder = next(parent for parent in path.absolute().parents if parent.exists())
     if not folder.is_dir():
         raise SpecError(f"--write names a folder that is a file. Received: {path}; {folder} is a file. Use another folder.")
     if path.exists() and not (path.is_file() and path.read_text(encoding="utf-8", errors="replace").startswith(_FIRST_LINE)):
@@ -106,67 +106,67 @@ def _module(path: Path) -> tuple[str, str]:
     return f"{folder.name}.{path.stem}", f"with PYTHONPATH={shlex.quote(str(folder.parent))}"
 
 
-def write(found: Match, path: Path) -> list[str]:
+def write(result: Match, path: Path) -> list[str]:
     """Write the module of a pair, and say how to train it. A pair that did not match is not written, which is said.
 
     Raises:
         SpecError: the pair has a layer that a run cannot have, or differs in what was accepted.
     """
-    if not found.holds:
-        failed = [cause.name for rung in found.rungs if rung.status == FAILED for cause in rung.causes]
-        mend = f" Add --accept {BIASED}: a run makes it unbiased." if failed == [BIASED] else ""
-        return [f"{path} was not written, for the models are not the same.{mend}"]
-    accepted = {cause.name for rung in found.rungs if rung.status in (ACCEPTED, ROUNDS) for cause in rung.causes}
-    if others := accepted - _MAY_DIFFER:
+    if not result.holds:
+        failed = [cause.name for rung in result.rungs if rung.status == FAILED for cause in rung.causes]
+        hint = f" Add --accept {BIASED_VARIANCE}: a run makes it unbiased." if failed == [BIASED_VARIANCE] else ""
+        return [f"{path} was not written, for the models are not the same.{hint}"]
+    accepted = {cause.name for rung in result.rungs if rung.status in (ACCEPTED, ROUNDS) for cause in rung.causes}
+    if untolerated := accepted - _MAY_DIFFER:
         raise SpecError(
-            f"--write takes no pair that differs. Accepted: {', '.join(sorted(others))}. Mend the port, and match again."
+            f"--write takes no pair that differs. Accepted: {', '.join(sorted(untolerated))}. Mend the port, and match again."
         )
     name, where = _module(path)
-    model, sides = _model(found, name)
+    model, sides = _model(result, name)
     layers = "".join(f"        {layer!r},\n" for layer in model.layers)
     text = _TEXT.format(left=sides[0].model, right=sides[1].model, model=model, layers=layers, sides=sides)
     atomic_files.write_atomically(path, text)
     words = f"run --model {name} --image-size {model.shape[0]}"
-    said = [f"{path} was written. Train it in both frameworks: {', '.join(filter(None, (words, where)))}."]
-    if BIASED in accepted:
-        said.append("Keras's running variances become unbiased there, as PyTorch's are. Without that, scores would differ.")
-    if ROUNDINGS & accepted:
-        said.append("A framework rounds a constant or a layer to float32. The proof of a run fails by that much, and names it.")
-    return said
+    sentences = [f"{path} was written. Train it in both frameworks: {', '.join(filter(None, (words, where)))}."]
+    if BIASED_VARIANCE in accepted:
+        sentences.append("Keras's running variances become unbiased there, as PyTorch's are. Without that, scores would differ.")
+    if ROUNDING_CAUSES & accepted:
+        sentences.append("A framework rounds a constant or a layer to float32. The proof of a run fails by that much, and names it.")
+    return sentences
 
 
-def _model(found: Match, name: str) -> tuple[Opaque, tuple[Side, Side]]:
-    ask = found.asks[0]
+def _model(result: Match, name: str) -> tuple[Opaque, tuple[PairedModel, PairedModel]]:
+    ask = result.asks[0]
     if ask.image[0] != ask.image[1] or ask.image[2] not in (1, 3):
         raise SpecError(f"--write takes square images of 1 or 3 channels. Received: --input {'x'.join(map(str, ask.image))}.")
-    kept: list[Native | BatchNorm | Dropout] = []
+    model_layers: list[Native | BatchNorm | Dropout] = []
     outputs: list[tuple[int, ...]] = []
     again: list[tuple[str, tuple[int, ...]]] = []
-    sides = Side(found.asks[0].model, {}), Side(found.asks[1].model, {})
-    for line in found.lines:
-        layers = [each for each in (line.left, line.right) if each is not None]
-        known = [each for each in layers if each.parameters or each.kind == "dropout"]
+    sides = PairedModel(result.asks[0].model, {}), PairedModel(result.asks[1].model, {})
+    for pair in result.lines:
+        layers = [layer for layer in (pair.left, pair.right) if layer is not None]
+        known = [layer for layer in layers if layer.parameters or layer.kind == "dropout"]
         if not known:
             continue
         name, _, call = known[0].name.partition("#")
         if call and known[0].parameters:
             again.append((name, tuple(known[0].output)))
             continue
-        if line.left is None or line.right is None:
+        if pair.left is None or pair.right is None:
             _refuse(known[0], "is in one model only")
-        made = _layer(line.left, line.right)
-        kept.append(made)
-        outputs.append(tuple(line.left.output))
+        model_layer = _layer(pair.left, pair.right)
+        model_layers.append(model_layer)
+        outputs.append(tuple(pair.left.output))
         # A call of the one may be paired with another call of the other.
-        sides[0].layers[made.name], sides[1].layers[made.name] = line.left.name, line.right.name.partition("#")[0]
-        if line.left.flattened != line.right.flattened:
-            if line.right.flattened == "chw":
-                _refuse(line.right, "takes an image flattened channels first, which only torch does")
-            if line.left.flattened != "chw":
-                _refuse(line.left, "is behind a flattened image in one model only")
-            sides[0].flattened[made.name] = _image(ask.image, found.opened[0].layers, line.left)
-    rounded = next((cause.note for rung in found.rungs for cause in rung.causes if cause.name in ROUNDINGS), "")
-    return Opaque(name, ask.image, found.opened[0].outputs[0], tuple(kept), tuple(outputs), tuple(again), rounded), sides
+        sides[0].layers[model_layer.name], sides[1].layers[model_layer.name] = pair.left.name, pair.right.name.partition("#")[0]
+        if pair.left.flattened != pair.right.flattened:
+            if pair.right.flattened == "chw":
+                _refuse(pair.right, "takes an image flattened channels first, which only torch does")
+            if pair.left.flattened != "chw":
+                _refuse(pair.left, "is behind a flattened image in one model only")
+            sides[0].flattened[model_layer.name] = _image(ask.image, result.opened[0].layers, pair.left)
+    rounded = next((cause.note for rung in result.rungs for cause in rung.causes if cause.name in ROUNDING_CAUSES), "")
+    return Opaque(name, ask.image, result.opened[0].outputs[0], tuple(model_layers), tuple(outputs), tuple(again), rounded), sides
 
 
 def _layer(left: Layer, right: Layer) -> Native | BatchNorm | Dropout:
@@ -208,20 +208,20 @@ def _dropout(left: Layer, right: Layer) -> Dropout:
     return Dropout(left.name, float(settings["rate"]), left.output[-1] if channels else math.prod(left.output))
 
 
-def _image(given: tuple[int, int, int], ran: Sequence[Layer], layer: Layer) -> tuple[int, int, int]:
+def _image(input_shape: tuple[int, int, int], layers: Sequence[Layer], layer: Layer) -> tuple[int, int, int]:
     """Shape of the last image in front of a layer that takes it flattened. `given` is the model's own."""
 
     def images() -> Iterator[tuple[int, int, int]]:
-        yield given
-        for each in ran:
-            if each.name == layer.name:
+        yield input_shape
+        for candidate in layers:
+            if candidate.name == layer.name:
                 return
-            if len(each.output) == 3:
-                height, width, channels = each.output
+            if len(candidate.output) == 3:
+                height, width, channels = candidate.output
                 yield height, width, channels
 
     return [*images()][-1]
 
 
 def _refuse(layer: Layer, why: str) -> NoReturn:
-    raise SpecError(f"--write cannot take {in_words(layer)}: it {why}. `match` works without --write.")
+    raise SpecError(f"--write cannot take {describe_layer(layer)}: it {why}. `match` works without --write.")
