@@ -8,9 +8,9 @@ from typing import Annotated
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 Count = Annotated[int, Field(ge=0, lt=2**63)]
-"""A number that was counted. A stored record may come from anybody, and larger ones are no floats."""
+"""Count of things, at least 0. A stored record may come from anybody, and a larger integer does not fit a float."""
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-"""A time that a clock has measured."""
+"""Duration in seconds, as a clock measured it."""
 
 
 def _moment(text: str) -> str:
@@ -20,17 +20,17 @@ def _moment(text: str) -> str:
 
 
 Moment = Annotated[str, AfterValidator(_moment)]
-"""ISO 8601, with a time zone."""
+"""Time in ISO 8601, with a time zone."""
 
 
 class Frozen(BaseModel):
-    """A record. In JSON a NaN or an infinity becomes null."""
+    """A frozen record. In JSON a NaN or an infinity becomes null."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class Exact(Frozen, ser_json_inf_nan="constants"):
-    """A record that is written to disk and read back: NaN and infinities stay what they are."""
+    """A record that is written to disk and read back. NaN and infinities are kept."""
 
 
 class Finite(Frozen, allow_inf_nan=False):

@@ -86,7 +86,7 @@ class _Command(TyperCommand):
             from compare.execution.contestants import TAKE_CONTESTANTS
 
             error.message, error.possibilities = f"{error.message}. {TAKE_CONTESTANTS} take contestants.", None
-        from common.spec.errors import NAMES_ELSEWHERE
+        from common.spec.errors import FOREIGN_NAMES
 
         own = {option for each in self.params for option in each.opts}
         if error.message.startswith("Got unexpected extra argument") and not any(
@@ -94,7 +94,7 @@ class _Command(TyperCommand):
         ):
             example = ", e.g. --model NAME" if "--model" in own else ""
             error.message = f"{error.message}. {self.name} takes options alone{example}."
-        field = NAMES_ELSEWHERE.get(getattr(error, "option_name", "").strip("-").replace("-", "_"))
+        field = FOREIGN_NAMES.get(getattr(error, "option_name", "").strip("-").replace("-", "_"))
         if field and "--set" in own and f"--{field.rpartition('.')[2].replace('_', '-')}" not in own:
             error.message, error.possibilities = f"{error.message}. Use --set {field}=VALUE.", None
 
@@ -194,7 +194,7 @@ def _show_version(asked: bool) -> None:
     if asked:
         from common.machine import code_version, machine
 
-        typer.echo(f"{NAME} {code_version.in_words(code_version.of(machine.PROJECT_ROOT))}")
+        typer.echo(f"{NAME} {code_version.in_words(code_version.describe(machine.PROJECT_ROOT))}")
         raise typer.Exit
 
 

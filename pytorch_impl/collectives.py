@@ -23,7 +23,7 @@ def channel(group: Any) -> flight.Channel:
         group: of these processes. None: all.
     """
     # Twin: a process group may hold some of the ranks. A strategy of TensorFlow's holds all.
-    return flight.channel(tuple(distributed.get_process_group_ranks(group)))
+    return flight.group_channel(tuple(distributed.get_process_group_ranks(group)))
 
 
 def begin(group: Any, kind: str, tensor: torch.Tensor, shape: tuple[int, ...] | None = None) -> int:
@@ -114,7 +114,7 @@ def receive(tensor: torch.Tensor, group: Any, source: int) -> Pending:
 def begin_message(tensor: torch.Tensor, peer: int, *, sends: bool) -> int:
     """Record that a message to or from a process of the run begins; its number, for `flight.end`."""
     rank = distributed.get_rank()
-    way = flight.way(rank, peer) if sends else flight.way(peer, rank)
+    way = flight.p2p_channel(rank, peer) if sends else flight.p2p_channel(peer, rank)
     return way.begin("send" if sends else "receive", _DTYPES.get(tensor.dtype, ""), tuple(tensor.shape), tensor.nbytes)
 
 

@@ -14,7 +14,7 @@ from torch.nn import functional
 
 from common.models.architectures import Architecture
 from common.spec import Communication
-from common.training.compression import FLOAT16_MAX, INT8_STEPS, SUMMABLE, WORD_BYTES, buckets, num_kept
+from common.training.compression import FLOAT16_MAX, INT8_STEPS, SUMMABLE, WORD_BYTES, buckets, top_k_count
 from pytorch_impl import collectives, weights
 
 
@@ -35,7 +35,7 @@ def encode(values: torch.Tensor, settings: Communication) -> torch.Tensor:
         # Twin: torch's collectives send bytes. TensorFlow's send nothing smaller than 32 bits.
         return torch.cat([_bytes(scale), _bytes(functional.pad(steps, (0, -len(steps) % WORD_BYTES)))])
     if settings.compression == "top_k":
-        kept = _largest(values.abs(), num_kept(len(values), settings.top_k))
+        kept = _largest(values.abs(), top_k_count(len(values), settings.top_k))
         return torch.cat([_bytes(values[kept]), _bytes(kept.to(torch.int32))])
     return values
 
@@ -55,7 +55,7 @@ def decode(message: torch.Tensor, count: int, dtype: torch.dtype, settings: Comm
         scale, steps = message[: dtype.itemsize].view(dtype), message[dtype.itemsize :].view(torch.int8)
         return steps[:count].to(dtype) * scale
     if settings.compression == "top_k":
-        cut = num_kept(count, settings.top_k) * dtype.itemsize
+        cut = top_k_count(count, settings.top_k) * dtype.itemsize
         values, kept = message[:cut].view(dtype), message[cut:].view(torch.int32)
         return values.new_zeros(count).index_put_((kept.long(),), values)
     return message.to(dtype)

@@ -10,9 +10,9 @@ import torch
 from torch.cuda import nccl
 
 from common.machine import machine
-from common.machine.rates import DEVICE_COPIED_BYTES, DEVICE_MATRIX_SIZE, DeviceRates, of_device
+from common.machine.rates import DEVICE_COPIED_BYTES, DEVICE_MATRIX_SIZE, DeviceRates, measure_device
 from common.spec import Spec
-from common.spec.shared_switches import described_mode, intra_op_threads
+from common.spec.shared_switches import mode_description, intra_op_threads
 from pytorch_impl import SUPPORTED, rendezvous, switches
 
 _ALL_REDUCE = "a process for each replica, gradients by all-reduce"
@@ -44,8 +44,8 @@ def _on(names: list[str]) -> dict[str, Any]:
     return {
         "devices": [{"name": name, "kind": "cuda"} for name in names] or [{"name": "cpu", "kind": "cpu"}],
         "modes": {
-            "serial": described_mode("one replica", None),
-            "data_parallel": described_mode(
+            "serial": mode_description("one replica", None),
+            "data_parallel": mode_description(
                 "nn.DataParallel" if found else "replicas in CPU threads",
                 found,
                 None if found else "Python threads of this suite",
@@ -55,15 +55,15 @@ def _on(names: list[str]) -> dict[str, Any]:
                 compression=not found,
                 one_process=True,
             ),
-            "multi_process": described_mode(f"DistributedDataParallel, {backend}", found, _ALL_REDUCE, hosts=True),
-            "sharded_data_parallel": described_mode(f"torch.distributed.fsdp.fully_shard, {backend}", found),
-            "parameter_server": described_mode("NumPy server, Dask actor", found, hosts=True),
-            "model_parallel": described_mode(f"torch.distributed.pipelining, {backend}", found),
-            "tensor_parallel": described_mode(f"each layer's channels over ranks, {backend}", found),
-            "pipeline": described_mode(f"torch.distributed.pipelining, {backend}", found),
-            "hybrid": described_mode(f"data-parallel copies of a model that ranks divide, {backend}", found),
+            "multi_process": mode_description(f"DistributedDataParallel, {backend}", found, _ALL_REDUCE, hosts=True),
+            "sharded_data_parallel": mode_description(f"torch.distributed.fsdp.fully_shard, {backend}", found),
+            "parameter_server": mode_description("NumPy server, Dask actor", found, hosts=True),
+            "model_parallel": mode_description(f"torch.distributed.pipelining, {backend}", found),
+            "tensor_parallel": mode_description(f"each layer's channels over ranks, {backend}", found),
+            "pipeline": mode_description(f"torch.distributed.pipelining, {backend}", found),
+            "hybrid": mode_description(f"data-parallel copies of a model that ranks divide, {backend}", found),
             # Separately trained models keep their own statistics until they are averaged.
-            "model_averaging": described_mode(
+            "model_averaging": mode_description(
                 f"own optimizers, averages by all-reduce, {backend}", found, _AVERAGES, hosts=True, synchronised=False
             ),
         },
@@ -140,7 +140,7 @@ def measured_rates(spec: Spec, where: str, size: int, num_bytes: int) -> DeviceR
     left, right = (torch.rand(size, size, device=where).to(digits) for _ in range(2))
     product = torch.empty_like(left)
     source, target = (torch.zeros(num_bytes, dtype=torch.uint8, device=where) for _ in range(2))
-    return of_device(lambda: torch.matmul(left, right, out=product), lambda: target.copy_(source), synchronize, size, num_bytes)
+    return measure_device(lambda: torch.matmul(left, right, out=product), lambda: target.copy_(source), synchronize, size, num_bytes)
 
 
 def dtype(spec: Spec) -> torch.dtype:

@@ -27,7 +27,7 @@ def _all_reduce(count: int) -> Callable[[], object]:
 def _send(count: int) -> Callable[[], object]:
     """Every rank sends to its neighbour in a pair. Of an odd number the last one sends nothing."""
     rank, peer = distributed.get_rank(), distributed.get_rank() ^ 1
-    pair = flight.channel((min(rank, peer), max(rank, peer)))
+    pair = flight.group_channel((min(rank, peer), max(rank, peer)))
     own, received = torch.zeros(count, device=device.kind()), torch.empty(count, device=device.kind())
 
     def swap() -> None:

@@ -67,7 +67,7 @@ def feed(
             yield from map(source.__getitem__, at(epoch, steps))
 
         return inline
-    private_folder.check_room_for_sockets()  # Twin: torch's workers send files' descriptors over them.
+    private_folder.check_socket_path()  # Twin: torch's workers send files' descriptors over them.
     pinned = chosen.get("pinned_memory", False)
     if not pinned:  # a thread of torch pins tensors
         largest = max(stop - start for start, stop in plan.bounds(1, world_size, rank))

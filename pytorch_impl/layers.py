@@ -31,7 +31,7 @@ def passes(
         SpecError: a switch applies to a whole step only, not to single layers.
     """
     chosen = switches.of(spec, device.kind())
-    layers.refuse_other(chosen, {"arithmetic": "full", "graph": "eager"})
+    layers.refuse_switches(chosen, {"arithmetic": "full", "graph": "eager"})
     place, size = torch.device(device.kind()), spec.global_batch_size
 
     def drawn(shape: tuple[int, ...] = shape) -> torch.Tensor:
@@ -39,7 +39,7 @@ def passes(
         values = torch.randn(size, shape[-1], *shape[:-1], dtype=device.dtype(spec), device=place)
         return models.formatted(values, chosen["memory_format"])
 
-    if layers.is_sum(architecture):
+    if layers.is_residual_sum(architecture):
         first, second, first_upstream, second_upstream = (drawn() for _ in range(4))
 
         def sums() -> list[torch.Tensor]:
@@ -47,7 +47,7 @@ def passes(
             return [first_upstream + second_upstream] if needs_gradient else [made]
 
         return sums
-    if shapes := layers.concatenated(architecture, shape):
+    if shapes := layers.concatenated_shapes(architecture, shape):
         branches, gradients = [drawn(each) for each in shapes], [drawn() for _ in shapes]
 
         # Twin: torch's gradients of the branches are views of the output's gradient. TensorFlow copies them.

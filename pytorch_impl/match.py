@@ -15,8 +15,8 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from common.matching import recording, records
-from common.matching.recording import Recorder
-from common.matching.records import Array, Ask, Layer, Opened
+from common.matching.recording import LayerRecorder
+from common.matching.records import Array, OpenRequest, Layer, ModelReport
 from common.models import user_code
 from common.spec import SpecError
 
@@ -57,7 +57,7 @@ _OTHER_DROPOUTS = (
 class Model:
     """See `common.matching.records.Model`."""
 
-    def __init__(self, ask: Ask) -> None:
+    def __init__(self, ask: OpenRequest) -> None:
         self._ask = ask
         # Twin: here the type of new tensors is a setting of the process.
         torch.set_default_dtype(torch.float64)
@@ -78,7 +78,7 @@ class Model:
         self._orders: dict[str, Array] | None = None
         layers, _, logits = self.forward(records.images(ask)[0], training=False)
         self._ran = list(dict.fromkeys(layer.name.partition("#")[0] for layer in layers if layer.parameters))
-        self.opened = Opened(layers=layers, outputs=list(logits.shape[1:]), where=self._lines.get(id(net)))
+        self.opened = ModelReport(layers=layers, outputs=list(logits.shape[1:]), where=self._lines.get(id(net)))
 
     def parameters(self) -> dict[str, Array]:
         """All parameters and running statistics, in canonical form."""
@@ -93,7 +93,7 @@ class Model:
 
     def forward(self, images: Array, *, training: bool) -> tuple[list[Layer], list[tuple[Array, Array]], Array]:
         """Layers in order of execution, (input, output) of each, and the model's output."""
-        recorder = Recorder(edges=self._orders is None)
+        recorder = LayerRecorder(edges=self._orders is None)
         constants = {name: buffer.clone() for name, buffer in self._constants.items()}
         with torch.no_grad():
             logits = self._run(images, recorder, training=training)
@@ -109,7 +109,7 @@ class Model:
 
     def gradients(self, images: Array, labels: Array) -> tuple[float, dict[str, Array]]:
         """(loss, gradients) in training mode."""
-        loss = self._backward(images, labels, Recorder(keep=False))
+        loss = self._backward(images, labels, LayerRecorder(keep=False))
         found: dict[str, Array] = {}
         for name, role, layer, tensor in self._all():
             if isinstance(tensor, nn.Parameter):
@@ -143,12 +143,12 @@ class Model:
 
     def step(self, images: Array, labels: Array) -> float:
         """One update. Returns the loss before it."""
-        loss = self._backward(images, labels, Recorder(keep=False, step=self._steps))
+        loss = self._backward(images, labels, LayerRecorder(keep=False, step=self._steps))
         self._optimizer.step()
         self._steps += 1
         return loss
 
-    def _backward(self, images: Array, labels: Array, recorder: Recorder) -> float:
+    def _backward(self, images: Array, labels: Array, recorder: LayerRecorder) -> float:
         self._net.zero_grad()
         outputs = self._run(images, recorder, training=True)
         with user_code.running(self._ask.loss or self._ask.model):
@@ -156,12 +156,12 @@ class Model:
             loss.backward()
         return loss.item()
 
-    def _run(self, images: Array, recorder: Recorder, *, training: bool) -> torch.Tensor:
+    def _run(self, images: Array, recorder: LayerRecorder, *, training: bool) -> torch.Tensor:
         with user_code.running(self._ask.prepare or self._ask.model):
             # Twin: torch's images are NCHW.
             given = self._prepare(images) if self._prepare else torch.from_numpy(images).permute(0, 3, 1, 2).contiguous()
             given = torch.as_tensor(given).double()
-        recorder.takes(given.numpy(), self._ask.image, channels_first=True)
+        recorder.set_input(given.numpy(), self._ask.image, channels_first=True)
         self._net.train(training)
         functions = _Functions(recorder)
         hooks: list[Any] = []
@@ -265,7 +265,7 @@ class Model:
 class _Functions(TorchFunctionMode):
     """Records calls of functions that no layer makes, and gives dropout its mask."""
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, recorder: LayerRecorder) -> None:
         super().__init__()
         self._recorder = recorder
         self._depth = 0

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from common.matching import pair
-from common.matching.pair import Side
+from common.matching.pair import PairedModel
 from common.models import architectures, user_code
 from common.models.architectures import Architecture, Opaque
 from common.spec import SpecError
@@ -18,7 +18,7 @@ from pytorch_impl import batch_norm
 from pytorch_impl.batch_norm import ReplicaGroup
 
 
-def build(side: Side, architecture: Architecture, precision: str, group: ReplicaGroup | None) -> nn.Module:
+def build(side: PairedModel, architecture: Architecture, precision: str, group: ReplicaGroup | None) -> nn.Module:
     """Build a user's own model, as `build_<framework>` of a user's module does.
 
     Args:
@@ -50,7 +50,7 @@ def build(side: Side, architecture: Architecture, precision: str, group: Replica
 class UserModel(nn.Module):
     """Takes the suite's images and masks, and gives them to a user's model."""
 
-    def __init__(self, side: Side, model: Opaque, net: nn.Module, group: ReplicaGroup | None) -> None:
+    def __init__(self, side: PairedModel, model: Opaque, net: nn.Module, group: ReplicaGroup | None) -> None:
         super().__init__()
         self.net = net
         self._names = side.layers

@@ -26,7 +26,7 @@ def scanning(encoded: Encoded, image_size: int, workers: int) -> Generator[Calla
     stretches = parts(encoded)
     # Twin: torch's workers are processes that live from the warm-up to the scan. This list holds their tasks.
     order = [position % len(stretches) for position in range(workers)]
-    private_folder.check_room_for_sockets()  # Twin: torch's workers send files' descriptors over them.
+    private_folder.check_socket_path()  # Twin: torch's workers send files' descriptors over them.
     loader = DataLoader(
         _Stretches(stretches, image_size),
         sampler=order,

@@ -29,7 +29,7 @@ WAITING: str = (
 
 def environments(spec: Spec) -> list[dict[str, str]]:
     """The environment of each rank, see `common.processes.rendezvous`. Empty for a mode with one process."""
-    return placement.environments(spec.replicas, spec.hosts) if spec.mode in _MODES else []
+    return placement.rank_environments(spec.replicas, spec.hosts) if spec.mode in _MODES else []
 
 
 def adopt() -> None:
@@ -46,18 +46,18 @@ def join(spec: Spec) -> None:
 
     cuda = torch.cuda.is_available()
     if cuda:
-        torch.cuda.set_device(placement.own_gpu())  # from here "cuda" is this rank's GPU
+        torch.cuda.set_device(placement.gpu_index())  # from here "cuda" is this rank's GPU
     if spec.mode == "parameter_server":
         return
     for backend in ("GLOO", "NCCL"):
         os.environ.setdefault(f"{backend}_SOCKET_IFNAME", rendezvous.own_interface())
     rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    number = flight.channel(tuple(range(ranks))).begin("rendezvous")
+    number = flight.group_channel(tuple(range(ranks))).begin("rendezvous")
     # torchrun may keep the store itself. Otherwise rank 0 keeps it, on the rendezvous address only; torch's default is all
     # addresses.
     keeps = rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
     store = distributed.TCPStore(  # pyright: ignore[reportPrivateImportUsage]
-        *placement.place(), ranks, is_master=keeps, master_listen_fd=rendezvous.listen().detach() if keeps else None
+        *placement.master_address(), ranks, is_master=keeps, master_listen_fd=rendezvous.listen().detach() if keeps else None
     )
     distributed.init_process_group(
         "nccl" if cuda else "gloo",

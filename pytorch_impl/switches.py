@@ -6,8 +6,8 @@ import os
 import shutil
 from typing import Any
 
-from common.spec import MODES, Spec, resolved
-from common.spec.shared_switches import ALLOCATOR, CUDA, ONEDNN, data_on, set_allocator, thread_choices
+from common.spec import MODES, Spec, resolve_switches
+from common.spec.shared_switches import ALLOCATOR, CUDA, ONEDNN, data_switch, set_allocator, thread_switch
 
 
 def options(kind: str) -> dict[str, Any]:
@@ -17,7 +17,7 @@ def options(kind: str) -> dict[str, Any]:
         kind: of this machine's devices, `cuda` or `cpu`.
     """
     on_cuda = kind == "cuda"
-    threads = thread_choices()
+    threads = thread_switch()
     updating = [mode for mode in MODES if mode != "parameter_server"]  # its server has its own update rule
     apart = ["serial", "data_parallel", "multi_process", "model_averaging"]
     # Twin: some switches exist in one framework only, and the other twin lists its own here.
@@ -77,13 +77,13 @@ def options(kind: str) -> dict[str, Any]:
             "only": {"False": {"input": ["workers"]}} if on_cuda else {},
             "help": "whether input workers put batches into memory from which the device copies by itself",
         },
-        "data_on": data_on(on_cuda=on_cuda),
+        "data_on": data_switch(on_cuda=on_cuda),
     }
 
 
 def of(spec: Spec, kind: str) -> dict[str, Any]:
     """The resolved switches of a run."""
-    return resolved(spec, options(kind))
+    return resolve_switches(spec, options(kind))
 
 
 def prepare(spec: Spec) -> str:

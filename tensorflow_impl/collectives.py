@@ -21,7 +21,7 @@ def channel(group: Any) -> flight.Channel:
         group: of these processes. None: all.
     """
     # Twin: a strategy of TensorFlow's holds all ranks. A process group may hold some.
-    return flight.channel(tuple(range(int(os.environ["WORLD_SIZE"]))))
+    return flight.group_channel(tuple(range(int(os.environ["WORLD_SIZE"]))))
 
 
 def begin(group: Any, kind: str, tensor: tf.Tensor, shape: tuple[int, ...] | None = None) -> int:

@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from common.models.architectures import Architecture
 from common.spec import Communication
-from common.training.compression import FLOAT16_MAX, INT8_STEPS, SUMMABLE, WORD_BYTES, buckets, num_kept
+from common.training.compression import FLOAT16_MAX, INT8_STEPS, SUMMABLE, WORD_BYTES, buckets, top_k_count
 from tensorflow_impl import weights
 
 
@@ -36,7 +36,7 @@ def encode(values: tf.Tensor, settings: Communication) -> tf.Tensor:
         # Twin: 32-bit words are the smallest type that TensorFlow's collectives send. torch's send bytes.
         return tf.concat([_words(scale[None]), _words(tf.pad(steps, [[0, -count % WORD_BYTES]]))], 0)
     if settings.compression == "top_k":
-        kept = _largest(tf.abs(values), num_kept(count, settings.top_k))
+        kept = _largest(tf.abs(values), top_k_count(count, settings.top_k))
         return tf.concat([_words(tf.gather(values, kept)), kept], 0)
     return values
 
@@ -57,7 +57,7 @@ def decode(message: tf.Tensor, count: int, dtype: tf.DType, settings: Communicat
         scale, steps = _values(message[:cut], dtype), _values(message[cut:], tf.int8)
         return tf.cast(steps[:count], dtype) * scale
     if settings.compression == "top_k":
-        cut = num_kept(count, settings.top_k) * dtype.size // WORD_BYTES
+        cut = top_k_count(count, settings.top_k) * dtype.size // WORD_BYTES
         values, kept = _values(message[:cut], dtype), message[cut:]
         return tf.scatter_nd(kept[:, None], values, [count])
     return tf.cast(message, dtype)

@@ -9,9 +9,9 @@ from typing import Any
 import tensorflow as tf
 
 from common.machine import machine, placement
-from common.machine.rates import DEVICE_COPIED_BYTES, DEVICE_MATRIX_SIZE, DeviceRates, of_device
+from common.machine.rates import DEVICE_COPIED_BYTES, DEVICE_MATRIX_SIZE, DeviceRates, measure_device
 from common.spec import Spec
-from common.spec.shared_switches import described_mode, intra_op_threads
+from common.spec.shared_switches import mode_description, intra_op_threads
 from tensorflow_impl import SUPPORTED, rendezvous, switches
 
 # Twin: in these modes replicas are devices of one graph. torch runs all but data_parallel as processes.
@@ -69,22 +69,22 @@ def _on(names: list[str]) -> dict[str, Any]:
     return {
         "devices": [{"name": name, "kind": "cuda"} for name in names] or [{"name": "cpu", "kind": "cpu"}],
         "modes": {
-            "serial": described_mode("one replica", None),
+            "serial": mode_description("one replica", None),
             # Twin: the strategy's replicas can sum tensors inside a step on every device.
-            "data_parallel": described_mode(f"MirroredStrategy, {devices}", found, one_process=True),
-            "multi_process": described_mode(f"MultiWorkerMirroredStrategy, {ring}", found, _ALL_REDUCE, hosts=True),
-            "sharded_data_parallel": described_mode(
+            "data_parallel": mode_description(f"MirroredStrategy, {devices}", found, one_process=True),
+            "multi_process": mode_description(f"MultiWorkerMirroredStrategy, {ring}", found, _ALL_REDUCE, hosts=True),
+            "sharded_data_parallel": mode_description(
                 f"gathered and scattered over {devices} of one graph", found, one_process=True
             ),
-            "parameter_server": described_mode("NumPy server, Dask actor", found, hosts=True),
-            "model_parallel": described_mode(f"layers over {devices} in one graph", found, one_process=True),
-            "tensor_parallel": described_mode(f"each layer's channels over {devices} of one graph", found, one_process=True),
-            "pipeline": described_mode(f"micro-batches over {devices} in one graph", found, one_process=True),
-            "hybrid": described_mode(
+            "parameter_server": mode_description("NumPy server, Dask actor", found, hosts=True),
+            "model_parallel": mode_description(f"layers over {devices} in one graph", found, one_process=True),
+            "tensor_parallel": mode_description(f"each layer's channels over {devices} of one graph", found, one_process=True),
+            "pipeline": mode_description(f"micro-batches over {devices} in one graph", found, one_process=True),
+            "hybrid": mode_description(
                 f"data-parallel copies of a model that {devices} of one graph divide", found, one_process=True
             ),
             # Separately trained models keep their own statistics until they are averaged.
-            "model_averaging": described_mode(
+            "model_averaging": mode_description(
                 f"own optimizers, averages by all-reduce, {ring}", found, _AVERAGES, hosts=True, synchronised=False
             ),
         },
@@ -127,7 +127,7 @@ def configure(spec: Spec, trials: int = 1) -> None:
         tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * in_process)
     if "RANK" in os.environ and (found := tf.config.list_physical_devices("GPU")):
         # A worker of the strategy makes a replica on every GPU that it sees.
-        tf.config.set_visible_devices(found[placement.own_gpu()], "GPU")
+        tf.config.set_visible_devices(found[placement.gpu_index()], "GPU")
     for gpu in tf.config.get_visible_devices("GPU"):
         tf.config.experimental.set_memory_growth(gpu, True)
     # float32 means float32. The reduced precision of tensor cores is a switch, never a default.
@@ -169,7 +169,7 @@ def measured_rates(spec: Spec, where: str, size: int, num_bytes: int) -> DeviceR
         multiply = graph(lambda: tf.linalg.matmul(left, right))
         # Twin: TensorFlow would share the buffer instead of copying it. Negation reads and writes as many bytes.
         copy = graph(lambda: tf.negative(source))
-    return of_device(multiply, copy, synchronize, size, num_bytes)
+    return measure_device(multiply, copy, synchronize, size, num_bytes)
 
 
 def dtype(spec: Spec) -> tf.DType:

@@ -31,13 +31,13 @@ def passes(
         SpecError: a switch applies to a whole step only, not to single layers.
     """
     chosen = switches.of(spec, device.kind())
-    layers.refuse_other(chosen, {"arithmetic": "full", "graph": "function"})
+    layers.refuse_switches(chosen, {"arithmetic": "full", "graph": "function"})
     size = spec.global_batch_size
 
     def drawn(shape: tuple[int, ...] = shape) -> tf.Tensor:
         return tf.random.normal((size, *shape), dtype=spec.precision)
 
-    if layers.is_sum(architecture):
+    if layers.is_residual_sum(architecture):
         branches, gradients = ([drawn(), drawn()] for _ in range(2))
 
         @device.graph
@@ -45,7 +45,7 @@ def passes(
             return tf.add(*branches), tf.add(*gradients)
 
         return lambda: [sums(branches, gradients)[1 if needs_gradient else 0]]
-    if shapes := layers.concatenated(architecture, shape):
+    if shapes := layers.concatenated_shapes(architecture, shape):
         branches, gradients = [drawn(each) for each in shapes], [drawn() for _ in shapes]
         widths = [each[-1] for each in shapes]
 

@@ -13,8 +13,8 @@ from keras.src.backend.common import global_state
 from keras.src.models.functional import Functional
 
 from common.matching import recording, records
-from common.matching.recording import Recorder
-from common.matching.records import Array, Ask, Layer, Opened
+from common.matching.recording import LayerRecorder
+from common.matching.records import Array, OpenRequest, Layer, ModelReport
 from common.models import user_code
 from common.spec import SpecError
 
@@ -57,7 +57,7 @@ _FUNCTIONS = {
 class Model:
     """See `common.matching.records.Model`."""
 
-    def __init__(self, ask: Ask) -> None:
+    def __init__(self, ask: OpenRequest) -> None:
         self._ask = ask
         keras.utils.clear_session()
         keras.utils.set_random_seed(records.SEED)
@@ -77,7 +77,7 @@ class Model:
             self._run(records.images(ask)[0], None, training=False)
         if ask.weights is not None:
             self._read(ask.weights)
-        self._recorder: Recorder | None = None
+        self._recorder: LayerRecorder | None = None
         self._channels_first = False
         # Twin: layers of Keras that stand in different blocks may have one name. torch's names tell the block.
         self._names = recording.unique_names(net, lambda layer: layer._layers)
@@ -92,7 +92,7 @@ class Model:
         classes = [each for each in net._flatten_layers() if each._layers and id(each) not in {*map(id, self._leaves)}]
         unrecorded = not all(isinstance(each, (Functional, keras.Sequential)) for each in classes)
         where = self._lines.get(id(net))
-        self.opened = Opened(layers=ran, outputs=list(logits.shape[1:]), where=where, unrecorded=unrecorded)
+        self.opened = ModelReport(layers=ran, outputs=list(logits.shape[1:]), where=where, unrecorded=unrecorded)
 
     def parameters(self) -> dict[str, Array]:
         """All parameters and running statistics, in canonical form."""
@@ -106,7 +106,7 @@ class Model:
 
     def forward(self, images: Array, *, training: bool) -> tuple[list[Layer], list[tuple[Array, Array]], Array]:
         """Layers in order of execution, (input, output) of each, and the model's output."""
-        recorder = Recorder(edges=self._orders is None)
+        recorder = LayerRecorder(edges=self._orders is None)
         logits = self._run(images, recorder, training=training)
         if self._orders is None:  # ordinary images tell orders, and are the first; black ones fit any order
             self._orders = recorder.orders
@@ -114,7 +114,7 @@ class Model:
 
     def gradients(self, images: Array, labels: Array) -> tuple[float, dict[str, Array]]:
         """(loss, gradients) in training mode."""
-        loss, gradients = self._backward(images, labels, Recorder(keep=False))
+        loss, gradients = self._backward(images, labels, LayerRecorder(keep=False))
         by_variable = {id(variable): gradient for variable, gradient in gradients}
         found: dict[str, Array] = {}
         for name, role, layer, variable in self._all():
@@ -163,7 +163,7 @@ class Model:
 
     def step(self, images: Array, labels: Array) -> float:
         """One update. Returns the loss before it."""
-        loss, gradients = self._backward(images, labels, Recorder(keep=False, step=self._steps))
+        loss, gradients = self._backward(images, labels, LayerRecorder(keep=False, step=self._steps))
         self._steps += 1
         if self._rule == "adam":
             # Twin: Keras adds epsilon before it corrects the bias of the second moment, torch afterwards.
@@ -172,7 +172,7 @@ class Model:
             self._optimizer.apply([gradient for _, gradient in gradients], [variable for variable, _ in gradients])
         return loss
 
-    def _backward(self, images: Array, labels: Array, recorder: Recorder) -> tuple[float, list[tuple[Any, Any]]]:
+    def _backward(self, images: Array, labels: Array, recorder: LayerRecorder) -> tuple[float, list[tuple[Any, Any]]]:
         variables = self._net.trainable_variables
         with tf.GradientTape() as tape:
             outputs = self._run(images, recorder, training=True)
@@ -185,7 +185,7 @@ class Model:
             (variable, gradient) for variable, gradient in zip(variables, gradients, strict=True) if gradient is not None
         ]
 
-    def _run(self, images: Array, recorder: Recorder | None, *, training: bool) -> Any:
+    def _run(self, images: Array, recorder: LayerRecorder | None, *, training: bool) -> Any:
         with user_code.running(self._ask.prepare or self._ask.model):
             if self._prepare:
                 given = tf.cast(tf.convert_to_tensor(self._prepare(images)), tf.float64)
@@ -193,7 +193,7 @@ class Model:
                 # Twin: Keras's images are NHWC, unless the model says otherwise.
                 given = tf.constant(images.transpose(0, 3, 1, 2) if self._takes_channels_first() else images)
         if recorder:
-            recorder.takes(given.numpy(), self._ask.image, channels_first=self._takes_channels_first())
+            recorder.set_input(given.numpy(), self._ask.image, channels_first=self._takes_channels_first())
         self._recorder = recorder
         try:
             with user_code.running(self._ask.model, self._ask.hint):
@@ -262,7 +262,7 @@ class Model:
 
         leaf.call = watched
 
-    def _record(self, leaf: Any, given: Any, made: Any, recorder: Recorder, *, active: bool, inputs: int) -> None:
+    def _record(self, leaf: Any, given: Any, made: Any, recorder: LayerRecorder, *, active: bool, inputs: int) -> None:
         self._channels_first = getattr(leaf, "data_format", _format(self._channels_first)) == "channels_first"
         where, kind, name = self._lines.get(id(leaf)), _kind(leaf), self._name(leaf)
         settings = _settings(leaf, given.shape, active=active)
@@ -281,18 +281,18 @@ class Model:
         channels_first = None if _is_along_last_axis(leaf, len(given.shape)) else self._channels_first
         recorder.add(layer, given.numpy(), made.numpy(), channels_first=channels_first)
 
-    def _record_activation(self, leaf: Any, activation: Any, given: Any, made: Any, recorder: Recorder) -> None:
+    def _record_activation(self, leaf: Any, activation: Any, given: Any, made: Any, recorder: LayerRecorder) -> None:
         name, where = f"{self._name(leaf)}.activation", self._lines.get(id(leaf))
         self._add(name, "activation", _of_activation(activation), where, {}, given, made, recorder)
 
     def _add(
         self, name: str, kind: str, settings: dict[str, Any], where: str | None, parameters: dict[str, list[int]], given: Any,
-        made: Any, recorder: Recorder,
+        made: Any, recorder: LayerRecorder,
     ) -> None:  # fmt: skip
         layer = Layer(name=name, kind=kind, settings=settings, where=where, parameters=parameters)
         recorder.add(layer, given.numpy(), made.numpy(), channels_first=self._channels_first)
 
-    def _drop(self, leaf: Any, given: Any, recorder: Recorder, *, training: bool) -> Any:
+    def _drop(self, leaf: Any, given: Any, recorder: LayerRecorder, *, training: bool) -> Any:
         if not training or leaf.rate == 0:
             return given
         first = self._channels_first

@@ -14,7 +14,7 @@ import tensorflow as tf
 from keras.src.backend.common import global_state
 
 from common.matching import pair, recording
-from common.matching.pair import Side
+from common.matching.pair import PairedModel
 from common.models import architectures, user_code
 from common.models.architectures import Architecture, Opaque
 from common.spec import SpecError
@@ -22,7 +22,7 @@ from tensorflow_impl import batch_norm
 from tensorflow_impl.batch_norm import ReplicaGroup
 
 
-def build(side: Side, architecture: Architecture, precision: str, group: ReplicaGroup | None) -> keras.Model:
+def build(side: PairedModel, architecture: Architecture, precision: str, group: ReplicaGroup | None) -> keras.Model:
     """Build a user's own model, as `build_<framework>` of a user's module does.
 
     Args:
@@ -70,7 +70,7 @@ def _as_matched(precision: str) -> Generator[None]:
 class UserModel(keras.layers.Layer):
     """Takes the suite's images and masks, and gives them to a user's model."""
 
-    def __init__(self, side: Side, model: Opaque, net: Any, group: ReplicaGroup | None) -> None:
+    def __init__(self, side: PairedModel, model: Opaque, net: Any, group: ReplicaGroup | None) -> None:
         super().__init__()
         self.net = net
         self._channels = model.shape[-1]

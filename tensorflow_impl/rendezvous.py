@@ -21,7 +21,7 @@ WAITING: str = (
 
 def environments(spec: Spec) -> list[dict[str, str]]:
     """The environment of each rank, see `common.processes.rendezvous`. Empty for a mode with one process."""
-    return placement.environments(spec.replicas, spec.hosts) if spec.mode in _MODES else []
+    return placement.rank_environments(spec.replicas, spec.hosts) if spec.mode in _MODES else []
 
 
 def adopt() -> None:
@@ -51,9 +51,9 @@ def join(spec: Spec) -> None:
     """Connect to the other ranks, if there are any. Call before making a tensor."""
     if "RANK" not in os.environ or "TF_CONFIG" in os.environ or spec.mode == "parameter_server":
         return
-    number = flight.channel(tuple(range(int(os.environ["WORLD_SIZE"])))).begin("rendezvous")
+    number = flight.group_channel(tuple(range(int(os.environ["WORLD_SIZE"])))).begin("rendezvous")
     # Twin: TF_CONFIG lists every worker's address. torch's store needs only rank 0's.
-    address = placement.own_address()
+    address = placement.local_address()
     (port,) = supervisor.free_ports(1, address)
     workers = rendezvous.exchange(rendezvous.joined(address, port))
     flight.end(number)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from common.spec import Spec, resolved
-from common.spec.shared_switches import ALLOCATOR, CUDA, ONEDNN, data_on, set_allocator, thread_choices
+from common.spec import Spec, resolve_switches
+from common.spec.shared_switches import ALLOCATOR, CUDA, ONEDNN, data_switch, set_allocator, thread_switch
 
 _BEFORE_IMPORT: dict[str, Any] = {
     # Twin: TensorFlow reads its environment at import. torch has calls for both.
@@ -27,7 +27,7 @@ def options(kind: str) -> dict[str, Any]:
         kind: of this machine's devices, `cuda` or `cpu`.
     """
     on_cuda = kind == "cuda"
-    threads = thread_choices()
+    threads = thread_switch()
     apart = ["serial", "data_parallel", "multi_process", "model_averaging"]
     autotune = {} if on_cuda else {"values": [True], "elsewhere": {"False": CUDA}}
     # Twin: some switches exist in one framework only, and the other twin lists its own here. TensorFlow has only fused update
@@ -76,18 +76,18 @@ def options(kind: str) -> dict[str, Any]:
         },
         "intra_op_threads": threads | {"help": "threads of one process's operations; budget: its share of the cores"},
         "inter_op_threads": threads | {"help": "threads for operations side by side; budget: one for each replica"},
-        "data_on": data_on(on_cuda=on_cuda),
+        "data_on": data_switch(on_cuda=on_cuda),
     }
 
 
 def of(spec: Spec, kind: str) -> dict[str, Any]:
     """The resolved switches of a run."""
-    return resolved(spec, options(kind))
+    return resolve_switches(spec, options(kind))
 
 
 def prepare(spec: Spec) -> str:
     """Set what must be set before the framework's import. Returns a description of the allocator."""
-    chosen = resolved(spec, _BEFORE_IMPORT)
+    chosen = resolve_switches(spec, _BEFORE_IMPORT)
     if not chosen["onednn"]:
         os.environ["TF_ENABLE_ONEDNN_OPTS"] = "0"
     if not chosen["cudnn_autotune"]:

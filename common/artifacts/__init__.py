@@ -1,1 +1,1 @@
-"""What is written and read back: results, events, checkpoints, trained models."""
+"""Files that are written and read back: results, events, checkpoints, trained models."""

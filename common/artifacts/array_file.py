@@ -15,30 +15,38 @@ import safetensors
 
 _NAMES = {"float64": "F64", "float32": "F32", "int64": "I64", "int32": "I32", "uint8": "U8", "bool": "BOOL"}
 _HEADER_BYTES = 512
-"""Kept free for each array's entry."""
+"""Bytes reserved in the header for each array's entry."""
 
 
-def write(path: Path, arrays: Iterable[tuple[str, npt.NDArray[Any]]], at_most: int) -> None:
-    """Write arrays by name as they come. The file is there when it is whole. Names differ, and there are `at_most` so many."""
+def write(path: Path, arrays: Iterable[tuple[str, npt.NDArray[Any]]], max_arrays: int) -> None:
+    """Write arrays one by one, as the iterable yields them. The file appears only when it is complete.
+
+    Args:
+        path: the safetensors file.
+        arrays: (name, array). Names are unique.
+        max_arrays: upper bound of their number, for which the header reserves space.
+    """
     header: dict[str, dict[str, Any]] = {}
-    room = 8 * -(-_HEADER_BYTES * (at_most + 1) // 8)
+    header_bytes = 8 * -(-_HEADER_BYTES * (max_arrays + 1) // 8)
     partial = path.with_suffix(".partial")
     with partial.open("wb") as file:
-        file.seek(8 + room)
+        file.seek(8 + header_bytes)
         end = 0
         for name, array in arrays:
             start, end = end, end + array.nbytes
             header[name] = {"dtype": _NAMES[array.dtype.name], "shape": array.shape, "data_offsets": [start, end]}
             file.write(np.ascontiguousarray(array).data)
-        written = json.dumps(header).encode()
-        if len(written) > room:
+        encoded = json.dumps(header).encode()
+        if len(encoded) > header_bytes:
             raise ValueError(f"{path} has more arrays than expected, or their names are too long. Received: {len(header)}.")
         file.seek(0)
-        file.write(room.to_bytes(8, "little") + written.ljust(room))  # the format allows for spaces behind the header
+        file.write(
+            header_bytes.to_bytes(8, "little") + encoded.ljust(header_bytes)
+        )  # the format allows for spaces behind the header
     partial.replace(path)
 
 
-class Arrays(Mapping[str, npt.NDArray[Any]]):
+class ArrayFile(Mapping[str, npt.NDArray[Any]]):
     """The arrays of a safetensors file, each read when it is asked for."""
 
     def __init__(self, path: Path) -> None:
@@ -52,15 +60,15 @@ class Arrays(Mapping[str, npt.NDArray[Any]]):
 
     @cached_property
     def _folders(self) -> dict[str, list[str]]:
-        """Names by each of the folders that they are in."""
-        found: dict[str, list[str]] = {}
+        """Names of arrays by each folder that contains them."""
+        names_by_folder: dict[str, list[str]] = {}
         for name in self._names:
             for slash in re.finditer("/", name):
-                found.setdefault(name[: slash.end()], []).append(name)
-        return found
+                names_by_folder.setdefault(name[: slash.end()], []).append(name)
+        return names_by_folder
 
-    def inside(self, folder: str) -> list[str]:
-        """The names that begin with a folder's name and a slash. There are tens of thousands in all, and few in one folder."""
+    def names_in(self, folder: str) -> list[str]:
+        """Return the names that begin with `folder`, which ends with a slash. A file has tens of thousands, a folder few."""
         return self._folders.get(folder, [])
 
     def __iter__(self) -> Iterator[str]:

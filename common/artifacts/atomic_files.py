@@ -18,38 +18,38 @@ from typing import Any, TypeGuard, cast
 from pydantic import TypeAdapter
 
 ANY: TypeAdapter[Any] = TypeAdapter(Any)
-"""Reads JSON into plain values. Other text is a ValueError."""
+"""Parser of JSON into plain values. It raises ValueError for other text."""
 
 
 _CHECKSUM = "sha256"
 
 
-_SEAL, _END = f', "{_CHECKSUM}": "'.encode(), b'"}'
-"""Around the checksum, which is the last value of a result or of a line of events.jsonl."""
+_CHECKSUM_PREFIX, _CHECKSUM_SUFFIX = f', "{_CHECKSUM}": "'.encode(), b'"}'
+"""Bytes before and after the checksum, which is the last value of a result or of a line of events.jsonl."""
 
 
 _PARTIAL = ".partial"
-"""End of the names of files that are being written. Their names begin with a point."""
+"""Suffix of files that are being written. Their names begin with a dot."""
 
 
 def line_with_checksum(values: dict[str, Any]) -> bytes:
-    """A line of JSON that ends with the checksum of its values."""
+    """Return a line of JSON that ends with the checksum of its values."""
     text = _canonical(values).encode()
-    return text.removesuffix(b"}") + _SEAL + sha256_hex(text) + _END
+    return text.removesuffix(b"}") + _CHECKSUM_PREFIX + sha256_hex(text) + _CHECKSUM_SUFFIX
 
 
 def without_checksum(line: bytes) -> bytes | None:
-    """A line of `line_with_checksum` without its checksum. None if its letters differ, even if its values do not.
+    """Return a line of `line_with_checksum` without its checksum. None if any byte differs, even if the values do not.
 
-    This is faster than `is_unchanged`, which writes all values again.
+    This is faster than `pop_valid_checksum`, which writes all values again.
     """
-    text, _, rest = line.rpartition(_SEAL)
+    text, _, rest = line.rpartition(_CHECKSUM_PREFIX)
     whole = text + b"}"
-    return whole if rest == sha256_hex(whole) + _END else None
+    return whole if rest == sha256_hex(whole) + _CHECKSUM_SUFFIX else None
 
 
-def parsed(content: bytes) -> Any:
-    """The values of a JSON file from anybody. Other content is a ValueError, however deep it nests."""
+def parse_json(content: bytes) -> Any:
+    """Parse a JSON file from an untrusted source. Raises ValueError for other content, however deep it nests."""
     text = content.decode("utf-8-sig")  # some editors write a byte order mark
     try:
         values = json.loads(text)
@@ -61,21 +61,21 @@ def parsed(content: bytes) -> Any:
 
 
 def with_checksum(text: str) -> str:
-    """A JSON object's text with the SHA-256 of its values, which reveals a change of any of them."""
+    """Return a JSON object's text with the SHA-256 of its values added, which reveals a change of any of them."""
     values = json.loads(text)
     return json.dumps({**values, _CHECKSUM: digest(values)}, indent=1)
 
 
-def is_unchanged(values: Any) -> TypeGuard[dict[str, Any]]:
-    """Whether values are as they were written, with their checksum. Removes it."""
+def pop_valid_checksum(values: Any) -> TypeGuard[dict[str, Any]]:
+    """Remove the checksum of `values`, and return whether it is there and fits them."""
     if not isinstance(values, dict):
         return False
-    own = cast(dict[str, Any], values)
-    return own.pop(_CHECKSUM, None) == digest(own)
+    fields = cast(dict[str, Any], values)
+    return fields.pop(_CHECKSUM, None) == digest(fields)
 
 
 def digest(values: dict[str, Any]) -> str:
-    """SHA-256 of plain JSON values, whatever the order of their names."""
+    """Return the SHA-256 of plain JSON values. The order of their names does not matter."""
     return sha256_hex(_canonical(values).encode()).decode()
 
 
@@ -88,8 +88,8 @@ def sha256_hex(content: bytes) -> bytes:
 
 
 @contextlib.contextmanager
-def naming(path: Path) -> Generator[None]:
-    """Let an error of writing name the file. On a full disk the file can be opened, and the error of `write` names none."""
+def name_file_in_errors(path: Path) -> Generator[None]:
+    """Add the file's name to an OSError that has none, as the one of `write` on a full disk."""
     try:
         yield
     except OSError as error:
@@ -98,19 +98,19 @@ def naming(path: Path) -> Generator[None]:
         raise
 
 
-def is_lack_of_room(error: BaseException) -> bool:
-    """Whether a disk is full, or a file larger than it may be. Such an error is of the machine, and needs no traceback."""
+def is_disk_full(error: BaseException) -> bool:
+    """Return whether a disk is full, or a file has reached its size limit. Such an error needs no traceback."""
     return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def remedy(error: OSError, otherwise: str) -> str:
-    """What to do about what cannot be written: free space if that may help, or `otherwise`, the second half of a sentence."""
-    may_be_full = error.errno is None or is_lack_of_room(error)
+    """Return a sentence that says how to mend a failed write: free space if that may help, or `otherwise`, a half sentence."""
+    may_be_full = error.errno is None or is_disk_full(error)
     return f"Free space, or {otherwise}." if may_be_full else f"{otherwise[:1].upper()}{otherwise[1:]}."
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
-    """Replace a file, whole or not at all, even if the power fails meanwhile. Then the former file may stay.
+    """Replace a file atomically, even if the power fails meanwhile. Then the former file may stay.
 
     Raises:
         OSError: it cannot be written, or it is a folder, a device, a pipe or a socket.
@@ -121,7 +121,7 @@ def write_atomically(path: Path, content: str | bytes) -> None:
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=_PARTIAL)
     temporary = Path(name)
     try:
-        with naming(path), os.fdopen(handle, "wb") as file:
+        with name_file_in_errors(path), os.fdopen(handle, "wb") as file:
             file.write(content.encode() if isinstance(content, str) else content)
             file.flush()
             os.fsync(file.fileno())
@@ -132,7 +132,7 @@ def write_atomically(path: Path, content: str | bytes) -> None:
         raise
 
 
-def sweep(folder: Path) -> None:
-    """Remove what a kill during `write_atomically` left in a folder and below it. Nobody may write there meanwhile."""
+def remove_partial_files(folder: Path) -> None:
+    """Remove partial files that a killed `write_atomically` left in or below a folder. Nobody may write there meanwhile."""
     for temporary in folder.rglob(f".*{_PARTIAL}"):
         temporary.unlink(missing_ok=True)

@@ -32,7 +32,7 @@ class CheckpointError(UserError, ValueError):
 
 
 class Identity(Frozen):
-    """What must be the same for a run to resume as the same run."""
+    """Fields that must be equal for a run to resume from a checkpoint."""
 
     framework: str
     spec: Spec
@@ -40,28 +40,28 @@ class Identity(Frozen):
     versions: dict[str, str]
     data_hash: str
     weights_hash: str
-    """Of the initial weights."""
+    """SHA-256 of the initial weights."""
 
 
 class Progress(Exact):
-    """What a run has measured so far, in all its attempts."""
+    """Measurements of a run so far, over all its attempts."""
 
     identity: Identity
     epochs: list[EpochRecord]
     phases: Phases
     first_step_loss: float
     step_losses: list[float] = []
-    """As in the result. Empty in a checkpoint of an earlier version."""
+    """Mean losses of the first steps, as in the result. Empty in a checkpoint of an earlier version."""
     resumes: int
-    """How often it had resumed before this checkpoint was made."""
+    """Number of resumptions before this checkpoint was written."""
     usage: Usage
     load_start: float | None
     frequency_start_mhz: float | None
     peak_memory_mib: float
-    """All processes of the run summed."""
+    """Peak memory in MiB, summed over all processes of the run."""
     peak_memory_pss_mib: float | None = None
     clock: list[tuple[float, list[float]]] = []
-    """Of each epoch that the clock's audit has seen, see `common.training.timing.LateLosses`."""
+    """Entry of each epoch that the clock's audit has checked, see `common.training.timing.LateLosses`."""
     clock_stepped: str | None = None
     """See `common.training.timing.Audit`."""
 
@@ -71,15 +71,15 @@ class Checkpoint(NamedTuple):
 
     progress: Progress
     ids: npt.NDArray[np.int64]
-    """[N], of all examples, in training order."""
+    """int64 [N], ids of all examples so far, in training order."""
     state: dict[str, npt.NDArray[Any]]
-    """From the trainer's `state`."""
+    """Training state, as `BaseTrainer.state` returns it."""
     best: Weights
-    """Of the best epoch so far, if they are kept. Else empty."""
+    """Weights of the best epoch so far. Empty if the spec does not keep them."""
 
 
-class Summing(Protocol):
-    """What adds up over the processes of a run."""
+class SupportsAllReduce(Protocol):
+    """Anything that sums arrays over the processes of a run."""
 
     def total(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """The sum over processes, in every process; float64 or int64."""
@@ -87,17 +87,17 @@ class Summing(Protocol):
 
 
 def save(checkpoint: Checkpoint, directory: Path) -> None:
-    """Replace a run's checkpoint, whole or not at all.
+    """Replace a run's checkpoint atomically.
 
     Raises:
         OSError: it cannot be written. The former one stays.
     """
-    words = {"version": _VERSION, "progress": checkpoint.progress.model_dump_json()}
-    checked_arrays.write(directory / FILE, words, _arrays(checkpoint))
+    metadata = {"version": _VERSION, "progress": checkpoint.progress.model_dump_json()}
+    checked_arrays.write(directory / FILE, metadata, _arrays(checkpoint))
 
 
 def load(directory: Path) -> Checkpoint:
-    """The checkpoint of an attempt.
+    """Read the checkpoint of an attempt.
 
     Raises:
         CheckpointError: there is none, or it was torn or changed since.
@@ -106,30 +106,30 @@ def load(directory: Path) -> Checkpoint:
     if not path.exists():
         raise CheckpointError("no checkpoint had been made")
     try:
-        words, arrays = checked_arrays.read(path, kind="checkpoint", version=_VERSION)
+        metadata, arrays = checked_arrays.read(path, kind="checkpoint", version=_VERSION)
     except RecordError as error:
         raise CheckpointError(str(error).rstrip(".")) from None  # it is quoted within a sentence
-    return _parsed(words.get("progress", ""), arrays, path)
+    return _parsed(metadata.get("progress", ""), arrays, path)
 
 
-def of_first_rank(trainer: Summing, own: Checkpoint | None) -> Checkpoint | None:
-    """Send rank 0's checkpoint to all ranks of a run, which may be on other machines. All ranks call it.
+def broadcast_from_rank0(trainer: SupportsAllReduce, local_checkpoint: Checkpoint | None) -> Checkpoint | None:
+    """Broadcast rank 0's checkpoint to all ranks of a run, which may be on other machines. All ranks call it.
 
     Args:
-        own: rank 0's, or None; in other ranks None.
+        local_checkpoint: rank 0's checkpoint, or None; in other ranks None.
     """
     if "RANK" not in os.environ:
-        return own
-    header = b"" if own is None else json.dumps(_header(own)).encode()
+        return local_checkpoint
+    header = b"" if local_checkpoint is None else json.dumps(_header(local_checkpoint)).encode()
     length = int(trainer.total(np.array([len(header)]))[0])
     if not length:
         return None
-    padded = np.zeros(length, np.int64) if own is None else np.frombuffer(header, np.uint8).astype(np.int64)
+    padded = np.zeros(length, np.int64) if local_checkpoint is None else np.frombuffer(header, np.uint8).astype(np.int64)
     progress, shapes = json.loads(trainer.total(padded).astype(np.uint8).tobytes())
-    named = {} if own is None else _arrays(own)
+    local_arrays = {} if local_checkpoint is None else _arrays(local_checkpoint)
     arrays: dict[str, npt.NDArray[Any]] = {}
     for name, dtype, shape in shapes:
-        values = named.get(name, np.zeros(shape, dtype))
+        values = local_arrays.get(name, np.zeros(shape, dtype))
         arrays[name] = trainer.total(values.reshape(-1)).reshape(shape)
     return _parsed(progress, arrays)
 
@@ -146,8 +146,8 @@ def _header(checkpoint: Checkpoint) -> tuple[str, list[tuple[str, str, tuple[int
 
 def _arrays(checkpoint: Checkpoint) -> dict[str, npt.NDArray[Any]]:
     groups = ((_STATE, checkpoint.state), (_BEST, checkpoint.best))
-    named = {prefix + name: array for prefix, group in groups for name, array in group.items()}
-    return {name: np.asarray(array, order="C") for name, array in {_IDS: checkpoint.ids, **named}.items()}
+    arrays = {prefix + name: array for prefix, group in groups for name, array in group.items()}
+    return {name: np.asarray(array, order="C") for name, array in {_IDS: checkpoint.ids, **arrays}.items()}
 
 
 def _parsed(progress: str, arrays: Mapping[str, npt.NDArray[Any]], path: Path = Path(FILE)) -> Checkpoint:
@@ -157,4 +157,4 @@ def _parsed(progress: str, arrays: Mapping[str, npt.NDArray[Any]], path: Path = 
     try:
         return Checkpoint(Progress.model_validate_json(progress), arrays[_IDS], group(_STATE), group(_BEST))
     except (KeyError, pydantic.ValidationError) as error:
-        raise CheckpointError(records.torn(path, "checkpoint", records.why(error), "").rstrip(".")) from None
+        raise CheckpointError(records.torn_message(path, "checkpoint", records.describe_error(error), "").rstrip(".")) from None

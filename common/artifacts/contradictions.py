@@ -1,4 +1,4 @@
-"""What a stored result says against itself: all its values judged together, with its spec and its events."""
+"""Contradictions within a stored result. Its values are compared with each other, with its spec and with its events."""
 
 from __future__ import annotations
 
@@ -10,21 +10,23 @@ from common.artifacts import event_log
 from common.artifacts.schema import EpochRecord, Metrics, Phases, RunResult
 
 _ROUNDING = 1e-6
-"""Part of a sum, or seconds, by which floats may differ that were added in another order."""
+"""Relative tolerance, or tolerance in seconds, for floats that were added in another order."""
 _LEAST_STEP_SECONDS = 1e-6
-"""No step takes less, of whatever model: asking for its batch in Python takes longer."""
+"""Seconds that every step takes at least, whatever the model: requesting its batch in Python takes longer."""
 _OWN_CLOCK_SECONDS = 1e-3
-"""For each epoch, what a rank's own clock may be apart from the clock of all ranks, see `common.training.timing`."""
+"""Seconds by which a rank's own clock may differ from that of all ranks in an epoch, see `common.training.timing`."""
 _HOST_CLOCKS = 1e-3
-"""The same of the clocks of several hosts, as a part."""
+"""Relative difference that is allowed between the clocks of several hosts."""
 _TICK_SECONDS = 0.1
-"""Of each core in each epoch, by which the CPU time of all processes may be wrong: the kernel counts it in ticks of 0.01 s."""
+"""Seconds of error in CPU time that are allowed for each core and epoch: the kernel counts in ticks of 0.01 s."""
 _LEARNING_RATE_ROUNDING = 1e-9
 _MOST_SHOWN = 3
 
 
-def found(result: RunResult, events: Sequence[Mapping[str, Any]] | None = None, *, all_events: bool = True) -> list[str]:
-    """Each contradiction as a clause that has both figures. Empty: a run can have recorded these values.
+def find_contradictions(
+    result: RunResult, events: Sequence[Mapping[str, Any]] | None = None, *, all_events: bool = True
+) -> list[str]:
+    """Return each contradiction as a clause with both figures. Empty: a run can have recorded these values.
 
     The rules are those by which `common.training.loop` records. A run that did not end well has recorded a part.
 
@@ -32,102 +34,105 @@ def found(result: RunResult, events: Sequence[Mapping[str, Any]] | None = None, 
         events: of the run, from `event_log.read_events`. None: there is no such file.
         all_events: whether no line of that file is torn or was changed.
     """
-    judged = [*_epochs(result), *_scores(result)]
+    contradictions = [*_epochs(result), *_scores(result)]
     if events is not None:
-        judged += _events(result, events, all_events=all_events)
+        contradictions += _events(result, events, all_events=all_events)
     if result.status == "failed":  # perhaps because its clock was wrong, as its reason says; no time of it counts
-        return judged
-    return [*judged, *_times(result), *_rates(result), *_clock(result, events or [])]
+        return contradictions
+    return [*contradictions, *_times(result), *_rates(result), *_clock(result, events or [])]
 
 
-def words(result: RunResult, contradictions: Sequence[str]) -> str:
-    """A sentence that names whose run contradicts itself, without its end."""
-    shown = [*contradictions[:_MOST_SHOWN], *["..."] * (len(contradictions) > _MOST_SHOWN)]
-    return f"contradicts itself: in this run of {result.framework}, {'; '.join(shown)}"
+def contradiction_sentence(result: RunResult, contradictions: Sequence[str]) -> str:
+    """Return a sentence, without its full stop, that names the run and its first contradictions."""
+    clauses = [*contradictions[:_MOST_SHOWN], *["..."] * (len(contradictions) > _MOST_SHOWN)]
+    return f"contradicts itself: in this run of {result.framework}, {'; '.join(clauses)}"
 
 
 def _ended_well(result: RunResult) -> bool:
     return result.status in ("ok", "not parallel")
 
 
-def _same(one: float, other: float, tolerance: float = _ROUNDING) -> bool:
+def _is_close(one: float, other: float, tolerance: float = _ROUNDING) -> bool:
     return math.isclose(one, other, rel_tol=tolerance, abs_tol=tolerance)
 
 
-def _planned(result: RunResult) -> tuple[int, int]:
-    """(steps of a whole epoch, steps of the run)."""
+def _planned_steps(result: RunResult) -> tuple[int, int]:
+    """Return (steps of a whole epoch, steps of the run)."""
     spec = result.spec
     steps = -(-result.epochs[0].epoch_images // spec.global_batch_size)
     return steps, spec.steps if spec.steps is not None else steps * (spec.epochs or 0)
 
 
 def _epochs(result: RunResult) -> Iterator[str]:
-    """Epochs to the spec, images to steps times batch."""
+    """Compare epochs with the spec, and images with steps times batch size."""
     spec, epochs = result.spec, result.epochs
     if not epochs:
         return
-    for place, each in enumerate(epochs, 1):
-        if each.epoch != place:
-            yield f"epoch {each.epoch} stands where epoch {place} must stand"
+    for place, epoch in enumerate(epochs, 1):
+        if epoch.epoch != place:
+            yield f"epoch {epoch.epoch} stands where epoch {place} must stand"
             return
-    per_epoch, total = _planned(result)
+    per_epoch, total = _planned_steps(result)
     number = -(-total // per_epoch)
     if len(epochs) > number:
         yield f"{len(epochs)} epochs stand, and the spec has {number}"
         return
     if _ended_well(result) and len(epochs) < number and spec.best_epoch.patience is None:
         yield f"{len(epochs)} epochs stand, and the spec has {number}"
-    elastic = any(each.replicas for each in result.restarts)  # others had another learning rate
+    is_elastic = any(restart.replicas for restart in result.restarts)  # others had another learning rate
     first = min(spec.global_batch_size, epochs[0].epoch_images)
-    for place, each in enumerate(epochs):
+    for place, epoch in enumerate(epochs):
         steps = min(per_epoch, total - place * per_epoch)
-        images = first * steps if spec.part == "compute" else min(spec.global_batch_size * steps, each.epoch_images)
-        left_out = [spec.global_batch_size * (step - 1) for step in set(each.left_out) if 1 <= step <= steps]
-        images_left_out = sum(min(spec.global_batch_size, each.epoch_images - start) for start in left_out)
-        untimed = steps - each.timed_steps - len(each.left_out)
+        images = first * steps if spec.part == "compute" else min(spec.global_batch_size * steps, epoch.epoch_images)
+        left_out = [spec.global_batch_size * (step - 1) for step in set(epoch.left_out) if 1 <= step <= steps]
+        images_left_out = sum(min(spec.global_batch_size, epoch.epoch_images - start) for start in left_out)
+        untimed = steps - epoch.timed_steps - len(epoch.left_out)
         last_step = place * per_epoch + steps - 1
         rate = spec.learning_rate(last_step, per_epoch, total)
-        for what, said, why, must in (
-            ("images of a whole epoch", each.epoch_images, "epoch 1 has", epochs[0].epoch_images),
-            ("steps", each.steps, "spec and images make", steps),
-            ("images", each.images, f"{steps} steps of {spec.global_batch_size} make", images),
+        for quantity, recorded, source, expected in (
+            ("images of a whole epoch", epoch.epoch_images, "epoch 1 has", epochs[0].epoch_images),
+            ("steps", epoch.steps, "spec and images make", steps),
+            ("images", epoch.images, f"{steps} steps of {spec.global_batch_size} make", images),
             (
                 "timed images",
-                each.timed_images,
-                f"{each.timed_steps} timed steps make",
+                epoch.timed_images,
+                f"{epoch.timed_steps} timed steps make",
                 images - first * untimed - images_left_out,
             ),
         ):
-            if said != must:
-                yield f"epoch {each.epoch} has {what}: {said}, and {why} {must}"
-        if untimed not in (0, 1) or (untimed == 0 and (place == 0 or each.first_step_seconds is not None)):
-            others = f" and {len(each.left_out)} that it recorded" if each.left_out else ""
+            if recorded != expected:
+                yield f"epoch {epoch.epoch} has {quantity}: {recorded}, and {source} {expected}"
+        if untimed not in (0, 1) or (untimed == 0 and (place == 0 or epoch.first_step_seconds is not None)):
+            others = f" and {len(epoch.left_out)} that it recorded" if epoch.left_out else ""
             yield (
-                f"epoch {each.epoch} has {each.timed_steps} timed steps of {steps}, and a process times all but its first one"
+                f"epoch {epoch.epoch} has {epoch.timed_steps} timed steps of {steps}, and a process times all but its first one"
                 f"{others}"
             )
-        if not elastic and not math.isclose(each.learning_rate, rate, rel_tol=_LEARNING_RATE_ROUNDING, abs_tol=1e-300):
-            yield f"epoch {each.epoch} has the learning rate {each.learning_rate:g}, and its schedule makes {rate:g}"
-    if (more := sum(each.timed_steps + len(each.left_out) < each.steps for each in epochs)) > 1 + result.resumes:
-        yield f"{more} epochs have an untimed first step, and the run had {1 + result.resumes} processes one after the other"
+        if not is_elastic and not math.isclose(epoch.learning_rate, rate, rel_tol=_LEARNING_RATE_ROUNDING, abs_tol=1e-300):
+            yield f"epoch {epoch.epoch} has the learning rate {epoch.learning_rate:g}, and its schedule makes {rate:g}"
+    if (num_incomplete := sum(epoch.timed_steps + len(epoch.left_out) < epoch.steps for epoch in epochs)) > 1 + result.resumes:
+        yield (
+            f"{num_incomplete} epochs have an untimed first step, and the run had {1 + result.resumes} processes one after the "
+            "other"
+        )
 
 
 def _scores(result: RunResult) -> Iterator[str]:
-    """Counts to images, the confusion to the test, losses of steps to those of epochs."""
+    """Compare scores with images, the confusion matrix with the test scores, and losses of steps with those of epochs."""
     epochs, test = result.epochs, result.test
     if result.spec.part != "training":
-        if test is not None or any(each.train is not None or each.validation is not None for each in epochs):
+        if test is not None or any(epoch.train is not None or epoch.validation is not None for epoch in epochs):
             yield f"scores stand, and the part {result.spec.part} of the training has none"
         return
-    for each in epochs:
-        if each.train is None or each.validation is None:
-            yield f"epoch {each.epoch} has no scores"
+    for epoch in epochs:
+        if epoch.train is None or epoch.validation is None:
+            yield f"epoch {epoch.epoch} has no scores"
             return
-        if each.train.num_examples != each.images:
-            yield f"epoch {each.epoch} has scored {each.train.num_examples} training images, and trained on {each.images}"
+        if epoch.train.num_examples != epoch.images:
+            yield f"epoch {epoch.epoch} has scored {epoch.train.num_examples} training images, and trained on {epoch.images}"
         assert epochs[0].validation is not None
-        if each.validation.num_examples != (first := epochs[0].validation.num_examples):
-            yield f"epoch {each.epoch} has {each.validation.num_examples} validation images, and epoch 1 has {first}"
+        if epoch.validation.num_examples != (first := epochs[0].validation.num_examples):
+            yield f"epoch {epoch.epoch} has {epoch.validation.num_examples} validation images, and epoch 1 has {first}"
     if test is not None:
         yield from _test_scores(result, test)
     yield from _best(result)
@@ -144,9 +149,9 @@ def _test_scores(result: RunResult, test: Metrics) -> Iterator[str]:
         if result.class_names and len(result.class_names) != len(result.confusion):
             yield f"the confusion matrix has {len(result.confusion)} classes, and the data {len(result.class_names)}"
     if result.members is not None:
-        for each in (result.members.average, result.members.ensemble, *result.members.members):
-            if each.num_examples != test.num_examples:
-                yield f"a member has {each.num_examples} test images, and the run {test.num_examples}"
+        for metrics in (result.members.average, result.members.ensemble, *result.members.members):
+            if metrics.num_examples != test.num_examples:
+                yield f"a member has {metrics.num_examples} test images, and the run {test.num_examples}"
 
 
 def _best(result: RunResult) -> Iterator[str]:
@@ -155,29 +160,29 @@ def _best(result: RunResult) -> Iterator[str]:
     if not 1 <= result.best_epoch <= len(result.epochs):
         yield f"epoch {result.best_epoch} is the best, and {len(result.epochs)} epochs stand"
         return
-    scores = [each.validation for each in result.epochs if each.validation is not None]
+    scores = [epoch.validation for epoch in result.epochs if epoch.validation is not None]
     best = scores[result.best_epoch - 1]
     by_loss = result.spec.best_epoch.by == "loss"
-    said, most = (best.loss, min(each.loss for each in scores)) if by_loss else (
-        best.num_correct, max(each.num_correct for each in scores)
+    best_value, extreme = (best.loss, min(score.loss for score in scores)) if by_loss else (
+        best.num_correct, max(score.num_correct for score in scores)
     )  # fmt: skip
-    if said != most:
-        yield f"epoch {result.best_epoch} is the best with {said:g}, and another has {most:g}"
+    if best_value != extreme:
+        yield f"epoch {result.best_epoch} is the best with {best_value:g}, and another has {extreme:g}"
 
 
 def _losses(result: RunResult) -> Iterator[str]:
     losses, first = result.step_losses, result.first_step_loss
-    if losses and first is not None and not _same(losses[0], first):
+    if losses and first is not None and not _is_close(losses[0], first):
         yield f"the first loss is {first:g}, and the first of the steps' losses {losses[0]:g}"
     if not result.epochs or (epoch := result.epochs[0]).train is None or not losses:
         return
-    most = _planned(result)[1]
+    most = _planned_steps(result)[1]
     if len(losses) > most:
         yield f"{len(losses)} steps have losses, and the run has {most} steps"
     elif len(losses) >= epoch.steps:
         sizes = [min(result.spec.global_batch_size, epoch.images - done) for done in _starts(result, epoch)]
         mean = sum(loss * size for loss, size in zip(losses, sizes, strict=False)) / epoch.images
-        if not _same(mean, epoch.train.loss):
+        if not _is_close(mean, epoch.train.loss):
             yield f"epoch 1 has the training loss {epoch.train.loss:g}, and its steps make {mean:g}"
 
 
@@ -186,15 +191,17 @@ def _starts(result: RunResult, epoch: EpochRecord) -> range:
 
 
 def _times(result: RunResult) -> Iterator[str]:
-    """Phases to the wall time, seconds of epochs to phases."""
-    for each in result.epochs:
-        least = _LEAST_STEP_SECONDS * each.timed_steps
-        if each.timed_seconds < least:
-            yield f"epoch {each.epoch} has {each.timed_steps} steps in {each.timed_seconds:.3g} s, and they take {least:.3g} s"
-        if each.input_wait_seconds > each.timed_seconds * (1 + _HOST_CLOCKS) + _OWN_CLOCK_SECONDS:
+    """Compare phases with the wall time, and seconds of epochs with phases."""
+    for epoch in result.epochs:
+        least = _LEAST_STEP_SECONDS * epoch.timed_steps
+        if epoch.timed_seconds < least:
             yield (
-                f"epoch {each.epoch} has waited {each.input_wait_seconds:.3g} s for its input, and lasted "
-                f"{each.timed_seconds:.3g} s"
+                f"epoch {epoch.epoch} has {epoch.timed_steps} steps in {epoch.timed_seconds:.3g} s, and they take {least:.3g} s"
+            )
+        if epoch.input_wait_seconds > epoch.timed_seconds * (1 + _HOST_CLOCKS) + _OWN_CLOCK_SECONDS:
+            yield (
+                f"epoch {epoch.epoch} has waited {epoch.input_wait_seconds:.3g} s for its input, and lasted "
+                f"{epoch.timed_seconds:.3g} s"
             )
     if result.phases is not None:
         yield from _phases(result, result.phases)
@@ -209,116 +216,119 @@ def _phases(result: RunResult, phases: Phases) -> Iterator[str]:
         if not math.isfinite(seconds) or seconds < least[name] - _ROUNDING:
             yield f"phases.{name} is {seconds:.6g}, and no phase takes less than no time"
             return
-    if not _same(total := sum(parts.values()), phases.wall_seconds):
+    if not _is_close(total := sum(parts.values()), phases.wall_seconds):
         yield f"the phases add up to {total:.6g} s, and the wall time is {phases.wall_seconds:.6g} s"
     compiled = phases.first_step_seconds + phases.compile_seconds
-    for what, said, name, must, whole in (
-        ("timed seconds", [each.timed_seconds for each in result.epochs], "training_seconds", phases.training_seconds, True),
+    for quantity, values, name, expected, is_whole in (
+        ("timed seconds", [epoch.timed_seconds for epoch in result.epochs], "training_seconds", phases.training_seconds, True),
         (
             "seconds of waiting for input",
-            [each.input_wait_seconds for each in result.epochs],
+            [epoch.input_wait_seconds for epoch in result.epochs],
             "input_wait_seconds",
             phases.input_wait_seconds,
             True,
         ),
         (
             "seconds of evaluation",
-            [each.evaluation_seconds for each in result.epochs],
+            [epoch.evaluation_seconds for epoch in result.epochs],
             "evaluation_seconds",
             phases.evaluation_seconds,
             False,
         ),
         (
             "seconds of first steps",
-            [each.first_step_seconds or 0.0 for each in result.epochs],
+            [epoch.first_step_seconds or 0.0 for epoch in result.epochs],
             "first_step_seconds and compile_seconds",
             compiled,
             False,
         ),
     ):
         # A run that ended early has trained in an epoch that is not recorded. The test is evaluated after all epochs.
-        exact = whole and _ended_well(result)
-        if not (_same(sum(said), must) or (not exact and sum(said) < must)):
-            yield f"the {what} of all epochs add up to {sum(said):.6g}, and phases.{name} has {must:.6g}"
+        exact = is_whole and _ended_well(result)
+        if not (_is_close(sum(values), expected) or (not exact and sum(values) < expected)):
+            yield f"the {quantity} of all epochs add up to {sum(values):.6g}, and phases.{name} has {expected:.6g}"
 
 
 def _rates(result: RunResult) -> Iterator[str]:
-    """Images a second and CPU seconds to the seconds that were timed."""
-    seconds = sum(each.timed_seconds for each in result.epochs)
-    images, steps = sum(each.timed_images for each in result.epochs), sum(each.timed_steps for each in result.epochs)
-    paces = result.images_per_second_by_process
-    if paces and not result.resumes and not result.restarts and _ended_well(result):  # else they are of the last attempt
+    """Compare images per second and CPU seconds with the timed seconds."""
+    seconds = sum(epoch.timed_seconds for epoch in result.epochs)
+    images, steps = sum(epoch.timed_images for epoch in result.epochs), sum(epoch.timed_steps for epoch in result.epochs)
+    rates = result.images_per_second_by_process
+    if rates and not result.resumes and not result.restarts and _ended_well(result):  # else they are of the last attempt
         own_clocks = _OWN_CLOCK_SECONDS * len(result.epochs)
-        made = sum(paces) * (seconds * (1 + _HOST_CLOCKS) + own_clocks)
-        if made < images * (1 - _ROUNDING) or max(paces) * _LEAST_STEP_SECONDS * steps > images * (1 + _ROUNDING):
+        images_by_rate = sum(rates) * (seconds * (1 + _HOST_CLOCKS) + own_clocks)
+        if images_by_rate < images * (1 - _ROUNDING) or max(rates) * _LEAST_STEP_SECONDS * steps > images * (1 + _ROUNDING):
             yield (
-                f"the processes have {sum(paces):.6g} images a second together, and the epochs {images} images in "
+                f"the processes have {sum(rates):.6g} images a second together, and the epochs {images} images in "
                 f"{seconds:.6g} s"
             )
     cores, phases = result.machine.get("logical_cores"), result.phases
     if result.spec.hosts or phases is None or not isinstance(cores, int):
         return
     # CPU time is read when the ranks have met and again when they know of each other's end.
-    read = max(phases.training_seconds + phases.other_seconds, 0.0)
-    most = cores * (read * 1.05 + _TICK_SECONDS * (len(result.epochs) + 1))
+    counted_seconds = max(phases.training_seconds + phases.other_seconds, 0.0)
+    max_cpu_seconds = cores * (counted_seconds * 1.05 + _TICK_SECONDS * (len(result.epochs) + 1))
     for name, used in (("cores_used", result.cores_used), ("cores_of_others", result.cores_of_others)):
-        if used is not None and not 0.0 <= used * phases.training_seconds <= most:
+        if used is not None and not 0.0 <= used * phases.training_seconds <= max_cpu_seconds:
             yield (
                 f"{name} is {used:.6g}, which is {used * phases.training_seconds:.6g} CPU seconds, and a machine of {cores} "
-                f"cores has no more than {most:.6g} in that time"
+                f"cores has no more than {max_cpu_seconds:.6g} in that time"
             )
 
 
 def _events(result: RunResult, events: Sequence[Mapping[str, Any]], *, all_events: bool) -> Iterator[str]:
-    """Epochs to events. A run that ended in writing an event lacks the last one."""
-    told = event_log.epochs(events)
-    stand = {each.epoch: each for each in result.epochs}
-    for each in told:
-        if (known := stand.get(each.epoch)) is None:
-            yield f"the events have an epoch {each.epoch}, and the result has {len(stand)} epochs"
+    """Compare epochs with events. A run that ended while it wrote an event lacks the last one."""
+    logged_epochs = event_log.epochs(events)
+    epochs_by_number = {epoch.epoch: epoch for epoch in result.epochs}
+    for epoch in logged_epochs:
+        if (stored_epoch := epochs_by_number.get(epoch.epoch)) is None:
+            yield f"the events have an epoch {epoch.epoch}, and the result has {len(epochs_by_number)} epochs"
             return
-        if each != known:
-            field = next(name for name in EpochRecord.model_fields if getattr(each, name) != getattr(known, name))
+        if epoch != stored_epoch:
+            field = next(name for name in EpochRecord.model_fields if getattr(epoch, name) != getattr(stored_epoch, name))
             yield (
-                f"epoch {each.epoch} has {field} {_shown(getattr(known, field))} in the result, and "
-                f"{_shown(getattr(each, field))} in its event"
+                f"epoch {epoch.epoch} has {field} {_format(getattr(stored_epoch, field))} in the result, and "
+                f"{_format(getattr(epoch, field))} in its event"
             )
             return
-    if len(told) != len({each.epoch for each in told}):
-        yield f"the events have {len(told)} epochs, and {len({each.epoch for each in told})} different ones"
-    lacking = len(stand) - len(told)
-    if all_events and lacking > (0 if _ended_well(result) else 1):
-        yield f"the result has {len(stand)} epochs, and the events {len(told)}"
+    if len(logged_epochs) != len({epoch.epoch for epoch in logged_epochs}):
+        yield f"the events have {len(logged_epochs)} epochs, and {len({epoch.epoch for epoch in logged_epochs})} different ones"
+    num_missing = len(epochs_by_number) - len(logged_epochs)
+    if all_events and num_missing > (0 if _ended_well(result) else 1):
+        yield f"the result has {len(epochs_by_number)} epochs, and the events {len(logged_epochs)}"
     first = next((event.get("loss") for event in events if event.get("event") == "first_step"), None)
-    if isinstance(first, float) and result.first_step_loss is not None and not _same(first, result.first_step_loss):
+    if isinstance(first, float) and result.first_step_loss is not None and not _is_close(first, result.first_step_loss):
         yield f"the first loss is {result.first_step_loss:g} in the result, and {first:g} in its event"
 
 
 def _clock(result: RunResult, events: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Seconds of epochs to the run's own clock at its events. Epochs before `resume` are of an earlier attempt."""
-    resumed = next((place for place, event in enumerate(events) if event.get("event") == "resume"), -1)
-    before: float | None = None
+    """Compare seconds of epochs with the run's clock at its events. Epochs before `resume` are of an earlier attempt."""
+    resume_position = next((place for place, event in enumerate(events) if event.get("event") == "resume"), -1)
+    previous_clock: float | None = None
     for place, event in enumerate(events):
         clock = event.get("clock")
         if not isinstance(clock, float):
             continue
-        if before is not None and clock < before:
-            yield f"the run's clock stood at {before:.6g} s, and at the next event at {clock:.6g} s"
+        if previous_clock is not None and clock < previous_clock:
+            yield f"the run's clock stood at {previous_clock:.6g} s, and at the next event at {clock:.6g} s"
             return
-        if before is not None and place > resumed and event.get("event") == "epoch":
-            for each in event_log.epochs([event]):
-                lasted = each.timed_seconds + each.evaluation_seconds
-                if clock - before < lasted * (1 - _HOST_CLOCKS) - _OWN_CLOCK_SECONDS:
-                    yield f"epoch {each.epoch} has lasted {lasted:.6g} s, and its events are {clock - before:.6g} s apart"
+        if previous_clock is not None and place > resume_position and event.get("event") == "epoch":
+            for epoch in event_log.epochs([event]):
+                epoch_seconds = epoch.timed_seconds + epoch.evaluation_seconds
+                if clock - previous_clock < epoch_seconds * (1 - _HOST_CLOCKS) - _OWN_CLOCK_SECONDS:
+                    yield (
+                        f"epoch {epoch.epoch} has lasted {epoch_seconds:.6g} s, and its events are "
+                        f"{clock - previous_clock:.6g} s apart"
+                    )
                     return
-        before = clock
-        wall = result.phases.wall_seconds if result.phases is not None and resumed < 0 else math.inf
+        previous_clock = clock
+        wall = result.phases.wall_seconds if result.phases is not None and resume_position < 0 else math.inf
         if event.get("event") == "epoch" and clock > wall + _OWN_CLOCK_SECONDS:
             yield f"the wall time is {wall:.6g} s, and an epoch ended after {clock:.6g} s"
             return
 
 
-def _shown(value: object) -> str:
+def _format(value: object) -> str:
     if isinstance(value, Metrics):
         return f"of {value.num_correct} right of {value.num_examples}, loss {value.loss:.6g}"
     return f"{value:.6g}" if isinstance(value, float) else str(value)

@@ -12,15 +12,15 @@ from typing import Any
 
 import pydantic
 
-from common.artifacts.atomic_files import ANY, is_unchanged, line_with_checksum, naming, without_checksum
+from common.artifacts.atomic_files import ANY, line_with_checksum, name_file_in_errors, pop_valid_checksum, without_checksum
 from common.artifacts.schema import EpochRecord
 from common.machine import plain_file
 
 EVENTS_FILE = "events.jsonl"
 _MOST_BYTES = 2**28
-"""An epoch takes 600 bytes, so 400,000 of them fit. See `records.MOST_BYTES`."""
+"""Size limit of an events file in bytes. An epoch takes 600 bytes, so 400,000 of them fit."""
 MOST_DAMAGED = 100
-"""Lines that `damaged_events` names. A kill tears one. A file of nothing else has millions."""
+"""Number of lines that `damaged_events` returns at most. A kill damages one line. A wrong file has millions."""
 
 
 def append_event(directory: Path, event: str, **values: Any) -> None:
@@ -30,7 +30,7 @@ def append_event(directory: Path, event: str, **values: Any) -> None:
         OSError: it cannot be written. The file stays as it was.
     """
     path, line = directory / EVENTS_FILE, line_with_checksum({"event": event, **values}) + b"\n"
-    with naming(path), path.open("ab+", buffering=0) as file:
+    with name_file_in_errors(path), path.open("ab+", buffering=0) as file:
         end = file.seek(0, os.SEEK_END)
         file.seek(max(end - 1, 0))
         if file.read(1) not in (b"", b"\n"):  # torn by a kill: keep this line apart from it
@@ -52,7 +52,7 @@ def append_end(directory: Path, status: str, **values: Any) -> None:
 
 
 def read_events(directory: Path) -> list[dict[str, Any]]:
-    """The whole lines of events.jsonl. Lines torn by a kill or changed since are left out. See `damaged_events`.
+    """Read the intact lines of events.jsonl. Lines torn by a kill or changed since are left out. See `damaged_events`.
 
     Raises:
         PlainFileError: it is no plain file, or too large.
@@ -61,18 +61,18 @@ def read_events(directory: Path) -> list[dict[str, Any]]:
 
 
 def damaged_events(directory: Path) -> list[int]:
-    """The numbers, from 1, of the first MOST_DAMAGED lines of events.jsonl that `read_events` leaves out.
+    """Return the numbers, from 1, of the first MOST_DAMAGED lines of events.jsonl that `read_events` leaves out.
 
     Raises:
         PlainFileError: it is no plain file, or too large.
     """
     lines = enumerate(_lines(directory), 1)
-    damaged = (number for number, line in lines if without_checksum(line) is None and _event(line) is None)
-    return list(islice(damaged, MOST_DAMAGED))
+    numbers = (number for number, line in lines if without_checksum(line) is None and _event(line) is None)
+    return list(islice(numbers, MOST_DAMAGED))
 
 
 def _lines(directory: Path) -> Iterator[bytes]:
-    """The lines that are not empty."""
+    """Iterate over the lines that are not empty."""
     try:
         content = plain_file.read(directory / EVENTS_FILE, _MOST_BYTES)
     except FileNotFoundError:
@@ -85,16 +85,16 @@ def _event(line: bytes) -> dict[str, Any] | None:
         event = ANY.validate_json(line)  # several times as fast on short lines
     except ValueError:
         return None
-    return event if is_unchanged(event) else None
+    return event if pop_valid_checksum(event) else None
 
 
 def read_epochs(directory: Path) -> list[EpochRecord]:
-    """The epochs that events.jsonl holds, of a run that may have died after them."""
+    """Read the epochs from events.jsonl, of a run that may have died after them."""
     return epochs(read_events(directory))
 
 
 def epochs(events: Iterable[Mapping[str, Any]]) -> list[EpochRecord]:
-    """The epochs among events."""
+    """Return the epochs among events."""
     records: list[EpochRecord] = []
     for event in events:
         if event.get("event") == "epoch":

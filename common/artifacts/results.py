@@ -6,30 +6,30 @@ import json
 from pathlib import Path
 
 from common.artifacts import records
-from common.artifacts.atomic_files import is_lack_of_room, line_with_checksum, write_atomically
+from common.artifacts.atomic_files import is_disk_full, line_with_checksum, write_atomically
 from common.artifacts.event_log import EVENTS_FILE
 from common.artifacts.schema import SCHEMA_VERSION, ResultError, RunResult
 
 RESULT_FILE = "result.json"
 TRACE_FILE = "trace.json.gz"
 BEST_FILE = "best.safetensors"
-"""The weights of the best epoch, where the spec keeps them; see `common.artifacts.trained`."""
+"""File with the weights of the best epoch, if the spec keeps them; see `common.artifacts.trained`."""
 
 
 def save(result: RunResult, directory: Path) -> Path:
-    """Finish a run: write result.json with its checksum, whole or not at all."""
+    """Write result.json with its checksum, atomically. This finishes a run."""
     path = directory / RESULT_FILE
     write_atomically(path, to_line(result))
     return path
 
 
-def unwritten(error: OSError) -> str:
-    """What to say where `save` failed."""
-    return f"The result cannot be written: {error}." + (" Free space, or raise the limit." if is_lack_of_room(error) else "")
+def unwritten_message(error: OSError) -> str:
+    """Return the message for a result that `save` could not write."""
+    return f"The result cannot be written: {error}." + (" Free space, or raise the limit." if is_disk_full(error) else "")
 
 
 def to_line(result: RunResult) -> bytes:
-    """A result as its file holds it: one line, so that its checksum can be compared with the text itself."""
+    """Return a result as its file stores it: one line, so that its checksum can be compared with the text itself."""
     return line_with_checksum(json.loads(result.model_dump_json()))
 
 
@@ -42,8 +42,8 @@ def load(path: Path) -> RunResult:
     return records.read(
         path,
         RunResult,
-        what="result",
-        again="Run it again.",
+        kind="result",
+        remedy="Run it again.",
         version=SCHEMA_VERSION,
         raises=ResultError,
     )

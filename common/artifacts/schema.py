@@ -15,11 +15,11 @@ from common.spec import Spec
 
 SCHEMA_VERSION = 1
 _ROUNDING = 1e-6
-"""Of an accuracy, or of a loss of nothing."""
+"""Tolerance for an accuracy, and for a loss slightly below 0."""
 
 
 INTERRUPTED = "interrupted"
-"""How the reason of a run begins that its user interrupted. Its status is killed."""
+"""First word of the reason of a run that its user interrupted. Its status is killed."""
 
 Status = Literal["ok", "failed", "diverged", "killed", "not parallel", "not available"]
 
@@ -53,15 +53,15 @@ class EpochRecord(Exact):
     """One pass over the training split, and the validation that followed it."""
 
     epoch: Count
-    """From 1."""
+    """Number of the epoch, from 1."""
     steps: Count
     images: Count
     epoch_images: Count
     """Images of a whole epoch: more than `images` where the spec's `steps` cut this one short."""
     learning_rate: float
-    """Of the epoch's last step."""
+    """Learning rate of the epoch's last step."""
     train: Metrics | None
-    """None where only a part was run. Over the epoch, each batch scored before its update, with augmentation and dropout."""
+    """Scores over the epoch, each batch before its update, with augmentation and dropout. None if only a part was run."""
     validation: Metrics | None
     timed_seconds: Seconds
     """Wall time of the epoch's timed steps; a process's first step is left out."""
@@ -71,7 +71,7 @@ class EpochRecord(Exact):
     """Part of timed_seconds: the training loop waited for its next batch."""
     evaluation_seconds: Seconds
     first_step_seconds: Seconds | None = None
-    """With the compiling for other batch sizes. Only the first epoch of a process has it."""
+    """Seconds of the first step, and of compiling for other batch sizes. Only the first epoch of a process has it."""
     left_out: list[Count] = []
     """Steps that were not timed because of a spot check, from 1: those that were recorded, and with input workers those behind
     them, whose batches were ready."""
@@ -126,88 +126,88 @@ class StepParts(Exact):
     steps: Count
     step_seconds: float
     compute_seconds: float | None = None
-    """Of the slowest replica, without any exchange."""
+    """Seconds of computing of the slowest replica, without any exchange."""
     communication_hidden_seconds: float | None = None
-    """Of the exchange, while something is computed."""
+    """Seconds of the exchange that overlap with computing."""
     communication_exposed_seconds: float | None = None
-    """Of the exchange, while everything waits for it."""
+    """Seconds of the exchange in which everything waits for it."""
     idle_seconds: float | None = None
-    """In which a replica neither computes nor exchanges, the mean over replicas: a pipeline's bubbles, slower neighbours."""
+    """Seconds in which a replica neither computes nor exchanges, mean over replicas: pipeline bubbles, slower neighbours."""
     not_separable: str | None = None
-    """Why a part is None."""
+    """Reason why a part is None."""
     transfer_seconds: float | None = None
-    """Of a batch from the host to the device; like the three below of the slowest process, and without any exchange."""
+    """Seconds to copy a batch from the host to the device. This and the next three: slowest process, without any exchange."""
     forward_seconds: float | None = None
     backward_seconds: float | None = None
     optimizer_seconds: float | None = None
     pieces: str | None = None
-    """How forward, backward and optimizer were separated, or why they cannot be."""
+    """Method by which forward, backward and optimizer were separated, or why they cannot be."""
 
 
-class Operation(Exact):
-    """All operations of one name, as a profiler has seen them, in a step."""
+class ProfiledOperation(Exact):
+    """All operations of one name in a step, as a profiler recorded them."""
 
     name: str
-    """As the framework calls it; the other one's fuses differently under other names."""
+    """Name in the framework. The other framework fuses operations differently, under other names."""
     calls: float
     self_seconds: float
-    """Without the operations inside of it; of several threads or streams the sum."""
+    """Seconds without the operations inside it, summed over threads or streams."""
     share: float
-    """Of the self seconds of all operations, 0..1."""
+    """Fraction of the self seconds of all operations, 0..1."""
 
 
 class TopOperations(Exact):
-    """From the framework's own profiler, in steps after the training, which it slows down. Of the first process."""
+    """Operations from the framework's own profiler, in steps after the training, which it slows down. First process only."""
 
     steps: Count
-    operations: list[Operation] = []
-    """Ten at most, the longest first."""
+    operations: list[ProfiledOperation] = []
+    """Operations with the longest self time, longest first, at most ten."""
     trace: str | None = None
     """File beside the result, in Chrome's trace event format."""
     failure: str | None = None
-    """Why there is no trace, or nothing at all."""
+    """Reason why there is no trace, or nothing at all."""
 
 
 class Staleness(Exact):
-    """Of a parameter server: by how many updates of others each worker's gradients were late."""
+    """Staleness of the gradients that workers push to an asynchronous parameter server."""
 
     counts: list[Count]
     """Pushes by staleness: updates by others between the pull of a gradient's weights and its own update."""
     waiting_seconds: float
-    """Mean over workers: in the pushes and pulls of training steps, for the server and for each other."""
+    """Seconds of waiting for the server and for other workers in the pushes and pulls of training steps, mean over workers."""
 
 
 class Members(Exact):
-    """Of model averaging, on the test split."""
+    """Scores of model averaging on the test split."""
 
     average: Metrics
     ensemble: Metrics
-    """A vote of the members, ties to the smallest label; its loss is the members' mean."""
+    """Scores of the members' majority vote, ties to the smallest label. The loss is the members' mean."""
     members: list[Metrics]
 
 
 class Chunks(Exact):
-    """Of input dask: who holds the training images, and what was moved for the batches of all processes."""
+    """Chunks of input dask: their owners, and the bytes that were moved for the batches of all processes."""
 
     owners: Literal["processes", "workers of a cluster"]
     owner_of_chunk: list[Count]
-    """Rank of the process, or number of the worker in the order of addresses, for each chunk."""
+    """Owner of each chunk: rank of the process, or number of the worker in the order of addresses."""
     held_mib: list[Seconds]
-    """Pixels of the chunks that each owner holds."""
+    """MiB of pixels that each owner holds."""
     gathered_bytes: Count
-    """Pixels of all batches since the process of the last attempt began."""
+    """Bytes of pixels of all batches since the process of the last attempt began."""
     moved_bytes: Count
-    """The part of them that came from another process of the run, or from a cluster."""
+    """Bytes of `gathered_bytes` that came from another process of the run, or from a cluster."""
 
 
 class Noise(Exact):
-    """Other work on the machine meanwhile. None if the system does not say."""
+    """Other work on the machine during the run. A field is None if the system does not report it."""
 
     load_start: float | None = None
     """Load average of the minute before the run: processes that ran or waited for a core, of earlier runs too."""
     load_end: float | None = None
     frequency_start_mhz: float | None = None
-    """Mean clock of the CPUs that the run was held to."""
+    """Mean clock in MHz of the CPUs that the run may use."""
     frequency_end_mhz: float | None = None
     cores_stolen: float | None = None
     """Cores that the hypervisor gave to other machines during training. Only CPUs of the run count. Part of cores_taken."""
@@ -216,15 +216,15 @@ class Noise(Exact):
 
 
 class Environment(Exact):
-    """What a process ran in."""
+    """The Python environment of a process."""
 
     interpreter: str
     python: str
-    """Its version."""
+    """Version of Python."""
     distributions: tuple[str, ...]
-    """All that it can import, as `name==version`."""
+    """All installed distributions, as `name==version`."""
     distributions_hash: str
-    """SHA-256 over them and the version of Python."""
+    """SHA-256 over `distributions` and the version of Python."""
     libraries: dict[str, str] = {}
     """Known versions of the NVIDIA driver, CUDA, cuDNN, NCCL and oneDNN. All except the driver's are what the framework says of
     its own build."""
@@ -235,17 +235,17 @@ class Restart(Exact):
 
     reason: str
     epochs: Count
-    """Finished until then ..."""
+    """Epochs that were finished until then."""
     steps: Count
-    """... and updates after them, of the first process."""
+    """Updates after these epochs, of the first process."""
     seconds_lost: Seconds
     """Wall time from the attempt's last checkpoint, or from its start, until all its processes had ended."""
     replicas: Count | None = None
-    """With which the run went on (`Spec.least_replicas`). None: with as many as before. Such a run is `not parallel`."""
+    """Replicas with which the run went on (`Spec.least_replicas`); it is `not parallel`. None: as many as before."""
 
     @property
     def words(self) -> str:
-        """Without what others saw of it."""
+        """Sentence about the restart, without what other processes saw of it."""
         fewer = f", went on with replicas: {self.replicas}" if self.replicas else ""
         return f"{self.reason.partition(';')[0]} (finished epochs: {self.epochs}, steps after them: {self.steps}{fewer})"
 
@@ -258,10 +258,10 @@ class RunResult(Exact):
     spec: Spec
     status: Status
     reason: str | None = None
-    """Why the status is not ok, for the reader of a table."""
+    """Reason why the status is not ok, for the reader of a table."""
     repeat: Count = 0
     implementation: str | None = None
-    """What the mode really was here, e.g. `nn.DataParallel` or `replicas in CPU threads`."""
+    """Implementation of the mode on this machine, e.g. `nn.DataParallel` or `replicas in CPU threads`."""
     device: str | None = None
     devices: list[str] = []
     threads: dict[str, Count] = {}
@@ -269,12 +269,12 @@ class RunResult(Exact):
     cores_used: float | None = None
     """CPU seconds over wall seconds during training, all processes of the run: at most the budget."""
     cores_of_others: float | None = None
-    """The same of everything else that ran on the machine meanwhile; None also where the run was on several."""
+    """CPU seconds over wall seconds during training of other work on the machine. None also for a run on several machines."""
     epochs: list[EpochRecord] = []
     best_epoch: Count | None = None
-    """By the validation split, where the spec asks for it."""
+    """Number of the best epoch on the validation split, if the spec asks for it."""
     test: Metrics | None = None
-    """Of the weights after the last epoch."""
+    """Scores on the test split of the weights after the last epoch."""
     first_step_loss: float | None = None
     """Mean loss of the first batch before any update, to full precision: equal in both frameworks up to rounding."""
     step_losses: list[float] = []
@@ -285,22 +285,22 @@ class RunResult(Exact):
     peak_memory_mib: float | None = None
     """Largest resident memory (RSS) of the run, its ranks and workers summed; of a resumed run, of its largest attempt."""
     peak_memory_pss_mib: float | None = None
-    """The same as proportional set size (PSS), which counts a shared page once: the largest after any epoch."""
+    """Largest proportional set size (PSS) of the run after any epoch, in MiB. PSS counts a shared page once."""
     peak_memory_by_process_mib: list[float] = []
     """Largest resident memory (RSS) of each process with its workers, by rank; of a resumed run, of its last attempt."""
     computed_memory_by_device_mib: dict[str, float] = {}
-    """Of logical devices that share a process: computed, since nobody can measure it. Weights, statistics, gradients, the
-    optimizer's state, and what is gathered of the largest layer. The peak is larger: activations are not in it."""
+    """Computed MiB of each logical device that shares a process, since nobody can measure it: weights, statistics, gradients,
+    the optimizer's state, and the largest gathered layer. The peak is larger: activations are not in it."""
     device_peak_memory_mib: float | None = None
-    """Of all devices together; None on a CPU."""
+    """Peak memory in MiB of all devices together; None on a CPU."""
     peak_memory_by_device_mib: dict[str, Seconds] = {}
-    """The same by device, as `rank 0 GPU 1`; those that a process did not use are left out."""
+    """Peak memory in MiB by device, as `rank 0 GPU 1`. Devices that a process did not use are left out."""
     images_per_second_by_process: list[Seconds] = []
-    """Of all timed epochs, by rank: each process's own images over the time until it had launched the last step of each epoch.
-    Of a resumed run, those of its last attempt. Processes that meet in every step all have the pace of the slowest. Empty for a
-    run of one process, and if no step was timed."""
+    """Images per second in all timed epochs, by rank: each process's own images over the time until it had launched the last
+    step of each epoch. Of a resumed run, its last attempt counts. Processes that synchronise in every step are as fast as the
+    slowest. Empty for a run of one process, and if no step was timed."""
     chunks: Chunks | None = None
-    """Of input dask. None: another input, or no batch was made."""
+    """Owners and transfers of input dask. None: another input, or no batch was made."""
     order_hash: str | None = None
     """SHA-256 over the int64 ids of the training examples in the order of training."""
     data_hash: str | None = None
@@ -309,24 +309,24 @@ class RunResult(Exact):
     final_weights_hash: str | None = None
     """SHA-256 over the weights after the last epoch. Runs that add up everything in the same order have the same."""
     pixel_mean: tuple[float, float, float] | None = None
-    """What was subtracted from each channel, in 0..1 ..."""
+    """Value that was subtracted from each channel, for pixels in 0..1."""
     pixel_std: tuple[float, float, float] | None = None
-    """... and what it was then divided by."""
+    """Value by which each channel was then divided."""
     bytes_per_step: float | None = None
-    """Sent by all replicas of the run together to exchange gradients, weights or activations, in a step of a whole batch."""
+    """Bytes that all replicas together send in a step of a whole batch to exchange gradients, weights or activations."""
     bytes_per_step_by_kind: dict[str, float] = {}
-    """The same by kind of exchange, where a mode has several."""
+    """Bytes per step by kind of exchange, if a mode has several."""
     step_parts: StepParts | None = None
     top_operations: TopOperations | None = None
     device_rates: DeviceRates | None = None
-    """Of the first process's accelerator; None on a CPU, whose rates the comparison has."""
+    """Rates of the first process's accelerator; None on a CPU, whose rates the comparison stores."""
     switches: dict[str, Any] = {}
-    """All of the framework's switches as they were, by the names that its `describe` lists."""
+    """Values of all the framework's switches in this run, by the names that its `describe` lists."""
     reduced: list[str] = []
-    """Switches that made it compute with fewer digits than its precision says, as `name=value`."""
+    """Switches that made the run compute with fewer digits than its precision says, as `name=value`."""
     conditions: dict[str, str] = {}
-    """Conditions that decide its times beside the work, in words that both frameworks share: see `common.spec.conditions`, and
-    the allocator. Empty: not recorded."""
+    """Conditions beside the work that decide the run's times, in words that both frameworks share: those of
+    `common.spec.conditions`, and the allocator. Empty: not recorded."""
     staleness: Staleness | None = None
     members: Members | None = None
     predictions_hash: str | None = None
@@ -336,21 +336,21 @@ class RunResult(Exact):
     class_names: list[str] = []
     versions: dict[str, str] = {}
     environment: Environment | None = None
-    """None: not recorded."""
+    """Python environment of the run. None: not recorded."""
     machine: Facts = {}
     started_at: Moment | None = None
-    """UTC, ISO 8601; of the last attempt."""
+    """Start of the last attempt, UTC, ISO 8601."""
     noise: Noise | None = None
     resumes: Count = 0
-    """How often the run was cut short and resumed from a checkpoint. See `Phases` for how its time is counted."""
+    """Number of times that the run was cut short and resumed from a checkpoint. See `Phases` for how its time is counted."""
     started_over: str | None = None
-    """Why a run that was cut short did not resume from a checkpoint."""
+    """Reason why a run that was cut short did not resume from a checkpoint."""
     restarts: list[Restart] = []
-    """The deaths after which all its processes were started again by themselves, see `compare.execution.executor`."""
+    """Deaths of processes after which the run was restarted automatically, see `compare.execution.executor`."""
     clock_confirmed: bool | None = None
     """Whether the launcher's own clock confirms the run's to 2 %. False: the run was too short to tell. None: not looked at."""
     clock_caution: str | None = None
-    """What was seen of its clock that may be the machine's doing. No time of the run is reliable then."""
+    """Observation about the run's clock that may be caused by the machine. If set, no time of the run is reliable."""
 
     @pydantic.field_validator("confusion")
     @classmethod

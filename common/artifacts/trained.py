@@ -21,9 +21,9 @@ from common.spec import MODELS, Precision, SpecError
 
 SUFFIX = ".safetensors"
 MOST_CARD_BYTES = 2**24
-"""Of a card in a file of its own."""
+"""Size limit in bytes of a card in a separate file."""
 _VERSION = "1"
-_USE = "Use the best.safetensors of a run; `convert` makes one from a framework's own file."
+_REMEDY = "Use the best.safetensors of a run; `convert` makes one from a framework's own file."
 _Above0 = Annotated[float, Field(gt=0)]
 
 
@@ -31,7 +31,7 @@ class Card(Finite):
     """How to use weights, and where they come from."""
 
     framework: str = Field(pattern=r"^[\w .-]+$")
-    """That trained them. Any can use them. Its letters are restricted, as the model's, because both are printed."""
+    """Framework that trained the weights. Letters are restricted here and in `model`, because both are printed."""
     versions: dict[str, str]
     model: str = Field(pattern=r"^\w+(\.\w+)*$")
     width: float = 1.0
@@ -42,20 +42,20 @@ class Card(Finite):
     image_size: int = Field(ge=1, le=4096)
     """Height and width in pixels."""
     pixel_mean: tuple[float, float, float]
-    """What is subtracted from each channel, in 0..1 ..."""
+    """Value that is subtracted from each channel, for pixels in 0..1."""
     pixel_std: tuple[_Above0, _Above0, _Above0]
-    """... and what it is then divided by."""
+    """Value by which each channel is then divided."""
     precision: Precision
     spec_hash: str
-    """`Spec.digest` of the training."""
+    """`Spec.digest` of the training run."""
     data_hash: str
-    """`Dataset.content_hash` of what it trained on."""
+    """`Dataset.content_hash` of the training data."""
     seed: int
     epoch: int
-    """From 1. The weights are those at its end."""
+    """Number of the epoch, from 1. The weights are those at its end."""
     validation: Metrics | None
     chance_accuracy: float | None = Field(None, ge=0, le=1)
-    """Accuracy of always naming the most frequent class of the validation split. None: not counted."""
+    """Accuracy of always predicting the most frequent class of the validation split. None: not counted."""
 
     @property
     def scaling(self) -> Scaling:
@@ -63,7 +63,7 @@ class Card(Finite):
 
 
 class Trained(NamedTuple):
-    """A trained model."""
+    """A trained model: its card, architecture and weights."""
 
     card: Card
     architecture: Architecture
@@ -71,7 +71,7 @@ class Trained(NamedTuple):
 
 
 def save(card: Card, values: Weights, path: Path) -> None:
-    """Replace the file of a trained model, whole or not at all.
+    """Replace the file of a trained model atomically.
 
     Raises:
         OSError: it cannot be written.
@@ -80,53 +80,55 @@ def save(card: Card, values: Weights, path: Path) -> None:
 
 
 def load(
-    path: Path, own_model: str | None = None, *, again: str = _USE, judge: Callable[[Card], None] | None = None
+    path: Path, user_model: str | None = None, *, remedy: str = _REMEDY, check_card: Callable[[Card], None] | None = None
 ) -> Trained:
-    """Read the file of a trained model. Nothing in it is run.
+    """Read the file of a trained model. No code from it is run.
 
     Args:
-        path: of a file that `save` has written.
-        own_model: the user's own module, `package.module`, that the file may name. A name that is only in a file is never
+        path: a file that `save` has written.
+        user_model: the user's own module, `package.module`, that the file may name. A name that is only in a file is never
             imported.
-        again: a sentence that says how to get the file anew.
-        judge: refuses a card, before the model that it names is looked for.
+        remedy: a sentence that says how to create the file again.
+        check_card: raises an error for a card that the caller does not accept, before its model is looked up.
 
     Raises:
         WeightsError: no such file, changed since it was written, or its weights do not fit its model.
         SpecError: the user's own module does not hold to the contract.
     """
     try:
-        words, values = checked_arrays.read(path, what="trained model", again=again, version=_VERSION)
+        metadata, values = checked_arrays.read(path, kind="trained model", remedy=remedy, version=_VERSION)
     except RecordError as error:
         raise WeightsError(str(error)) from None
-    card = card_from(words.get("card", ""), path, again=again)
-    if judge is not None:
-        judge(card)
-    architecture = architecture_of(card, path, own_model)
+    card = card_from(metadata.get("card", ""), path, remedy=remedy)
+    if check_card is not None:
+        check_card(card)
+    architecture = architecture_of(card, path, user_model)
     weights.check(values, architecture, path)
     return Trained(card, architecture, values)
 
 
-def card_from(text: str | bytes, path: Path, *, again: str = _USE) -> Card:
-    """A card from its JSON.
+def card_from(text: str | bytes, path: Path, *, remedy: str = _REMEDY) -> Card:
+    """Parse a card from JSON.
 
     Raises:
-        WeightsError: it is none; the message names the path.
+        WeightsError: the text is no card; the message names the path.
     """
     try:
         return Card.model_validate_json(text)
     except pydantic.ValidationError as error:
-        raise WeightsError(records.torn(path, "card of a trained model", f"{error.error_count()} faults", again)) from None
+        raise WeightsError(
+            records.torn_message(path, "card of a trained model", f"{error.error_count()} faults", remedy)
+        ) from None
 
 
-def architecture_of(card: Card, path: Path, own_model: str | None = None) -> Architecture:
-    """The model of a card.
+def architecture_of(card: Card, path: Path, user_model: str | None = None) -> Architecture:
+    """Return the architecture of a card's model.
 
     Raises:
-        WeightsError: it is a module that `own_model` does not name, or does not take the card's images.
+        WeightsError: it is a module that `user_model` does not name, or does not take the card's images.
         SpecError: the user's own module does not hold to the contract.
     """
-    if card.model not in MODELS and card.model != own_model:
+    if card.model not in MODELS and card.model != user_model:
         raise WeightsError(
             f"{path} is of a model of somebody's own, which would have to be imported. Received: {card.model!r}. Say --model "
             f"{card.model} if you trust that module."

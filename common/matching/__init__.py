@@ -1,1 +1,1 @@
-"""Models as users have them: found, recorded layer by layer, and measured for `convtwins match`."""
+"""Users' own models for `convtwins match`: built, recorded layer by layer, and measured."""

@@ -1,4 +1,4 @@
-"""Two models that `match` has proved to be the same, as one model that `run` takes."""
+"""A pair of models that `match` has proved equivalent, as one model that `run` takes."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from common.spec import SpecError
 
 
 @dataclass(frozen=True)
-class Side:
+class PairedModel:
     """One framework's model of a pair."""
 
     model: str
-    """`package.module:name` of its class, or of a function that makes it."""
+    """`package.module:name` of the model's class, or of a function that builds it."""
     layers: dict[str, str]
-    """Name of each layer in the architecture, and in this model."""
+    """Names of layers: in the architecture to in this model."""
     flattened: dict[str, tuple[int, int, int]] = field(default_factory=dict[str, tuple[int, int, int]])
-    """Layers that take an image flattened channels first, unlike the other model: its (height, width, channels)."""
+    """Layers that take an image flattened channels first, unlike the other model, to the image's (height, width, channels)."""
 
     def order(self, name: str) -> Array | None:
-        """Of a flattened image in front of a layer: the place in this model of each value in the order height, width, channels.
+        """Return the index in this model of each value of a layer's flattened input, in the order height, width, channels.
 
-        None: the order is that one, or there is no flattened image.
+        None: the model has that order too, or the layer's input is no flattened image.
         """
         if name not in self.flattened:
             return None
@@ -33,18 +33,20 @@ class Side:
         return np.arange(height * width * channels).reshape(channels, height, width).transpose(1, 2, 0).reshape(-1)
 
 
-def check_trained(side: Side, architecture: Architecture, trained: int) -> None:
+def check_trained(paired_model: PairedModel, architecture: Architecture, num_trained: int) -> None:
     """Compare the number of values that a built model trains with that of its architecture.
 
     Raises:
         SpecError: they differ.
     """
-    wanted = sum(parameter.size for parameter in architecture.parameters() if parameter.trainable)
-    if trained != wanted:
-        mend = "Freeze no layer." if trained < wanted else "Leave out layers that take no part in a pass."
-        raise SpecError(f"{side.model} must train the {wanted} values that were matched. Received: {trained}. {mend}")
+    expected = sum(parameter.size for parameter in architecture.parameters() if parameter.trainable)
+    if num_trained != expected:
+        fix = "Freeze no layer." if num_trained < expected else "Leave out layers that take no part in a pass."
+        raise SpecError(
+            f"{paired_model.model} must train the {expected} values that were matched. Received: {num_trained}. {fix}"
+        )
 
 
-def whole(model: Opaque, num_classes: int, image_size: int) -> Architecture:
-    """The architecture of a pair. Whoever resolves it refuses another number of classes than the pair was matched with."""
+def pair_architecture(model: Opaque, num_classes: int, image_size: int) -> Architecture:
+    """Build the architecture of a pair. The caller checks that the pair was matched with this number of classes."""
     return Architecture(model.name, image_size, num_classes, (model,))

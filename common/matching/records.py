@@ -1,4 +1,4 @@
-"""What `match` asks a twin, and what the twin answers. Arrays travel in safetensors files."""
+"""Requests of `match` to a twin, and the twin's answers. Arrays are passed in safetensors files."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from common.frozen import Frozen
 Array = npt.NDArray[Any]
 
 RULES = ("sgd", "adam")
-"""Optimizers of the updates and steps, unless users bring their own."""
+"""Optimizers of the compared updates, unless users bring their own."""
 OWN_RULE = "own"
 LEARNING_RATE, MOMENTUM = {"sgd": 0.05, "adam": 1e-3}, 0.9
 BETA_1, BETA_2, EPSILON = 0.9, 0.999, 1e-8
 SEED = 0
-FEW = 4
-"""Images of a pass with values that reach far."""
-FAR_WEIGHTS, FAR_IMAGES = 8.0, (0.01, 0.0, 255.0, -255.0)
-"""Factors of weights, and of images in 0..1: dark, black, of raw pixels, and negative."""
-DARKER = np.array([1, 3, 100, 255], np.uint8)
-"""By which the images of one pass are divided. The last one is black."""
+STRESS_BATCH = 4
+"""Number of images in a pass of `stress_inputs`."""
+STRESS_WEIGHT_FACTOR, STRESS_IMAGE_FACTORS = 8.0, (0.01, 0.0, 255.0, -255.0)
+"""Factors on weights, and on images in 0..1: dark, black, raw pixels, and negative."""
+BRIGHTNESS_DIVISORS = np.array([1, 3, 100, 255], np.uint8)
+"""Divisors of the images of one pass. The last image is black."""
 IMAGE = "the image"
-"""In `Layer.fed_by`."""
-JITTERS = {"float64": 1e-14, "float32": 2.0**-24}
-"""By type: a relative change of weights and images that is as large as its rounding. Of float64 a hundred times."""
+"""Name of the model's input in `Layer.fed_by`."""
+ROUNDING_JITTERS = {"float64": 1e-14, "float32": 2.0**-24}
+"""Relative change of weights and images by dtype, as large as its rounding; for float64 a hundred times that."""
 
 
-class Ask(Frozen):
+class OpenRequest(Frozen):
     """One model to open. Names are `package.module:name`."""
 
     model: str
@@ -38,22 +38,22 @@ class Ask(Frozen):
     classes: int
     steps: int = 20
     weights: str | None = None
-    """A file of the framework's own."""
+    """File of weights in the framework's own format."""
     prepare: str | None = None
-    """Turns uint8 images [N, H, W, C] into what the model takes."""
+    """Function from uint8 images [N, H, W, C] to the model's input."""
     loss: str | None = None
-    """Loss of outputs and labels, in the framework's own order of arguments."""
+    """Loss function of outputs and labels, in the framework's own order of arguments."""
     optimizer: str | None = None
-    """Makes an optimizer as users of the framework do."""
+    """Function that builds an optimizer as users of the framework do."""
 
     @property
     def batch(self) -> int:
-        """Images of a step. The values of all layers are kept, so large images are few."""
+        """Number of images in a step. The values of all layers are kept, so batches of large images are small."""
         return 16 if self.image[0] * self.image[1] <= 64 * 64 else 4
 
     @property
     def hint(self) -> str:
-        """What else to look at if the model fails."""
+        """Sentence that says what else to check if the model fails."""
         return f" It was given images of --input {'x'.join(map(str, self.image))}: does it take these?"
 
     @property
@@ -62,48 +62,48 @@ class Ask(Frozen):
 
 
 class Layer(Frozen):
-    """One call of a layer. Sizes, shapes and settings have one form for all frameworks: images are NHWC."""
+    """One call of a layer. Sizes, shapes and settings have the same form in all frameworks: images are NHWC."""
 
     name: str
     kind: str
-    """conv, dense, batch_norm, activation, max_pool, ...; `other` compares by its values alone."""
+    """Kind: conv, dense, batch_norm, activation, max_pool, ...; `other` is compared by its values alone."""
     settings: dict[str, Any] = {}
     where: str | None = None
-    """File and line of the user's code that made it (a function: that called it)."""
+    """File and line of the user's code that created the layer, or called the function."""
     parameters: dict[str, list[int]] = {}
-    """Role (kernel, bias, gamma, beta, mean, variance) to canonical shape."""
+    """Canonical shape by role (kernel, bias, gamma, beta, mean, variance)."""
     output: list[int] = []
-    """Shape of one example."""
+    """Output shape of one example."""
     dtype: str = ""
-    """Of its output."""
+    """Dtype of the output."""
     flattened: str | None = None
-    """Order of the flattened image in front of it: `hwc`, `chw`, or None."""
+    """Order of the flattened image that is its input: `hwc`, `chw`, or None."""
     inputs: int = 1
-    """Tensors that it takes. Values are kept of the first alone."""
+    """Number of input tensors. Values are kept of the first only."""
     fed_by: list[str] = []
-    """Names of the calls whose outputs it takes, joined in this order. IMAGE is the model's input. Empty: not known."""
+    """Names of the calls whose outputs it takes, concatenated in this order. IMAGE is the model's input. Empty: not known."""
 
 
-class Opened(Frozen):
-    """What a twin knows of a model once it has run."""
+class ModelReport(Frozen):
+    """Description of a model, made after a pass through it."""
 
     layers: list[Layer]
-    """In order of execution, in inference mode."""
+    """Layers in order of execution, in inference mode."""
     outputs: list[int]
     """Shape of the model's output for one example."""
     where: str | None
-    """File and line of the model itself."""
+    """File and line of the model."""
     unrecorded: bool = False
     """Whether the model calls functions that are not recorded."""
 
 
-class Model(Protocol):
-    """One framework's side of a match: a user's model, built and run once. Parameters are named `layer.role`."""
+class MatchModel(Protocol):
+    """A user's model in one framework, built and run once. Parameters are named `layer.role`."""
 
-    opened: Opened
+    report: ModelReport
 
     def parameters(self) -> dict[str, Array]:
-        """All parameters and running statistics, in canonical form."""
+        """Return all parameters and running statistics, in canonical form."""
         ...
 
     def load(self, parameters: dict[str, Array]) -> None:
@@ -111,47 +111,54 @@ class Model(Protocol):
         ...
 
     def forward(self, images: Array, *, training: bool) -> tuple[list[Layer], list[tuple[Array, Array]], Array]:
-        """Layers in order of execution, (input, output) of each, and the model's output."""
+        """Return layers in order of execution, (input, output) of each, and the model's output."""
         ...
 
     def gradients(self, images: Array, labels: Array) -> tuple[float, dict[str, Array]]:
-        """(loss, gradients) in training mode."""
+        """Return (loss, gradients) in training mode."""
         ...
 
     def start(self, rule: str) -> dict[str, Any]:
-        """Begin a training with a rule of `Ask.rules`. Returns the optimizer's settings, by names that all frameworks share."""
+        """Begin training with a rule of `OpenRequest.rules`. Returns the optimizer's settings, by names common to all twins."""
         ...
 
     def step(self, images: Array, labels: Array) -> float:
-        """One update. Returns the loss before it."""
+        """Do one update. Returns the loss before it."""
         ...
 
 
-def images(ask: Ask, step: int = 0) -> tuple[Array, Array]:
-    """(images, labels) of a step: float64 [N, H, W, C] in 0..1, or uint8 if the user prepares them."""
+def images(request: OpenRequest, step: int = 0) -> tuple[Array, Array]:
+    """Draw (images, labels) of a step: float64 [N, H, W, C] in 0..1, or uint8 if the user prepares them."""
     generator = np.random.default_rng([SEED, step])
-    shape = (ask.batch, *ask.image)
-    pixels = generator.integers(0, 256, shape, np.uint8) if ask.prepare else generator.random(shape)
-    return pixels, generator.integers(0, ask.classes, ask.batch)
+    shape = (request.batch, *request.image)
+    pixels = generator.integers(0, 256, shape, np.uint8) if request.prepare else generator.random(shape)
+    return pixels, generator.integers(0, request.classes, request.batch)
 
 
-def _mixed(pixels: Array) -> Array:
-    """Each image darker than the one before, the last one black: a model may look at the whole batch."""
-    darker = np.resize(DARKER, len(pixels)).reshape(-1, 1, 1, 1)
-    return pixels // darker if pixels.dtype == np.uint8 else pixels * (255.0 / darker) * (darker < DARKER[-1])
+def _darken_progressively(pixels: Array) -> Array:
+    """Darken each image more than the one before, the last one to black: a model may normalise over the batch."""
+    divisors = np.resize(BRIGHTNESS_DIVISORS, len(pixels)).reshape(-1, 1, 1, 1)
+    return (
+        pixels // divisors if pixels.dtype == np.uint8 else pixels * (255.0 / divisors) * (divisors < BRIGHTNESS_DIVISORS[-1])
+    )
 
 
-def far(ask: Ask) -> dict[str, tuple[float, Array]]:
-    """By words: (factor of the weights, a few images), so that values reach where functions saturate and conditions turn.
+def stress_inputs(request: OpenRequest) -> dict[str, tuple[float, Array]]:
+    """Return (factor on the weights, a few images) by description. They make functions saturate and conditions change.
 
-    Running statistics are no weights. Images that the user prepares stay uint8, so they only become dark, black and white.
+    The factor does not apply to running statistics. Images that the user prepares stay uint8, so they only become dark, black
+    and white.
     """
-    pixels = images(ask)[0][:FEW]
-    forms = {"images as they are": pixels, "images of mixed brightness": _mixed(pixels)}
-    if ask.prepare:
-        forms |= {"dark images": pixels // 100, "black images": pixels * 0, "white images": pixels * 0 + 255}
+    pixels = images(request)[0][:STRESS_BATCH]
+    batches = {"images as they are": pixels, "images of mixed brightness": _darken_progressively(pixels)}
+    if request.prepare:
+        batches |= {"dark images": pixels // 100, "black images": pixels * 0, "white images": pixels * 0 + 255}
     else:
-        forms |= {f"images times {factor:g}": pixels * factor for factor in FAR_IMAGES}
-    weights = {"weights as they are": 1.0, f"weights times {FAR_WEIGHTS:g}": FAR_WEIGHTS}
-    pairs = {f"{what}, {words}": (factor, each) for what, factor in weights.items() for words, each in forms.items()}
+        batches |= {f"images times {factor:g}": pixels * factor for factor in STRESS_IMAGE_FACTORS}
+    weights = {"weights as they are": 1.0, f"weights times {STRESS_WEIGHT_FACTOR:g}": STRESS_WEIGHT_FACTOR}
+    pairs = {
+        f"{weight_words}, {image_words}": (factor, batch)
+        for weight_words, factor in weights.items()
+        for image_words, batch in batches.items()
+    }
     return dict([*pairs.items()][1:])  # the first is the ordinary rung

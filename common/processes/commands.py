@@ -60,7 +60,7 @@ def preprocess(framework: str, load_twin: Callable[[], Twin], arguments: argpars
 def use_model(framework: str, load_twin: Callable[[], Twin], arguments: argparse.Namespace) -> int:
     """One of `inference.COMMANDS`."""
     try:
-        settled = inference.settle(arguments.cores, arguments.device)
+        settled = inference.prepare_process(arguments.cores, arguments.device)
         choose_device(settled.device)
         twin = load_twin()
         twin.configure(settled)
@@ -79,7 +79,7 @@ def serve(framework: str, load_twin: Callable[[], Twin], arguments: argparse.Nam
     cores = arguments.cores * arguments.trials
     cpus = machine.cpu_budget(arguments.budget or cores)
     first = arguments.place * cores % len(cpus)
-    machine.hold_to(cpus[first : first + cores])
+    machine.set_affinity(cpus[first : first + cores])
     machine.keep_freed_memory()
     choose_device(arguments.device)
     serving.leave_at_once()
@@ -107,7 +107,7 @@ def serve(framework: str, load_twin: Callable[[], Twin], arguments: argparse.Nam
 
 def match(framework: str, load_twin: Callable[[], Twin], arguments: argparse.Namespace) -> int:
     """Open and measure models of users, as lines on stdin ask."""
-    settled = inference.settle(None, "cpu")
+    settled = inference.prepare_process(None, "cpu")
     choose_device(settled.device)
     serving.leave_at_once()
     with serving.answers() as answers:
@@ -141,7 +141,7 @@ def run(job: Job, twin: Twin, cpus: list[int], facts: dict[str, Any]) -> int:
         try:
             results.save(run.result(status, reason), out)
         except OSError as error:
-            print(results.unwritten(error), file=sys.stderr)
+            print(results.unwritten_message(error), file=sys.stderr)
             return EXIT_FAILED
         if status == "ok":
             with contextlib.suppress(OSError):  # the result stands, and nothing resumes a run that has one
@@ -170,7 +170,7 @@ def _train(job: Job, twin: Twin, run: Run, stopwatch: timing.Stopwatch) -> tuple
         if isinstance(error, SystemExit) and error.code == EXIT_TERMINATED:
             raise
         with contextlib.suppress(OSError):  # stderr may be a file on the very disk that is full
-            if atomic_files.is_lack_of_room(error):
+            if atomic_files.is_disk_full(error):
                 print(f"The run ends: {error}. Free space, or raise the limit.", file=sys.stderr)
             else:
                 traceback.print_exc()
@@ -193,7 +193,7 @@ def trace(twin: Twin, recordings: Sequence[tuple[Spec, argparse.Namespace]], opt
     trainer, before, state = None, None, dict[str, npt.NDArray[Any]]()
     for read, asked in recordings:
         dataset, plan, initial = _planned(read, reverse_batches=asked.reverse_batches)
-        scales_loss = spec.resolved(read, options).get("arithmetic") == "float16"
+        scales_loss = spec.resolve_switches(read, options).get("arithmetic") == "float16"
         from_teacher = asked.teacher is not None
         if trainer and before and _goes_on(before, plan, from_teacher=from_teacher, scales_loss=scales_loss):
             trainer.start_over(plan, dataset, state)
@@ -203,7 +203,7 @@ def trace(twin: Twin, recordings: Sequence[tuple[Spec, argparse.Namespace]], opt
             state = {name: array.copy() for name, array in kept.items()}  # arrays of a framework change with its steps
         before = plan
         if asked.drawn is not None:
-            teacher = None if asked.teacher is None else array_file.Arrays(awaited(asked.teacher))
+            teacher = None if asked.teacher is None else array_file.ArrayFile(awaited(asked.teacher))
             recorded = tracing.trace_steps(trainer, plan, asked.drawn, teacher)
             if placement.is_first_rank():
                 most = 6 * (len(asked.drawn) + 1) * (len(initial) + 2)  # weights and two slots, before a step and after it
@@ -228,7 +228,7 @@ def _goes_on(before: Plan, plan: Plan, *, from_teacher: bool, scales_loss: bool)
     free = {"steps", "epochs"}
     if before.spec.mode == "serial":
         free.add("data")
-    elif not from_teacher or before.spec.departs is not None or scales_loss:
+    elif not from_teacher or before.spec.not_serial_because is not None or scales_loss:
         return False
     alike = before.spec.model_dump(exclude=free) == plan.spec.model_dump(exclude=free)
     return alike and (before.architecture, before.scaling) == (plan.architecture, plan.scaling)
@@ -289,7 +289,7 @@ def _prepare(twin: Twin, read: Spec) -> tuple[sources.Dataset, Plan, Trainer]:
 def _planned(read: Spec, *, reverse_batches: bool) -> tuple[sources.Dataset, Plan, weights.GivenWeights]:
     """The data, the plan and the drawn weights of a spec."""
     dataset = sources.load(read.data, seed=read.split_seed, cache_dir=read.paths.cache_dir)
-    heartbeat.reached()
+    heartbeat.count_sync_point()
     architecture = architectures.of(read, len(dataset.class_names), dataset.image_size)
     pixels = scaling.of(read.data, dataset, cache_dir=read.paths.cache_dir)
     labels = dataset.train.labels if read.dask.partition == "class_skew" else None  # input workers would get a copy

@@ -209,7 +209,7 @@ def _in_this_process(
     """Set the process up, import the framework, and do the command."""
     read, arguments = job.spec, job.arguments
     cpus = machine.cpu_budget(read.cores)
-    machine.hold_to(ranks.own_cpus(cpus, read))
+    machine.set_affinity(ranks.own_cpus(cpus, read))
     allocator = switches.prepare(read)
     twin = load_twin()
     description = twin.describe()
@@ -232,8 +232,8 @@ def _in_this_process(
     facts = {
         "machine": {**machine.describe(), **held},
         "environment": _environment(description),
-        "switches": spec.resolved(read, options),
-        "reduced": spec.reduced(read, options),
+        "switches": spec.resolve_switches(read, options),
+        "reduced": spec.reduced_precision_switches(read, options),
         "conditions": spec.conditions(read, description) | {"allocator": allocator},
     }
     return commands.run(job, twin, cpus, facts)

@@ -128,7 +128,7 @@ class Server:
     async def push(self, rank: int, messages: list[Array], learning_rate: float) -> None:
         """Take a worker's gradient: of its share of the mean over all (synchronous), or of the mean over its own shard."""
         parts = zip(messages, self._counts, strict=True)
-        gradient = [compression.decoded(part, count, self._values.dtype, self._communication) for part, count in parts]
+        gradient = [compression.decode(part, count, self._values.dtype, self._communication) for part, count in parts]
         async with self._changed:
             self._clocks[rank] += 1
             self._shares[rank] = [piece for part in gradient for piece in _cut(part)]
@@ -187,7 +187,7 @@ class Connection:
         self._client = client
         self._server = server
         self._rank = rank
-        together, alone = flight.channel(tuple(range(workers))), flight.channel((rank,))
+        together, alone = flight.group_channel(tuple(range(workers))), flight.group_channel((rank,))
         # What all workers ask in the same order, and what each asks as it likes.
         self._channels: dict[str, flight.Channel] = {
             **dict.fromkeys(("join", "gather", "sum", "load", "load_slots"), together),
@@ -323,7 +323,7 @@ def join(read: Spec, rank: int, meeting_place: str) -> Connection:
         )
     _hush()
     # A cluster of the user has what Dask's configuration says.
-    security = RunSecurity(os.environ[placement.PASSWORD_VARIABLE]) if read.parameter_server.scheduler is None else None
+    security = RunSecurity(os.environ[placement.RUN_SECRET_VARIABLE]) if read.parameter_server.scheduler is None else None
     try:
         client = distributed.Client(
             address, timeout=CONNECT_SECONDS, set_as_default=False, direct_to_workers=True, security=security
@@ -358,7 +358,7 @@ def of_its_own(read: Spec, secret: str) -> tuple[ProcessSpec, dict[str, str]] | 
     """The server process that a run needs beside its ranks, and what tells them of it; None: a cluster has it, or no server.
 
     Args:
-        secret: of the run. The ranks have it in `placement.PASSWORD_VARIABLE`.
+        secret: of the run. The ranks have it in `placement.RUN_SECRET_VARIABLE`.
     """
     if read.mode != "parameter_server" or read.parameter_server.scheduler is not None:
         return None
@@ -367,7 +367,7 @@ def of_its_own(read: Spec, secret: str) -> tuple[ProcessSpec, dict[str, str]] | 
     command = [sys.executable, "-m", "common.processes.parameter_server", "--address", address, "--port", str(port)]
     # The scheme of `dask_security`, whose import would take the launcher half a second.
     here = {ADDRESS_VARIABLE: f"convtwins://{rendezvous.joined(address, port)}"}
-    return ProcessSpec("parameter server", command, {placement.PASSWORD_VARIABLE: secret}, trains=False), here
+    return ProcessSpec("parameter server", command, {placement.RUN_SECRET_VARIABLE: secret}, trains=False), here
 
 
 async def serve(address: str, port: int, secret: str) -> None:
@@ -375,10 +375,10 @@ async def serve(address: str, port: int, secret: str) -> None:
     import dask.config
     import distributed
 
-    from common.machine.dask_security import NO_PAGES, QUIET, SCHEME, RunSecurity
+    from common.machine.dask_security import NO_HTTP_ROUTES, LOW_OVERHEAD, SCHEME, RunSecurity
 
     _hush()
-    dask.config.set({**NO_PAGES, **QUIET})
+    dask.config.set({**NO_HTTP_ROUTES, **LOW_OVERHEAD})
     stop = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     there: dict[str, Any] = {"host": address, "protocol": SCHEME, "security": RunSecurity(secret)}
@@ -405,7 +405,7 @@ def main() -> None:
     arguments = parser.parse_args()
     supervisor.die_with_parent()
     heartbeat.attach()
-    asyncio.run(serve(arguments.address, arguments.port, os.environ[placement.PASSWORD_VARIABLE]))
+    asyncio.run(serve(arguments.address, arguments.port, os.environ[placement.RUN_SECRET_VARIABLE]))
 
 
 if __name__ == "__main__":

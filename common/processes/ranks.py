@@ -88,17 +88,17 @@ def launch(job: Job, environments: list[dict[str, str]], waiting: str) -> int:
         waiting: see `Rendezvous.WAITING`.
     """
     read, out = job.spec, job.arguments.out
-    machine.hold_to(machine.cpu_budget(read.cores))
+    machine.set_affinity(machine.cpu_budget(read.cores))
     folder = out if job.arguments.command == "run" else out.with_suffix(".stacks")
     try:
-        server, address = parameter_server.of_its_own(read, environments[0][placement.PASSWORD_VARIABLE]) or (None, {})
+        server, address = parameter_server.of_its_own(read, environments[0][placement.RUN_SECRET_VARIABLE]) or (None, {})
         shared = {timing.STARTED_VARIABLE: repr(job.started), **address}
         with contextlib.ExitStack() as held:
             job = replace(job, words=_words(job, held))
             members = [_process(job, rank, environment | shared) for rank, environment in enumerate(environments)]
             if server is not None:
                 members.append(server)
-            if not private_folder.inside():  # else whoever started this process has made one for the run
+            if not private_folder.is_tempdir_private():  # else whoever started this process has made one for the run
                 here = held.enter_context(private_folder.PrivateFolder()).environment
                 members = [each if each.host else each._replace(environment=each.environment | here) for each in members]
             failure = supervisor.run_members(members, supervisor.Watch(read.hang_seconds, folder, waiting))
@@ -119,7 +119,7 @@ def launch(job: Job, environments: list[dict[str, str]], waiting: str) -> int:
         try:
             _save_failure(job, out, failure)
         except OSError as error:
-            print(results.unwritten(error), file=sys.stderr)
+            print(results.unwritten_message(error), file=sys.stderr)
     return EXIT_DATA_REFUSED if failure.code == EXIT_DATA_REFUSED else EXIT_FAILED
 
 

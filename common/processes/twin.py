@@ -12,7 +12,7 @@ from common.data import sources
 from common.data.batches import Plan
 from common.data.preprocessing import job
 from common.machine.rates import DeviceRates
-from common.matching.records import Ask, Model
+from common.matching.records import OpenRequest, MatchModel
 from common.models import architectures, weights
 from common.processes import exchanges
 from common.spec import Spec
@@ -35,7 +35,7 @@ class Twin:
     """The Trainer of the spec's mode."""
     summarize: Callable[[architectures.Architecture], dict[str, Any]]
     """Layers, output shapes and values of the model as the framework has built it: JSON-ready."""
-    passes: layers.Passes
+    passes: layers.PassBuilder
     """Single layers."""
     scanning: job.Scanning
     """Sums over the pixels of image files by the framework's own input workers."""
@@ -47,7 +47,7 @@ class Twin:
     """Of the process's accelerator in the spec's arithmetic. None on a CPU."""
     device: str
     versions: dict[str, str]
-    open_model: Callable[[Ask], Model] | None = None
+    open_model: Callable[[OpenRequest], MatchModel] | None = None
     """A user's own model for `match`. None: this twin opens none."""
     ways: Callable[[], exchanges.Ways] | None = None
     """How its ranks send tensors. None: this twin cannot be planned for."""

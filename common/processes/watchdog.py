@@ -22,7 +22,7 @@ import psutil
 from common.artifacts import atomic_files
 from common.machine import flight, footprint
 from common.machine.flight import Flight
-from common.machine.heartbeat import LOADING_SECONDS, MARKS_BYTES, SHARED_BYTES, SIGNAL, VARIABLE, Marks
+from common.machine.heartbeat import LOADING_SECONDS, MARKS_BYTES, SHARED_BYTES, SIGNAL, WATCH_VARIABLE, Marks
 
 _PATIENCE = 0.9
 """The part of the limit after which a run is judged; the rest is for the stacks and for ending it."""
@@ -84,10 +84,10 @@ class Watched:
         try:
             os.ftruncate(self._marks.fileno(), SHARED_BYTES)
         except OSError:  # no file may be that large here
-            with atomic_files.naming(Path(tempfile.gettempdir())):
+            with atomic_files.name_file_in_errors(Path(tempfile.gettempdir())):
                 os.ftruncate(self._marks.fileno(), MARKS_BYTES)
         self.descriptors = self._marks.fileno(), self._stacks.fileno()
-        self.environment = {VARIABLE: ",".join(map(str, self.descriptors))}
+        self.environment = {WATCH_VARIABLE: ",".join(map(str, self.descriptors))}
         self.pid: int | None = None
         self._seen = Marks()
         self._asked = time.monotonic()
@@ -185,7 +185,7 @@ def read_flight(shared: int) -> Flight | None:
 def _work(process: psutil.Process) -> tuple[float, bool]:
     """(CPU seconds, whether more is wanted now) of a process with all that it started."""
     found = footprint.read_tree(process)
-    return sum(each.cpu_seconds for each in found), any(each.wants for each in found)
+    return sum(each.cpu_seconds for each in found), any(each.is_active for each in found)
 
 
 class Hang(NamedTuple):
@@ -340,7 +340,7 @@ class _View:
 
     @property
     def begun(self) -> bool:
-        return not self.member.trains or self.marks.stages > 0
+        return not self.member.trains or self.marks.sync_points > 0
 
     def look(self, elapsed: float) -> None:
         sample = self.member.process.sample()

@@ -1,1 +1,1 @@
-"""Networks as published reports really built them, where they are not the suite's own; see `compare.papers`."""
+"""Networks as published reports built them, where they differ from the suite's own; see `compare.papers`."""

@@ -1,4 +1,4 @@
-"""What a published CIFAR-10 report calls MiniXception in PyTorch: plain convolutions, nothing separable, nothing residual."""
+"""The MiniXception of a published CIFAR-10 report in PyTorch: plain convolutions, none separable, and no residuals."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from common.spec import SpecError
 
 _WIDTHS = (3, 32, 64, 64, 64, 64, 64, 128, 128)
 _INITIALIZER: Initializer = "uniform_fan_in"
-"""PyTorch's default of weights and biases: Kaiming's uniform one with a = sqrt(5)."""
+"""PyTorch's default initializer of weights and biases: Kaiming uniform with a = sqrt(5)."""
 
 
 def architecture(num_classes: int, image_size: int) -> Architecture:
-    """391,050 trainable values for 10 classes.
+    """Build the network: 391,050 trainable values for 10 classes.
 
     Eight 3x3 convolutions, each with BatchNorm and ReLU, max-pooling 3x3 by strides of 2 with a padding of 1, the mean over
     height and width, one dense layer.

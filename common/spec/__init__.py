@@ -1,4 +1,4 @@
-"""What to run: one frozen, validated description that every part of the suite reads.
+"""The spec of a run: one frozen, validated description that every part of the suite reads.
 
 A spec comes from YAML, JSON or the command line, and travels to the twins as JSON. All that can be judged without a framework
 is judged here. A twin's `describe` judges devices, possible modes and the framework's own switches.
@@ -25,10 +25,10 @@ from common.spec.schema import Spec, build, from_json, micro_batches
 from common.spec.switches import (
     check_against,
     conditions,
+    description_for_device,
     gpus,
     incompatibility,
-    of_device,
-    reduced,
+    reduced_precision_switches,
     refuse_per_process,
-    resolved,
+    resolve_switches,
 )

@@ -1,4 +1,4 @@
-"""Fields of a spec that must fit each other. Each check raises a SpecError that names field, value and fix."""
+"""Checks that the fields of a spec fit each other. Each raises a SpecError that names field, value and fix."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SKEW = Dask.model_fields["skew"].default
 
 
 def check(spec: Spec) -> None:
-    """Refuse a spec whose fields do not fit each other.
+    """Check that the fields of a spec fit each other.
 
     Raises:
         SpecError: names the first such field.
@@ -35,8 +35,8 @@ def _check_names(spec: Spec) -> None:
             f"model is unknown. Received: {spec.model!r}. Use {alternatives(MODELS)}{did_you_mean(spec.model, MODELS)}, or "
             "`package.module` of your own model, a name with a dot: its file lies in a folder."
         )
-    if spec.model not in MODELS and spec.own_structure:
-        received = ", ".join(f"{name} {value:g}" for name, value in spec.own_structure.items())
+    if spec.model not in MODELS and spec.structure_overrides:
+        received = ", ".join(f"{name} {value:g}" for name, value in spec.structure_overrides.items())
         raise SpecError(
             f"width, depth and dropout are of the built-in models. Received: {received} for {spec.model}, whose architecture() "
             "says its own. Leave them out."
@@ -184,9 +184,9 @@ def _check_owners(spec: Spec) -> None:
         raise SpecError(
             f"dask.skew is for dask.partition class_skew. Received: {settings.skew:g} with {settings.partition}. Leave it out."
         )
-    wanted = settings.owners if settings.partition == "speed" else 0
-    if len(settings.speeds) != wanted:
+    expected = settings.owners if settings.partition == "speed" else 0
+    if len(settings.speeds) != expected:
         raise SpecError(
             f"dask.speeds must be one number for each owner with dask.partition speed, and none else. Received: "
-            f"{len(settings.speeds)} with {settings.partition} and {settings.owners} owners. Use {wanted}."
+            f"{len(settings.speeds)} with {settings.partition} and {settings.owners} owners. Use {expected}."
         )

@@ -8,7 +8,7 @@ from common.errors import UserError
 
 _LONGEST_VALUE = 200
 
-NAMES_ELSEWHERE = {
+FOREIGN_NAMES = {
     "lr": "optimizer.learning_rate",
     "learning_rate": "optimizer.learning_rate",
     "momentum": "optimizer.momentum",
@@ -57,7 +57,7 @@ NAMES_ELSEWHERE = {
     "hflip": "augmentation.horizontal_flip",
     "rotation_range": "augmentation.rotation_degrees",
 }
-"""Names that PyTorch, Lightning, Keras, scikit-learn and many scripts have for fields of the spec."""
+"""Fields of the spec by the names that PyTorch, Lightning, Keras, scikit-learn and many scripts use."""
 
 
 class SpecError(UserError, ValueError):
@@ -65,23 +65,25 @@ class SpecError(UserError, ValueError):
 
 
 def alternatives(names: tuple[str, ...]) -> str:
-    """`a, b or c`."""
+    """Join names as in `a, b or c`."""
     if len(names) > 1:
         return " or ".join((", ".join(names[:-1]), names[-1]))
     return "".join(names) or "nothing: there is none"
 
 
 def did_you_mean(name: str, names: tuple[str, ...], *, sentence: bool = False) -> str:
-    """A question with the field that other frameworks call so, else with the most similar name. Empty if there is none."""
-    field = NAMES_ELSEWHERE.get(name.lower().replace("-", "_"), "")
-    elsewhere = [known for known, part in ((field, field.partition(".")[0]), (field.rpartition(".")[2],) * 2) if part in names]
-    close = elsewhere or difflib.get_close_matches(name, names, n=1)
-    if not close:
+    """Return a question with the field that other frameworks give this name, else with the most similar one. Empty: none."""
+    field = FOREIGN_NAMES.get(name.lower().replace("-", "_"), "")
+    foreign = [
+        candidate for candidate, part in ((field, field.partition(".")[0]), (field.rpartition(".")[2],) * 2) if part in names
+    ]
+    candidates = foreign or difflib.get_close_matches(name, names, n=1)
+    if not candidates:
         return ""
-    return f" Did you mean {close[0]}?" if sentence else f" (did you mean {close[0]}?)"
+    return f" Did you mean {candidates[0]}?" if sentence else f" (did you mean {candidates[0]}?)"
 
 
-def shown(value: object) -> str:
-    """A received value in a message. Of a long one, the start."""
+def format_value(value: object) -> str:
+    """Format a received value for a message. A long one is cut."""
     text = repr(value)
     return text if len(text) <= _LONGEST_VALUE else f"{text[:_LONGEST_VALUE]}..."

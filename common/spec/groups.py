@@ -10,7 +10,7 @@ from common.frozen import Finite
 from common.spec.names import MOST_EPOCHS, MOST_IMAGES, MOST_MICRO_BATCHES, MOST_REPLICAS, MOST_STEPS
 
 _NO_NUL = r"^[^\x00]*$"
-"""The system takes no path with a NUL."""
+"""Pattern of paths: the system accepts none with a NUL."""
 
 
 class Data(Finite):
@@ -21,7 +21,7 @@ class Data(Finite):
     limit: int | None = Field(None, ge=1, le=MOST_IMAGES)
     """Number of training examples to keep, by a seeded draw. Validation and test shrink in proportion."""
     on_bad: Literal["strict", "skip"] = "strict"
-    """Files that are not usable images: refuse the data, or leave them out in all frameworks alike."""
+    """Action on files that are not usable images: refuse the data, or leave them out in all frameworks alike."""
     duplicates: Literal["refuse", "allow"] = "refuse"
     """Whether images with equal pixels may be in two splits."""
     loading: Literal["cached", "streaming"] = "cached"
@@ -32,7 +32,7 @@ class Data(Finite):
     """Per channel, after division by 255: nothing, or (pixel - mean) / standard deviation: 0.5 and 0.5, or those of the
     training split or of ImageNet."""
     seed: int | None = Field(None, ge=0, lt=2**63)
-    """Of drawn splits and of the limit. None: the run's own seed."""
+    """Seed of drawn splits and of the limit. None: the run's own seed."""
 
 
 class Optimizer(Finite):
@@ -80,7 +80,7 @@ class Augmentation(Finite):
 
 
 class Dask(Finite):
-    """How `input: dask` cuts the training images into chunks, and who computes them."""
+    """Settings of `input: dask`: how it cuts the training images into chunks, and who computes them."""
 
     chunk_images: int = Field(256, ge=1, le=MOST_IMAGES)
     scheduler: str = Field("threads", pattern=r"threads|processes|(tcp|tls|ucx|ws|wss)://\S+")
@@ -93,19 +93,19 @@ class Dask(Finite):
     partition: Literal["balanced", "class_skew", "speed"] = "balanced"
     """Order `owned` only: parts of equal size, of classes in unequal parts, or of sizes in proportion to `speeds`."""
     skew: float = Field(0.5, gt=0, le=1e6)
-    """Of `class_skew`: concentration of the Dirichlet distribution that divides each class. The smaller, the more unequal."""
+    """Partition `class_skew` only: concentration of the Dirichlet distribution that divides each class. Less: more unequal."""
     speeds: tuple[Annotated[float, Field(gt=0, le=1e9)], ...] = Field((), max_length=MOST_REPLICAS)
-    """Of `speed`: one number for each owner, e.g. the `images_per_second_by_process` of a result."""
+    """Partition `speed` only: one number for each owner, e.g. the `images_per_second_by_process` of a result."""
 
 
 class Communication(Finite):
-    """How the replicas of synchronous data-parallel modes exchange their gradients."""
+    """Exchange of gradients between the replicas of synchronous data-parallel modes."""
 
     bucket_mib: float = Field(25.0, gt=0, le=2**20)
     """Gradients are sent in buckets of this size, each as soon as it is full. Compressed ones, and those for a server, are sent
     after the backward pass. PyTorch's threads of one process share memory, and cut only compressed gradients."""
     compression: Literal["none", "float16", "int8", "top_k"] = "none"
-    """What is sent: gradients as they are, in half the width, as a byte each with a scale per bucket, or only the largest."""
+    """Encoding of gradients: unchanged, in half the width, as a byte each with a scale per bucket, or only the largest."""
     top_k: float = Field(0.01, gt=0, le=1)
     """Fraction of each bucket's values that `top_k` sends."""
     error_feedback: bool = True
@@ -130,7 +130,7 @@ class Pipeline(Finite):
 
 class Hybrid(Finite):
     inner: Literal["tensor_parallel", "pipeline"] = "tensor_parallel"
-    """How the replicas of one copy divide the model. The copies divide the batch."""
+    """Mode in which the replicas of one copy divide the model. The copies divide the batch."""
     inner_replicas: int = Field(2, ge=2, le=MOST_REPLICAS)
     """Replicas of each copy. There are `replicas` / `inner_replicas` copies."""
 
@@ -141,12 +141,12 @@ class Averaging(Finite):
 
 
 class BestEpoch(Finite):
-    """Which epoch's weights are kept, and when training stops early."""
+    """Selection of the best epoch, whose weights may be kept, and early stopping."""
 
     keep: bool = False
     """Write the weights of the best epoch beside the result (see `common.artifacts.trained`). Of equal ones the earliest."""
     by: Literal["accuracy", "loss"] = "accuracy"
-    """Of the validation split."""
+    """Score on the validation split that decides."""
     patience: int | None = Field(None, ge=1, le=MOST_EPOCHS)
     """Epochs in a row without a new best one, after which training stops. None: it ends with `epochs` or `steps`."""
 

@@ -38,21 +38,21 @@ COMPRESSING_VARIANTS = ("serial", "data_parallel", "multi_process", "parameter_s
 WHOLE_BATCH_MODES = ("serial", "model_parallel", "tensor_parallel", "pipeline")
 """Modes whose replicas work on the same examples. They divide the model, not the batch."""
 DIVIDING_MODES = (*(mode for mode in WHOLE_BATCH_MODES if mode != "serial"), "sharded_data_parallel", "hybrid")
-"""Modes that divide a model, or what is kept of each layer. They must know how its layers are joined."""
+"""Modes that divide a model, or the arrays of each layer. They must know how its layers are connected."""
 RESUMABLE_MODES = ("serial", "data_parallel", "multi_process", "sharded_data_parallel")
-"""Modes whose rank 0 holds everything that a resumed run needs, or gathers it."""
+"""Modes whose rank 0 holds or gathers everything that a resumed run needs."""
 ELASTIC_MODES = ("multi_process", "sharded_data_parallel")
-"""Modes of several processes whose checkpoint is of no number of replicas, so that fewer can go on from it."""
+"""Modes of several processes whose checkpoint does not depend on the number of replicas, so that fewer can resume from it."""
 OWNING_MODES = ("serial", "multi_process", "parameter_server", "model_averaging")
 """Modes in which each replica can train on images of its own: in both frameworks it is a process with a whole model."""
 INPUTS = ("inline", "workers", "dask")
 SCHEDULERS = ("threads", "processes")
-"""Of Dask, besides the address `tcp://host:port` of a running cluster."""
+"""Schedulers of Dask, besides the address `tcp://host:port` of a running cluster."""
 LEVELS = ("plain", "usual", "closed", "best")
-"""Of switches. See `Spec.switches`."""
+"""Levels of switches, see `Spec.switches`."""
 MOST_EPOCHS, MOST_STEPS, MOST_IMAGES = 400_000, 10**9, 10**9
 MOST_BATCH_SIZE, MOST_REPLICAS, MOST_MICRO_BATCHES = 2**20, 2**12, 2**12
-"""More than any run has. Larger numbers are slips of the hand, or hostile."""
+"""Upper limits. They exceed those of any real run: larger numbers are typing errors, or hostile."""
 Precision = Literal["float32", "float64"]
 Device = Literal["auto", "cpu"]
 BatchNormStatistics = Literal["per_replica", "synchronised"]

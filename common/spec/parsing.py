@@ -9,14 +9,14 @@ from typing import Any, cast
 from common.machine import machine
 from common.machine.plain_file import PlainFileError
 from common.spec import plain_values
-from common.spec.errors import SpecError, shown
+from common.spec.errors import SpecError, format_value
 from common.spec.names import ELASTIC_MODES, VARIANTS
 from common.spec.plain_values import MAX_DEPTH, PlainValuesError
 from common.spec.schema import build
 
 
 def read_values(path: str | Path, kind: str = "spec file") -> dict[str, Any]:
-    """The plain values of a file of fields, not yet judged, so that the command line can add to them.
+    """Read the plain values of a file of fields. They are not validated yet, so that the command line can add to them.
 
     Args:
         path: a YAML or JSON file.
@@ -67,18 +67,18 @@ def overlay(values: dict[str, Any], assignments: dict[str, Any]) -> dict[str, An
     return merged
 
 
-def with_variant(values: dict[str, Any], word: str, replicas: int) -> dict[str, Any]:
-    """Nested plain values set to a word of `--modes`.
+def with_variant(values: dict[str, Any], variant: str, replicas: int) -> dict[str, Any]:
+    """Return nested plain values, set to a variant of `--modes`.
 
     Args:
-        word: of VARIANTS.
-        replicas: of a parallel mode; of a hybrid, the copies of the model.
+        variant: a key of VARIANTS.
+        replicas: replicas of a parallel mode; of a hybrid, copies of the model.
     """
-    mode, fields = VARIANTS[word]
+    mode, fields = VARIANTS[variant]
     values = overlay(values, {"mode": mode, "replicas": 1 if mode == "serial" else replicas, **fields})
     if mode == "serial" and values.get("hosts"):
-        here, cores = machine.available_cores(), values.get("cores") or machine.available_cores()
-        values |= {"hosts": (), "cores": min(cores, here) if isinstance(cores, int) else cores}
+        local_cores, cores = machine.available_cores(), values.get("cores") or machine.available_cores()
+        values |= {"hosts": (), "cores": min(cores, local_cores) if isinstance(cores, int) else cores}
     if mode not in ELASTIC_MODES:
         values.pop("least_replicas", None)
     if mode == "hybrid":
@@ -87,7 +87,7 @@ def with_variant(values: dict[str, Any], word: str, replicas: int) -> dict[str, 
 
 
 def parse_assignments(assignments: list[str]) -> dict[str, Any]:
-    """Read `field=value` words of the command line, values as YAML: true and null mean what they say.
+    """Parse `field=value` words of the command line. Values are YAML, so true and null are no strings.
 
     YAML 1.1 takes 1e-3 for a string; a field that is a number reads it as one all the same.
     """
@@ -99,5 +99,7 @@ def parse_assignments(assignments: list[str]) -> dict[str, Any]:
         try:
             parsed[field] = plain_values.from_yaml(text)
         except PlainValuesError as error:
-            raise SpecError(f"--set {field} has a value that cannot be read. Received: {shown(text)} ({error}).") from None
+            raise SpecError(
+                f"--set {field} has a value that cannot be read. Received: {format_value(text)} ({error})."
+            ) from None
     return parsed

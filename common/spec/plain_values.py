@@ -1,6 +1,6 @@
-"""YAML and JSON from anybody as plain values: null, true, numbers, text, lists and mappings with named fields.
+"""Plain values from YAML and JSON of untrusted sources: null, booleans, numbers, text, lists, and mappings with named fields.
 
-Size, depth and what aliases expand to are bounded before anything is built. So a hostile text costs little time and memory.
+Size, depth and the expansion of aliases are bounded before any value is built. So a hostile text costs little time and memory.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from common.errors import UserError
 from common.machine import plain_file
 
 MAX_BYTES = 2**17
-"""Limit for a text. The longest file of this project has a tenth of it."""
-_FROM_COMMANDS = ("/dev/stdin", "/dev/fd/", "/proc/self/fd/")
-"""Pipes that somebody writes into."""
+"""Limit for a text in bytes. The longest file of this project has a tenth of it."""
+_PIPE_PREFIXES = ("/dev/stdin", "/dev/fd/", "/proc/self/fd/")
+"""Path prefixes of pipes from other commands."""
 MAX_DEPTH = 32
 """Limit for lists and mappings inside each other, and for the parts of a dotted field."""
 MAX_VALUES = 20_000
@@ -36,14 +36,14 @@ class PlainValuesError(UserError, ValueError):
 
 
 def read_text(path: Path) -> str:
-    """A text file, or what comes from a command: `--spec /dev/stdin`, `--spec <(command)`.
+    """Read a text file, or the output of a command: `--spec /dev/stdin`, `--spec <(command)`.
 
     Raises:
         OSError, UnicodeDecodeError: it cannot be read.
         PlainFileError: it is no plain file, or too large.
-        PlainValuesError: what comes from a command is too large.
+        PlainValuesError: the output of a command is too large.
     """
-    if not str(path).startswith(_FROM_COMMANDS):
+    if not str(path).startswith(_PIPE_PREFIXES):
         return plain_file.read(path, MAX_BYTES).decode("utf-8")
     with path.open("rb") as file:
         content = file.read(MAX_BYTES + 1)
@@ -52,7 +52,7 @@ def read_text(path: Path) -> str:
 
 
 def from_yaml(text: str) -> Any:
-    """The value of a YAML text. A name that stands twice in a mapping is refused, and so is every tag of other values.
+    """Parse a YAML text. A duplicate name in a mapping is refused, and so is every tag of other values.
 
     Raises:
         PlainValuesError: it is no such text.
@@ -66,57 +66,57 @@ def from_yaml(text: str) -> Any:
         raise PlainValuesError(f"{error}"[:_LONGEST_FAULT]) from None
     except Exception as error:  # PyYAML raises half a dozen types on a wrong value behind an explicit tag
         raise PlainValuesError(f"{type(error).__name__}: {error}"[:_LONGEST_FAULT]) from None
-    return _apart(checked(value))
+    return _copy_without_aliases(check_plain(value))
 
 
 def from_json(text: str) -> Any:
-    """The value of a JSON text. A name that stands twice in an object is refused.
+    """Parse a JSON text. A duplicate name in an object is refused.
 
     Raises:
         PlainValuesError: it is no such text.
     """
     _check_size(len(text))
     try:
-        value = json.loads(text, object_pairs_hook=_each_once)
+        value = json.loads(text, object_pairs_hook=_unique_fields)
     except RecursionError:
         raise PlainValuesError(_TOO_DEEP) from None
     except ValueError as error:
         raise PlainValuesError(f"{error}"[:_LONGEST_FAULT]) from None
-    return checked(value)
+    return check_plain(value)
 
 
-def checked(value: Any) -> Any:
-    """The same value, if it is plain and within the limits.
+def check_plain(value: Any) -> Any:
+    """Return the value unchanged, after checking that it is plain and within the limits.
 
     Raises:
         PlainValuesError: it is not.
     """
     pending, count = [(value, 1)], 0
     while pending:
-        each, depth = pending.pop()
+        item, depth = pending.pop()
         if (count := count + 1) > MAX_VALUES:
             raise PlainValuesError(_TOO_MANY)
-        if isinstance(each, dict | list):
+        if isinstance(item, dict | list):
             if depth > MAX_DEPTH:
                 raise PlainValuesError(_TOO_DEEP)
-            inner = cast(list[Any], each)
-            if isinstance(each, dict):
-                inner = list(cast(dict[Any, Any], each).values())
-                for name in cast(dict[Any, Any], each):
+            children = cast(list[Any], item)
+            if isinstance(item, dict):
+                children = list(cast(dict[Any, Any], item).values())
+                for name in cast(dict[Any, Any], item):
                     _check_name(name)
-            pending += [(item, depth + 1) for item in inner]
-        elif isinstance(each, str):
-            _check_letters(each)
-        elif isinstance(each, int) and abs(each) >= 10**MAX_DIGITS:
+            pending += [(child, depth + 1) for child in children]
+        elif isinstance(item, str):
+            _check_letters(item)
+        elif isinstance(item, int) and abs(item) >= 10**MAX_DIGITS:
             raise PlainValuesError(_TOO_LONG)
     return value
 
 
-def _apart(value: Any) -> Any:
-    """A copy without aliases: each is a value of its own, so that nobody sets two fields as one."""
+def _copy_without_aliases(value: Any) -> Any:
+    """Return a deep copy. Without shared objects, setting one field cannot change another."""
     if isinstance(value, dict):
-        return {name: _apart(each) for name, each in cast(dict[str, Any], value).items()}
-    return [_apart(each) for each in cast(list[Any], value)] if isinstance(value, list) else value
+        return {name: _copy_without_aliases(item) for name, item in cast(dict[str, Any], value).items()}
+    return [_copy_without_aliases(item) for item in cast(list[Any], value)] if isinstance(value, list) else value
 
 
 def _check_size(length: int) -> None:
@@ -135,18 +135,18 @@ def _check_letters(text: str) -> None:
         raise PlainValuesError(f"it has half a letter, which nothing can store. Received: {text[:40]!r}")
 
 
-def _each_once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object's fields. JSON's own rule takes the last one of a name without a word."""
+def _unique_fields(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object's fields. JSON's own rule would silently take the last one of a duplicate name."""
     values = dict(pairs)
     if len(values) < len(pairs):
-        seen: set[str] = set()
-        twice = next(name for name, _ in pairs if name in seen or seen.add(name))
-        raise PlainValuesError(f"{twice} stands there twice")
+        names: set[str] = set()
+        duplicate = next(name for name, _ in pairs if name in names or names.add(name))
+        raise PlainValuesError(f"{duplicate} stands there twice")
     return values
 
 
 class _Extent(NamedTuple):
-    """What a node stands for, aliases expanded."""
+    """Size of a node with its aliases expanded."""
 
     values: int
     letters: int
@@ -154,21 +154,21 @@ class _Extent(NamedTuple):
 
 
 class _PlainLoader(yaml.SafeLoader):
-    """PyYAML's safe loader for plain values. It counts while it composes nodes, so before it builds a value."""
+    """PyYAML's safe loader for plain values. It counts while it composes nodes, before it builds any value."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
-        self._open = 0
+        self._open_depth = 0
         self._extents: dict[yaml.Node, _Extent] = {}
-        """Of each finished node."""
+        """Extent of each finished node."""
 
     def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
         is_alias = self.check_event(yaml.AliasEvent)
-        self._open += 1
-        if self._open > MAX_DEPTH + 1:  # the innermost one is a scalar
+        self._open_depth += 1
+        if self._open_depth > MAX_DEPTH + 1:  # the innermost one is a scalar
             raise PlainValuesError(_TOO_DEEP)
         node = cast(yaml.Node, super().compose_node(parent, index))
-        self._open -= 1
+        self._open_depth -= 1
         if not is_alias:
             self._extents[node] = self._extent(node)
         elif node not in self._extents:
@@ -178,15 +178,15 @@ class _PlainLoader(yaml.SafeLoader):
     def _extent(self, node: yaml.Node) -> _Extent:
         if isinstance(node, yaml.ScalarNode):
             return _Extent(1, len(node.value), 0)
-        inner: list[yaml.Node] = node.value
+        children: list[yaml.Node] = node.value
         if isinstance(node, yaml.MappingNode):
-            _refuse_twice([key for key, _ in node.value])
-            inner = [each for pair in node.value for each in pair]
-        extents = [self._extents[each] for each in inner]
-        values, letters = 1 + sum(each.values for each in extents), sum(each.letters for each in extents)
+            _refuse_duplicate_keys([key for key, _ in node.value])
+            children = [child for pair in node.value for child in pair]
+        extents = [self._extents[child] for child in children]
+        values, letters = 1 + sum(extent.values for extent in extents), sum(extent.letters for extent in extents)
         if values > 2 * MAX_VALUES or letters > MAX_BYTES:  # a name is a value here
             raise PlainValuesError(_TOO_MANY)
-        depth = 1 + max((each.depth for each in extents), default=0)
+        depth = 1 + max((extent.depth for extent in extents), default=0)
         if depth > MAX_DEPTH:
             raise PlainValuesError(_TOO_DEEP)
         return _Extent(values, letters, depth)
@@ -200,13 +200,13 @@ class _PlainLoader(yaml.SafeLoader):
         raise PlainValuesError(f"{node.value} is a date to YAML. Write it in quotes")
 
 
-def _refuse_twice(keys: list[yaml.Node]) -> None:
-    seen: set[str] = set()
+def _refuse_duplicate_keys(keys: list[yaml.Node]) -> None:
+    names: set[str] = set()
     for key in keys:
         if isinstance(key, yaml.ScalarNode):
-            if key.value in seen:
+            if key.value in names:
                 raise yaml.constructor.ConstructorError(None, None, f"{key.value} stands there twice", key.start_mark)
-            seen.add(key.value)
+            names.add(key.value)
 
 
 _TAG = "tag:yaml.org,2002:"

@@ -13,7 +13,7 @@ from common.frozen import Finite
 from common.machine import machine, placement
 from common.machine.heartbeat import HANG_SECONDS
 from common.spec import consistency, plain_values
-from common.spec.errors import SpecError, did_you_mean, shown
+from common.spec.errors import SpecError, did_you_mean, format_value
 from common.spec.groups import (
     Augmentation,
     Averaging,
@@ -53,11 +53,11 @@ class Spec(Finite):
     model: str = Field("simple_cnn", max_length=_LONGEST_NAME)
     """One of `MODELS`, or the dotted name of a module that defines `architecture`."""
     width: float = Field(1.0, gt=0, le=16)
-    """Of a built-in model: factor on the channels of all layers, and on the features of hidden dense layers."""
+    """Factor on the channels of all layers of a built-in model, and on the features of its hidden dense layers."""
     depth: float = Field(1.0, gt=0, le=16)
-    """Of a built-in model: factor on the number of blocks, or of convolutions, in each of its parts. One is left at least."""
+    """Factor on the number of blocks, or of convolutions, in each part of a built-in model. One is left at least."""
     dropout: float | None = Field(None, ge=0, lt=1)
-    """Of a built-in model: rate of dropout in front of the classifier. 0: none. None: the model's own rate."""
+    """Rate of dropout in front of the classifier of a built-in model. 0: none. None: the model's own rate."""
     data: Data = Data()  # pyright: ignore[reportCallIssue]
     optimizer: Optimizer = Optimizer()  # pyright: ignore[reportCallIssue]
     schedule: Schedule = Schedule()  # pyright: ignore[reportCallIssue]
@@ -81,67 +81,68 @@ class Spec(Finite):
     workers: int = Field(0, ge=0, le=1024)
     """Input workers of each process of the run: loader processes (PyTorch) or parallel map calls (TensorFlow), or Dask's."""
     prefetch: int = Field(2, ge=1, le=1024)
-    """Batches that are made ahead: by each input worker, or of a Dask array in all."""
+    """Batches that each input worker prepares ahead, or that are prepared of a Dask array in all."""
     dask: Dask = Dask()  # pyright: ignore[reportCallIssue]
-    cores: int = Field(default_factory=lambda: machine.available_cores() * placement.machines(()), ge=1, le=2**20)
+    cores: int = Field(default_factory=lambda: machine.available_cores() * placement.num_machines(()), ge=1, le=2**20)
     """CPU cores of the whole run, on all hosts together, replicas and input workers included. Default: all that this process
     may use, times the hosts."""
     device: Device = "auto"
-    """auto: the GPUs that the framework finds, else the CPU. cpu: the CPU, even if there are GPUs."""
+    """Device of the run. auto: the GPUs that the framework finds, else the CPU. cpu: the CPU, even if there are GPUs."""
     part: Literal["training", "input", "compute"] = "training"
-    """What is run and timed: everything, the input path alone, or the model alone on the first batch again and again."""
+    """Part of the training that is run and timed: all, the input path alone, or the model alone on one batch repeatedly."""
     profile_steps: int = Field(0, ge=0, le=MOST_EPOCHS)
     """Steps of segments after training, which time the parts of a step separately and write a trace. 0: none."""
     hosts: tuple[str, ...] = Field((), max_length=MOST_REPLICAS)
     """Machines by name or address. The ranks are spread over them in order. The first is this one. Empty: all are here."""
     least_replicas: int | None = Field(None, ge=1, le=MOST_REPLICAS)
-    """With how many replicas the run goes on at the least after the deaths of processes, each time with fewer. None: a run
-    never goes on with fewer. Its mathematics may change then, and it does not count."""
+    """Least number of replicas with which the run continues after deaths of processes, each time with fewer. The mathematics
+    may change then, so such a run does not count. None: a run never continues with fewer."""
     hang_seconds: float = Field(HANG_SECONDS, gt=0, le=1e9)
-    """A hanging run ends within this time. It makes no progress, and uses no CPU or is stopped. See `watchdog`."""
+    """Seconds within which a hanging run is ended: one without progress that uses no CPU or is stopped. See `watchdog`."""
     checkpoint_seconds: float | None = Field(60.0, ge=0, le=1e9)
-    """Least time between two checkpoints. They are made between epochs, outside of timed training. A run that was cut short
-    resumes from the last one. 0: after every epoch. None: none."""
+    """Least seconds between two checkpoints. They are written between epochs, outside of timed training. An interrupted run
+    resumes from the last one. 0: after every epoch. None: never."""
     best_epoch: BestEpoch = BestEpoch()  # pyright: ignore[reportCallIssue]
     seed: int = Field(0, ge=0, lt=2**63)
     augmentation: Augmentation = Augmentation()  # pyright: ignore[reportCallIssue]
     batch_norm_statistics: BatchNormStatistics = "per_replica"
-    """Over each replica's shard, or over the global batch. With the latter a parallel run has serial's mathematics."""
+    """Statistics over each replica's shard, or over the global batch. Then a parallel run has serial's mathematics."""
     switches: Literal["plain", "usual", "closed", "best"] = "usual"
-    """For what `framework_options` does not name. plain: the framework's own defaults. usual: each framework as it is mostly
-    used, within the core budget. closed: also the same memory layout and graph class in both, where the mode allows it.
-    best: as `convtwins optimize` found it fastest here; `run` writes these into `framework_options`. The others are usual."""
+    """Level of the switches that `framework_options` does not name. plain: the framework's own defaults. usual: each framework
+    as it is mostly used, within the core budget. closed: also the same memory layout and graph class in both, if the mode
+    allows it. best: the fastest that `convtwins optimize` found here, which `run` writes into `framework_options`; the others are
+    usual."""
     framework_options: dict[str, Any] = {}
     """The framework's own switches, by the names that its `describe` lists."""
     paths: Paths = Paths()  # pyright: ignore[reportCallIssue]
 
     @pydantic.field_validator("framework_options")
     @classmethod
-    def _by_name(cls, options: dict[str, Any]) -> dict[str, Any]:
+    def _sort_options(cls, options: dict[str, Any]) -> dict[str, Any]:
         return dict(sorted(options.items()))  # as results hold them, so that one spec has one digest
 
     @pydantic.model_validator(mode="before")
     @classmethod
-    def _two_epochs_unless_told(cls, values: Any) -> Any:
+    def _default_epochs(cls, values: Any) -> Any:
         if isinstance(values, dict) and values.get("epochs") is None and values.get("steps") is None:
             values = {**values, "epochs": 2}
         return values
 
     @pydantic.model_validator(mode="before")
     @classmethod
-    def _cores_of_every_host(cls, values: Any) -> Any:
+    def _default_cores(cls, values: Any) -> Any:
         if isinstance(values, dict) and values.get("cores") is None and isinstance(values.get("hosts"), (list, tuple)):
-            values = {**values, "cores": machine.available_cores() * placement.machines(values["hosts"])}
+            values = {**values, "cores": machine.available_cores() * placement.num_machines(values["hosts"])}
         return values
 
     @pydantic.model_validator(mode="after")
-    def _consistent(self) -> Self:
+    def _check_consistency(self) -> Self:
         consistency.check(self)
         return self
 
     @property
     def variant(self) -> str:
-        """The word of `--modes` for this run."""
+        """Name of this run's mode in `--modes`."""
         if self.mode == "parameter_server" and self.parameter_server.updates == "asynchronous":
             return "parameter_server_async"
         if self.mode == "pipeline" and self.pipeline.schedule != "gpipe":
@@ -151,8 +152,8 @@ class Spec(Finite):
         return self.mode
 
     @property
-    def departs(self) -> str | None:
-        """Why this run has other mathematics than serial on purpose. None for a mode that claims the same."""
+    def not_serial_because(self) -> str | None:
+        """Reason why this run has other mathematics than serial on purpose. None for a mode that claims the same."""
         if self.mode == "model_averaging":
             return "replicas train apart, and their weights are averaged now and then"
         if self.variant == "parameter_server_async":
@@ -167,8 +168,8 @@ class Spec(Finite):
         return self.mode != "serial" and self.communication.compression != "none"
 
     @property
-    def starts_over(self) -> str | None:
-        """Why this run starts over after it was cut short. None: it resumes from its last checkpoint."""
+    def not_resumable_because(self) -> str | None:
+        """Reason why this run starts over after an interruption. None: it resumes from its last checkpoint."""
         if self.part != "training":
             return "only a part of the training is run, which learns nothing"
         if self.mode not in RESUMABLE_MODES:
@@ -179,69 +180,69 @@ class Spec(Finite):
 
     @property
     def data_replicas(self) -> int:
-        """Shards of every global batch. Each belongs to one copy of the model, which may itself be divided."""
+        """Number of shards of every global batch. Each belongs to one copy of the model, which may itself be divided."""
         if self.mode in WHOLE_BATCH_MODES:
             return 1
         return self.replicas // self.hybrid.inner_replicas if self.mode == "hybrid" else self.replicas
 
     @property
-    def replicas_a_host(self) -> int:
-        """Replicas on the first host, which has the most. Without hosts, all."""
+    def replicas_per_host(self) -> int:
+        """Number of replicas on the first host, which has the most. Without hosts: all."""
         return -(-self.replicas // max(len(self.hosts), 1))
 
     @property
     def per_replica_batch_size(self) -> int:
-        """Examples of each copy of the model in a whole batch."""
+        """Number of examples of each copy of the model in a whole batch."""
         return self.global_batch_size // self.data_replicas
 
     @property
     def split_seed(self) -> int:
-        """Seed of the splits: that of the data, so that runs of several seeds share their test images, or the run's."""
+        """Seed of the splits: the data's seed, so that runs of several seeds share their test images, else the run's."""
         return self.seed if self.data.seed is None else self.data.seed
 
     @property
-    def micro_batches_asked(self) -> int:
-        """Micro-batches that the spec asks for: of a pipeline, else of `accumulation`."""
+    def micro_batches_requested(self) -> int:
+        """Number of micro-batches that the spec requests: for a pipeline, else by `accumulation`."""
         return self.pipeline.micro_batches if "pipeline" in self.variant else self.accumulation
 
     def micro_batches(self, num_examples: int | None = None) -> int:
-        """Micro-batches into which every copy of the model really cuts a batch. See `micro_batches`.
+        """Number of micro-batches into which every copy of the model cuts a batch. See `micro_batches`.
 
         Args:
-            num_examples: of the batch. None: of a whole one.
+            num_examples: size of the global batch. None: a whole batch.
         """
-        return micro_batches(num_examples or self.global_batch_size, self.micro_batches_asked, self.data_replicas)
+        return micro_batches(num_examples or self.global_batch_size, self.micro_batches_requested, self.data_replicas)
 
     @property
     def batches_ahead(self) -> int:
-        """The most batches that the input of each process makes ahead."""
+        """Largest number of batches that the input of each process prepares ahead."""
         return {"inline": 0, "workers": self.prefetch * self.workers, "dask": self.prefetch}[self.input]
 
     @property
     def with_fewer_replicas(self) -> Spec | None:
-        """This run with as many replicas as are left when one has gone, and that divide the batch. None: those are too few."""
+        """This run with the largest smaller number of replicas that divides the batch. None: below `least_replicas`."""
         for replicas in range(self.replicas - 1, (self.least_replicas or self.replicas) - 1, -1):
             if self.global_batch_size % replicas == 0:
                 return self.with_fields(mode="serial" if replicas == 1 else self.mode, replicas=replicas)
         return None
 
-    def goes_on_from(self, other: Spec) -> bool:
-        """Whether this run can go on from a checkpoint of another spec: the same, or with other replicas if it is elastic.
+    def can_resume_from(self, other: Spec) -> bool:
+        """Return whether this run can resume from a checkpoint of another spec: equal, or with other replicas if elastic.
 
         Replicas that share an optimizer's state cannot read that of one replica.
         """
-        reads = self.least_replicas is not None and (self.mode, other.mode) != ("sharded_data_parallel", "serial")
-        free = {"mode", "replicas"} if reads else set[str]()
-        return self.model_dump(exclude=free) == other.model_dump(exclude=free)
+        is_elastic = self.least_replicas is not None and (self.mode, other.mode) != ("sharded_data_parallel", "serial")
+        excluded = {"mode", "replicas"} if is_elastic else set[str]()
+        return self.model_dump(exclude=excluded) == other.model_dump(exclude=excluded)
 
     @property
     def scaled_learning_rate(self) -> float:
-        """The base rate, scaled for replicas as `schedule.scaling` says."""
+        """Base learning rate, scaled for replicas as `schedule.scaling` says."""
         factors = {"none": 1.0, "linear": self.data_replicas, "sqrt": math.sqrt(self.data_replicas)}
         return self.optimizer.learning_rate * factors[self.schedule.scaling]
 
     def learning_rate(self, step: int, steps_per_epoch: int, total_steps: int) -> float:
-        """The learning rate of one update: the base rate, scaled for replicas, warmed up and scheduled.
+        """Return the learning rate of one update: the base rate, scaled for replicas, warmed up and scheduled.
 
         schedule: `step` and `exponential` change between epochs, as torch.optim's StepLR and ExponentialLR do.
             `cosine` falls at every step and reaches zero just after the last one (Loshchilov & Hutter 2017, without restarts).
@@ -268,32 +269,32 @@ class Spec(Finite):
 
     @property
     def digest(self) -> str:
-        """SHA-256 over all fields. Those of the structure count where they are not the model's own, `least_replicas` if set."""
-        unset = {name for name in _STRUCTURE if name not in self.own_structure}
+        """SHA-256 over all fields. Structure fields count if they change the model, `least_replicas` if it is set."""
+        unset = {name for name in _STRUCTURE if name not in self.structure_overrides}
         unset |= {"least_replicas"} if self.least_replicas is None else set()
         return hashlib.sha256(self.model_dump_json(exclude=unset).encode()).hexdigest()
 
     @property
-    def own_structure(self) -> dict[str, float]:
-        """`width`, `depth` and `dropout`, as far as they change the built-in model."""
+    def structure_overrides(self) -> dict[str, float]:
+        """Those of `width`, `depth` and `dropout` that change the built-in model."""
         return {name: getattr(self, name) for name in _STRUCTURE if getattr(self, name) != Spec.model_fields[name].default}
 
     @property
-    def model_words(self) -> str:
-        """The model, with its structure where that is not the built-in one."""
-        structure = ", ".join(f"{name} {value:g}" for name, value in self.own_structure.items())
+    def model_label(self) -> str:
+        """Name of the model, with its structure if that is not the built-in one."""
+        structure = ", ".join(f"{name} {value:g}" for name, value in self.structure_overrides.items())
         return f"{self.model} ({structure})" if structure else self.model
 
     def to_json(self) -> str:
         return self.model_dump_json(indent=2)
 
     def with_fields(self, **fields: Any) -> Spec:
-        """A copy with these top-level fields changed, validated again."""
+        """Return a copy with these top-level fields changed, validated again."""
         return build({**self.model_dump(), **fields})
 
 
 def build(values: dict[str, Any]) -> Spec:
-    """A spec from nested plain values, to be run here.
+    """Build a spec from nested plain values, to be run on this machine.
 
     Raises:
         SpecError: names field, value and fix.
@@ -301,15 +302,15 @@ def build(values: dict[str, Any]) -> Spec:
     try:
         spec = Spec.model_validate(values)
     except pydantic.ValidationError as error:
-        raise _refusal(error) from None
-    most = machine.available_cores() * placement.machines(spec.hosts)
-    if spec.cores > most and not placement.judged_by_its_launcher():
-        raise SpecError(f"cores exceeds what this process may use. Received: {spec.cores}. Use 1 to {most}.")
+        raise _spec_error(error) from None
+    max_cores = machine.available_cores() * placement.num_machines(spec.hosts)
+    if spec.cores > max_cores and not placement.is_launched_rank():
+        raise SpecError(f"cores exceeds what this process may use. Received: {spec.cores}. Use 1 to {max_cores}.")
     return spec
 
 
 def from_json(text: str | bytes) -> Spec:
-    """Read back a spec that was judged before, by its sender or by the machine of a result.
+    """Read a spec that was validated before, by its sender or on the machine of a result.
 
     It may name more cores than this process may use.
     """
@@ -317,36 +318,36 @@ def from_json(text: str | bytes) -> Spec:
         plain_values.from_json(text if isinstance(text, str) else text.decode())
         return Spec.model_validate_json(text)
     except pydantic.ValidationError as error:
-        raise _refusal(error) from None
+        raise _spec_error(error) from None
     except ValueError as error:
         raise SpecError(f"The spec is not valid JSON: {error}.") from None
 
 
 def micro_batches(num_examples: int, most: int, replicas: int = 1) -> int:
-    """The largest number of equal micro-batches, at most `most`, into which every replica can cut its shard.
+    """Return the largest number of equal micro-batches, at most `most`, into which every replica can cut its shard.
 
-    They are equal because the stages of a pipeline agree beforehand on the shapes that they hand on. So shards of a prime size,
-    or of two sizes, are not cut.
+    They are equal because the stages of a pipeline know beforehand the shapes that they send. So shards of a prime size, or of
+    two sizes, are not cut.
 
     Args:
-        num_examples: of the global batch.
-        most: number that the spec asks for.
-        replicas: that share the batch.
+        num_examples: size of the global batch.
+        most: number that the spec requests.
+        replicas: number of replicas that share the batch.
     """
     if num_examples < 1 or most < 1:
         raise ValueError(f"num_examples and most must be at least 1. Received: {num_examples} and {most}.")
     return max((parts for parts in range(2, most + 1) if num_examples % (parts * replicas) == 0), default=1)
 
 
-def _refusal(error: pydantic.ValidationError) -> SpecError:
+def _spec_error(error: pydantic.ValidationError) -> SpecError:
     details = error.errors()
-    more = [f"{len(details) - _MOST_FAULTS:,} more fields are refused."] if len(details) > _MOST_FAULTS else []
-    return SpecError("\n".join([*map(_explain, details[:_MOST_FAULTS]), *more]))
+    rest = [f"{len(details) - _MOST_FAULTS:,} more fields are refused."] if len(details) > _MOST_FAULTS else []
+    return SpecError("\n".join([*map(_explain, details[:_MOST_FAULTS]), *rest]))
 
 
 def _explain(detail: Any) -> str:
     field = ".".join(str(part) for part in detail["loc"]) or "spec"
-    received = shown(detail.get("input"))
+    received = format_value(detail.get("input"))
     if detail["type"] == "extra_forbidden":
         names = _field_names(detail["loc"][:-1])
         name = str(detail["loc"][-1])

@@ -1,4 +1,4 @@
-"""What all twins describe alike: switches, modes, and the threads and memory of a process."""
+"""Descriptions that all twins share: switches, modes, and the threads and memory of a process."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from typing import Any
 
 from common.machine import machine, placement
 from common.spec.schema import Spec
-from common.spec.switches import resolved
+from common.spec.switches import resolve_switches
 
 CUDA = "a CUDA device"
-"""What a switch needs that is not for CPUs."""
+"""Requirement of a switch that CPUs do not have."""
 
 ALLOCATOR: dict[str, Any] = {
     "values": ["keeping", "system"],
@@ -27,8 +27,8 @@ ONEDNN: dict[str, Any] = {
 }
 
 
-def data_on(*, on_cuda: bool) -> dict[str, Any]:
-    """The switch that puts the training images on the device."""
+def data_switch(*, on_cuda: bool) -> dict[str, Any]:
+    """Describe the switch that puts the training images on the device."""
     return {
         "values": ["host", "device"] if on_cuda else ["host"],
         "default": "host",
@@ -38,10 +38,10 @@ def data_on(*, on_cuda: bool) -> dict[str, Any]:
     }
 
 
-def thread_choices() -> dict[str, Any]:
-    """The entry in `describe` of a switch that is a number of threads. The twin adds its `help`."""
-    most = machine.available_cores()
-    numbers = sorted({*(2**power for power in range(most.bit_length())), most})
+def thread_switch() -> dict[str, Any]:
+    """Return the entry in `describe` of a switch for a number of threads. The twin adds its `help`."""
+    max_threads = machine.available_cores()
+    numbers = sorted({*(2**power for power in range(max_threads.bit_length())), max_threads})
     return {
         "values": ["budget", "default", *numbers],
         "default": "budget",
@@ -51,9 +51,9 @@ def thread_choices() -> dict[str, Any]:
     }
 
 
-def described_mode(
+def mode_description(
     implementation: str,
-    found: int | None,
+    num_gpus: int | None,
     mechanism: str | None = None,
     *,
     hosts: bool = False,
@@ -61,22 +61,22 @@ def described_mode(
     compression: bool = True,
     one_process: bool = False,
 ) -> dict[str, Any]:
-    """The entry in `describe` of a mode.
+    """Return the entry in `describe` of a mode.
 
     Args:
-        found: number of GPUs. 0: replicas run on CPU cores. None: one device is enough.
+        num_gpus: number of GPUs. 0: replicas run on CPU cores. None: one device is enough.
         mechanism: equal in two twins if their replicas run and exchange alike. None: the implementation names it.
         hosts: whether it runs over several hosts, so that one GPU on each is enough.
         synchronised: whether BatchNorm can use the statistics of the global batch.
         compression: whether gradients can be compressed.
         one_process: whether one process runs all replicas.
     """
-    lacking = found == 1 and not hosts
+    lacks_gpus = num_gpus == 1 and not hosts
     return {
-        "available": not lacking,
-        "reason": "needs 2 CUDA devices, found 1" if lacking else None,
-        "max_replicas": 1 if found is None else found or None,
-        "resource": "device" if found is None else "CUDA devices",
+        "available": not lacks_gpus,
+        "reason": "needs 2 CUDA devices, found 1" if lacks_gpus else None,
+        "max_replicas": 1 if num_gpus is None else num_gpus or None,
+        "resource": "device" if num_gpus is None else "CUDA devices",
         "implementation": implementation,
         "mechanism": mechanism or implementation,
         "batch_norm_statistics": ["per_replica", *(["synchronised"] if synchronised else [])],
@@ -87,10 +87,10 @@ def described_mode(
 
 def set_allocator(spec: Spec) -> str:
     """Set this process's allocator, before the framework's import. Returns a description of it."""
-    keeps = resolved(spec, {"allocator": ALLOCATOR})["allocator"] == "keeping" and machine.keep_freed_memory()
+    keeps = resolve_switches(spec, {"allocator": ALLOCATOR})["allocator"] == "keeping" and machine.keep_freed_memory()
     return "keeps freed pages" if keeps else "the system's default"
 
 
 def intra_op_threads(spec: Spec) -> int:
-    """Threads that one operation may use. All replicas together stay within the core budget."""
+    """Return the number of threads that one operation may use. All replicas together stay within the core budget."""
     return max(min(placement.cores_of_replica(spec.cores, spec.replicas, spec.hosts), machine.available_cores()), 1)

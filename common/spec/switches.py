@@ -1,4 +1,4 @@
-"""A framework's own switches: what `describe` says of them, compared with a spec."""
+"""A framework's own switches: their entries in `describe`, compared with a spec."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from common.spec.errors import SpecError, alternatives, did_you_mean
 from common.spec.schema import Spec
 
 
-def of_device(spec: Spec, description: dict[str, Any]) -> dict[str, Any]:
-    """A framework's description for the device of a run.
+def description_for_device(spec: Spec, description: dict[str, Any]) -> dict[str, Any]:
+    """Return a framework's description for the device of a run.
 
     Args:
         description: the twin's `describe`. If there are GPUs, `on_cpu` has the entries that differ without them.
@@ -19,20 +19,23 @@ def of_device(spec: Spec, description: dict[str, Any]) -> dict[str, Any]:
 
 
 def gpus(spec: Spec, descriptions: Iterable[dict[str, Any]]) -> list[str] | None:
-    """Names of the GPUs for a run, as the first framework that sees any says them. None: it has none.
+    """Return the names of the GPUs for a run, from the first framework that finds any. None: there are none.
 
     Args:
         descriptions: each twin's `describe`.
     """
-    seen = ([each["name"] for each in of_device(spec, one)["devices"] if each["kind"] != "cpu"] for one in descriptions)
-    return next(filter(None, seen), None)
+    names = (
+        [device["name"] for device in description_for_device(spec, description)["devices"] if device["kind"] != "cpu"]
+        for description in descriptions
+    )
+    return next(filter(None, names), None)
 
 
 def check_against(spec: Spec, description: dict[str, Any], replicas_here: int | None = None) -> str | None:
-    """Compare a spec with what a framework says of itself on this machine.
+    """Compare a spec with a framework's description of itself on this machine.
 
     Args:
-        replicas_here: those that share its devices, if an outer launcher has placed them. None: as `hosts` places them.
+        replicas_here: replicas that share its devices, if an outer launcher has placed them. None: as `hosts` places them.
         description: the twin's `describe` JSON: `modes` {name: {"available": bool, "reason": str,
             "max_replicas": int | None (on one machine), "batch_norm_statistics": [...]}}, `options`
             {name: {"values": [...], "default": ..., "help": str}}. The default is that of `usual`. Optional entries:
@@ -43,7 +46,7 @@ def check_against(spec: Spec, description: dict[str, Any], replicas_here: int | 
             "reduced": values that compute with fewer digits than the precision says.
             "process": values that are set when a process starts.
             "found_for": fields of the spec that must be equal for a fastest value to be used again.
-            Values that are keys are strings. `on_cpu`: see `of_device`.
+            Values that are keys are strings. `on_cpu`: see `description_for_device`.
 
     Returns:
         None if the run can start, else "not available: ..." with the reason, for the table's row.
@@ -51,7 +54,7 @@ def check_against(spec: Spec, description: dict[str, Any], replicas_here: int | 
     Raises:
         SpecError: the spec names a switch, or a value of one, that the framework does not have.
     """
-    description = of_device(spec, description)
+    description = description_for_device(spec, description)
     options = description["options"]
     for name, value in spec.framework_options.items():
         if name not in options:
@@ -69,9 +72,9 @@ def check_against(spec: Spec, description: dict[str, Any], replicas_here: int | 
         return f"not available: {description['framework']} has no mode {spec.mode}"
     if not mode["available"]:
         return f"not available: {mode['reason']}"
-    here = spec.replicas_a_host if replicas_here is None else replicas_here
-    if mode["max_replicas"] is not None and here > mode["max_replicas"]:
-        return f"not available: needs {here} {mode['resource']}, found {mode['max_replicas']}"
+    num_replicas = spec.replicas_per_host if replicas_here is None else replicas_here
+    if mode["max_replicas"] is not None and num_replicas > mode["max_replicas"]:
+        return f"not available: needs {num_replicas} {mode['resource']}, found {mode['max_replicas']}"
     for name, value in spec.framework_options.items():
         if (reason := incompatibility(spec, options[name], value)) is not None:
             return f"not available: framework_options.{name}={value} {reason}"
@@ -79,10 +82,10 @@ def check_against(spec: Spec, description: dict[str, Any], replicas_here: int | 
         return f"not available: the micro-batches of a {spec.variant} have BatchNorm statistics of their own"
     if spec.variant == "parameter_server_async" and spec.batch_norm_statistics == "synchronised":
         return "not available: workers that do not wait for each other have BatchNorm statistics of their own"
-    if "pipeline" in spec.variant and spec.micro_batches() == 1 < spec.micro_batches_asked:
+    if "pipeline" in spec.variant and spec.micro_batches() == 1 < spec.micro_batches_requested:
         return (
-            f"not available: {spec.per_replica_batch_size} examples cannot be cut into 2 to {spec.micro_batches_asked} equal "
-            "micro-batches, and with one nothing overlaps (model_parallel)"
+            f"not available: {spec.per_replica_batch_size} examples cannot be cut into 2 to {spec.micro_batches_requested} "
+            "equal micro-batches, and with one nothing overlaps (model_parallel)"
         )
     if spec.batch_norm_statistics not in mode["batch_norm_statistics"]:
         return f"not available: no {spec.batch_norm_statistics} BatchNorm in this mode ({mode['implementation']})"
@@ -92,7 +95,7 @@ def check_against(spec: Spec, description: dict[str, Any], replicas_here: int | 
 
 
 def incompatibility(spec: Spec, option: dict[str, Any], value: Any) -> str | None:
-    """Why a value of a switch does not fit this run or machine, as the end of a sentence. None if it fits."""
+    """Return why a value of a switch does not fit this run or machine, as the end of a sentence. None if it fits."""
     if str(value) in option.get("elsewhere", {}):
         return f"needs {option['elsewhere'][str(value)]}"
     for field, allowed in option.get("only", {}).get(str(value), {}).items():
@@ -104,18 +107,18 @@ def incompatibility(spec: Spec, option: dict[str, Any], value: Any) -> str | Non
     return None
 
 
-def resolved(spec: Spec, options: dict[str, Any]) -> dict[str, Any]:
-    """Every switch as a run has it: as the spec names it, else as its level has it if that fits the run, else as `usual`.
+def resolve_switches(spec: Spec, options: dict[str, Any]) -> dict[str, Any]:
+    """Return the value of every switch in a run: the spec's, else its level's if that fits the run, else that of `usual`.
 
     Args:
-        options: of the twin's `describe`, see `check_against`.
+        options: from the twin's `describe`, see `check_against`.
     """
 
-    def of_level(option: dict[str, Any]) -> Any:
-        wanted = option.get(spec.switches, option["default"])
-        return wanted if incompatibility(spec, option, wanted) is None else option["default"]
+    def level_value(option: dict[str, Any]) -> Any:
+        value = option.get(spec.switches, option["default"])
+        return value if incompatibility(spec, option, value) is None else option["default"]
 
-    return {name: spec.framework_options.get(name, of_level(option)) for name, option in options.items()}
+    return {name: spec.framework_options.get(name, level_value(option)) for name, option in options.items()}
 
 
 def refuse_per_process(spec: Spec, options: dict[str, Any], framework: str) -> None:
@@ -124,7 +127,7 @@ def refuse_per_process(spec: Spec, options: dict[str, Any], framework: str) -> N
     Raises:
         SpecError: names the switch.
     """
-    for name, value in resolved(spec, options).items():
+    for name, value in resolve_switches(spec, options).items():
         if value in options[name].get("process", ()):
             raise SpecError(
                 f"framework_options.{name} of {framework} is settled when a process starts, and one process serves many "
@@ -133,30 +136,30 @@ def refuse_per_process(spec: Spec, options: dict[str, Any], framework: str) -> N
 
 
 def conditions(spec: Spec, description: dict[str, Any]) -> dict[str, str]:
-    """The conditions that a run's mode and switches give its times. Both frameworks use the same words.
+    """Return the conditions under which a run's mode and switches are timed. Both frameworks use the same words.
 
     Args:
-        description: of the twin's `describe`, see `check_against`. `deterministic`: whether the framework enforces it.
+        description: the twin's `describe`, see `check_against`. `deterministic`: whether the framework enforces it.
             `inputs`: what prepares batches, by input.
 
     Returns:
         `layout`, `precision`, `graph`, `mechanism` and `deterministic`, each if the twin says it.
     """
-    description = of_device(spec, description)
-    chosen = resolved(spec, description["options"])
-    arithmetic = chosen.get("arithmetic", "full")
-    found = {"precision": spec.precision if arithmetic == "full" else f"{spec.precision}, layers in {arithmetic}"}
+    description = description_for_device(spec, description)
+    switches = resolve_switches(spec, description["options"])
+    arithmetic = switches.get("arithmetic", "full")
+    values = {"precision": spec.precision if arithmetic == "full" else f"{spec.precision}, layers in {arithmetic}"}
     for name, option in description["options"].items():
-        found |= {condition: words[str(chosen[name])] for condition, words in option.get("sets", {}).items()}
+        values |= {condition: words[str(switches[name])] for condition, words in option.get("sets", {}).items()}
     if (mechanism := description["modes"][spec.mode].get("mechanism")) is not None:
-        made_by = description.get("inputs", {}).get(spec.input)
-        found["mechanism"] = f"{mechanism}; input by {made_by}" if made_by else mechanism
+        input_words = description.get("inputs", {}).get(spec.input)
+        values["mechanism"] = f"{mechanism}; input by {input_words}" if input_words else mechanism
     if "deterministic" in description:
-        found["deterministic"] = "enforced" if description["deterministic"] else "not enforced"
-    return found
+        values["deterministic"] = "enforced" if description["deterministic"] else "not enforced"
+    return values
 
 
-def reduced(spec: Spec, options: dict[str, Any]) -> list[str]:
-    """Switches, as `name=value`, that make a run compute with fewer digits than its precision says."""
-    chosen = resolved(spec, options)
-    return [f"{name}={chosen[name]}" for name, option in options.items() if chosen[name] in option.get("reduced", ())]
+def reduced_precision_switches(spec: Spec, options: dict[str, Any]) -> list[str]:
+    """Return the switches, as `name=value`, that make a run compute with fewer digits than its precision says."""
+    switches = resolve_switches(spec, options)
+    return [f"{name}={switches[name]}" for name, option in options.items() if switches[name] in option.get("reduced", ())]

@@ -44,8 +44,8 @@ def exchange_bytes(spec: Spec, architecture: Architecture) -> float:
 
     Messages that can be summed on their way go by ring all-reduce, all others by all-gather.
     """
-    way = ring_all_reduce_bytes if spec.communication.compression in SUMMABLE else all_gather_bytes
-    gradients = way(step_payload_bytes(spec, architecture), spec.data_replicas)
+    collective_bytes = ring_all_reduce_bytes if spec.communication.compression in SUMMABLE else all_gather_bytes
+    gradients = collective_bytes(step_payload_bytes(spec, architecture), spec.data_replicas)
     return gradients + ring_all_reduce_bytes(statistics_payload_bytes(spec, architecture), spec.data_replicas)
 
 

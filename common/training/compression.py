@@ -45,18 +45,18 @@ def buckets(sizes: Sequence[int], itemsize: int, bucket_mib: float) -> list[list
     Returns:
         The positions in `sizes`, bucket by bucket.
     """
-    made: list[list[int]] = []
-    room = 0.0
+    positions_by_bucket: list[list[int]] = []
+    free_bytes = 0.0
     for position, size in enumerate(sizes):
-        if room <= 0:
-            made.append([])
-            room = bucket_mib * 2**20
-        made[-1].append(position)
-        room -= size * itemsize
-    return made
+        if free_bytes <= 0:
+            positions_by_bucket.append([])
+            free_bytes = bucket_mib * 2**20
+        positions_by_bucket[-1].append(position)
+        free_bytes -= size * itemsize
+    return positions_by_bucket
 
 
-def num_kept(count: int, fraction: float) -> int:
+def top_k_count(count: int, fraction: float) -> int:
     """Number of values that `top_k` sends of a bucket of `count`: that fraction, but at least one."""
     return max(round(fraction * count), 1)
 
@@ -68,11 +68,11 @@ def payload_bytes(count: int, itemsize: int, settings: Communication) -> int:
     if settings.compression == "int8":
         return itemsize + -(-count // WORD_BYTES) * WORD_BYTES  # the scale, and one byte a value
     if settings.compression == "top_k":
-        return num_kept(count, settings.top_k) * (itemsize + WORD_BYTES)  # each value with its index
+        return top_k_count(count, settings.top_k) * (itemsize + WORD_BYTES)  # each value with its index
     return itemsize * count
 
 
-def arrived(values: Array, settings: Communication) -> Array:
+def transmitted(values: Array, settings: Communication) -> Array:
     """What arrives of one replica's bucket, in the dtype of `values` (float32 or float64 [count], finite)."""
     if settings.compression == "float16":
         return _float16(values).astype(values.dtype)
@@ -82,14 +82,14 @@ def arrived(values: Array, settings: Communication) -> Array:
             return np.zeros_like(values)
         return np.rint(values / scale).astype(np.int8).astype(values.dtype) * scale
     if settings.compression == "top_k":
-        kept = np.argsort(-np.abs(values), kind="stable")[: num_kept(len(values), settings.top_k)]
+        indices = np.argsort(-np.abs(values), kind="stable")[: top_k_count(len(values), settings.top_k)]
         sparse = np.zeros_like(values)
-        sparse[kept] = values[kept]
+        sparse[indices] = values[indices]
         return sparse
     return values
 
 
-def decoded(message: Array, count: int, dtype: np.dtype[Any], settings: Communication) -> Array:
+def decode(message: Array, count: int, dtype: np.dtype[Any], settings: Communication) -> Array:
     """Decompress the bytes that a twin's `compression.encode` makes of one bucket.
 
     Args:
@@ -106,14 +106,14 @@ def decoded(message: Array, count: int, dtype: np.dtype[Any], settings: Communic
     if settings.compression == "int8":
         return raw[dtype.itemsize :].view(np.int8)[:count].astype(dtype) * raw[: dtype.itemsize].view(dtype)[0]
     if settings.compression == "top_k":
-        cut = num_kept(count, settings.top_k) * dtype.itemsize
+        cut = top_k_count(count, settings.top_k) * dtype.itemsize
         sparse = np.zeros(count, dtype)
         sparse[raw[cut:].view(np.int32)] = raw[:cut].view(dtype)
         return sparse
     return raw.view(dtype)
 
 
-def exchange(gradients: Sequence[Array], lost: Sequence[Array], settings: Communication) -> tuple[Array, list[Array]]:
+def exchange(gradients: Sequence[Array], residuals: Sequence[Array], settings: Communication) -> tuple[Array, list[Array]]:
     """One step's exchange of one bucket.
 
     Args:
@@ -123,15 +123,15 @@ def exchange(gradients: Sequence[Array], lost: Sequence[Array], settings: Commun
     Returns:
         (total, lost): the sum that every replica uses, and what each keeps for the next step.
     """
-    values = [gradient + rest for gradient, rest in zip(gradients, lost, strict=True)]
-    sent = [arrived(each, settings) for each in values]
+    values = [gradient + residual for gradient, residual in zip(gradients, residuals, strict=True)]
+    received = [transmitted(bucket, settings) for bucket in values]
     if settings.compression == "float16":
-        total = sum((_float16(each) for each in values[1:]), start=_float16(values[0])).astype(values[0].dtype)
+        total = sum((_float16(bucket) for bucket in values[1:]), start=_float16(values[0])).astype(values[0].dtype)
     else:
-        total = sum(sent[1:], start=sent[0])
+        total = sum(received[1:], start=received[0])
     if not settings.error_feedback:
-        return total, list(lost)
-    return total, [each - there for each, there in zip(values, sent, strict=True)]
+        return total, list(residuals)
+    return total, [bucket - arrived for bucket, arrived in zip(values, received, strict=True)]
 
 
 def _float16(values: Array) -> npt.NDArray[np.float16]:

@@ -26,7 +26,7 @@ def members(
     return Members(
         average=average,
         ensemble=metrics.metrics(labels, vote(predictions), float(loss_sums.mean())),
-        members=[metrics.metrics(labels, own, float(loss)) for own, loss in zip(predictions, loss_sums, strict=True)],
+        members=[metrics.metrics(labels, member_predictions, float(loss)) for member_predictions, loss in zip(predictions, loss_sums, strict=True)],
     )
 
 

@@ -14,7 +14,7 @@ from common.models.sharding import shard
 from common.training import metrics
 from common.training.trainer import Trainer
 
-_LOSSES_KEPT = 32
+_MAX_DEVICE_LOSSES = 32
 """Losses of evaluation batches that stay on the device at once. Thousands of small tensors between large ones would fragment
 the freed memory, and the process would grow by hundreds of MiB."""
 
@@ -46,7 +46,7 @@ def evaluate(trainer: Trainer, split: Split, batch_size: int) -> tuple[Metrics, 
         predictions[part] = predicted
         times_scored[part] += 1
         losses.append(loss)
-        if len(losses) == _LOSSES_KEPT or start + batch_size >= low + longest:
+        if len(losses) == _MAX_DEVICE_LOSSES or start + batch_size >= low + longest:
             fetched.append(trainer.fetch(losses))
             losses = []
         heartbeat.heartbeat()

@@ -36,13 +36,13 @@ WARM_UP_SECONDS = 0.25
 LEAST_CALLS = 5
 """That are timed of every batch size, however long they take."""
 
-Scored = Literal["validation", "test"]
+ScoredSplit = Literal["validation", "test"]
 """Splits whose logits may be asked for."""
 
-_LOGITS, _OF = "logits", "weights_hash"
+_LOGITS, _WEIGHTS_HASH = "logits", "weights_hash"
 
 
-class Predictor(Protocol):
+class SupportsLogits(Protocol):
     """A trained model on its device, in evaluation mode."""
 
     def logits(self, images: npt.NDArray[np.uint8]) -> npt.NDArray[np.floating]:
@@ -54,7 +54,7 @@ class Predictor(Protocol):
 class Inference:
     """What a twin brings to use trained models."""
 
-    predictor: Callable[[Trained], Predictor]
+    predictor: Callable[[Trained], SupportsLogits]
     suffixes: tuple[str, ...]
     """How the names of the framework's own files of weights end."""
     write: Callable[[Trained, Path], None]
@@ -87,7 +87,7 @@ class Latencies(Frozen):
     """In order. Written after each size, so that a size that does not fit into memory loses no other."""
 
 
-def score(predictor: Predictor, images: Images, batch_size: int = SCORE_BATCH) -> npt.NDArray[np.floating]:
+def score(predictor: SupportsLogits, images: Images, batch_size: int = SCORE_BATCH) -> npt.NDArray[np.floating]:
     """Logits [N, classes] of images uint8 [N, S, S, 3], each passed through once."""
     parts: list[npt.NDArray[np.floating]] = []
     for start in range(0, len(images), batch_size):
@@ -96,7 +96,7 @@ def score(predictor: Predictor, images: Images, batch_size: int = SCORE_BATCH) -
     return np.concatenate(parts)
 
 
-def measure(predictor: Predictor, image_size: int, batch_size: int, calls: int, seconds: float) -> BatchTimes:
+def measure(predictor: SupportsLogits, image_size: int, batch_size: int, calls: int, seconds: float) -> BatchTimes:
     """Time one batch size after a warm-up, on random pixels. The time does not depend on what an image shows.
 
     Args:
@@ -109,25 +109,25 @@ def measure(predictor: Predictor, image_size: int, batch_size: int, calls: int, 
     def call() -> float:
         start = time.perf_counter()
         predictor.logits(images)
-        taken = time.perf_counter() - start
+        elapsed = time.perf_counter() - start
         heartbeat.heartbeat()
-        return taken
+        return elapsed
 
     first = call()
     warm_up: list[float] = []
     while len(warm_up) < WARM_UP_CALLS or sum(warm_up) < WARM_UP_SECONDS:
         warm_up.append(call())
-    timed: list[float] = []
-    while len(timed) < LEAST_CALLS or (len(timed) < calls and sum(timed) < seconds):
-        timed.append(call())
-    return BatchTimes(batch_size=batch_size, first_seconds=first, warm_up_calls=len(warm_up), seconds=timed)
+    call_seconds: list[float] = []
+    while len(call_seconds) < LEAST_CALLS or (len(call_seconds) < calls and sum(call_seconds) < seconds):
+        call_seconds.append(call())
+    return BatchTimes(batch_size=batch_size, first_seconds=first, warm_up_calls=len(warm_up), seconds=call_seconds)
 
 
 def add_commands(commands: Any) -> None:
     """The commands of a twin that are about trained models, for `argparse`."""
     helps = ("logits of images (safetensors)", "how long logits take (JSON)", "as a file of the framework's own", "from one")
-    for command, what in zip(COMMANDS, helps, strict=True):
-        parser = commands.add_parser(command, help=f"a trained model: {what}")
+    for command, purpose in zip(COMMANDS, helps, strict=True):
+        parser = commands.add_parser(command, help=f"a trained model: {purpose}")
         parser.add_argument("file", type=Path, metavar="FILE")
         parser.add_argument("--out", type=Path, required=True, metavar="FILE")
         parser.add_argument("--model", help="the user's own module that the file may name")
@@ -137,7 +137,7 @@ def add_commands(commands: Any) -> None:
             source = parser.add_mutually_exclusive_group(required=True)
             source.add_argument("--images", type=Path, metavar="IMAGES.npy", help="uint8 [N, S, S, 3]")
             source.add_argument("--data-of", type=Path, metavar="SPEC.json", help="a split of a spec's data")
-            parser.add_argument("--split", choices=get_args(Scored), default="test", help="of --data-of")
+            parser.add_argument("--split", choices=get_args(ScoredSplit), default="test", help="of --data-of")
         if command == "infer":
             parser.add_argument("--batches", required=True, help="sizes, with commas")
             parser.add_argument("--calls", type=int, required=True)
@@ -146,16 +146,16 @@ def add_commands(commands: Any) -> None:
             parser.add_argument("--card", type=Path, required=True, metavar="CARD.json")
 
 
-def settle(cores: int | None, device: spec.Device) -> spec.Spec:
+def prepare_process(cores: int | None, device: spec.Device) -> spec.Spec:
     """Hold this process to so many cores, or to all, before its framework is imported; the spec to configure it by.
 
     Raises:
         SpecError: there are not so many.
     """
-    made = spec.build({"device": device} | ({} if cores is None else {"cores": cores}))
-    machine.hold_to(machine.cpu_budget(made.cores))
+    process_spec = spec.build({"device": device} | ({} if cores is None else {"cores": cores}))
+    machine.set_affinity(machine.cpu_budget(process_spec.cores))
     machine.keep_freed_memory()
-    return made
+    return process_spec
 
 
 def run(inference: Inference, arguments: argparse.Namespace, device: str, versions: dict[str, str], cores: int) -> None:
@@ -173,39 +173,39 @@ def run(inference: Inference, arguments: argparse.Namespace, device: str, versio
     if arguments.command == "read":
         card = trained.card_from(plain_file.read(arguments.card, trained.MOST_CARD_BYTES), arguments.card)
         architecture = trained.architecture_of(card, arguments.card, arguments.model)
-        found = inference.read(card, architecture, path)
-        weights.check(found, architecture, path)
-        trained.save(card, found, out)
+        result = inference.read(card, architecture, path)
+        weights.check(result, architecture, path)
+        trained.save(card, result, out)
         return
     model = trained.load(path, arguments.model)
     if arguments.command == "write":
         _write(inference, model, out)
         return
     if arguments.command == "score":
-        found = score(inference.predictor(model), _images(arguments))
-        if not np.isfinite(found).all():
+        result = score(inference.predictor(model), _load_images(arguments))
+        if not np.isfinite(result).all():
             raise WeightsError(f"{path} makes logits that are not finite. Use weights that a training has not driven there.")
-        checked_arrays.write(out, {_OF: weights.digest(model.weights)}, {_LOGITS: found})
+        checked_arrays.write(out, {_WEIGHTS_HASH: weights.digest(model.weights)}, {_LOGITS: result})
         return
     predictor = inference.predictor(model)
     sizes = [int(size) for size in arguments.batches.split(",")]
     size_px = model.card.image_size
     # Of another size, and uncounted: else the process's own cold start would stand in the first size's first call.
-    unasked = next(size for size in range(1, len(sizes) + 2) if size not in sizes)
-    predictor.logits(np.zeros((unasked, size_px, size_px, 3), np.uint8))
-    others = Meter()
+    other_size = next(size for size in range(1, len(sizes) + 2) if size not in sizes)
+    predictor.logits(np.zeros((other_size, size_px, size_px, 3), np.uint8))
+    meter = Meter()
     batches: list[BatchTimes] = []
     for size in sizes:
         batches.append(measure(predictor, size_px, size, arguments.calls, arguments.seconds))
-        made = Latencies(
+        latencies = Latencies(
             cores=cores,
             device=device,
             versions=versions,
             peak_memory_mib=machine.peak_memory_mib(),
-            cores_of_others=others.cores_of_others(),
+            cores_of_others=meter.cores_of_others(),
             batches=batches,
         )
-        atomic_files.write_atomically(out, made.model_dump_json(indent=1))
+        atomic_files.write_atomically(out, latencies.model_dump_json(indent=1))
 
 
 def _write(inference: Inference, model: Trained, out: Path) -> None:
@@ -213,24 +213,24 @@ def _write(inference: Inference, model: Trained, out: Path) -> None:
     partial = out.with_name(f".partial-{out.name}")  # the framework goes by the suffix
     try:
         inference.write(model, partial)
-        found = inference.read(model.card, model.architecture, partial)
+        restored_weights = inference.read(model.card, model.architecture, partial)
         for name, array in model.weights.items():
-            if not np.array_equal(found[name], array.astype(model.card.precision)):
+            if not np.array_equal(restored_weights[name], array.astype(model.card.precision)):
                 raise AssertionError(f"{name} is read back from {out} with other values")
         partial.replace(out)
     finally:
         partial.unlink(missing_ok=True)
 
 
-def _images(arguments: argparse.Namespace) -> Images:
+def _load_images(arguments: argparse.Namespace) -> Images:
     if arguments.images is not None:
         return np.load(arguments.images, mmap_mode="r", allow_pickle=False)
-    read = spec.from_json(plain_values.read_text(arguments.data_of))
-    dataset = sources.load(read.data, seed=read.split_seed, cache_dir=read.paths.cache_dir)
+    data_spec = spec.from_json(plain_values.read_text(arguments.data_of))
+    dataset = sources.load(data_spec.data, seed=data_spec.split_seed, cache_dir=data_spec.paths.cache_dir)
     return getattr(dataset, arguments.split).images
 
 
-def logits(path: Path, model: Trained, count: int) -> npt.NDArray[np.floating]:
+def load_logits(path: Path, model: Trained, count: int) -> npt.NDArray[np.floating]:
     """What the command `score` has written.
 
     Args:
@@ -242,9 +242,9 @@ def logits(path: Path, model: Trained, count: int) -> npt.NDArray[np.floating]:
     Raises:
         RecordError: there is no such file, or it is torn, or of another model, or of other images.
     """
-    words, arrays = checked_arrays.read(path, what="record of logits")
-    found = arrays.get(_LOGITS)
+    metadata, arrays = checked_arrays.read(path, kind="record of logits")
+    array = arrays.get(_LOGITS)
     shape = count, len(model.card.class_names)
-    if words.get(_OF) != weights.digest(model.weights) or found is None or found.shape != shape:
+    if metadata.get(_WEIGHTS_HASH) != weights.digest(model.weights) or array is None or array.shape != shape:
         raise RecordError(f"{path} holds no logits of this model and {count} images. Compute them again.")
-    return found
+    return array

@@ -42,7 +42,7 @@ class Unit:
     input_shape: tuple[int, ...]
     """[H, W, C] or [features] of one example."""
     output_shape: tuple[int, ...]
-    learned_before: bool
+    input_needs_gradient: bool
     """Whether its input needs a gradient."""
     names: tuple[str, ...]
     """Of all of them."""
@@ -66,7 +66,7 @@ class Unit:
         return work.VALUE_BYTES[spec.precision] * (self.values_moved * spec.global_batch_size + 3 * self.weights)
 
 
-class Measured(Frozen):
+class LayerTimes(Frozen):
     """One process's medians, in seconds of wall time."""
 
     seconds: list[float]
@@ -81,12 +81,12 @@ class Measured(Frozen):
     """Of an accelerator."""
 
 
-Passes = Callable[[Spec, Architecture, tuple[int, ...], bool], Callable[[], object]]
+PassBuilder = Callable[[Spec, Architecture, tuple[int, ...], bool], Callable[[], object]]
 """(spec, layers, an example's input shape: [H, W, C] or [features], whether the input needs a gradient) to a function. That
 passes one batch of the spec through the layers, forward and backward. It may return before the device is done."""
 
 
-def units(architecture: Architecture) -> list[Unit]:
+def unique_layers(architecture: Architecture) -> list[Unit]:
     """What a model is made of, in the order of the forward pass; a Residual's sum comes behind its body and shortcut."""
     architectures.refuse_opaque(architecture, "layers")
     found: dict[Unit, list[str]] = {}
@@ -96,12 +96,12 @@ def units(architecture: Architecture) -> list[Unit]:
     return [dataclasses.replace(unit, names=tuple(names)) for unit, names in found.items()]
 
 
-def is_sum(architecture: Architecture) -> bool:
+def is_residual_sum(architecture: Architecture) -> bool:
     """Whether it is a residual sum alone, which has two inputs."""
     return architecture.name == OWN_NAME and isinstance(architecture.layers[0], Residual)
 
 
-def concatenated(architecture: Architecture, shape: tuple[int, ...]) -> list[tuple[int, ...]]:
+def concatenated_shapes(architecture: Architecture, shape: tuple[int, ...]) -> list[tuple[int, ...]]:
     """The shapes of one example that a concatenation alone puts side by side. Of other models none.
 
     Args:
@@ -113,7 +113,7 @@ def concatenated(architecture: Architecture, shape: tuple[int, ...]) -> list[tup
     return [architectures.output_shape(branch, shape, OWN_NAME) for branch in first.branches]
 
 
-def refuse_other(chosen: Mapping[str, Any], only: Mapping[str, Any]) -> None:
+def refuse_switches(switches: Mapping[str, Any], required: Mapping[str, Any]) -> None:
     """Refuse switches that make a step more than its layers.
 
     Args:
@@ -123,22 +123,22 @@ def refuse_other(chosen: Mapping[str, Any], only: Mapping[str, Any]) -> None:
     Raises:
         SpecError: names the switch.
     """
-    for name, value in only.items():
-        if chosen[name] != value:
-            raise SpecError(f"Layers are timed with framework_options.{name} {value}. Received: {chosen[name]}. Leave it out.")
+    for name, value in required.items():
+        if switches[name] != value:
+            raise SpecError(f"Layers are timed with framework_options.{name} {value}. Received: {switches[name]}. Leave it out.")
 
 
 def measure(
     spec: Spec,
     architecture: Architecture,
-    passes: Passes,
+    passes: PassBuilder,
     synchronize: Callable[[], None],
     calls: int,
     *,
     device: str,
     versions: dict[str, str],
     device_rates: Callable[[], DeviceRates | None] = lambda: None,
-) -> Measured:
+) -> LayerTimes:
     """Time every unit of a model, and the model as a whole, one after the other.
 
     Args:
@@ -148,7 +148,7 @@ def measure(
     """
 
     def median(layers: Architecture, shape: tuple[int, ...], learned_before: bool) -> float:
-        heartbeat.reached()
+        heartbeat.count_sync_point()
         one = passes(spec, layers, shape, learned_before)
 
         def seconds(times: int) -> float:
@@ -165,8 +165,8 @@ def measure(
 
     others = Meter()
     size = architecture.image_size
-    return Measured(
-        seconds=[median(unit.architecture, unit.input_shape, unit.learned_before) for unit in units(architecture)],
+    return LayerTimes(
+        seconds=[median(unit.architecture, unit.input_shape, unit.input_needs_gradient) for unit in unique_layers(architecture)],
         whole_seconds=median(architecture, (size, size, 3), False),
         device=device,
         versions=versions,
@@ -175,7 +175,7 @@ def measure(
     )
 
 
-def save(measured: Measured, out: Path) -> None:
+def save(measured: LayerTimes, out: Path) -> None:
     atomic_files.write_atomically(out, measured.model_dump_json(indent=1))
 
 
@@ -199,7 +199,7 @@ def _walk(layers: tuple[Layer, ...], shape: tuple[int, ...], *, learned_before: 
             layer=alone,
             input_shape=given,
             output_shape=after,
-            learned_before=learned_before,
+            input_needs_gradient=learned_before,
             names=(),
             flops=flops,
             values_moved=moved,

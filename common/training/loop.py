@@ -176,7 +176,7 @@ class Run:
             self._epoch(epoch, trainer, plan, dataset, feed)
             if self._spec.part == "training" and self._select(trainer, plan, dataset):
                 break
-            if epoch == plan.epochs or self._spec.starts_over is not None:
+            if epoch == plan.epochs or self._spec.not_resumable_because is not None:
                 continue
             due = time.monotonic() - saved >= (self._spec.checkpoint_seconds or 0.0)
             if _decided(trainer, due)[0]:
@@ -276,9 +276,9 @@ class Run:
 
     def _resume(self, trainer: Trainer, plan: Plan, dataset: Dataset, earlier: Path | None) -> None:
         """Resume from the checkpoint of an earlier attempt. If that is impossible, record the reason and start over."""
-        if self._spec.starts_over is not None:
+        if self._spec.not_resumable_because is not None:
             if earlier is not None:
-                self.record(started_over=self._spec.starts_over)
+                self.record(started_over=self._spec.not_resumable_because)
             return
         found: Checkpoint | None = None
         if earlier is not None and placement.is_first_rank():
@@ -289,7 +289,7 @@ class Run:
                 found = None
                 print(f"The run starts over: {error}.", file=sys.stderr)
                 self.record(started_over=str(error))
-        found = checkpoint.of_first_rank(trainer, found)
+        found = checkpoint.broadcast_from_rank0(trainer, found)
         if found is None:
             return
         progress = found.progress
@@ -317,7 +317,7 @@ class Run:
     def _check(self, found: Identity) -> None:
         for field, wanted in self._identity():
             there = getattr(found, field)
-            if not (self._spec.goes_on_from(there) if field == "spec" else there == wanted):
+            if not (self._spec.can_resume_from(there) if field == "spec" else there == wanted):
                 raise CheckpointError(f"the checkpoint is of another run: its {field} differs")
 
     def _identity(self) -> Identity:
@@ -373,21 +373,21 @@ class Run:
         def train(timer: Timer, step: int, *, is_recorded: bool = False) -> None:
             batch = self._first_batch
             if batch is None or part != "compute":
-                with timer.waiting_for_input(), ranges.around("input"):
+                with timer.waiting_for_input(), ranges.annotate("input"):
                     batch = next(batches)
             if self._first_batch is None and (self._spec.profile_steps or part == "compute"):
                 self._first_batch = batch
             if part != "input":
                 number = first_step + step
                 rate = plan.learning_rate(number)
-                with ranges.around(f"step {number + 1}"):
+                with ranges.annotate(f"step {number + 1}"):
                     if is_recorded and checks is not None:
                         once = partial(trainer.train_step, batch, sizes[step], rate)
                         outputs.append(checks.record(trainer, batch, number, once))
                     else:
                         outputs.append(trainer.train_step(batch, sizes[step], rate))
                 rates.append(rate)
-            heartbeat.stepped()
+            heartbeat.count_step()
             if checks is not None:
                 hashes.append(example_hashes(np.asarray(batch.images), np.asarray(batch.labels)))
             ids.append(batch.ids)
@@ -449,7 +449,7 @@ class Run:
         self._keep_losses(losses, first_step)
         trained = self._parameters(trainer, plan, epoch)
         with self._stopwatch.phase("evaluation") as evaluation:
-            trainer.share_statistics()
+            trainer.broadcast_statistics()
             validation, _ = evaluate(trainer, dataset.validation, self._spec.global_batch_size)
         if not math.isfinite(validation.loss):
             raise Diverged(f"validation loss is {validation.loss} after epoch {epoch}; try a smaller optimizer.learning_rate")
@@ -627,7 +627,7 @@ class Run:
         return {"clock": self._stopwatch.clock(), "written": self._written}
 
     def _event(self, event: str, **values: Any) -> None:
-        heartbeat.reached()
+        heartbeat.count_sync_point()
         if self._listener is not None:
             self._listener({"event": event, **values})
         elif placement.is_first_rank():

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from common.artifacts import atomic_files, results
-from common.artifacts.schema import Operation, StepParts, TopOperations
+from common.artifacts.schema import ProfiledOperation, StepParts, TopOperations
 from common.training.trainer import Batch, Recording, Span, Trainer
 
 MOST_OPERATIONS = 10
@@ -160,7 +160,7 @@ def _written(recording: Recording, steps: int, folder: Path) -> TopOperations:
     return found.model_copy(update={"trace": results.TRACE_FILE})
 
 
-def ranked(spans: Sequence[Span], steps: int) -> list[Operation]:
+def ranked(spans: Sequence[Span], steps: int) -> list[ProfiledOperation]:
     """The MOST_OPERATIONS operations with the longest self time in a number of steps, the longest first.
 
     A span's self time is its time without that of the spans inside it. The same rule counts both frameworks.
@@ -179,7 +179,7 @@ def ranked(spans: Sequence[Span], steps: int) -> list[Operation]:
     total = sum(seconds.values())
     longest = sorted(seconds, key=lambda name: (-seconds[name], name))[:MOST_OPERATIONS]
     return [
-        Operation(
+        ProfiledOperation(
             name=name,
             calls=calls[name] / steps,
             self_seconds=seconds[name] / steps,

@@ -141,7 +141,7 @@ class SpotChecks:
         path = self._out / BEFORE_FILE.format(step)
         if trainer.total(np.array([not path.exists()], np.int64)).item():
             return
-        arrays = array_file.Arrays(path)
+        arrays = array_file.ArrayFile(path)
         images, labels = (arrays[f"{each}/{step}"][: tracing.SCORED] for each in ("images", "labels"))
         weights, slots = tracing.state(arrays, f"before/{step}")
         first = Split(images=images, labels=labels)

@@ -80,9 +80,9 @@ def trace_steps(
                 trainer.load_slots(slots, known)
         yield from lost_arrays(trainer, "before", step)
         outputs = trainer.train_step(batch, size, plan.learning_rate(step))
-        heartbeat.stepped()
+        heartbeat.count_step()
         yield from outcome_arrays(trainer, step, *outputs)
-        trainer.share_statistics()
+        trainer.broadcast_statistics()
         yield from state_arrays(trainer, f"after/{step}")
     mean, deviation = plan.scaling.mean, plan.scaling.std
     yield "pixel_mean", np.array(mean, np.float64)
@@ -116,7 +116,7 @@ def state_arrays(trainer: Trainer, prefix: str) -> NamedArrays:
 def lost_arrays(trainer: Trainer, when: str, step: int) -> NamedArrays:
     """What compression has lost so far, `when` is before or after the step."""
     index, number = trainer.shard
-    for bucket, own in enumerate(trainer.lost()):
+    for bucket, own in enumerate(trainer.error_feedback()):
         found = np.zeros((len(own) * number, own.shape[1]))
         found[len(own) * index : len(own) * (index + 1)] = own
         yield f"lost/{when}/{step}/{bucket}", trainer.all_reduce(found)
@@ -205,8 +205,8 @@ def state_before(teacher: Mapping[str, npt.NDArray[Any]], step: int) -> tuple[We
 
 def group(arrays: Mapping[str, npt.NDArray[Any]], prefix: str) -> dict[str, npt.NDArray[Any]]:
     """The arrays whose names begin with a prefix, which ends with a slash, under the rest of their names."""
-    if isinstance(arrays, array_file.Arrays):
-        inside = arrays.inside(prefix)
+    if isinstance(arrays, array_file.ArrayFile):
+        inside = arrays.names_in(prefix)
     else:
         inside = [name for name in arrays if name.startswith(prefix)]
     return {name.removeprefix(prefix): arrays[name] for name in inside}
@@ -251,7 +251,7 @@ def trace(
                 arrays[f"labels/{step}"] = np.asarray(batch.labels)
                 arrays |= {f"masks/{step}/{index}": np.asarray(mask) for index, mask in enumerate(batch.masks)}
         loss, num_correct = trainer.train_step(batch, stop - start, plan.learning_rate(step))
-        heartbeat.stepped()
+        heartbeat.count_step()
         losses.append(trainer.all_reduce(trainer.fetch([loss]).astype(np.float64)))
         correct.append(trainer.all_reduce(trainer.fetch([num_correct]).astype(np.int64)))
         index, number = trainer.shard
@@ -259,11 +259,11 @@ def trace(
         ids.append(_whole(trainer, stop - start, slice(low - start, high - start), np.asarray(batch.ids)))
         if step == 0:
             trainer.finish_epoch()
-            trainer.share_statistics()
+            trainer.broadcast_statistics()
             arrays |= {f"stepped/{name}": array for name, array in trainer.weights().items()}
     assert first is not None, "a plan has at least one step"
     trainer.finish_epoch()
-    trainer.share_statistics()
+    trainer.broadcast_statistics()
     if batches_too:
         arrays |= {f"final/{name}": array for name, array in trainer.weights().items()}
         arrays |= {"pixel_mean": np.array(plan.scaling.mean), "pixel_std": np.array(plan.scaling.std)}

@@ -15,7 +15,7 @@ from common.data.batches import Feed, Plan, in_order
 from common.data.sources import Dataset, Split
 from common.models.architectures import Architecture
 from common.models.weights import GivenWeights, Weights
-from common.spec import Spec, resolved
+from common.spec import Spec, resolve_switches
 
 
 class Batch(NamedTuple):
@@ -106,7 +106,7 @@ class Trainer:
         self._plan = plan
         self._dataset = dataset
         self._step = 0
-        self._switches = resolved(spec, description["options"])
+        self._switches = resolve_switches(spec, description["options"])
         self.images_on_host = self._switches.get("data_on") != "device"
         self._kind: str = description["devices"][0]["kind"]
         self._compiled_for: int | None = None
@@ -228,7 +228,7 @@ class Trainer:
         """Sum float64 or int64 values over all processes; every process gets the sum."""
         return self._processes.sum(values) if self._processes else self.all_reduce(values)
 
-    def share_statistics(self) -> None:
+    def broadcast_statistics(self) -> None:
         """Copy replica 0's BatchNorm statistics to every replica. Evaluation uses them."""
 
     def weights(self) -> Weights:
@@ -244,7 +244,7 @@ class Trainer:
         raise NotImplementedError
 
     def state(self) -> dict[str, npt.NDArray[Any]]:
-        """The training state between two epochs, by name, for the modes that can resume (see `Spec.starts_over`).
+        """The training state between two epochs, by name, for the modes that can resume (see `Spec.not_resumable_because`).
 
         All processes call it.
         """
@@ -314,7 +314,7 @@ class Trainer:
         """
         return []
 
-    def lost(self) -> list[npt.NDArray[Any]]:
+    def error_feedback(self) -> list[npt.NDArray[Any]]:
         """What compression has lost so far and the next step's gradients get: of each bucket [replicas of this process, count].
 
         Empty: nothing is kept.

@@ -62,7 +62,7 @@ def answered(folder: Path, cell: str, job: str | None = None) -> Answer | None:
         job: None: whichever was the last.
     """
     try:
-        answer = records.read(answer_file(folder, cell), Answer, what="answer", again="Run it again.", raises=FolderError)
+        answer = records.read(answer_file(folder, cell), Answer, kind="answer", remedy="Run it again.", raises=FolderError)
     except FolderError:
         return None
     return answer if job in (None, answer.job) else None
@@ -75,7 +75,7 @@ def code_of(plan: MatrixPlan) -> str:
         SpecError, LaunchError: a user's model or somebody else's twin is not here.
     """
     of_cells = {(cell.rows[0].spec.model, tuple(dict.fromkeys(row.contestant for row in cell.rows))) for cell in plan.cells}
-    digests = [code_digest.of(names, model) for model, names in sorted(of_cells)]
+    digests = [code_digest.compute(names, model) for model, names in sorted(of_cells)]
     return hashlib.sha256(" ".join([machine.code_digest([machine.PROJECT_ROOT / "compare"]), *digests]).encode()).hexdigest()
 
 
@@ -88,7 +88,7 @@ def do(folder: Path, cell: str, code: str, job: str, say: Say, is_cancelled: Cal
         say: called with each line of its progress.
     """
     words = (str(folder), cell, code, job)
-    with launch.of_suite(PROCESS, *words, stderr=subprocess.STDOUT) as process:
+    with launch.start_suite_module(PROCESS, *words, stderr=subprocess.STDOUT) as process:
 
         def read() -> None:
             for line in process.stdout or ():

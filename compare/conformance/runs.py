@@ -40,15 +40,15 @@ def check(trial: Trial) -> Faults:
     try:
         result = results.load(folder / results.RESULT_FILE)
     except (OSError, RecordError) as error:
-        yield f"run left no result ({launch.exit_words(code)}): {error}. {last_line(said)}"
+        yield f"run left no result ({launch.describe_exit(code)}): {error}. {last_line(said)}"
         return
     if code != 0 or result.status != "ok":
-        yield f"run ended with {launch.exit_words(code)} and status {result.status}: {result.reason}"
+        yield f"run ended with {launch.describe_exit(code)} and status {result.status}: {result.reason}"
         return
     plan = Plan(what, architecture, len(dataset.train))
     order = np.concatenate([plan.draw(epoch).ids[: plan.batch(plan.steps_per_epoch - 1)[1]] for epoch in range(1, _EPOCHS + 1)])
     expected = {
-        "framework": contestants.named(trial.name).twin,
+        "framework": contestants.by_name(trial.name).twin,
         "order_hash": order_digest(order),
         "data_hash": dataset.content_hash,
         "weights_hash": weights.digest(
@@ -80,7 +80,7 @@ def _resumed(trial: Trial, what: Spec, whole: RunResult) -> Faults:
             launch.stop(process, grace_seconds=0.0)
     if not (folder / checkpoint.FILE).exists():
         ending = (
-            f"was stopped after {heartbeat.HANG_SECONDS:.0f} s" if code is None else f"ended with {launch.exit_words(code)}"
+            f"was stopped after {heartbeat.HANG_SECONDS:.0f} s" if code is None else f"ended with {launch.describe_exit(code)}"
         )
         said = last_line(log.read_text(encoding="utf-8", errors="replace"))
         yield (
@@ -90,7 +90,7 @@ def _resumed(trial: Trial, what: Spec, whole: RunResult) -> Faults:
         return
     code, said, again = trial.run(what, "resumed", "--resume", folder)
     if code != 0:
-        yield f"run --resume ended with {launch.exit_words(code)}: {last_line(said)}"
+        yield f"run --resume ended with {launch.describe_exit(code)}: {last_line(said)}"
         return
     result = results.load(again / results.RESULT_FILE)
     if result.resumes != 1:
@@ -109,8 +109,8 @@ def _trained(trial: Trial, best: Path, dataset: Dataset) -> Faults:
     for label, path in _files(trial, best, model):
         code, said = trial.call(["score", path, "--images", given, "--out", out := trial.out / f"{label}-logits.safetensors"])
         if code != 0:
-            yield f"score ended with {launch.exit_words(code)}: {last_line(said)}"
-        elif (apart := scaled(inference.logits(out, trained.load(path), len(images)), expected)) > TOLERANCE:
+            yield f"score ended with {launch.describe_exit(code)}: {last_line(said)}"
+        elif (apart := scaled(inference.load_logits(out, trained.load(path), len(images)), expected)) > TOLERANCE:
             yield f"score gives logits of {label} that differ from the referee by {apart:.1e}, tolerance {TOLERANCE:.0e}"
 
 
@@ -123,5 +123,5 @@ def _files(trial: Trial, best: Path, model: Trained) -> Iterator[tuple[str, Path
         for words in (["write", best, "--out", own], ["read", own, "--card", card, "--out", back]):
             code, said = trial.call(words)
             if code != 0:
-                raise LaunchError(f"{words[0]} of {suffix} ended with {launch.exit_words(code)}: {last_line(said)}")
+                raise LaunchError(f"{words[0]} of {suffix} ended with {launch.describe_exit(code)}: {last_line(said)}")
         yield f"a {suffix} file", back

@@ -9,7 +9,7 @@ from collections.abc import Collection, Sequence
 import typer
 
 from common.spec import LEVELS, VARIANTS, SpecError
-from common.spec.errors import shown
+from common.spec.errors import format_value
 
 _MOST_DIGITS = 19
 """Of a whole number: more have no use, and very many are slow to read."""
@@ -72,7 +72,7 @@ def numbers(option: str, text: str, *, least: int) -> tuple[int, ...]:
     for word in words:
         if not (word.isascii() and word.isdecimal() and len(word) <= _MOST_DIGITS) or int(word) < least:
             use = ",".join(examples)
-            raise SpecError(f"{option} must be whole numbers of at least {least}. Received: {shown(word)}. Use e.g. {use}.")
+            raise SpecError(f"{option} must be whole numbers of at least {least}. Received: {format_value(word)}. Use e.g. {use}.")
     return tuple(map(int, words))
 
 
@@ -91,7 +91,7 @@ def factors(option: str, text: str, *, above: float) -> tuple[float, ...]:
             made.append(math.nan)
         if not above < made[-1] < math.inf:
             use = ",".join(examples)
-            raise SpecError(f"{option} must be numbers above {above:g}. Received: {shown(word)}. Use e.g. {use}.")
+            raise SpecError(f"{option} must be numbers above {above:g}. Received: {format_value(word)}. Use e.g. {use}.")
     return tuple(made)
 
 
@@ -107,7 +107,7 @@ def at_least_and_most(option: str, text: str) -> tuple[int, int]:
     except SpecError:
         found = ()
     if len(found) != 2 or found[0] >= found[1]:
-        raise SpecError(f"{option} takes MIN:MAX, numbers of replicas. Received: {shown(text)}. Use e.g. 1:2.")
+        raise SpecError(f"{option} takes MIN:MAX, numbers of replicas. Received: {format_value(text)}. Use e.g. 1:2.")
     return found[0], found[1]
 
 
@@ -123,7 +123,7 @@ def mebibytes(option: str, text: str) -> float:
     except (ValueError, KeyError):
         size = math.nan
     if not 0 < size < math.inf:
-        raise SpecError(f"{option} must be a size in MiB or GiB. Received: {shown(text)}. Use e.g. 2GiB.")
+        raise SpecError(f"{option} must be a size in MiB or GiB. Received: {format_value(text)}. Use e.g. 2GiB.")
     return size
 
 

@@ -21,18 +21,18 @@ from compare.execution.contestants import Contestant
 
 RECORD_FILE = "convtwins-environment.json"
 LOCKS = PROJECT_ROOT / "locks"
-"""The suite's own."""
+"""Folder of the suite's own locks."""
 _MOST_BYTES = 2**24
-"""Of a lock. The longest of the suite's own has a hundredth of it."""
+"""Size limit of a lock in bytes. The longest of the suite's own has a hundredth of it."""
 _LAST_LINES = 8
 
 
-class Made(Frozen):
-    """How an environment was made. It lies in its folder."""
+class EnvironmentRecord(Frozen):
+    """How an environment was made. The record lies in the environment's folder."""
 
     lock: str
     lock_hash: str
-    """SHA-256 of the file."""
+    """SHA-256 of the lock file."""
     tool: str
     """uv or pip."""
     made_at: str
@@ -43,7 +43,7 @@ def create(name: str, lock: Path, folder: Path, python: str | None = None, *, no
     """Make an environment. If that fails or is interrupted, nothing of it is left but its log.
 
     Args:
-        name: of its folder.
+        name: name of its folder.
         lock: a requirements file, or the name of one of the suite's own, e.g. `cpu`.
         folder: gets the environment, and its log as `<name>.log`.
         python: interpreter to make it with. None: this process's.
@@ -63,8 +63,8 @@ def create(name: str, lock: Path, folder: Path, python: str | None = None, *, no
         raise SpecError(
             f"An environment's name has letters, digits, dots, dashes and underscores. Received: {name!r}. Use e.g. torch-213."
         ) from None
-    named = LOCKS / f"{lock}.lock"
-    lock = named if named.exists() and not lock.exists() else lock
+    suite_lock = LOCKS / f"{lock}.lock"
+    lock = suite_lock if suite_lock.exists() and not lock.exists() else lock
     try:
         content = plain_file.read(lock, _MOST_BYTES)
     except OSError as error:
@@ -72,24 +72,24 @@ def create(name: str, lock: Path, folder: Path, python: str | None = None, *, no
         raise SpecError(
             f"--lock cannot be read. Received: {lock} ({error.strerror}). Name a requirements file, or one of {known}."
         ) from None
-    made = (folder / name).absolute()
-    contestants.enter([base])
+    target = (folder / name).absolute()
+    contestants.register([base])
     launch.inspect(name)
     folder.mkdir(parents=True, exist_ok=True)
     try:
-        made.mkdir()
+        target.mkdir()
     except FileExistsError:
-        raise FolderError(f"There is an environment {name} in {folder}. Choose another name, or remove {made}.") from None
+        raise FolderError(f"There is an environment {name} in {folder}. Choose another name, or remove {target}.") from None
     log = folder / f"{name}.log"
     uv = shutil.which("uv")
-    target = made / "bin" / "python"
-    alone = ["--no-deps"] * no_deps
+    interpreter = target / "bin" / "python"
+    options = ["--no-deps"] * no_deps
     steps = [
-        [uv, "venv", "--python", launch.interpreter(name), str(made)],
-        [uv, "pip", "install", "--python", str(target), *alone, "-r", str(lock.absolute())],
+        [uv, "venv", "--python", launch.interpreter(name), str(target)],
+        [uv, "pip", "install", "--python", str(interpreter), *options, "-r", str(lock.absolute())],
     ] if uv else [
-        [launch.interpreter(name), "-I", "-m", "venv", str(made)],
-        [str(target), "-I", "-m", "pip", "install", "--disable-pip-version-check", *alone, "-r", str(lock.absolute())],
+        [launch.interpreter(name), "-I", "-m", "venv", str(target)],
+        [str(interpreter), "-I", "-m", "pip", "install", "--disable-pip-version-check", *options, "-r", str(lock.absolute())],
     ]  # fmt: skip
     try:
         with log.open("wb") as output:
@@ -98,32 +98,32 @@ def create(name: str, lock: Path, folder: Path, python: str | None = None, *, no
         if code != 0:
             lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
             raise LaunchError(
-                f"The environment {name} cannot be made from {lock} ({launch.exit_words(code)}). See {log}.\n"
+                f"The environment {name} cannot be made from {lock} ({launch.describe_exit(code)}). See {log}.\n"
                 + "\n".join(lines[-_LAST_LINES:])
             )
-        contestants.enter([Contestant(name=name, twin=base.twin, python=str(target))])
-        if missing := [each for each, version in launch.inspect(name)["needed"].items() if version is None]:
+        contestants.register([Contestant(name=name, twin=base.twin, python=str(interpreter))])
+        if missing := [package for package, version in launch.inspect(name)["needed"].items() if version is None]:
             raise LaunchError(
                 f"The environment {name} would run no twin: {lock} installs no {', '.join(missing)}. Add what locks/common.txt "
                 "names (-r common.txt), and lock again."
             )
-        found = Made(
+        record = EnvironmentRecord(
             lock=str(lock.absolute()),
             lock_hash=hashlib.sha256(content).hexdigest(),
             tool="uv" if uv else "pip",
             made_at=datetime.now(UTC).isoformat(timespec="seconds"),
         )
-        records.write(made / RECORD_FILE, found)
+        records.write(target / RECORD_FILE, record)
     except BaseException:
-        shutil.rmtree(made, ignore_errors=True)
+        shutil.rmtree(target, ignore_errors=True)
         raise
-    return target
+    return interpreter
 
 
-def made(path: Path) -> Made | None:
-    """How the environment of a folder was made. None: not by `env create`."""
+def read_record(path: Path) -> EnvironmentRecord | None:
+    """Read how the environment of a folder was made. None: not by `env create`."""
     try:
-        return records.read(path / RECORD_FILE, Made, what="environment", again="Make it again.")
+        return records.read(path / RECORD_FILE, EnvironmentRecord, kind="environment", remedy="Make it again.")
     except records.RecordError:
         return None
 

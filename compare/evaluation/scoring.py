@@ -26,7 +26,7 @@ from compare.core import statistics, wording
 from compare.core.progress import Display
 from compare.execution import store, twin_client
 from compare.execution.matrix import FileName, Row
-from compare.execution.store import Comparison, Stored
+from compare.execution.store import Comparison, StoredComparison
 
 SCHEMA_VERSION = 1
 KIND = "evaluation"
@@ -149,7 +149,7 @@ class Evaluated(Frozen):
         return [model for model in self.models if model.contestant == contestant and model.scores]
 
 
-def score(stored: Stored, folder: Path, shown: Display, *, with_validation: bool = False) -> Evaluated:
+def score(stored: StoredComparison, folder: Path, shown: Display, *, with_validation: bool = False) -> Evaluated:
     """Score the models of a stored training on its test split.
 
     Args:
@@ -175,7 +175,7 @@ def score(stored: Stored, folder: Path, shown: Display, *, with_validation: bool
         data_notes=comparison.data_notes,
         class_names=comparison.class_names,
         num_examples=len(scorer.labels),
-        specs={row.contestant: store.flat(row.spec.model_dump(mode="json")) for row in comparison.rows},
+        specs={row.contestant: store.flatten(row.spec.model_dump(mode="json")) for row in comparison.rows},
         machine=comparison.machine,
         versions=comparison.versions,
         models=models,
@@ -186,7 +186,7 @@ def score(stored: Stored, folder: Path, shown: Display, *, with_validation: bool
 class _Scorer:
     """Makes logits and scores of one stored training."""
 
-    def __init__(self, stored: Stored, folder: Path, shown: Display) -> None:
+    def __init__(self, stored: StoredComparison, folder: Path, shown: Display) -> None:
         self._stored, self._folder, self._shown = stored, folder, shown
         self._contestants = [row.contestant for row in stored.comparison.rows]
         spec = stored.comparison.rows[0].spec
@@ -195,7 +195,7 @@ class _Scorer:
 
     def model(self, row: Row, repeat: int, *, with_validation: bool) -> tuple[Model, Logits | None]:
         """One training, scored, and its own framework's logits. None: it failed."""
-        seed = self._stored.comparison.of_repeat(row, repeat).spec.seed
+        seed = self._stored.comparison.row_for_repeat(row, repeat).spec.seed
         known: dict[str, Any] = {"contestant": row.contestant, "repeat": repeat, "seed": seed}
         result = self._stored.runs[row.id].get(repeat)
         if result is None or result.status != "ok":
@@ -223,23 +223,23 @@ class _Scorer:
         ), made
 
     def _logits(
-        self, path: Path, model: Trained, row: Row, repeat: int, contestant: str, split: inference.Scored = "test"
+        self, path: Path, model: Trained, row: Row, repeat: int, contestant: str, split: inference.ScoredSplit = "test"
     ) -> Logits:
         """A framework's logits for a split with this model: stored ones, or computed now."""
         name = f"{row.id}-r{repeat}-in-{contestant}" + ("" if split == "test" else f"-{split}")
         out = self._folder / LOGITS_FOLDER / f"{name}.safetensors"
         count = len(getattr(self._dataset, split))
         try:
-            return inference.logits(out, model, count)
+            return inference.load_logits(out, model, count)
         except RecordError:
             pass  # none yet, or from another model
         self._shown.say(f"{row.id}: the {split} split, in {contestant}")
         spec_file, log = out.with_suffix(".spec.json"), out.with_suffix(".txt")
         atomic_files.write_atomically(spec_file, row.spec.to_json())
         cores = str(min(row.spec.cores, machine.available_cores()))
-        options = ["--cores", cores, "--device", row.spec.device, "--out", out, *twin_client.own_model(model)]
+        options = ["--cores", cores, "--device", row.spec.device, "--out", out, *twin_client.model_arguments(model)]
         twin_client.call(contestant, ["score", path, "--data-of", spec_file, "--split", split, *options], log)
-        return inference.logits(out, model, count)
+        return inference.load_logits(out, model, count)
 
 
 def _kept(path: Path, result: RunResult) -> Trained:
@@ -264,7 +264,7 @@ def _kept(path: Path, result: RunResult) -> Trained:
                 f"{path} is not the model of this run. Other than in the result: {', '.join(differing)}. {again}"
             )
 
-    return trained.load(path, result.spec.model, again=again, judge=judge)
+    return trained.load(path, result.spec.model, remedy=again, check_card=judge)
 
 
 def _crossing(contestant: str, found: Agreement) -> Crossing:
@@ -285,7 +285,7 @@ def _pairs(comparison: Comparison, labels: scores.Labels, own: Mapping[tuple[str
             first=first,
             second=second,
             repeat=repeat,
-            seed=comparison.of_repeat(comparison.rows[0], repeat).spec.seed,
+            seed=comparison.row_for_repeat(comparison.rows[0], repeat).spec.seed,
             agreement=each,
             adjusted_p=None if each.p is None else next(adjusted),
         )

@@ -1,4 +1,4 @@
-"""The rows of a comparison, one for each contestant, mode and core budget, judged before anything is trained."""
+"""The rows of a comparison, one for each contestant, mode and core budget, checked before anything is trained."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from compare.execution import best_switches, contestants, launch
 FileName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", max_length=200)]
 """A plain file name, without a path, that leaves room for what is put behind it."""
 
-_LOOKED_AT = 256
-"""At most so many training images, evenly spread, tell whether they are in colour."""
+_COLOUR_SAMPLE_SIZE = 256
+"""Number of training images, evenly spread, that are searched for colour."""
 
 
 class Row(Frozen):
@@ -31,23 +31,23 @@ class Row(Frozen):
     id: FileName
     """Name of the row in folders and tables, e.g. `pytorch-data_parallel-2replicas`."""
     contestant: FileName
-    """What it measures: the name of a contestant, by default one of the frameworks."""
+    """Name of the contestant that the row measures, by default one of the frameworks."""
     twin: str | None = None
-    """Of the contestant. None: it has the contestant's name."""
+    """Name of the contestant's twin. None: the contestant's name."""
     spec: Spec
     unavailable: str | None = None
     """`not available: ...` if this machine cannot run it, `not parallel: ...` if its replicas would take turns. Such a row is
     not run."""
-    budget: best_switches.Budget | None = None
-    """That found its `best` switches. None: it has others, a user set some of them, or the budget was not recorded."""
+    budget: best_switches.SearchBudget | None = None
+    """Budget of the search that found the row's `best` switches. None: others, some set by a user, or not recorded."""
 
     @property
     def framework(self) -> str:
-        """The twin's name, which its results hold."""
+        """Name of the twin, as results store it."""
         return self.twin or self.contestant
 
 
-def rows(
+def build_rows(
     values: dict[str, Any],
     frameworks: Sequence[str],
     modes: Sequence[str],
@@ -57,15 +57,15 @@ def rows(
     *,
     one_core: bool = True,
 ) -> list[Row]:
-    """Every row, in the order of the tables: serial on one core and on all, then each parallel mode on all cores.
+    """Build every row, in the order of the tables: serial on one core and on all, then each parallel mode on all cores.
 
     Args:
         values: the spec's nested plain values. `mode`, `replicas` and, for the one-core row, `cores` are set here.
         frameworks: names of contestants, or of `launch.FRAMEWORKS`.
-        modes: of `spec.VARIANTS`.
-        replicas: of the parallel modes. For hybrids: copies of the model.
+        modes: names in `spec.VARIANTS`.
+        replicas: replicas of the parallel modes. For hybrids: copies of the model.
         workers: numbers of input workers. Each makes rows of its own. Empty: the number in `values`.
-        levels: of switches. Each makes rows of its own. Empty: the level in `values`.
+        levels: levels of switches. Each makes rows of its own. Empty: the level in `values`.
         one_core: whether serial also runs on one core.
 
     Raises:
@@ -73,42 +73,44 @@ def rows(
     """
     contestants.check(frameworks, launch.FRAMEWORKS)
     option_parsing.chosen("--modes", modes, tuple(spec.VARIANTS))
-    made: list[Row] = []
+    matrix_rows: list[Row] = []
     for framework in frameworks:
         for mode in modes:
-            fed_values = [fed(values, number) for number in workers] or [values]
-            for own in [each | {"switches": level} for level in levels for each in fed_values] or fed_values:
-                wanted = spec.build(spec.with_variant(own, mode, replicas))
+            input_variants = [with_workers(values, number) for number in workers] or [values]
+            for row_values in [
+                base_values | {"switches": level} for level in levels for base_values in input_variants
+            ] or input_variants:
+                run = spec.build(spec.with_variant(row_values, mode, replicas))
                 # A core that replicas cannot share stays idle. So serial also runs on the shared cores, for the comparison.
-                sharing = replicas if mode == "serial" else wanted.replicas
-                shared = wanted.cores // sharing * sharing or wanted.cores
-                serial = {shared, wanted.cores} | ({1} if one_core else set())
-                for cores in sorted(serial) if mode == "serial" else [shared]:
-                    name = _row_id(framework, wanted, cores) + (f"-{wanted.workers}workers" if len(workers) > 1 else "")
-                    name += f"-{wanted.switches}" if len(levels) > 1 else ""
-                    made.append(row(name, framework, wanted.with_fields(cores=cores)))
-    return made
+                num_sharing = replicas if mode == "serial" else run.replicas
+                usable_cores = run.cores // num_sharing * num_sharing or run.cores
+                serial_cores = {usable_cores, run.cores} | ({1} if one_core else set())
+                for cores in sorted(serial_cores) if mode == "serial" else [usable_cores]:
+                    name = _row_id(framework, run, cores) + (f"-{run.workers}workers" if len(workers) > 1 else "")
+                    name += f"-{run.switches}" if len(levels) > 1 else ""
+                    matrix_rows.append(build_row(name, framework, run.with_fields(cores=cores)))
+    return matrix_rows
 
 
-def row(row_id: str, contestant: str, run: Spec) -> Row:
-    """A row of a contestant by its name."""
-    twin = contestants.named(contestant).twin
+def build_row(row_id: str, contestant: str, run: Spec) -> Row:
+    """Build the row of a contestant by its name."""
+    twin = contestants.by_name(contestant).twin
     return Row(id=row_id, contestant=contestant, twin=None if twin == contestant else twin, spec=run)
 
 
-def fed(values: dict[str, Any], workers: int) -> dict[str, Any]:
-    """Set the number of workers. Some workers mean the input `workers`, unless the values name another one."""
-    chosen = values.get("input", "inline")
-    return {**values, "input": "workers" if chosen == "inline" and workers else chosen, "workers": workers}
+def with_workers(values: dict[str, Any], workers: int) -> dict[str, Any]:
+    """Set the number of input workers. If there are any, the input is `workers`, unless the values name another one."""
+    input_kind = values.get("input", "inline")
+    return {**values, "input": "workers" if input_kind == "inline" and workers else input_kind, "workers": workers}
 
 
-def differ_by_contestant(one: Row, other: Row) -> bool:
-    """Whether two rows differ by their contestant alone. Each contestant may have switches of its own."""
-    alike = one.spec.model_copy(update={"framework_options": other.spec.framework_options})
-    return one.contestant != other.contestant and alike == other.spec
+def same_except_contestant(one: Row, other: Row) -> bool:
+    """Return whether two rows differ by their contestant alone. Each contestant may have switches of its own."""
+    with_same_options = one.spec.model_copy(update={"framework_options": other.spec.framework_options})
+    return one.contestant != other.contestant and with_same_options == other.spec
 
 
-def judge(made: Sequence[Row], descriptions: Mapping[str, dict[str, Any]], *, oversubscribe: bool = False) -> list[Row]:
+def check_rows(rows: Sequence[Row], descriptions: Mapping[str, dict[str, Any]], *, oversubscribe: bool = False) -> list[Row]:
     """Check every row against its framework, and give each framework the switches that it has.
 
     Args:
@@ -119,30 +121,30 @@ def judge(made: Sequence[Row], descriptions: Mapping[str, dict[str, Any]], *, ov
             the best switches are unknown here.
     """
     known = {name for description in descriptions.values() for name in description["options"]}
-    judged: list[Row] = []
-    for row in made:
-        description = spec.of_device(row.spec, descriptions[row.contestant])
+    checked_rows: list[Row] = []
+    for row in rows:
+        description = spec.description_for_device(row.spec, descriptions[row.contestant])
         options = {
             name: value
             for name, value in row.spec.framework_options.items()
             if name in description["options"] or name not in known  # known to none: refused below
-        } | contestants.named(row.contestant).switches
+        } | contestants.by_name(row.contestant).switches
         budget = None
         if row.spec.switches == "best":
-            best, found_with = best_switches.options(row.spec, row.framework, description)
-            budget = None if options else found_with  # what a user sets was not searched
+            best, search_budget = best_switches.options(row.spec, row.framework, description)
+            budget = None if options else search_budget  # what a user sets was not searched
             options = best | options
-        own = row.spec.with_fields(framework_options=options)
+        row_spec = row.spec.with_fields(framework_options=options)
         try:
-            refused = spec.check_against(own, description)
+            refusal = spec.check_against(row_spec, description)
         except spec.SpecError as error:
             if row.contestant == row.framework:
                 raise
             raise spec.SpecError(f"The contestant {row.contestant} is refused: {error}") from None
-        refused = refused or architectures.cannot_cut(own)
-        unavailable = refused or (None if oversubscribe else _not_parallel(own, description))
-        judged.append(row.model_copy(update={"spec": own, "unavailable": unavailable, "budget": budget}))
-    return judged
+        refusal = refusal or architectures.cannot_cut(row_spec)
+        unavailable = refusal or (None if oversubscribe else _not_parallel(row_spec, description))
+        checked_rows.append(row.model_copy(update={"spec": row_spec, "unavailable": unavailable, "budget": budget}))
+    return checked_rows
 
 
 def _not_parallel(run: Spec, description: dict[str, Any]) -> str | None:
@@ -152,35 +154,35 @@ def _not_parallel(run: Spec, description: dict[str, Any]) -> str | None:
     return f"not parallel: {run.replicas} replicas would take turns on {wording.count(run.cores, 'core')}"
 
 
-def check_data(made: Sequence[Row], dataset: Dataset, seeds: Sequence[int] = ()) -> None:
+def check_data(rows: Sequence[Row], dataset: Dataset, seeds: Sequence[int] = ()) -> None:
     """Check every row against the data: the model takes its images, and each replica has an example at every step.
 
     Args:
-        seeds: of all repeats. Parts of a skewed data set are drawn with them. Empty: each row's own.
+        seeds: seeds of all repeats. Parts of a skewed data set are drawn with them. Empty: each row's own.
 
     Raises:
         SpecError: a row does not fit the data.
     """
-    for row in made:
+    for row in rows:
         architecture = architectures.of(row.spec, len(dataset.class_names), dataset.image_size)
         for seed in seeds or (row.spec.seed,):
             Plan(row.spec.with_fields(seed=seed), architecture, len(dataset.train), labels=dataset.train.labels)
-    for model in dict.fromkeys(row.spec.model for row in made):
-        _refuse_colours(architectures.resolve(model, len(dataset.class_names), dataset.image_size), dataset)
+    for model in dict.fromkeys(row.spec.model for row in rows):
+        _refuse_coloured_images(architectures.resolve(model, len(dataset.class_names), dataset.image_size), dataset)
 
 
-def _refuse_colours(architecture: Architecture, dataset: Dataset) -> None:
-    """A model of one channel takes the first. Of images in colour that is red alone."""
+def _refuse_coloured_images(architecture: Architecture, dataset: Dataset) -> None:
+    """Refuse images in colour for a model of one channel: it would take the red channel alone."""
     layer, number = architecture.layers[0], len(dataset.train)
     if not isinstance(layer, Opaque) or layer.shape[2] != 1:
         return
-    places = sorted({number * place // _LOOKED_AT for place in range(_LOOKED_AT)})
-    images = np.asarray(dataset.train.images[places])
-    if coloured := np.count_nonzero((images != images[..., :1]).any(axis=(1, 2, 3))):
+    indices = sorted({number * index // _COLOUR_SAMPLE_SIZE for index in range(_COLOUR_SAMPLE_SIZE)})
+    images = np.asarray(dataset.train.images[indices])
+    if num_coloured := np.count_nonzero((images != images[..., :1]).any(axis=(1, 2, 3))):
         height, width, _ = layer.shape
         raise SpecError(
             f"model {architecture.name} takes one channel: of images in colour it would see red alone. Received: "
-            f"{dataset.name}, with {coloured} of {len(places)} images in colour. Use grey images, or match again with "
+            f"{dataset.name}, with {num_coloured} of {len(indices)} images in colour. Use grey images, or match again with "
             f"--input {height}x{width}x3."
         )
 

@@ -1,4 +1,4 @@
-"""The results folder of a command: claimed, locked, resumed, or refused because it holds other work."""
+"""The results folder of a command: opened or resumed under a lock, or refused because it holds other work."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from compare.core.errors import FolderError
 from compare.execution import store
 
 _Work = TypeVar("_Work", bound=BaseModel)
-"""A record of planned work, with `code_hash` and `machine`."""
+"""Type of a record of planned work, with `code_hash` and `machine`."""
 
 
-def held(
-    folder: Path | None, file: str, kind: str | None, what: str, *, own: Collection[str] = ()
+def lock_folder(
+    folder: Path | None, file: str, kind: str | None, noun: str, *, allowed: Collection[str] = ()
 ) -> AbstractContextManager[None]:
-    """Hold the folder of a report, if there is one. See `store.refuse_others`.
+    """Lock the folder of a report, if there is one. See `store.refuse_others`.
 
     Raises:
         FolderError: it holds something else.
     """
     if folder is None:
         return nullcontext()
-    store.refuse_others(folder, file, kind, what, own=own)
+    store.refuse_others(folder, file, kind, noun, allowed=allowed)
     return store.locked(folder)
 
 
@@ -35,82 +35,84 @@ def refuse_other_request(
     folder: Path,
     file: str,
     record: type[_Work],
-    what: str,
-    asked: Mapping[str, Any],
+    noun: str,
+    requested_fields: Mapping[str, Any],
     *,
     identity: Callable[[_Work], Mapping[str, Any]],
     kind: str | None = None,
-    is_begun: Callable[[], bool] = lambda: True,
-    own: Collection[str] = (),
+    has_started: Callable[[], bool] = lambda: True,
+    allowed: Collection[str] = (),
 ) -> None:
-    """Refuse a folder at once for what shows before anything is prepared; `claimed` judges the rest. It is not touched.
+    """Refuse a folder at once for what shows before anything is prepared. `open_or_resume` checks the rest. It is not touched.
 
     Args:
-        asked: those fields of the identity that are known already.
+        requested_fields: the fields of the identity that are known already.
 
     Raises:
         FolderError: it cannot be written, or holds work of other fields, or other files.
     """
-    store.refuse_others(folder, file, kind, what, own=own)
-    if (folder / file).exists() and is_begun():
-        stored = identity(store.read_record(folder / file, record, f"a {what}"))
-        there = {name: stored.get(name) for name in asked}
-        refuse_other(folder, what, store.differing(store.flat(there), store.flat(dict(asked))))
+    store.refuse_others(folder, file, kind, noun, allowed=allowed)
+    if (folder / file).exists() and has_started():
+        stored = identity(store.read_record(folder / file, record, f"a {noun}"))
+        stored_fields = {name: stored.get(name) for name in requested_fields}
+        refuse_other(
+            folder, noun, store.describe_differences(store.flatten(stored_fields), store.flatten(dict(requested_fields)))
+        )
 
 
-def refuse_other(folder: Path, what: str, difference: str | None) -> None:
+def refuse_other(folder: Path, noun: str, difference: str | None) -> None:
     """Refuse a folder because of a difference between what it holds and what is asked for, if there is one.
 
     Raises:
         FolderError: there is.
     """
     if difference:
-        raise FolderError(f"{folder} holds another {what} ({difference}). Choose another --out, or remove it.")
+        raise FolderError(f"{folder} holds another {noun} ({difference}). Choose another --out, or remove it.")
 
 
 @contextmanager
-def claimed(
+def open_or_resume(
     folder: Path,
     file: str,
-    wanted: _Work,
-    what: str,
+    new_record: _Work,
+    noun: str,
     *,
     identity: Callable[[_Work], Mapping[str, Any]],
     merge: Callable[[_Work, _Work], _Work] | None = None,
-    is_begun: Callable[[], bool] = lambda: True,
-    own: Collection[str] = (),
+    has_started: Callable[[], bool] = lambda: True,
+    allowed: Collection[str] = (),
 ) -> Generator[_Work]:
-    """Hold a folder for a command's work: a new folder, or one with the same work, which is resumed.
+    """Lock a folder for a command's work: a new folder, or one with the same work, which is resumed.
 
-    The record is written before the work begins. Files that a kill left half written are removed.
+    The record is written before the work begins. Half-written files that a killed process left are removed.
 
     Args:
-        folder: made if it is missing.
+        folder: the results folder. It is made if it is missing.
         file: name of the record in it.
-        wanted: the record, as if the work began now.
-        what: names the work in messages, e.g. `tuning`.
-        identity: fields that must be equal to resume, besides code and machine.
-        merge: makes the record to go on with from (stored, wanted). None: the stored one.
-        is_begun: whether the stored work has done anything. Other work may replace work that has not.
-        own: names that may be there without a record.
+        new_record: the record of the work that is requested now.
+        noun: name of the work in messages, e.g. `tuning`.
+        identity: returns the fields that must be equal to resume, besides code and machine.
+        merge: makes the record to continue with from (stored, new). None: the stored one.
+        has_started: returns whether the stored work has results. Other work may replace work that has none.
+        allowed: names of files that may be there without a record.
 
     Yields:
-        The record to go on with.
+        The record to continue with.
 
     Raises:
         FolderError: another process holds the folder, or it holds other work or other files.
     """
     path = folder / file
     with store.locked(folder):
-        record = wanted
-        store.refuse_others(folder, file, getattr(wanted, "kind", None), what, own=own)
-        if path.exists() and is_begun():
-            stored = store.read_record(path, type(wanted), f"a {what}")
-            then, now = cast(Any, stored), cast(Any, wanted)
-            ground = store.other_ground((then.code_hash, now.code_hash), (then.machine, now.machine))
-            there, asked = (store.flat(dict(identity(each))) for each in (stored, wanted))
-            refuse_other(folder, what, store.differing(there, asked) or ground)
-            record = merge(stored, wanted) if merge else stored
+        record = new_record
+        store.refuse_others(folder, file, getattr(new_record, "kind", None), noun, allowed=allowed)
+        if path.exists() and has_started():
+            stored = store.read_record(path, type(new_record), f"a {noun}")
+            then, now = cast(Any, stored), cast(Any, new_record)
+            change = store.code_or_machine_change((then.code_hash, now.code_hash), (then.machine, now.machine))
+            stored_fields, new_fields = (store.flatten(dict(identity(work))) for work in (stored, new_record))
+            refuse_other(folder, noun, store.describe_differences(stored_fields, new_fields) or change)
+            record = merge(stored, new_record) if merge else stored
         records.write(path, record)
-        atomic_files.sweep(folder)
+        atomic_files.remove_partial_files(folder)
         yield record

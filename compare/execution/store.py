@@ -42,94 +42,94 @@ PLAN_FILE = "compare.json"
 RUNS_FOLDER, PROOF_FOLDER = "runs", "proof"
 LOG_FILE = "log.txt"
 SPEC_FILE = "spec.json"
-WORD_FILE = "spot_checks.txt"
-"""The word that an attempt drew its recorded steps from."""
+NONCE_FILE = "spot_checks.txt"
+"""File with the nonce that an attempt drew its recorded steps with."""
 _LOCK_FILE = ".lock"
 _ATTEMPT = re.compile(r"\.attempt[0-9]+$")
 _LOCK_SECONDS = 1.0
-"""How long a command tries to get a folder. One that only looks whether a folder is busy holds it for a moment."""
+"""Timeout of locking a folder. A command that only checks whether a folder is busy locks it for a moment."""
 
 FINISHED = ("ok", "not parallel")
 """Statuses of a run that ended well."""
 MOST_REPEATS = 10_000
-"""More are a slip of the hand, or a plan that would keep its reader busy for ever."""
+"""Largest number of repeats of a row. More is a typing error."""
 
 
 _Record = TypeVar("_Record", bound=BaseModel)
 
 
 IN_FLOAT64 = "proved in float64"
-"""The verdict on a row whose runs recorded no steps, or whose gradients are shown and not judged."""
+"""Verdict on a row whose runs recorded no steps, or whose gradients are shown and not judged."""
 
 
 class SpotCheck(Exact):
-    """What the recorded steps of one timed run, and the fingerprints of its epochs, say."""
+    """Findings from the recorded steps of one timed run and the fingerprints of its epochs."""
 
     row: FileName
     repeat: Count
     started_at: Moment | None = None
-    """Of the run. One that was made again has another."""
+    """Start of the run. A run that was made again has another."""
     missing: list[Count] = []
-    """Recorded steps whose files are not there: a disk may have been full."""
+    """Recorded steps whose files are missing: a disk may have been full."""
     has_fingerprints: bool = False
     steps: list[Count] = []
-    """Recorded, from 1. Batch, learning rate and update of each are judged."""
+    """Recorded steps, from 1. Batch, learning rate and update of each are judged."""
     computed: list[Count] = []
-    """Those of them whose loss and gradients the referee has computed again."""
+    """Recorded steps whose loss and gradients the referee has computed again."""
     epochs: Count = 0
-    """Whose every example is known to be the plan's."""
+    """Number of epochs in which every example is known to be the plan's."""
     faults: list[str] = []
-    """What is not as the plan and the referee say, each with its step or epoch."""
+    """Deviations from the plan or the referee, each with its step or epoch."""
     shown: str = ""
     """Why the gradients prove nothing."""
 
 
 class ProofRecord(Exact):
-    """What the comparison keeps of its proof."""
+    """The proof of a comparison as compare.json stores it."""
 
     verdict: str
-    """proved, not proved, or not claimed."""
+    """`proved`, `not proved` or `not claimed`."""
     sentence: str
     mode_verdicts: dict[str, dict[str, str]] = {}
-    """contestant: {mode: verdict}."""
+    """{contestant: {mode: verdict}}."""
     row_verdicts: dict[str, str] = {}
-    """Row id: the verdict on the mode, and on the recorded steps of the row's runs."""
+    """{row id: verdict on the mode and on the recorded steps of the row's runs}."""
     not_claimed: dict[str, str] = {}
-    """Mode: why it is another function than serial as it is timed."""
+    """{mode: why it is another function than serial as it is timed}."""
     compared_with: dict[str, str] = {}
-    """Mode: what it was proved to equal, where that is not the serial run beside it."""
+    """{mode: run that it was proved to equal}, where that is not the serial run beside it."""
     rungs: list[dict[str, Any]] = []
     trajectories: Any = None
     """Copies of the run, which earlier versions made. Nothing reads them any more."""
     spot_checks: list[SpotCheck] = []
 
 
-class Replaced(Exact):
-    """A good run that `--again disturbed` made again. It is kept. It stays in ratios to runs that were undisturbed as well."""
+class ReplacedRun(Exact):
+    """A good run that `--again disturbed` made again. Its result still counts in ratios to undisturbed runs."""
 
     row: FileName
     """Id of its row."""
     repeat: Count
     sha256: str
-    """Of its result."""
+    """SHA-256 of the result file."""
     number: int = Field(ge=1)
-    """Of its folder: 1 for runs of the first time that this repeat was made again. Runs of one number were made in turn."""
+    """Number of the folder: 1 if this repeat was made again for the first time. Runs with one number were made in turn."""
     cores_taken: float | None
-    """Cores of its budget that other work or the hypervisor took. None: not disturbed itself, but another run of its repeat."""
+    """Cores of its budget that other work or the hypervisor took. None: another run of its repeat was disturbed."""
     epoch_seconds: float
 
     @property
     def path(self) -> str:
-        """Of its result, in the folder of the comparison."""
+        """Path of the result, relative to the folder of the comparison."""
         return f"{RUNS_FOLDER}/{self.row}-r{self.repeat}.replaced{self.number}/{results.RESULT_FILE}"
 
 
 class Comparison(Exact):
-    """compare.json: what is compared, and with what."""
+    """compare.json: the plan of a comparison, and its proof."""
 
     schema_version: int = SCHEMA_VERSION
     created_at: Moment
-    """UTC, ISO 8601."""
+    """Time of the plan: UTC, ISO 8601."""
     argv: list[str]
     rows: list[Row] = Field(min_length=1)
     repeats: int = Field(ge=1, le=MOST_REPEATS)
@@ -138,16 +138,16 @@ class Comparison(Exact):
     data_notes: list[str] = []
     class_names: list[str] = []
     trainable_values: int = 0
-    """Of the model."""
+    """Number of trainable values of the model."""
     train_examples: int = 0
     code_hash: str
-    """See `compare.execution.code_digest`."""
+    """Digest of the code, see `compare.execution.code_digest`."""
     versions: dict[str, dict[str, str]]
-    """contestant: {package: version}."""
+    """{contestant: {package: version}}."""
     contestants: list[Contestant] = []
-    """Those that are more than a twin's name."""
+    """Contestants that are more than a twin's name."""
     environments: dict[str, Environment] = {}
-    """By contestant, as they were before the proof. Empty: not recorded."""
+    """{contestant: environment before the proof}. Empty: not recorded."""
     machine: Facts
     prove: bool = True
     """Whether a proof was asked for."""
@@ -156,27 +156,27 @@ class Comparison(Exact):
     restarts: Count = 0
     """How often a run that is killed is restarted."""
     proof: ProofRecord | None = None
-    """None until it has been run."""
+    """Result of the proof. None until it has been run."""
     seeds: list[int] = []
-    """Of the repeats, one after the other and again; none: each row's spec has its own."""
+    """Seeds of the repeats, in a cycle. Empty: each row's spec has its own."""
     target_accuracy: float | None = None
-    """Of the validation split, until which seconds are counted."""
+    """Accuracy of the validation split at which the time to accuracy ends."""
     until: UntilDecided | None = None
     """When to stop adding repeats. None: `repeats` of each row are made."""
     left_out: dict[str, list[int]] = {}
-    """Row id: repeats that `until` did not need, because every question about the row was decided before."""
-    replaced: list[Replaced] = []
+    """{row id: repeats that `until` did not need}, because every question about the row was decided before."""
+    replaced: list[ReplacedRun] = []
     """Runs that were made again because other work disturbed a run of their repeat."""
     work: Work | None = None
-    """What the model computes and moves."""
+    """Operations and bytes of the model."""
     rates: dict[int, Rates] = {}
-    """Cores: what the machine did of such work with so many, measured before the runs."""
+    """{number of cores: rates of the machine with them}, measured before the runs."""
 
     @property
     def headline(self) -> str:
-        """The verdict of the proof, for whoever reads nothing else: `proved` only if each serial row is proved as it is timed.
+        """Verdict of the proof in one word: `proved` only if each serial row is proved as it is timed.
 
-        Modes that train something else by design say so themselves.
+        Modes that train something else by design are not counted.
         """
         if self.proof is None:
             return "not examined"
@@ -186,130 +186,130 @@ class Comparison(Exact):
         return IN_FLOAT64 if self.proof.verdict == "proved" and is_less else self.proof.verdict
 
     def repeats_of(self, row_id: str) -> list[int]:
-        """Those that are to be run of a row."""
+        """Return the repeats that are to be run of a row."""
         return [repeat for repeat in range(self.repeats) if repeat not in self.left_out.get(row_id, ())]
 
-    def of_repeat(self, row: Row, repeat: int) -> Row:
-        """A row as one of its repeats runs it: with that repeat's seed, the same in all rows, where there are seeds."""
+    def row_for_repeat(self, row: Row, repeat: int) -> Row:
+        """Return a row as one of its repeats runs it: with that repeat's seed, the same in all rows, if there are seeds."""
         if not self.seeds:
             return row
         seed = self.seeds[repeat % len(self.seeds)]
         return row.model_copy(update={"spec": row.spec.model_copy(update={"seed": seed})})
 
 
-class Stored(Exact):
-    """A comparison as its folder holds it."""
+class StoredComparison(Exact):
+    """A comparison as read from its folder."""
 
     comparison: Comparison
     runs: dict[str, dict[int, RunResult]]
-    """Row id: {repeat: result}; runs that are missing are not in it."""
+    """{row id: {repeat: result}}. Missing runs are left out."""
     set_aside: list[str]
-    """Why each stored file that cannot be relied on was left out."""
+    """Sentences: why each stored file that cannot be relied on was left out."""
     torn: dict[str, int] = {}
-    """Row id: how many of its repeats have a result that was set aside."""
+    """{row id: number of its repeats whose result was set aside}."""
     unplanned: list[str] = []
-    """Folders of runs that have a result and are not in the plan."""
+    """Names of run folders that have a result and are not in the plan."""
     replaced: dict[int, dict[int, dict[str, RunResult]]] = {}
-    """Repeat: {number: {row id: result}} of the runs that `Comparison.replaced` names, the oldest number first."""
+    """{repeat: {number: {row id: result}}} of the runs that `Comparison.replaced` names, the oldest number first."""
     made_from: dict[str, str] = {}
     """SHA-256 of each file that was read, by its path in the folder: the plan, and every result that stands in its place. The
     plan has those of replaced results."""
     signature: Signature | None = None
-    """None: it has none."""
+    """Signature of the folder. None: it has none."""
 
     @cached_property
     def wall_seconds(self) -> dict[int, float]:
-        """Repeat: of all its runs together."""
-        found: dict[int, float] = defaultdict(float)
+        """{repeat: wall time of all its runs together}."""
+        seconds: dict[int, float] = defaultdict(float)
         for runs in self.runs.values():
             for repeat, run in runs.items():
-                found[repeat] += run.phases.wall_seconds if run.phases else 0.0
-        return found
+                seconds[repeat] += run.phases.wall_seconds if run.phases else 0.0
+        return seconds
 
     @cached_property
     def other_data(self) -> set[str]:
-        """Ids of the rows with a run that had other data than the comparison. Without any of its own, than the first run."""
-        seen = {row_id: {run.data_hash for run in runs.values()} - {None} for row_id, runs in self.runs.items()}
-        every = [found for each in seen.values() for found in sorted(filter(None, each))]
-        own = self.comparison.data_hash
-        expected = own if own in every else next(iter(every), own)
-        return {row_id for row_id, each in seen.items() if each - {expected}}
+        """Ids of the rows with a run that had other data than the comparison; than the first run if no run had its data."""
+        hashes_by_row = {row_id: {run.data_hash for run in runs.values()} - {None} for row_id, runs in self.runs.items()}
+        all_hashes = [data_hash for row_hashes in hashes_by_row.values() for data_hash in sorted(filter(None, row_hashes))]
+        planned_hash = self.comparison.data_hash
+        expected = planned_hash if planned_hash in all_hashes else next(iter(all_hashes), planned_hash)
+        return {row_id for row_id, row_hashes in hashes_by_row.items() if row_hashes - {expected}}
 
 
 def new_folder(*names: str) -> Path:
     """`results/<time>-<names>`: the default results folder of a command."""
-    said = (re.sub(r"[^\w.-]+", "-", name) for name in names)
-    return Path("results") / "-".join([f"{datetime.now().astimezone():%Y%m%d-%H%M%S}", *said])
+    slugs = (re.sub(r"[^\w.-]+", "-", name) for name in names)
+    return Path("results") / "-".join([f"{datetime.now().astimezone():%Y%m%d-%H%M%S}", *slugs])
 
 
 def run_folder(folder: Path, row_id: str, repeat: int) -> Path:
-    """The folder of one run.
+    """Return the folder of one run.
 
     Raises:
         FolderError: it would lie elsewhere than among the comparison's runs.
     """
     runs = folder / RUNS_FOLDER
-    if (made := runs / f"{row_id}-r{repeat}").parent != runs:
+    if (directory := runs / f"{row_id}-r{repeat}").parent != runs:
         raise FolderError(f"A row's id must be a plain file name. Received: {row_id!r}. Run the comparison in another folder.")
-    return made
+    return directory
 
 
 def result_path(row_id: str, repeat: int) -> str:
-    """Of the result of one run, in the folder of its comparison."""
+    """Return the path of one run's result, relative to the folder of its comparison."""
     return f"{RUNS_FOLDER}/{row_id}-r{repeat}/{results.RESULT_FILE}"
 
 
 def refuse_others(
-    folder: Path, record: str | None, kind: str | None, what: str, *, own: Collection[str] = (), option: str = "--out"
+    folder: Path, record: str | None, kind: str | None, noun: str, *, allowed: Collection[str] = (), option: str = "--out"
 ) -> None:
     """Refuse a folder that cannot be written, or holds anything but an earlier result of the same kind. It is not touched.
 
     Args:
-        folder: to write to. It may be missing.
-        record: name of the JSON file of such a result. None: the folder may hold nothing but `own`.
+        folder: folder to write to. It may be missing.
+        record: name of the JSON file of such a result. None: the folder may hold nothing but `allowed`.
         kind: value of its field `kind`, if it has one.
-        what: names such a result in messages.
-        own: names that may be there without a record. A result that was cut short leaves them.
-        option: that named the folder.
+        noun: name of such a result in messages.
+        allowed: names of files that may be there without a record. An interrupted command leaves them.
+        option: option that named the folder.
 
     Raises:
         FolderError: it holds something else, or `refuse_unwritable` refuses it.
     """
     refuse_unwritable(folder, option)
-    others = sorted(path.name for path in folder.glob("[!.]*") if path.name not in own)
+    others = sorted(path.name for path in folder.glob("[!.]*") if path.name not in allowed)
     if not others:
         return
     try:
-        found = None if record is None else plain_file.read(folder / record, records.MOST_BYTES)
-        same = found is not None and atomic_files.parsed(found).get("kind") == kind
+        content = None if record is None else plain_file.read(folder / record, records.MOST_BYTES)
+        is_same_kind = content is not None and atomic_files.parse_json(content).get("kind") == kind
     except (OSError, ValueError, AttributeError):
-        same = False
-    if not same:
-        found = f"holds files that belong to no {what}" if record or own else "is not empty"
-        raise FolderError(f"{folder} {found} ({others[0]}). Choose an empty folder with {option}.")
+        is_same_kind = False
+    if not is_same_kind:
+        content = f"holds files that belong to no {noun}" if record or allowed else "is not empty"
+        raise FolderError(f"{folder} {content} ({others[0]}). Choose an empty folder with {option}.")
 
 
 def refuse_unwritable(folder: Path, option: str = "--out") -> None:
     """Refuse a folder that nothing can be written to. It is not touched, and may be missing.
 
     Args:
-        option: that named the folder.
+        option: option that named the folder.
 
     Raises:
         FolderError: it or a folder above it is a file, or may not be written.
     """
-    there = next(path for path in (folder, *folder.absolute().parents) if os.path.lexists(path))
-    if not there.is_dir():
-        raise FolderError(f"{there} is a file, not a folder. Choose a folder with {option}.")
-    if not os.access(there, os.W_OK | os.X_OK):
-        raise FolderError(f"Results cannot be written to {folder} ({there} may not be written). Choose another {option}.")
+    existing = next(path for path in (folder, *folder.absolute().parents) if os.path.lexists(path))
+    if not existing.is_dir():
+        raise FolderError(f"{existing} is a file, not a folder. Choose a folder with {option}.")
+    if not os.access(existing, os.W_OK | os.X_OK):
+        raise FolderError(f"Results cannot be written to {folder} ({existing} may not be written). Choose another {option}.")
 
 
 def refuse_links(folder: Path, names: Collection[str]) -> None:
     """Refuse to write to a folder whose own subfolders lead elsewhere. The folder itself may be a link.
 
     Args:
-        names: of the subfolders. They may be missing.
+        names: names of the subfolders. They may be missing.
 
     Raises:
         FolderError: one is a link.
@@ -333,7 +333,7 @@ def refuse_busy(folder: Path) -> None:
 
 
 def refuse_growing(folder: Path) -> None:
-    """Refuse to read a folder that another command still writes to, in a command that wants whole comparisons.
+    """Refuse to read a folder that another command still writes to, in a command that needs whole comparisons.
 
     Raises:
         FolderError: one does.
@@ -350,22 +350,24 @@ def refuse_growing(folder: Path) -> None:
     lock.release()
 
 
-def read_record(path: Path, record: type[_Record], what: str) -> _Record:
-    """A record of a command's own work.
+def read_record(path: Path, record: type[_Record], noun: str) -> _Record:
+    """Read the record of a command's own work.
 
     Args:
-        what: a noun for it, with its article.
+        noun: a noun for it, with its article.
 
     Raises:
         FolderError: no such file, torn, or changed since it was written.
     """
     again = "Make it again in another folder."
-    return records.read(path, record, what=f"record of {what}", again=again, name_it="Name another folder.", raises=FolderError)
+    return records.read(
+        path, record, kind=f"record of {noun}", remedy=again, missing_remedy="Name another folder.", raises=FolderError
+    )
 
 
 @contextmanager
 def locked(folder: Path) -> Generator[None]:
-    """Hold a results folder, made where it is missing.
+    """Lock a results folder. It is made if it is missing.
 
     Raises:
         FolderError: another comparison holds it, or it cannot be written.
@@ -385,64 +387,66 @@ def locked(folder: Path) -> Generator[None]:
         lock.release()
 
 
-def refuse_used(folder: Path, rows: Sequence[Row], seeds: Sequence[int]) -> None:
-    """Refuse a folder at once for what shows before anything is prepared; `claim` judges the rest. It is not touched.
+def refuse_other_rows(folder: Path, rows: Sequence[Row], seeds: Sequence[int]) -> None:
+    """Refuse a folder early, before anything is prepared. It is not touched. `merge_with_stored` checks the rest.
 
     Args:
-        folder: that is to be written to; may be missing.
-        rows: of the comparison to come, as they are laid out: their `framework_options` are not judged yet, and refuse nothing.
+        folder: folder to write to. It may be missing.
+        rows: rows of the new comparison, as they are laid out. Their `framework_options` are not known yet.
 
     Raises:
         FolderError: it cannot be written, or holds a comparison of other rows or seeds, or files of another kind.
     """
     refuse_unwritable(folder)
-    if _holds_plan(folder):
-        _refuse_other(folder, _other_rows(read_plan(folder), rows, seeds, but_for="framework_options."))
+    if _has_plan(folder):
+        _refuse_difference(
+            folder, _describe_row_difference(read_plan(folder), rows, seeds, ignored_prefix="framework_options.")
+        )
 
 
-def claim(folder: Path, wanted: Comparison) -> Comparison:
-    """Take a locked folder for a comparison, new or the same again; what a kill left half written in it is removed.
+def merge_with_stored(folder: Path, new: Comparison) -> Comparison:
+    """Use a locked folder for a comparison: a new folder, or one with the same comparison. Half-written files are removed.
 
     Returns:
-        The comparison to go on with: the stored one where it is the same, with the larger number of repeats and their seeds.
+        The comparison to continue with: the stored one if it is the same, with the larger number of repeats and their seeds.
 
     Raises:
         FolderError: the folder holds another comparison, or files of another kind.
     """
-    if not _holds_plan(folder):
-        atomic_files.sweep(folder)
-        return wanted
+    if not _has_plan(folder):
+        atomic_files.remove_partial_files(folder)
+        return new
     stored = read_plan(folder)
-    _refuse_other(folder, _difference(stored, wanted))
-    atomic_files.sweep(folder)
-    argv = _with_repeats(stored.argv, wanted.repeats) if wanted.repeats > stored.repeats else stored.argv
-    argv = wanted.argv if wanted.seeds != stored.seeds else argv
-    if wanted.until is not None and wanted.until != stored.until:  # the last of several values of an option counts
-        argv = [*argv, "--until-decided", "--most-repeats", str(wanted.until.most_repeats)]
-        argv += ["--smallest-effect", str(wanted.until.smallest_effect)]
-    if wanted.restarts != stored.restarts:
-        argv = [*argv, "--restarts", str(wanted.restarts)]
+    _refuse_difference(folder, _describe_difference(stored, new))
+    atomic_files.remove_partial_files(folder)
+    argv = _with_repeats(stored.argv, new.repeats) if new.repeats > stored.repeats else stored.argv
+    argv = new.argv if new.seeds != stored.seeds else argv
+    if new.until is not None and new.until != stored.until:  # the last of several values of an option counts
+        argv = [*argv, "--until-decided", "--most-repeats", str(new.until.most_repeats)]
+        argv += ["--smallest-effect", str(new.until.smallest_effect)]
+    if new.restarts != stored.restarts:
+        argv = [*argv, "--restarts", str(new.restarts)]
     return stored.model_copy(
         update={
-            "repeats": max(stored.repeats, wanted.repeats),
-            "seeds": wanted.seeds,
+            "repeats": max(stored.repeats, new.repeats),
+            "seeds": new.seeds,
             "argv": argv,
-            "target_accuracy": wanted.target_accuracy or stored.target_accuracy,
-            "until": wanted.until or stored.until,
-            "restarts": wanted.restarts,
+            "target_accuracy": new.target_accuracy or stored.target_accuracy,
+            "until": new.until or stored.until,
+            "restarts": new.restarts,
         }
     )
 
 
 def _with_repeats(argv: Sequence[str], repeats: int) -> list[str]:
-    """A comparison's command with another number of repeats."""
+    """Return a comparison's command with another number of repeats."""
     option = "--repeats"
     others = [word for before, word in zip(["", *argv], argv, strict=False) if option not in (before, word.partition("=")[0])]
     return [*others, option, str(repeats)]
 
 
-def _holds_plan(folder: Path) -> bool:
-    """Whether a folder holds a comparison to go on with. If it holds none, it must be empty, except for hidden files.
+def _has_plan(folder: Path) -> bool:
+    """Return whether a folder holds a comparison to continue. If it holds none, it must be empty, except for hidden files.
 
     Raises:
         FolderError: it is not, or a folder of the comparison is a link.
@@ -454,7 +458,7 @@ def _holds_plan(folder: Path) -> bool:
     return False
 
 
-def _refuse_other(folder: Path, difference: str | None) -> None:
+def _refuse_difference(folder: Path, difference: str | None) -> None:
     if difference:
         raise FolderError(
             f"{folder} holds the results of another comparison ({difference}). Choose another --out, or remove it."
@@ -466,7 +470,7 @@ def write_plan(folder: Path, comparison: Comparison) -> None:
 
 
 def read_plan(folder: Path) -> Comparison:
-    """The comparison of a folder.
+    """Read the comparison of a folder.
 
     Raises:
         FolderError: there is none, or it cannot be read.
@@ -474,16 +478,16 @@ def read_plan(folder: Path) -> Comparison:
     return records.read(
         folder / PLAN_FILE,
         Comparison,
-        what="comparison",
-        again="Run the comparison again in another folder.",
-        name_it="Name the folder that `run` printed.",
+        kind="comparison",
+        remedy="Run the comparison again in another folder.",
+        missing_remedy="Name the folder that `run` printed.",
         version=SCHEMA_VERSION,
         raises=FolderError,
     )
 
 
-def finished(folder: Path, row: Row, repeat: int) -> RunResult | None:
-    """The result of one run; None where it has none.
+def load_result(folder: Path, row: Row, repeat: int) -> RunResult | None:
+    """Return the result of one run. None: it has none.
 
     Raises:
         ResultError: the file is torn, or the result of another spec or repeat.
@@ -491,7 +495,7 @@ def finished(folder: Path, row: Row, repeat: int) -> RunResult | None:
     path = run_folder(folder, row.id, repeat) / results.RESULT_FILE
     if not path.exists():
         return None
-    result = _judged(path)
+    result = _load_cached(path)
     if result.spec != row.spec or result.framework != row.framework:
         raise ResultError(f"{path} is the result of another spec. Run it again.")
     if result.status in FINISHED and not result.epochs:
@@ -501,12 +505,12 @@ def finished(folder: Path, row: Row, repeat: int) -> RunResult | None:
     return result
 
 
-def _judged(path: Path) -> RunResult:
-    return _loaded(path, _state(path), _state(path.parent / event_log.EVENTS_FILE))
+def _load_cached(path: Path) -> RunResult:
+    return _load_and_check(path, _file_state(path), _file_state(path.parent / event_log.EVENTS_FILE))
 
 
-def _state(path: Path) -> tuple[int, ...] | None:
-    """What changes with a file. None: there is none."""
+def _file_state(path: Path) -> tuple[int, ...] | None:
+    """Return values that change when a file changes. None: there is no file."""
     try:
         file = path.stat()
     except (FileNotFoundError, NotADirectoryError):
@@ -515,28 +519,28 @@ def _state(path: Path) -> tuple[int, ...] | None:
 
 
 @lru_cache(maxsize=4096)
-def _loaded(path: Path, state: tuple[int, ...] | None, events: tuple[int, ...] | None) -> RunResult:
-    """Parse a result and judge it as a whole once in a command, unless the `state` of its file or of its events has changed.
+def _load_and_check(path: Path, state: tuple[int, ...] | None, events_state: tuple[int, ...] | None) -> RunResult:
+    """Parse a result and check it as a whole. Done once, unless the state of its file or of its events has changed.
 
     Raises:
         ResultError: it cannot be read, or contradicts itself.
     """
     result = results.load(path)
     try:
-        told = None if events is None else event_log.read_events(path.parent)
-        whole = not event_log.damaged_events(path.parent)
+        events = None if events_state is None else event_log.read_events(path.parent)
+        is_complete = not event_log.damaged_events(path.parent)
     except PlainFileError:  # named beside the result
-        told, whole = None, False
-    if found := contradictions.found(result, told, all_events=whole):
-        raise ResultError(f"{path} {contradictions.words(result, found)}. Run it again.")
+        events, is_complete = None, False
+    if faults := contradictions.find_contradictions(result, events, all_events=is_complete):
+        raise ResultError(f"{path} {contradictions.contradiction_sentence(result, faults)}. Run it again.")
     return result
 
 
-def read(folder: Path, signers: Path | None = None) -> Stored:
-    """A comparison with all its results so far; torn ones are named and left out.
+def read(folder: Path, signers: Path | None = None) -> StoredComparison:
+    """Read a comparison with all its results so far. Torn results are named and left out.
 
     Args:
-        signers: who may have signed it, see `signing.judge`. None: anybody, or nobody.
+        signers: file of allowed signers, see `signing.verify`. None: anybody, or nobody.
 
     Raises:
         FolderError: the folder holds no comparison, or `signers` cannot be read.
@@ -552,7 +556,7 @@ def read(folder: Path, signers: Path | None = None) -> Stored:
             path = result_path(row.id, repeat)
             planned.add(path)
             try:
-                result = finished(folder, comparison.of_repeat(row, repeat), repeat)
+                result = load_result(folder, comparison.row_for_repeat(row, repeat), repeat)
             except ResultError as error:
                 set_aside.append(str(error).replace(f"{folder}/", ""))
                 torn[row.id] = torn.get(row.id, 0) + 1
@@ -560,107 +564,107 @@ def read(folder: Path, signers: Path | None = None) -> Stored:
             if result is not None:
                 runs[row.id][repeat] = result
                 made_from[path] = signing.sha256(folder / path)
-            if damaged := _damaged(run_folder(folder, row.id, repeat)):
-                stands = "the run has no result yet" if result is None else "the sealed result stands on its own"
+            if damaged := _describe_damage(run_folder(folder, row.id, repeat)):
+                consequence = "the run has no result yet" if result is None else "the sealed result stands on its own"
                 path = f"{RUNS_FOLDER}/{row.id}-r{repeat}/{event_log.EVENTS_FILE}"
-                set_aside.append(f"{path}{damaged}; {stands}.")
-    set_aside += _lost(folder, comparison.replaced, made_from)
-    return Stored(
+                set_aside.append(f"{path}{damaged}; {consequence}.")
+    set_aside += _replaced_run_faults(folder, comparison.replaced, made_from)
+    return StoredComparison(
         comparison=comparison,
         runs=runs,
         set_aside=set_aside,
         torn=torn,
         unplanned=_unplanned(folder, planned, comparison.replaced),
-        replaced=_replaced(folder, comparison.replaced),
+        replaced=_load_replaced_runs(folder, comparison.replaced),
         made_from=made_from,
-        signature=signing.judge(folder, made_from, planned, signers),
+        signature=signing.verify(folder, made_from, planned, signers),
     )
 
 
-def _unplanned(folder: Path, planned: Set[str], replaced: Sequence[Replaced]) -> list[str]:
-    """Names of run folders whose result no plan asks for. Earlier attempts at a planned run are none of them."""
-    known = {Path(path).parent.name for path in (*planned, *(each.path for each in replaced))}
+def _unplanned(folder: Path, planned: Set[str], replaced: Sequence[ReplacedRun]) -> list[str]:
+    """Return names of run folders whose result is not planned. Earlier attempts of a planned run are not among them."""
+    known = {Path(path).parent.name for path in (*planned, *(run.path for run in replaced))}
     try:
         with os.scandir(folder / RUNS_FOLDER) as entries:
-            others = sorted(each.name for each in entries if _ATTEMPT.sub("", each.name) not in known)
+            others = sorted(entry.name for entry in entries if _ATTEMPT.sub("", entry.name) not in known)
     except OSError:  # runs that cannot be read are missing
         return []
-    there = (name for name in others if os.path.lexists(folder / RUNS_FOLDER / name / results.RESULT_FILE))
-    return [os.fsencode(name).decode("utf-8", "backslashreplace") for name in there]
+    names = (name for name in others if os.path.lexists(folder / RUNS_FOLDER / name / results.RESULT_FILE))
+    return [os.fsencode(name).decode("utf-8", "backslashreplace") for name in names]
 
 
-def set_apart(folder: Path, replaced: Sequence[Replaced]) -> None:
-    """Give replaced runs folders of their own, with their earlier attempts. Those that have one already are left alone."""
-    for each in replaced:
-        directory, place = run_folder(folder, each.row, each.repeat), (folder / each.path).parent
+def archive_replaced_runs(folder: Path, replaced: Sequence[ReplacedRun]) -> None:
+    """Move replaced runs to folders of their own, with their earlier attempts. Runs that have one already are not touched."""
+    for run in replaced:
+        directory, archive = run_folder(folder, run.row, run.repeat), (folder / run.path).parent
         path = directory / results.RESULT_FILE
-        if place.exists() or not _is_as_it_was(path, each):
+        if archive.exists() or not _is_unchanged(path, run):
             continue
-        for number in range(len(attempts(directory)), 0, -1):  # a kill in between leaves no gap
-            _attempt(directory, number).rename(_attempt(place, number))
-        directory.rename(place)
+        for number in range(len(earlier_attempts(directory)), 0, -1):  # a kill in between leaves no gap
+            _attempt_folder(directory, number).rename(_attempt_folder(archive, number))
+        directory.rename(archive)
 
 
-def _replaced(folder: Path, replaced: Sequence[Replaced]) -> dict[int, dict[int, dict[str, RunResult]]]:
-    """Replaced results that are as they were. See `Stored.replaced`."""
-    found: dict[int, dict[int, dict[str, RunResult]]] = {}
-    for each in sorted(replaced, key=lambda each: each.number):
-        path = folder / each.path
-        if _is_as_it_was(path, each):
+def _load_replaced_runs(folder: Path, replaced: Sequence[ReplacedRun]) -> dict[int, dict[int, dict[str, RunResult]]]:
+    """Load the replaced results that are unchanged. See `StoredComparison.replaced`."""
+    runs: dict[int, dict[int, dict[str, RunResult]]] = {}
+    for run in sorted(replaced, key=lambda run: run.number):
+        path = folder / run.path
+        if _is_unchanged(path, run):
             with suppress(ResultError):  # which `_lost` names
-                found.setdefault(each.repeat, {}).setdefault(each.number, {})[each.row] = _judged(path)
-    return found
+                runs.setdefault(run.repeat, {}).setdefault(run.number, {})[run.row] = _load_cached(path)
+    return runs
 
 
-def _is_as_it_was(path: Path, replaced: Replaced) -> bool:
+def _is_unchanged(path: Path, replaced: ReplacedRun) -> bool:
     try:
         return signing.sha256(path) == replaced.sha256
     except (FileNotFoundError, NotADirectoryError, PlainFileError):
         return False
 
 
-def _lost(folder: Path, replaced: Sequence[Replaced], made_from: Mapping[str, str]) -> list[str]:
-    """Replaced results that are not as they were. A run that was to be replaced, and still stands in its place, is whole."""
-    said: list[str] = []
-    for each in replaced:
-        path = folder / each.path
+def _replaced_run_faults(folder: Path, replaced: Sequence[ReplacedRun], made_from: Mapping[str, str]) -> list[str]:
+    """Describe replaced results that are missing or changed. A run that is still to be moved is no fault."""
+    sentences: list[str] = []
+    for run in replaced:
+        path = folder / run.path
         if not path.exists():
-            if made_from.get(result_path(each.row, each.repeat)) != each.sha256:
-                said.append(f"{each.path} is missing: it was made again, and must be kept.")
-        elif not _is_as_it_was(path, each):
-            said.append(f"{each.path} was changed since it was made again.")
+            if made_from.get(result_path(run.row, run.repeat)) != run.sha256:
+                sentences.append(f"{run.path} is missing: it was made again, and must be kept.")
+        elif not _is_unchanged(path, run):
+            sentences.append(f"{run.path} was changed since it was made again.")
         else:
             try:
-                _judged(path)
+                _load_cached(path)
             except ResultError as error:
-                said.append(str(error).replace(f"{folder}/", ""))
-    return said
+                sentences.append(str(error).replace(f"{folder}/", ""))
+    return sentences
 
 
-def clear(directory: Path) -> None:
-    """Make way for a run: an earlier attempt that left something keeps it under a number.
+def prepare_run_folder(directory: Path) -> None:
+    """Make an empty folder for a run. Files of an earlier attempt move to a numbered folder.
 
     Raises:
         FolderError: the folder is a link.
     """
     refuse_links(directory.parent, [directory.name])
     if directory.exists() and any(directory.iterdir()):
-        directory.rename(_attempt(directory, len(attempts(directory)) + 1))
+        directory.rename(_attempt_folder(directory, len(earlier_attempts(directory)) + 1))
     directory.mkdir(parents=True, exist_ok=True)
 
 
-def attempts(directory: Path) -> list[Path]:
-    """The folders of a run's earlier attempts, the last one first."""
-    found: list[Path] = []
-    while (attempt := _attempt(directory, len(found) + 1)).exists():
-        found.append(attempt)
-    return found[::-1]
+def earlier_attempts(directory: Path) -> list[Path]:
+    """Return the folders of a run's earlier attempts, the last one first."""
+    folders: list[Path] = []
+    while (attempt := _attempt_folder(directory, len(folders) + 1)).exists():
+        folders.append(attempt)
+    return folders[::-1]
 
 
-def resumable(directory: Path) -> Path | None:
-    """The earlier attempt to go on from: the last one with a whole checkpoint, else the last one; None where there is none."""
-    found = attempts(directory)
-    return next(filter(_has_whole_checkpoint, found), next(iter(found), None))
+def attempt_to_resume(directory: Path) -> Path | None:
+    """Return the earlier attempt to resume from: the last with a whole checkpoint, else the last. None: there is none."""
+    folders = earlier_attempts(directory)
+    return next(filter(_has_whole_checkpoint, folders), next(iter(folders), None))
 
 
 def _has_whole_checkpoint(attempt: Path) -> bool:
@@ -674,12 +678,12 @@ def _has_whole_checkpoint(attempt: Path) -> bool:
     return True
 
 
-def _attempt(directory: Path, number: int) -> Path:
+def _attempt_folder(directory: Path, number: int) -> Path:
     return directory.with_name(f"{directory.name}.attempt{number}")
 
 
-def _damaged(directory: Path) -> str:
-    """What is wrong with the events of a run, as the end of a sentence. Empty: nothing."""
+def _describe_damage(directory: Path) -> str:
+    """Describe damaged events of a run, as the end of a sentence. Empty: none is damaged."""
     try:
         numbers = event_log.damaged_events(directory)
     except PlainFileError as error:
@@ -689,24 +693,24 @@ def _damaged(directory: Path) -> str:
     return f": {lines}, torn or changed since" if numbers else ""
 
 
-def _difference(stored: Comparison, wanted: Comparison) -> str | None:
-    """What makes two comparisons different ones; None where the one can go on as the other."""
-    if other := _other_rows(stored, wanted.rows, wanted.seeds):
+def _describe_difference(stored: Comparison, new: Comparison) -> str | None:
+    """Describe what makes two comparisons different. None: the new one can continue the stored one."""
+    if other := _describe_row_difference(stored, new.rows, new.seeds):
         return other
-    if stored.data_hash != wanted.data_hash:
+    if stored.data_hash != new.data_hash:
         return "its data had other content"
-    if stored.versions != wanted.versions:
+    if stored.versions != new.versions:
         return "it ran other versions of the frameworks"
-    if stored.contestants != wanted.contestants:
+    if stored.contestants != new.contestants:
         return "its contestants had other interpreters or switches"
     for name, before in stored.environments.items():
-        if (now := wanted.environments.get(name)) is not None and (changed := contestants.changes(before, now)):
+        if (now := new.environments.get(name)) is not None and (changed := contestants.describe_changes(before, now)):
             return f"the environment of {name} has changed since: {changed}"
-    return other_ground((stored.code_hash, wanted.code_hash), (stored.machine, wanted.machine))
+    return code_or_machine_change((stored.code_hash, new.code_hash), (stored.machine, new.machine))
 
 
-def other_ground(code_hashes: tuple[str, str], machines: tuple[Mapping[str, Any], Mapping[str, Any]]) -> str | None:
-    """How code or machine have changed since a record was made; None where what it is of can go on.
+def code_or_machine_change(code_hashes: tuple[str, str], machines: tuple[Mapping[str, Any], Mapping[str, Any]]) -> str | None:
+    """Describe how code or machine have changed since a record was made. None: its work can be resumed.
 
     Args:
         code_hashes: (then, now), see `compare.execution.code_digest`.
@@ -721,16 +725,21 @@ def other_ground(code_hashes: tuple[str, str], machines: tuple[Mapping[str, Any]
     return None
 
 
-def _other_rows(stored: Comparison, rows: Sequence[Row], seeds: Sequence[int], but_for: str | None = None) -> str | None:
-    """How its rows and seeds differ from those asked for; None where it is by nothing but fields that start with `but_for`."""
-    if (stored_ids := _ids(stored.rows)) != (wanted_ids := _ids(rows)):
-        return f"its rows are {', '.join(stored_ids)}; asked for: {', '.join(wanted_ids)}"
+def _describe_row_difference(
+    stored: Comparison, rows: Sequence[Row], seeds: Sequence[int], ignored_prefix: str | None = None
+) -> str | None:
+    """Describe how rows and seeds differ from new ones. None: at most fields that start with `ignored_prefix` differ."""
+    if (stored_ids := _ids(stored.rows)) != (new_ids := _ids(rows)):
+        return f"its rows are {', '.join(stored_ids)}; asked for: {', '.join(new_ids)}"
     if not _keeps_seeds(stored, seeds):
-        return f"its seeds are {_listed(stored.seeds)}; asked for: {_listed(seeds)}"
+        return f"its seeds are {_seed_list(stored.seeds)}; asked for: {_seed_list(seeds)}"
     for before, now in zip(stored.rows, rows, strict=True):
-        there, asked = flat(before.spec.model_dump(mode="json")), flat(now.spec.model_dump(mode="json"))
-        if any(but_for is None or not name.startswith(but_for) for name in _differing(there, asked)):
-            return f"of {now.id}, {differing(there, asked)}"
+        stored_fields, new_fields = flatten(before.spec.model_dump(mode="json")), flatten(now.spec.model_dump(mode="json"))
+        if any(
+            ignored_prefix is None or not name.startswith(ignored_prefix)
+            for name in _differing_fields(stored_fields, new_fields)
+        ):
+            return f"of {now.id}, {describe_differences(stored_fields, new_fields)}"
     return None
 
 
@@ -738,34 +747,35 @@ def _keeps_seeds(stored: Comparison, seeds: Sequence[int]) -> bool:
     """Whether every repeat of a stored comparison keeps its seed, if it has these seeds from now on."""
     if not stored.seeds or not seeds:
         return not stored.seeds and not seeds
-    return all(stored.seeds[each % len(stored.seeds)] == seeds[each % len(seeds)] for each in range(stored.repeats))
+    return all(stored.seeds[repeat % len(stored.seeds)] == seeds[repeat % len(seeds)] for repeat in range(stored.repeats))
 
 
-def differing(there: Mapping[str, Any], asked: Mapping[str, Any]) -> str | None:
+def describe_differences(stored_fields: Mapping[str, Any], new_fields: Mapping[str, Any]) -> str | None:
     """`epochs is 2 there, asked for: 3; ...`: the fields that differ between record and request. None if none differs.
 
     Args:
-        there: fields of the record, JSON-ready.
-        asked: the same of what is asked for.
+        stored_fields: fields of the record, JSON-ready.
+        new_fields: fields of the request, JSON-ready.
     """
-    names = _differing(there, asked)
+    names = _differing_fields(stored_fields, new_fields)
 
-    def shown(value: object) -> str:
+    def shortened(value: object) -> str:
         text = json.dumps(value)
         return text if len(text) <= _LONGEST_VALUE else f"{text[:_LONGEST_VALUE]}..."
 
-    said = [
-        f"{name} is {shown(there.get(name))} there, asked for: {shown(asked.get(name))}" for name in names[:_MOST_DIFFERENCES]
+    sentences = [
+        f"{name} is {shortened(stored_fields.get(name))} there, asked for: {shortened(new_fields.get(name))}"
+        for name in names[:_MOST_DIFFERENCES]
     ]
-    more = len(names) - len(said)
-    return "; ".join([*said, *([f"and {more} more"] if more else [])]) or None
+    more = len(names) - len(sentences)
+    return "; ".join([*sentences, *([f"and {more} more"] if more else [])]) or None
 
 
-def _differing(there: Mapping[str, Any], asked: Mapping[str, Any]) -> list[str]:
-    return [name for name in {**there, **asked} if there.get(name) != asked.get(name)]
+def _differing_fields(stored_fields: Mapping[str, Any], new_fields: Mapping[str, Any]) -> list[str]:
+    return [name for name in {**stored_fields, **new_fields} if stored_fields.get(name) != new_fields.get(name)]
 
 
-def _listed(seeds: Sequence[int]) -> str:
+def _seed_list(seeds: Sequence[int]) -> str:
     return ", ".join(map(str, seeds)) or "none, but one for all repeats"
 
 
@@ -773,9 +783,9 @@ def _ids(rows: Sequence[Row]) -> list[str]:
     return [row.id for row in rows]
 
 
-def flat(values: dict[str, Any], group: str = "") -> dict[str, Any]:
-    """Every field of a spec by its dotted name, as `--set` takes it."""
+def flatten(values: dict[str, Any], group: str = "") -> dict[str, Any]:
+    """Return every field of a spec by its dotted name, as `--set` takes it."""
     fields: dict[str, Any] = {}
     for name, value in values.items():
-        fields |= flat(cast(dict[str, Any], value), f"{group}{name}.") if isinstance(value, dict) else {group + name: value}
+        fields |= flatten(cast(dict[str, Any], value), f"{group}{name}.") if isinstance(value, dict) else {group + name: value}
     return fields

@@ -19,34 +19,34 @@ from compare.core import exits
 from compare.core.errors import LaunchError
 from compare.execution import launch
 
-OwnModel = Annotated[
+CustomModel = Annotated[
     str | None, typer.Option("--model", help="Your own package.module that the checkpoint may name and import.")
 ]
 
 
-def call(framework: str, words: Sequence[str | Path], log: Path) -> None:
+def call(framework: str, arguments: Sequence[str | Path], log: Path) -> None:
     """Run one command of a twin.
 
     Args:
-        words: the command and its arguments.
-        log: gets its output.
+        arguments: the command and its arguments.
+        log: file that gets its output.
 
     Raises:
         WeightsError: the twin refuses a file. The message is the twin's.
         LaunchError: it fails.
     """
     log.unlink(missing_ok=True)
-    code = launch.call(framework, [str(word) for word in words], log=log)
+    code = launch.call(framework, [str(word) for word in arguments], log=log)
     if code == 0:
         return
     last = launch.last_line(log)
     if code == exits.USAGE:
         raise WeightsError(last)
-    raise LaunchError(f"{framework} cannot {words[0]} ({launch.exit_words(code)}): {last}")
+    raise LaunchError(f"{framework} cannot {arguments[0]} ({launch.describe_exit(code)}): {last}")
 
 
-def answer(framework: str, command: str, about: Spec, *options: str) -> bytes:
-    """What a command of a twin writes about a spec.
+def query(framework: str, command: str, spec: Spec, *options: str) -> bytes:
+    """Run a command of a twin about a spec, and return what it writes.
 
     Raises:
         SpecError: the twin refuses the spec. The message is the twin's.
@@ -54,33 +54,37 @@ def answer(framework: str, command: str, about: Spec, *options: str) -> bytes:
     """
     with PrivateFolder() as temporary:
         path, out, log = (temporary.path / name for name in ("spec.json", "answer", "log.txt"))
-        path.write_text(about.to_json(), encoding="utf-8")
+        path.write_text(spec.to_json(), encoding="utf-8")
         words = [command, str(path), "--out", str(out), *options]
-        if (code := launch.call(framework, words, log=log, hang_seconds=about.hang_seconds)) != 0:
-            said = launch.last_line(log) or launch.exit_words(code)
-            raise (SpecError if code == exits.USAGE else LaunchError)(f"{framework}: {said}")
+        if (code := launch.call(framework, words, log=log, hang_seconds=spec.hang_seconds)) != 0:
+            message = launch.last_line(log) or launch.describe_exit(code)
+            raise (SpecError if code == exits.USAGE else LaunchError)(f"{framework}: {message}")
         return out.read_bytes()
 
 
 def logits(framework: str, path: Path, model: Trained, images: npt.NDArray[np.uint8]) -> npt.NDArray[np.floating]:
-    """A framework's logits of a few images.
+    """Compute a framework's logits of a few images.
 
     Args:
         images: uint8 [N, S, S, 3].
 
     Returns:
-        [N, classes].
+        The logits, [N, classes].
 
     Raises:
         LaunchError: the twin fails.
     """
     with PrivateFolder() as temporary:
-        given, out = temporary.path / "images.npy", temporary.path / "logits.safetensors"
-        np.save(given, images, allow_pickle=False)
-        call(framework, ["score", path, "--images", given, "--out", out, *own_model(model)], temporary.path / "log.txt")
-        return inference.logits(out, model, len(images))
+        images_file, out = temporary.path / "images.npy", temporary.path / "logits.safetensors"
+        np.save(images_file, images, allow_pickle=False)
+        call(
+            framework,
+            ["score", path, "--images", images_file, "--out", out, *model_arguments(model)],
+            temporary.path / "log.txt",
+        )
+        return inference.load_logits(out, model, len(images))
 
 
-def own_model(model: Trained) -> list[str]:
+def model_arguments(model: Trained) -> list[str]:
     """Arguments that let a twin import the module of a user's own model. The user has already allowed it."""
     return ["--model", model.card.model]

@@ -66,7 +66,7 @@ def command(
                 others.append(f"{each.name}: its comparison cannot be read.")
                 typer.echo(str(damaged), err=True)
         shown = _named(whole)
-        own = (*document.files_of(NAME), *(each.name for each in shown))
+        own = (*document.report_files(NAME), *(each.name for each in shown))
         store.refuse_others(out, RESULTS_FILE, KIND, "gallery", allowed=own)
         store.refuse_links(out, [each.name for each in shown])
         before = _names_in(out)
@@ -184,7 +184,7 @@ def _table(shown: Sequence[Shown]) -> Table:
     columns = (
         Column("page", "report", link=True),
         Column("made", "made", pick=lambda each: each.compared.stored.comparison.created_at[:10]),
-        Column("model", "model", pick=lambda each: each.compared.stored.comparison.rows[0].spec.model_words),
+        Column("model", "model", pick=lambda each: each.compared.stored.comparison.rows[0].spec.model_label),
         Column("data", "data", pick=f"{plan}.data_name"),
         Column("processor", "processor", pick=f"{plan}.machine.processor", fold=24),
         Column("cores", "cores", pick=lambda each: max(row.spec.cores for row in each.compared.stored.comparison.rows)),

@@ -19,7 +19,7 @@ from common import spec
 from common.frozen import Frozen
 from common.machine import plain_file
 from common.spec import SpecError, plain_values
-from common.spec.errors import shown
+from common.spec.errors import format_value
 from compare.core.option_parsing import chosen
 from compare.core.wording import shortened
 from compare.execution.launch import FRAMEWORKS
@@ -511,7 +511,7 @@ def _check(paper: Paper) -> None:
         if paper.data.class_pattern:
             paper.knows("")
     except Exception:  # pydantic does not export the class of this error
-        raise SpecError(f"data.class_pattern is no regular expression. Received: {shown(paper.data.class_pattern)}.") from None
+        raise SpecError(f"data.class_pattern is no regular expression. Received: {format_value(paper.data.class_pattern)}.") from None
     if set(paper.scales) != set(SCALES):
         raise SpecError(f"scales must be {', '.join(SCALES)}. Received: {', '.join(paper.scales)}.")
     runs, tables = tuple(paper.runs), paper.published_tables
@@ -544,7 +544,7 @@ def _with_csv(paper: Paper, folder: Path) -> Iterator[tuple[str, PublishedTable 
             yield name, table
             continue
         if Path(table.csv).name != table.csv:
-            raise SpecError(f"tables.{name}.csv must lie beside the paper. Received: {shown(table.csv)}. Use its name alone.")
+            raise SpecError(f"tables.{name}.csv must lie beside the paper. Received: {format_value(table.csv)}. Use its name alone.")
         text = plain_file.read(folder / table.csv, _MOST_CSV_BYTES).decode()
         rows = list(csv.DictReader(io.StringIO(text, newline="")))
         if not rows:

@@ -1,4 +1,4 @@
-"""One run on some devices: what the schedules of all modes ask of it."""
+"""One run on some devices, as the schedules of all modes read it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from compare.planning.costs import Costs, Device, Links, item_bytes, layer_names
 from compare.planning.events import Kind, Task
 
 SLOTS = {"sgd": 1, "adam": 2}
-"""Values that an optimizer keeps for each weight."""
+"""Number of values that an optimizer keeps for each weight."""
 
 
 class PredictionError(ValueError):
@@ -32,26 +32,26 @@ class Case:
     architecture: Architecture
     costs: Costs
     devices: tuple[Device, ...]
-    """One for each replica."""
+    """The device of each replica."""
     links: Links
     crowding: float
-    """See `OfFramework`."""
+    """Slowdown while all devices compute, see `FrameworkTimings`."""
     one_process: bool
     """Whether all replicas are in one process, so that they hand tensors on in memory."""
     train_examples: int
     cores: int
-    """Of each device, as its layers were timed."""
+    """Number of cores of each device, on which its layers were timed."""
     stages: tuple[Stage, ...] | None = None
-    """Of a pipeline that is cut elsewhere than evenly."""
+    """Stages of a pipeline. None: it is cut evenly."""
 
     @cached_property
     def names(self) -> tuple[str, ...]:
-        """Of all layers, in the order of the forward pass."""
+        """Names of all layers, in the order of the forward pass."""
         return tuple(layer_names(self.architecture.layers))
 
     @cached_property
     def units(self) -> Mapping[str, Unit]:
-        """By the name of a layer."""
+        """Units by the name of a layer."""
         return _units(self.architecture)
 
     @property
@@ -59,10 +59,10 @@ class Case:
         return math.ceil(self.train_examples / self.run.global_batch_size)
 
     def link(self, kind: str) -> LinkModel:
-        """What sends messages of this kind: of `Links`.
+        """Return the link for messages of a kind, a field of `Links`.
 
         Raises:
-            Unpredicted: it was not measured.
+            PredictionError: the link was not measured.
         """
         model: LinkModel | None = getattr(self.links, "memory" if self.one_process else kind)
         if model is None:
@@ -70,7 +70,7 @@ class Case:
         return model
 
     def passes(self, device: Device, names: Collection[str], batch_size: float, *, crowded: bool = True) -> tuple[float, float]:
-        """(forward, backward) seconds on a device.
+        """Return (forward, backward) seconds on a device.
 
         Args:
             crowded: whether all other devices compute at the same time.
@@ -86,21 +86,23 @@ class Case:
         return self.num_bytes(_trainable_values(architecture or self.architecture))
 
     def activation_bytes(self, names: Collection[str]) -> float:
-        """Outputs of layers that the backward pass of one example needs."""
+        """Return the bytes of the layers' outputs that the backward pass of one example needs."""
         return self.num_bytes(sum(math.prod(self.units[name].output_shape) for name in names))
 
     def peak_bytes(self, weights: float, activations: float, copies: int = 0) -> float:
-        """Peak of a process: itself, weights with their gradient and the optimizer's values, and kept outputs.
+        """Return the peak bytes of a process: itself, weights with gradients and optimizer values, and activations.
 
         Args:
-            copies: of the weights, besides.
+            weights: bytes of the weights.
+            activations: bytes of the outputs that are kept for the backward pass.
+            copies: number of further copies of the weights.
         """
         return self.costs.process_mib * 2**20 + (2 + copies + SLOTS[self.run.optimizer.name]) * weights + activations
 
 
 @lru_cache
 def _units(architecture: Architecture) -> Mapping[str, Unit]:
-    return {name: unit for unit in layers.units(architecture) for name in unit.names}
+    return {name: unit for unit in layers.unique_layers(architecture) for name in unit.names}
 
 
 @lru_cache
@@ -110,34 +112,34 @@ def _trainable_values(architecture: Architecture) -> int:
 
 @dataclass
 class TaskGraph:
-    """The tasks of a few steps of a run, as a schedule lays them out."""
+    """The tasks of a few steps of a run, in the order of a schedule."""
 
     num_steps: int = 1
-    """Of steps."""
+    """Number of steps."""
     tasks: list[Task] = field(default_factory=list[Task])
     devices: list[str] = field(default_factory=list[str])
-    """Those that are simulated. Others do the same at the same time."""
-    held: dict[str, float] = field(default_factory=dict[str, float])
-    """Peak bytes by device, for all devices."""
-    last: dict[str, int] = field(default_factory=dict[str, int])
-    """Of each device: the place of its last task. A device does its tasks in the order in which they are added."""
+    """Names of the simulated devices. Others do the same at the same time."""
+    peak_bytes: dict[str, float] = field(default_factory=dict[str, float])
+    """Peak bytes of every device."""
+    last_tasks: dict[str, int] = field(default_factory=dict[str, int])
+    """Index of the last task of each device. A device does its tasks in the order in which they are added."""
 
     def compute(self, device: Device, seconds: float, needs: Sequence[int] = (), kind: Kind = "compute") -> int:
-        """Add a task of a device, behind its last one. Returns its place."""
-        predecessors = [self.last[device.name]] if device.name in self.last else []
+        """Add a task of a device, behind its last one. Returns its index."""
+        predecessors = [self.last_tasks[device.name]] if device.name in self.last_tasks else []
         if not predecessors:
             self.devices.append(device.name)
         self.tasks.append(Task(device.name, seconds, (*predecessors, *needs), kind))
-        self.last[device.name] = len(self.tasks) - 1
-        return self.last[device.name]
+        self.last_tasks[device.name] = len(self.tasks) - 1
+        return self.last_tasks[device.name]
 
     def send(self, link: str, seconds: float, needs: Sequence[int]) -> int:
-        """Add a message on a link. Returns its place."""
+        """Add a message on a link. Returns its index."""
         self.tasks.append(Task(link, seconds, tuple(needs), "communication"))
         return len(self.tasks) - 1
 
     def begin(self, case: Case, device: Device) -> None:
-        """Add what a device does before its passes: input, and what a step takes beside them."""
+        """Add the tasks of a device before its passes: input and overhead."""
         images = case.run.global_batch_size if case.one_process else case.run.per_replica_batch_size
         self.compute(device, case.costs.input_image_seconds * images / device.speed, kind="input")
         self.compute(device, case.costs.overhead_seconds / device.speed)
@@ -148,18 +150,18 @@ class TaskGraph:
 
 
 def one_per_speed(devices: Sequence[Device]) -> list[Device]:
-    """One device of each speed: equal ones do the same at the same time."""
+    """Return one device of each speed: equal ones do the same at the same time."""
     return list({device.speed: device for device in reversed(devices)}.values())[::-1]
 
 
 def numbered_devices(devices: Sequence[Device], number: int) -> tuple[Device, ...]:
-    """So many devices, the first ones again where there are fewer, each with a name of its own."""
+    """Return a number of devices with unique names. They repeat where there are fewer."""
     repeated = (devices[index % len(devices)] for index in range(number))
     return tuple(device.model_copy(update={"name": f"{index}: {device.name}"}) for index, device in enumerate(repeated))
 
 
 def device_rows(devices: Sequence[Device], length: int) -> Iterator[tuple[Device, ...]]:
-    """The devices of each copy of a model that is divided over `length` of them; of equal copies the first."""
+    """Yield the devices of each copy of a model that is divided over `length` devices; of equal copies the first."""
     known_speeds: set[tuple[float, ...]] = set()
     for start in range(0, len(devices), length):
         row = tuple(devices[start : start + length])

@@ -1,4 +1,4 @@
-"""The cost model, fitted from short real runs on this machine: what devices and links do, and what a model costs."""
+"""Fits the cost model from short runs on this machine: timings of devices and links, and costs of a model."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from common.machine.private_folder import PrivateFolder
 from common.processes.exchanges import Exchanged, Timed
 from common.spec import Spec, SpecError
 from common.training import layers
-from common.training.layers import Measured
+from common.training.layers import LayerTimes
 from compare.core import wording
 from compare.core.errors import LaunchError
 from compare.core.progress import Display
@@ -25,27 +25,28 @@ from compare.execution import executor, launch, matrix, twin_client
 from compare.judgement.scaling_laws import LinkModel, exchange_terms
 from compare.planning import machine_file
 from compare.planning.case import SLOTS
-from compare.planning.costs import Costs, Device, Links, PlannedMachine, FrameworkTimings, LayerTimes, item_bytes
+from compare.planning.costs import Costs, Device, FrameworkTimings, LayerTimes, Links, PlannedMachine, item_bytes
 from compare.planning.machine_file import FOLDER
 
 CALIBRATION = {"model": "mini_xception", "data": {"source": "digits", "image_size": 32}}
-"""What devices compute together while their crowding is measured. The images of a replica are 16."""
+"""Spec of the runs that measure links, and how much devices slow each other down."""
 CALIBRATION_IMAGES = 16
 CALLS = 3
-"""Timed, of each layer and batch size."""
+"""Number of timed calls of each layer and batch size."""
 STEPS, PROFILED_STEPS = 12, 5
-"""Of the short serial run."""
+"""Number of steps, and of profiled steps, of the short serial run."""
 
 
 def this_machine(
     names: Sequence[str], run_spec: Spec, replicas: int, hosts: Sequence[str], progress: Display, *, server: bool = True
 ) -> PlannedMachine:
-    """This machine, measured now or read from the cache folder.
+    """Return this machine, measured now or read from the cache folder.
 
     Args:
-        wanted: of the run that is planned; its cores, device and cache folder count.
-        replicas: that its cores or accelerators are divided among.
-        hosts: machines of its kind that the replicas are spread over. The first is this one. Empty: all are here.
+        names: contestants to measure.
+        run_spec: spec of the planned run. Only its cores, device and cache folder matter.
+        replicas: number of replicas that share its cores or accelerators.
+        hosts: equal machines that the replicas are spread over. The first is this one. Empty: all replicas are here.
         server: whether messages of a parameter server are timed, too.
 
     Raises:
@@ -67,19 +68,27 @@ def this_machine(
             "replicas, plan for the CPU with --set device=cpu, or plan for a --machine FILE."
         )
     devices = (
-        [Device(name=f"cpu {index}") for index in range(replicas)] if on_cpu else [Device(name=entry["name"]) for entry in entries]
+        [Device(name=f"cpu {index}") for index in range(replicas)]
+        if on_cpu
+        else [Device(name=entry["name"]) for entry in entries]
     )
-    path = machine_file.cache_path(run_spec.paths.cache_dir, [device.name for device in devices], run_spec.cores, replicas, hosts)
+    path = machine_file.cache_path(
+        run_spec.paths.cache_dir, [device.name for device in devices], run_spec.cores, replicas, hosts
+    )
     known = machine_file.read(path) if path.exists() else None
     known_timings = known.frameworks if known is not None else {}
     fresh = {
         name: timings
         for name, timings in known_timings.items()
-        if name in names and timings.versions == described[name]["versions"] and (timings.links.server or not server or replicas < 2)
+        if name in names
+        and timings.versions == described[name]["versions"]
+        and (timings.links.server or not server or replicas < 2)
     }
     for name in names:
         if name not in fresh:
-            fresh[name] = _measure_framework(name, described[name]["versions"], run_spec, replicas, hosts, cores, progress, server=server)
+            fresh[name] = _measure_framework(
+                name, described[name]["versions"], run_spec, replicas, hosts, cores, progress, server=server
+            )
     facts = machine.describe() | {"gpus": None if on_cpu else [device.name for device in devices]}
     planned_machine = PlannedMachine(
         name=f"{machine.processors(facts)}, {run_spec.cores} cores" + (f" on each of {len(hosts)} hosts" if hosts else ""),
@@ -139,15 +148,17 @@ def _measure_framework(
 
 
 def _is_disturbed(meter: Meter, run_spec: Spec) -> bool:
-    """Whether other work has taken cores of the budget since the meter began."""
+    """Return whether other work has taken cores of the budget since the meter began."""
     return cores_taken(meter.cores_of_others(), run_spec.cores, machine.describe()) > DISTURBED_FROM
 
 
 def fit_link(name: str, samples: Sequence[Timed], terms: Callable[[float], tuple[float, float]]) -> LinkModel | None:
-    """Alpha and beta of the messages, both at least 0, by least relative squares. None: nothing was timed.
+    """Fit alpha and beta of messages, both at least 0, by least relative squares. None: nothing was timed.
 
     Args:
-        terms: (factor of alpha, factor of beta) of an exchange of so many bytes.
+        name: name of the link.
+        samples: timed messages.
+        terms: function from bytes to (factor of alpha, factor of beta) of an exchange.
     """
     if not samples:
         return None
@@ -161,12 +172,13 @@ def fit_link(name: str, samples: Sequence[Timed], terms: Callable[[float], tuple
 
 
 def model_costs(name: str, run_spec: Spec, batches: Collection[tuple[int, int]], cores: int, progress: Display) -> Costs:
-    """What a model costs in a framework: timed now, or read from the cache folder.
+    """Return the costs of a model in a framework, measured now or read from the cache folder.
 
     Args:
-        wanted: a serial run of it.
+        name: the contestant.
+        run_spec: spec of a serial run of the model.
         batches: (cores, batch size) at which its layers are timed.
-        cores: of the device whose serial run is timed.
+        cores: number of cores of the serial run that is timed.
 
     Raises:
         SpecError, LaunchError: the twin refuses or fails.
@@ -181,12 +193,12 @@ def model_costs(name: str, run_spec: Spec, batches: Collection[tuple[int, int]],
         except records.RecordError:
             pass
     architecture = sources.architecture_of(run_spec)
-    units, meter = layers.units(architecture), Meter()
+    units, meter = layers.unique_layers(architecture), Meter()
     times: list[LayerTimes] = []
     for own_cores, size in sorted(batches):
         progress.stage(f"{name}: layers at batch {size} on {wording.count(own_cores, 'core')}")
         serial_spec = run_spec.with_fields(global_batch_size=size, cores=own_cores)
-        measured = Measured.model_validate_json(twin_client.query(name, "layers", serial_spec, "--calls", str(CALLS)))
+        measured = LayerTimes.model_validate_json(twin_client.query(name, "layers", serial_spec, "--calls", str(CALLS)))
         seconds = {layer: measured.seconds[index] for index, unit in enumerate(units) for layer in unit.names}
         times.append(LayerTimes(cores=own_cores, batch_size=size, seconds=seconds, whole_seconds=measured.whole_seconds))
     size = max(batch for device_cores, batch in batches if device_cores == cores)
@@ -195,7 +207,9 @@ def model_costs(name: str, run_spec: Spec, batches: Collection[tuple[int, int]],
     weights = item_bytes(run_spec) * sum(parameter.size for parameter in architecture.parameters() if parameter.trainable)
     activation_bytes = sum(len(unit.names) * float(np.prod(unit.output_shape)) for unit in units) * item_bytes(run_spec) * size
     costs = _costs_from_run(times, result, cores, size, activation_bytes + (2 + SLOTS[run_spec.optimizer.name]) * weights)
-    costs = costs.model_copy(update={"disturbed": _is_disturbed(meter, run_spec.with_fields(cores=max(device_cores for device_cores, _ in batches)))})
+    costs = costs.model_copy(
+        update={"disturbed": _is_disturbed(meter, run_spec.with_fields(cores=max(device_cores for device_cores, _ in batches)))}
+    )
     if not costs.disturbed:
         records.write(path, costs)
     return costs
@@ -211,24 +225,24 @@ def _short_run(name: str, run_spec: Spec) -> RunResult:
 
 
 def _costs_from_run(times: list[LayerTimes], result: RunResult, cores: int, size: int, model_bytes: float) -> Costs:
-    steps = sum(each.timed_steps for each in result.epochs)
+    steps = sum(epoch.timed_steps for epoch in result.epochs)
     if not steps:
         raise LaunchError("The short serial run has no timed step. Use data with more images.")
-    step = sum(each.timed_seconds for each in result.epochs) / steps
-    waited = sum(each.input_wait_seconds for each in result.epochs) / steps
-    images = sum(each.timed_images for each in result.epochs) / steps
+    step = sum(epoch.timed_seconds for epoch in result.epochs) / steps
+    input_wait = sum(epoch.input_wait_seconds for epoch in result.epochs) / steps
+    images = sum(epoch.timed_images for epoch in result.epochs) / steps
     parts = result.step_parts
     forward, backward = (parts.forward_seconds, parts.backward_seconds) if parts else (None, None)
     known = forward is not None and backward is not None and forward + backward > 0
     fraction = forward / (forward + backward) if known and forward is not None and backward is not None else 1 / 3
     update = (parts.optimizer_seconds if parts else None) or 0.0
-    (whole,) = (each.whole_seconds for each in times if (each.cores, each.batch_size) == (cores, size))
+    (whole,) = (entry.whole_seconds for entry in times if (entry.cores, entry.batch_size) == (cores, size))
     resident = max(result.peak_memory_by_process_mib, default=0.0)
     return Costs(
         times=times,
         forward_fraction=fraction,
         update_seconds=update,
-        overhead_seconds=max(step - waited - update - whole * images / size, 0.0),
-        input_image_seconds=waited / images,
+        overhead_seconds=max(step - input_wait - update - whole * images / size, 0.0),
+        input_image_seconds=input_wait / images,
         process_mib=max(resident - model_bytes / 2**20, 0.0),
     )

@@ -13,10 +13,10 @@ from compare.core.terminal import FULL
 from compare.core.wording import clock_words, count, percent
 from compare.judgement.row_figures import DISTURBED
 from compare.planning import accuracy, machine_file, verdicts
-from compare.planning.accuracy import Accuracy, Pair
+from compare.planning.accuracy import Accuracy, PredictionPair
 from compare.planning.planner import Plan
-from compare.planning.prediction import Predicted
-from compare.planning.projection import MAP_LINKS, MAP_REPLICAS, MAP_SPEEDS, MeasuredWinner, Projected, Winner
+from compare.planning.prediction import PredictedLayout
+from compare.planning.projection import MAP_LINKS, MAP_REPLICAS, MAP_SPEEDS, MeasuredWinner, ProjectedLayout, MapPoint
 from compare.reporting import document, plots
 from compare.reporting.document import Report
 from compare.reporting.screen import Bar, Chart, Paragraph, Screen, counted_cautions
@@ -24,7 +24,7 @@ from compare.reporting.tables import Column, Table
 
 RESULTS_FILE, MACHINE_FILE, MEASURED_FOLDER = "plan.json", "machine.yaml", "measured"
 
-_SHOWN, _LEAST_SHOWN = 8, 3
+_MAX_BARS, _MIN_BARS = 8, 3
 """Layouts on the first screen: of all frameworks together, and of each at least."""
 
 _CONTESTANT, _LAYOUT = Column("contestant", "contestant"), Column("words", "layout", fold=34)
@@ -32,30 +32,30 @@ _CONTESTANT, _LAYOUT = Column("contestant", "contestant"), Column("words", "layo
 
 def report(plan: Plan, limit_mib: float | None) -> Report:
     """The report of everything that a plan holds."""
-    found = accuracy.judge(plan.pairs)
-    versions = {name: own.versions for name, own in plan.machine.frameworks.items()}
-    first = verdicts.lines(plan)
+    judgement = accuracy.judge(plan.pairs)
+    versions = {name: timings.versions for name, timings in plan.machine.frameworks.items()}
+    first = verdicts.verdict_lines(plan)
     sections = [
         ("Cautions", plan.cautions),
         ("What would have to change", plan.changes),
-        ("How good the predictions were", accuracy_sentences(found)),
+        ("How good the predictions were", accuracy_sentences(judgement)),
     ]
-    made = [
+    tables = [
         predicted_table(plan.predicted, limit_mib, plan.disturbed),
         cuts_table(plan.cuts),
         measured_table(plan.pairs),
-        projected_table(plan.projected, found),
+        projected_table(plan.projected, judgement),
     ]
     return Report(
-        title=f"Plan for {plan.run.model_words}, batch {plan.run.global_batch_size}",
+        title=f"Plan for {plan.run.model_label}, batch {plan.run.global_batch_size}",
         json_file=RESULTS_FILE,
         facts=[
             *first,
             f"Planned for: {plan.machine.name}. Timing and simulating took {clock_words(plan.seconds)} (minutes:seconds).",
-            document.ground(plan.machine.facts, versions),
+            document.hardware_and_versions(plan.machine.facts, versions),
         ],
         findings=[(heading, sentences) for heading, sentences in sections if sentences],
-        tables=[table for table in made if table.rows],
+        tables=[table for table in tables if table.rows],
         detail_tables=[memory_table(plan.predicted)],
         drawings={f"map_{name}": _map(points, plan.measured_winners.get(name)) for name, points in plan.winners.items()},
         files={MACHINE_FILE: machine_file.text(plan.machine)},
@@ -64,9 +64,9 @@ def report(plan: Plan, limit_mib: float | None) -> Report:
             "machine": plan.machine.model_dump(mode="json"),
             "verdicts": first,
             "predict_seconds": plan.seconds,
-            "predicted": [each.model_dump(mode="json", exclude={"run"}) for each in plan.predicted],
-            "measured": [{**each.model_dump(), "error": each.error, "memory_error": each.memory_error} for each in plan.pairs],
-            "accuracy": found,
+            "predicted": [layout.model_dump(mode="json", exclude={"run"}) for layout in plan.predicted],
+            "measured": [{**pair.model_dump(), "error": pair.error, "memory_error": pair.memory_error} for pair in plan.pairs],
+            "accuracy": judgement,
             "projected": plan.projected,
             "winners": plan.winners,
             "measured_winners": plan.measured_winners,
@@ -77,24 +77,24 @@ def report(plan: Plan, limit_mib: float | None) -> Report:
 
 def screen(plan: Plan) -> Screen:
     """Which mode pays in each framework, and its best layouts beside serial."""
-    said = verdicts.by_framework(plan)
-    of_each = {name: verdicts.firsts([each for each in plan.predicted if each.contestant == name]) for name in said}
-    most = max(_LEAST_SHOWN, _SHOWN // max(len(said), 1))
-    shown = [each for own in of_each.values() for place, each in enumerate(own) if place < most or each.run.mode == "serial"]
-    shown.sort(key=lambda each: each.step_seconds or 0.0)
-    several = len(said) > 1
-    sure = [f"{name}: {' '.join(each.certainty)}" if several else " ".join(each.certainty) for name, each in said.items()]
-    unknown, cautions = sum(not each.rankable for each in plan.predicted), len(plan.cautions)
+    by_framework = verdicts.by_framework(plan)
+    best_layouts = {name: verdicts.best_of_each_mode([layout for layout in plan.predicted if layout.contestant == name]) for name in by_framework}
+    max_bars = max(_MIN_BARS, _MAX_BARS // max(len(by_framework), 1))
+    bars = [layout for layouts in best_layouts.values() for place, layout in enumerate(layouts) if place < max_bars or layout.run.mode == "serial"]
+    bars.sort(key=lambda layout: layout.step_seconds or 0.0)
+    several = len(by_framework) > 1
+    certainties = [f"{name}: {' '.join(verdict.certainty)}" if several else " ".join(verdict.certainty) for name, verdict in by_framework.items()]
+    unknown, cautions = sum(not layout.rankable for layout in plan.predicted), len(plan.cautions)
     return Screen(
         asked=[
-            f"Which mode pays? {plan.run.model_words} on {plan.run.data.source}, batch {plan.run.global_batch_size}",
+            f"Which mode pays? {plan.run.model_label} on {plan.run.data.source}, batch {plan.run.global_batch_size}",
             f"planned for: {plan.machine.name}",
         ],
         answers=[
-            *(Paragraph(name, each.winner, "warn" if name in plan.disturbed else "") for name, each in said.items()),
-            Paragraph("How sure?", sure if plan.pairs else verdicts.UNMEASURED),
+            *(Paragraph(name, verdict.winner, "warn" if name in plan.disturbed else "") for name, verdict in by_framework.items()),
+            Paragraph("How sure?", certainties if plan.pairs else verdicts.UNMEASURED),
         ],
-        chart=_chart(plan, shown),
+        chart=_chart(plan, bars),
         remarks=[
             *([f"{count(unknown, 'layout')} cannot be predicted, or do not fit: {FULL}."] if unknown else []),
             *counted_cautions(cautions),
@@ -103,29 +103,29 @@ def screen(plan: Plan) -> Screen:
     )
 
 
-def _chart(plan: Plan, shown: list[Predicted]) -> Chart:
+def _chart(plan: Plan, layouts: list[PredictedLayout]) -> Chart:
     """Predicted times as bars, beside what was measured."""
-    measured = {(each.contestant, each.words): f"{1e3 * each.measured_seconds:.1f}" for each in plan.pairs}
+    measured = {(pair.contestant, pair.words): f"{1e3 * pair.measured_seconds:.1f}" for pair in plan.pairs}
     columns = [*(["measured"] if measured else []), "MiB", *([""] if plan.disturbed else [])]
     bars: list[Bar] = []
-    for each in shown:
-        cells = [measured.get((each.contestant, each.words), "")] if measured else []
-        cells.append(f"{_fullest(each) or 0.0:.0f}")
-        cells += [DISTURBED if each.contestant in plan.disturbed else ""] if plan.disturbed else []
-        bars.append(Bar((each.contestant, each.words), each.step_seconds, f"{_ms(each.step_seconds) or 0.0:.1f}", cells))
+    for layout in layouts:
+        cells = [measured.get((layout.contestant, layout.words), "")] if measured else []
+        cells.append(f"{_fullest(layout) or 0.0:.0f}")
+        cells += [DISTURBED if layout.contestant in plan.disturbed else ""] if plan.disturbed else []
+        bars.append(Bar((layout.contestant, layout.words), layout.step_seconds, f"{_ms(layout.step_seconds) or 0.0:.1f}", cells))
     headings = ("predicted ms per step (shorter is faster)", "predicted ms per step", "ms per step")
     return Chart(headings, columns, bars)
 
 
-def predicted_table(found: list[Predicted], limit_mib: float | None, disturbed: Collection[str]) -> Table:
+def predicted_table(layouts: list[PredictedLayout], limit_mib: float | None, disturbed: Collection[str]) -> Table:
     limit = f" Memory limit of each device: {limit_mib:.0f} MiB." if limit_mib else ""
     columns = (
         _CONTESTANT,
         _LAYOUT,
         Column("epoch_seconds", "s per epoch", 2, short="s per\nepoch"),
-        Column("step_ms", "ms per step", 1, short="ms per\nstep", pick=lambda each: _ms(each.step_seconds)),
+        Column("step_ms", "ms per step", 1, short="ms per\nstep", pick=lambda layout: _ms(layout.step_seconds)),
         *(
-            Column(part, heading, 1, short=short, wide=part == "input", pick=lambda each, part=part: _ms(each.parts.get(part)))
+            Column(part, heading, 1, short=short, wide=part == "input", pick=lambda layout, part=part: _ms(layout.parts.get(part)))
             for part, heading, short in (
                 ("compute", "compute, ms", "compute\nms"),
                 ("exposed", "exposed communication, ms", "exposed\nms"),
@@ -135,21 +135,21 @@ def predicted_table(found: list[Predicted], limit_mib: float | None, disturbed: 
         ),
         Column("memory", "peak memory of the fullest device, MiB", 0, short="MiB", pick=_fullest),
         Column("efficiency", "efficiency", 2, short="eff."),
-        Column("why", "status", fold=30, pick=lambda each: each.why or (DISTURBED if each.contestant in disturbed else "ok")),
+        Column("why", "status", fold=30, pick=lambda layout: layout.why or (DISTURBED if layout.contestant in disturbed else "ok")),
     )  # fmt: skip
     return Table.of(
         "predicted",
         "Predicted, the fastest first",
         columns,
-        found,
+        layouts,
         note="Simulated from the times of single layers and messages. Parts of a step are means over the devices. Bubble: a "
         "device waits for another one's computing. Efficiency: times as fast as serial on one device, over the devices."
         + limit,
     )
 
 
-def memory_table(found: list[Predicted]) -> Table:
-    rows = [(each, device, size) for each in found for device, size in each.memory_mib.items()]
+def memory_table(layouts: list[PredictedLayout]) -> Table:
+    rows = [(layout, device, size) for layout in layouts for device, size in layout.memory_mib.items()]
     columns = (
         Column("contestant", "contestant", pick="0.contestant"),
         Column("words", "layout", pick="0.words"),
@@ -183,17 +183,17 @@ def cuts_table(cuts: list[dict[str, Any]]) -> Table:
     )
 
 
-def measured_table(pairs: list[Pair]) -> Table:
+def measured_table(pairs: list[PredictionPair]) -> Table:
     columns = (
         _CONTESTANT,
         _LAYOUT,
-        Column("predicted", "predicted ms per step", 1, short="predicted\nms", pick=lambda each: _ms(each.predicted_seconds)),
-        Column("measured", "measured ms per step", 1, short="measured\nms", pick=lambda each: _ms(each.measured_seconds)),
-        Column("low", "fastest", 1, pick=lambda each: _ms(each.low_seconds)),
-        Column("high", "slowest", 1, pick=lambda each: _ms(each.high_seconds)),
+        Column("predicted", "predicted ms per step", 1, short="predicted\nms", pick=lambda pair: _ms(pair.predicted_seconds)),
+        Column("measured", "measured ms per step", 1, short="measured\nms", pick=lambda pair: _ms(pair.measured_seconds)),
+        Column("low", "fastest", 1, pick=lambda pair: _ms(pair.low_seconds)),
+        Column("high", "slowest", 1, pick=lambda pair: _ms(pair.high_seconds)),
         Column("n", "runs"),
         Column("in_doubt", "in doubt"),
-        Column("error", "error %", 1, pick=lambda each: 100 * each.error),
+        Column("error", "error %", 1, pick=lambda pair: 100 * pair.error),
         Column("predicted_mib", "predicted MiB", 0, short="predicted\nMiB", wide=True),
         Column("measured_mib", "measured MiB", 0, short="measured\nMiB", wide=True),
     )
@@ -207,14 +207,14 @@ def measured_table(pairs: list[Pair]) -> Table:
     )
 
 
-def projected_table(found: list[Projected], judged: Accuracy | None) -> Table:
+def projected_table(projections: list[ProjectedLayout], judged: Accuracy | None) -> Table:
     columns = (
         _CONTESTANT,
         _LAYOUT,
         Column("replicas", "replicas"),
-        Column("step", "projected ms per step", 1, pick=lambda each: _ms(each.step_seconds)),
-        Column("low", "from", 1, pick=lambda each: _ms(each.low_seconds)),
-        Column("high", "to", 1, pick=lambda each: _ms(each.high_seconds)),
+        Column("step", "projected ms per step", 1, pick=lambda row: _ms(row.step_seconds)),
+        Column("low", "from", 1, pick=lambda row: _ms(row.low_seconds)),
+        Column("high", "to", 1, pick=lambda row: _ms(row.high_seconds)),
         Column("efficiency", "projected efficiency", 2, short="eff."),
     )
     bands = (
@@ -226,70 +226,70 @@ def projected_table(found: list[Projected], judged: Accuracy | None) -> Table:
         "projected",
         "Projected, not measured",
         columns,
-        found,
+        projections,
         note=f"The same devices and links, as often as there are replicas. The batch grows with the replicas. {bands}",
     )
 
 
-def accuracy_sentences(found: Accuracy | None) -> list[str]:
+def accuracy_sentences(judgement: Accuracy | None) -> list[str]:
     """What the measured layouts say of the predictions."""
-    if found is None:
+    if judgement is None:
         return []
-    said = [
-        f"Seconds per step of {found.n} measured layouts: median error {100 * found.median_error:.0f} %, largest "
-        f"{100 * found.worst_error:.0f} %."
+    sentences = [
+        f"Seconds per step of {judgement.n} measured layouts: median error {100 * judgement.median_error:.0f} %, largest "
+        f"{100 * judgement.worst_error:.0f} %."
     ]
-    if found.median_memory_error is not None and found.worst_memory_error is not None:
-        said.append(
-            f"Peak memory of the fullest rank: median error {100 * found.median_memory_error:.0f} %, largest "
-            f"{100 * found.worst_memory_error:.0f} %."
+    if judgement.median_memory_error is not None and judgement.worst_memory_error is not None:
+        sentences.append(
+            f"Peak memory of the fullest rank: median error {100 * judgement.median_memory_error:.0f} %, largest "
+            f"{100 * judgement.worst_memory_error:.0f} %."
         )
-    if found.rank_correlation is not None:
-        counted = "the framework" if len(found.layouts) == 1 else "each framework, pooled"
-        none = "no interval" if abs(found.rank_correlation) > accuracy.PERFECT else "too few for an interval"
-        interval = f"95 % interval {found.low:.2f} to {found.high:.2f}" if found.low is not None else none
-        said.append(f"Rank correlation within {counted}: {found.rank_correlation:.2f} ({interval}, n = {found.n}).")
-    for name, hit in found.best_found.items():
-        said.append(
-            f"{name}: of the {found.layouts[name]} layouts that were measured, the fastest is {'' if hit else 'not '}among the "
+    if judgement.rank_correlation is not None:
+        scope = "the framework" if len(judgement.layouts) == 1 else "each framework, pooled"
+        none = "no interval" if abs(judgement.rank_correlation) > accuracy.PERFECT else "too few for an interval"
+        interval = f"95 % interval {judgement.low:.2f} to {judgement.high:.2f}" if judgement.low is not None else none
+        sentences.append(f"Rank correlation within {scope}: {judgement.rank_correlation:.2f} ({interval}, n = {judgement.n}).")
+    for name, hit in judgement.best_found.items():
+        sentences.append(
+            f"{name}: of the {judgement.layouts[name]} layouts that were measured, the fastest is {'' if hit else 'not '}among the "
             f"first two predicted (ties within {percent(accuracy.TIE)} count)."
         )
-    return said
+    return sentences
 
 
-def _fullest(each: Predicted) -> float | None:
-    return max(each.memory_mib.values(), default=None)
+def _fullest(layout: PredictedLayout) -> float | None:
+    return max(layout.memory_mib.values(), default=None)
 
 
 def _ms(seconds: float | None) -> float | None:
     return None if seconds is None else 1e3 * seconds
 
 
-def _map(points: list[Winner], measured: MeasuredWinner | None) -> Any:
+def _map(points: list[MapPoint], measured: MeasuredWinner | None) -> Any:
     """Draws the winner over links and replicas, a field for each speed of the devices. What was measured is a star."""
 
     def draw(figure: Figure) -> bool:
-        modes = dict.fromkeys([*(each.mode for each in points), *([measured.mode] if measured else [])])
+        modes = dict.fromkeys([*(point.mode for point in points), *([measured.mode] if measured else [])])
         colours = {mode: plots.COLOURS[index % len(plots.COLOURS)] for index, mode in enumerate(modes)}
         figure.set_size_inches(3 * len(MAP_SPEEDS), 4.5)
         fields = figure.subplots(1, len(MAP_SPEEDS), sharey=True)
         for axes, speed in zip(fields, MAP_SPEEDS, strict=True):
-            for each in points:
-                if each.speed != speed:
+            for point in points:
+                if point.speed != speed:
                     continue
-                x, y = list(MAP_LINKS).index(each.link), MAP_REPLICAS.index(each.replicas)
-                axes.scatter(x, y, s=700, marker="s", color=colours[each.mode])
-                axes.text(x, y, f"{each.speedup:.1f}", ha="center", va="center", fontsize=8)
+                x, y = list(MAP_LINKS).index(point.link), MAP_REPLICAS.index(point.replicas)
+                axes.scatter(x, y, s=700, marker="s", color=colours[point.mode])
+                axes.text(x, y, f"{point.speedup:.1f}", ha="center", va="center", fontsize=8)
             if measured is not None and speed == 1.0:
                 x, y = _place(measured.seconds_per_byte), MAP_REPLICAS.index(measured.replicas) - 0.3
                 axes.scatter(x, y, s=200, marker="*", color=colours[measured.mode], edgecolors="black", zorder=3)
                 axes.annotate(f"{measured.speedup:.1f}", (x, y), (9, -4), textcoords="offset points", fontsize=8)
             axes.set(title=f"devices x{speed:g}", xlim=(-0.6, len(MAP_LINKS) - 0.4), ylim=(-0.6, len(MAP_REPLICAS) - 0.4))
             axes.set_xticks(range(len(MAP_LINKS)), list(MAP_LINKS), rotation=60, ha="right")
-            axes.set_yticks(range(len(MAP_REPLICAS)), [f"{each} replicas" for each in MAP_REPLICAS])
+            axes.set_yticks(range(len(MAP_REPLICAS)), [f"{number} replicas" for number in MAP_REPLICAS])
             axes.grid(visible=False)
-        shown = [Patch(color=colour, label=mode) for mode, colour in colours.items()]
-        figure.legend(handles=shown, loc="outside lower center", ncols=4, fontsize=8)
+        handles = [Patch(color=colour, label=mode) for mode, colour in colours.items()]
+        figure.legend(handles=handles, loc="outside lower center", ncols=4, fontsize=8)
         star = "; star: measured here, the same batch divided" if measured else ""
         figure.suptitle(f"Projected: the fastest mode with serial's mathematics, and its speed-up over one device{star}")
         return bool(points)

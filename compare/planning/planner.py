@@ -16,7 +16,7 @@ from common.models import architectures
 from common.models.architectures import Architecture
 from common.spec import Spec, SpecError
 from compare.comparison import run
-from compare.comparison.comparison_plan import Request
+from compare.comparison.comparison_plan import ComparisonRequest
 from compare.core.errors import LaunchError
 from compare.core.presets import Preset
 from compare.core.progress import Display
@@ -30,7 +30,7 @@ from compare.planning.accuracy import TIE, PredictionPair
 from compare.planning.case import Case
 from compare.planning.costs import Costs, PlannedMachine
 from compare.planning.layouts import PlannedLayout
-from compare.planning.prediction import Predicted
+from compare.planning.prediction import PredictedLayout
 from compare.planning.projection import MAP_REPLICAS, CostModel, MeasuredWinner, ProjectedLayout, MapPoint
 
 MEASURED_LAYOUTS = 3
@@ -62,7 +62,7 @@ class Plan:
     run: Spec
     """Serial, on one device."""
     machine: PlannedMachine
-    predicted: list[Predicted]
+    predicted: list[PredictedLayout]
     """Ranked, see `prediction.ranked`."""
     here: bool = True
     """Whether the machine is this one, and not one of a file."""
@@ -131,9 +131,9 @@ def predict(asked: Asked, shown: Display) -> Plan:
         shown.stage(f"{name}: simulating {len(layouts_here)} layouts")
         _predict_framework(plan, asked, name, layouts_here, barred, architecture, costs, examples, described[name])
         plan.predicted += [
-            Predicted(contestant=name, words=mode, run=one, why=f"not predicted: {reason}") for mode, reason in refused.items()
+            PredictedLayout(contestant=name, words=mode, run=one, why=f"not predicted: {reason}") for mode, reason in refused.items()
         ]
-    plan.predicted = prediction.ranked(plan.predicted)
+    plan.predicted = prediction.rank(plan.predicted)
     plan.seconds = shown.clock() - began
     return plan
 
@@ -182,14 +182,14 @@ def _predict_framework(
 ) -> None:
     modes = {mode: facts.get("one_process", False) for mode, facts in description["modes"].items()}
     cases = [
-        prediction.case_of(each, architecture, costs, plan.machine, name, examples, one_process=modes.get(each.run.mode, False))
+        prediction.build_case(each, architecture, costs, plan.machine, name, examples, one_process=modes.get(each.run.mode, False))
         for each in found
     ]
-    own: list[Predicted] = []
+    own: list[PredictedLayout] = []
     kept = plan.cases[name] = {}
     for layout, case, reason in zip(found, cases, barred, strict=True):
         if reason is not None:
-            own.append(Predicted(contestant=name, words=layout.words, run=layout.run, why=reason))
+            own.append(PredictedLayout(contestant=name, words=layout.words, run=layout.run, why=reason))
             continue
         own.append(prediction.predict(name, layout, case, cases[0], asked.limit_mib))
         kept[layout.words] = case
@@ -197,10 +197,10 @@ def _predict_framework(
             plan.cuts.append(_cut(name, layout, *better))
     plan.predicted += own
     if name not in plan.disturbed:
-        plan.changes += _changes(name, [each for each in prediction.ranked(own) if each.rankable], kept)
+        plan.changes += _changes(name, [each for each in prediction.rank(own) if each.rankable], kept)
     share = min(each.run.per_replica_batch_size for each in found)
     alone = PlannedLayout("serial", found[0].run.with_fields(global_batch_size=share))
-    case = prediction.case_of(alone, architecture, costs, plan.machine, name, examples, one_process=False)
+    case = prediction.build_case(alone, architecture, costs, plan.machine, name, examples, one_process=False)
     plan.image_seconds[name] = schedules.step(case)[0].total / share
     plan.grounds.append(
         CostModel(
@@ -227,7 +227,7 @@ def _cut(name: str, layout: PlannedLayout, placed: Case, gain: float) -> dict[st
     }
 
 
-def _changes(name: str, order: Sequence[Predicted], cases: Mapping[str, Case]) -> list[str]:
+def _changes(name: str, order: Sequence[PredictedLayout], cases: Mapping[str, Case]) -> list[str]:
     """What would have to change for the second mode to win. Layouts of the best one's mode are passed over.
 
     Nothing is said of a second mode that is as good within `TIE`.
@@ -238,7 +238,7 @@ def _changes(name: str, order: Sequence[Predicted], cases: Mapping[str, Case]) -
         return []
     if (behind := other.step_seconds / best.step_seconds) <= 1 + TIE:
         return []
-    needed = prediction.what_it_takes(cases[best.words], cases[other.words])
+    needed = prediction.required_speedups(cases[best.words], cases[other.words])
     words = [_words(what, factor) for what, factor in needed.items()]
     said = (
         f"It would win with {' or '.join(words)}."
@@ -261,7 +261,7 @@ def measure(asked: Asked, plan: Plan, folder: Path) -> None:
         Interrupted: some runs were made.
     """
     rows = measured_rows(plan, every_mode=asked.every_mode)
-    request = Request(
+    request = ComparisonRequest(
         Preset(repeats=asked.settings.repeats, replicas=asked.settings.replicas),
         asked.contestants,
         None,
@@ -269,7 +269,7 @@ def measure(asked: Asked, plan: Plan, folder: Path) -> None:
         lay_out=lambda settings, frameworks: list(rows),
         oversubscribe=True,
     )
-    compared, _ = run.within(request, folder)
+    compared, _ = run.run_nested(request, folder)
     stored = compared.stored
     plan.pairs = pairs(plan, stored.comparison.rows, {row.id: list(finished_runs(stored, row).values()) for row in rows})
     if doubtful := sum(each.in_doubt for each in plan.pairs):
@@ -291,7 +291,7 @@ def measured_rows(plan: Plan, *, every_mode: bool = False) -> list[Row]:
         serial = [each for each in own if each.run.mode == "serial" and each.words == "serial"]
         best = [each for each in own if each not in serial]
         if every_mode:
-            fastest: dict[str, Predicted] = {}
+            fastest: dict[str, PredictedLayout] = {}
             for each in best:
                 fastest.setdefault(each.run.variant, each)
             best = list(fastest.values())
@@ -304,7 +304,7 @@ def measured_rows(plan: Plan, *, every_mode: bool = False) -> list[Row]:
     return made
 
 
-def row_id(each: Predicted) -> str:
+def row_id(each: PredictedLayout) -> str:
     """Name of a layout's row."""
     words = each.words.replace(",", "").replace("(", "").replace(")", "").replace(" ", "-")
     return f"{each.contestant}-{words}"

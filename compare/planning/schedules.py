@@ -40,7 +40,7 @@ def step(case: Case) -> tuple[Parts, dict[str, float]]:
     made = SCHEDULES[case.run.variant](case)
     spans = events.run(made.tasks)
     parts = events.parts(made.tasks, spans, made.devices)
-    return Parts(*(seconds / made.num_steps for seconds in parts)), made.held
+    return Parts(*(seconds / made.num_steps for seconds in parts)), made.peak_bytes
 
 
 def all_reduce_seconds(link: LinkModel, replicas: int, payload: float, *, one_process: bool) -> float:
@@ -58,7 +58,7 @@ def _replicated(case: Case) -> TaskGraph:
         made.begin(case, device)
         _go_forward(case, made, device)
     statistics = _statistics_seconds(case)
-    needs = [made.send("exchange", statistics, list(made.last.values()))] if statistics else []
+    needs = [made.send("exchange", statistics, list(made.last_tasks.values()))] if statistics else []
     backward = [[made.compute(each, case.passes(each, names, _size(case))[1], needs) for each in own] for names, _ in cut]
     needs = []
     if run.replicas > 1:
@@ -68,7 +68,7 @@ def _replicated(case: Case) -> TaskGraph:
             needs.append(made.send("exchange", seconds, places))
     for device in own:
         made.update(case, device, 1.0, needs)
-    made.held = dict.fromkeys((each.name for each in case.devices), _whole_model(case))
+    made.peak_bytes = dict.fromkeys((each.name for each in case.devices), _whole_model(case))
     return made
 
 
@@ -131,12 +131,12 @@ def _sharded(case: Case) -> TaskGraph:
     replicas, link = case.run.replicas, case.link("all_reduce")
 
     def exchange(size: float) -> int:
-        return made.send("exchange", exchange_seconds("ring", replicas, size, link) / 2, list(made.last.values()))
+        return made.send("exchange", exchange_seconds("ring", replicas, size, link) / 2, list(made.last_tasks.values()))
 
     for device in own:
         made.begin(case, device)
     if statistics := _statistics_seconds(case):
-        made.send("exchange", statistics, list(made.last.values()))
+        made.send("exchange", statistics, list(made.last_tasks.values()))
     scattered: list[int] = []
     for backward in (False, True):
         for names, size in reversed(groups) if backward else groups:
@@ -150,7 +150,7 @@ def _sharded(case: Case) -> TaskGraph:
     # The largest group is whole while it computes, and so are its gradients.
     kept = _size(case) * case.activation_bytes(case.names) + 2 * max(size for _, size in groups)
     held = case.peak_bytes(case.weight_bytes() / replicas, kept)
-    made.held = dict.fromkeys((each.name for each in case.devices), held)
+    made.peak_bytes = dict.fromkeys((each.name for each in case.devices), held)
     return made
 
 
@@ -177,8 +177,8 @@ def _averaged(case: Case) -> TaskGraph:
     seconds = all_reduce_seconds(case.link("all_reduce"), case.run.replicas, values, one_process=False)
     every = case.run.averaging.every_steps
     averages = (1 / every if every else 0.0) + 1 / case.steps_per_epoch  # each epoch ends with one that is scored
-    made.send("exchange", seconds * averages, list(made.last.values()))
-    made.held = dict.fromkeys((each.name for each in case.devices), _whole_model(case, copies=1))
+    made.send("exchange", seconds * averages, list(made.last_tasks.values()))
+    made.peak_bytes = dict.fromkeys((each.name for each in case.devices), _whole_model(case, copies=1))
     return made
 
 
@@ -194,13 +194,13 @@ def _served(case: Case) -> TaskGraph:
         for device in case.devices:
             made.compute(device, 0.0, arrived[device.name])
             _compute_alone(case, made, device)
-            pushes[device.name] = made.send("server", message, [made.last[device.name]])
+            pushes[device.name] = made.send("server", message, [made.last_tasks[device.name]])
         updated = [made.send("server", 0.0, list(pushes.values()))] if waits else []
         for device in case.devices:
             needs = updated or [pushes[device.name]]
             arrived[device.name] = [made.send("server", message, needs)]
-    made.held = dict.fromkeys((each.name for each in case.devices), _whole_model(case))
-    made.held["server"] = case.peak_bytes(weights, 0.0, copies=case.run.replicas)
+    made.peak_bytes = dict.fromkeys((each.name for each in case.devices), _whole_model(case))
+    made.peak_bytes["server"] = case.peak_bytes(weights, 0.0, copies=case.run.replicas)
     return made
 
 
@@ -221,7 +221,7 @@ def _piped(case: Case) -> TaskGraph:
     for row in simulated:
         _pass_through(case, made, cut, row, schedule, pieces, batches)
         for places, device in zip(ends, row, strict=True):
-            places.append(made.last[device.name])
+            places.append(made.last_tasks[device.name])
     if waits:
         for stage, places in zip(cut, ends, strict=True):
             own = case.weight_bytes(stage.architecture)
@@ -237,7 +237,7 @@ def _piped(case: Case) -> TaskGraph:
         flight = stages.in_flight(schedule, stage.index, number, pieces)
         stashed = 0 if waits else flight - 1
         held.append(case.peak_bytes(case.weight_bytes(stage.architecture), flight * size * kept, stashed))
-    made.held = {device.name: held[index % number] for index, device in enumerate(case.devices)}
+    made.peak_bytes = {device.name: held[index % number] for index, device in enumerate(case.devices)}
     return made
 
 
@@ -296,7 +296,7 @@ def _sliced(case: Case) -> TaskGraph:
                     seconds = case.passes(device, (name,), size)[0 if forward else 1]
                     made.compute(device, seconds / inner if split else seconds, needs)
                 needs = []
-                if split and (forward or unit.learned_before):
+                if split and (forward or unit.input_needs_gradient):
                     shape = unit.output_shape if forward else unit.input_shape
                     payload = size * case.num_bytes(math.prod(shape))
                     if forward or (isinstance(unit.layer, Conv) and unit.layer.groups > 1) or case.one_process:
@@ -304,19 +304,19 @@ def _sliced(case: Case) -> TaskGraph:
                         seconds = (inner - 1) * link.alpha_seconds + link.beta_seconds_per_byte * exchanged
                     else:
                         seconds = exchange_seconds("ring", inner, payload, total)
-                    needs = [made.send(f"exchange of {row[0].name}", seconds, [made.last[each.name] for each in group])]
+                    needs = [made.send(f"exchange of {row[0].name}", seconds, [made.last_tasks[each.name] for each in group])]
         for device in group:
             made.compute(device, 0.0, needs)
     own = case.weight_bytes() / inner
     needs = []
     if copies > 1:
         seconds = all_reduce_seconds(total, copies, own, one_process=case.one_process)
-        needs = [made.send("copies", seconds, list(made.last.values()))]
+        needs = [made.send("copies", seconds, list(made.last_tasks.values()))]
     for row in simulated:
         for device in one_per_speed(row):
             made.update(case, device, 1 / inner, needs)
     kept = size * case.activation_bytes(case.names)
-    made.held = dict.fromkeys((each.name for each in case.devices), case.peak_bytes(own, kept))
+    made.peak_bytes = dict.fromkeys((each.name for each in case.devices), case.peak_bytes(own, kept))
     return made
 
 

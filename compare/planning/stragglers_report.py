@@ -24,9 +24,9 @@ def report(found: Found, repeats: int) -> Report:
         ("No rank to slow", _not_slowed(found)),
     ]
     return Report(
-        title=f"Slow ranks: {plan.run.model_words}, batch {plan.run.global_batch_size}",
+        title=f"Slow ranks: {plan.run.model_label}, batch {plan.run.global_batch_size}",
         json_file=RESULTS_FILE,
-        facts=[*verdicts(found.suffered), document.ground(plan.machine.facts, versions)],
+        facts=[*verdicts(found.suffered), document.hardware_and_versions(plan.machine.facts, versions)],
         findings=[(heading, sentences) for heading, sentences in sections if sentences],
         tables=[table(found.suffered, repeats)] if found.suffered else [],
         values={
@@ -59,7 +59,7 @@ def screen(found: Found) -> Screen:
         Paragraph("Trouble", found.cautions, "bad"),
     ]
     return Screen(
-        asked=[f"What does a slow rank cost? {run.model_words} on {run.data.source}, batch {run.global_batch_size}"],
+        asked=[f"What does a slow rank cost? {run.model_label} on {run.data.source}, batch {run.global_batch_size}"],
         answers=[each for each in answers if each.sentences],
         chart=Chart(("times as long with a slow rank, measured", "times as long"), ["simulated", ""], bars),
     )

@@ -28,8 +28,8 @@ def not_claimed(
     reasons: dict[str, str] = {}
     for mode in modes:
         asked = spec.build(spec.with_variant({**timed.model_dump(), "global_batch_size": replicas}, mode, replicas))
-        if asked.departs is not None:
-            reasons[mode] = asked.departs
+        if asked.not_serial_because is not None:
+            reasons[mode] = asked.not_serial_because
         elif asked.data_replicas == 1:
             continue
         elif architecture.has_batch_norm and mode == "hybrid_pipeline":
@@ -61,7 +61,7 @@ def has_single_steps(run: Spec) -> bool:
     """Whether one step of a run follows from the state before it: other mathematics than serial's only by compression."""
     if run.compresses:
         run = run.with_fields(communication={**run.communication.model_dump(), "compression": "none"})
-    return run.departs is None
+    return run.not_serial_because is None
 
 
 def has_switches(timed: Spec) -> bool:
@@ -81,10 +81,10 @@ def keeps_mathematics(name: str, timed: Spec) -> bool:
 
 def proved_switches(name: str, *specs: Spec) -> dict[str, Any]:
     """The switches of a contestant that its float64 proof is made with: those that keep all digits and fit all these specs."""
-    wanted = contestants.named(name).switches
+    wanted = contestants.by_name(name).switches
     if not wanted:
         return {}
-    options = spec.of_device(specs[0], launch.describe(name))["options"]
+    options = spec.description_for_device(specs[0], launch.describe(name))["options"]
     return {
         switch: value
         for switch, value in wanted.items()
@@ -95,7 +95,7 @@ def proved_switches(name: str, *specs: Spec) -> dict[str, Any]:
 
 def reduced(framework: str, timed: Spec) -> list[str]:
     """The switches that make a run compute with fewer digits. The framework is asked only if there are switches."""
-    return spec.reduced(timed, spec.of_device(timed, launch.describe(framework))["options"]) if has_switches(timed) else []
+    return spec.reduced_precision_switches(timed, spec.description_for_device(timed, launch.describe(framework))["options"]) if has_switches(timed) else []
 
 
 def has_own_builders(model: str) -> bool:

@@ -104,7 +104,7 @@ def exchange(
         kept = np.asarray(lost[number], np.float64) if lost else np.zeros(buckets.sizes[number])
         values = kept + [own[number] for own in shares]
         error = 2 * _UNIT * (np.abs(values) + np.abs(kept)) + [own[number] for own in of_shares]
-        sent = np.stack([compression.arrived(each, settings) for each in values])
+        sent = np.stack([compression.transmitted(each, settings) for each in values])
         reached = [_reach(*each, settings) for each in zip(values, error, sent, strict=True)]
         reach = np.stack([each for each, _ in reached])
         is_open: Any = np.stack([each for _, each in reached])
@@ -129,7 +129,7 @@ def _reach(values: Array, error: Array, sent: Array, settings: Communication) ->
     """(how far each component of what arrives of one replica's bucket may be from `sent`; whether it is open)."""
     if settings.compression == "top_k":
         magnitudes = np.abs(values)
-        number = compression.num_kept(len(values), settings.top_k)
+        number = compression.top_k_count(len(values), settings.top_k)
         # A value may be sent if at most k - 1 others are surely larger, and must be if at most k - 1 others can be.
         surely, at_most = np.sort(magnitudes - error)[::-1], np.sort(magnitudes + error)[::-1]
         may_be_sent = magnitudes + error >= surely[number - 1]
@@ -148,5 +148,5 @@ def _reach(values: Array, error: Array, sent: Array, settings: Communication) ->
         reach = turns * (scale + of_scale) + np.abs(np.rint(steps)) * of_scale
         # What arrives is at most half a step from its value, whatever the step.
         return np.minimum(reach, error + scale + of_scale), turns > 0
-    below, above = (compression.arrived(values + side * error, settings) for side in (-1.0, 1.0))
+    below, above = (compression.transmitted(values + side * error, settings) for side in (-1.0, 1.0))
     return np.maximum(np.abs(above - sent), np.abs(below - sent)), above != below

@@ -104,7 +104,7 @@ def rung(what: Spec, name: str, difference: float, where: str | None, tolerance:
     values: dict[str, Any] = {"steps": 1, "step": None, "status": "passed" if difference <= tolerance else "failed", **fields}
     return Rung(
         name=name,
-        model=what.model_words,
+        model=what.model_label,
         optimizer=what.optimizer.name,
         precision=what.precision,
         max_relative_difference=difference,

@@ -71,14 +71,14 @@ class Recorder:
         self.make([wanted])
         return safetensors.numpy.load_file(self.path(wanted))
 
-    def opened(self, wanted: Recording) -> array_file.Arrays:
+    def opened(self, wanted: Recording) -> array_file.ArrayFile:
         """The same, but each array is read when it is asked for.
 
         Raises:
             LaunchError: the twin could not record.
         """
         self.make([wanted])
-        return array_file.Arrays(self.path(wanted))
+        return array_file.ArrayFile(self.path(wanted))
 
     def forget(self, made: Iterable[Recording]) -> None:
         """Delete recordings that have been judged."""
@@ -141,7 +141,7 @@ class Recorder:
                 made()
 
         at_once = 1 if self._has_gpu(waiting) else min(2, machine.available_cores())
-        launch.call_each(following, ended, at_once, meanwhile=written)
+        launch.call_all(following, ended, at_once, on_poll=written)
         if waiting:
             raise LaunchError(f"{_labels(waiting[0])} of {waiting[0][0].framework} waits for a recording that waits for it.")
 
@@ -180,8 +180,8 @@ def _labels(process: Sequence[Recording]) -> str:
 
 def _refused(call: launch.Call, process: Sequence[Recording], code: int) -> LaunchError:
     """A twin that could not record, with the last words of its log."""
-    ended = launch.exit_words(code) + launch.full_disk_words(call.log.parent)
-    kept = "With --out DIR its log is kept" if private_folder.is_in_one(call.log) else f"See {call.log}"
+    ended = launch.describe_exit(code) + launch.describe_full_disk(call.log.parent)
+    kept = "With --out DIR its log is kept" if private_folder.contains(call.log) else f"See {call.log}"
     first = f"{call.framework} could not record {_labels(process)} ({ended}). {kept}."
     lines = call.log.read_text(encoding="utf-8", errors="replace").splitlines()
     return LaunchError("\n".join([first, *lines[-_LAST_LINES:]]))

@@ -43,7 +43,7 @@ def facts(base: Spec, frameworks: Sequence[str], asked: Sequence[object], replic
     known = machine.describe()
     dataset = sources.load(base.data, seed=base.split_seed, cache_dir=base.paths.cache_dir)
     return {
-        "twins": code_digest.of(frameworks, base.model),
+        "twins": code_digest.compute(frameworks, base.model),
         "proof": machine.code_digest([Path(file).parent for file in (__file__, launch.__file__, differences.__file__)]),
         "packages": machine.versions("numpy", "pillow"),
         "machine": {fact: known[fact] for fact in ("processor", "cores", "logical_cores", "host", "system", "python")},
@@ -53,7 +53,7 @@ def facts(base: Spec, frameworks: Sequence[str], asked: Sequence[object], replic
         "environment": {name: os.environ[name] for name in sorted(os.environ) if _OF_KERNELS.fullmatch(name)},
         "versions": {name: sorted(each["versions"].items()) for name, each in described.items()},
         "distributions": {name: each.get("environment", {}).get("distributions_hash") for name, each in described.items()},
-        "contestants": [contestants.named(name).model_dump_json() for name in frameworks],
+        "contestants": [contestants.by_name(name).model_dump_json() for name in frameworks],
         "devices": {name: each["devices"] for name, each in described.items()},
         "data": dataset.content_hash,
         "spec": base.to_json(),
@@ -65,7 +65,7 @@ def facts(base: Spec, frameworks: Sequence[str], asked: Sequence[object], replic
 def load(key: str) -> Proof | None:
     """The stored proof. None if there is none, or if it is not as it was written."""
     try:
-        proof = records.read(_path(key), Proof, what="proof", again="It is made again.")
+        proof = records.read(_path(key), Proof, kind="proof", remedy="It is made again.")
     except RecordError:
         return None
     return proof.model_copy(update={"remembered": True})

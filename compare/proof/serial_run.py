@@ -62,7 +62,7 @@ def record(
     for each in wanted:
         file = folder / f"{each.framework}.safetensors"
         shutil.move(recorder.path(each), file)
-        losses = array_file.Arrays(file)["loss"]
+        losses = array_file.ArrayFile(file)["loss"]
         ours = losses if ours is None else ours
         apart = float(relative(losses, ours).max())
         made.append(Recorded(each.framework, file, len(losses), float(losses[0]), float(losses[-1]), apart))

@@ -44,7 +44,7 @@ from compare.core import wording
 from compare.core.differences import FLOAT32_TOLERANCE, relative_difference
 from compare.execution import store
 from compare.execution.matrix import Row
-from compare.execution.store import IN_FLOAT64, SpotCheck, Stored
+from compare.execution.store import IN_FLOAT64, SpotCheck, StoredComparison
 from compare.judgement import sameness
 from compare.proof import claims, ladder, single_steps
 from compare.proof.augmentation import augmented
@@ -106,7 +106,7 @@ class Timed(NamedTuple):
     folder: Path
 
 
-def open_runs(folder: Path, stored: Stored, known: Sequence[SpotCheck]) -> list[Timed]:
+def open_runs(folder: Path, stored: StoredComparison, known: Sequence[SpotCheck]) -> list[Timed]:
     """The runs of a comparison that can be judged, and are not judged yet."""
     before = {(each.row, each.repeat, each.started_at) for each in known}
     return [
@@ -119,7 +119,7 @@ def open_runs(folder: Path, stored: Stored, known: Sequence[SpotCheck]) -> list[
     ]
 
 
-def current(stored: Stored, known: Sequence[SpotCheck]) -> list[SpotCheck]:
+def current(stored: StoredComparison, known: Sequence[SpotCheck]) -> list[SpotCheck]:
     """What is known of runs that are still there, and were not made again since."""
     runs = {(row, repeat, run.started_at) for row, repeats in stored.runs.items() for repeat, run in repeats.items()}
     return [each for each in known if (each.row, each.repeat, each.started_at) in runs]
@@ -221,7 +221,7 @@ def row_verdicts(
     return found
 
 
-def first_losses(stored: Stored) -> list[Rung]:
+def first_losses(stored: StoredComparison) -> list[Rung]:
     """The first float32 losses of all frameworks against the referee's, if they differ by more than a shallow network's do.
 
     The tolerance comes from the referee's own float32 rounding, see `single_steps`. A deep network rounds by more.
@@ -421,7 +421,7 @@ def _draw_faults(truth: _Truth, result: RunResult, folder: Path) -> list[str]:
     if result.resumes or result.first_step_loss is None or not any(record.fingerprint for record in result.epochs):
         return []
     try:
-        draw = Draw((folder / store.WORD_FILE).read_text(encoding="utf-8"), truth.plan)
+        draw = Draw((folder / store.NONCE_FILE).read_text(encoding="utf-8"), truth.plan)
     except OSError:
         return []
     steps: list[int] = []
@@ -446,7 +446,7 @@ def _judged_record(recorded: _Recorded, truth: _Truth, is_computed: bool) -> _An
     run, step = recorded.row.spec, recorded.step
     arrays: dict[str, npt.NDArray[Any]] = {}
     for path in recorded.paths:
-        arrays |= array_file.Arrays(path)
+        arrays |= array_file.ArrayFile(path)
     faults = [f"{recorded.words}: {fault}" for fault in _batch_faults(truth, arrays, step)]
     loss = arrays[f"loss/{step}"].item()
     if recorded.told_loss is not None and not relative_difference(loss, recorded.told_loss) <= _TOLD:
@@ -458,8 +458,8 @@ def _judged_record(recorded: _Recorded, truth: _Truth, is_computed: bool) -> _An
     if faults or shown or not is_computed:
         return _Answer(faults, shown=shown)
     if (path := recorded.folder / TOLD_FILE).exists():
-        told = array_file.Arrays(path)
-        arrays |= {name: told[name] for kind in ("decisions", "scored") for name in told.inside(f"{kind}/{step}/")}
+        told = array_file.ArrayFile(path)
+        arrays |= {name: told[name] for kind in ("decisions", "scored") for name in told.names_in(f"{kind}/{step}/")}
     arrays |= truth.scaling
     judge = single_steps.Judge(truth.architecture, arrays, [step], truth.plan, is_timed=True)
     rungs = judge.rungs(run, arrays, recorded.row.contestant)

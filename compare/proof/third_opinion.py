@@ -140,7 +140,7 @@ def compare(
             tolerance = limits.get(name, TOLERANCES.get(kind, 0.0)) if judged or not same else None
             lines.append(
                 Line(
-                    what.model_words,
+                    what.model_label,
                     what.optimizer.name + f", epsilon {what.optimizer.epsilon:g}" * is_own_epsilon(what.optimizer),
                     framework,
                     what.precision,

@@ -23,7 +23,7 @@ from common.machine.private_folder import PrivateFolder
 from common.models import user_code
 from common.spec import SpecError
 from compare.comparison import comparison_plan, run
-from compare.comparison.run import Request
+from compare.comparison.run import ComparisonRequest
 from compare.core.errors import LaunchError
 from compare.core.progress import Display
 from compare.core.statistics import VERDICT_PAIRS
@@ -211,7 +211,7 @@ def order(rows: Sequence[Row], pairs: int) -> list[tuple[Row, int, str]]:
     return [(row, pair, side) for pair in range(pairs) for row in turn(rows, pair) for side in turn((BASE, HEAD), pair)]
 
 
-def measure(revision: str, request: Request, out: Path, shown: Display, *, remake: bool = True) -> None:
+def measure(revision: str, request: ComparisonRequest, out: Path, shown: Display, *, remake: bool = True) -> None:
     """Measure another revision beside this one: of the suite, or of the repository that a user's own model lies in.
 
     The runs of each are stored as a comparison's folder, `base` and `head`. First, one run of each row and revision is made
@@ -234,7 +234,7 @@ def measure(revision: str, request: Request, out: Path, shown: Display, *, remak
     repository = repository_of(request.settings.values.get("model"))
     with checked_out(revision, repository) as base, store.locked(out):
         store.refuse_others(out, MARK_FILE, None, "measurement")  # another command may have worked there since
-        head = comparison_plan.judged(with_absolute_path(request), shown)
+        head = comparison_plan.build_plan(with_absolute_path(request), shown)
         rows = runnable(head)
         if repository == machine.PROJECT_ROOT:
             before = side_of(base, revision, head, rows)
@@ -394,7 +394,7 @@ def side_of(checkout: Checkout, revision: str, head: Comparison, rows: Sequence[
     return OneSide(_plan_of(checkout, head), code)
 
 
-def measure_environments(pythons: tuple[str, str], request: Request, out: Path, shown: Display, *, remake: bool = True) -> None:
+def measure_environments(pythons: tuple[str, str], request: ComparisonRequest, out: Path, shown: Display, *, remake: bool = True) -> None:
     """Measure this revision in two environments: the base's, then the head's.
 
     Args:
@@ -425,7 +425,7 @@ def measure_environments(pythons: tuple[str, str], request: Request, out: Path, 
         in_turn(pythons[0], rows, sides, out, shown, again=_unjudged(head, rows if remake else [], out))
 
 
-def _proof_between(sides: Mapping[str, OneSide], request: Request, out: Path, shown: Display) -> ProofRecord:
+def _proof_between(sides: Mapping[str, OneSide], request: ComparisonRequest, out: Path, shown: Display) -> ProofRecord:
     """A proof of the contestants of both environments, as it holds for the head: all are compared with the base's first."""
     names = {f"{each.name}-{side}": each for side, one in sides.items() for each in one.contestants}
     contestants.register(each.model_copy(update={"name": name}) for name, each in names.items())
@@ -448,7 +448,7 @@ def _proof_between(sides: Mapping[str, OneSide], request: Request, out: Path, sh
     return found.model_copy(update={field: of_head(getattr(found, field)) for field in own})
 
 
-def sides_of_environments(pythons: Sequence[str], request: Request, shown: Display) -> list[OneSide]:
+def sides_of_environments(pythons: Sequence[str], request: ComparisonRequest, shown: Display) -> list[OneSide]:
     """Each environment as a side.
 
     Raises:
@@ -464,7 +464,7 @@ def sides_of_environments(pythons: Sequence[str], request: Request, shown: Displ
     for python in pythons:
         there = [Contestant.from_fields(each.name, {**each.model_dump(), "python": python}) for each in named]
         contestants.register(there)
-        sides.append(OneSide(comparison_plan.judged(request, shown), contestants=there))
+        sides.append(OneSide(comparison_plan.build_plan(request, shown), contestants=there))
     for side, python in zip(sides, pythons, strict=True):
         if [(row.spec, row.unavailable) for row in side.plan.rows] != [
             (row.spec, row.unavailable) for row in sides[-1].plan.rows
@@ -591,7 +591,7 @@ def in_turn(
 def _both(plan: Comparison, row: Row, pair: int, out: Path) -> list[RunResult]:
     """The runs of both sides that ended well. Empty: one of them is not there."""
     row = plan.row_for_repeat(row, pair)
-    folders = [out / side for side in (BASE, HEAD) if comparison_plan.is_done(out / side, row, pair)]
+    folders = [out / side for side in (BASE, HEAD) if comparison_plan.has_good_result(out / side, row, pair)]
     runs = [run for folder in folders if (run := store.load_result(folder, row, pair)) is not None]
     return runs if len(runs) == 2 else []
 
@@ -676,7 +676,7 @@ def _known_fields(row: Row, known: dict[str, Any], revision: str) -> dict[str, A
     return kept(json.loads(row.spec.to_json()), defaults, known, "")
 
 
-def with_absolute_path(request: Request) -> Request:
+def with_absolute_path(request: ComparisonRequest) -> ComparisonRequest:
     """A request with an absolute path to the data, which every checkout finds."""
     source = request.settings.values.get("data", {}).get("source")
     if not isinstance(source, str) or source in sources.NAMES or not Path(source).exists():

@@ -17,10 +17,10 @@ from compare.core import exits, wording
 from compare.core.statistics import VERDICT_PAIRS
 from compare.core.terminal import FULL
 from compare.execution import launch, signing, store
-from compare.execution.store import SPEC_FILE, Comparison, Stored
+from compare.execution.store import SPEC_FILE, Comparison, StoredComparison
 from compare.judgement import cautions, environments
-from compare.judgement.cautions import RESUME
-from compare.judgement.findings import Findings, findings
+from compare.judgement.cautions import RESUME_PLACEHOLDER
+from compare.judgement.findings import ComparisonFindings, findings
 from compare.judgement.row_figures import Summary
 from compare.judgement.summary import FAILURES, UNFINISHED, summarize
 from compare.reporting import (
@@ -34,55 +34,55 @@ from compare.reporting import (
     proof_tables,
     tables,
 )
-from compare.reporting.document import COMPARE, PYTHON, SET_UP, SUITE_ON_PATH, TABLES_FOLDER, Mark, Report, anew
+from compare.reporting.document import COMPARE, PYTHON, SET_UP, SUITE_ON_PATH, TABLES_FOLDER, Mark, Report, without_output_options
 from compare.reporting.tables import Table
 
 RESULTS_FILE = "results.json"
 
 _FRAMES = {"runs": dataframes.runs, "epochs": dataframes.epochs}
 """Written beside the tables, for other tools."""
-_MAIN, _PACE, _CURVES = "comparison", "seconds_per_epoch", ("loss", "accuracy")
+_MAIN_TABLE, _PACE_PLOT, _CURVE_PLOTS = "comparison", "seconds_per_epoch", ("loss", "accuracy")
 """Table and plot of the page's first screen, and the plots of its curves."""
-_PROOF, _CLASSES, _FOLDED = ("proof", "claims"), ("classes",), ("seconds", "epochs")
-_FACTS = {"memory_mib": "memory MiB", "dirty": "uncommitted changes"}
+_PROOF_TABLES, _CLASS_TABLES, _FOLDED_TABLES = ("proof", "claims"), ("classes",), ("seconds", "epochs")
+_FACT_NAMES = {"memory_mib": "memory MiB", "dirty": "uncommitted changes"}
 """Names of facts of the machine that a reader would not understand."""
-_NAMED_ANYWAY = (
+_FIELDS_SHOWN_ELSEWHERE = (
     "model", "width", "depth", "dropout", "data", "global_batch_size", "epochs", "steps", "precision", "seed", "part", "mode",
     "replicas", "hosts", "cores", "device", "input", "workers", "switches", "framework_options", "paths", "profile_steps",
     "hang_seconds", "checkpoint_seconds",
 )  # fmt: skip
 """Fields, or groups of fields, that stand elsewhere in a report, or that change neither what is learned nor a time."""
-_IN_THE_RUNG = ("mode", "model", "optimizer")
+_REDUNDANT_PROOF_COLUMNS = ("mode", "model", "optimizer")
 """Columns of the proof that repeat the rung's name or the page's title."""
 
 
 @dataclass(frozen=True)
-class Compared:
+class JudgedComparison:
     """A stored comparison, and what was found in it."""
 
-    stored: Stored
+    stored: StoredComparison
     summaries: list[Summary]
-    findings: Findings
+    findings: ComparisonFindings
 
     @property
     def cautions(self) -> list[str]:
         """All but those on the signature, which is one of the facts."""
-        return [each for each in self.findings.troubles if each not in cautions.signature(self.stored)]
+        return [caution for caution in self.findings.troubles if caution not in cautions.signature(self.stored)]
 
     @property
     def failures(self) -> list[str]:
         """Why this is no success: the proof, rows, stored results, the signature, or what the timed runs trained."""
         proof = self.stored.comparison.proof
-        bad = sum(summary.status in (*FAILURES, *UNFINISHED) for summary in self.summaries)
-        found = {
+        num_bad_rows = sum(summary.status in (*FAILURES, *UNFINISHED) for summary in self.summaries)
+        reasons = {
             "the same training is not proved": proof is not None and proof.verdict == "not proved",
             "no row could run": bool(cautions.nothing_can_run(self.stored.comparison)),
-            f"{wording.count(bad, 'row')} failed or did not end": bad > 0,
+            f"{wording.count(num_bad_rows, 'row')} failed or did not end": num_bad_rows > 0,
             "stored results are damaged": bool(self.stored.set_aside),
             "the signature does not hold": bool(cautions.signature(self.stored)),
             "the timed runs did not train the same": not self.findings.comparable,
         }
-        return [reason for reason, holds in found.items() if holds]
+        return [reason for reason, holds in reasons.items() if holds]
 
     @property
     def exit_code(self) -> int:
@@ -90,7 +90,7 @@ class Compared:
         return exits.RUN_FAILED if self.failures else 0
 
 
-def read(folder: Path, unwritten: Sequence[tuple[str, RunResult]] = (), signers: Path | None = None) -> Compared:
+def read(folder: Path, unwritten: Sequence[tuple[str, RunResult]] = (), signers: Path | None = None) -> JudgedComparison:
     """Read a results folder and judge it.
 
     Args:
@@ -104,22 +104,22 @@ def read(folder: Path, unwritten: Sequence[tuple[str, RunResult]] = (), signers:
     for row_id, result in unwritten:
         stored.runs[row_id].setdefault(result.repeat, result)
     summaries = summarize(stored)
-    return Compared(stored, summaries, findings(stored, summaries))
+    return JudgedComparison(stored, summaries, findings(stored, summaries))
 
 
-def report(compared: Compared, folder: Path, out: Path | None = None) -> Report:
+def report(compared: JudgedComparison, folder: Path, out: Path | None = None) -> Report:
     """The report of a comparison.
 
     Args:
         folder: its results, for the commands that repeat it.
         out: where `report` writes it. None: to `folder`.
     """
-    values = _values(compared)
-    compared = _placed(compared, folder)
+    values = _json_values(compared)
+    compared = _with_folder_in_findings(compared, folder)
     stored, summaries = compared.stored, compared.summaries
     comparison = stored.comparison
-    absent = comparison_plots.left_out(summaries)
-    made = documents(compared)
+    omitted = comparison_plots.omitted_rows(summaries)
+    all_tables = report_tables(compared)
     frames = {f"{TABLES_FOLDER}/{name}.csv": tables.frame_to_csv(frame(stored)) for name, frame in _FRAMES.items()}
     return Report(
         title="Comparison",
@@ -128,17 +128,17 @@ def report(compared: Compared, folder: Path, out: Path | None = None) -> Report:
         first_sentences=compared.findings.divisions,
         marks=_marks(compared),
         findings=sections(compared),
-        tables=made,
+        tables=all_tables,
         detail_tables=class_tables.confusion_table(summaries, comparison.class_names),
-        terminal_tables=comparison_tables.on_terminal(summaries, cautions.of_the_scores(stored.comparison.data_notes)),
+        terminal_tables=comparison_tables.terminal_tables(summaries, cautions.score_caution(stored.comparison.data_notes)),
         drawings=comparison_plots.drawings(summaries, comparison.class_names),
         files=frames,
-        notes=["", f"Left out of the plots: {tables.escaped(absent)}."] if absent else [],
-        environment=[*environment(compared), *made_from(stored.made_from), *_unsigned(stored)],
+        notes=["", f"Left out of the plots: {tables.escaped(omitted)}."] if omitted else [],
+        environment=[*environment(compared), *source_digest(stored.made_from), *_missing_signature(stored)],
         commands=commands(compared, folder, out),
         values=values,
         template="report.html.jinja",
-        page_values=lambda drawn: _page_values(compared, folder, made, drawn),
+        page_values=lambda drawn: _page_values(compared, folder, all_tables, drawn),
         exit_code=compared.exit_code,
         failures=compared.failures,
         screen=comparison_screen.screen(stored, summaries, compared.findings, folder),
@@ -146,18 +146,18 @@ def report(compared: Compared, folder: Path, out: Path | None = None) -> Report:
     )
 
 
-def in_folder(sentences: Sequence[str], folder: Path | str) -> list[str]:
+def with_folder(sentences: Sequence[str], folder: Path | str) -> list[str]:
     """Sentences of a comparison whose commands name its folder."""
-    return [each.replace(RESUME, wording.command("run", "--resume", str(folder))) for each in sentences]
+    return [sentence.replace(RESUME_PLACEHOLDER, wording.command("run", "--resume", str(folder))) for sentence in sentences]
 
 
-def _placed(compared: Compared, folder: Path) -> Compared:
+def _with_folder_in_findings(compared: JudgedComparison, folder: Path) -> JudgedComparison:
     """The same, with findings that name its folder."""
-    found = {name: in_folder(getattr(compared.findings, name), folder) for name in ("contestants", "modes", "troubles")}
-    return replace(compared, findings=compared.findings.model_copy(update=found))
+    sentences = {name: with_folder(getattr(compared.findings, name), folder) for name in ("contestants", "modes", "troubles")}
+    return replace(compared, findings=compared.findings.model_copy(update=sentences))
 
 
-def _values(compared: Compared) -> dict[str, Any]:
+def _json_values(compared: JudgedComparison) -> dict[str, Any]:
     """Plan, proof, findings and the result of every run."""
     stored = compared.stored
     return {
@@ -172,7 +172,7 @@ def _values(compared: Compared) -> dict[str, Any]:
     }
 
 
-def made_from(digests: Mapping[str, str]) -> list[tuple[str, str]]:
+def source_digest(digests: Mapping[str, str]) -> list[tuple[str, str]]:
     """One hash of all files that a report was made from: that of the lines that sha256sum prints of them.
 
     Args:
@@ -183,89 +183,89 @@ def made_from(digests: Mapping[str, str]) -> list[tuple[str, str]]:
     return [("made from", f"{files}, SHA-256 {hashlib.sha256(lines.encode()).hexdigest()}")] if lines else []
 
 
-def _unsigned(stored: Stored) -> list[tuple[str, str]]:
-    said = "none. The checksums protect against accidents only: who changes a file on purpose can write a new one."
-    return [("signature", said)] if stored.signature is None else []
+def _missing_signature(stored: StoredComparison) -> list[tuple[str, str]]:
+    text = "none. The checksums protect against accidents only: who changes a file on purpose can write a new one."
+    return [("signature", text)] if stored.signature is None else []
 
 
-def _page_values(compared: Compared, folder: Path, made: Sequence[Table], drawn: Mapping[str, str]) -> dict[str, Any]:
+def _page_values(compared: JudgedComparison, folder: Path, all_tables: Sequence[Table], plot_elements: Mapping[str, str]) -> dict[str, Any]:
     """Values of the comparison's own page. It shows confusion as tables."""
     comparison = compared.stored.comparison
-    grids = {table.name: table for table in made}
-    folded = [name for name in grids if name in (_MAIN, *_FOLDED) or name.startswith("epoch_")]
-    apart = {"accuracy", *_PROOF, *_CLASSES, *folded}
-    pictures = {name: picture for name, picture in drawn.items() if name != comparison_plots.CONFUSION}
-    heats = [_heat(summary, comparison.class_names) for summary in compared.summaries if summary.confusion]
-    title = wording.one_line(f"{comparison.rows[0].spec.model_words} on {comparison.data_name}")
+    grids = {table.name: table for table in all_tables}
+    folded = [name for name in grids if name in (_MAIN_TABLE, *_FOLDED_TABLES) or name.startswith("epoch_")]
+    shown_separately = {"accuracy", *_PROOF_TABLES, *_CLASS_TABLES, *folded}
+    pictures = {name: picture for name, picture in plot_elements.items() if name != comparison_plots.CONFUSION}
+    heat_maps = [_heat_map(summary, comparison.class_names) for summary in compared.summaries if summary.confusion]
+    title = wording.one_line(f"{comparison.rows[0].spec.model_label} on {comparison.data_name}")
     return {
         "title": title,
         "overline": "Comparison of frameworks",
         "facts": [wording.one_line(fact).removeprefix(f"{title}, ") for fact in facts(compared)],
-        "pace": [pictures[_PACE]] if _PACE in pictures else [],
-        "main_table": page.grid(_narrow(comparison_tables.without_empty_speedups(grids[_MAIN]))) if _MAIN in grids else None,
+        "pace": [pictures[_PACE_PLOT]] if _PACE_PLOT in pictures else [],
+        "main_table": page.grid(_narrow(comparison_tables.without_empty_speedups(grids[_MAIN_TABLE]))) if _MAIN_TABLE in grids else None,
         "divisions": list(map(wording.one_line, compared.findings.divisions)),
-        "said": [(title, list(map(wording.one_line, said))) for title, said in sections(compared)[1:]],
+        "said": [(title, list(map(wording.one_line, sentences))) for title, sentences in sections(compared)[1:]],
         "sameness": list(map(wording.one_line, compared.findings.sameness)),
         "proof_is_open": compared.exit_code != 0,
-        "contents": _contents(pictures, heats),
-        "proof": page.grid(_without(grids["proof"], _IN_THE_RUNG)) if "proof" in grids else None,
+        "contents": _contents(pictures, heat_maps),
+        "proof": page.grid(_without(grids["proof"], _REDUNDANT_PROOF_COLUMNS)) if "proof" in grids else None,
         "claims": page.grid(grids["claims"]) if "claims" in grids else None,
         "results": [page.grid(_narrow(grids["accuracy"]))] if "accuracy" in grids else [],
-        "curves": [pictures[name] for name in _CURVES if name in pictures],
-        "times": [picture for name, picture in pictures.items() if name not in (_PACE, *_CURVES)],
-        "left_out": comparison_plots.left_out(compared.summaries),
-        "timed": [page.grid(table) for name, table in grids.items() if name not in apart],
-        "heats": heats,
-        "classes": [page.grid(grids[name]) for name in _CLASSES if name in grids],
-        "whole": [page.grid(replace(grids[name], note="", files_note="") if name == _MAIN else grids[name]) for name in folded],
+        "curves": [pictures[name] for name in _CURVE_PLOTS if name in pictures],
+        "times": [picture for name, picture in pictures.items() if name not in (_PACE_PLOT, *_CURVE_PLOTS)],
+        "left_out": comparison_plots.omitted_rows(compared.summaries),
+        "timed": [page.grid(table) for name, table in grids.items() if name not in shown_separately],
+        "heats": heat_maps,
+        "classes": [page.grid(grids[name]) for name in _CLASS_TABLES if name in grids],
+        "whole": [page.grid(replace(grids[name], note="", files_note="") if name == _MAIN_TABLE else grids[name]) for name in folded],
         "specs": [(row.id, row.spec.to_json()) for row in comparison.rows],
         "run_commands": run_commands(compared, folder),
     }
 
 
-def _marks(compared: Compared) -> list[Mark]:
+def _marks(compared: JudgedComparison) -> list[Mark]:
     comparison, summaries = compared.stored.comparison, compared.summaries
     verdict = comparison.headline
-    whole = sum(summary.status == "ok" for summary in summaries)
-    least, repeats = _repeats(compared)
-    enough = least >= VERDICT_PAIRS
-    timed, tone = ("comparable", "good") if compared.findings.comparable else ("not comparable", "bad")
-    doubtful = sum(summary.in_doubt for summary in summaries)
-    if doubtful and compared.findings.comparable:
-        timed, tone = f"times in doubt in {doubtful} of {len(summaries)} rows", "warn"
+    num_complete = sum(summary.status == "ok" for summary in summaries)
+    fewest_repeats, repeats = _repeats(compared)
+    has_enough = fewest_repeats >= VERDICT_PAIRS
+    timed_runs, tone = ("comparable", "good") if compared.findings.comparable else ("not comparable", "bad")
+    num_in_doubt = sum(summary.in_doubt for summary in summaries)
+    if num_in_doubt and compared.findings.comparable:
+        timed_runs, tone = f"times in doubt in {num_in_doubt} of {len(summaries)} rows", "warn"
     return [
         Mark("Same training", verdict, page.TONES.get(verdict, "warn")),
-        Mark("Timed runs", timed, tone),
+        Mark("Timed runs", timed_runs, tone),
         Mark(
             "Rows that ended well",
-            f"{whole} of {len(summaries)}",
-            "good" if whole == len(summaries) else "bad" if compared.exit_code else "warn",
+            f"{num_complete} of {len(summaries)}",
+            "good" if num_complete == len(summaries) else "bad" if compared.exit_code else "warn",
         ),
         Mark(
             "Repeats",
-            repeats if enough else f"{repeats}, a verdict needs {VERDICT_PAIRS}",
-            "good" if enough else "warn",
+            repeats if has_enough else f"{repeats}, a verdict needs {VERDICT_PAIRS}",
+            "good" if has_enough else "warn",
         ),
     ]
 
 
-def _repeats(compared: Compared) -> tuple[int, str]:
+def _repeats(compared: JudgedComparison) -> tuple[int, str]:
     """The fewest results of a row that can run, and in words how many repeats were made."""
     comparison = compared.stored.comparison
     rows = [row for row in comparison.rows if row.unavailable is None]
-    made = sorted(len(compared.stored.runs[row.id]) for row in rows) or [0]
+    counts = sorted(len(compared.stored.runs[row.id]) for row in rows) or [0]
     if comparison.repeats == 1 or all(len(compared.stored.runs[row.id]) >= len(comparison.repeats_of(row.id)) for row in rows):
         return comparison.repeats, f"{comparison.repeats}"
-    return made[0], f"{comparison.repeats} planned, {' to '.join(map(str, dict.fromkeys((made[0], made[-1]))))} made"
+    return counts[0], f"{comparison.repeats} planned, {' to '.join(map(str, dict.fromkeys((counts[0], counts[-1]))))} made"
 
 
-def _contents(pictures: Mapping[str, str], heats: Sequence[dict[str, Any]]) -> list[tuple[str, str]]:
+def _contents(pictures: Mapping[str, str], heat_maps: Sequence[dict[str, Any]]) -> list[tuple[str, str]]:
     parts = [
         ("proof", "Proof", True),
         ("results", "Results", True),
-        ("curves", "Curves", any(name in pictures for name in _CURVES)),
+        ("curves", "Curves", any(name in pictures for name in _CURVE_PLOTS)),
         ("times", "Time", True),
-        ("confusion", "Confusion", bool(heats)),
+        ("confusion", "Confusion", bool(heat_maps)),
         ("details", "Every figure", True),
         ("environment", "Environment", True),
         ("again", "Repeat it", True),
@@ -281,91 +281,91 @@ def _without(table: Table, keys: Collection[str]) -> Table:
     return replace(table, columns=tuple(column for column in table.columns if column.key not in keys))
 
 
-def _heat(summary: Summary, class_names: Sequence[str]) -> dict[str, Any]:
+def _heat_map(summary: Summary, class_names: Sequence[str]) -> dict[str, Any]:
     """A confusion matrix. A cell's colour is its share of the row, in tenths rounded up."""
     counts = summary.confusion or []
     return {
         "title": summary.name,
-        "names": class_tables.headings(class_names, len(counts)),
+        "names": class_tables.short_class_names(class_names, len(counts)),
         "rows": [[(count, math.ceil(10 * count / max(sum(row), 1))) for count in row] for row in counts],
     }
 
 
-def sections(compared: Compared) -> list[tuple[str, list[str]]]:
-    found = compared.findings
+def sections(compared: JudgedComparison) -> list[tuple[str, list[str]]]:
+    findings = compared.findings
     sections = [
-        ("Is it the same training?", found.sameness),
-        (f"Which {'contestant' if compared.stored.comparison.contestants else 'framework'} is faster?", found.contestants),
-        ("Which modes pay?", found.modes),
-        ("How sure is that?", found.surety),
-        ("How accurate, and how soon?", found.scores),
-        ("Which modes are not serial's mathematics, and what came of it?", found.inexact_modes),
-        ("Input or model: what bounds the runs?", found.bounds),
-        (comparison_tables.ENVIRONMENTS, found.environments),
+        ("Is it the same training?", findings.sameness),
+        (f"Which {'contestant' if compared.stored.comparison.contestants else 'framework'} is faster?", findings.contestants),
+        ("Which modes pay?", findings.modes),
+        ("How sure is that?", findings.surety),
+        ("How accurate, and how soon?", findings.scores),
+        ("Which modes are not serial's mathematics, and what came of it?", findings.inexact_modes),
+        ("Input or model: what bounds the runs?", findings.bounds),
+        (comparison_tables.ENVIRONMENTS, findings.environments),
         ("Cautions", compared.cautions),
         ("The data", compared.stored.comparison.data_notes),
     ]
     return [(title, sentences) for title, sentences in sections if sentences]
 
 
-def facts(compared: Compared) -> list[str]:
+def facts(compared: JudgedComparison) -> list[str]:
     """What was trained, on what, and who signed it, a line each."""
     comparison = compared.stored.comparison
     spec = comparison.rows[0].spec
     length = wording.count(spec.epochs, "epoch") if spec.epochs is not None else wording.count(spec.steps or 0, "step")
     seeds = f"seeds {', '.join(map(str, comparison.seeds))}" if comparison.seeds else f"seed {spec.seed}"
-    made = _repeats(compared)[1]
-    repeats = f"repeats: {made}" if "planned" in made else wording.count(comparison.repeats, "repeat")
+    repeat_words = _repeats(compared)[1]
+    repeats = f"repeats: {repeat_words}" if "planned" in repeat_words else wording.count(comparison.repeats, "repeat")
     part = {"training": "", "input": "; the input path alone", "compute": "; the model alone, on one batch"}[spec.part]
     return [
-        f"{spec.model_words} on {comparison.data_name}, {spec.optimizer.name}, global batch {spec.global_batch_size}, "
+        f"{spec.model_label} on {comparison.data_name}, {spec.optimizer.name}, global batch {spec.global_batch_size}, "
         f"{length}, {spec.precision}, {seeds}, {repeats}{part}",
         *([f"Other than by default: {', '.join(others)}"] if (others := _not_default(comparison)) else []),
-        document.ground(comparison.machine, comparison.versions, cores=max(row.spec.cores for row in comparison.rows)),
+        document.hardware_and_versions(comparison.machine, comparison.versions, cores=max(row.spec.cores for row in comparison.rows)),
         *([signature.sentence] if (signature := compared.stored.signature) is not None else []),
     ]
 
 
 def _not_default(comparison: Comparison) -> list[str]:
     """Fields that all rows share and that are not at their default, except those that the report names anyway."""
-    defaults, *rows = (store.flat(each.model_dump(mode="json")) for each in (build({}), *(row.spec for row in comparison.rows)))
+    defaults, *rows = (store.flatten(spec.model_dump(mode="json")) for spec in (build({}), *(row.spec for row in comparison.rows)))
     return [
         f"{name} {json.dumps(value)}"
         for name, value in rows[0].items()
-        if name.partition(".")[0] not in _NAMED_ANYWAY
+        if name.partition(".")[0] not in _FIELDS_SHOWN_ELSEWHERE
         and name != "optimizer.name"
         and value != defaults.get(name)
         and all(row.get(name) == value for row in rows)
     ]
 
 
-def documents(compared: Compared) -> list[Table]:
+def report_tables(compared: JudgedComparison) -> list[Table]:
     """Every table that is written, with the certificate of the proof."""
     comparison = compared.stored.comparison
-    differing = environments.differences(environments.counted(comparison.environments, comparison.machine))
+    differing = environments.differences(environments.relevant_environments(comparison.environments, comparison.machine))
     return [
-        *comparison_tables.documents(compared.summaries, cautions.of_the_scores(comparison.data_notes)),
+        *comparison_tables.written_tables(compared.summaries, cautions.score_caution(comparison.data_notes)),
         *class_tables.class_table(compared.summaries, comparison.class_names),
         *(proof_tables.proof_tables(comparison.proof.model_dump()) if comparison.proof else []),
         *comparison_tables.environment_table(differing),
     ]
 
 
-def environment(compared: Compared) -> list[tuple[str, str]]:
+def environment(compared: JudgedComparison) -> list[tuple[str, str]]:
     """Facts of the machine, the versions, the data and the code, by name."""
     comparison = compared.stored.comparison
-    facts: dict[str, Any] = {_FACTS.get(name, name.replace("_", " ")): value for name, value in comparison.machine.items()}
+    facts: dict[str, Any] = {_FACT_NAMES.get(name, name.replace("_", " ")): value for name, value in comparison.machine.items()}
     for contestant, packages in comparison.versions.items():
         facts[contestant] = ", ".join(f"{package} {version}" for package, version in packages.items())
-    for contestant, each in comparison.environments.items():
-        libraries = ", ".join(f"{name} {version}" for name, version in each.libraries.items())
+    for contestant, contestant_environment in comparison.environments.items():
+        libraries = ", ".join(f"{name} {version}" for name, version in contestant_environment.libraries.items())
         facts[f"environment of {contestant}"] = (
-            f"{each.interpreter}, Python {each.python}, {len(each.distributions)} distributions "
-            f"({each.distributions_hash[:12]}){f'; {libraries}' if libraries else ''}"
+            f"{contestant_environment.interpreter}, Python {contestant_environment.python}, {len(contestant_environment.distributions)} distributions "
+            f"({contestant_environment.distributions_hash[:12]}){f'; {libraries}' if libraries else ''}"
         )
-    for each in comparison.contestants:
-        switches = ", ".join(f"{name}={value}" for name, value in each.switches.items())
-        facts[f"contestant {each.name}"] = f"twin {each.twin}{f', switches {switches}' if switches else ''}"
+    for contestant_environment in comparison.contestants:
+        switches = ", ".join(f"{name}={value}" for name, value in contestant_environment.switches.items())
+        facts[f"contestant {contestant_environment.name}"] = f"twin {contestant_environment.twin}{f', switches {switches}' if switches else ''}"
     facts |= {
         "data": comparison.data_name,
         "classes": len(comparison.class_names) or None,
@@ -374,41 +374,41 @@ def environment(compared: Compared) -> list[tuple[str, str]]:
         "hash of the code": comparison.code_hash,
         "made at": comparison.created_at,
     }
-    return [(name, wording.one_line(_in_words(value))) for name, value in facts.items() if value is not None]
+    return [(name, wording.one_line(_value_text(value))) for name, value in facts.items() if value is not None]
 
 
-def commands(compared: Compared, folder: Path, out: Path | None = None) -> list[tuple[str, str]]:
+def commands(compared: JudgedComparison, folder: Path, out: Path | None = None) -> list[tuple[str, str]]:
     """(purpose, command line) of each command that repeats it. Arguments as in `report`."""
     again = ["report", str(folder), *(["--out", str(out)] if out else [])]
     comparison = compared.stored.comparison
     commit = comparison.machine.get("commit")
-    made: list[tuple[str, str]] = []
+    checkout: list[tuple[str, str]] = []
     if isinstance(commit, str) and not INSTALLED:
-        changed = "The last commit of its code. It lacks changes that were not committed:"
-        purpose = changed if comparison.machine.get("dirty") else "The code that made it:"
-        made.append((purpose, wording.shell(["git", "checkout", commit])))
+        uncommitted = "The last commit of its code. It lacks changes that were not committed:"
+        purpose = uncommitted if comparison.machine.get("dirty") else "The code that made it:"
+        checkout.append((purpose, wording.shell(["git", "checkout", commit])))
     return [
-        *made,
+        *checkout,
         *SET_UP,
-        ("The comparison:", f"{COMPARE} {wording.shell(anew(comparison.argv))}"),
+        ("The comparison:", f"{COMPARE} {wording.shell(without_output_options(comparison.argv))}"),
         ("This report, from the stored results:", f"{COMPARE} {wording.shell(again)}"),
     ]
 
 
-def run_commands(compared: Compared, folder: Path) -> list[str]:
+def run_commands(compared: JudgedComparison, folder: Path) -> list[str]:
     """Commands that repeat one run of each row alone, each into a new folder. Rows without a stored spec are left out."""
     lines: list[str] = []
     comparison = compared.stored.comparison
     for row in comparison.rows:
         specs = (store.run_folder(folder, row.id, repeat) / SPEC_FILE for repeat in range(comparison.repeats))
         if (spec_file := next(filter(Path.exists, specs), None)) is not None:
-            python = next((each.python for each in comparison.contestants if each.name == row.contestant), None)
+            python = next((contestant.python for contestant in comparison.contestants if contestant.name == row.contestant), None)
             words = [python or PYTHON, "-m", *launch.module(row.framework), "run", str(spec_file), "--out", f"again/{row.id}"]
             lines.append(wording.shell([*SUITE_ON_PATH, *words]))
     return lines
 
 
-def _in_words(value: Any) -> str:
+def _value_text(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     return json.dumps(value) if isinstance(value, Mapping | list) else str(value)

@@ -8,13 +8,13 @@ import pandas as pd
 
 from common.artifacts.schema import Metrics, RunResult, StepParts
 from compare.execution.matrix import Row
-from compare.execution.store import Stored
-from compare.judgement.run_figures import images_per_second, limit, switches_words, until_accuracy
+from compare.execution.store import StoredComparison
+from compare.judgement.run_figures import images_per_second, limit, switches_words, time_to_accuracy
 
 _PARTS = [name for name in StepParts.model_fields if name.endswith("_seconds")]
 
 
-def runs(stored: Stored) -> pd.DataFrame:
+def runs(stored: StoredComparison) -> pd.DataFrame:
     """One line for each run: its settings, status, scores, and wall seconds by phase."""
     return pd.DataFrame(
         [
@@ -23,7 +23,7 @@ def runs(stored: Stored) -> pd.DataFrame:
                 "status": result.status,
                 "first_step_loss": result.first_step_loss,
                 **_scores("test", result.test),
-                **_until(stored.comparison.target_accuracy, result),
+                **_target(stored.comparison.target_accuracy, result),
                 "cores_used": result.cores_used,
                 "peak_memory_pss_mib": result.peak_memory_pss_mib,
                 "peak_memory_mib": result.peak_memory_mib,
@@ -35,12 +35,12 @@ def runs(stored: Stored) -> pd.DataFrame:
                 **(dict(result.noise) if result.noise else {}),
                 **_limit(stored, result),
             }
-            for row, repeat, result in _all(stored)
+            for row, repeat, result in _all_runs(stored)
         ]
     )
 
 
-def epochs(stored: Stored) -> pd.DataFrame:
+def epochs(stored: StoredComparison) -> pd.DataFrame:
     """One line for each epoch of each run: its scores, seconds and images per second."""
     return pd.DataFrame(
         [
@@ -55,14 +55,14 @@ def epochs(stored: Stored) -> pd.DataFrame:
                 "input_wait_seconds": record.input_wait_seconds,
                 "evaluation_seconds": record.evaluation_seconds,
             }
-            for row, repeat, result in _all(stored)
+            for row, repeat, result in _all_runs(stored)
             for identity in [_identity(row, repeat, result)]
             for record in result.epochs
         ]
     )
 
 
-def _all(stored: Stored) -> list[tuple[Row, int, RunResult]]:
+def _all_runs(stored: StoredComparison) -> list[tuple[Row, int, RunResult]]:
     return [
         (row, repeat, result)
         for row in stored.comparison.rows
@@ -78,7 +78,7 @@ def _identity(row: Row, repeat: int, result: RunResult) -> dict[str, Any]:
         "seed": spec.seed,
         "contestant": row.contestant,
         "framework": result.framework,
-        "model": spec.model_words,
+        "model": spec.model_label,
         "mode": spec.variant,
         "replicas": spec.replicas,
         "input": spec.input,
@@ -89,17 +89,17 @@ def _identity(row: Row, repeat: int, result: RunResult) -> dict[str, Any]:
     }
 
 
-def _until(accuracy: float | None, result: RunResult) -> dict[str, float | None]:
+def _target(accuracy: float | None, result: RunResult) -> dict[str, float | None]:
     if accuracy is None:
         return {}
-    seconds, epochs = until_accuracy(result, accuracy) or (None, None)
+    seconds, epochs = time_to_accuracy(result, accuracy) or (None, None)
     return {"target_accuracy": accuracy, "target_seconds": seconds, "target_epochs": epochs}
 
 
-def _limit(stored: Stored, result: RunResult) -> dict[str, float | None]:
+def _limit(stored: StoredComparison, result: RunResult) -> dict[str, float | None]:
     rate = images_per_second(result) if result.epochs else float("nan")
-    found = limit(stored.comparison, result.spec, result.device, rate)
-    return found.model_dump() if found else {}
+    run_limit = limit(stored.comparison, result.spec, result.device, rate)
+    return run_limit.model_dump() if run_limit else {}
 
 
 def _scores(split: str, scores: Metrics | None) -> dict[str, float | None]:

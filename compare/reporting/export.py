@@ -18,7 +18,7 @@ from common.spec import SpecError
 from compare.core import exits, wording
 from compare.core.errors import FolderError
 from compare.execution import options, store
-from compare.execution.store import Stored
+from compare.execution.store import StoredComparison
 from compare.reporting import tables
 
 EXTRAS_FILE = "requirements-tracking.txt"
@@ -48,7 +48,7 @@ def command(
     typer.echo(f"{wording.count(count, 'run')} written. Look at them with: {_VIEWERS[to].format(out=out)}")
 
 
-def export(stored: Stored, to: str, out: Path) -> int:
+def export(stored: StoredComparison, to: str, out: Path) -> int:
     """Write every run that has a result. Failed runs have the epochs that they reached.
 
     Returns:
@@ -68,7 +68,7 @@ def export(stored: Stored, to: str, out: Path) -> int:
     return len(runs)
 
 
-def _tensorboard(stored: Stored, runs: list[tuple[str, RunResult]], out: Path) -> None:
+def _tensorboard(stored: StoredComparison, runs: list[tuple[str, RunResult]], out: Path) -> None:
     """A folder of events for each run."""
     with _hidden("torch"):  # tensorboardX would import it for seconds, and needs it for nothing here
         from tensorboardX import SummaryWriter  # pyright: ignore[reportMissingImports]
@@ -81,7 +81,7 @@ def _tensorboard(stored: Stored, runs: list[tuple[str, RunResult]], out: Path) -
                 writer.add_scalar(tag, value, step, walltime=moment)
 
 
-def _mlflow(stored: Stored, runs: list[tuple[str, RunResult]], out: Path) -> None:
+def _mlflow(stored: StoredComparison, runs: list[tuple[str, RunResult]], out: Path) -> None:
     """An experiment in a new store, with an MLflow run for each run. The client sets nothing global."""
     from mlflow.entities import Metric, Param, RunTag  # pyright: ignore[reportMissingImports]
     from mlflow.tracking import MlflowClient  # pyright: ignore[reportMissingImports]
@@ -89,13 +89,13 @@ def _mlflow(stored: Stored, runs: list[tuple[str, RunResult]], out: Path) -> Non
     out.mkdir(parents=True, exist_ok=True)
     client = MlflowClient(tracking_uri=f"sqlite:///{(out / 'mlflow.db').resolve()}")
     spec = stored.comparison.rows[0].spec
-    title = wording.one_line(f"{spec.model_words} on {stored.comparison.data_name}")
+    title = wording.one_line(f"{spec.model_label} on {stored.comparison.data_name}")
     experiment = client.create_experiment(title, artifact_location=(out / "artifacts").resolve().as_uri())
     contestants = {row.id: row.contestant for row in stored.comparison.rows}
     for name, run in runs:
         begun = client.create_run(experiment, start_time=round(1000 * _started(run)), run_name=name)
         key = begun.info.run_id
-        fields = store.flat(run.spec.model_dump(mode="json"))
+        fields = store.flatten(run.spec.model_dump(mode="json"))
         params = [Param(field, str(value)[:_MLFLOW_LENGTH]) for field, value in fields.items()]
         for first in range(0, len(params), _MLFLOW_PARAMS):
             client.log_batch(key, params=params[first : first + _MLFLOW_PARAMS])
@@ -114,7 +114,7 @@ def _mlflow(stored: Stored, runs: list[tuple[str, RunResult]], out: Path) -> Non
         client.set_terminated(key, "FINISHED" if run.status == "ok" else "FAILED", end_time=round(1000 * end))
 
 
-TOOLS: dict[str, Callable[[Stored, list[tuple[str, RunResult]], Path], None]] = {
+TOOLS: dict[str, Callable[[StoredComparison, list[tuple[str, RunResult]], Path], None]] = {
     "tensorboard": _tensorboard,
     "mlflow": _mlflow,
 }

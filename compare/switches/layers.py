@@ -13,12 +13,12 @@ import typer
 from common import spec
 from common.data import sources
 from common.machine import machine, rates
-from common.machine.interference import DISTURBED_FROM, cores_lost
+from common.machine.interference import DISTURBED_FROM, cores_taken
 from common.machine.rates import Rates
 from common.models.architectures import Conv, Window
 from common.spec import Spec, SpecError
 from common.training import layers
-from common.training.layers import Measured, Unit
+from common.training.layers import LayerTimes, Unit
 from compare.comparison import comparison_plan
 from compare.core import exits
 from compare.core.interrupt import interruptible
@@ -43,7 +43,7 @@ class Timed:
     """Rates of the machine. None if they could not be measured."""
     gpus: list[str] | None
     """Names. None: the layers ran on the CPU."""
-    found: dict[str, list[Measured]]
+    found: dict[str, list[LayerTimes]]
     """By framework, one entry for each process."""
     specs: dict[str, Spec]
     """By framework, without the switches that it lacks."""
@@ -72,7 +72,7 @@ class Timed:
     def cores_taken(self, framework: str) -> float:
         """The most cores that other work took from a process of a framework. 0 if that is too few to disturb it."""
         known = machine.describe()
-        worst = max(cores_lost(each.cores_of_others, self.spec.cores, known) for each in self.found[framework])
+        worst = max(cores_taken(each.cores_of_others, self.spec.cores, known) for each in self.found[framework])
         return worst if worst > DISTURBED_FROM else 0.0
 
     def seconds(self, framework: str, numbers: list[int]) -> Spread:
@@ -118,12 +118,12 @@ def command(
 ) -> None:
     """Time each layer of a model alone, forward and backward, and compare it with the limits of the machine."""
     with exits.reported():
-        asked = of_spec.asked(cores=cores)
+        asked = of_spec.to_request(cores=cores)
         named = compared.names(run_settings.settings(*asked).contestants)
-        wanted = comparison_plan.spec_of_one("layers", *asked, with_contestants=True)
+        wanted = comparison_plan.single_run_spec("layers", *asked, with_contestants=True)
         if wanted.mode != "serial":
             raise SpecError(f"layers times one replica. Received: mode {wanted.mode}. Leave it out.")
-        with interruptible(), results_folder.held(out, RESULTS_FILE, None, "timing of layers", own=document.files_of()):
+        with interruptible(), results_folder.lock_folder(out, RESULTS_FILE, None, "timing of layers", allowed=document.report_files()):
             with display() as shown:
                 timed = measure(wanted, named, repeats, calls, shown)
             code = report(timed).deliver(out, as_json=as_json)
@@ -139,13 +139,13 @@ def report(timed: Timed) -> Report:
     for number, unit in enumerate(timed.units):
         by_words[_words(unit)].append(number)
     return Report(
-        title=f"Layers of {timed.spec.model_words}",
+        title=f"Layers of {timed.spec.model_label}",
         json_file=RESULTS_FILE,
-        facts=[document.ground(machine.describe() | {"gpus": timed.gpus}, versions, cores=timed.spec.cores)],
+        facts=[document.hardware_and_versions(machine.describe() | {"gpus": timed.gpus}, versions, cores=timed.spec.cores)],
         findings=[("How far that goes", sentences(timed))],
         tables=[
-            _table(timed, "layer-kinds", f"What a step of {timed.spec.model_words} waits for, by kinds of layers", kinds),
-            _table(timed, "layers", f"Layers of {timed.spec.model_words}", by_words),
+            _table(timed, "layer-kinds", f"What a step of {timed.spec.model_label} waits for, by kinds of layers", kinds),
+            _table(timed, "layers", f"Layers of {timed.spec.model_label}", by_words),
         ],
         values={
             "spec": timed.spec.model_dump(mode="json"),
@@ -166,23 +166,23 @@ def measure(wanted: Spec, frameworks: list[str], repeats: int, calls: int, shown
         LaunchError: a process failed.
     """
     shown.say("asking the frameworks what they can do here")
-    with launch.asked(frameworks) as answer:
-        rows = [matrix.row(framework, framework, wanted) for framework in frameworks]
-        rows = matrix.judge(rows, {framework: answer(framework) for framework in frameworks})
+    with launch.describe_all(frameworks) as answer:
+        rows = [matrix.build_row(framework, framework, wanted) for framework in frameworks]
+        rows = matrix.check_rows(rows, {framework: answer(framework) for framework in frameworks})
         gpus = spec.gpus(wanted, map(answer, frameworks))
     if refused := [f"{row.contestant}: {row.unavailable}" for row in rows if row.unavailable is not None]:
         raise SpecError(refused[0])
     specs = {row.contestant: row.spec for row in rows}
     architecture = sources.architecture_of(wanted)
     shown.say("measuring what the machine can do")
-    known = rates.measured(wanted.cores)
-    found: dict[str, list[Measured]] = {framework: [] for framework in frameworks}
+    known = rates.measure_in_subprocess(wanted.cores)
+    found: dict[str, list[LayerTimes]] = {framework: [] for framework in frameworks}
     for repeat in range(repeats):
         for framework in turn(frameworks, repeat):
             shown.say(f"{framework}, process {repeat + 1} of {repeats}")
-            made = twin_client.answer(framework, "layers", specs[framework], "--calls", str(calls))
-            found[framework].append(Measured.model_validate_json(made))
-    return Timed(wanted, layers.units(architecture), known, gpus, found, specs)
+            made = twin_client.query(framework, "layers", specs[framework], "--calls", str(calls))
+            found[framework].append(LayerTimes.model_validate_json(made))
+    return Timed(wanted, layers.unique_layers(architecture), known, gpus, found, specs)
 
 
 def sentences(timed: Timed) -> list[str]:
@@ -287,5 +287,5 @@ def _words(unit: Unit) -> str:
     stride = f"/{layer.stride}" if isinstance(layer, Window) and layer.stride > 1 else ""
     groups = f" in {layer.groups} groups" if isinstance(layer, Conv) and layer.groups > 1 else ""
     shapes = ["x".join(map(str, shape)) for shape in (unit.input_shape, unit.output_shape)]
-    first = "" if unit.learned_before else ", first"
+    first = "" if unit.input_needs_gradient else ", first"
     return f"{unit.kind}{kernel}{stride}{groups}, {' to '.join(dict.fromkeys(shapes))}{first}"

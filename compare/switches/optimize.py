@@ -26,7 +26,7 @@ from compare.core.interrupt import interruptible
 from compare.core.option_parsing import chosen, names
 from compare.core.progress import Display, display
 from compare.execution import best_switches, code_digest, contestants, launch, options, results_folder, store
-from compare.execution.best_switches import Best, Budget
+from compare.execution.best_switches import BestSwitches, SearchBudget
 from compare.reporting import document, tables
 from compare.reporting.document import Report
 from compare.reporting.tables import Column, Table
@@ -55,7 +55,7 @@ class Outcome:
 
     contestant: str
     ladder: list[Step]
-    best: Best
+    best: BestSwitches
     stored: Path
     rounds: int
     """Of each configuration that is not dropped."""
@@ -85,8 +85,8 @@ def command(
 ) -> None:
     """Search the switches that make training fastest here, and store them for `run --switches best`."""
     with exits.reported():
-        named = contestants.own_twins("--frameworks", names(frameworks), launch.FRAMEWORKS)
-        base = comparison_plan.spec_of_one("optimize", *of_spec.asked(cores=cores))
+        named = contestants.builtin_twins("--frameworks", names(frameworks), launch.FRAMEWORKS)
+        base = comparison_plan.single_run_spec("optimize", *of_spec.to_request(cores=cores))
         _check(base)
         folder = out or store.new_folder("optimize", base.model)
         switches = None if only is None else names(only)
@@ -115,7 +115,7 @@ def report(outcomes: Sequence[Outcome], facts: Facts, folder: Path) -> Report:
     versions = {outcome.contestant: outcome.best.versions for outcome in outcomes}
     return Report(
         title="The fastest switches",
-        facts=[document.ground(facts, versions, cores=outcomes[0].best.spec.cores)],
+        facts=[document.hardware_and_versions(facts, versions, cores=outcomes[0].best.spec.cores)],
         findings=[(outcome.contestant, sentences(outcome)) for outcome in outcomes],
         tables=list(ladders.values()),
         files=files,
@@ -180,8 +180,8 @@ def _search(request: Request, named: list[str], folder: Path, shown: Display, lo
     known_already = {"request": request.model_dump(mode="json"), "frameworks": named}
     results_folder.refuse_other_request(folder, RECORD_FILE, Record, "search", known_already, identity=_identity)
     shown.say("asking the frameworks what they can do here")
-    with launch.asked(named) as answer:
-        descriptions = {framework: spec.of_device(base, answer(framework)) for framework in named}
+    with launch.describe_all(named) as answer:
+        descriptions = {framework: spec.description_for_device(base, answer(framework)) for framework in named}
     if request.switches is not None:
         known = {name: None for description in descriptions.values() for name in description["options"]}
         chosen("--only", request.switches, tuple(known))
@@ -191,7 +191,7 @@ def _search(request: Request, named: list[str], folder: Path, shown: Display, lo
     shown.say("measuring what the machine can do")
     outcomes: list[Outcome] = []
     wanted = _record(request, descriptions, is_new=not (folder / RECORD_FILE).exists())
-    record = lock.enter_context(results_folder.claimed(folder, RECORD_FILE, wanted, "search", identity=_identity))
+    record = lock.enter_context(results_folder.open_or_resume(folder, RECORD_FILE, wanted, "search", identity=_identity))
     for framework in named:
         search = Search(
             framework,
@@ -213,11 +213,11 @@ def _record(request: Request, descriptions: Mapping[str, dict[str, Any]], *, is_
     return Record(
         request=request,
         frameworks=list(descriptions),
-        code_hash=code_digest.of(list(descriptions), request.spec.model),
+        code_hash=code_digest.compute(list(descriptions), request.spec.model),
         machine={fact: machine.describe().get(fact) for fact in (*machine.IDENTITY, "python")}
         | {"gpus": spec.gpus(request.spec, descriptions.values())},
         versions={framework: description["versions"] for framework, description in descriptions.items()},
-        rates=rates.measured(request.spec.cores) if is_new else None,  # of a resumed search, those of its beginning count
+        rates=rates.measure_in_subprocess(request.spec.cores) if is_new else None,  # of a resumed search, those of its beginning count
     )
 
 
@@ -228,14 +228,14 @@ def _identity(record: Record) -> dict[str, Any]:
 def _store(
     framework: str, request: Request, description: Mapping[str, Any], steps: list[Step], options: dict[str, Any]
 ) -> Outcome:
-    found = Best(
+    found = BestSwitches(
         framework=framework,
         model=request.spec.model,
         machine=best_switches.identity(description),
         versions=description["versions"],
         options=options,
         ratio=next(step for step in steps if step.taken).ratio,
-        budget=Budget(switches=request.switches, rounds=request.rounds, steps=request.steps, configurations=len(steps)),
+        budget=SearchBudget(switches=request.switches, rounds=request.rounds, steps=request.steps, configurations=len(steps)),
         measured_at=datetime.now(UTC).isoformat(timespec="seconds"),
         spec=request.spec,
     )

@@ -174,10 +174,10 @@ def _steps(plan: Plan) -> list[Step[Plan]]:
     return [step for step in steps if step]
 
 
-def _request(training: Training, folder: Path) -> run.Request:
+def _request(training: Training, folder: Path) -> run.ComparisonRequest:
     settings = Preset(replicas=REPLICAS, repeats=training.repeats, seeds=training.seeds)
     frameworks = list(dict.fromkeys(row.contestant for row in training.rows))
-    return run.Request(
+    return run.ComparisonRequest(
         settings,
         frameworks,
         folder,
@@ -192,7 +192,7 @@ def _shown(plan: Plan, folder: Path, passed: Passed) -> Made:
     known, rows, smoke = dict[str, Any](), list[dict[str, Cell]](), plan.setting.scale == SMOKE
     scans: float | None = None
     with display() as shown:
-        judged = [(training, comparison_plan.judged(_request(training, folder), shown)) for training in plan.trainings]
+        judged = [(training, comparison_plan.build_plan(_request(training, folder), shown)) for training in plan.trainings]
         # Trials and the final training use the images of the published runs.
         for training, comparison in [*judged, *((later, judged[0][1]) for later in _later(plan))]:
             not_run = {row.id for row in comparison.rows if row.unavailable}
@@ -328,7 +328,7 @@ def _line(training: Training, row: Row, comparison: Comparison) -> dict[str, Cel
 
 
 def _faithful(plan: Plan, folder: Path, passed: Passed) -> Made:
-    made = {each.name: run.within(_request(each, folder / each.name), folder / each.name) for each in plan.faithful}
+    made = {each.name: run.run_nested(_request(each, folder / each.name), folder / each.name) for each in plan.faithful}
     said = [
         sentence
         for name, (found, _) in made.items()

@@ -13,7 +13,7 @@ from common import spec
 from common.frozen import Frozen
 from common.models import architectures
 from common.spec import Spec, SpecError
-from common.spec.errors import shown
+from common.spec.errors import format_value
 from compare.core.option_parsing import chosen
 from compare.core.presets import Preset
 from compare.evaluation import final_training
@@ -42,7 +42,7 @@ class Clean(Frozen):
 class Normalise(Frozen):
     """Mean and standard deviation of the training split, by every engine."""
 
-    engines: tuple[str, ...] = Field(default_factory=lambda: (*launch.OWN, *launch.FRAMEWORKS))
+    engines: tuple[str, ...] = Field(default_factory=lambda: (*launch.SUITE_WORKERS, *launch.FRAMEWORKS))
     workers: _Counts = (1, 2)
     repeats: _AtLeast1 = 3
 
@@ -155,8 +155,8 @@ class Study(Frozen):
     def _judge(self) -> None:
         if set_here := [field for field in _MATRIX if field in self.spec]:
             raise SpecError(f"spec.{set_here[0]} is each step's own. Received: {self.spec[set_here[0]]!r}. Set it there.")
-        contestants.own_twins("frameworks", self.frameworks, launch.FRAMEWORKS)
-        contestants.own_twins("normalise.engines", self.normalise.engines, (*launch.OWN, *launch.FRAMEWORKS))
+        contestants.builtin_twins("frameworks", self.frameworks, launch.FRAMEWORKS)
+        contestants.builtin_twins("normalise.engines", self.normalise.engines, (*launch.SUITE_WORKERS, *launch.FRAMEWORKS))
         try:
             base = self.base()
         except SpecError as error:
@@ -190,7 +190,7 @@ _FIELDS = [
 
 def _explained(error: pydantic.ValidationError) -> str:
     first = error.errors()[0]
-    received = shown(first["input"])
+    received = format_value(first["input"])
     field = ".".join(map(str, first["loc"])) or "study"
     if first["type"] == "extra_forbidden":
         close = difflib.get_close_matches(field, _FIELDS, n=1)

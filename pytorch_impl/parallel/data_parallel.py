@@ -109,7 +109,7 @@ class DataParallel(Trainer):
 
         return [np.concatenate(parts) for parts in zip(*self._threads.run(one), strict=True)]
 
-    def share_statistics(self) -> None:
+    def broadcast_statistics(self) -> None:
         if self._threads is None:
             return  # nn.DataParallel keeps only its first replica's
         for replica in self._replicas[1:]:

@@ -29,7 +29,7 @@ class HybridPipeline(Pipeline):
         parts = joined.split([gradient.numel() for gradient in gradients])
         return [part.view_as(gradient) for part, gradient in zip(parts, gradients, strict=True)]
 
-    def share_statistics(self) -> None:
+    def broadcast_statistics(self) -> None:
         self._shards.share(self._model.buffers())
 
 

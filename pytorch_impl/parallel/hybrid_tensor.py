@@ -32,7 +32,7 @@ class HybridTensor(TensorParallel):
     def _train_step(self, images: Any, labels: Any, masks: Any, update: Update) -> Any:
         return self._train_wrapped(self._wrapped, images, labels, masks, update)
 
-    def share_statistics(self) -> None:
+    def broadcast_statistics(self) -> None:
         self._shards.share(self._model.buffers())
 
     def report(self, test: Split) -> dict[str, Any]:

@@ -43,7 +43,7 @@ class MultiProcess(Trainer):
             return train.train_step(self._objective, self._model, self._optimizer, images, labels, masks, update, exchange)
         return self._train_wrapped(self._wrapped, images, labels, masks, update)
 
-    def share_statistics(self) -> None:
+    def broadcast_statistics(self) -> None:
         self._shards.share(self._model.buffers())
 
     def report(self, test: Split) -> dict[str, Any]:

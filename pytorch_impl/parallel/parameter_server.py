@@ -59,7 +59,7 @@ class ParameterServer(Trainer):
         self._server.barrier()
         self._pull()  # includes what other workers have pushed since
 
-    def share_statistics(self) -> None:
+    def broadcast_statistics(self) -> None:
         if statistics := [buffer for buffer in self._model.buffers() if buffer.is_floating_point()]:
             own = vectors.flatten(statistics).cpu().numpy()
             vectors.assign(statistics, self._tensor(self._server.sum(own if self.shard[0] == 0 else np.zeros_like(own))))

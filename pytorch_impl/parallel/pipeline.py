@@ -185,7 +185,7 @@ class Pipeline(Trainer):
 
     def load_weights(self, values: GivenWeights) -> None:
         weights.load(self._model, self._stage.architecture, values)
-        self.share_statistics()
+        self.broadcast_statistics()
 
     def weights(self) -> Weights:
         return self._gathered(weights.extract(self._model, self._stage.architecture), self._architecture.parameters())

@@ -55,7 +55,7 @@ class ShardedDataParallel(Trainer):
         cast(Any, self._model).reset_iter_state()
         return found
 
-    def share_statistics(self) -> None:
+    def broadcast_statistics(self) -> None:
         self._shards.share(self._model.buffers())
 
     def report(self, test: Split) -> dict[str, Any]:

@@ -104,7 +104,7 @@ class Trainer(trainer.Trainer):
 
     def load_weights(self, values: GivenWeights) -> None:
         weights.load(self._model, self._architecture, values)
-        self.share_statistics()
+        self.broadcast_statistics()
 
     def weights(self) -> Weights:
         return weights.extract(self._model, self._architecture)

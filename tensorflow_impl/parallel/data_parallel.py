@@ -47,7 +47,7 @@ class DataParallel(Trainer):
         losses, predictions = self._each(one, images, labels, ())
         return sum_over(self._strategy, losses), tf.concat(self._strategy.experimental_local_results(predictions), 0)
 
-    def share_statistics(self) -> None:
+    def broadcast_statistics(self) -> None:
         self._replicas.share(self._statistics())
 
     def report(self, test: Split) -> dict[str, Any]:

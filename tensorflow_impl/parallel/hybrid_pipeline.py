@@ -24,7 +24,7 @@ class HybridPipeline(Pipeline):
         with tf.device(where):
             return [tf.add_n(parts) for parts in zip(*gradients, strict=True)]
 
-    def share_statistics(self) -> None:
+    def broadcast_statistics(self) -> None:
         first, *others = self._copies
         for copy in others:
             for part, own in zip(first, copy, strict=True):

@@ -57,7 +57,7 @@ class HybridTensor(TensorParallel):
         context = tf.distribute.get_replica_context()
         return self._models[int(tf.get_static_value(tf.convert_to_tensor(context.replica_id_in_sync_group)))]
 
-    def share_statistics(self) -> None:
+    def broadcast_statistics(self) -> None:
         for model in self._models[1:]:
             for own, first in zip(model.non_trainable_variables, self._model.non_trainable_variables, strict=True):
                 own.assign(first)

@@ -41,7 +41,7 @@ class MultiProcess(Trainer):
         losses, num_correct = self._each(one, images, labels, masks)
         return self._strategy.experimental_local_results(losses)[0], self._strategy.experimental_local_results(num_correct)[0]
 
-    def share_statistics(self) -> None:
+    def broadcast_statistics(self) -> None:
         self._shards.share(self._statistics())
 
     def report(self, test: Split) -> dict[str, Any]:

@@ -59,7 +59,7 @@ class ParameterServer(Trainer):
         self._server.barrier()
         self._pull()  # includes what other workers have pushed since
 
-    def share_statistics(self) -> None:
+    def broadcast_statistics(self) -> None:
         if statistics := self._statistics():
             own = vectors.flatten(statistics).numpy()
             vectors.assign(statistics, tf.constant(self._server.sum(own if self.shard[0] == 0 else np.zeros_like(own))))

@@ -65,7 +65,7 @@ class ShardedDataParallel(Trainer):
         # Twin: TensorFlow finds a cycle in the forward graph of a gathered ResNet. What serial decides is tried for this mode.
         return []
 
-    def share_statistics(self) -> None:
+    def broadcast_statistics(self) -> None:
         self._replicas.share(self._statistics())
 
     def report(self, test: Split) -> dict[str, Any]:

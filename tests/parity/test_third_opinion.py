@@ -201,6 +201,6 @@ def test_a_deep_model_is_followed_with_fewer_blocks_and_named_so(
     monkeypatch.setattr(third_opinion, "judge", judged)
     monkeypatch.setattr(ladder, "every_step", every_step)
     CliRunner().invoke(app, ["parity", "--model", "resnet50", "--optimizer", "sgd", *words])
-    assert [(each.depth, each.model_words) for each in asked] == [
+    assert [(each.depth, each.model_label) for each in asked] == [
         (depth, "resnet50" if depth == 1 else "resnet50 (depth 0.34)")
     ]

@@ -144,7 +144,7 @@ def a_byte_has_126_steps(patch: pytest.MonkeyPatch) -> None:
 
 
 def one_value_less_is_sent(patch: pytest.MonkeyPatch) -> None:
-    num_kept = compression.num_kept
+    num_kept = compression.top_k_count
     patch.setattr(compression, "num_kept", lambda *given: num_kept(*given) - 1)
 
 

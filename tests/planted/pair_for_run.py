@@ -5,7 +5,7 @@ tests.planted.ports_keras:ForRun
 """
 
 from common.matching import pair
-from common.matching.pair import Side
+from common.matching.pair import PairedModel
 from common.models.architectures import BatchNorm, Dropout, Native, Opaque
 
 MODEL = Opaque(
@@ -42,7 +42,7 @@ MODEL = Opaque(
     ),
     outputs=((8, 8, 4), (8, 8, 4), (8, 8, 4), (8, 8, 4), (8, 8, 4), (8, 8, 4), (8, 8, 4), (64,), (6,), (6,), (5,)),
 )
-PYTORCH = Side(
+PYTORCH = PairedModel(
     model="tests.planted.ports_torch:ForRun",
     layers={
         "stem": "stem",
@@ -59,7 +59,7 @@ PYTORCH = Side(
     },
     flattened={"drop.2": (4, 4, 4), "hidden": (4, 4, 4)},
 )
-TENSORFLOW = Side(
+TENSORFLOW = PairedModel(
     model="tests.planted.ports_keras:ForRun",
     layers={
         "stem": "conv2d",
@@ -80,7 +80,7 @@ IMPORTS = PYTORCH.model, TENSORFLOW.model
 
 
 def architecture(num_classes, image_size):
-    return pair.whole(MODEL, num_classes, image_size)
+    return pair.pair_architecture(MODEL, num_classes, image_size)
 
 
 def build_pytorch(architecture, precision, group):

@@ -44,9 +44,9 @@ def test_what_arrives_of_a_bucket_is_the_rules_to_the_last_bit(twin: Twin, name:
     message = twin.compression.encode(twin.tensor(values), chosen)
     arrived = twin.array(twin.compression.decode(message, len(values), twin.dtype(dtype), chosen))
     assert arrived.dtype == values.dtype
-    assert np.array_equal(arrived, compression.arrived(values, chosen))
+    assert np.array_equal(arrived, compression.transmitted(values, chosen))
     assert twin.array(message).nbytes == compression.payload_bytes(len(values), values.itemsize, chosen)
-    assert np.array_equal(compression.decoded(twin.array(message), len(values), values.dtype, chosen), arrived)  # at a server
+    assert np.array_equal(compression.decode(twin.array(message), len(values), values.dtype, chosen), arrived)  # at a server
 
 
 @pytest.mark.parametrize("name", LOSSY)

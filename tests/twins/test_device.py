@@ -63,9 +63,9 @@ def test_a_run_for_the_cpu_is_held_against_what_there_is_without_the_gpus(
     assert spec.check_against(tensor_cores, description) == (
         "not available: framework_options.arithmetic=tf32 needs a CUDA device"
     )
-    found = spec.of_device(asked, description)
+    found = spec.description_for_device(asked, description)
     assert found["options"] == switches.options("cpu") and found["devices"] == [{"name": "cpu", "kind": "cpu"}]
-    assert spec.of_device(spec.build({}), description) is description
+    assert spec.description_for_device(spec.build({}), description) is description
 
 
 _HIDDEN = """

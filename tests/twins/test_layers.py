@@ -11,7 +11,7 @@ import pytest
 from common import spec
 from common.spec import SpecError
 from common.training import layers
-from common.training.layers import Measured
+from common.training.layers import LayerTimes
 from tests.twins import made
 from tests.twins.adapters import Twin
 
@@ -20,21 +20,21 @@ RUN = spec.build({"global_batch_size": 3})
 
 def test_each_layer_gives_the_gradients_of_its_values_and_variables(twin: Twin) -> None:
     architecture = made.network()
-    for unit in layers.units(architecture):
-        passed = twin.layers.passes(RUN, unit.architecture, unit.input_shape, unit.learned_before)
+    for unit in layers.unique_layers(architecture):
+        passed = twin.layers.passes(RUN, unit.architecture, unit.input_shape, unit.input_needs_gradient)
         found = [twin.array(gradient) for gradient in (passed(), passed())[1]]
         trainable = sum(parameter.trainable for parameter in unit.architecture.parameters()) if unit.weights else 0
-        assert len(found) == unit.learned_before + trainable, unit
+        assert len(found) == unit.input_needs_gradient + trainable, unit
         assert all(np.isfinite(gradient).all() for gradient in found) and any(gradient.any() for gradient in found), unit
-        if unit.learned_before:
+        if unit.input_needs_gradient:
             assert sorted(found[0].shape) == sorted((3, *unit.input_shape)), unit
 
 
 def test_a_graph_computes_what_a_layer_makes_though_no_gradient_needs_it(twin: Twin) -> None:
     if twin.framework != "tensorflow":
         pytest.skip("no graph: every operation is run")
-    for unit in layers.units(made.network()):
-        passed = twin.layers.passes(RUN, unit.architecture, unit.input_shape, unit.learned_before)
+    for unit in layers.unique_layers(made.network()):
+        passed = twin.layers.passes(RUN, unit.architecture, unit.input_shape, unit.input_needs_gradient)
         held = inspect.getclosurevars(passed).nonlocals
         if unit.kind == "Residual":
             graph, given = held["sums"], (held["branches"], held["gradients"])
@@ -48,7 +48,7 @@ def test_a_graph_computes_what_a_layer_makes_though_no_gradient_needs_it(twin: T
 
 @pytest.mark.parametrize("needs_gradient", [True, False])
 def test_a_concatenation_is_timed_without_its_branches(twin: Twin, needs_gradient: bool) -> None:
-    unit = next(unit for unit in layers.units(made.network()) if unit.kind == "Concatenation")
+    unit = next(unit for unit in layers.unique_layers(made.network()) if unit.kind == "Concatenation")
     passed = twin.layers.passes(RUN, unit.architecture, unit.input_shape, needs_gradient)
     held = inspect.getclosurevars(passed).nonlocals
     branches, gradients = ([twin.array(each) for each in held[name]] for name in ("branches", "gradients"))
@@ -62,7 +62,7 @@ def test_a_concatenation_is_timed_without_its_branches(twin: Twin, needs_gradien
 
 @pytest.mark.parametrize("needs_gradient", [True, False])
 def test_a_residual_sum_is_of_two_inputs_and_of_two_gradients(twin: Twin, needs_gradient: bool) -> None:
-    unit = next(unit for unit in layers.units(made.resolve("mini_xception")) if unit.kind == "Residual")
+    unit = next(unit for unit in layers.unique_layers(made.resolve("mini_xception")) if unit.kind == "Residual")
     passed = twin.layers.passes(RUN, unit.architecture, unit.input_shape, needs_gradient)
     held = inspect.getclosurevars(passed).nonlocals
     if twin.framework == "pytorch":
@@ -82,14 +82,14 @@ def test_a_model_is_passed_as_a_whole(twin: Twin) -> None:
 
 
 def test_what_nothing_is_learned_in_is_passed_forward_alone(twin: Twin) -> None:
-    unit = next(unit for unit in layers.units(made.resolve("simple_cnn")) if unit.kind == "MaxPool")
+    unit = next(unit for unit in layers.unique_layers(made.resolve("simple_cnn")) if unit.kind == "MaxPool")
     (values,) = twin.layers.passes(RUN, unit.architecture, unit.input_shape, False)()
     assert sorted(values.shape) == sorted((3, *unit.output_shape))
 
 
 def test_layers_in_other_arithmetic_are_refused(twin: Twin) -> None:
     run = spec.build({"framework_options": {"arithmetic": "bfloat16"}})
-    unit = layers.units(made.resolve("simple_cnn"))[0]
+    unit = layers.unique_layers(made.resolve("simple_cnn"))[0]
     with pytest.raises(SpecError, match=r"arithmetic full\. Received: bfloat16"):
         twin.layers.passes(run, unit.architecture, unit.input_shape, False)
 
@@ -100,8 +100,8 @@ def test_the_command_times_every_unit(framework: str, tmp_path: Path) -> None:
     command = [sys.executable, "-m", f"{framework}_impl", "layers", str(path), "--out", str(out), "--calls", "2"]
     path.write_text(spec.build({"global_batch_size": 4, "cores": 1}).to_json(), "utf-8")
     subprocess.run(command, check=True)
-    made_of = Measured.model_validate_json(out.read_bytes())
-    assert len(made_of.seconds) == len(layers.units(made.resolve("simple_cnn"))) and min(made_of.seconds) > 0.0
+    made_of = LayerTimes.model_validate_json(out.read_bytes())
+    assert len(made_of.seconds) == len(layers.unique_layers(made.resolve("simple_cnn"))) and min(made_of.seconds) > 0.0
     # A median of two calls may hold a pause of the machine: it is compared with the shortest alone.
     assert made_of.whole_seconds > min(made_of.seconds) and made_of.device == "cpu" and made_of.versions
 

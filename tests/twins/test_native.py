@@ -90,8 +90,8 @@ def test_layers_of_one_name_in_two_blocks_are_two_layers(twin: Twin) -> None:
     sizes = (4, 4, 2, 2)
     model = Opaque("blocks", (8, 8, 3), CLASSES, layers, (*((size, size, 4) for size in sizes), (CLASSES,)))
     side = {
-        "pytorch": pair.Side("tests.planted.ports_torch:blocks", {name: name for name in names}, {"3": (2, 2, 4)}),
-        "tensorflow": pair.Side("tests.planted.ports_keras:blocks", keras),
+        "pytorch": pair.PairedModel("tests.planted.ports_torch:blocks", {name: name for name in names}, {"3": (2, 2, 4)}),
+        "tensorflow": pair.PairedModel("tests.planted.ports_keras:blocks", keras),
     }[twin.framework]
     own = twin.native.build(side, Architecture("blocks", SIZE_PX, CLASSES, (model,)), "float64", None)
     layer = next(each for each in own.layers if hasattr(each, "find")) if twin.framework == "tensorflow" else own
@@ -125,5 +125,5 @@ def test_other_data_than_those_of_the_match_are_refused(classes: int, size: int,
 
 def test_a_flattened_image_is_read_channels_first() -> None:
     image = np.arange(24).reshape(2, 3, 4)
-    order = pair.Side("net:Net", {}, {"dense": (2, 3, 4)}).order("dense")
+    order = pair.PairedModel("net:Net", {}, {"dense": (2, 3, 4)}).order("dense")
     assert np.array_equal(image.transpose(2, 0, 1).reshape(-1)[order], image.reshape(-1))

@@ -8,9 +8,9 @@ import jax
 import jax.numpy as jnp
 
 from common.machine import environment, machine
-from common.machine.rates import DEVICE_COPIED_BYTES, DEVICE_MATRIX_SIZE, DeviceRates, of_device
+from common.machine.rates import DEVICE_COPIED_BYTES, DEVICE_MATRIX_SIZE, DeviceRates, measure_device
 from common.spec import Spec
-from common.spec.shared_switches import described_mode
+from common.spec.shared_switches import mode_description
 from jax_impl import SUPPORTED, switches
 
 # Twin: JAX makes float32 of float64 unless it is told once, before the first array.
@@ -49,8 +49,8 @@ def _on(names: list[str]) -> dict[str, Any]:
     return {
         "devices": [{"name": name, "kind": kind()} for name in names] or [{"name": "cpu", "kind": "cpu"}],
         "modes": {
-            "serial": described_mode("one replica", None),
-            "data_parallel": described_mode(mesh, found, compression=False),
+            "serial": mode_description("one replica", None),
+            "data_parallel": mode_description(mesh, found, compression=False),
         },
         "options": switches.options(kind() if found else "cpu"),
         "inputs": {"workers": "threads of NumPy"},
@@ -97,6 +97,6 @@ def rates(spec: Spec, size: int = DEVICE_MATRIX_SIZE, num_bytes: int = DEVICE_CO
     source = jnp.zeros(num_bytes, jnp.uint8)
     multiply, copy = jax.jit(jnp.matmul), jax.jit(jnp.copy)
     made: dict[str, jax.Array] = {}  # Twin: `synchronize` waits for what is held
-    return of_device(
+    return measure_device(
         lambda: made.update(product=multiply(left, right)), lambda: made.update(copy=copy(source)), synchronize, size, num_bytes
     )

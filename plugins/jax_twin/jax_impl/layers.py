@@ -21,7 +21,7 @@ def passes(
 ) -> Callable[[], list[jax.Array]]:
     """Build a function that runs layers once, forward and backward, on one batch of random values."""
     chosen = switches.of(spec, device.kind())
-    layers.refuse_other(chosen, {"arithmetic": "full"})
+    layers.refuse_switches(chosen, {"arithmetic": "full"})
     size, keys = spec.global_batch_size, iter(jax.random.split(jax.random.key(0), 100))
     last: list[jax.Array] = []
 
@@ -35,11 +35,11 @@ def passes(
 
         return call
 
-    if layers.is_sum(architecture):
+    if layers.is_residual_sum(architecture):
         sums = jax.jit(lambda pair, upstream: [upstream[0] + upstream[1] if needs_gradient else pair[0] + pair[1]])
         pair, upstream = ((drawn(shape), drawn(shape)) for _ in range(2))
         return calling(lambda: sums(pair, upstream))
-    if shapes := layers.concatenated(architecture, shape):
+    if shapes := layers.concatenated_shapes(architecture, shape):
         # XLA leaves out what nothing needs, so all of it is returned.
         graph = jax.jit(lambda parts, gradients, upstream: [
             jnp.concatenate(parts, -1),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from common.spec import Spec, resolved
+from common.spec import Spec, resolve_switches
 from common.spec.shared_switches import ALLOCATOR, CUDA, set_allocator
 
 
@@ -46,7 +46,7 @@ def options(kind: str) -> dict[str, Any]:
 
 def of(spec: Spec, kind: str) -> dict[str, Any]:
     """The resolved switches of a run."""
-    return resolved(spec, options(kind))
+    return resolve_switches(spec, options(kind))
 
 
 def prepare(spec: Spec) -> str:

@@ -21,7 +21,7 @@ ARRAYS = {
 def test_an_array_file_is_a_safetensors_file(tmp_path: Path) -> None:
     path = tmp_path / "arrays.safetensors"
     array_file.write(path, iter(ARRAYS.items()), len(ARRAYS))
-    whole, opened = safetensors.numpy.load_file(path), array_file.Arrays(path)
+    whole, opened = safetensors.numpy.load_file(path), array_file.ArrayFile(path)
     assert whole.keys() == opened.keys() == ARRAYS.keys() and len(opened) == 5
     for name, array in ARRAYS.items():
         for found in (whole[name], opened[name]):
@@ -34,9 +34,9 @@ def test_an_array_file_is_a_safetensors_file(tmp_path: Path) -> None:
 def test_the_arrays_of_a_folder_are_found_in_their_order(tmp_path: Path) -> None:
     path, names = tmp_path / "arrays.safetensors", ["after/1/b", "after/1/a", "after/10/a", "loss"]
     array_file.write(path, ((name, np.zeros(1)) for name in names), len(names))
-    opened = array_file.Arrays(path)
+    opened = array_file.ArrayFile(path)
     for folder, number in {"after/1/": 2, "after/": 3, "after/1": 0, "other/": 0}.items():
-        inside = opened.inside(folder)
+        inside = opened.names_in(folder)
         assert len(inside) == number
         assert not number or inside == [name for name in opened if name.startswith(folder)]
     assert list(group(opened, "after/1/")) == list(group(dict(opened), "after/1/"))

@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 
 from common.matching import recording
-from common.matching.recording import Recorder
-from common.matching.records import Array, Ask, Layer, images
+from common.matching.recording import LayerRecorder
+from common.matching.records import Array, OpenRequest, Layer, images
 from common.models import user_code
 from common.spec import SpecError
 
@@ -14,8 +14,8 @@ def flat(order: str) -> Array:
     return (IMAGE if order == "hwc" else IMAGE.transpose(0, 3, 1, 2)).reshape(4, -1)
 
 
-def recorded(order: str, *, channels_first: bool) -> Recorder:
-    recorder = Recorder()
+def recorded(order: str, *, channels_first: bool) -> LayerRecorder:
+    recorder = LayerRecorder()
     native = IMAGE.transpose(0, 3, 1, 2) if channels_first else IMAGE
     recorder.add(Layer(name="conv", kind="conv"), native, native, channels_first=channels_first)
     recorder.add(Layer(name="dense", kind="dense"), flat(order), np.ones((4, 7)), channels_first=channels_first)
@@ -39,7 +39,7 @@ def test_a_flattened_image_is_recorded_in_one_order_whatever_the_framework(order
 def test_masks_of_dropout_are_the_same_in_every_layout_and_another_at_each_step() -> None:
     masks: dict[bool, list[Array]] = {}
     for first in (True, False):
-        recorder = Recorder(keep=False, step=3)
+        recorder = LayerRecorder(keep=False, step=3)
         native = IMAGE.transpose(0, 3, 1, 2) if first else IMAGE
         recorder.add(Layer(name="conv", kind="conv"), native, native, channels_first=first)
         image = recorder.keep_mask(native, native.shape, 0.5, channels_first=first)
@@ -50,7 +50,7 @@ def test_masks_of_dropout_are_the_same_in_every_layout_and_another_at_each_step(
         assert recorder.layers == []
     assert np.array_equal(masks[True][0], masks[False][0])
     assert np.array_equal(masks[True][1].reshape(4, 5, 2, 3).transpose(0, 2, 3, 1).reshape(4, -1), masks[False][1])
-    other = Recorder(step=4).keep_mask(IMAGE, (4, 2, 3, 5), 0.5, channels_first=False)
+    other = LayerRecorder(step=4).keep_mask(IMAGE, (4, 2, 3, 5), 0.5, channels_first=False)
     assert not np.array_equal(masks[False][0], other)
 
 
@@ -58,7 +58,7 @@ def test_edges_are_found_where_a_layer_takes_what_another_gave() -> None:
     def values(seed: int, channels: int = 4) -> Array:
         return np.random.default_rng(seed).normal(size=(4, 2, 3, channels))
 
-    recorder, (a, b, c) = Recorder(edges=True), (values(1), values(2), values(3))
+    recorder, (a, b, c) = LayerRecorder(edges=True), (values(1), values(2), values(3))
     calls = [
         ("a", "conv", IMAGE, a),
         ("b", "conv", IMAGE, b),
@@ -73,7 +73,7 @@ def test_edges_are_found_where_a_layer_takes_what_another_gave() -> None:
         ("of_unknown", "add", np.tanh(a), np.tanh(a) + b),
     ]
     image = IMAGE + 1  # the model scales it itself
-    recorder.takes(image, image.shape[1:], channels_first=False)
+    recorder.set_input(image, image.shape[1:], channels_first=False)
     for name, kind, given, made in calls:
         parameters = {"kernel": [1]} if kind in ("conv", "dense") else {}
         recorder.add(Layer(name=name, kind=kind, parameters=parameters), given, made, channels_first=False)
@@ -95,7 +95,7 @@ def test_edges_are_found_where_a_layer_takes_what_another_gave() -> None:
 def test_values_that_several_layers_gave_are_no_edge() -> None:
     rng = np.random.default_rng(0)
     normal, zeros = rng.normal(size=(4, 6)), np.zeros((4, 6))
-    recorder = Recorder(edges=True)
+    recorder = LayerRecorder(edges=True)
     calls = {
         "first": ("dense", normal, zeros),  # their weights begin as zeros
         "second": ("dense", normal, zeros),
@@ -120,7 +120,7 @@ def test_values_that_several_layers_gave_are_no_edge() -> None:
 def test_what_another_layer_takes_is_no_edge_where_outputs_fit() -> None:
     rng = np.random.default_rng(0)
     image, stem, same = (rng.normal(size=(4, 6)) for _ in range(3))
-    recorder = Recorder(edges=True)
+    recorder = LayerRecorder(edges=True)
     calls = [
         ("stem", image, stem),
         ("one", stem, same),
@@ -141,7 +141,7 @@ def test_an_image_that_a_model_turns_is_followed_through_layers_with_parameters(
     def other(image: Array) -> Array:
         return image if channels_first else image.transpose(0, 3, 1, 2)
 
-    recorder, kernel = Recorder(edges=True), {"kernel": [1]}
+    recorder, kernel = LayerRecorder(edges=True), {"kernel": [1]}
     for name, kind, parameters, layout, given, made in [
         ("conv", "conv", kernel, native, IMAGE, IMAGE + 1),
         ("norm", "layer_norm", kernel, other, IMAGE + 1, IMAGE + 2),  # a layer with a forward of its own
@@ -158,7 +158,7 @@ def test_an_image_that_a_model_turns_is_followed_through_layers_with_parameters(
 
 def test_a_layer_along_the_last_axis_is_recorded_as_what_it_takes() -> None:
     """Its channels are the last axis of whatever it is given: an image that should have been turned is another one."""
-    recorder = Recorder()
+    recorder = LayerRecorder()
     recorder.add(Layer(name="conv", kind="conv", parameters={"kernel": [1]}), IMAGE, IMAGE, channels_first=False)
     for turned in (IMAGE, IMAGE.transpose(0, 3, 1, 2)):
         recorder.add(Layer(name="dense", kind="dense", parameters={"kernel": [1]}), turned, turned + 1, channels_first=None)
@@ -166,7 +166,7 @@ def test_a_layer_along_the_last_axis_is_recorded_as_what_it_takes() -> None:
 
 
 def test_a_layer_that_is_called_again_gets_a_number() -> None:
-    recorder = Recorder()
+    recorder = LayerRecorder()
     for _ in range(3):
         recorder.add(Layer(name="relu", kind="activation"), IMAGE, IMAGE, channels_first=False)
     assert [layer.name for layer in recorder.layers] == ["relu", "relu#2", "relu#3"]
@@ -180,7 +180,7 @@ def test_same_padding_is_tensorflows(given: tuple[int, ...], expected: tuple[int
 
 
 def test_both_sides_draw_the_same_images_and_large_ones_are_few() -> None:
-    ask = Ask(model="a:b", image=(8, 8, 3), classes=5)
+    ask = OpenRequest(model="a:b", image=(8, 8, 3), classes=5)
     assert np.array_equal(images(ask)[0], images(ask.model_copy(update={"model": "c:d"}))[0])
     assert not np.array_equal(images(ask, 1)[0], images(ask)[0])
     assert images(ask.model_copy(update={"prepare": "a:p"}))[0].dtype == np.uint8
@@ -221,7 +221,7 @@ def test_an_image_whose_channels_are_moved_before_it_is_flattened_is_flattened_c
     """As Keras's Permute((3, 1, 2)) in front of Flatten, in a port that keeps torch's order of weights."""
     image = np.random.default_rng(0).standard_normal((2, 4, 5, 3))
     turned = image.transpose(0, 3, 1, 2)
-    recorder = Recorder()
+    recorder = LayerRecorder()
     recorder.add(Layer(name="conv", kind="conv", parameters={"kernel": [3, 3, 3, 3]}), image, image, channels_first=False)
     recorder.add(Layer(name="permute", kind="other"), image, turned, channels_first=False)
     recorder.add(Layer(name="flatten", kind="flatten"), turned, turned.reshape(2, -1), channels_first=False)

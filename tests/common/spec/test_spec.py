@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from common import spec
 from common.machine import machine
 from common.spec import Spec, SpecError
-from common.spec.errors import NAMES_ELSEWHERE
+from common.spec.errors import FOREIGN_NAMES
 
 GROUPS = ("data", "optimizer", "schedule", "augmentation", "paths")
 OF_MODES = ("parameter_server", "pipeline", "hybrid")
@@ -83,7 +83,7 @@ def test_data_are_divided_by_their_own_seed_where_they_have_one(own: int | None,
     assert spec.build({"seed": 7, "data": {"seed": own}}).split_seed == divided_by
 
 
-@pytest.mark.parametrize(("elsewhere", "field"), NAMES_ELSEWHERE.items())
+@pytest.mark.parametrize(("elsewhere", "field"), FOREIGN_NAMES.items())
 def test_a_name_of_other_frameworks_stands_for_a_field_that_there_is(elsewhere: str, field: str) -> None:
     group: Any = Spec
     for part in field.split("."):
@@ -98,7 +98,7 @@ def test_a_word_of_modes_makes_a_run_of_that_variant(word: str) -> None:
     assert (made.variant, made.data_replicas, made.per_replica_batch_size) == (word, copies, 24 // copies)
     assert made.replicas == (1 if word == "serial" else 6 if made.mode == "hybrid" else 3)
     departs = word in ("parameter_server_async", "pipeline_async", "model_averaging")
-    assert (made.departs is not None) == departs
+    assert (made.not_serial_because is not None) == departs
 
 
 @pytest.mark.parametrize("word", spec.VARIANTS)
@@ -288,10 +288,10 @@ def test_an_elastic_run_loses_replicas_down_to_its_least_number_and_goes_on_from
     while (run := run.with_fewer_replicas) is not None:
         seen.append(run)
     assert [(each.mode, each.replicas) for each in seen] == [("multi_process", 2), ("serial", 1)]  # 3 do not divide 32
-    assert all(seen[-1].goes_on_from(each) and each.goes_on_from(seen[-1]) for each in (spec.build(ELASTIC), *seen))
-    assert not seen[-1].goes_on_from(spec.build({**ELASTIC, "seed": 1}))
+    assert all(seen[-1].can_resume_from(each) and each.can_resume_from(seen[-1]) for each in (spec.build(ELASTIC), *seen))
+    assert not seen[-1].can_resume_from(spec.build({**ELASTIC, "seed": 1}))
     rigid = spec.build({**ELASTIC, "least_replicas": None})
-    assert rigid.with_fewer_replicas is None and not rigid.goes_on_from(rigid.with_fields(replicas=2))
+    assert rigid.with_fewer_replicas is None and not rigid.can_resume_from(rigid.with_fields(replicas=2))
     assert rigid.digest == spec.build({name: value for name, value in ELASTIC.items() if name != "least_replicas"}).digest
 
 
@@ -642,8 +642,8 @@ SWITCHES = {
 )
 def test_a_level_sets_the_switches_that_the_spec_does_not_name(values: dict[str, Any], chosen: tuple[str, ...]) -> None:
     run = spec.build(values)
-    assert tuple(spec.resolved(run, SWITCHES).values()) == chosen
-    assert spec.reduced(run, SWITCHES) == (["digits=few"] if chosen[0] == "few" else [])
+    assert tuple(spec.resolve_switches(run, SWITCHES).values()) == chosen
+    assert spec.reduced_precision_switches(run, SWITCHES) == (["digits=few"] if chosen[0] == "few" else [])
 
 
 @pytest.mark.parametrize(
@@ -702,13 +702,13 @@ def test_a_spec_of_the_models_own_structure_is_the_one_of_before() -> None:
         plain.digest
         == hashlib.sha256(plain.model_dump_json(exclude={"width", "depth", "dropout", "least_replicas"}).encode()).hexdigest()
     )
-    assert spec.from_json(json.dumps(earlier)) == plain and plain.model_words == "simple_cnn"
+    assert spec.from_json(json.dumps(earlier)) == plain and plain.model_label == "simple_cnn"
     assert spec.build({"cores": 1, "width": 1, "depth": 1.0}).digest == plain.digest
     others = [
         spec.build({"cores": 1, **fields}) for fields in ({"width": 0.5}, {"depth": 0.5}, {"dropout": 0.5}, {"dropout": 0.0})
     ]
     assert len({each.digest for each in (plain, *others)}) == 5
-    assert spec.build({"model": "vgg16", "width": 0.125, "dropout": 0}).model_words == "vgg16 (width 0.125, dropout 0)"
+    assert spec.build({"model": "vgg16", "width": 0.125, "dropout": 0}).model_label == "vgg16 (width 0.125, dropout 0)"
 
 
 @pytest.mark.parametrize("fields", [{"width": 2}, {"depth": 0.5}, {"dropout": 0.1}])

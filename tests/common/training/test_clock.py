@@ -99,7 +99,7 @@ class Counting:
 
     def finish_epoch(self) -> None: ...
 
-    def share_statistics(self) -> None: ...
+    def broadcast_statistics(self) -> None: ...
 
     def memory_by_device(self) -> dict[str, float]:
         return {}
@@ -149,7 +149,7 @@ def run(
     made.record(data_hash="none", weights_hash="none")
     made.train(cast(Trainer, trainer), plan, DATA, earlier)
     result = made.result("ok")
-    assert is_second or contradictions.found(result, event_log.read_events(folder)) == []
+    assert is_second or contradictions.find_contradictions(result, event_log.read_events(folder)) == []
     return result
 
 
@@ -238,7 +238,7 @@ def work_moved_into_evaluation(trainer: Counting) -> None:
     def average() -> None:
         trainer.weight = trainer.weight / 2
 
-    trainer.share_statistics = average
+    trainer.broadcast_statistics = average
 
 
 @pytest.mark.parametrize(
@@ -519,7 +519,7 @@ def at_update(number: int, what: Callable[[], object]) -> Callable[[Counting], o
 
 
 def in_evaluation(what: Callable[[], object]) -> Callable[[Counting], object]:
-    return lambda trainer: setattr(trainer, "share_statistics", what)
+    return lambda trainer: setattr(trainer, "broadcast_statistics", what)
 
 
 FIGURES = r"by the run's own clock it lasted -?\d+\.\d{3} s, by the kernel's \(CLOCK_BOOTTIME\) \d+\.\d{3} s$"

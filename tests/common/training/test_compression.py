@@ -29,18 +29,18 @@ def test_every_parameter_is_in_one_bucket_in_order(sizes: list[int], itemsize: i
 
 def test_int8_rounds_half_steps_to_even_on_the_scale_of_the_largest() -> None:
     values = np.array([127.0, 0.5, 1.5, -2.5, -0.4])
-    assert compression.arrived(values, settings("int8")).tolist() == [127.0, 0.0, 2.0, -2.0, -0.0]
+    assert compression.transmitted(values, settings("int8")).tolist() == [127.0, 0.0, 2.0, -2.0, -0.0]
 
 
 def test_top_k_keeps_the_largest_and_of_equal_ones_those_in_front() -> None:
     values = np.array([1.0, -2.0, 0.0, 2.0, 2.0, -3.0])
-    assert compression.arrived(values, settings("top_k", top_k=0.5)).tolist() == [0.0, -2.0, 0.0, 2.0, 0.0, -3.0]
-    assert np.count_nonzero(compression.arrived(values, settings("top_k", top_k=1e-9))) == 1
+    assert compression.transmitted(values, settings("top_k", top_k=0.5)).tolist() == [0.0, -2.0, 0.0, 2.0, 0.0, -3.0]
+    assert np.count_nonzero(compression.transmitted(values, settings("top_k", top_k=1e-9))) == 1
 
 
 def test_float16_keeps_what_it_can_and_ends_at_its_largest_number() -> None:
     values = np.array([1.0, 1 / 3, 1e6, -1e6, 1e-9])
-    assert compression.arrived(values, settings("float16")).tolist() == [1.0, 0.333251953125, 65504.0, -65504.0, 0.0]
+    assert compression.transmitted(values, settings("float16")).tolist() == [1.0, 0.333251953125, 65504.0, -65504.0, 0.0]
 
 
 @pytest.mark.parametrize(("name", "expected"), [("none", 4040), ("float16", 2020), ("int8", 4 + 1012), ("top_k", 10 * 8)])
@@ -53,8 +53,8 @@ def test_messages_are_as_long_as_what_they_hold(name: str, expected: int) -> Non
 def test_what_was_sent_and_what_is_kept_are_the_gradients_together(name: str, values: npt.NDArray[np.float64]) -> None:
     chosen = settings(name, top_k=0.2)
     _, (lost,) = compression.exchange([values], [np.zeros_like(values)], chosen)
-    assert np.array_equal(lost, values - compression.arrived(values, chosen))
-    assert np.allclose(lost + compression.arrived(values, chosen), values, rtol=1e-15, atol=1e-300)
+    assert np.array_equal(lost, values - compression.transmitted(values, chosen))
+    assert np.allclose(lost + compression.transmitted(values, chosen), values, rtol=1e-15, atol=1e-300)
 
 
 @pytest.mark.parametrize(("name", "fields"), [("top_k", {"top_k": 0.1}), ("int8", {}), ("float16", {})])

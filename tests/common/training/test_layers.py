@@ -19,7 +19,7 @@ SIZES = {model: 64 if "resnet" in model else 32 for model in MODELS}
 @pytest.mark.parametrize("model", MODELS)
 def test_the_units_of_a_model_are_all_of_its_work(model: str) -> None:
     architecture = resolve(model, 10, SIZES[model])
-    units, whole = layers.units(architecture), work.count(architecture)
+    units, whole = layers.unique_layers(architecture), work.count(architecture)
     names = [name for unit in units for name in unit.names]
     joins = [layer for layer in architecture.layers if isinstance(layer, Residual | Concatenation)]
     sums = [name for each in joins for name in (each.name, *([f"{each.name}.out"] if getattr(each, "relu", False) else []))]
@@ -31,16 +31,16 @@ def test_the_units_of_a_model_are_all_of_its_work(model: str) -> None:
 
 
 def test_layers_that_are_alike_are_one_unit() -> None:
-    units = layers.units(resolve("mini_xception", 10, 32))
+    units = layers.unique_layers(resolve("mini_xception", 10, 32))
     by_width = {unit.input_shape[-1]: unit for unit in units if isinstance(unit.layer, Conv) and unit.layer.is_depthwise}
     assert {each: len(unit.names) for each, unit in by_width.items()} == {64: 9, 128: 1}
     sums = [unit for unit in units if unit.kind == "Residual"]
     assert [(unit.names, unit.input_shape) for unit in sums] == [(("block1", "block2", "block3", "block4"), (32, 32, 64))]
-    assert [unit.learned_before for unit in units].count(False) == 1  # before the first one is the image
+    assert [unit.input_needs_gradient for unit in units].count(False) == 1  # before the first one is the image
 
 
 def test_bytes_are_those_of_values_and_of_weights() -> None:
-    unit = next(unit for unit in layers.units(resolve("simple_cnn", 10, 32)) if unit.names == ("logits",))
+    unit = next(unit for unit in layers.unique_layers(resolve("simple_cnn", 10, 32)) if unit.names == ("logits",))
     values = 128 + 10 + (10 + 128 + 128)  # input, output; backward the output's gradient, the input and its gradient
     for precision, size in (("float32", 4), ("float64", 8)):
         run = spec.build({"precision": precision, "global_batch_size": 16})
@@ -64,9 +64,9 @@ def test_each_unit_is_timed_by_the_median_of_its_calls(monkeypatch: pytest.Monke
     monkeypatch.setattr(time, "perf_counter", lambda: now)
     run = spec.build({})
     made = layers.measure(run, architecture, passes, lambda: next(clock), 3, device="cpu", versions={"made": "1"})
-    units = layers.units(architecture)
+    units = layers.unique_layers(architecture)
     assert asked == [
-        *((1, unit.input_shape, unit.learned_before) for unit in units),
+        *((1, unit.input_shape, unit.input_needs_gradient) for unit in units),
         (len(architecture.layers), (32, 32, 3), False),
     ]
     assert made.seconds == [2.0 * number for number in range(1, len(units) + 1)]

@@ -42,11 +42,11 @@ def _with_loss(epoch: Any) -> Any:
     return epoch.model_copy(update={"train": epoch.train.model_copy(update={"loss": 13 / 14})})
 
 
-def stored(folder: Path, change: Callable[[Values, list[Values]], object]) -> store.Stored:
+def stored(folder: Path, change: Callable[[Values, list[Values]], object]) -> store.StoredComparison:
     """A comparison of one run whose result and events were changed, with new checksums."""
     run = a_run()
     plan = comparisons.stored_in(
-        store.Stored(comparison=comparisons.comparison([ROW]), runs={ROW.id: {0: run}}, set_aside=[]), folder
+        store.StoredComparison(comparison=comparisons.comparison([ROW]), runs={ROW.id: {0: run}}, set_aside=[]), folder
     )
     directory = store.run_folder(plan, ROW.id, 0)
     values = json.loads(run.model_dump_json())

@@ -6,13 +6,12 @@ from typing import Any
 
 import pytest
 
-from common.matching.records import Ask, Layer, Opened
+from common.matching.records import OpenRequest, Layer, ModelReport
 from compare.matching import climbing, match
 from compare.matching.causes import BIASED_VARIANCE, Cause
 from compare.matching.climbing import Line, Match, Rung
-from tests.compare.reporting.screens import assert_screens
+from tests.support.snapshots import Screens
 
-GOLDEN = Path(__file__).parent / "golden"
 NAMES = (
     "layers and parameters", "logits, inference", "logits, far from the usual values", "logits, training", "running statistics",
     "loss", "gradients", "one update, sgd", "20 steps, sgd", "one update, adam", "20 steps, adam",
@@ -29,19 +28,19 @@ def matched(settings: str = "", /, **changed: Any) -> Match:
     for start, fields in changed.items():
         place = next(at for at, name in enumerate(NAMES) if name.replace(",", "").replace(" ", "_").startswith(start))
         rungs[place] = replace(rungs[place], **fields)
-    asks = tuple(Ask(model=model, image=(28, 28, 1), classes=10) for model in ("net:Net", "keras_net:build"))
+    asks = tuple(OpenRequest(model=model, image=(28, 28, 1), classes=10) for model in ("net:Net", "keras_net:build"))
     layers = Layer(name="conv2", kind="conv"), Layer(name="conv2d_1", kind="conv")
     return Match(
         ("pytorch", "tensorflow"), (asks[0], asks[1]), rungs, [Line(*layers, 0.0, 0.0, settings)], NOTES,
-        (Opened(layers=[], outputs=[10], where=None), Opened(layers=[], outputs=[10], where=None, unrecorded=True)),
+        (ModelReport(layers=[], outputs=[10], where=None), ModelReport(layers=[], outputs=[10], where=None, unrecorded=True)),
     )  # fmt: skip
 
 
-def screened(name: str, found: Match, *written: str, folder: Path | None = None) -> str:
+def screened(screens: Screens, found: Match, *written: str, folder: Path | None = None) -> str:
     """The words of the screen, once it is held against the kept ones."""
     report = match.report(found, [], written)
     assert report.exit_code == (0 if found.holds else 1)
-    return " ".join(assert_screens(name, report, GOLDEN, folder).split())
+    return " ".join(screens(report, folder).split())
 
 
 FOLLOWS = {"status": climbing.FOLLOWS, "difference": 0.3}
@@ -55,15 +54,15 @@ PARTED: dict[str, Any] = {
 }  # fmt: skip
 
 
-def test_the_same_model_is_said_with_what_was_compared() -> None:
-    shown = screened("same", matched())
+def test_the_same_model_is_said_with_what_was_compared(screens: Screens) -> None:
+    shown = screened(screens, matched())
     assert "Same Yes: net:Net and keras_net:build are the same model. In float64 all 11 rungs agree" in shown
     assert "Not compared Functions that a subclassed Keras model calls are not recorded." in shown
     assert "--write FOLDER/FILE.py" in shown and "Not the same" not in shown
 
 
-def test_another_model_is_said_with_its_cause_by_name_and_the_lines_to_change() -> None:
-    shown = screened("another", matched("padding [[1, 1], [1, 1]], [[0, 1], [0, 1]]", **PARTED))
+def test_another_model_is_said_with_its_cause_by_name_and_the_lines_to_change(screens: Screens) -> None:
+    shown = screened(screens, matched("padding [[1, 1], [1, 1]], [[0, 1], [0, 1]]", **PARTED))
     assert "Not the same No: they part first at: logits, inference." in shown
     assert "It begins at conv2, conv2d_1, by 8.9e-01. What is behind it was not judged." in shown
     assert "Why padding: pytorch pads 1 above" in shown and "Verified: with this corrected" in shown
@@ -71,28 +70,28 @@ def test_another_model_is_said_with_its_cause_by_name_and_the_lines_to_change() 
     assert f"look at {WHERE}" in shown and "--write" not in shown and "Yes" not in shown
 
 
-def test_a_difference_without_a_name_says_so() -> None:
+def test_a_difference_without_a_name_says_so(screens: Screens) -> None:
     parted = {**PARTED["logits_inference"], "causes": (), "between": "between conv1 and conv2"}
-    shown = screened("unnamed", matched(**{**PARTED, "logits_inference": parted}))
+    shown = screened(screens, matched(**{**PARTED, "logits_inference": parted}))
     assert "Why None of the known causes explains it. The fault lies between conv1 and conv2." in shown
     assert "look at" not in shown
 
 
 @pytest.mark.parametrize("status", [climbing.FAILED, climbing.ACCEPTED])
-def test_what_keras_cannot_do_otherwise_is_let_pass_by_a_word(status: str) -> None:
+def test_what_keras_cannot_do_otherwise_is_let_pass_by_a_word(screens: Screens, status: str) -> None:
     biased = {"status": status, "difference": 4.4e-6, "where": "norm.variance", "causes": (BIAS,)}
     found = matched(running={**biased, "tolerance": 1e-10})
     is_accepted = status == climbing.ACCEPTED
     written = ["pairs/net.py was written. Train it in both frameworks: run --model pairs.net --image-size 28."]
-    shown = screened("accepted" if is_accepted else "biased", found, *(written if is_accepted else []))
+    shown = screened(screens, found, *(written if is_accepted else []))
     assert ("let it pass the same command with --accept biased-variance" in shown) is not is_accepted
     assert ("Same, but Yes, but for what was accepted." in shown) is is_accepted
     assert ("The pair pairs/net.py was written." in shown) is is_accepted
 
 
-def test_what_was_accepted_and_hides_the_rest_is_no_yes() -> None:
+def test_what_was_accepted_and_hides_the_rest_is_no_yes(screens: Screens) -> None:
     hidden = {"status": climbing.UNJUDGED, "difference": 0.3}
     found = matched(logits_inference={**hidden, "causes": (PADDING,)}, logits_training=hidden, loss=hidden)
-    shown = screened("cannot_tell", found, folder=Path("results/made"))
+    shown = screened(screens, found, folder=Path("results/made"))
     assert match.report(found, []).values["verdict"] == "cannot tell"
     assert "Cannot tell: what was accepted changes all that follows" in shown and "Yes" not in shown

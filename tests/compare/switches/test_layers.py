@@ -11,11 +11,11 @@ from typer.testing import CliRunner
 from common.machine import machine
 from common.models.architectures import resolve
 from common.training import layers
-from common.training.layers import Measured
+from common.training.layers import LayerTimes
 from compare.__main__ import app
 from compare.execution import launch
 
-UNITS = layers.units(resolve("mini_xception", 10, 32))
+UNITS = layers.unique_layers(resolve("mini_xception", 10, 32))
 BATCH = 16
 
 
@@ -36,7 +36,7 @@ class Twins:
             return 2 if "Leave it out" in self.failing else 1
         drift = 1.0 + 0.01 * len(self.asked)
         seconds = [drift * self.slower(framework) * 1e-3 * (10 if unit.kind == "BatchNorm" else 1) for unit in UNITS]
-        made = Measured(
+        made = LayerTimes(
             seconds=seconds,
             whole_seconds=0.25,
             device="cpu",

@@ -88,7 +88,7 @@ class DataParallel(Trainer):
     def _placed(self, arrays: Any) -> Any:
         return jax.device_put(arrays, NamedSharding(self._mesh, _SHARED))
 
-    def share_statistics(self) -> None:
+    def broadcast_statistics(self) -> None:
         self._spread(self._first_model())
 
     def report(self, test: Split) -> dict[str, Any]:
