@@ -24,7 +24,7 @@ TRACKING = frozenset(["tensorboardX", "mlflow"])
 """Optional, pinned in a file of their own, imported by the one command that needs them."""
 PROFILING = frozenset(["nvtx"])
 """Optional, imported only in a process that a profiler has started."""
-TESTING = frozenset(["hypothesis", "pytest", "tests"])
+TESTING = frozenset(["hypothesis", "pytest", "syrupy", "tests"])
 TABLE: dict[str, frozenset[str]] = {
     "common": GENERAL | PROFILING | {"common"},
     "pytorch_impl": GENERAL | {"common", "pytorch_impl", "torch", "torchvision"},
