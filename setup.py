@@ -15,7 +15,7 @@ ROOT = Path(__file__).resolve().parent
 SUITE = ("common", "compare", "pytorch_impl", "tensorflow_impl", "locks")
 
 code_version = runpy.run_path(str(ROOT / "common" / "machine" / "code_version.py"))
-VERSION = code_version["of"](ROOT)  # before files are made, which would count as changes
+VERSION = code_version["describe"](ROOT)  # before files are made, which would count as changes
 
 
 def record_version(folder: Path) -> None:

@@ -77,7 +77,7 @@ class Owners:
         """Of the pixels that this process has received from others."""
         self._addresses = addresses or []
         self._listener = listener
-        self._secret = os.environ.get(placement.PASSWORD_VARIABLE, "")
+        self._secret = os.environ.get(placement.RUN_SECRET_VARIABLE, "")
         self._asked: dict[int, _Line] = {}
         self._served: list[tuple[socket.socket, threading.Thread]] = []
         self._accepting: threading.Thread | None = None
@@ -108,7 +108,7 @@ class Owners:
         try:
             line = self._asked.get(rank) or self._asked.setdefault(rank, _Line(self._addresses[rank], self._secret))
             receive = line.ask(positions, (image_size, image_size, 3))
-        except challenge.NotOfThisRun:
+        except challenge.AuthenticationError:
             raise
         except OSError as error:
             raise self._gone(rank, error) from None
@@ -162,8 +162,8 @@ class Owners:
     def _answer(self, connection: socket.socket, answering: _Answering) -> None:
         with suppress(OSError), connection:  # the other has gone, or is a stranger
             try:
-                deadline = time.monotonic() + challenge.STRANGER_SECONDS
-                challenge.meet(connection, self._secret, listens=True, deadline=deadline)
+                deadline = time.monotonic() + challenge.HANDSHAKE_SECONDS
+                challenge.authenticate(connection, self._secret, server_side=True, deadline=deadline)
             finally:
                 self._strangers.release()
             connection.settimeout(None)
@@ -219,7 +219,7 @@ class _Line:
     def __init__(self, address: tuple[str, int], secret: str) -> None:
         self.connection = socket.create_connection(address)
         try:
-            challenge.meet(self.connection, secret, listens=False)
+            challenge.authenticate(self.connection, secret, server_side=False)
         except BaseException:
             self.connection.close()
             raise
@@ -294,7 +294,7 @@ def meet(total: Callable[[npt.NDArray[np.int64]], npt.NDArray[np.int64]]) -> Own
     ranks, rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
     if ranks == 1:
         return Owners()
-    listener = placement.bound(placement.own_address(), 0)
+    listener = placement.bind(placement.local_address(), 0)
     listener.listen(ranks)
     own = " ".join([*map(str, listener.getsockname()[:2]), secrets.token_hex(8)]).encode()
     words = np.zeros((ranks, _LONGEST), np.int64)

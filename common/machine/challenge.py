@@ -13,89 +13,89 @@ import socket
 import time
 
 BYTES = 32
-"""Length of a challenge and of an answer."""
-STRANGER_SECONDS = 10.0
-"""For which a listener waits, in all, for a process that has connected to prove and introduce itself."""
+"""Length of a nonce and of an answer."""
+HANDSHAKE_SECONDS = 10.0
+"""Seconds that a listener gives a process that has connected to authenticate and introduce itself, in all."""
 
 
-class NotOfThisRun(ConnectionError):
+class AuthenticationError(ConnectionError):
     """The other process does not know the secret."""
 
 
 class Challenge:
-    """One side's half of the exchange: send `own`, answer the other's, judge its answer.
+    """One side of the handshake: send `nonce`, answer the peer's, verify the peer's answer.
 
     Args:
-        secret: of the run.
+        secret: the run's secret.
         connection: socket to the other process.
-        listens: whether this side has accepted the connection.
+        server_side: whether this side has accepted the connection.
     """
 
-    def __init__(self, secret: str, connection: socket.socket, *, listens: bool) -> None:
-        self.own = secrets.token_bytes(BYTES)
+    def __init__(self, secret: str, connection: socket.socket, *, server_side: bool) -> None:
+        self.nonce = secrets.token_bytes(BYTES)
         self._secret = secret
-        self._listens = listens
-        host, port = (connection.getsockname() if listens else connection.getpeername())[:2]
+        self._server_side = server_side
+        host, port = (connection.getsockname() if server_side else connection.getpeername())[:2]
         self._address = f"{host.partition('%')[0]} {port}"  # a scope is another name on each machine
-        self._other = b""
+        self._peer_nonce = b""
 
-    def answer(self, other: bytes) -> bytes:
-        """The answer to the other side's challenge."""
-        self._other = other
-        return self._proof(self._listens, self.own, other)
+    def answer(self, peer_nonce: bytes) -> bytes:
+        """Return the answer to the peer's nonce."""
+        self._peer_nonce = peer_nonce
+        return self._digest(self._server_side, self.nonce, peer_nonce)
 
-    def judge(self, answer: bytes) -> None:
-        """Check the other side's answer.
+    def verify(self, answer: bytes) -> None:
+        """Check the peer's answer.
 
         Raises:
-            NotOfThisRun: it is wrong.
+            AuthenticationError: the answer is wrong.
         """
-        if not hmac.compare_digest(answer, self._proof(not self._listens, self._other, self.own)):
-            raise NotOfThisRun("the other process does not know the secret of this run")
+        if not hmac.compare_digest(answer, self._digest(not self._server_side, self._peer_nonce, self.nonce)):
+            raise AuthenticationError("the other process does not know the secret of this run")
 
-    def _proof(self, listens: bool, own: bytes, other: bytes) -> bytes:
-        return hmac.digest(self._secret.encode(), bytes([listens]) + own + other + self._address.encode(), "sha256")
+    def _digest(self, server_side: bool, nonce: bytes, peer_nonce: bytes) -> bytes:
+        return hmac.digest(self._secret.encode(), bytes([server_side]) + nonce + peer_nonce + self._address.encode(), "sha256")
 
 
-def meet(connection: socket.socket, secret: str, *, listens: bool, deadline: float | None = None) -> None:
-    """Prove this process on a blocking socket, and require the same of the other.
+def authenticate(connection: socket.socket, secret: str, *, server_side: bool, deadline: float | None = None) -> None:
+    """Authenticate both processes to each other on a blocking socket.
 
     Args:
         connection: socket to the other process.
-        secret: of the run.
-        listens: whether this side has accepted the connection.
-        deadline: see `keep_to`.
+        secret: the run's secret.
+        server_side: whether this side has accepted the connection.
+        deadline: see `apply_deadline`.
 
     Raises:
-        NotOfThisRun: the other process does not know the secret.
+        AuthenticationError: the other process does not know the secret.
         OSError: it has gone, or the deadline or the socket's timeout is over.
     """
-    challenge = Challenge(secret, connection, listens=listens)
-    keep_to(deadline, connection)
-    connection.sendall(challenge.own)
-    connection.sendall(challenge.answer(_received(connection, deadline)))
-    challenge.judge(_received(connection, deadline))
+    handshake = Challenge(secret, connection, server_side=server_side)
+    apply_deadline(deadline, connection)
+    connection.sendall(handshake.nonce)
+    connection.sendall(handshake.answer(_receive_exactly(connection, deadline)))
+    handshake.verify(_receive_exactly(connection, deadline))
 
 
-def keep_to(deadline: float | None, connection: socket.socket) -> None:
-    """Let the next wait on a socket end at a deadline of `time.monotonic`. None: the socket keeps its timeout.
+def apply_deadline(deadline: float | None, connection: socket.socket) -> None:
+    """Limit the next wait on a socket to a deadline of `time.monotonic`. None: the socket keeps its timeout.
 
     Raises:
         TimeoutError: the deadline is over.
     """
     if deadline is not None:
-        left = deadline - time.monotonic()
-        if left <= 0.0:
+        remaining = deadline - time.monotonic()
+        if remaining <= 0.0:
             raise TimeoutError("the other process took too long to prove itself")
-        connection.settimeout(left)
+        connection.settimeout(remaining)
 
 
-def _received(connection: socket.socket, deadline: float | None) -> bytes:
+def _receive_exactly(connection: socket.socket, deadline: float | None) -> bytes:
     received = b""
     while len(received) < BYTES:
-        keep_to(deadline, connection)
-        more = connection.recv(BYTES - len(received))
-        if not more:
+        apply_deadline(deadline, connection)
+        chunk = connection.recv(BYTES - len(received))
+        if not chunk:
             raise ConnectionResetError("the other process has gone")
-        received += more
+        received += chunk
     return received

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 BUILT_FILE = "built.json"
-"""What `of` said of the checkout that a package was built from."""
+"""File with the result of `describe` for the checkout that a package was built from."""
 
 
-def of(root: Path) -> dict[str, Any]:
-    """The code in a folder: `version`, `commit`, and `dirty` if code differs from the commit. None: not known."""
+def describe(root: Path) -> dict[str, Any]:
+    """Return `version`, `commit` and `dirty` (the code differs from the commit) of the code in a folder. None: not known."""
     if (root / BUILT_FILE).exists():
         return json.loads((root / BUILT_FILE).read_text(encoding="utf-8"))
     project = root / "pyproject.toml"
@@ -22,14 +22,14 @@ def of(root: Path) -> dict[str, Any]:
     return {"version": version, **_commit(root)}
 
 
-def in_words(found: dict[str, Any]) -> str:
-    """`0.1.0, commit 0123abcd with changes`."""
-    commit = f"commit {found['commit']}{' with changes' if found['dirty'] else ''}" if found["commit"] else "commit unknown"
-    return f"{found['version'] or 'unknown version'}, {commit}"
+def in_words(code: dict[str, Any]) -> str:
+    """Return the version as a message names it, e.g. `0.1.0, commit 0123abcd with changes`."""
+    commit = f"commit {code['commit']}{' with changes' if code['dirty'] else ''}" if code["commit"] else "commit unknown"
+    return f"{code['version'] or 'unknown version'}, {commit}"
 
 
 def git_environment() -> dict[str, str]:
-    """This process's environment without what git sets for its hooks, and would take for its own place."""
+    """Return this process's environment without the variables by which git tells its hooks which repository they run in."""
     return {name: value for name, value in os.environ.items() if not name.startswith("GIT_") or name.startswith("GIT_CONFIG")}
 
 
@@ -39,12 +39,14 @@ def _commit(root: Path) -> dict[str, Any]:
 
     def git(*arguments: str) -> str:
         command = ["git", "-C", str(root), *arguments]
-        done = subprocess.run(command, env=git_environment(), capture_output=True, text=True, check=True, timeout=10)
-        return done.stdout.strip()
+        result = subprocess.run(command, env=git_environment(), capture_output=True, text=True, check=True, timeout=10)
+        return result.stdout.strip()
 
     try:
-        changed = git("status", "--porcelain", "--untracked-files=no")
-        new = git("ls-files", "--others", "--exclude-standard", "--", "*.py")  # code as well, which no checkout brings back
-        return {"commit": git("rev-parse", "HEAD"), "dirty": bool(changed or new)}
+        modified = git("status", "--porcelain", "--untracked-files=no")
+        untracked = git(
+            "ls-files", "--others", "--exclude-standard", "--", "*.py"
+        )  # untracked code counts as well
+        return {"commit": git("rev-parse", "HEAD"), "dirty": bool(modified or untracked)}
     except (OSError, subprocess.SubprocessError):
         return {"commit": None, "dirty": None}

@@ -18,10 +18,10 @@ from distributed.security import Security
 from common.machine import challenge
 
 SCHEME = "convtwins"
-"""Of the addresses: `convtwins://host:port`."""
-NO_PAGES = {"distributed.scheduler.http.routes": [], "distributed.worker.http.routes": []}
+"""Scheme of the cluster's addresses: `convtwins://host:port`."""
+NO_HTTP_ROUTES = {"distributed.scheduler.http.routes": [], "distributed.worker.http.routes": []}
 """Dask's configuration for a cluster that answers no HTTP request. It opens a port for them, and has no setting against it."""
-QUIET = {
+LOW_OVERHEAD = {
     "distributed.worker.profile.enabled": False,
     "distributed.admin.tick.interval": "1s",
     "distributed.admin.system-monitor.interval": "5s",
@@ -42,22 +42,22 @@ class RunSecurity(Security):
         self.secret = secret or secrets.token_hex(16)
 
     def get_connection_args(self, role: str) -> dict[str, Any]:
-        """Arguments of the connector."""
+        """Return the arguments of the connector."""
         return {"secret": self.secret}
 
     def get_listen_args(self, role: str) -> dict[str, Any]:
-        """Arguments of the listener."""
+        """Return the arguments of the listener."""
         return {"secret": self.secret}
 
 
-async def _meet(stream: Any, secret: str, *, listens: bool) -> None:
-    """`challenge.meet` on Tornado's stream."""
+async def _authenticate(stream: Any, secret: str, *, server_side: bool) -> None:
+    """Do the handshake of `challenge.authenticate` on Tornado's stream."""
     if stream.socket is None:
         raise ConnectionResetError("the other process has gone")
-    asked = challenge.Challenge(secret, stream.socket, listens=listens)
-    await stream.write(asked.own)
-    await stream.write(asked.answer(await stream.read_bytes(challenge.BYTES)))
-    asked.judge(await stream.read_bytes(challenge.BYTES))
+    handshake = challenge.Challenge(secret, stream.socket, server_side=server_side)
+    await stream.write(handshake.nonce)
+    await stream.write(handshake.answer(await stream.read_bytes(challenge.BYTES)))
+    handshake.verify(await stream.read_bytes(challenge.BYTES))
 
 
 class _Connector(TCPConnector):
@@ -67,8 +67,8 @@ class _Connector(TCPConnector):
         comm: TCP = await super().connect(address, deserialize, **arguments)
         assert comm.stream is not None
         try:
-            await _meet(comm.stream, secret, listens=False)
-        except challenge.NotOfThisRun as error:
+            await _authenticate(comm.stream, secret, server_side=False)
+        except challenge.AuthenticationError as error:
             comm.abort()
             raise FatalCommClosedError(f"{error}: {self.prefix}{address}") from None
         except BaseException:
@@ -80,14 +80,14 @@ class _Connector(TCPConnector):
 class _Listener(TCPListener):
     prefix = f"{SCHEME}://"
 
-    def __init__(self, *arguments: Any, secret: str, **others: Any) -> None:
-        super().__init__(*arguments, **others)
+    def __init__(self, *arguments: Any, secret: str, **keywords: Any) -> None:
+        super().__init__(*arguments, **keywords)
         self._secret = secret
 
     async def _prepare_stream(self, stream: Any, address: str) -> Any:
         try:
-            await asyncio.wait_for(_meet(stream, self._secret, listens=True), challenge.STRANGER_SECONDS)
-        except OSError:  # also its subclasses TimeoutError, StreamClosedError and NotOfThisRun
+            await asyncio.wait_for(_authenticate(stream, self._secret, server_side=True), challenge.HANDSHAKE_SECONDS)
+        except OSError:  # also its subclasses TimeoutError, StreamClosedError and AuthenticationError
             stream.close()
             return None
         return stream

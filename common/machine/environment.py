@@ -23,116 +23,116 @@ from common.machine import plugins
 PYTHONS = ("3.11", "3.14")
 """The lowest version of Python that is supported, and the first later one that is not. A test compares pyproject.toml."""
 
-NEEDED = (
+REQUIRED = (
     "numpy", "pillow", "pooch", "platformdirs", "filelock", "safetensors", "dask", "distributed", "simplejpeg", "scikit-learn",
     "scipy", "psutil", "pydantic", "pyyaml",
 )  # fmt: skip
-"""Distributions that `common` imports, so every twin. Those of locks/common.txt, by normalised name."""
+"""Normalised names of the distributions that `common` and so every twin imports: the ones in locks/common.txt."""
 
 _DISTRIBUTION = re.compile(r"(?P<name>.+?)-(?P<version>[^-]+)(-py[\d.]+[^-]*)?\.(dist|egg)-info")
-_VARIANTS = ("", "-cpu")
-"""Endings of a distribution's name that bring the same package."""
+_VARIANT_SUFFIXES = ("", "-cpu")
+"""Suffixes of a distribution's name under which it has the same package."""
 _DRIVER_FILE = Path("/proc/driver/nvidia/version")
 
 
 def describe() -> dict[str, Any]:
-    """Interpreter, distributions and driver of this process: the fields of `common.artifacts.schema.Environment`."""
+    """Return interpreter, distributions and driver of this process: the fields of `common.artifacts.schema.Environment`."""
     installed = distributions()
-    listed = [f"{name}=={version}" for name, version in installed.items()]
-    digest = hashlib.sha256("\n".join([sys.version, *listed]).encode()).hexdigest()
+    requirements = [f"{name}=={version}" for name, version in installed.items()]
+    digest = hashlib.sha256("\n".join([sys.version, *requirements]).encode()).hexdigest()
     driver = _driver()
     return {
         "interpreter": sys.executable,
         "python": sys.version.split()[0],
-        "distributions": listed,
+        "distributions": requirements,
         "distributions_hash": digest,
         "libraries": {"NVIDIA driver": driver} if driver else {},
     }
 
 
 def distributions() -> dict[str, str]:
-    """Versions of all distributions that this process can import, by normalised name. Of several the first counts.
+    """Return the versions of all distributions that this process can import, by normalised name. The first on the path counts.
 
-    Read from the names of their folders, which takes a millisecond. Their metadata would take a tenth of a second.
+    They are read from the names of folders, which takes a millisecond. The metadata would take a tenth of a second.
     """
-    found: dict[str, str] = {}
+    versions: dict[str, str] = {}
     for name, version, _ in _folders():
-        found.setdefault(name, version)
-    return dict(sorted(found.items()))
+        versions.setdefault(name, version)
+    return dict(sorted(versions.items()))
 
 
 def _folders() -> Iterator[tuple[str, str, Path]]:
-    """(normalised name, version, metadata) of every distribution on the path, also of those that another one hides."""
-    for place in dict.fromkeys(sys.path):
+    """Yield (normalised name, version, metadata) of every distribution on the path, hidden ones too."""
+    for path in dict.fromkeys(sys.path):
         try:
-            names = sorted(os.listdir(place or "."))  # noqa: PTH208 (Path.iterdir takes three times as long)
+            names = sorted(os.listdir(path or "."))  # noqa: PTH208 (Path.iterdir takes three times as long)
         except OSError:  # a zip file, or nothing
             continue
         for name in names:
             if (match := _DISTRIBUTION.fullmatch(name)) is not None:
-                yield normalised(match["name"]), match["version"], Path(place, name)
+                yield normalised(match["name"]), match["version"], Path(path, name)
 
 
 def normalised(name: str) -> str:
-    """A distribution's name as PyPI compares it."""
+    """Return a distribution's name as PyPI compares it."""
     return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def version(package: str, installed: Mapping[str, str]) -> str | None:
-    """The installed version of a distribution, or of its variant for CPUs. None: neither is installed."""
-    return next((found for ending in _VARIANTS if (found := installed.get(normalised(package) + ending))), None)
+    """Return the installed version of a distribution, or of its variant for CPUs. None: neither is installed."""
+    return next((release for suffix in _VARIANT_SUFFIXES if (release := installed.get(normalised(package) + suffix))), None)
 
 
-def unsupported(supported: Mapping[str, Sequence[str]], versions: Mapping[str, str | None]) -> str | None:
-    """Why these versions cannot be used. None if they can.
+def describe_unsupported(supported: Mapping[str, Sequence[str]], versions: Mapping[str, str | None]) -> str | None:
+    """Return why these versions cannot be used, or None if they can.
 
     Args:
         supported: name: (the lowest version, the first later one that is not supported).
-        versions: of the same names. None: it is not installed.
+        versions: name: the installed version. None: not installed.
     """
     for name, (lowest, beyond) in supported.items():
         use = f"Use a version from {lowest} on and below {beyond}."
-        if (found := versions.get(name)) is None:
+        if (version := versions.get(name)) is None:
             return f"{name} is not installed. {use}"
-        if not numbers(lowest) <= numbers(found) < numbers(beyond):
-            return f"{name} {found} is not supported. {use}"
+        if not release_numbers(lowest) <= release_numbers(version) < release_numbers(beyond):
+            return f"{name} {version} is not supported. {use}"
     return None
 
 
-def refused(package: ModuleType) -> str | None:
-    """Why the twin of a package cannot use this environment, as far as versions say. None: it can. No framework is imported."""
+def why_unusable(package: ModuleType) -> str | None:
+    """Return why the twin of a package cannot use this environment, judged by versions alone. None: it can."""
     installed = distributions()
     supported: dict[str, Sequence[str]] = getattr(package, "SUPPORTED", {})
-    if (words := unsupported(supported, {name: version(name, installed) for name in supported})) is not None:
-        return words
-    if missing := [name for name in NEEDED if name not in installed]:
+    if (reason := describe_unsupported(supported, {name: version(name, installed) for name in supported})) is not None:
+        return reason
+    if missing := [name for name in REQUIRED if name not in installed]:
         return f"It has no {', '.join(missing)}, and every twin needs what locks/common.txt names. Install it there."
     return None
 
 
-def refused_here(package: str) -> str | None:
-    """The same of a package of the suite, by name. None also if it cannot be imported: its own process says why."""
+def why_unusable_here(package: str) -> str | None:
+    """Return `why_unusable` for a package of the suite. None also if it cannot be imported: its own process reports that."""
     try:
-        return refused(importlib.import_module(package.partition(".")[0]))
+        return why_unusable(importlib.import_module(package.partition(".")[0]))
     except ImportError:
         return None
 
 
-def numbers(text: str) -> tuple[int, ...]:
-    """The release numbers of a version: (2, 14, 1) of `2.14.1+cpu`."""
-    release = re.match(r"\d+(\.\d+)*", text)
-    return tuple(map(int, release[0].split("."))) if release else ()
+def release_numbers(text: str) -> tuple[int, ...]:
+    """Return the release numbers of a version: (2, 14, 1) for `2.14.1+cpu`."""
+    match = re.match(r"\d+(\.\d+)*", text)
+    return tuple(map(int, match[0].split("."))) if match else ()
 
 
 def clashes() -> list[str]:
-    """Distributions that installed different files of one name, in words. Only the last file is there.
+    """Describe distributions that installed different files under one name. Only the last file is there.
 
     NVIDIA's libraries for CUDA 12 and 13 do so: `nvidia/cudnn` is of both.
     """
     owners: dict[str, dict[str, str]] = {}
     versions: dict[str, list[str]] = {}
-    for name, own, folder in _folders():
-        versions.setdefault(name, []).append(f"{own} in {folder.parent}")
+    for name, release, folder in _folders():
+        versions.setdefault(name, []).append(f"{release} in {folder.parent}")
         if len(versions[name]) > 1:
             continue
         try:
@@ -140,13 +140,13 @@ def clashes() -> list[str]:
         except OSError:
             continue
         for line in lines:
-            path, _, rest = line.rpartition(",")[0].rpartition(",")
-            if rest and not path.startswith("..") and not path.endswith(".pyc"):
-                owners.setdefault(path, {})[name] = rest
+            path, _, checksum = line.rpartition(",")[0].rpartition(",")
+            if checksum and not path.startswith("..") and not path.endswith(".pyc"):
+                owners.setdefault(path, {})[name] = checksum
     shared: dict[tuple[str, ...], list[str]] = {}
-    for path, own in owners.items():
-        if len(set(own.values())) > 1:
-            shared.setdefault(tuple(sorted(own)), []).append(path)
+    for path, checksums in owners.items():
+        if len(set(checksums.values())) > 1:
+            shared.setdefault(tuple(sorted(checksums)), []).append(path)
     files = [
         f"{' and '.join(names)} both installed {paths[0]}{f' and {len(paths) - 1} more files' if len(paths) > 1 else ''}"
         for names, paths in shared.items()
@@ -154,35 +154,35 @@ def clashes() -> list[str]:
     return files + [f"{name} is there twice: {', and '.join(places)}" for name, places in versions.items() if len(places) > 1]
 
 
-def main(words: Sequence[str]) -> None:
-    """Print this environment, and why the twin of a package cannot use it."""
-    group, colon, twin = words[0].partition(":")
-    brought = plugins.installed(group) if colon else {}
+def main(arguments: Sequence[str]) -> None:
+    """Print this environment as JSON, with the reason if the twin of a package cannot use it."""
+    group, colon, twin = arguments[0].partition(":")
+    entry_points = plugins.installed(group) if colon else {}
     installed = distributions()
     package = None
     refusal: str | None = f"It has no twin {twin}. Install a package with an entry point {twin} in the group {group}."
-    if twin in brought or not colon:
-        package = importlib.import_module(brought[twin].module if colon else words[0].partition(".")[0])
-        refusal = refused(package)
-    found = {
+    if twin in entry_points or not colon:
+        package = importlib.import_module(entry_points[twin].module if colon else arguments[0].partition(".")[0])
+        refusal = why_unusable(package)
+    report = {
         **describe(),
         "refusal": refusal,
-        "needed": {name: installed.get(name) for name in NEEDED},
+        "needed": {name: installed.get(name) for name in REQUIRED},
         "installed": any(version(name, installed) for name in list(getattr(package, "SUPPORTED", {}))[:1]),
         "code": plugins.code_digest(package) if package is not None and colon else None,
-        "brought": list(brought if colon else plugins.installed(plugins.TWINS) if "--clashes" in words else ()),
-        "clashes": clashes() if "--clashes" in words else None,
+        "brought": list(entry_points if colon else plugins.installed(plugins.TWINS) if "--clashes" in arguments else ()),
+        "clashes": clashes() if "--clashes" in arguments else None,
     }
-    print(json.dumps(found))
+    print(json.dumps(report))
 
 
 def _driver() -> str | None:
-    """Version of the NVIDIA kernel driver. None if there is none."""
+    """Return the version of the NVIDIA kernel driver, or None if there is none."""
     try:
-        found = re.search(r"\s(\d+\.\d+(\.\d+)?)\s", _DRIVER_FILE.read_text(encoding="utf-8"))
+        match = re.search(r"\s(\d+\.\d+(\.\d+)?)\s", _DRIVER_FILE.read_text(encoding="utf-8"))
     except OSError:
         return None
-    return found[1] if found else None
+    return match[1] if match else None
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What a process uses of the machine, read from outside. It is not asked, signalled or stopped."""
+"""The resources that a process uses, read from outside. The process is not asked, signalled or stopped."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ _STATES = {
     psutil.STATUS_TRACING_STOP: TRACED,
     psutil.STATUS_ZOMBIE: ENDED,
 }
-"""Of psutil. All others sleep."""
+"""States of psutil. All others sleep."""
 
 
 class Thread(NamedTuple):
     """One thread. Times and counts are since its start."""
 
     number: int
-    """The operating system's. The main thread has the number of its process."""
+    """Thread id of the operating system. The main thread has the id of its process."""
     name: str
     state: str
     cpu_seconds: float
     core_wait_seconds: float
-    """It could have run, and others had the cores or a quota was used up. 0 where the kernel does not count it."""
+    """Seconds in which it was runnable, but others had the cores or a quota was used up. 0 where the kernel does not count."""
     voluntary_switches: int
-    """It gave the core away, because it had to wait."""
+    """Context switches because the thread had to wait."""
     involuntary_switches: int
-    """The core was taken from it."""
+    """Context switches because the core was taken from it."""
 
 
 class Footprint(NamedTuple):
@@ -43,82 +43,82 @@ class Footprint(NamedTuple):
 
     pid: int
     cpu_seconds: float
-    """Also of its children that have ended."""
+    """CPU time of the process and of its children that have ended."""
     threads: list[Thread]
     minor_faults: int
     major_faults: int
-    """Pages that had to be read from the disk or from swap."""
+    """Page faults that read from the disk or from swap."""
     disk_bytes: int | None
-    """Read from and written to disks. None: another user's process does not say."""
+    """Bytes read from and written to disks. None: not known of another user's process."""
     resident_bytes: int
     shared_bytes: int
-    """Resident, in shared memory."""
+    """Resident bytes in shared memory."""
     swap_bytes: int
 
     @property
     def is_stopped(self) -> bool:
-        """By a signal or a debugger."""
+        """Whether a signal or a debugger has stopped the process."""
         return self.threads[0].state in (STOPPED, TRACED)
 
     @property
-    def wants(self) -> bool:
+    def is_active(self) -> bool:
         """Whether a thread has a core, waits for one, or waits for the disk."""
         return any(thread.state in (RUNNING, DISK) for thread in self.threads)
 
     def total(self, field: str) -> float:
-        """Of a field of all its threads."""
+        """Return the sum of a field over all threads."""
         return sum(getattr(thread, field) for thread in self.threads)
 
 
 def read(pid: int) -> Footprint | None:
-    """A process now. None: it has ended.
+    """Read a process now. None: it has ended.
 
     Off Linux, a process has one thread, and only its CPU time, state, switches and memory are known.
     """
     try:
-        found = _read_linux(pid) if sys.platform == "linux" else _read_elsewhere(psutil.Process(pid))
+        footprint = _read_linux(pid) if sys.platform == "linux" else _read_with_psutil(psutil.Process(pid))
     except (psutil.NoSuchProcess, FileNotFoundError, ProcessLookupError):
         return None
-    return found if found.threads and found.threads[0].state != ENDED else None
+    return footprint if footprint.threads and footprint.threads[0].state != ENDED else None
 
 
 def read_tree(process: psutil.Process) -> list[Footprint]:
-    """A process, and all that it started and that still lives."""
+    """Read a process and its living descendants."""
     try:
-        family = [process, *process.children(recursive=True)]
+        processes = [process, *process.children(recursive=True)]
     except psutil.NoSuchProcess:
         return []
-    return [found for each in family if (found := read(each.pid)) is not None]
+    return [footprint for member in processes if (footprint := read(member.pid)) is not None]
 
 
 def status(pid: int, thread: int | None = None) -> dict[str, str]:
-    """Fields of `/proc/PID/status`, of the process or one of its threads. Empty: it has ended, or there is no such file."""
+    """Return `/proc/PID/status` of a process or one of its threads. Empty: it has ended, or there is no such file."""
     return dict(_fields(_text(f"/proc/{pid}/status" if thread is None else f"/proc/{pid}/task/{thread}/status")))
 
 
-def program(pid: int) -> str:
-    """Where its first stack lies: exec puts it elsewhere. Empty: not known."""
+def stack_start(pid: int) -> str:
+    """Return the address of a process's first stack, which an exec moves. Empty: not known."""
     fields = _text(f"/proc/{pid}/stat").rpartition(")")[2].split()
     return fields[25] if fields else ""
 
 
 def blocked_in(pid: int, thread: int) -> str:
-    """The function of the kernel that a thread sleeps in, e.g. `futex_do_wait`. Empty: none, or it may not be read."""
+    """Return the kernel function that a thread sleeps in, e.g. `futex_do_wait`. Empty: none, or it may not be read."""
     name = _text(f"/proc/{pid}/task/{thread}/wchan")
     return "" if name == "0" else name
 
 
 def throttled_seconds(pid: int) -> float:
-    """How long the quota of its control group has kept a process from running. 0: there is no quota, or it is not known."""
+    """Return the seconds in which a process's control group had used up its quota. 0: no quota, or not known."""
     for group in _control_groups(pid, "cpu"):
-        counts = dict(each.split() for each in _text(f"{group}/cpu.stat").splitlines())
+        counts = dict(line.split() for line in _text(f"{group}/cpu.stat").splitlines())
         if "throttled_usec" in counts or "throttled_time" in counts:
             return int(counts.get("throttled_usec", 0)) / 1e6 + int(counts.get("throttled_time", 0)) / 1e9
     return 0.0
 
 
 def is_frozen(pid: int) -> bool:
-    """Whether the freezer of its control group stops a process. Its threads then seem to sleep, or to wait for the disk."""
+    """Return whether the freezer of its control group stops a process. Its threads then seem to sleep or wait for the disk."""
     return any(
         _text(f"{group}/freezer.state") == "FROZEN" or "frozen 1" in _text(f"{group}/cgroup.events")
         for group in _control_groups(pid, "freezer")
@@ -126,7 +126,7 @@ def is_frozen(pid: int) -> bool:
 
 
 def _control_groups(pid: int, controller: str) -> Iterator[str]:
-    """The folders of a process's control groups that may have this controller: of version 1, and of version 2."""
+    """Yield the folders of a process's control groups (versions 1 and 2) that may have this controller."""
     for line in _text(f"/proc/{pid}/cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
         if controller in controllers.split(","):
@@ -154,12 +154,12 @@ def _read_linux(pid: int) -> Footprint:
 
 def _threads(pid: int) -> Iterator[Thread]:
     for number in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208  as above
-        said = status(pid, int(number))
-        if "State" not in said:  # it has ended since
+        fields = status(pid, int(number))
+        if "State" not in fields:  # it has ended since
             continue
         ran, waited, *_ = (*map(int, _text(f"/proc/{pid}/task/{number}/schedstat").split()), 0, 0)
-        switches = (int(said.get(f"{kind}voluntary_ctxt_switches", 0)) for kind in ("", "non"))
-        yield Thread(int(number), said.get("Name", ""), said["State"][0], ran / 1e9, waited / 1e9, *switches)
+        switches = (int(fields.get(f"{kind}voluntary_ctxt_switches", 0)) for kind in ("", "non"))
+        yield Thread(int(number), fields.get("Name", ""), fields["State"][0], ran / 1e9, waited / 1e9, *switches)
 
 
 def _fields(text: str) -> Iterator[tuple[str, str]]:
@@ -170,7 +170,7 @@ def _fields(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _text(path: str) -> str:
-    """Empty: there is no such file, or it may not be read."""
+    """Read a file. Empty: there is no such file, or it may not be read."""
     try:
         with open(path, encoding="utf-8", errors="replace", newline="\n") as file:  # noqa: PTH123  as above
             return file.read().strip()
@@ -178,7 +178,7 @@ def _text(path: str) -> str:
         return ""
 
 
-def _read_elsewhere(process: psutil.Process) -> Footprint:
+def _read_with_psutil(process: psutil.Process) -> Footprint:
     with process.oneshot():
         times = sum(process.cpu_times()[:4])
         state = _STATES.get(process.status(), SLEEPING)

@@ -17,54 +17,54 @@ import numpy.typing as npt
 from common.machine import flight
 
 HANG_SECONDS = 60.0
-"""Within which a run that hangs is ended, unless its spec says otherwise."""
+"""Seconds until a run that hangs is ended, unless its spec says otherwise."""
 
 
 LOADING_SECONDS = 600.0
-"""The same before a process has its data: it may wait for a download, which uses no CPU either."""
+"""Seconds until a process without its data counts as stuck. It may wait for a download, which uses no CPU either."""
 
 
-VARIABLE = "CONVTWINS_WATCH"
+WATCH_VARIABLE = "CONVTWINS_WATCH"
 
 
 SIGNAL = signal.SIGUSR1
 
 
 class Marks(NamedTuple):
-    """How far a process has come; any change is progress."""
+    """Progress counters of a process. Any change is progress."""
 
     beats: int = 0
-    """Signs of life; the first says that it writes its stacks when it is asked."""
+    """Signs of life. From the first on, the process writes its stacks on request."""
     steps: int = 0
-    """Optimizer updates that are done."""
-    stages: int = 0
-    """Points that every rank of a run comes to in the same order; the first says that it has its data."""
+    """Completed optimizer updates."""
+    sync_points: int = 0
+    """Synchronization points, which all ranks reach in the same order. From the first on, the process has its data."""
 
     @property
     def position(self) -> tuple[int, int]:
-        return self.steps, self.stages
+        return self.steps, self.sync_points
 
 
 MARKS_BYTES = 8 * len(Marks._fields)
-"""Of all marks. Each is an int64."""
+"""Size of all marks, one int64 each."""
 
 SHARED_BYTES = MARKS_BYTES + flight.BYTES
-"""Size of the file that a watchdog shares with the process under its watch. The marks alone where no file may be so large."""
+"""Size of the file that a watchdog shares with its process. It holds the marks alone where no file may be so large."""
 
-# Of this process: nobody's, until `attach` maps the watcher's.
-_NOBODYS: npt.NDArray[np.int64] = np.zeros(len(Marks._fields), np.int64)
-_own = _NOBODYS
+# Nobody reads this array. `attach` replaces it by the watcher's.
+_UNWATCHED: npt.NDArray[np.int64] = np.zeros(len(Marks._fields), np.int64)
+_marks = _UNWATCHED
 
 
 def attach() -> None:
-    """Be watched by the process that started this one, where it does so. Call once, early."""
-    global _own  # a process is watched as a whole
-    passed = os.environ.pop(VARIABLE, None)  # what this process starts is not it
-    if passed is None:
+    """Write the marks where the process that started this one can read them, if it watches. Call once, early."""
+    global _marks  # a process is watched as a whole
+    descriptors = os.environ.pop(WATCH_VARIABLE, None)  # what this process starts is not it
+    if descriptors is None:
         return
-    marks, stacks = map(int, passed.split(","))
+    marks, stacks = map(int, descriptors.split(","))
     shared = mmap.mmap(marks, 0)
-    _own = np.frombuffer(shared, np.int64, len(Marks._fields))
+    _marks = np.frombuffer(shared, np.int64, len(Marks._fields))
     if len(shared) == SHARED_BYTES:
         flight.attach(memoryview(shared)[MARKS_BYTES:])
     # A handler in C, which needs neither the interpreter's lock nor a main thread that comes back to Python.
@@ -73,25 +73,25 @@ def attach() -> None:
 
 
 def is_watched() -> bool:
-    """Whether the process that started this one would end it if it hung."""
-    return _own is not _NOBODYS
+    """Return whether the process that started this one would end it if it hung."""
+    return _marks is not _UNWATCHED
 
 
 def heartbeat() -> None:
-    """Something was done."""
-    _own[0] += 1
+    """Report a sign of life."""
+    _marks[0] += 1
 
 
-def stepped() -> None:
-    """An optimizer update was done."""
-    _own[1] += 1
+def count_step() -> None:
+    """Report a completed optimizer update."""
+    _marks[1] += 1
 
 
-def follow(steps: int) -> None:
-    """Take over the steps of the first rank. A launcher does so, since who watches it does not see its ranks."""
-    _own[1] = steps
+def set_steps(steps: int) -> None:
+    """Report the steps of the first rank. For a launcher, whose watcher does not see its ranks."""
+    _marks[1] = steps
 
 
-def reached() -> None:
-    """A point was reached that every rank comes to in the same order."""
-    _own[2] += 1
+def count_sync_point() -> None:
+    """Report a synchronization point, which all ranks reach in the same order."""
+    _marks[2] += 1

@@ -18,22 +18,22 @@ class Usage(Frozen):
 
     wall_seconds: float = 0.0
     process_cpu_seconds: float = 0.0
-    """Of this process and its descendants. In a run of several ranks: summed over them."""
+    """CPU time of this process and its descendants. In a run of several ranks, the sum over them."""
     machine_cpu_seconds: float = 0.0
-    """Of everything on the machine."""
+    """CPU time of everything on the machine."""
     budget_cpu_seconds: float = 0.0
-    """Of everything on the CPUs of the budget."""
+    """CPU time of everything on the CPUs of the budget."""
     stolen_cpu_seconds: float = 0.0
-    """The hypervisor gave these to other machines while the CPUs of the budget wanted them. Part of `budget_cpu_seconds`."""
+    """CPU time that the hypervisor gave to other machines instead of the CPUs of the budget. Part of `budget_cpu_seconds`."""
 
     @property
     def other_cpu_seconds(self) -> float:
-        """Of other work on the machine. Not negative, though the kernel's clocks are coarse."""
+        """CPU time of other work on the machine. Not negative, though the kernel's clocks are coarse."""
         return max(self.machine_cpu_seconds - self.process_cpu_seconds, 0.0)
 
     @property
     def taken_cpu_seconds(self) -> float:
-        """Of other work on the CPUs of the budget."""
+        """CPU time of other work on the CPUs of the budget."""
         return max(self.budget_cpu_seconds - self.process_cpu_seconds, 0.0)
 
     def plus(self, other: Usage) -> Usage:
@@ -47,22 +47,22 @@ class Meter:
     """Measures usage from its construction on.
 
     Args:
-        cpus: of the budget. None: all.
+        cpus: the CPUs of the budget. None: all.
     """
 
     def __init__(self, cpus: Sequence[int] | None = None) -> None:
         self._cpus = cpus
-        self._before = self._so_far()
+        self._before = self._read()
 
     def usage(self) -> Usage:
-        return self._so_far().minus(self._before)
+        return self._read().minus(self._before)
 
     def cores_of_others(self) -> float:
-        """Mean number of cores that other work on the machine used until now. 0 if no time has passed."""
-        used = self.usage()
-        return used.other_cpu_seconds / used.wall_seconds if used.wall_seconds else 0.0
+        """Return the mean number of cores that other work on the machine used until now. 0 if no time has passed."""
+        usage = self.usage()
+        return usage.other_cpu_seconds / usage.wall_seconds if usage.wall_seconds else 0.0
 
-    def _so_far(self) -> Usage:
+    def _read(self) -> Usage:
         machine_cpu_seconds = machine.busy_cpu_seconds()
         return Usage(
             wall_seconds=time.monotonic(),
@@ -73,14 +73,14 @@ class Meter:
         )
 
 
-def cores_lost(cores_of_others: float, budget: int, description: Mapping[str, Any]) -> float:
-    """Cores that other work took from a budget, if only its use of the whole machine is known.
+def cores_taken(cores_of_others: float, budget: int, description: Mapping[str, Any]) -> float:
+    """Return the cores that other work took from a budget, if only its use of the whole machine is known.
 
     Other work first uses the cores outside the budget. What it uses beyond these counts.
 
     Args:
-        cores_of_others: that other work used on the whole machine.
-        budget: cores of the budget.
+        cores_of_others: cores that other work used on the whole machine.
+        budget: number of cores in the budget.
         description: `machine.describe` of that machine. If it lacks the number of cores, all use counts.
     """
     return max(cores_of_others - ((description.get("logical_cores") or budget) - budget), 0.0)

@@ -1,4 +1,4 @@
-"""The machine under a run: what it is, and the limits that both frameworks are held to."""
+"""The machine of a run, and the limits on cores and memory that hold for both frameworks."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ PROJECT_ROOT = Path(__file__).resolve().parents[2]
 """The folder of the suite's packages: a checkout, or `convtwins/_app` of an installed package."""
 INSTALLED = PROJECT_ROOT.name == "_app"
 COMMAND = "convtwins" if INSTALLED else ".venv/bin/convtwins"
-"""The command line, as a user can paste it."""
+"""Name of the command line, as a user can paste it."""
 
 COMPANION_VARIABLE = "CONVTWINS_COMPANION"
-"""The id of a process that this one counts to its family: a server that all ranks of a run share."""
+"""Variable with the pid of a process that counts to this one's tree: a server that all ranks of a run share."""
 
 _CPUS = "/sys/devices/system/cpu"
 IDENTITY = ("processor", "cores", "logical_cores", "memory_mib", "gpus", "host")
-"""Recorded facts that tell one machine from another."""
-_KINDS: dict[str, type | tuple[type, ...]] = {
+"""Fields of a machine's record that tell one machine from another."""
+_FACT_TYPES: dict[str, type | tuple[type, ...]] = {
     **dict.fromkeys(("processor", "host", "system", "python", "commit", "allocator"), str),
     **dict.fromkeys(("cores", "logical_cores", "physical_cores", "memory_mib"), (int, float)),
     "dirty": bool,
     "cpus": list,
 }
-_SAME_MEMORY = 0.02
-"""Part of it that another kernel may keep for itself."""
+_MEMORY_TOLERANCE = 0.02
+"""Relative difference in memory within which two machines count as equal. Kernels reserve different parts."""
 _HOST_FILE = Path("/etc/machine-id")
 
 # glibc's mallopt(3) parameters.
@@ -68,41 +68,41 @@ def keep_freed_memory() -> bool:
     return all(libc.mallopt(parameter, value) for parameter, value in settings)
 
 
-def give_freed_memory_back() -> None:
+def trim_heap() -> None:
     """Give freed pages back to the kernel now."""
     if platform.libc_ver()[0] == "glibc":
         ctypes.CDLL(None).malloc_trim(0)
 
 
 def available_cores() -> int:
-    """CPU cores that this process may use, by its affinity."""
+    """Return the number of CPU cores that this process may use, by its affinity."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def cpu_budget(cores: int) -> list[int]:
-    """The CPUs that a run of so many cores is held to, threads of one physical core side by side.
+    """Return the CPUs for a run of so many cores, threads of one physical core side by side.
 
     They are the first of those that this process may use: one of each physical core, before a second thread of any.
     """
     if not hasattr(os, "sched_getaffinity"):
         return list(range(cores))
-    threads: dict[int, list[int]] = {}
-    turn: dict[int, int] = {}
+    cpus_of_cores: dict[int, list[int]] = {}
+    thread_index: dict[int, int] = {}
     for cpu in sorted(os.sched_getaffinity(0)):
-        of_its_core = threads.setdefault(_physical_core(cpu), [])
-        turn[cpu] = len(of_its_core)
-        of_its_core.append(cpu)
-    chosen = sorted(turn, key=lambda cpu: turn[cpu])[:cores]
-    return [cpu for of_its_core in threads.values() for cpu in of_its_core if cpu in chosen]
+        siblings = cpus_of_cores.setdefault(_physical_core(cpu), [])
+        thread_index[cpu] = len(siblings)
+        siblings.append(cpu)
+    chosen = sorted(thread_index, key=lambda cpu: thread_index[cpu])[:cores]
+    return [cpu for siblings in cpus_of_cores.values() for cpu in siblings if cpu in chosen]
 
 
 def physical_cores(cpus: Sequence[int]) -> int:
-    """How many physical cores these CPUs are threads of."""
+    """Return the number of physical cores that these CPUs are threads of."""
     return len(set(map(_physical_core, cpus)))
 
 
 def _physical_core(cpu: int) -> int:
-    """The first of the CPUs that are threads of the same core; the CPU itself where the system does not say."""
+    """Return the first CPU of the same physical core, or the CPU itself where the system does not say."""
     try:
         siblings = Path(_CPUS, f"cpu{cpu}", "topology", "thread_siblings_list").read_text(encoding="ascii")
     except OSError:
@@ -110,8 +110,8 @@ def _physical_core(cpu: int) -> int:
     return int(re.split("[,-]", siblings.strip())[0])
 
 
-def hold_to(cpus: list[int]) -> None:
-    """Hold this process, and all that it starts from now on, to these CPUs. Call before a framework is imported."""
+def set_affinity(cpus: list[int]) -> None:
+    """Restrict this process, and all that it starts from now on, to these CPUs. Call before a framework is imported."""
     if not hasattr(os, "sched_setaffinity"):
         return
     # Each thread has its own: NumPy's were started when it was imported.
@@ -120,53 +120,53 @@ def hold_to(cpus: list[int]) -> None:
             os.sched_setaffinity(int(thread.name), cpus)
 
 
-def family() -> list[psutil.Process]:
-    """This process, its living descendants (input workers), and the run's companion where this process counts it."""
-    me = psutil.Process()
-    family = [me, *me.children(recursive=True)]
+def process_tree() -> list[psutil.Process]:
+    """Return this process, its living descendants (input workers), and the process of COMPANION_VARIABLE if it is set."""
+    this_process = psutil.Process()
+    processes = [this_process, *this_process.children(recursive=True)]
     if COMPANION_VARIABLE in os.environ:
         with contextlib.suppress(psutil.NoSuchProcess):
-            family.append(psutil.Process(int(os.environ[COMPANION_VARIABLE])))
-    return family
+            processes.append(psutil.Process(int(os.environ[COMPANION_VARIABLE])))
+    return processes
 
 
 def clock() -> float:
-    """Seconds by a clock that all processes here share: since boot on Linux, where nobody sets it, elsewhere since 1970."""
+    """Return seconds of a clock that all local processes share: since boot on Linux, since 1970 elsewhere."""
     return time.clock_gettime(time.CLOCK_BOOTTIME) if sys.platform == "linux" else time.time()
 
 
 def process_cpu_seconds() -> float:
-    """CPU time of this process alone, all its threads together, by the kernel."""
+    """Return the CPU time of this process alone, summed over its threads by the kernel."""
     return time.clock_gettime(time.CLOCK_PROCESS_CPUTIME_ID) if sys.platform != "win32" else time.process_time()
 
 
 def usable_cpus() -> int:
-    """CPUs that some thread of this process may run on."""
+    """Return the number of CPUs that some thread of this process may run on."""
     if sys.platform != "linux":
         return os.cpu_count() or 1
-    found = os.sched_getaffinity(0)
+    cpus = os.sched_getaffinity(0)
     for thread in Path("/proc/self/task").iterdir():
         with contextlib.suppress(OSError):  # it has ended
-            found |= os.sched_getaffinity(int(thread.name))
-    return len(found)
+            cpus |= os.sched_getaffinity(int(thread.name))
+    return len(cpus)
 
 
 def cpu_seconds() -> float:
-    """CPU time of this process and its descendants, those too that have ended and were waited for."""
+    """Return the CPU time of this process and its descendants, with those that have ended and were waited for."""
     total = 0.0
-    for process in family():
+    for process in process_tree():
         with contextlib.suppress(psutil.NoSuchProcess):
             total += sum(process.cpu_times()[:4])  # user, system, and both of children that have ended
     return total
 
 
 def busy_cpu_seconds(cpus: Sequence[int] | None = None) -> float:
-    """CPU time spent on anything, this process or others: of these CPUs, or of the whole machine."""
+    """Return the busy CPU time of these CPUs, or of the whole machine, whoever used it."""
     return sum(map(_busy, _cpu_times(cpus)))
 
 
 def stolen_cpu_seconds(cpus: Sequence[int] | None = None) -> float:
-    """CPU time that a hypervisor gave to other machines while these CPUs, or any of this one's, wanted it.
+    """Return the CPU time that a hypervisor gave to other machines while these CPUs, or any of this machine's, wanted it.
 
     0 where there is none or it does not say.
     """
@@ -176,8 +176,8 @@ def stolen_cpu_seconds(cpus: Sequence[int] | None = None) -> float:
 def _cpu_times(cpus: Sequence[int] | None) -> list[Any]:
     if cpus is None:
         return [psutil.cpu_times()]
-    each = psutil.cpu_times(percpu=True)
-    return [each[cpu] for cpu in cpus if cpu < len(each)]
+    times = psutil.cpu_times(percpu=True)
+    return [times[cpu] for cpu in cpus if cpu < len(times)]
 
 
 def _busy(times: Any) -> float:
@@ -187,7 +187,7 @@ def _busy(times: Any) -> float:
 
 
 def load() -> float | None:
-    """Load average of the last minute; None where the system does not say."""
+    """Return the load average of the last minute, or None where the system does not say."""
     try:
         return os.getloadavg()[0]
     except (AttributeError, OSError):
@@ -195,22 +195,22 @@ def load() -> float | None:
 
 
 def frequency_mhz() -> float | None:
-    """Mean clock, now, of the CPUs that this process may use; None where the system does not say."""
+    """Return the current mean clock of the CPUs that this process may use, or None where the system does not say."""
     try:
         clocks = [clock.current for clock in psutil.cpu_freq(percpu=True)]
     except (AttributeError, NotImplementedError, OSError):
         return None
-    own = [clocks[cpu] for cpu in cpu_budget(len(clocks)) if cpu < len(clocks) and clocks[cpu]]
-    return sum(own) / len(own) if own else None
+    frequencies = [clocks[cpu] for cpu in cpu_budget(len(clocks)) if cpu < len(clocks) and clocks[cpu]]
+    return sum(frequencies) / len(frequencies) if frequencies else None
 
 
 def peak_memory_mib() -> float:
-    """Largest resident memory so far of this process and its living descendants, each at its own peak, summed.
+    """Return the sum of the peak resident memory of this process and its living descendants.
 
     Pages that they share (libraries, a memory-mapped data set) count in each.
     """
     total_kib = 0
-    for process in family():
+    for process in process_tree():
         try:
             status = Path(f"/proc/{process.pid}/status").read_text(encoding="utf-8")
         except OSError:
@@ -220,12 +220,12 @@ def peak_memory_mib() -> float:
 
 
 def proportional_memory_mib() -> float | None:
-    """Proportional set size (PSS) now of this process and its living descendants, summed; None if the system does not say.
+    """Return the summed proportional set size (PSS) of this process and its living descendants. None: the system does not say.
 
     A page that n processes share counts 1 / n in each. The kernel walks all pages: call it outside timed blocks.
     """
     total_kib = 0
-    for process in family():
+    for process in process_tree():
         try:
             rollup = Path(f"/proc/{process.pid}/smaps_rollup").read_text(encoding="utf-8")
         except (FileNotFoundError, ProcessLookupError):
@@ -240,8 +240,8 @@ def proportional_memory_mib() -> float | None:
 
 @cache
 def describe() -> dict[str, Any]:
-    """Processor, cores, memory, system, Python, and the commit of the code."""
-    code = code_version.of(PROJECT_ROOT)
+    """Return processor, cores, memory, system, Python, and the commit of the code."""
+    code = code_version.describe(PROJECT_ROOT)
     return {
         "processor": _processor(),
         "cores": psutil.cpu_count(logical=False) or 0,
@@ -254,51 +254,53 @@ def describe() -> dict[str, Any]:
     }
 
 
-def checked(facts: dict[str, Any]) -> dict[str, Any]:
-    """Facts of a machine, for a stored record that may come from anybody.
+def validate_facts(facts: dict[str, Any]) -> dict[str, Any]:
+    """Return the facts of a machine from a stored record, which may come from anybody, after a check of their types.
 
     Raises:
-        ValueError: one that is known here is of another kind. None is possible for all.
+        ValueError: a fact has another type than in `describe`. All may be None.
     """
-    for name, kind in _KINDS.items():
+    for name, expected in _FACT_TYPES.items():
         value = facts.get(name)
         if value is None:
             continue
-        numbers: list[Any] = cast(list[Any], value) if kind is list else [value] if kind is not str else []
-        if not isinstance(value, kind) or not all(isinstance(each, int | float) and 0 <= each < 2**63 for each in numbers):
+        numbers: list[Any] = cast(list[Any], value) if expected is list else [value] if expected is not str else []
+        if not isinstance(value, expected) or not all(
+            isinstance(number, int | float) and 0 <= number < 2**63 for number in numbers
+        ):
             raise ValueError(f"{name} is no fact of a machine")
     names: Any = facts.get("gpus")
-    if names is not None and not (isinstance(names, list) and all(isinstance(each, str) for each in cast(list[Any], names))):
+    if names is not None and not (isinstance(names, list) and all(isinstance(gpu, str) for gpu in cast(list[Any], names))):
         raise ValueError("gpus is no fact of a machine")
     return facts
 
 
-Facts = Annotated[dict[str, Any], AfterValidator(checked)]
+Facts = Annotated[dict[str, Any], AfterValidator(validate_facts)]
 
 
 def processors(facts: Mapping[str, Any]) -> str:
-    """`AMD EPYC 7B13`; with GPUs `AMD EPYC 7B13 with 2 x NVIDIA H200`."""
+    """Return the names of the processors, e.g. `AMD EPYC 7B13` or `AMD EPYC 7B13 with 2 x NVIDIA H200`."""
     names = collections.Counter[str](facts.get("gpus") or ())
     counted = ", ".join(f"{number} x {name}" if number > 1 else name for name, number in names.items())
     return f"{facts.get('processor') or 'unknown processor'}{' with ' if counted else ''}{counted}"
 
 
 def differences(one: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
-    """The fields of IDENTITY that differ between two records of a machine. Fields unknown to either are skipped."""
+    """Return the fields of IDENTITY that differ between two records of a machine. Fields unknown to either are skipped."""
 
     def differs(fact: str) -> bool:
         ours, theirs = one.get(fact), other.get(fact)
         if ours is None or theirs is None:
             return False
         if fact == "memory_mib":
-            return abs(ours - theirs) > _SAME_MEMORY * max(ours, theirs)
+            return abs(ours - theirs) > _MEMORY_TOLERANCE * max(ours, theirs)
         return ours != theirs
 
     return [fact for fact in IDENTITY if differs(fact)]
 
 
 def versions(*packages: str) -> dict[str, str]:
-    """Installed versions of these distributions, or of their variants for CPUs.
+    """Return the installed versions of these distributions, or of their variants for CPUs.
 
     Raises:
         PackageNotFoundError: one is not installed.
@@ -308,7 +310,7 @@ def versions(*packages: str) -> dict[str, str]:
 
 
 def code_digest(folders: Sequence[Path]) -> str:
-    """SHA-256 over the names and contents of all Python files in these folders. A folder may be one file."""
+    """Return the SHA-256 over the names and contents of all Python files in these folders. A folder may be one file."""
     sha256 = hashlib.sha256()
     for folder in folders:
         for path in [folder] if folder.is_file() else sorted(folder.rglob("*.py")):
@@ -317,7 +319,7 @@ def code_digest(folders: Sequence[Path]) -> str:
 
 
 def _host() -> str | None:
-    """An id of this machine: a keyed digest, because the id itself must stay secret (machine-id(5))."""
+    """Return an id of this machine: a keyed digest, because the id itself must stay secret (machine-id(5))."""
     try:
         identity = _HOST_FILE.read_text(encoding="utf-8").strip()
     except OSError:
@@ -326,7 +328,7 @@ def _host() -> str | None:
 
 
 def cpu_flags() -> list[str]:
-    """Instruction sets of the processor (`avx512f`, `amx_bf16` ...), by which libraries choose their kernels.
+    """Return the instruction sets of the processor (`avx512f`, `amx_bf16` ...), by which libraries choose their kernels.
 
     Empty where the system does not say.
     """
@@ -338,7 +340,7 @@ def _processor() -> str:
 
 
 def _cpuinfo(field: str) -> str | None:
-    """A field of the first CPU."""
+    """Return a field of the first CPU in /proc/cpuinfo."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:

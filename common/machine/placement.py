@@ -1,4 +1,4 @@
-"""Where the ranks of a run are: their machine, their number of cores, their GPU.
+"""The place of a rank in its run: its machine, its number of cores, its GPU.
 
 All of it is read from the environment that the launcher of ranks sets.
 """
@@ -14,127 +14,127 @@ LOOPBACK = "127.0.0.1"
 
 
 SPOT_CHECKS_VARIABLE = "CONVTWINS_SPOT_CHECKS"
-"""Holds the word that the recorded steps of a run are drawn from, see `common.training.spot_checks`."""
-PASSWORD_VARIABLE = "CONVTWINS_MEETING"
-"""A word that the ranks of one run alone know; an outer launcher has none."""
+"""Variable with the seed of a run's recorded steps, see `common.training.spot_checks`."""
+RUN_SECRET_VARIABLE = "CONVTWINS_RUN_SECRET"
+"""Variable with the secret that only the processes of one run share. An outer launcher sets none."""
 
 
 def is_first_rank() -> bool:
-    """Whether this process writes the run's files: it is the only one, or rank 0 of several."""
+    """Return whether this process writes the run's files: it is the only one, or rank 0 of several."""
     return os.environ.get("RANK", "0") == "0"
 
 
-def environments(replicas: int, hosts: Sequence[str] = ()) -> list[dict[str, str]]:
-    """Each rank's identity, as torchrun's variables. Their common port is added when they start.
+def rank_environments(replicas: int, hosts: Sequence[str] = ()) -> list[dict[str, str]]:
+    """Return each rank's identity, as torchrun's variables. The common port is added when the ranks start.
 
     Args:
         replicas: the number of ranks.
-        hosts: get the ranks in order and in equal parts. None given: this machine.
+        hosts: machines that get the ranks in order and in equal parts. Empty: this machine.
     """
-    places = [host_of(rank, replicas, len(hosts) or 1) for rank in range(replicas)]
+    host_indices = [host_of(rank, replicas, len(hosts) or 1) for rank in range(replicas)]
     shared = {
         "WORLD_SIZE": str(replicas),
         "MASTER_ADDR": hosts[0] if hosts else LOOPBACK,
-        PASSWORD_VARIABLE: secrets.token_hex(16),
+        RUN_SECRET_VARIABLE: secrets.token_hex(16),
     }
     return [
         {
             **shared,
             "RANK": str(rank),
-            "LOCAL_RANK": str(rank - places.index(own)),
-            "LOCAL_WORLD_SIZE": str(places.count(own)),
+            "LOCAL_RANK": str(rank - host_indices.index(host)),
+            "LOCAL_WORLD_SIZE": str(host_indices.count(host)),
         }
-        for rank, own in enumerate(places)
+        for rank, host in enumerate(host_indices)
     ]
 
 
 def host_of(rank: int, replicas: int, hosts: int) -> int:
-    """Index of the host of a rank."""
+    """Return the index of a rank's host."""
     return rank * hosts // replicas
 
 
 def on_one_host() -> bool:
-    """Whether all of this run is on this machine."""
+    """Return whether all of this run is on this machine."""
     return os.environ.get("LOCAL_WORLD_SIZE") == os.environ.get("WORLD_SIZE")
 
 
-def machines(hosts: Sequence[str]) -> int:
-    """How many times the CPUs of this process a run has, for each of its machines: 1 where all of it is here.
+def num_machines(hosts: Sequence[str]) -> int:
+    """Return the number of machines of a run, each with as many CPUs as this process. 1: all of it is here.
 
     Args:
-        hosts: of the run, as its spec names them. If it names none, an outer launcher's variables may name several.
+        hosts: hosts in the run's spec. If it names none, the variables of an outer launcher may name several.
     """
     if hosts:
         return len(hosts)
-    if PASSWORD_VARIABLE in os.environ or "RANK" not in os.environ:
+    if RUN_SECRET_VARIABLE in os.environ or "RANK" not in os.environ:
         return 1
     ranks = int(os.environ.get("WORLD_SIZE", "1"))
-    return -(-ranks // (1 if _has_cpus_of_its_own() else int(os.environ.get("LOCAL_WORLD_SIZE", ranks))))
+    return -(-ranks // (1 if _has_exclusive_cpus() else int(os.environ.get("LOCAL_WORLD_SIZE", ranks))))
 
 
 def cores_of_replica(cores: int, replicas: int, hosts: Sequence[str]) -> int:
-    """CPU cores for each replica of this process's machine; 0 where there are fewer than replicas.
+    """Return the CPU cores for each replica on this process's machine. 0: there are fewer cores than replicas.
 
     Args:
-        cores: of the whole run.
-        replicas: of the whole run.
-        hosts: of the run.
+        cores: cores of the whole run.
+        replicas: replicas of the whole run.
+        hosts: hosts of the run.
     """
     if "RANK" not in os.environ:
         return cores // replicas
-    sharing = 1 if _has_cpus_of_its_own() else int(os.environ.get("LOCAL_WORLD_SIZE", replicas))
-    return cores // machines(hosts) // sharing
+    sharing = 1 if _has_exclusive_cpus() else int(os.environ.get("LOCAL_WORLD_SIZE", replicas))
+    return cores // num_machines(hosts) // sharing
 
 
-def judged_by_its_launcher() -> bool:
-    """Whether the suite started this process as a rank: its cores were judged where the run began, on the first host."""
-    return PASSWORD_VARIABLE in os.environ and "RANK" in os.environ
+def is_launched_rank() -> bool:
+    """Return whether the suite started this process as a rank. Its cores were then validated on the first host."""
+    return RUN_SECRET_VARIABLE in os.environ and "RANK" in os.environ
 
 
-def _has_cpus_of_its_own() -> bool:
-    """Whether Slurm started this rank as a task and holds it to CPUs of its own; what torchrun starts in a task shares them."""
-    own = {name: os.environ.get(name) for name in ("RANK", "WORLD_SIZE")}
-    task = {"RANK": os.environ.get("SLURM_PROCID"), "WORLD_SIZE": os.environ.get("SLURM_NTASKS")}
-    return PASSWORD_VARIABLE not in os.environ and "SLURM_CPUS_PER_TASK" in os.environ and own == task
+def _has_exclusive_cpus() -> bool:
+    """Return whether Slurm started this rank as a task with its own CPUs. Ranks that torchrun starts in a task share them."""
+    launched = {name: os.environ.get(name) for name in ("RANK", "WORLD_SIZE")}
+    slurm = {"RANK": os.environ.get("SLURM_PROCID"), "WORLD_SIZE": os.environ.get("SLURM_NTASKS")}
+    return RUN_SECRET_VARIABLE not in os.environ and "SLURM_CPUS_PER_TASK" in os.environ and launched == slurm
 
 
 def replicas_that_share_gpus() -> int:
-    """Replicas that see the GPUs of this process: those on this machine, unless an outer launcher gave each a GPU of its own.
+    """Return the number of replicas that see this process's GPUs: all on this machine, or 1 if each was given its own GPU.
 
-    Such a launcher (`srun --gpus-per-task=1`) hides the other GPUs from a rank; a user who hides them from the launcher of
-    this suite leaves one GPU to all its ranks.
+    A launcher that gives each its own (`srun --gpus-per-task=1`) hides the other GPUs from a rank. A user who hides them from
+    the launcher of this suite leaves one GPU to all its ranks.
     """
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
-    if PASSWORD_VARIABLE not in os.environ and visible != [""] and len(visible) == 1:
+    if RUN_SECRET_VARIABLE not in os.environ and visible != [""] and len(visible) == 1:
         return 1
     return int(os.environ["LOCAL_WORLD_SIZE"])
 
 
-def own_gpu() -> int:
-    """Index of this rank's GPU among those that it sees."""
+def gpu_index() -> int:
+    """Return the index of this rank's GPU among those that it sees."""
     return int(os.environ["LOCAL_RANK"]) if replicas_that_share_gpus() > 1 else 0
 
 
-def place() -> tuple[str, int]:
-    """(address, port) of rank 0, where the ranks of this run meet."""
+def master_address() -> tuple[str, int]:
+    """Return (address, port) of the run's rendezvous on rank 0."""
     return os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
 
 
-def own_address() -> str:
-    """The address of this machine that its connection to the meeting place has."""
-    family, kind, _, _, there = socket.getaddrinfo(*place(), type=socket.SOCK_DGRAM)[0]
+def local_address() -> str:
+    """Return the address of this machine in its connection to rank 0."""
+    family, kind, _, _, sockaddr = socket.getaddrinfo(*master_address(), type=socket.SOCK_DGRAM)[0]
     with socket.socket(family, kind) as probe:
-        probe.connect(there)  # asks the routing table, and sends nothing
+        probe.connect(sockaddr)  # asks the routing table, and sends nothing
         return probe.getsockname()[0]
 
 
-def bound(address: str, port: int) -> socket.socket:
-    """A TCP socket that is bound to an address of this machine. Port 0: a free one."""
-    family, _, _, _, there = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
+def bind(address: str, port: int) -> socket.socket:
+    """Return a TCP socket that is bound to an address of this machine. Port 0: a free one."""
+    family, _, _, _, sockaddr = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
     listener = socket.socket(family)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(there)
+        listener.bind(sockaddr)
     except BaseException:
         listener.close()
         raise

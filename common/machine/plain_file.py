@@ -1,4 +1,4 @@
-"""A file from anybody, read whole. Whatever lies in its place, reading it ends, and takes no more memory than its limit."""
+"""Reading a whole file that may come from anybody. It always ends, and takes no more memory than its limit."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import stat
 from pathlib import Path
 from typing import Any
 
-_MOST_AT_ONCE = 2**16
-"""Bytes that are asked for at once, at the least: files of the kernel say that they are empty."""
+_MIN_READ_BYTES = 2**16
+"""Smallest number of bytes per read. Files of the kernel have size 0."""
 
 
 class PlainFileError(OSError):
@@ -18,7 +18,7 @@ class PlainFileError(OSError):
     def __init__(self, path: str | Path, code: int, fault: str) -> None:
         super().__init__(code, f"it {fault}", str(path))
         self.fault = fault
-        """The message without the name: `is no plain file`."""
+        """Message without the file's name, e.g. `is no plain file`."""
 
     def __str__(self) -> str:
         return f"{self.filename} {self.fault}"
@@ -27,11 +27,12 @@ class PlainFileError(OSError):
         return type(self), (self.filename, self.errno, self.fault)
 
 
-def read(path: str | Path, most_bytes: int, *, follow: bool = True) -> bytes:
-    """The content of a file.
+def read(path: str | Path, max_bytes: int, *, follow: bool = True) -> bytes:
+    """Return the content of a file.
 
     Args:
-        most_bytes: a larger file is refused.
+        path: path of the file.
+        max_bytes: a larger file is refused.
         follow: whether it may be a link.
 
     Raises:
@@ -41,17 +42,17 @@ def read(path: str | Path, most_bytes: int, *, follow: bool = True) -> bytes:
     # Without O_NONBLOCK, a pipe would wait for a writer.
     file = os.open(path, os.O_RDONLY | os.O_NONBLOCK | (0 if follow else os.O_NOFOLLOW))
     try:
-        found = os.fstat(file)
-        if not stat.S_ISREG(found.st_mode):
+        status = os.fstat(file)
+        if not stat.S_ISREG(status.st_mode):
             raise PlainFileError(path, errno.EINVAL, "is no plain file")
         parts: list[bytes] = []
-        left = most_bytes + 1
-        if found.st_size <= most_bytes:
-            while left and (part := os.read(file, min(left, max(found.st_size + 1, _MOST_AT_ONCE)))):
+        remaining = max_bytes + 1
+        if status.st_size <= max_bytes:
+            while remaining and (part := os.read(file, min(remaining, max(status.st_size + 1, _MIN_READ_BYTES)))):
                 parts.append(part)
-                left -= len(part)
-        if found.st_size > most_bytes or not left:  # it may have grown meanwhile
-            raise PlainFileError(path, errno.EFBIG, f"has more than {_size(most_bytes)}")
+                remaining -= len(part)
+        if status.st_size > max_bytes or not remaining:  # it may have grown meanwhile
+            raise PlainFileError(path, errno.EFBIG, f"has more than {_size(max_bytes)}")
         return b"".join(parts)
     finally:
         os.close(file)

@@ -1,6 +1,6 @@
-"""What installed packages bring: twins and data sets, found by their entry points.
+"""Twins and data sets from installed packages, found by their entry points.
 
-Entry points are those of the interpreter that asks. A twin is looked up in the interpreter that runs it.
+Each interpreter has its own entry points. A twin is looked up in the interpreter that runs it.
 """
 
 from __future__ import annotations
@@ -12,21 +12,21 @@ from pathlib import Path
 from types import ModuleType
 
 TWINS = "convtwins.twins"
-"""Name of a twin: its package, which `python -m` runs."""
+"""Entry-point group of twins. An entry is the twin's package, which `python -m` runs."""
 DATASETS = "convtwins.datasets"
-"""Name of a data set: `module:function`. It takes the cache folder and returns the path of an image folder or an archive."""
+"""Entry-point group of data sets. An entry is a function from the cache folder to the path of an image folder or an archive."""
 
 
 def installed(group: str) -> dict[str, EntryPoint]:
-    """The entry points of a group, by name. Of two packages that bring one name, the first on the path counts."""
-    found: dict[str, EntryPoint] = {}
+    """Return the entry points of a group, by name. Of two packages with the same name, the first on the path counts."""
+    entry_points: dict[str, EntryPoint] = {}
     for entry in importlib.metadata.entry_points(group=group):
-        found.setdefault(entry.name, entry)
-    return found
+        entry_points.setdefault(entry.name, entry)
+    return entry_points
 
 
 def code_digest(package: ModuleType) -> str:
-    """SHA-256 over all Python files of a package."""
+    """Return the SHA-256 over all Python files of a package."""
     digest = hashlib.sha256()
     for folder in sorted(map(Path, package.__path__)):
         for path in sorted(folder.rglob("*.py")):

@@ -12,38 +12,38 @@ from pathlib import Path
 from typing import Self
 
 PREFIX = "cvtw-"
-"""Short: on macOS a Unix socket's path has at most 103 letters, and 49 of them may be the temporary folder's."""
+"""Short prefix: on macOS a Unix socket's path has at most 103 letters, and the temporary folder may take 49 of them."""
 
-_own: set[Path] = set()
-"""Those that this process has made."""
+_live_folders: set[Path] = set()
+"""Private folders that this process has created and not yet removed."""
 
 
 class PrivateFolder:
     """A folder of mode 0700 in the temporary folder. This process holds a lock on it until it ends.
 
-    To make one removes those of killed processes: nobody holds their locks.
+    Creating one removes the folders of killed processes: nobody holds their locks.
     """
 
     def __init__(self, parent: str | Path | None = None) -> None:
         parent = Path(parent or tempfile.gettempdir())
-        _sweep(parent)
+        _remove_stale_folders(parent)
         self._lock: int | None = None
         while self._lock is None:
             self.path = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
             try:
-                self._lock = _locked(self.path)
+                self._lock = _lock_folder(self.path)
             except (BlockingIOError, FileNotFoundError):
                 continue  # another process took it for a stale one before it was locked
             except OSError:
                 break  # a file system without locks: what a killed process leaves there stays
-        _own.add(self.path)
+        _live_folders.add(self.path)
         self.environment = {"TMPDIR": str(self.path)}
-        """Makes it the temporary folder of a process."""
+        """Environment variables that make it the temporary folder of a process."""
 
     def remove(self) -> None:
-        """Remove it with all that is in it. A second call does nothing."""
+        """Remove the folder and its content. A second call does nothing."""
         shutil.rmtree(self.path, ignore_errors=True)
-        _own.discard(self.path)
+        _live_folders.discard(self.path)
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
@@ -55,27 +55,27 @@ class PrivateFolder:
         self.remove()
 
 
-def inside() -> bool:
-    """Whether the temporary folder of this process is private already."""
+def is_tempdir_private() -> bool:
+    """Return whether the temporary folder of this process is private already."""
     return Path(tempfile.gettempdir()).name.startswith(PREFIX)
 
 
-def is_in_one(path: Path) -> bool:
-    """Whether a file lies in such a folder of this process, and will be gone with it."""
-    return not _own.isdisjoint(path.parents)
+def contains(path: Path) -> bool:
+    """Return whether a file lies in a private folder of this process, and will be removed with it."""
+    return not _live_folders.isdisjoint(path.parents)
 
 
-def check_room_for_sockets() -> None:
+def check_socket_path() -> None:
     """Refuse a temporary folder that cannot have the Unix sockets of `multiprocessing`, most often since its path is too long.
 
-    Their maker would only write a traceback, and those that wait for its messages would hang.
+    The process that creates the socket would only print a traceback, and the processes that wait for its messages would hang.
 
     Raises:
-        OSError: a sentence.
+        OSError: the folder cannot have sockets. The message is a sentence.
     """
-    with socket.socket(socket.AF_UNIX) as tried:
+    with socket.socket(socket.AF_UNIX) as probe:
         try:
-            tried.bind(f"{tempfile.gettempdir()}/pymp-12345678/listener-12345678")
+            probe.bind(f"{tempfile.gettempdir()}/pymp-12345678/listener-12345678")
         except FileNotFoundError:
             return  # its length is right: only the folder of the socket is missing
         except OSError as error:
@@ -85,28 +85,28 @@ def check_room_for_sockets() -> None:
             ) from None
 
 
-def _locked(folder: Path) -> int:
-    """A descriptor that holds the lock of a folder.
+def _lock_folder(folder: Path) -> int:
+    """Lock a folder. Returns the descriptor that holds the lock.
 
     Raises:
         BlockingIOError: another process holds it.
         FileNotFoundError: the folder is gone.
         OSError: it cannot be locked.
     """
-    held = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     try:
-        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         folder.stat()  # it may have been removed before it was locked
     except BaseException:
-        os.close(held)
+        os.close(descriptor)
         raise
-    return held
+    return descriptor
 
 
-def _sweep(parent: Path) -> None:
+def _remove_stale_folders(parent: Path) -> None:
     for folder in parent.glob(f"{PREFIX}*"):
         with contextlib.suppress(OSError):
             if folder.lstat().st_uid == os.getuid():
-                held = _locked(folder)
+                descriptor = _lock_folder(folder)
                 shutil.rmtree(folder, ignore_errors=True)
-                os.close(held)
+                os.close(descriptor)

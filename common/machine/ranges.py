@@ -12,7 +12,7 @@ from typing import Any
 from common.machine import flight
 
 PROFILER_VARIABLE = "NVTX_INJECTION64_PATH"
-"""A profiler sets it for the processes that it starts."""
+"""Variable that a profiler sets for the processes that it starts."""
 
 _nvtx: Any = None
 
@@ -27,15 +27,15 @@ def attach() -> None:
     except ImportError:
         return
     _nvtx = nvtx
-    flight.mark(_Exchanges(nvtx))
+    flight.observe(_ExchangeRanges(nvtx))
 
 
-def around(name: str) -> AbstractContextManager[Any]:
-    """A context that is one range of this name; without a profiler it does nothing."""
+def annotate(name: str) -> AbstractContextManager[Any]:
+    """Return a context that is one range of this name. Without a profiler it does nothing."""
     return nullcontext() if _nvtx is None else _nvtx.annotate(name)
 
 
-class _Exchanges:
+class _ExchangeRanges:
     """A range for every exchange from its begin to its end. Exchanges of several threads overlap."""
 
     def __init__(self, nvtx: Any) -> None:
@@ -46,5 +46,5 @@ class _Exchanges:
         self._open[number] = self._nvtx.start_range(kind)
 
     def end(self, number: int) -> None:
-        if (opened := self._open.pop(number, None)) is not None:
-            self._nvtx.end_range(opened)
+        if (handle := self._open.pop(number, None)) is not None:
+            self._nvtx.end_range(handle)

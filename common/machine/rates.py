@@ -1,7 +1,7 @@
-"""What the machine can do: its matrix rate and its copy rate, as NumPy reaches them, with a number of cores.
+"""Matrix rate and copy rate of the machine, as NumPy reaches them, with a number of cores.
 
-`python -m common.machine.rates CORES` measures and prints them as JSON. `measured` starts it as a separate process. So nothing
-else runs there, and NumPy's library gets its number of threads before it is loaded.
+`python -m common.machine.rates CORES` measures and prints them as JSON. `measure_in_subprocess` starts it, so nothing else
+runs there, and NumPy's library gets its number of threads before it is loaded.
 """
 
 from __future__ import annotations
@@ -21,27 +21,27 @@ from common.machine import machine
 
 MATRIX_SIZE = 1024
 COPIED_VALUES = 2**24
-"""Of float64, 128 MiB: more than the caches of most processors hold."""
+"""float64 values per copy, 128 MiB: more than the caches of most processors hold."""
 DEVICE_MATRIX_SIZE = 4096
 DEVICE_COPIED_BYTES = 2**28
-LEAST_SECONDS = 0.25
-"""For which each rate is tried; the best try counts."""
+MIN_SECONDS = 0.25
+"""Seconds of repetitions for each rate. The fastest repetition counts."""
 
 _THREADS = ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "VECLIB_MAXIMUM_THREADS")
-_MOST_SECONDS = 120.0
-_CALLS = 10
-"""Of an accelerator's work between two looks at the clock."""
+_TIMEOUT_SECONDS = 120.0
+_CALLS_PER_SYNC = 10
+"""Calls of an accelerator's work between two synchronizations."""
 
 
 class Rates(Frozen):
-    """Of one machine, with so many cores."""
+    """Rates of one machine, with a number of cores."""
 
     cores: int
     float32_gflops: float
     """Product of two square matrices of MATRIX_SIZE, a multiply-add counted as two."""
     float64_gflops: float
     copy_gb_per_second: float
-    """From memory to memory, read and written bytes counted, in units of 1e9."""
+    """Copy from memory to memory. Read and written bytes count, in units of 1e9."""
 
     def gflops(self, precision: str) -> float:
         return {"float32": self.float32_gflops, "float64": self.float64_gflops}[precision]
@@ -53,52 +53,52 @@ class DeviceRates(Frozen):
     matrix_gflops: float
     """Product of two square matrices of DEVICE_MATRIX_SIZE."""
     copy_gb_per_second: float
-    """From its memory to its memory, as in Rates."""
+    """Copy within the accelerator's memory. Read and written bytes count, in units of 1e9."""
 
 
-def of_device(
+def measure_device(
     multiply: Callable[[], object], copy: Callable[[], object], synchronize: Callable[[], None], size: int, num_bytes: int
 ) -> DeviceRates:
-    """Measure an accelerator.
+    """Measure the rates of an accelerator.
 
     Args:
         multiply: starts the product of two square matrices.
-        copy: starts the copy of a part of its memory to another.
-        synchronize: waits until all that was started is done.
-        size: of the matrices.
-        num_bytes: of the part.
+        copy: starts a copy within the accelerator's memory.
+        synchronize: waits until all started work is done.
+        size: number of rows of each matrix.
+        num_bytes: bytes of the copy.
     """
 
     def seconds(work: Callable[[], object]) -> float:
-        def several() -> None:  # so that the waiting is a small part of it
-            for _ in range(_CALLS):
+        def repeated() -> None:  # so that the waiting is a small part of it
+            for _ in range(_CALLS_PER_SYNC):
                 work()
             synchronize()
 
-        return _best_seconds(several) / _CALLS
+        return _best_seconds(repeated) / _CALLS_PER_SYNC
 
     return DeviceRates(matrix_gflops=2e-9 * size**3 / seconds(multiply), copy_gb_per_second=2e-9 * num_bytes / seconds(copy))
 
 
-def measured(cores: int) -> Rates | None:
-    """Measure in a fresh process; None where it fails, as it may for lack of memory."""
+def measure_in_subprocess(cores: int) -> Rates | None:
+    """Measure the rates in a fresh process. None: it failed, as it may for lack of memory."""
     threads = dict.fromkeys(_THREADS, str(cores))
     try:
-        done = subprocess.run(
+        result = subprocess.run(
             [sys.executable, "-P", "-m", "common.machine.rates", str(cores)],
             env={**os.environ, **threads, "PYTHONPATH": str(machine.PROJECT_ROOT)},
             stdin=subprocess.DEVNULL,
             capture_output=True,
             check=True,
-            timeout=_MOST_SECONDS,
+            timeout=_TIMEOUT_SECONDS,
         )
-        return Rates.model_validate_json(done.stdout)
+        return Rates.model_validate_json(result.stdout)
     except (OSError, subprocess.SubprocessError, ValidationError):
         return None
 
 
 def measure(cores: int) -> Rates:
-    """Measure here and now, with the threads that NumPy has; see `measured`."""
+    """Measure the rates in this process, with the threads that NumPy has. See `measure_in_subprocess`."""
     return Rates(
         cores=cores,
         float32_gflops=_matrix_rate(np.dtype(np.float32)),
@@ -114,7 +114,7 @@ def _matrix_rate(dtype: np.dtype[np.floating]) -> float:
 
 
 def _copy_rate(cores: int) -> float:
-    """Each core copies its own part: one alone does not fill the memory's channels."""
+    """Measure the copy rate with one part per core: one core alone does not saturate the memory's channels."""
     source, target = np.ones(COPIED_VALUES), np.zeros(COPIED_VALUES)
     parts = [*zip(np.array_split(source, cores), np.array_split(target, cores), strict=True)]
 
@@ -128,7 +128,7 @@ def _copy_rate(cores: int) -> float:
 def _best_seconds(work: Callable[[], object]) -> float:
     work()  # threads are started and pages touched
     best, began = float("inf"), time.perf_counter()
-    while time.perf_counter() - began < LEAST_SECONDS:
+    while time.perf_counter() - began < MIN_SECONDS:
         start = time.perf_counter()
         work()
         best = min(best, time.perf_counter() - start)
@@ -136,6 +136,6 @@ def _best_seconds(work: Callable[[], object]) -> float:
 
 
 if __name__ == "__main__":
-    wanted = int(sys.argv[1])
-    machine.hold_to(machine.cpu_budget(wanted))
-    print(measure(wanted).model_dump_json())
+    cores = int(sys.argv[1])
+    machine.set_affinity(machine.cpu_budget(cores))
+    print(measure(cores).model_dump_json())

@@ -129,7 +129,7 @@ def _seconds(
     """The median of a call, each begun when all are ready."""
     taken: list[float] = []
     for _ in range(warm_up_calls + calls):
-        heartbeat.reached()
+        heartbeat.count_sync_point()
         meet()
         start = time.perf_counter()
         work()

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from common.machine.flight import Flight, Ranks, Record
+from common.machine.flight import Flight, RankRange, ExchangeRecord
 
 FILE = "collectives.txt"
 """Beside the stacks: the last records of every rank."""
@@ -71,9 +71,9 @@ def save(ranks: Sequence[Rank], folder: Path) -> Path:
 class _Exchange(NamedTuple):
     """One exchange, as the ranks that take part in it have recorded it."""
 
-    ranks: Ranks
+    ranks: RankRange
     sequence: int
-    found: dict[int, Record]
+    found: dict[int, ExchangeRecord]
     missing: list[int]
     """Ranks that have not come to it."""
     waiting: list[int]
@@ -123,9 +123,9 @@ class _Exchange(NamedTuple):
 
 def _lined_up(ranks: Sequence[Rank]) -> Iterator[_Exchange]:
     """Every exchange that a rank has recorded."""
-    recorded: dict[tuple[Ranks, int], dict[int, Record]] = defaultdict(dict)
-    last: dict[tuple[Ranks, int], int] = defaultdict(int)
-    done: dict[tuple[Ranks, int], int] = defaultdict(int)
+    recorded: dict[tuple[RankRange, int], dict[int, ExchangeRecord]] = defaultdict(dict)
+    last: dict[tuple[RankRange, int], int] = defaultdict(int)
+    done: dict[tuple[RankRange, int], int] = defaultdict(int)
     for rank, (_, taken, _) in enumerate(ranks):
         for record in taken.records if taken is not None else ():
             recorded[record.ranks, record.sequence][rank] = record
@@ -144,14 +144,14 @@ def _lined_up(ranks: Sequence[Rank]) -> Iterator[_Exchange]:
         yield _Exchange(among, sequence, found, missing, waiting, age)
 
 
-def _name(among: Ranks, sequence: int, ranks: Sequence[Rank]) -> str:
+def _name(among: RankRange, sequence: int, ranks: Sequence[Rank]) -> str:
     members = [ranks[rank].name if rank < len(ranks) else f"rank {rank}" for rank in among.members]
     if among.directed:
         return f"message {sequence} from {members[0]} to {members[1]}"
     return f"collective {sequence}{'' if len(members) == len(ranks) else f' of {_joined(members)}'}"
 
 
-def _what(record: Record) -> str:
+def _what(record: ExchangeRecord) -> str:
     """An exchange in words, e.g. `all_reduce of 4 x 25 float32 (400 bytes)`."""
     sizes = " x ".join(map(str, record.shape))
     if record.kind == "step_graph":

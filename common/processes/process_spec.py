@@ -69,7 +69,7 @@ COMPUTING = re.compile(f"({OF_KERNELS}|MALLOC)_.*|GLIBC_TUNABLES|CUDA_LAUNCH_BLO
 # A run's threads and its place among ranks are the spec's to set, never the shell's.
 SETTLED = re.compile(
     f"{COMPUTING.pattern}|(TORCHELASTIC|PMI|OMPI)_.*|RANK|WORLD_SIZE|LOCAL_RANK|LOCAL_WORLD_SIZE|GROUP_RANK|ROLE_RANK"
-    "|MASTER_ADDR|MASTER_PORT|CONVTWINS_(STARTED|COMPANION|MEETING|PARAMETER_SERVER)|LD_PRELOAD"
+    "|MASTER_ADDR|MASTER_PORT|CONVTWINS_(STARTED|COMPANION|RUN_SECRET|PARAMETER_SERVER)|LD_PRELOAD"
 )
 """Names of variables that a run does not take from the shell."""
 

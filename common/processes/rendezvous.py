@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 
 from common.machine import challenge
-from common.machine.placement import PASSWORD_VARIABLE, bound, own_address, place
+from common.machine.placement import RUN_SECRET_VARIABLE, bind, local_address, master_address
 
 _LONGEST = 2**20
 """Bytes of one message."""
@@ -21,12 +21,12 @@ _LONGEST = 2**20
 
 def word() -> str:
     """The meeting place as a word that no other run has at the same time."""
-    return joined(*place())
+    return joined(*master_address())
 
 
 def listen() -> socket.socket:
     """Listen at the meeting place, and at no other address of this machine. For rank 0."""
-    listener = bound(*place())
+    listener = bind(*master_address())
     listener.listen(int(os.environ["WORLD_SIZE"]))
     return listener
 
@@ -38,7 +38,7 @@ def joined(address: str, port: int) -> str:
 
 def own_interface() -> str:
     """The name of the network interface that has `own_address`."""
-    address = own_address()
+    address = local_address()
     for name, addresses in psutil.net_if_addrs().items():
         if any(each.address.partition("%")[0] == address for each in addresses):
             return name
@@ -52,14 +52,14 @@ def exchange(word: str) -> list[str]:
         ConnectionError: rank 0 has gone, or another process listens in its place.
     """
     rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    password = os.environ.get(PASSWORD_VARIABLE, "")
+    password = os.environ.get(RUN_SECRET_VARIABLE, "")
     if rank:
         try:
-            with _reached(*place()) as connection:
-                challenge.meet(connection, password, listens=False)
+            with _reached(*master_address()) as connection:
+                challenge.authenticate(connection, password, server_side=False)
                 connection.sendall(json.dumps([rank, word]).encode() + b"\n")
                 answer = _line(connection)
-        except challenge.NotOfThisRun:
+        except challenge.AuthenticationError:
             raise
         except ConnectionError:
             answer = b""
@@ -86,9 +86,9 @@ def exchange(word: str) -> list[str]:
 
 def _introduced(connection: socket.socket, password: str) -> tuple[int, str] | None:
     """(rank, word) of a process that has connected. None if it is not of this run."""
-    deadline = time.monotonic() + challenge.STRANGER_SECONDS
+    deadline = time.monotonic() + challenge.HANDSHAKE_SECONDS
     try:
-        challenge.meet(connection, password, listens=True, deadline=deadline)
+        challenge.authenticate(connection, password, server_side=True, deadline=deadline)
         said: Any = json.loads(_line(connection, deadline))
     except (OSError, ValueError):
         return None
@@ -102,10 +102,10 @@ def _introduced(connection: socket.socket, password: str) -> tuple[int, str] | N
 
 
 def _line(connection: socket.socket, deadline: float | None = None) -> bytes:
-    """One line. Empty if it does not end. For the deadline see `challenge.keep_to`."""
+    """One line. Empty if it does not end. For the deadline see `challenge.apply_deadline`."""
     line = bytearray()
     while b"\n" not in line and len(line) < _LONGEST:
-        challenge.keep_to(deadline, connection)
+        challenge.apply_deadline(deadline, connection)
         more = connection.recv(_LONGEST - len(line))
         if not more:
             break
@@ -118,7 +118,7 @@ def keep_to_loopback() -> None:
 
     For libraries that listen on all addresses and have no setting for it. Linux only. Elsewhere it does nothing.
     """
-    if not hasattr(socket, "SO_BINDTODEVICE") or not ipaddress.ip_address(own_address()).is_loopback:
+    if not hasattr(socket, "SO_BINDTODEVICE") or not ipaddress.ip_address(local_address()).is_loopback:
         return
     for connection in psutil.Process().net_connections("tcp"):
         if connection.status == psutil.CONN_LISTEN:

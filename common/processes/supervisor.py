@@ -54,7 +54,7 @@ def _held(address: str) -> socket.socket:
         AddressError: the address is another machine's, or nobody's.
     """
     try:
-        return placement.bound(address, 0)
+        return placement.bind(address, 0)
     except OSError as error:
         raise AddressError(f"{address}: {error}") from None
 
@@ -123,11 +123,11 @@ def run_members(members: Sequence[ProcessSpec], watch: Watch) -> Failure | None:
             watch.hang_seconds,
             watch.waiting,
         )
-        heartbeat.reached()
+        heartbeat.count_sync_point()
         while True:
             heartbeat.heartbeat()  # who watches this process need not watch the members too
             codes = [None if (code := each.poll()) is None else signals.code_of(code) for each in running]
-            heartbeat.follow(running[0].watched.marks().steps)
+            heartbeat.set_steps(running[0].watched.marks().steps)
             if all(code == 0 for code, member in zip(codes, members, strict=True) if member.trains):
                 servers = [each for each, member in zip(running, members, strict=True) if not member.trains]
                 for server in servers:

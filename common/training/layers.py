@@ -90,7 +90,7 @@ def unique_layers(architecture: Architecture) -> list[Unit]:
     """What a model is made of, in the order of the forward pass; a Residual's sum comes behind its body and shortcut."""
     architectures.refuse_opaque(architecture, "layers")
     found: dict[Unit, list[str]] = {}
-    for unit in _walk(architecture.layers, (architecture.image_size, architecture.image_size, 3), learned_before=False):
+    for unit in _walk(architecture.layers, (architecture.image_size, architecture.image_size, 3), input_needs_gradient=False):
         anonymous = dataclasses.replace(unit, layer=dataclasses.replace(unit.layer, name=OWN_NAME))
         found.setdefault(anonymous, []).append(unit.layer.name)
     return [dataclasses.replace(unit, names=tuple(names)) for unit, names in found.items()]
@@ -147,65 +147,65 @@ def measure(
         device_rates: of an accelerator, measured when all layers are.
     """
 
-    def median(layers: Architecture, shape: tuple[int, ...], learned_before: bool) -> float:
+    def median(layers: Architecture, shape: tuple[int, ...], input_needs_gradient: bool) -> float:
         heartbeat.count_sync_point()
-        one = passes(spec, layers, shape, learned_before)
+        run_pass = passes(spec, layers, shape, input_needs_gradient)
 
         def seconds(times: int) -> float:
             synchronize()
             start = time.perf_counter()
             for _ in range(times):
-                one()
+                run_pass()
             synchronize()
             return (time.perf_counter() - start) / times
 
-        warm = [seconds(1) for _ in range(WARM_UP_CALLS)][-1]
-        block = 1 if device == "cpu" else math.ceil(BLOCK_SECONDS / max(warm, 1e-6))
+        warm_up_seconds = [seconds(1) for _ in range(WARM_UP_CALLS)][-1]
+        block = 1 if device == "cpu" else math.ceil(BLOCK_SECONDS / max(warm_up_seconds, 1e-6))
         return statistics.median(seconds(block) for _ in range(calls))
 
-    others = Meter()
+    meter = Meter()
     size = architecture.image_size
     return LayerTimes(
         seconds=[median(unit.architecture, unit.input_shape, unit.input_needs_gradient) for unit in unique_layers(architecture)],
         whole_seconds=median(architecture, (size, size, 3), False),
         device=device,
         versions=versions,
-        cores_of_others=others.cores_of_others(),
+        cores_of_others=meter.cores_of_others(),
         device_rates=device_rates(),
     )
 
 
-def save(measured: LayerTimes, out: Path) -> None:
-    atomic_files.write_atomically(out, measured.model_dump_json(indent=1))
+def save(times: LayerTimes, out: Path) -> None:
+    atomic_files.write_atomically(out, times.model_dump_json(indent=1))
 
 
-def _walk(layers: tuple[Layer, ...], shape: tuple[int, ...], *, learned_before: bool) -> Iterator[Unit]:
+def _walk(layers: tuple[Layer, ...], shape: tuple[int, ...], *, input_needs_gradient: bool) -> Iterator[Unit]:
     for layer in layers:
         after = architectures.output_shape((layer,), shape, layer.name)
         given, alone = shape, layer
-        learned_after = learned_before or work.is_learned(layer)
+        learned_after = input_needs_gradient or work.is_learned(layer)
         if isinstance(layer, Residual | Concatenation):
             for branch in architectures.branches(layer):
-                yield from _walk(branch, shape, learned_before=learned_before)
+                yield from _walk(branch, shape, input_needs_gradient=input_needs_gradient)
             join = layer
             if isinstance(layer, Residual):
-                given, join, learned_before = after, dataclasses.replace(layer, body=(), shortcut=(), relu=False), learned_after
+                given, join, input_needs_gradient = after, dataclasses.replace(layer, body=(), shortcut=(), relu=False), learned_after
             alone, flops, weights = join, 0, 0
-            moved = work.join_values_moved(join, given, learned_before=learned_before, learned_inside=learned_after)
+            moved = work.join_values_moved(join, given, learned_before=input_needs_gradient, learned_inside=learned_after)
         else:
-            counted = work.count_layers((layer,), shape, learned_before=learned_before)
+            counted = work.count_layers((layer,), shape, learned_before=input_needs_gradient)
             moved, flops, weights = counted.values_moved, counted.flops, counted.weights
         yield Unit(
             layer=alone,
             input_shape=given,
             output_shape=after,
-            input_needs_gradient=learned_before,
+            input_needs_gradient=input_needs_gradient,
             names=(),
             flops=flops,
             values_moved=moved,
             weights=weights,
         )
-        learned_before = learned_after
+        input_needs_gradient = learned_after
         if isinstance(layer, Residual) and layer.relu:
-            yield from _walk((ReLU(f"{layer.name}.out"),), after, learned_before=learned_before)
+            yield from _walk((ReLU(f"{layer.name}.out"),), after, input_needs_gradient=input_needs_gradient)
         shape = after

@@ -18,7 +18,7 @@ from common.machine import rates
 from common.processes import signals
 from common.spec import SpecError
 from compare.comparison import comparison_plan, estimate, made_again, matrix_run, spread
-from compare.comparison.comparison_plan import Request
+from compare.comparison.comparison_plan import ComparisonRequest
 from compare.core import exits, wording
 from compare.core.errors import FolderError, LaunchError
 from compare.core.interrupt import SIGNALLED, Interrupted, interruptible
@@ -129,74 +129,74 @@ def command(
         if again is not None and resume is None:
             raise SpecError(f"--again goes with --resume. Received: {again} without it. Name the results folder with --resume.")
         if on is not None:
-            spread.check(on)
+            spread.check_backend(on)
             if like is not None or again is not None or live:
                 raise SpecError("--on goes without --from, --again and --live. Received: one of them. Leave it out.")
         signing.check_key(sign)
         make_stopping_rule = partial(asked_for, until_decided, most_repeats, smallest_effect)
-        request: Request | MatrixPlan
+        request: ComparisonRequest | MatrixPlan
         if resume is not None:
             _only_with_resume(context)
-            request, out = _stored(resume, repeats, restarts, make_stopping_rule, live=live, on=on), resume
+            request, out = _stored_request(resume, repeats, restarts, make_stopping_rule, live=live, on=on), resume
         else:
-            min_replicas, replicas = _elastic(elastic, replicas)
+            min_replicas, replicas = _parse_elastic(elastic, replicas)
             spec_request = spec_options.to_request(
                 replicas=replicas, least_replicas=min_replicas,
                 input=input_kind, part=_part(input_only, compute_only), on_bad=on_bad, duplicates=duplicates,
                 profile_steps=PROFILE_STEPS if profile else None, hosts=None if hosts is None else names(hosts),
             )  # fmt: skip
-            asked_cells = run_settings.settings_of_cells(*spec_request)
-            named = contestant_options.names(asked_cells[0][1].contestants)
-            target = _judged_target(target_accuracy)
+            cell_settings = run_settings.settings_of_cells(*spec_request)
+            contestant_names = contestant_options.names(cell_settings[0][1].contestants)
+            target = _check_target_accuracy(target_accuracy)
 
-            def requested(asked: Preset) -> Request:
+            def build_request(settings: Preset) -> ComparisonRequest:
                 if modes is not None:
-                    asked = replace(asked, modes=tuple(variants(modes)))
+                    settings = replace(settings, modes=tuple(variants(modes)))
                 if one_core is not None:
-                    asked = replace(asked, one_core=one_core)
+                    settings = replace(settings, one_core=one_core)
                 if switches is not None:
-                    asked = replace(asked, levels=tuple(levels(switches)))
+                    settings = replace(settings, levels=tuple(levels(switches)))
                 if workers is not None:
-                    asked = replace(asked, workers=numbers("--workers", workers, least=0))
-                if min_replicas is not None and not any(spec.VARIANTS[each][0] in spec.ELASTIC_MODES for each in asked.modes):
+                    settings = replace(settings, workers=numbers("--workers", workers, least=0))
+                if min_replicas is not None and not any(spec.VARIANTS[mode][0] in spec.ELASTIC_MODES for mode in settings.modes):
                     allowed = " or ".join(spec.ELASTIC_MODES)
-                    raise SpecError(f"--elastic is for {allowed}. Received: {', '.join(asked.modes)}. Add one to --modes.")
-                asked = replace(asked, until=make_stopping_rule(asked.until))
+                    raise SpecError(f"--elastic is for {allowed}. Received: {', '.join(settings.modes)}. Add one to --modes.")
+                settings = replace(settings, until=make_stopping_rule(settings.until))
                 if repeats is not None:
-                    asked = replace(asked, repeats=repeats)
+                    settings = replace(settings, repeats=repeats)
                 if seeds is not None:
-                    asked = comparison_plan.with_seeds(asked, numbers("--seeds", seeds, least=0), repeats)
-                return Request(
-                    asked, named, out, proof,
+                    settings = comparison_plan.with_seeds(settings, numbers("--seeds", seeds, least=0), repeats)
+                return ComparisonRequest(
+                    settings, contestant_names, out, proof,
                     oversubscribe=oversubscribe, restarts=restarts or 0, target_accuracy=target, live=live,
                 )  # fmt: skip
 
-            requests = [(labels, requested(asked)) for labels, asked in asked_cells]
-            request = matrix_run.planned(requests, on) if requests[0][0] or on else requests[0][1]
+            requests = [(labels, build_request(asked)) for labels, asked in cell_settings]
+            request = matrix_run.build_plan(requests, on) if requests[0][0] or on else requests[0][1]
         if isinstance(request, MatrixPlan) and dry_run:
             code = matrix_run.rehearse(request, out, as_json=as_json, like=like, again=again is not None)
         elif isinstance(request, MatrixPlan):
             folder = out or store.new_folder(cells.KIND)
             codes: list[int] = []
 
-            def signed(asked: Request, cell: Path) -> None:
-                codes.append(within(replace(asked, sign=sign, again=again is not None), cell)[1])
+            def run_cell(cell_request: ComparisonRequest, cell_folder: Path) -> None:
+                codes.append(run_nested(replace(cell_request, sign=sign, again=again is not None), cell_folder)[1])
 
-            def received(cell: Path) -> None:
-                codes.append(_received(cell, sign))
+            def on_received(cell: Path) -> None:
+                codes.append(_finish_received(cell, sign))
 
             deliver = partial(Report.deliver, as_json=as_json)
-            code = matrix_run.run_all(request, folder, signed, deliver, live=live, received=received)
+            code = matrix_run.run_all(request, folder, run_cell, deliver, live=live, on_received=on_received)
             code = code or max(codes, default=0)
             if code > SIGNALLED:
-                typer.echo(f"Interrupted. {_goes_on(folder)}", err=True)
+                typer.echo(f"Interrupted. {_resume_hint(folder)}", err=True)
         else:
-            do = partial(estimate.rehearse, like=like) if dry_run else run
-            code = do(replace(request, sign=sign, again=again is not None), as_json=as_json)
+            execute = partial(estimate.rehearse, like=like) if dry_run else run
+            code = execute(replace(request, sign=sign, again=again is not None), as_json=as_json)
     raise typer.Exit(code)
 
 
-def run(request: Request, *, as_json: bool, view: Callable[[JudgedComparison, Path], Report] | None = None) -> int:
+def run(request: ComparisonRequest, *, as_json: bool, view: Callable[[JudgedComparison, Path], Report] | None = None) -> int:
     """Do a whole comparison and print its report.
 
     Args:
@@ -209,28 +209,28 @@ def run(request: Request, *, as_json: bool, view: Callable[[JudgedComparison, Pa
         SpecError, DataRefused, LaunchError, FolderError: nothing was trained.
         Interrupted: before anything was trained.
     """
-    made = _do(request)
-    if made.code and not any(made.compared.stored.runs.values()):
-        typer.echo(f"Interrupted before a run had ended. {_goes_on(made.folder)}", err=True)
-        return made.code
-    broken_off = made.unwritten or made.code  # the reason of the exit code then
+    outcome = _run_comparison(request)
+    if outcome.code and not any(outcome.compared.stored.runs.values()):
+        typer.echo(f"Interrupted before a run had ended. {_resume_hint(outcome.folder)}", err=True)
+        return outcome.code
+    has_other_failure = outcome.unwritten or outcome.code  # the reason of the exit code then
     if view is not None:
-        viewed = view(made.compared, made.folder)
-        code = (replace(viewed, failures=()) if broken_off else viewed).deliver(made.folder, as_json=as_json)
+        view_report = view(outcome.compared, outcome.folder)
+        code = (replace(view_report, failures=()) if has_other_failure else view_report).deliver(outcome.folder, as_json=as_json)
     else:
-        made.report.show(None if made.unwritten else made.folder, as_json=as_json)
-        code = made.compared.exit_code
-    if made.unwritten:
-        typer.echo(made.unwritten, err=True)
-        return made.code or exits.RUN_FAILED
-    if made.code:
-        typer.echo(f"Interrupted. {_goes_on(made.folder)}", err=True)
+        outcome.report.show(None if outcome.unwritten else outcome.folder, as_json=as_json)
+        code = outcome.compared.exit_code
+    if outcome.unwritten:
+        typer.echo(outcome.unwritten, err=True)
+        return outcome.code or exits.RUN_FAILED
+    if outcome.code:
+        typer.echo(f"Interrupted. {_resume_hint(outcome.folder)}", err=True)
     elif view is None:
-        made.report.explain()
-    return made.code or code
+        outcome.report.explain()
+    return outcome.code or code
 
 
-def quietly(request: Request | MatrixPlan, out: Path | None, sign: Path | None) -> Path:
+def run_quietly(request: ComparisonRequest | MatrixPlan, out: Path | None, sign: Path | None) -> Path:
     """Do a whole comparison or matrix, and write its report. Nothing of it is printed on stdout.
 
     Args:
@@ -246,15 +246,15 @@ def quietly(request: Request | MatrixPlan, out: Path | None, sign: Path | None) 
     """
     if isinstance(request, MatrixPlan):
         folder = out or store.new_folder(cells.KIND)
-        code = matrix_run.run_all(request, folder, lambda asked, cell: within(replace(asked, sign=sign), cell), _write)
+        code = matrix_run.run_all(request, folder, lambda cell_request, cell_folder: run_nested(replace(cell_request, sign=sign), cell_folder), _write)
     else:
-        made = _do(replace(request, sign=sign))
-        folder, code = made.folder, made.code
-        if made.unwritten and not code:
-            raise OSError(made.unwritten)
+        outcome = _run_comparison(replace(request, sign=sign))
+        folder, code = outcome.folder, outcome.code
+        if outcome.unwritten and not code:
+            raise OSError(outcome.unwritten)
     if code:
         interruption = Interrupted(code - SIGNALLED)
-        interruption.words = f"Interrupted. {_goes_on(folder)}"
+        interruption.words = f"Interrupted. {_resume_hint(folder)}"
         raise interruption
     return folder
 
@@ -265,7 +265,7 @@ def _write(report: Report, folder: Path) -> int:
     return 0
 
 
-def within(request: Request, folder: Path) -> tuple[JudgedComparison, int]:
+def run_nested(request: ComparisonRequest, folder: Path) -> tuple[JudgedComparison, int]:
     """Run a comparison as part of a larger command, which shows the report itself.
 
     Returns:
@@ -275,26 +275,26 @@ def within(request: Request, folder: Path) -> tuple[JudgedComparison, int]:
         SpecError, DataRefused, LaunchError, FolderError: as `run`.
         Interrupted: some runs were made. Their results stay.
     """
-    made = _do(replace(request, out=folder))
-    if made.code:
-        raise Interrupted(made.code - SIGNALLED)
-    if made.unwritten:
-        typer.echo(made.unwritten, err=True)
-    return made.compared, exits.RUN_FAILED if made.unwritten else made.compared.exit_code
+    outcome = _run_comparison(replace(request, out=folder))
+    if outcome.code:
+        raise Interrupted(outcome.code - SIGNALLED)
+    if outcome.unwritten:
+        typer.echo(outcome.unwritten, err=True)
+    return outcome.compared, exits.RUN_FAILED if outcome.unwritten else outcome.compared.exit_code
 
 
-def _received(folder: Path, sign: Path | None) -> int:
+def _finish_received(folder: Path, sign: Path | None) -> int:
     """Sign a comparison that another machine has run, and write its report. Returns the exit code, as `within`."""
     with store.locked(folder):
         unsigned = signing.sign(folder, store.read(folder).made_from, sign) if sign else None
-        made = comparison_report.read(folder)
-        unwritten = " ".join(filter(None, (comparison_report.report(made, folder).write(folder), unsigned)))
+        compared = comparison_report.read(folder)
+        unwritten = " ".join(filter(None, (comparison_report.report(compared, folder).write(folder), unsigned)))
     if unwritten:
         typer.echo(unwritten, err=True)
-    return exits.RUN_FAILED if unwritten else made.exit_code
+    return exits.RUN_FAILED if unwritten else compared.exit_code
 
 
-class _Done(NamedTuple):
+class ComparisonOutcome(NamedTuple):
     """A comparison that was run, and what to print about it."""
 
     compared: JudgedComparison
@@ -306,78 +306,78 @@ class _Done(NamedTuple):
     """Files that could not be written, in words."""
 
 
-def _do(request: Request) -> _Done:
+def _run_comparison(request: ComparisonRequest) -> ComparisonOutcome:
     """Start or resume a comparison. Prints its progress, not its results."""
     code, unwritten_runs = 0, list[tuple[str, RunResult]]()
-    with interruptible(), display() as shown:
-        comparison_plan.refuse_used(request)
+    with interruptible(), display() as progress:
+        comparison_plan.refuse_other_rows(request)
         if request.out is not None:
             store.refuse_busy(request.out)
-        wanted = comparison_plan.judged(request, shown)
-        folder = request.out or store.new_folder(wanted.rows[0].spec.model, wanted.data_name)
+        plan = comparison_plan.build_plan(request, progress)
+        folder = request.out or store.new_folder(plan.rows[0].spec.model, plan.data_name)
         with store.locked(folder):
-            comparison = _with_rates(store.merge_with_stored(folder, wanted), shown)
+            comparison = _with_rates(store.merge_with_stored(folder, plan), progress)
             store.write_plan(folder, comparison)
-            if said := comparison_plan.of_a_large_batch(comparison):
-                typer.echo(said, err=True)
+            if warning := comparison_plan.large_batch_caution(comparison):
+                typer.echo(warning, err=True)
             store.archive_replaced_runs(folder, comparison.replaced)  # a kill may have left some in place
-            live = Live(shown, folder if request.live else None, f"{comparison.rows[0].spec.model} on {comparison.data_name}")
+            live = Live(progress, folder if request.live else None, f"{comparison.rows[0].spec.model} on {comparison.data_name}")
             try:
                 try:
-                    comparison = _proved(comparison, request, folder, live)
+                    comparison = _with_proof(comparison, request, folder, live)
                     if request.again:  # after the proof: an interrupted one leaves all runs where they are
-                        comparison = made_again.replace(comparison, folder)
+                        comparison = made_again.archive_and_requeue(comparison, folder)
                     unwritten_runs = run_all(comparison, folder, live)
                     _judge_spot_checks(folder, live)
                 except Interrupted as interruption:
                     code = interruption.exit_code
-                with signals.noted() as late:
+                with signals.noted() as late_signals:
                     live.say("report")
                     unsigned = signing.sign(folder, store.read(folder).made_from, request.sign) if request.sign else None
-                    made = comparison_report.read(folder, unwritten_runs)
-                    report = comparison_report.report(made, folder)
+                    compared = comparison_report.read(folder, unwritten_runs)
+                    report = comparison_report.report(compared, folder)
                     unwritten = " ".join(filter(None, (report.write(folder), unsigned))) or None
-                if late and not code:
-                    code = SIGNALLED + late[0]
+                if late_signals and not code:
+                    code = SIGNALLED + late_signals[0]
             except BaseException:
                 live.finish("Stopped by an error.", reported=False)
                 raise
             live.finish("Interrupted." if code else "All runs have ended.")
-    return _Done(made, report, folder, code, unwritten)
+    return ComparisonOutcome(compared, report, folder, code, unwritten)
 
 
-def _elastic(text: str | None, replicas: int | None) -> tuple[int | None, int | None]:
+def _parse_elastic(text: str | None, replicas: int | None) -> tuple[int | None, int | None]:
     """(least replicas, replicas) of a command line."""
     if text is None:
         return None, replicas
-    least, most = at_least_and_most("--elastic", text)
-    if replicas not in (None, most):
+    min_replicas, max_replicas = at_least_and_most("--elastic", text)
+    if replicas not in (None, max_replicas):
         raise SpecError(f"--elastic says how many replicas there are. Received: {text} and --replicas {replicas}. Give one.")
-    return least, most
+    return min_replicas, max_replicas
 
 
-def _proved(comparison: Comparison, request: Request, folder: Path, shown: Display) -> Comparison:
+def _with_proof(comparison: Comparison, request: ComparisonRequest, folder: Path, progress: Display) -> Comparison:
     """The comparison with its proof, if one was asked for. Also in a folder that holds a proof: proofs are remembered."""
     if not request.prove:
         return comparison
-    comparison = comparison.model_copy(update={"proof": proof(comparison, request, folder, shown)})
+    comparison = comparison.model_copy(update={"proof": proof(comparison, request, folder, progress)})
     store.write_plan(folder, comparison)
     comparison_plan.refuse_changed_environments(comparison)
     return comparison
 
 
-def _with_rates(comparison: Comparison, shown: Display) -> Comparison:
+def _with_rates(comparison: Comparison, progress: Display) -> Comparison:
     """Add the machine's rates for every number of cores that a row uses here."""
-    wanted = {row.spec.cores for row in comparison.rows if row.unavailable is None and not row.spec.hosts}
-    missing = sorted(wanted - comparison.rates.keys())
+    core_counts = {row.spec.cores for row in comparison.rows if row.unavailable is None and not row.spec.hosts}
+    missing = sorted(core_counts - comparison.rates.keys())
     if not missing or comparison.rows[0].spec.part == "input":
         return comparison
-    shown.say("measuring what the machine can do")
-    found = {cores: measured for cores in missing if (measured := rates.measure_in_subprocess(cores)) is not None}
-    return comparison.model_copy(update={"rates": comparison.rates | found})
+    progress.say("measuring what the machine can do")
+    measurements = {cores: rate for cores in missing if (rate := rates.measure_in_subprocess(cores)) is not None}
+    return comparison.model_copy(update={"rates": comparison.rates | measurements})
 
 
-def proof(comparison: Comparison, request: Request, folder: Path, shown: Display) -> ProofRecord:
+def proof(comparison: Comparison, request: ComparisonRequest, folder: Path, progress: Display) -> ProofRecord:
     """Prove that the frameworks train the same. A proof that breaks off proves nothing; it stops no run."""
     if comparison.rows[0].spec.part != "training":
         return ProofRecord(verdict="not claimed", sentence="a part of the training was run, which learns nothing")
@@ -386,26 +386,26 @@ def proof(comparison: Comparison, request: Request, folder: Path, shown: Display
     modes = timed_rows.modes_of(comparison.rows)
     if len(request.frameworks) < 2 and modes == ["serial"]:
         return ProofRecord(verdict="not claimed", sentence="one framework alone has nothing to be compared with")
-    shown.stage("proof that the training is the same, which may take minutes")
+    progress.stage("proof that the training is the same, which may take minutes")
     try:
         proof = ladder.prove_rows(
             comparison.rows,
             request.frameworks,
             replicas=request.settings.replicas,
             out=folder / store.PROOF_FOLDER,
-            progress=shown.say,
+            progress=progress.say,
         )
     except (LaunchError, SpecError) as error:
         rows = {row.id: "not proved" for row in comparison.rows if row.spec.not_serial_because is None}
         return ProofRecord(verdict="not proved", sentence=f"the proof broke off: {error}", row_verdicts=rows)
     verdicts = {framework: {mode: proof.mode_verdict(framework, mode) for mode in modes} for framework in request.frameworks}
     rows = timed_rows.row_verdicts(proof, comparison.rows)
-    others = {
+    not_claimed = {
         row.id: claims.WITHOUT_SWITCHES
         for row in comparison.rows
         if rows[row.id] == "not claimed" and verdicts[row.contestant].get(row.spec.variant) == "proved"
     }
-    others |= {
+    not_claimed |= {
         row.id: proof.one_update(row.contestant, row.spec.variant)
         for row in comparison.rows
         if proof.verdict == "proved"
@@ -413,28 +413,28 @@ def proof(comparison: Comparison, request: Request, folder: Path, shown: Display
         and not {row.contestant, row.spec.variant} & proof.not_claimed.keys()
         and proof.is_one_update(row.contestant, row.spec.variant)
     }
-    rungs, before = [rung.model_dump() for rung in proof.rungs], comparison.proof
+    rungs, previous = [rung.model_dump() for rung in proof.rungs], comparison.proof
     # From before this comparison was cut short, unless it tells of runs that are judged again.
-    is_clean = before is not None and not any(check.faults for check in before.spot_checks)
-    own = before is not None and is_clean and proof.remembered and _of_proof(before.rungs) == rungs
+    is_clean = previous is not None and not any(check.faults for check in previous.spot_checks)
+    is_resumed_proof = previous is not None and is_clean and proof.remembered and _without_first_losses(previous.rungs) == rungs
     return ProofRecord(
         verdict=proof.verdict,
-        sentence=before.sentence if before is not None and own else proof.sentence,
+        sentence=previous.sentence if previous is not None and is_resumed_proof else proof.sentence,
         mode_verdicts=verdicts,
         row_verdicts=rows,
-        not_claimed=proof.not_claimed | others,
+        not_claimed=proof.not_claimed | not_claimed,
         compared_with=proof.compared_with,
         rungs=rungs,
-        spot_checks=before.spot_checks if before is not None else [],
+        spot_checks=previous.spot_checks if previous is not None else [],
     )
 
 
-def _of_proof(rungs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def _without_first_losses(rungs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     """The rungs without those of first losses, which are made when the runs have ended."""
-    return [each for each in rungs if each.get("first_tolerance") is None]
+    return [rung for rung in rungs if rung.get("first_tolerance") is None]
 
 
-def _judge_spot_checks(folder: Path, shown: Display, *, runs_left: bool = False) -> None:
+def _judge_spot_checks(folder: Path, progress: Display, *, has_more_runs: bool = False) -> None:
     """Judge the steps that the timed runs recorded, and give each row the verdict of its own runs.
 
     Args:
@@ -444,26 +444,26 @@ def _judge_spot_checks(folder: Path, shown: Display, *, runs_left: bool = False)
     if not plan.prove or (proof := plan.proof) is None:
         return
     stored = store.read(folder)
-    shown.stage("proof: recorded steps of the timed runs")
-    known = spot_checks.current(stored, proof.spot_checks)
-    every = [run for repeats in stored.runs.values() for run in repeats.values()]
-    checks = [*known, *spot_checks.judge(spot_checks.open_runs(folder, stored, known), known, shown.say, every)]
-    losses = [] if runs_left else spot_checks.first_losses(stored)
-    wrong = {(each.framework, each.mode or "serial") for each in losses if each.status == "failed"}
-    faulty = dict.fromkeys(check.row for check in checks if check.faults)
-    faulty |= dict.fromkeys(row.id for row in plan.rows if (row.contestant, row.spec.variant) in wrong)
-    verdicts = proof.row_verdicts if runs_left else spot_checks.row_verdicts(proof.row_verdicts, stored.runs, checks)
-    verdicts = {**verdicts, **dict.fromkeys(faulty, "not proved")}
-    rungs = [*_of_proof(proof.rungs), *(each.model_dump() for each in losses)]
+    progress.stage("proof: recorded steps of the timed runs")
+    known_checks = spot_checks.current(stored, proof.spot_checks)
+    all_runs = [run for repeats in stored.runs.values() for run in repeats.values()]
+    checks = [*known_checks, *spot_checks.judge(spot_checks.open_runs(folder, stored, known_checks), known_checks, progress.say, all_runs)]
+    losses = [] if has_more_runs else spot_checks.first_losses(stored)
+    failed_modes = {(loss.framework, loss.mode or "serial") for loss in losses if loss.status == "failed"}
+    faulty_rows = dict.fromkeys(check.row for check in checks if check.faults)
+    faulty_rows |= dict.fromkeys(row.id for row in plan.rows if (row.contestant, row.spec.variant) in failed_modes)
+    verdicts = proof.row_verdicts if has_more_runs else spot_checks.row_verdicts(proof.row_verdicts, stored.runs, checks)
+    verdicts = {**verdicts, **dict.fromkeys(faulty_rows, "not proved")}
+    rungs = [*_without_first_losses(proof.rungs), *(each.model_dump() for each in losses)]
     proof = proof.model_copy(update={"spot_checks": checks, "row_verdicts": verdicts, "rungs": rungs})
-    if faulty:
-        alone = proof.sentence.rpartition(_FLOAT64_PREFIX)[2]
-        words = f"not proved: timed runs of {wording.listed(faulty)} are not as planned. {_FLOAT64_PREFIX}{alone}"
-        proof = proof.model_copy(update={"verdict": "not proved", "sentence": words})
+    if faulty_rows:
+        float64_sentence = proof.sentence.rpartition(_FLOAT64_PREFIX)[2]
+        sentence = f"not proved: timed runs of {wording.listed(faulty_rows)} are not as planned. {_FLOAT64_PREFIX}{float64_sentence}"
+        proof = proof.model_copy(update={"verdict": "not proved", "sentence": sentence})
     store.write_plan(folder, stored.comparison.model_copy(update={"proof": proof}))
 
 
-def run_all(comparison: Comparison, folder: Path, shown: Display) -> list[tuple[str, RunResult]]:
+def run_all(comparison: Comparison, folder: Path, progress: Display) -> list[tuple[str, RunResult]]:
     """Make every run of a comparison that has no good result in its folder yet. Until it is decided, repeats are added.
 
     An added repeat runs the rows of open questions alone.
@@ -474,25 +474,25 @@ def run_all(comparison: Comparison, folder: Path, shown: Display) -> list[tuple[
     Raises:
         Interrupted: some runs were made. Their results are in the folder.
     """
-    unwritten = _run_jobs(comparison, comparison_plan.jobs(comparison, folder), folder, shown)
-    while not unwritten and (needed := _needed(comparison, folder)):
-        added = comparison.repeats
-        resting = [row.id for row in comparison.rows if row.id not in needed]
-        left_out = comparison.left_out | {row: [*comparison.left_out.get(row, ()), added] for row in resting}
+    unwritten = _run_jobs(comparison, comparison_plan.jobs(comparison, folder), folder, progress)
+    while not unwritten and (needed_rows := _rows_needing_repeats(comparison, folder)):
+        new_repeat = comparison.repeats
+        skipped_rows = [row.id for row in comparison.rows if row.id not in needed_rows]
+        left_out = comparison.left_out | {row: [*comparison.left_out.get(row, ()), new_repeat] for row in skipped_rows}
         proof = store.read_plan(folder).proof  # it may know recorded steps by now
-        comparison = comparison.model_copy(update={"repeats": added + 1, "left_out": left_out, "proof": proof})
+        comparison = comparison.model_copy(update={"repeats": new_repeat + 1, "left_out": left_out, "proof": proof})
         store.write_plan(folder, comparison)
-        jobs = [job for job in comparison_plan.jobs(comparison, folder) if job[1] == added]
-        unwritten = _run_jobs(comparison, jobs, folder, shown)
+        jobs = [job for job in comparison_plan.jobs(comparison, folder) if job[1] == new_repeat]
+        unwritten = _run_jobs(comparison, jobs, folder, progress)
     return unwritten
 
 
-def _needed(comparison: Comparison, folder: Path) -> set[str]:
+def _rows_needing_repeats(comparison: Comparison, folder: Path) -> set[str]:
     """Ids of the rows of which another repeat may decide a question that is still open."""
     if comparison.until is None or comparison.repeats >= comparison.until.most_repeats:
         return set()
-    left = decision.undecided(comparison_report.read(folder).findings.verdicts)
-    hopeful = (question for question in left if decision.is_hopeful(question, comparison))
+    undecided = decision.undecided(comparison_report.read(folder).findings.verdicts)
+    hopeful = (question for question in undecided if decision.is_hopeful(question, comparison))
     return {row for question in hopeful for row in summary.compared_row_ids(comparison, question)}
 
 
@@ -503,36 +503,36 @@ def _run_jobs(
     unwritten: list[tuple[str, RunResult]] = []
     most = comparison.until.most_repeats if comparison.until else comparison.repeats
     num_bytes = spot_checks.num_bytes(folder / store.RUNS_FOLDER)
-    for (row, repeat), following in itertools.zip_longest(jobs, jobs[1:]):
+    for (row, repeat), next_job in itertools.zip_longest(jobs, jobs[1:]):
         label = f"{row.id} ({repeat + 1} of {'at most ' if comparison.until else ''}{most})" if most > 1 else row.id
         shown.begin(row.id, label)
-        is_checked = comparison.proof is not None and spot_checks.is_checked(row.spec)
-        result = executor.execute(row, repeat, folder, shown.watch, restarts=comparison.restarts, has_spot_checks=is_checked)
+        has_spot_checks = comparison.proof is not None and spot_checks.is_checked(row.spec)
+        result = executor.execute(row, repeat, folder, shown.watch, restarts=comparison.restarts, has_spot_checks=has_spot_checks)
         if not (store.run_folder(folder, row.id, repeat) / results.RESULT_FILE).exists():
             unwritten.append((row.id, result))
         shown.end(result, run_figures.disturbance_words(result))
         num_bytes += spot_checks.num_bytes(store.run_folder(folder, row.id, repeat))
-        is_border = following is None or following[1] != repeat  # between two runs of a pair the machine must not change
-        if is_border and num_bytes > spot_checks.MOST_BYTES:  # those of a large model would fill the disk
-            _judge_spot_checks(folder, shown, runs_left=True)
+        is_last_of_repeat = next_job is None or next_job[1] != repeat  # between two runs of a pair the machine must not change
+        if is_last_of_repeat and num_bytes > spot_checks.MOST_BYTES:  # those of a large model would fill the disk
+            _judge_spot_checks(folder, shown, has_more_runs=True)
             num_bytes = 0
     return unwritten
 
 
-def _stored(
+def _stored_request(
     folder: Path,
     repeats: int | None,
     restarts: int | None,
-    until_of: Callable[[UntilDecided | None], UntilDecided | None],
+    make_stopping_rule: Callable[[UntilDecided | None], UntilDecided | None],
     *,
     live: bool,
     on: str | None,
-) -> Request | MatrixPlan:
+) -> ComparisonRequest | MatrixPlan:
     """What made a results folder, with the options that `--resume` takes. None of a number: the stored one."""
     if cells.is_matrix(folder):
-        plan = matrix_run.stored(folder, repeats)
+        plan = matrix_run.stored_plan(folder, repeats)
         restarts = plan.restarts if restarts is None else restarts
-        return plan.model_copy(update={"until": until_of(plan.until), "restarts": restarts, "on": on or plan.on})
+        return plan.model_copy(update={"until": make_stopping_rule(plan.until), "restarts": restarts, "on": on or plan.on})
     request = comparison_plan.stored_request(folder, repeats)
     if list(request.argv[:1]) in (["regress"], ["bisect"]):
         raise FolderError(
@@ -543,19 +543,19 @@ def _stored(
         raise FolderError(
             f"{folder} was begun on this machine. Received: --on {on}. Leave it out, or start another comparison."
         )
-    settings = replace(request.settings, until=until_of(request.settings.until))
+    settings = replace(request.settings, until=make_stopping_rule(request.settings.until))
     return replace(request, settings=settings, restarts=request.restarts if restarts is None else restarts, live=live)
 
 
-def _judged_target(accuracy: float | None) -> float | None:
+def _check_target_accuracy(accuracy: float | None) -> float | None:
     if accuracy is not None and not 0.0 < accuracy <= 1.0:
         raise SpecError(f"--target-accuracy must be above 0 and at most 1. Received: {accuracy:g}. Use 0.95 for 95 %.")
     return accuracy
 
 
-def _goes_on(folder: Path) -> str:
-    again = wording.command("run", "--resume", str(folder))
-    return f"To continue, run the same command with {wording.shell(['--out', str(folder)])}, or {again}"
+def _resume_hint(folder: Path) -> str:
+    resume_command = wording.command("run", "--resume", str(folder))
+    return f"To continue, run the same command with {wording.shell(['--out', str(folder)])}, or {resume_command}"
 
 
 def _only_with_resume(context: typer.Context) -> None:

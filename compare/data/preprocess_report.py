@@ -15,7 +15,7 @@ from common import spec
 from common.data.preprocessing import scan, statistics
 from common.data.preprocessing.sums import Sums
 from common.machine import machine
-from common.machine.interference import DISTURBED_FROM, cores_lost
+from common.machine.interference import DISTURBED_FROM, cores_taken
 from compare.core import wording
 from compare.data.engine_scans import Outcome, Row
 from compare.execution import launch
@@ -31,7 +31,7 @@ NAME, RESULTS_FILE = "preprocess", "preprocess.json"
 def cores_taken(row: Mapping[str, Any]) -> float:
     """Cores that other work took from a row's scans, at most. The row is one of `to_rows`, of this machine."""
     cores, known = machine.available_cores(), machine.describe()
-    return max((cores_lost(scan["cores_of_others"], min(row["workers"], cores), known) for scan in row["scans"]), default=0.0)
+    return max((cores_taken(scan["cores_of_others"], min(row["workers"], cores), known) for scan in row["scans"]), default=0.0)
 
 
 def doubt(rows: Iterable[Mapping[str, Any]]) -> str:
@@ -65,7 +65,7 @@ def table(outcome: Outcome) -> Table:
     request = outcome.request
     # The workers of a cluster count as other work.
     on_a_cluster = request.scheduler not in spec.SCHEDULERS
-    alone = [made for made in plain if not (on_a_cluster and made["engine"] in launch.OWN)]
+    alone = [made for made in plain if not (on_a_cluster and made["engine"] in launch.SUITE_WORKERS)]
     repeats = f"median of {request.repeats} scans" if request.repeats > 1 else "one scan"
     return Table(
         NAME,

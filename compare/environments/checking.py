@@ -1,4 +1,4 @@
-"""What an environment offers for each twin: imports, versions, devices, libraries, and what clashes in it."""
+"""Check what an environment offers each twin: imports, versions, devices and libraries, and which distributions clash."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ LEAST_DRIVERS = {12: "525.60.13", 13: "580.65.06"}
 """Major version of CUDA: the lowest NVIDIA driver that it runs on (CUDA Toolkit release notes, table 3)."""
 
 
-class Subject(Frozen):
-    """One twin in one environment."""
+class TwinStatus(Frozen):
+    """Whether one twin runs in one environment, and with which versions, devices and libraries."""
 
     twin: str
     refusal: str | None = None
@@ -36,12 +36,12 @@ class Subject(Frozen):
     cautions: list[str] = []
 
     @property
-    def here(self) -> str:
+    def status(self) -> str:
         return self.refusal or "runs"
 
 
-class Checked(Frozen):
-    """An environment."""
+class EnvironmentCheck(Frozen):
+    """One environment: its distributions, its clashes and its twins."""
 
     name: str
     interpreter: str
@@ -49,96 +49,96 @@ class Checked(Frozen):
     distributions: tuple[str, ...] = ()
     distributions_hash: str = ""
     needed: dict[str, str] = {}
-    """Versions of what every twin imports."""
+    """{distribution: version} of the packages that every twin imports."""
     lock: str | None = None
-    """That it was made from."""
+    """Path of the lock that the environment was made from. None: it was not made by `env create`."""
     error: str | None = None
     """Why its interpreter cannot be used."""
     clashes: list[str] = []
-    twins: list[Subject] = []
+    twins: list[TwinStatus] = []
 
     @property
     def fault(self) -> str | None:
         """Why no comparison should use it."""
         if self.error or self.clashes:
             return self.error or self.clashes[0]
-        broken = [each for each in self.twins if each.refusal and each.installed]
-        if broken or not any(each.refusal is None for each in self.twins):
-            return "; ".join(f"{each.twin}: {each.refusal}" for each in broken or self.twins)
+        broken = [twin for twin in self.twins if twin.refusal and twin.installed]
+        if broken or not any(twin.refusal is None for twin in self.twins):
+            return "; ".join(f"{twin.twin}: {twin.refusal}" for twin in broken or self.twins)
         return None
 
 
-def look(name: str, python: str | None) -> Checked:
+def inspect(name: str, python: str | None) -> EnvironmentCheck:
     """List an environment without importing a framework.
 
     Args:
-        name: of the environment.
+        name: name of the environment.
         python: its interpreter. None: this process's.
     """
-    subjects = [_enter(twin, name, python) for twin in launch.FRAMEWORKS]
+    subjects = [_register(twin, name, python) for twin in launch.FRAMEWORKS]
     interpreter = launch.interpreter(subjects[0])
     try:
-        found = {twin: launch.inspect(_subject(twin, name), "--clashes") for twin in launch.FRAMEWORKS}
-        for twin in next(iter(found.values()))["brought"]:
+        answers = {twin: launch.inspect(_contestant_name(twin, name), "--clashes") for twin in launch.FRAMEWORKS}
+        for twin in next(iter(answers.values()))["brought"]:
             try:
-                _enter(twin, name, python)
+                _register(twin, name, python)
             except pydantic.ValidationError:
                 refusal = "Its name cannot stand in a contestant. Use letters, digits, dots, dashes and underscores."
-                found[twin] = {"refusal": refusal, "installed": False, "libraries": {}}
+                answers[twin] = {"refusal": refusal, "installed": False, "libraries": {}}
                 continue
-            found[twin] = launch.inspect(_subject(twin, name))
+            answers[twin] = launch.inspect(_contestant_name(twin, name))
     except LaunchError as error:
-        return Checked(name=name, interpreter=interpreter, error=str(error))
-    own = next(iter(found.values()))
-    made = creating.made(Path(interpreter).parents[1])
-    return Checked(
+        return EnvironmentCheck(name=name, interpreter=interpreter, error=str(error))
+    facts = next(iter(answers.values()))
+    record = creating.read_record(Path(interpreter).parents[1])
+    return EnvironmentCheck(
         name=name,
         interpreter=interpreter,
-        python=own["python"],
-        distributions=own["distributions"],
-        distributions_hash=own["distributions_hash"],
-        needed={each: version for each, version in own["needed"].items() if version is not None},
-        lock=made and made.lock,
-        clashes=own["clashes"],
+        python=facts["python"],
+        distributions=facts["distributions"],
+        distributions_hash=facts["distributions_hash"],
+        needed={package: version for package, version in facts["needed"].items() if version is not None},
+        lock=record and record.lock,
+        clashes=facts["clashes"],
         twins=[
-            Subject(twin=twin, refusal=each["refusal"], installed=each["installed"], libraries=each["libraries"])
-            for twin, each in found.items()
+            TwinStatus(twin=twin, refusal=answer["refusal"], installed=answer["installed"], libraries=answer["libraries"])
+            for twin, answer in answers.items()
         ],
     )
 
 
-def check(name: str, python: str | None) -> Checked:
-    """The same, and import every framework that is there. Each answers in a process of its own."""
-    found = look(name, python)
-    there = [each.twin for each in found.twins if each.refusal is None]
-    with launch.asked([_subject(twin, name) for twin in there]) as answer:
-        twins = [_described(each, name, answer) if each.twin in there else each for each in found.twins]
-    return found.model_copy(update={"twins": twins})
+def check(name: str, python: str | None) -> EnvironmentCheck:
+    """List an environment as `inspect` does, and import every framework that is there, each in a process of its own."""
+    result = inspect(name, python)
+    usable = [twin.twin for twin in result.twins if twin.refusal is None]
+    with launch.describe_all([_contestant_name(twin, name) for twin in usable]) as answer:
+        twins = [_with_description(twin, name, answer) if twin.twin in usable else twin for twin in result.twins]
+    return result.model_copy(update={"twins": twins})
 
 
-def _subject(twin: str, name: str) -> str:
-    """Name of the contestant, as messages call it."""
+def _contestant_name(twin: str, name: str) -> str:
+    """Name of the contestant in messages."""
     return f"{twin} in {wording.visible(name)}"
 
 
-def _enter(twin: str, name: str, python: str | None) -> str:
-    """Enter the contestant and return its name. It has letters that a contestant's own may not, and stands in messages alone.
+def _register(twin: str, name: str, python: str | None) -> str:
+    """Register the contestant and return its name. Its letters are refused elsewhere. It stands in messages alone.
 
     Raises:
         ValidationError: the twin's name has such letters.
     """
-    subject = Contestant(name=twin, twin=twin, python=python).model_copy(update={"name": _subject(twin, name)})
-    contestants.enter([subject])
-    return subject.name
+    contestant = Contestant(name=twin, twin=twin, python=python).model_copy(update={"name": _contestant_name(twin, name)})
+    contestants.register([contestant])
+    return contestant.name
 
 
-def _described(subject: Subject, name: str, answer: Callable[[str], dict[str, Any]]) -> Subject:
+def _with_description(status: TwinStatus, name: str, answer: Callable[[str], dict[str, Any]]) -> TwinStatus:
     try:
-        description = answer(_subject(subject.twin, name))
+        description = answer(_contestant_name(status.twin, name))
     except LaunchError as error:
-        return subject.model_copy(update={"refusal": str(error)})
-    libraries = subject.libraries | description.get("libraries", {})
-    return subject.model_copy(
+        return status.model_copy(update={"refusal": str(error)})
+    libraries = status.libraries | description.get("libraries", {})
+    return status.model_copy(
         update={
             "versions": description["versions"],
             "devices": [f"{device['name']} ({device['kind']})" for device in description["devices"]],
@@ -149,61 +149,61 @@ def _described(subject: Subject, name: str, answer: Callable[[str], dict[str, An
 
 
 def _cautions(libraries: dict[str, str], *, on_gpu: bool) -> list[str]:
-    """What keeps a framework that was built for CUDA from a GPU."""
+    """Explain why a framework that was built for CUDA sees no GPU. Empty if it does, or was built without CUDA."""
     cuda, driver = libraries.get("CUDA"), libraries.get("NVIDIA driver")
     if cuda is None or driver is None or on_gpu:
         return []
-    least = LEAST_DRIVERS.get(environment.numbers(cuda)[0])
-    if least and environment.numbers(driver) < environment.numbers(least):
+    least = LEAST_DRIVERS.get(environment.release_numbers(cuda)[0])
+    if least and environment.release_numbers(driver) < environment.release_numbers(least):
         return [f"CUDA {cuda} needs an NVIDIA driver from {least} on. Found: {driver}. It sees no GPU."]
     return [f"It was built with CUDA {cuda}, there is an NVIDIA driver {driver}, and it sees no GPU."]
 
 
-_LISTED = (
+_LIST_COLUMNS = (
     Column("name", "environment"),
     Column("python", "Python"),
-    Column("count", "distributions", pick=lambda each: len(each.distributions)),
-    Column("twins", "runs", pick=lambda each: ", ".join(twin.twin for twin in each.twins if twin.refusal is None)),
+    Column("count", "distributions", pick=lambda check: len(check.distributions)),
+    Column("twins", "runs", pick=lambda check: ", ".join(twin.twin for twin in check.twins if twin.refusal is None)),
     Column("lock", "made from", fold=40),
     Column("fault", "fault", fold=60),
     Column("interpreter", "interpreter", fold=40, terminal=False),
 )
-_TWINS = (
+_TWIN_COLUMNS = (
     Column("twin", "twin"),
-    Column("here", "here", fold=60),
-    Column("versions", "versions", pick=lambda each: wording.versions(each.versions)),
-    Column("devices", "devices", pick=lambda each: ", ".join(each.devices)),
-    Column("libraries", "libraries", pick=lambda each: wording.versions(each.libraries)),
+    Column("here", "here", pick="status", fold=60),
+    Column("versions", "versions", pick=lambda twin: wording.versions(twin.versions)),
+    Column("devices", "devices", pick=lambda twin: ", ".join(twin.devices)),
+    Column("libraries", "libraries", pick=lambda twin: wording.versions(twin.libraries)),
 )
 
 
-def listing(found: Sequence[Checked]) -> Report:
+def listing(checks: Sequence[EnvironmentCheck]) -> Report:
     """The environments of a folder, a line each."""
     return Report(
         title="Environments",
-        facts=[] if found else ["There is none. Make one with `env create NAME --lock FILE`."],
-        tables=[Table.of("environments", "Environments", _LISTED, found)] if found else [],
-        values={"environments": [each.model_dump(mode="json") for each in found]},
+        facts=[] if checks else ["There is none. Make one with `env create NAME --lock FILE`."],
+        tables=[Table.of("environments", "Environments", _LIST_COLUMNS, checks)] if checks else [],
+        values={"environments": [check.model_dump(mode="json") for check in checks]},
     )
 
 
-def report(found: Checked) -> Report:
-    """All that is known of one environment."""
-    cautions = [f"{each.twin}: {caution}" for each in found.twins for caution in each.cautions]
+def report(result: EnvironmentCheck) -> Report:
+    """Report all that is known of one environment."""
+    cautions = [f"{twin.twin}: {caution}" for twin in result.twins for caution in twin.cautions]
     return Report(
-        title=f"Environment {found.name}",
-        marks=[Mark("Usable", "no" if found.fault else "yes", "bad" if found.fault else "good")],
+        title=f"Environment {result.name}",
+        marks=[Mark("Usable", "no" if result.fault else "yes", "bad" if result.fault else "good")],
         facts=[
-            f"{found.interpreter}, Python {found.python or 'unknown'}, {len(found.distributions)} distributions "
-            f"({found.distributions_hash[:12]}){f', made from {found.lock}' if found.lock else ''}",
-            *([f"What every twin needs: {wording.versions(found.needed)}"] if found.needed else []),
+            f"{result.interpreter}, Python {result.python or 'unknown'}, {len(result.distributions)} distributions "
+            f"({result.distributions_hash[:12]}){f', made from {result.lock}' if result.lock else ''}",
+            *([f"What every twin needs: {wording.versions(result.needed)}"] if result.needed else []),
         ],
         findings=[
-            ("What does not work?", [found.fault] if found.fault and found.fault not in found.clashes else []),
-            ("What clashes?", found.clashes),
+            ("What does not work?", [result.fault] if result.fault and result.fault not in result.clashes else []),
+            ("What clashes?", result.clashes),
             ("Cautions", cautions),
         ],
-        tables=[Table.of("twins", "Twins", _TWINS, found.twins)] if found.twins else [],
-        values={"environment": found.model_dump(mode="json"), "fault": found.fault},
-        exit_code=exits.RUN_FAILED if found.fault else 0,
+        tables=[Table.of("twins", "Twins", _TWIN_COLUMNS, result.twins)] if result.twins else [],
+        values={"environment": result.model_dump(mode="json"), "fault": result.fault},
+        exit_code=exits.RUN_FAILED if result.fault else 0,
     )

@@ -16,7 +16,7 @@ from common.artifacts import records
 from common.artifacts.trained import Card, Trained
 from common.frozen import Frozen
 from common.machine import machine, plain_file
-from common.machine.interference import cores_lost
+from common.machine.interference import cores_taken
 from common.machine.machine import Facts
 from common.models import weights
 from common.spec import SpecError
@@ -128,11 +128,11 @@ def measure(settings: Settings, checkpoint: Path, model: Trained, folder: Path, 
     wanted = Plan(
         settings=settings,
         weights_hash=weights.digest(model.weights),
-        code_hash=code_digest.of(settings.frameworks, model.card.model),
+        code_hash=code_digest.compute(settings.frameworks, model.card.model),
         machine=machine.describe(),
     )
     what = "measurement of inference"
-    claimed = results_folder.claimed(folder, PLAN_FILE, wanted, what, identity=_identity, merge=lambda stored, wanted: wanted)
+    claimed = results_folder.open_or_resume(folder, PLAN_FILE, wanted, what, identity=_identity, merge=lambda stored, wanted: wanted)
     lock.enter_context(claimed)
     found, failures = _run_all(settings, checkpoint, model, folder, shown)
     _refuse_other_versions(found, folder)
@@ -183,7 +183,7 @@ def _refuse_other_versions(found: _Processes, folder: Path) -> None:
     for (framework, _, _), made in found.items():
         if (first := by_framework.setdefault(framework, made.versions)) != made.versions:
             raise FolderError(
-                f"{folder} holds times of other versions of {framework} ({store.differing(first, made.versions)}). Choose "
+                f"{folder} holds times of other versions of {framework} ({store.describe_differences(first, made.versions)}). Choose "
                 "another --out, or remove it."
             )
 
@@ -193,7 +193,7 @@ def _timed(
 ) -> tuple[Latencies | None, str | None]:
     """What a process measured, and why it stopped early, if it did."""
     words = ["--cores", str(cores), "--calls", str(settings.calls), "--seconds", str(settings.seconds)]
-    words += ["--batches", ",".join(map(str, settings.batches)), *twin_client.own_model(model)]
+    words += ["--batches", ",".join(map(str, settings.batches)), *twin_client.model_arguments(model)]
     failure: str | None = None
     try:
         twin_client.call(framework, ["infer", checkpoint, "--out", path, *words], path.with_suffix(".txt"))
@@ -215,7 +215,7 @@ def _inferred(settings: Settings, model: Trained, found: _Processes, failures: d
         for times in made.batches:
             places.setdefault((framework, cores, times.batch_size), {})[repeat] = times
         name = cell_name(framework, cores)
-        lost[name] = max(lost.get(name, 0.0), cores_lost(made.cores_of_others, cores, known))
+        lost[name] = max(lost.get(name, 0.0), cores_taken(made.cores_of_others, cores, known))
     return Inferred(
         settings=settings,
         card=model.card,

@@ -37,10 +37,10 @@ from compare.execution import contestants
 FRAMEWORKS = {"pytorch": "pytorch_impl", "tensorflow": "tensorflow_impl"}
 """The suite's own twins."""
 
-OWN = {"dask": "common.processes.dask_scan_process"}
-"""The suite's own work that is measured beside the frameworks, in processes started the same way."""
+SUITE_WORKERS = {"dask": "common.processes.dask_scan_process"}
+"""{name: module} of the suite's own work that is measured beside the frameworks, in processes started the same way."""
 
-# Asks the kernel to end the process with its parent (PR_SET_PDEATHSIG, Linux), then becomes the twin. A setting made
+# This asks the kernel to end the process with its parent (PR_SET_PDEATHSIG, Linux), then becomes the twin. A setting made
 # between fork and exec would need preexec_fn, which can deadlock in a threaded parent; this one survives the exec.
 _TIED_TO_PARENT = """
 import ctypes, os, signal, sys
@@ -51,10 +51,10 @@ os.execv(sys.executable, [sys.executable, *sys.argv[2:]])
 
 _GRACE_SECONDS = 5.0
 INTERRUPTED_GRACE_SECONDS = 0.5
-"""For a process that Ctrl-C ends: it has nothing to write, and the user waits."""
+"""Grace period of a process that Ctrl-C ends: it has nothing to write, and the user waits."""
 _DESCRIBE_SECONDS = 300.0
 _POLL_SECONDS = 0.5
-"""Between two looks at what is running."""
+"""Interval between two polls of the running processes."""
 _PROBE_SECONDS = 60.0
 _LAST_LINES = 8
 _REASON_LENGTH = 400
@@ -63,76 +63,76 @@ LACKED_MEMORY = "; out of memory: the kernel ended a process for lack of it mean
 
 
 DESCRIPTIONS: dict[str, dict[str, Any]] = {}
-"""Descriptions of twins, by twin and interpreter. Each is asked once per process: importing a framework takes seconds."""
+"""Cache of descriptions, by twin and interpreter. Each twin is asked once per process: importing a framework takes seconds."""
 
 
 def describe(contestant: str) -> dict[str, Any]:
-    """A contestant's description on this machine: versions, devices, modes, options.
+    """Return a contestant's description on this machine: versions, devices, modes, options.
 
     Raises:
         LaunchError: its interpreter cannot be used, or the twin failed or hung, or did not print a JSON object.
     """
-    with asked([contestant]) as answer:
+    with describe_all([contestant]) as answer:
         return answer(contestant)
 
 
 @contextlib.contextmanager
-def asked(names: Sequence[str], *, each_apart: bool = False) -> Generator[Callable[[str], dict[str, Any]]]:
+def describe_all(names: Sequence[str], *, defer_errors: bool = False) -> Generator[Callable[[str], dict[str, Any]]]:
     """Ask contestants to describe themselves, at the same time. If the block raises, none is waited for.
 
     Args:
-        names: of the contestants.
-        each_apart: whether one that cannot run raises when it is asked for, and the others answer.
+        names: names of the contestants.
+        defer_errors: whether a contestant that cannot run raises only when its description is requested.
 
     Yields:
-        A function that returns the answer of one of them, as `describe` does.
+        A function that returns the description of one of them, as `describe` does.
 
     Raises:
         UnfitError: an interpreter or its framework cannot be used. No framework was imported.
     """
-    refused: dict[str, LaunchError] = {}
-    missing = {_described_as(name): name for name in reversed(names) if _described_as(name) not in DESCRIPTIONS}
+    errors: dict[str, LaunchError] = {}
+    missing = {_description_key(name): name for name in reversed(names) if _description_key(name) not in DESCRIPTIONS}
     for key, name in list(missing.items()):
         try:
-            _refuse(name)
+            _check_usable(name)
         except LaunchError as error:
-            if not each_apart:
+            if not defer_errors:
                 raise
-            refused[key] = error
+            errors[key] = error
             del missing[key]
-    with contextlib.ExitStack() as started:
-        processes: dict[str, _Short] = {}
+    with contextlib.ExitStack() as process_stack:
+        processes: dict[str, _CapturedProcess] = {}
         for key, name in missing.items():
             with signals.deferred():
-                processes[key] = started.enter_context(_Short(_command(name, ["describe"])))
+                processes[key] = process_stack.enter_context(_CapturedProcess(_command(name, ["describe"])))
 
         def answer(name: str) -> dict[str, Any]:
-            if (key := _described_as(name)) in refused:
-                raise refused[key]
+            if (key := _description_key(name)) in errors:
+                raise errors[key]
             if key not in DESCRIPTIONS:
-                DESCRIPTIONS[key] = _description(name, processes[key])
+                DESCRIPTIONS[key] = _read_description(name, processes[key])
             return DESCRIPTIONS[key]
 
         yield answer
 
 
-def _described_as(name: str) -> str:
-    """Key of a contestant's description. Switches do not change it."""
-    contestant = contestants.named(name)
+def _description_key(name: str) -> str:
+    """Key of a contestant's description in DESCRIPTIONS. Switches do not change it."""
+    contestant = contestants.by_name(name)
     return contestant.twin if contestant.python is None else f"{contestant.twin}@{contestant.python}"
 
 
-def _refuse(name: str) -> None:
-    """Look whether a contestant can run, as far as versions say. The suite's own twins here are looked at without a process.
+def _check_usable(name: str) -> None:
+    """Check that a contestant can run, as far as versions say. The suite's own twins are checked without a process.
 
     Raises:
         UnfitError: it cannot.
     """
-    contestant = contestants.named(name)
+    contestant = contestants.by_name(name)
     if contestant.python is not None or contestant.twin not in FRAMEWORKS:
         probe(name)
         return
-    if (refusal := environment.refused_here(FRAMEWORKS[contestant.twin])) is not None:
+    if (refusal := environment.why_unusable_here(FRAMEWORKS[contestant.twin])) is not None:
         raise UnfitError(
             f"{name} cannot run here: {refusal} Received: {sys.executable}. Install convtwins[{contestant.twin}], or choose "
             "other frameworks."
@@ -140,86 +140,90 @@ def _refuse(name: str) -> None:
 
 
 def probe(name: str) -> dict[str, Any]:
-    """Look at a contestant's interpreter without importing its framework: see `common.machine.environment`.
+    """Describe a contestant's interpreter without importing its framework: see `common.machine.environment`.
 
     Raises:
         UnfitError: the interpreter is missing, broken, of another Python, or without a version that the twin supports.
     """
-    found = inspect(name)
-    if found["refusal"] is not None:
-        raise UnfitError(f"The interpreter of {name} cannot run it: {found['refusal']} Received: {interpreter(name)}.")
-    return found
+    facts = inspect(name)
+    if facts["refusal"] is not None:
+        raise UnfitError(f"The interpreter of {name} cannot run it: {facts['refusal']} Received: {interpreter(name)}.")
+    return facts
 
 
 def inspect(name: str, *options: str) -> dict[str, Any]:
-    """The same. `refusal` says why the interpreter cannot run the twin. None: it can, as far as versions say.
+    """Describe a contestant's interpreter as `probe` does, also if it lacks a version that the twin supports.
+
+    The field `refusal` says why the interpreter cannot run the twin. None: it can, as far as versions say.
 
     Raises:
         UnfitError: the interpreter is missing, broken or of another Python.
     """
     python = interpreter(name)
-    version, said, code = platform.python_version(), "", 0
+    version, stderr, code = platform.python_version(), "", 0
     if python != sys.executable:
-        ask = "import platform; print(platform.python_version())"
-        version, said, code = _output(name, [python, "-I", "-S", "-c", ask])
+        program = "import platform; print(platform.python_version())"
+        version, stderr, code = _run_captured(name, [python, "-I", "-S", "-c", program])
     if code != 0 or not re.match(r"\d+\.\d+", version):
-        received = _last_lines(said) or version[:200].strip() or "nothing"
+        received = _last_lines(stderr) or version[:200].strip() or "nothing"
         raise UnfitError(
-            f"The interpreter of {name} does not work ({exit_words(code)}): {python}. Received: {received}. "
+            f"The interpreter of {name} does not work ({describe_exit(code)}): {python}. Received: {received}. "
             "Name the python of an environment."
         )
-    if (refusal := environment.unsupported({"Python": environment.PYTHONS}, {"Python": version.strip()})) is not None:
+    if (refusal := environment.describe_unsupported({"Python": environment.PYTHONS}, {"Python": version.strip()})) is not None:
         raise UnfitError(f"The interpreter of {name} cannot run it: {refusal} Received: {python}.")
-    twin = contestants.named(name).twin
+    twin = contestants.by_name(name).twin
     package = FRAMEWORKS.get(twin, f"{plugins.TWINS}:{twin}")
-    printed, said, code = _output(name, [python, "-m", environment.__name__, package, *options])
+    printed, stderr, code = _run_captured(name, [python, "-m", environment.__name__, package, *options])
     try:
-        found = dict(json.loads(printed))
+        facts = dict(json.loads(printed))
     except (ValueError, TypeError):
         raise UnfitError(
-            f"The interpreter of {name} cannot list what is installed ({exit_words(code)}): {python}.\n{_last_lines(said)}"
+            f"The interpreter of {name} cannot list what is installed ({describe_exit(code)}): {python}.\n{_last_lines(stderr)}"
         ) from None
-    if twin not in FRAMEWORKS and twin not in found["brought"]:
-        close = difflib.get_close_matches(twin, [*FRAMEWORKS, *found["brought"]], n=1)
-        found["refusal"] += f" Did you mean {close[0]}?" if close else ""
-    return found
+    if twin not in FRAMEWORKS and twin not in facts["brought"]:
+        close = difflib.get_close_matches(twin, [*FRAMEWORKS, *facts["brought"]], n=1)
+        facts["refusal"] += f" Did you mean {close[0]}?" if close else ""
+    return facts
 
 
-def environment_of(name: str) -> Environment:
-    """A contestant's environment as it is now. The framework is not imported, so its libraries are left out.
+def current_environment(name: str) -> Environment:
+    """Return a contestant's environment as it is now. The framework is not imported, so its libraries are left out.
 
     Raises:
-        LaunchError: as `probe`.
+        LaunchError: see `probe`.
     """
-    found = probe(name)
-    return Environment.model_validate({field: found[field] for field in Environment.model_fields})
+    facts = probe(name)
+    return Environment.model_validate({field: facts[field] for field in Environment.model_fields})
 
 
 def interpreter(name: str) -> str:
     """Path of a contestant's interpreter."""
-    return contestants.named(name).python or sys.executable
+    return contestants.by_name(name).python or sys.executable
 
 
-def ask(name: str, program: str, words: Sequence[str], *, folder: Path | None, environment: Mapping[str, str]) -> str:
+def run_program(
+    name: str, program: str, arguments: Sequence[str], *, folder: Path | None, environment: Mapping[str, str]
+) -> str:
     """Run a short program in a contestant's interpreter, in this folder and environment. Returns what it prints.
 
     Raises:
         LaunchError: it fails or hangs.
     """
-    printed, said, code = _output(name, [interpreter(name), "-c", program, *words], folder, environment)
+    stdout, stderr, code = _run_captured(name, [interpreter(name), "-c", program, *arguments], folder, environment)
     if code != 0:
-        raise LaunchError(f"The interpreter of {name} does not work ({exit_words(code)}).\n{_last_lines(said)}")
-    return printed
+        raise LaunchError(f"The interpreter of {name} does not work ({describe_exit(code)}).\n{_last_lines(stderr)}")
+    return stdout
 
 
-def _output(
+def _run_captured(
     name: str, command: Sequence[str], folder: Path | None = None, environment: Mapping[str, str] = MappingProxyType({})
 ) -> tuple[str, str, int]:
-    """(stdout, stderr, exit code) of a short command of a contestant's interpreter."""
+    """Run a short command of a contestant's interpreter. Returns (stdout, stderr, exit code)."""
     try:
-        with contextlib.ExitStack() as started:
+        with contextlib.ExitStack() as process_stack:
             with signals.deferred():
-                process = started.enter_context(_Short(command, folder, environment))
+                process = process_stack.enter_context(_CapturedProcess(command, folder, environment))
             return *process.communicate(timeout=_PROBE_SECONDS), process.returncode
     except subprocess.TimeoutExpired:
         raise LaunchError(
@@ -233,8 +237,8 @@ def _output(
         ) from None
 
 
-class _Short(subprocess.Popen[str]):
-    """A process whose output is read, and which is killed where its `with` block ends before it."""
+class _CapturedProcess(subprocess.Popen[str]):
+    """A process whose output is captured, and which is killed if its `with` block ends before it."""
 
     def __init__(
         self, command: Sequence[str], folder: Path | None = None, environment: Mapping[str, str] = MappingProxyType({})
@@ -256,38 +260,38 @@ class _Short(subprocess.Popen[str]):
         super().__exit__(*raised)
 
 
-def _description(name: str, process: _Short) -> dict[str, Any]:
+def _read_description(name: str, process: _CapturedProcess) -> dict[str, Any]:
     try:
-        printed, said = process.communicate(timeout=_DESCRIBE_SECONDS)
+        stdout, stderr = process.communicate(timeout=_DESCRIBE_SECONDS)
     except subprocess.TimeoutExpired:
-        raise LaunchError(f"{name} gave no description in {_DESCRIBE_SECONDS:.0f} s. Run: {_shown(name)}") from None
-    last_lines = _last_lines(said)
+        raise LaunchError(f"{name} gave no description in {_DESCRIBE_SECONDS:.0f} s. Run: {_describe_command(name)}") from None
+    last_lines = _last_lines(stderr)
     if process.returncode != 0:
-        ending = exit_words(process.returncode)
+        ending = describe_exit(process.returncode)
         if process.returncode == -signal.SIGKILL and memory_kills() > process.kills:
             ending += LACKED_MEMORY
-        raise LaunchError(f"{name} cannot describe itself ({ending}). Run: {_shown(name)}\n{last_lines}".rstrip())
+        raise LaunchError(f"{name} cannot describe itself ({ending}). Run: {_describe_command(name)}\n{last_lines}".rstrip())
     try:
-        description = json.loads(printed)
+        description = json.loads(stdout)
     except json.JSONDecodeError:
         description = None
     if not isinstance(description, dict):
         raise LaunchError(
-            f"{name} must describe itself as a JSON object. Received: {printed[:200]!r}. Run: {_shown(name)}\n"
+            f"{name} must describe itself as a JSON object. Received: {stdout[:200]!r}. Run: {_describe_command(name)}\n"
             f"{last_lines}".rstrip()
         )
-    found: dict[str, Any] = description
-    if (refusal := environment.unsupported(found.get("supported", {}), found.get("versions", {}))) is not None:
+    fields: dict[str, Any] = description
+    if (refusal := environment.describe_unsupported(fields.get("supported", {}), fields.get("versions", {}))) is not None:
         raise UnfitError(f"The interpreter of {name} cannot run it: {refusal} Received: {interpreter(name)}.")
-    return found
+    return fields
 
 
-def _last_lines(said: str) -> str:
-    return "\n".join(said.splitlines()[-_LAST_LINES:])
+def _last_lines(text: str) -> str:
+    return "\n".join(text.splitlines()[-_LAST_LINES:])
 
 
-class Started(subprocess.Popen[bytes]):
-    """A watched process in a session of its own, with its own temporary folder. With `talks`, stdin and stdout are pipes."""
+class StartedProcess(subprocess.Popen[bytes]):
+    """A watched process in a session of its own, with a temporary folder. `with_pipes`: stdin and stdout are pipes."""
 
     def __init__(
         self,
@@ -295,7 +299,7 @@ class Started(subprocess.Popen[bytes]):
         log: Path,
         root: Path | None = None,
         *,
-        talks: bool = False,
+        with_pipes: bool = False,
         environment: Mapping[str, str] = MappingProxyType({}),
         folder: Path | None = None,
     ) -> None:
@@ -308,8 +312,8 @@ class Started(subprocess.Popen[bytes]):
                     command,
                     cwd=folder or root,
                     env={**_environment(root), **environment, **self.watched.environment, **self.temporary.environment},
-                    stdin=subprocess.PIPE if talks else subprocess.DEVNULL,
-                    stdout=subprocess.PIPE if talks else file,
+                    stdin=subprocess.PIPE if with_pipes else subprocess.DEVNULL,
+                    stdout=subprocess.PIPE if with_pipes else file,
                     stderr=file,
                     pass_fds=self.watched.descriptors,
                     start_new_session=True,
@@ -320,7 +324,7 @@ class Started(subprocess.Popen[bytes]):
         self.watched.pid = self.pid
 
     def release(self) -> None:
-        """Let go of its files, once it has ended. A second call does nothing."""
+        """Close and remove its files, once it has ended. A second call does nothing."""
         self.watched.close()
         self.temporary.remove()
 
@@ -331,23 +335,23 @@ def start(
     *,
     log: Path,
     root: Path | None = None,
-    talks: bool = False,
+    with_pipes: bool = False,
     environment: Mapping[str, str] = MappingProxyType({}),
     folder: Path | None = None,
-) -> Started:
+) -> StartedProcess:
     """Start `<python> -m <twin> arguments...` of a contestant in a session of its own.
 
-    Its stdout and stderr go to the log file. With `talks`, its stdin and stdout are connected to this process, which closes
-    them. The process ends with the calling thread, so call from the main thread. `stop` ends it earlier, with all that it
-    started. The working directory is `folder`. None: the caller's, or `root` if the code of another checkout is started.
-    `environment` is added to what every twin gets.
+    Its stdout and stderr go to the log file. With `with_pipes`, its stdin and stdout are connected to this process, which
+    closes them. The process ends with the calling thread, so call from the main thread. `stop` ends it earlier, with all
+    that it started. The working directory is `folder`. None: the caller's, or `root` if another checkout's code is
+    started. `environment` is added to what every twin gets.
 
-    Call it within `signals.deferred`, and note the process there for whoever stops it.
+    Call it within `signals.deferred`, and store the process there for the code that stops it.
     """
-    return Started(_command(name, arguments), log, root, talks=talks, environment=environment, folder=folder)
+    return StartedProcess(_command(name, arguments), log, root, with_pipes=with_pipes, environment=environment, folder=folder)
 
 
-def stop(process: Started, *, grace_seconds: float | None = None) -> None:
+def stop(process: StartedProcess, *, grace_seconds: float | None = None) -> None:
     """End a started process and all its descendants: SIGTERM, five seconds' wait, SIGKILL. A second call does nothing."""
     grace_seconds = _GRACE_SECONDS if grace_seconds is None else grace_seconds
     descendants = _descendants(process)
@@ -362,96 +366,96 @@ def stop(process: Started, *, grace_seconds: float | None = None) -> None:
 
 
 def wait(
-    process: Started, *, poll_seconds: float, watch: Callable[[], object], hang_seconds: float, folder: Path
+    process: StartedProcess, *, poll_seconds: float, watch: Callable[[], object], hang_seconds: float, folder: Path
 ) -> str | None:
     """Wait until a started process has ended. A process that hangs is stopped.
 
     Args:
         process: from `start`.
-        poll_seconds: between two calls of `watch`.
+        poll_seconds: interval between two calls of `watch`.
         watch: called while it works.
         hang_seconds: limit of a hang, see `common.processes.watchdog`.
-        folder: gets the stacks of a process that hangs.
+        folder: folder that gets the stacks of a process that hangs.
 
     Returns:
         None if it ended without a hang, else how it hung, in words.
     """
-    dog = watchdog.Watchdog([watchdog.Member("the process", process.watched)], hang_seconds)
+    hang_monitor = watchdog.Watchdog([watchdog.Member("the process", process.watched)], hang_seconds)
     while True:
         try:
             process.wait(poll_seconds)
             return None
         except subprocess.TimeoutExpired:
             watch()
-        if (words := _hang(process, dog, folder)) is not None:
+        if (words := _stop_if_hung(process, hang_monitor, folder)) is not None:
             return words
 
 
-def _hang(process: Started, dog: watchdog.Watchdog, folder: Path) -> str | None:
-    """How a process hangs, in words, after it was stopped. None if it works."""
-    if (hang := dog.look()) is None:
+def _stop_if_hung(process: StartedProcess, hang_monitor: watchdog.Watchdog, folder: Path) -> str | None:
+    """Stop a process if it hangs. Returns how it hung, in words; None if it works."""
+    if (hang := hang_monitor.look()) is None:
         return None
     try:
         (path,) = watchdog.save_stacks(hang.stacks, ["rank 0"], folder)
-        seen = f"; see {path.name}"
+        stacks_text = f"; see {path.name}"
     except OSError as error:
-        seen = f"; its stacks cannot be written ({error})"
+        stacks_text = f"; its stacks cannot be written ({error})"
     stop(process, grace_seconds=0.0)
-    return f"{hang.words}{seen}"
+    return f"{hang.words}{stacks_text}"
 
 
 class Call(NamedTuple):
-    """`python -m <twin> arguments...`, to be waited for."""
+    """One call `python -m <twin> arguments...` for `call_all`."""
 
     framework: str
     arguments: Sequence[str]
     log: Path
     hang_seconds: float = heartbeat.HANG_SECONDS
     environment: Mapping[str, str] = MappingProxyType({})
-    """Besides what every twin gets."""
+    """Environment variables added to what every twin gets."""
 
 
 def call(name: str, arguments: Sequence[str], *, log: Path, hang_seconds: float = heartbeat.HANG_SECONDS) -> int:
-    """Start a contestant's twin and wait for it. Nothing of it is left running, whatever happens.
+    """Start a contestant's twin and wait for it. No process of it is left running, whatever happens.
 
     Returns:
         Its exit code. Negative: the signal that ended it. A hung twin is ended by SIGTERM or SIGKILL. The log states this.
     """
     waiting, codes = [Call(name, arguments, log, hang_seconds)], list[int]()
-    call_each(lambda: waiting.pop() if waiting else None, lambda _, code: codes.append(code))
+    call_all(lambda: waiting.pop() if waiting else None, lambda _, code: codes.append(code))
     return codes[0]
 
 
-def call_each(
-    following: Callable[[], Call | None],
-    ended: Callable[[Call, int], object],
-    at_once: int = 1,
-    meanwhile: Callable[[], object] = lambda: None,
+def call_all(
+    next_call: Callable[[], Call | None],
+    on_end: Callable[[Call, int], object],
+    most_parallel: int = 1,
+    on_poll: Callable[[], object] = lambda: None,
 ) -> None:
-    """Start twins and wait for all. Nothing of them is left running, whatever happens.
+    """Start twins and wait for all. No process of them is left running, whatever happens.
 
     Args:
-        following: the next call, or None if there is none before another has ended.
-        ended: gets each call with its exit code, see `call`. If it raises, the other twins are stopped.
-        at_once: how many side by side. More than one is for work that nobody times.
-        meanwhile: called a few times a second.
+        next_call: returns the next call, or None if there is none before another has ended.
+        on_end: called with each call and its exit code, see `call`. If it raises, the other twins are stopped.
+        most_parallel: largest number of twins at a time. More than one is for work that is not timed.
+        on_poll: called a few times a second.
     """
-    running: list[tuple[Call, Started, watchdog.Watchdog]] = []
+    running: list[tuple[Call, StartedProcess, watchdog.Watchdog]] = []
     try:
         while True:
-            while len(running) < at_once and (wanted := following()) is not None:
+            while len(running) < most_parallel and (new_call := next_call()) is not None:
                 with signals.deferred():
-                    process = start(wanted.framework, wanted.arguments, log=wanted.log, environment=wanted.environment)
-                    dog = watchdog.Watchdog([watchdog.Member("the process", process.watched)], wanted.hang_seconds)
-                    running.append((wanted, process, dog))
+                    process = start(new_call.framework, new_call.arguments, log=new_call.log, environment=new_call.environment)
+                    hang_monitor = watchdog.Watchdog([watchdog.Member("the process", process.watched)], new_call.hang_seconds)
+                    running.append((new_call, process, hang_monitor))
             if not running:
                 return
-            for one in list(running):
-                each, process, dog = one
-                if _has_ended(each, process, dog, _POLL_SECONDS / len(running)):
-                    running.remove(one)
-                    ended(each, outcome(each, process.returncode))
-            meanwhile()
+            for entry in list(running):
+                twin_call, process, hang_monitor = entry
+                if _has_ended(twin_call, process, hang_monitor, _POLL_SECONDS / len(running)):
+                    running.remove(entry)
+                    on_end(twin_call, checked_exit_code(twin_call, process.returncode))
+            on_poll()
     except BaseException:
         with contextlib.ExitStack() as stopping:  # a signal ends the waiting for one, and the others are stopped all the same
             for _, process, _ in running:
@@ -459,40 +463,40 @@ def call_each(
         raise
 
 
-def _has_ended(each: Call, process: Started, dog: watchdog.Watchdog, seconds: float) -> bool:
-    """Wait for a twin, but no longer than so many seconds. One that hangs is stopped, and its log says how it hung."""
+def _has_ended(twin_call: Call, process: StartedProcess, hang_monitor: watchdog.Watchdog, seconds: float) -> bool:
+    """Wait for a twin, at most this number of seconds. A twin that hangs is stopped, and its log says how it hung."""
     hang = None
     try:
         process.wait(seconds)
     except subprocess.TimeoutExpired:
-        if (hang := _hang(process, dog, each.log.with_suffix(".stacks"))) is None:
+        if (hang := _stop_if_hung(process, hang_monitor, twin_call.log.with_suffix(".stacks"))) is None:
             return False
     stop(process)
     if hang is not None:
-        with each.log.open("a", encoding="utf-8") as file:
+        with twin_call.log.open("a", encoding="utf-8") as file:
             file.write(f"{hang}\n")
     return True
 
 
-def outcome(call: Call, code: int) -> int:
-    """The exit code of a call that has ended. It is 1, and the log says why, if code 0 left a promised file unwritten."""
-    if code == 0 and (missing := [path for path in promised(call.arguments) if not path.exists()]):
+def checked_exit_code(call: Call, code: int) -> int:
+    """Return the exit code of a call that has ended. It is 1, and the log says why, if code 0 left an output file unwritten."""
+    if code == 0 and (missing := [path for path in output_files(call.arguments) if not path.exists()]):
         with call.log.open("a", encoding="utf-8") as file:
             file.write(f"It ended with exit code 0 and has not written {missing[0].name}.\n")
         return 1
     return code
 
 
-def promised(arguments: Sequence[str]) -> list[Path]:
-    """The files that a command of a twin writes if it does its work."""
-    return [Path(following) for word, following in itertools.pairwise(arguments) if word == "--out"]
+def output_files(arguments: Sequence[str]) -> list[Path]:
+    """Return the files that a command of a twin writes if it succeeds."""
+    return [Path(value) for word, value in itertools.pairwise(arguments) if word == "--out"]
 
 
 def last_line(log: Path) -> str:
-    """The last line of a twin's log: its reason, or what ended it. Empty if it printed nothing. A stack trace is no reason."""
+    """Return the last line of a twin's log: why it ended. Empty if it printed nothing. Lines of a stack trace are skipped."""
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines() if log.exists() else []
-    said = (line for line in reversed(lines) if line.strip() and not _STACK_OF_NATIVE_CODE.match(line))
-    return next((wording.one_line(line)[:_REASON_LENGTH] for line in said), "")
+    candidates = (line for line in reversed(lines) if line.strip() and not _STACK_OF_NATIVE_CODE.match(line))
+    return next((wording.one_line(line)[:_REASON_LENGTH] for line in candidates), "")
 
 
 def is_full(folder: Path) -> bool:
@@ -500,13 +504,13 @@ def is_full(folder: Path) -> bool:
     return shutil.disk_usage(folder).free < 2**20
 
 
-def full_disk_words(folder: Path) -> str:
-    """That the disk of a folder is full, after how a process ended. Empty if it is not."""
+def describe_full_disk(folder: Path) -> str:
+    """Return a clause saying that the disk of a folder is full. Empty if it is not."""
     return f"; the disk of {folder} is full" if is_full(folder) else ""
 
 
 def memory_kills() -> int:
-    """Processes that the kernel has killed for lack of memory since the machine started. 0 if unknown."""
+    """Number of processes that the kernel has killed for lack of memory since the machine started. 0 if unknown."""
     try:
         lines = Path("/proc/vmstat").read_text(encoding="ascii").splitlines()
     except OSError:
@@ -514,48 +518,52 @@ def memory_kills() -> int:
     return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), 0)
 
 
-def exit_words(code: int) -> str:
-    """An exit code in words: `exit code 1`, or `killed by SIGKILL`."""
+def describe_exit(code: int) -> str:
+    """Describe an exit code: `exit code 1`, or `killed by SIGKILL`."""
     return f"exit code {code}" if code >= 0 else f"killed by {signals.name(-code)}"
 
 
 def _command(name: str, arguments: Sequence[str]) -> list[str]:
-    return _tied(interpreter(name), ["-m", *_module(name), *arguments])
+    return _tied_to_parent(interpreter(name), ["-m", *_module(name), *arguments])
 
 
-def _tied(python: str, words: Sequence[str]) -> list[str]:
-    """A command whose process ends with this one, where the system can do that."""
+def _tied_to_parent(python: str, words: Sequence[str]) -> list[str]:
+    """Return a command whose process ends with this one, where the system can do that."""
     if sys.platform != "linux":
         return [python, *words]
     return [python, "-I", "-S", "-c", _TIED_TO_PARENT, str(os.getpid()), *words]
 
 
-def of_suite(name: str, *words: str, stderr: int | None = None) -> subprocess.Popen[str]:
+def start_suite_module(name: str, *words: str, stderr: int | None = None) -> subprocess.Popen[str]:
     """Start a module of the suite. Its stdin and stdout are pipes, and it ends with this process."""
-    command, pipe = _tied(sys.executable, ["-m", name, *words]), subprocess.PIPE
+    command, pipe = _tied_to_parent(sys.executable, ["-m", name, *words]), subprocess.PIPE
     return subprocess.Popen(command, env=_environment(), stdin=pipe, stdout=pipe, stderr=stderr, text=True, errors="replace")
 
 
-def _shown(name: str) -> str:
-    return " ".join([contestants.named(name).python or "python", "-m", *_module(name), "describe"])
+def _describe_command(name: str) -> str:
+    return " ".join([contestants.by_name(name).python or "python", "-m", *_module(name), "describe"])
 
 
 def module(twin: str) -> list[str]:
-    """The words behind `python -m` that run a twin."""
-    own = FRAMEWORKS.get(twin)
-    return ["common.processes.plugin", twin] if own is None else [own]
+    """Return the words behind `python -m` that run a twin."""
+    package = FRAMEWORKS.get(twin)
+    return ["common.processes.plugin", twin] if package is None else [package]
 
 
 def _module(name: str) -> list[str]:
-    """The same, of a contestant or of the suite's own work."""
-    return [OWN[name]] if name in OWN and not contestants.entered([name]) else module(contestants.named(name).twin)
+    """Return the words behind `python -m` that run a contestant or the suite's own work."""
+    return (
+        [SUITE_WORKERS[name]]
+        if name in SUITE_WORKERS and not contestants.registered([name])
+        else module(contestants.by_name(name).twin)
+    )
 
 
 def _environment(root: Path | None = None) -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if not SETTLED.fullmatch(name)}
+    variables = {name: value for name, value in os.environ.items() if not SETTLED.fullmatch(name)}
     # An empty entry would be the caller's folder. That comes last.
     paths = [str(root or PROJECT_ROOT), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
-    return kept | {
+    return variables | {
         "PYTHONPATH": os.pathsep.join(paths),
         USER_PATH: str(Path.cwd()) if root is None else "",
         "PYTHONSAFEPATH": "1",
@@ -565,11 +573,11 @@ def _environment(root: Path | None = None) -> dict[str, str]:
 
 
 def _descendants(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
-    """Descendants, including those in another session. If the process has ended: what is left of its session."""
+    """Return all descendants, also in other sessions. If the process has ended: the processes left in its session."""
     if process.poll() is None:
         with contextlib.suppress(psutil.NoSuchProcess):
             return psutil.Process(process.pid).children(recursive=True)
-    return [each for each in psutil.process_iter() if _session(each) == process.pid]
+    return [candidate for candidate in psutil.process_iter() if _session(candidate) == process.pid]
 
 
 def _session(process: psutil.Process) -> int | None:

@@ -141,7 +141,7 @@ def prove_rows(rows: Sequence[Row], frameworks: Sequence[str], *, replicas: int,
     """Climb the ladder for the rows of a comparison.
 
     Args:
-        rows: judged, see `matrix.judge`.
+        rows: judged, see `matrix.check_rows`.
         frameworks, replicas, options: see `prove`.
 
     Raises:
@@ -268,7 +268,7 @@ def judging() -> Generator[None]:
             yield
     finally:
         sys.setswitchinterval(interval)
-        machine.give_freed_memory_back()
+        machine.trim_heap()
 
 
 def _batch_size(replicas: int) -> int:
@@ -478,7 +478,7 @@ class _Ladder:
             statistics = "synchronised" if self.architecture.has_batch_norm and not own_statistics else "per_replica"
             values = {**self._uneven.model_dump(), "batch_norm_statistics": statistics}
             parallel = spec.build(spec.with_variant(values, mode, self.replicas))
-            if parallel.departs is not None or (own_statistics and parallel.mode == "hybrid"):
+            if parallel.not_serial_because is not None or (own_statistics and parallel.mode == "hybrid"):
                 continue
             if architectures.cannot_cut(parallel) is not None:
                 continue

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import optuna
 
-from common.machine.interference import DISTURBED_FROM, cores_lost
+from common.machine.interference import DISTURBED_FROM, cores_taken
 from compare.core.statistics import Judged, Ratio, Spread, paired_ratio, spread, verdicts
 from compare.tuning.records import Objective, SearchResult, Trial, Tuned
 
@@ -123,7 +123,7 @@ def cores_taken(tuned: Tuned, search: SearchResult) -> float:
     """Cores of the search's budget that other work used."""
     if search.cores_of_others is None:
         return 0.0
-    return cores_lost(search.cores_of_others, tuned.plan.budget, tuned.plan.machine)
+    return cores_taken(search.cores_of_others, tuned.plan.budget, tuned.plan.machine)
 
 
 def disturbed(tuned: Tuned) -> list[SearchResult]:

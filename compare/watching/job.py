@@ -110,7 +110,7 @@ class Job:
         return grouped(found, ranks)
 
     def _environment(self, process: psutil.Process) -> dict[str, str]:
-        program = footprint.program(process.pid)
+        program = footprint.stack_start(process.pid)
         known = self._environments.get(process)
         if known is None or (known[0] != program and program not in _ENDED):
             if known is not None:

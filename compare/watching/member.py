@@ -165,7 +165,7 @@ class Member:
                     + self._native_since(before),
                     self._since(before, "core_wait_seconds"),
                     max(throttled - self._throttled, 0.0),
-                    any(each.wants for each in self.footprints.values()),
+                    any(each.is_active for each in self.footprints.values()),
                     any(thread.state == footprint.DISK for each in self.footprints.values() for thread in each.threads),
                     sum(max(count - self._exchanged.get(inode, count), 0) for inode, count in counts.items()),
                     *(
@@ -394,7 +394,7 @@ def _shared(group: Group) -> int | None:
 
     The job names it, and may name anything. So it is opened without waiting, and must be a plain file of the right size.
     """
-    passed = group.environment.get(heartbeat.VARIABLE, "")
+    passed = group.environment.get(heartbeat.WATCH_VARIABLE, "")
     if not passed or not group.is_rank:
         return None
     try:

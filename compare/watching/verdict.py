@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from common.machine.flight import MOST_RANKS
+from common.machine.flight import MAX_RANKS
 from common.processes import flight_report
 from common.processes.flight_report import Mismatch, Rank
 from compare.core import wording
@@ -345,7 +345,7 @@ def _mismatch(members: Sequence[Member]) -> Mismatch | None:
         return None
     ended = {each.group.number for each in members if each.ended}
     ranks = [
-        Rank(f"rank {number}", flights.get(number), number in ended) for number in range(min(max(flights) + 1, MOST_RANKS))
+        Rank(f"rank {number}", flights.get(number), number in ended) for number in range(min(max(flights) + 1, MAX_RANKS))
     ]
     return flight_report.mismatch(ranks)
 

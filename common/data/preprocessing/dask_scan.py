@@ -17,7 +17,7 @@ from common.data.preprocessing.scan import file_sums, parts
 from common.data.preprocessing.sums import Sums
 from common.data.sources import Encoded
 from common.machine import machine
-from common.machine.dask_security import NO_PAGES, QUIET, SCHEME, RunSecurity
+from common.machine.dask_security import NO_HTTP_ROUTES, LOW_OVERHEAD, SCHEME, RunSecurity
 from common.machine.machine import available_cores
 from common.machine.private_folder import PrivateFolder
 from common.spec import SCHEDULERS
@@ -177,7 +177,7 @@ def client(workers: int, scheduler: str) -> Generator[distributed.Client]:
                 yield connection
         return
     # By default, Dask looks for a dead worker after 15 s, and gives it up for good if it has just died again.
-    settings: dict[str, Any] = {"distributed.deploy.lost-worker-timeout": "1 week", **NO_PAGES, **QUIET}
+    settings: dict[str, Any] = {"distributed.deploy.lost-worker-timeout": "1 week", **NO_HTTP_ROUTES, **LOW_OVERHEAD}
     folder = PrivateFolder(dask.config.get("temporary-directory", None))
     with folder, dask.config.set(settings):
         cluster = distributed.LocalCluster(

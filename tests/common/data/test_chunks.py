@@ -80,7 +80,7 @@ def test_killing_all_processes_again_and_again_costs_only_time() -> None:
 
 def together(ranks: int) -> list[Account]:
     """The accounts of all processes of a run, which are all this one."""
-    listeners = [placement.bound(placement.LOOPBACK, 0) for _ in range(ranks)]
+    listeners = [placement.bind(placement.LOOPBACK, 0) for _ in range(ranks)]
     for listener in listeners:
         listener.listen()
     addresses = [listener.getsockname() for listener in listeners]
@@ -151,15 +151,15 @@ def test_an_owner_that_has_gone_is_named() -> None:
 
 
 def test_a_stranger_gets_no_image_and_asks_in_vain_for_one(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv(placement.PASSWORD_VARIABLE, "of the run")
+    monkeypatch.setenv(placement.RUN_SECRET_VARIABLE, "of the run")
     accounts = together(2)
     feeds = [chunks.feed(a_plan(), SPLIT, 2, rank, account) for rank, account in enumerate(accounts)]
     port = accounts[1].owners._addresses[1][1]
     assert all(answer.refused for answer in attack([port], tmp_path / "ran"))
     assert not accounts[1].held_bytes
-    monkeypatch.setenv(placement.PASSWORD_VARIABLE, "another")
+    monkeypatch.setenv(placement.RUN_SECRET_VARIABLE, "another")
     stranger = chunks.Account(owners=Owners(0, accounts[0].owners._addresses))
-    with pytest.raises(challenge.NotOfThisRun):
+    with pytest.raises(challenge.AuthenticationError):
         list(chunks.feed(a_plan(), SPLIT, 2, 0, stranger)(1, range(6)))
     assert len(list(feeds[0](1, range(6)))) == 6
 
@@ -201,7 +201,7 @@ MEMORY = """
 def test_memory_falls_as_one_over_the_ranks(tmp_path: Path, ranks: int) -> None:
     images = np.random.default_rng(0).integers(0, 256, (2**15, 32, 32, 3), np.uint8)
     np.save(tmp_path / "images.npy", images)
-    place = placement.environments(ranks)
+    place = placement.rank_environments(ranks)
     (port,) = supervisor.free_ports(1)
     processes = [
         subprocess.Popen(

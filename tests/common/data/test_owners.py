@@ -37,7 +37,7 @@ def made() -> Iterator[Callable[..., list[Owners]]]:
     opened: list[Owners] = []
 
     def make(ranks: int = 2, how: Gather = gather, listener: Callable[[socket.socket], socket.socket] | None = None) -> Any:
-        listeners = [placement.bound(placement.LOOPBACK, 0) for _ in range(ranks)]
+        listeners = [placement.bind(placement.LOOPBACK, 0) for _ in range(ranks)]
         for each in listeners:
             each.listen(64)
         addresses = [each.getsockname() for each in listeners]
@@ -114,7 +114,7 @@ def test_owners_that_ask_each_other_for_more_than_the_system_buffers_do_not_wait
 def test_a_request_for_what_an_owner_has_not_is_refused(made: Any, count: int, positions: list[int], said: str) -> None:
     with socket.create_connection(address(made()[0])) as connection:
         connection.settimeout(SECONDS)
-        challenge.meet(connection, "", listens=False)
+        challenge.authenticate(connection, "", server_side=False)
         connection.sendall(struct.pack(f"<q{len(positions)}q", count, *positions))
         with connection.makefile("rb") as answer:
             failed, length = struct.unpack("<qq", answer.read(16))
@@ -136,7 +136,7 @@ def test_a_listener_that_lacks_file_descriptors_for_a_while_goes_on(made: Any) -
 
 
 def test_strangers_have_little_time_and_are_few_at_once(made: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(challenge, "STRANGER_SECONDS", 0.5)
+    monkeypatch.setattr(challenge, "HANDSHAKE_SECONDS", 0.5)
     owners, answering = made()
     before = threading.active_count()
     silent = [socket.create_connection(address(owners)) for _ in range(50)]
@@ -174,7 +174,7 @@ def test_a_connection_that_is_accepted_while_owners_close_is_closed_too(made: An
         may_return.set()
         begun = time.monotonic()
         closing.join(SECONDS)
-        assert time.monotonic() < begun + challenge.STRANGER_SECONDS / 2
+        assert time.monotonic() < begun + challenge.HANDSHAKE_SECONDS / 2
         connection.settimeout(SECONDS)
         with suppress(ConnectionResetError):
             while connection.recv(64):

@@ -7,7 +7,7 @@ from contextlib import closing, suppress
 import pytest
 
 from common.machine import challenge
-from common.machine.challenge import BYTES, Challenge, NotOfThisRun
+from common.machine.challenge import BYTES, AuthenticationError, Challenge
 
 
 @pytest.fixture
@@ -27,8 +27,8 @@ def outcome(ends: Ends, *secrets: str) -> list[bool]:
     accepted = [False, False]
 
     def meet(place: int) -> None:
-        with suppress(NotOfThisRun):
-            challenge.meet(ends[place], secrets[place], listens=place == 0)
+        with suppress(AuthenticationError):
+            challenge.authenticate(ends[place], secrets[place], server_side=place == 0)
             accepted[place] = True
 
     threads = [threading.Thread(target=meet, args=(place,)) for place in (0, 1)]
@@ -49,41 +49,41 @@ def test_both_sides_must_know_the_secret(connection: Ends, secrets: tuple[str, s
 
 def reflected(mine: Challenge, ends: Ends) -> bytes:
     """What the listener answers, sent back to it."""
-    return mine.answer(mine.own)
+    return mine.answer(mine.nonce)
 
 
 def by_the_same_role(mine: Challenge, ends: Ends) -> bytes:
-    other = Challenge("one", ends[0], listens=True)
-    other.own = b"1" * BYTES
-    mine.answer(other.own)
-    return other.answer(mine.own)
+    other = Challenge("one", ends[0], server_side=True)
+    other.nonce = b"1" * BYTES
+    mine.answer(other.nonce)
+    return other.answer(mine.nonce)
 
 
 def to_another_challenge(mine: Challenge, ends: Ends) -> bytes:
-    other = Challenge("one", ends[1], listens=False)
-    mine.answer(other.own)
+    other = Challenge("one", ends[1], server_side=False)
+    mine.answer(other.nonce)
     return other.answer(b"2" * BYTES)
 
 
 def from_another_address(mine: Challenge, ends: Ends) -> bytes:
     """What a rank says that was led to a relay, which listens at another port."""
     with socket.create_server(("127.0.0.1", 0)) as relay, closing(socket.create_connection(relay.getsockname())) as led:
-        other = Challenge("one", led, listens=False)
-    mine.answer(other.own)
-    return other.answer(mine.own)
+        other = Challenge("one", led, server_side=False)
+    mine.answer(other.nonce)
+    return other.answer(mine.nonce)
 
 
 @pytest.mark.parametrize("forged", [reflected, by_the_same_role, to_another_challenge, from_another_address])
 def test_an_answer_that_was_given_elsewhere_is_no_proof(connection: Ends, forged: Callable[[Challenge, Ends], bytes]) -> None:
-    mine = Challenge("one", connection[0], listens=True)
-    with pytest.raises(NotOfThisRun):
-        mine.judge(forged(mine, connection))
+    mine = Challenge("one", connection[0], server_side=True)
+    with pytest.raises(AuthenticationError):
+        mine.verify(forged(mine, connection))
 
 
 def test_the_secret_is_never_sent_and_no_two_exchanges_are_alike(connection: Ends) -> None:
     secret = "a secret of the run"
-    made = [Challenge(secret, connection[0], listens=True) for _ in range(2)]
-    sent = [each.own + each.answer(b"3" * BYTES) for each in made]
+    made = [Challenge(secret, connection[0], server_side=True) for _ in range(2)]
+    sent = [each.nonce + each.answer(b"3" * BYTES) for each in made]
     assert sent[0] != sent[1]
     assert not any(secret.encode() in each for each in sent)
 
@@ -91,7 +91,7 @@ def test_the_secret_is_never_sent_and_no_two_exchanges_are_alike(connection: End
 def test_a_process_that_goes_is_no_proof(connection: Ends) -> None:
     connection[1].close()
     with pytest.raises(ConnectionError):
-        challenge.meet(connection[0], "one", listens=True)
+        challenge.authenticate(connection[0], "one", server_side=True)
 
 
 def test_a_dask_listener_lets_go_of_a_stranger_that_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -99,7 +99,7 @@ def test_a_dask_listener_lets_go_of_a_stranger_that_says_nothing(monkeypatch: py
 
     from common.machine.dask_security import RunSecurity
 
-    monkeypatch.setattr(challenge, "STRANGER_SECONDS", 0.2)
+    monkeypatch.setattr(challenge, "HANDSHAKE_SECONDS", 0.2)
 
     async def answered() -> bytes:
         async with listen("convtwins://127.0.0.1:0", lambda comm: None, **RunSecurity().get_listen_args("worker")) as listener:

@@ -17,7 +17,7 @@ OPTIONAL = {"nvtx"}
 
 def test_what_every_twin_needs_is_what_common_imports_and_the_locks_name() -> None:
     text = (PROJECT_ROOT / "locks" / "common.txt").read_text(encoding="utf-8")
-    assert {*environment.NEEDED} == {name.lower() for name in re.findall(r"^([A-Za-z-]+)==", text, re.MULTILINE)}
+    assert {*environment.REQUIRED} == {name.lower() for name in re.findall(r"^([A-Za-z-]+)==", text, re.MULTILINE)}
     for name in ("locks/pytorch-cuda.txt", "locks/tensorflow-cpu.txt", "locks/tensorflow-cuda.txt"):
         assert "\n-r common.txt\n" in (PROJECT_ROOT / name).read_text(encoding="utf-8")
     assert "\n-r ../../locks/common.txt\n" in (PROJECT_ROOT / "plugins/jax_twin/requirements.txt").read_text(encoding="utf-8")
@@ -29,4 +29,4 @@ def test_what_every_twin_needs_is_what_common_imports_and_the_locks_name() -> No
             elif isinstance(node, ast.ImportFrom):
                 imported.add((node.module or "").partition(".")[0])
     others = {DISTRIBUTIONS.get(name, name) for name in imported - sys.stdlib_module_names - {"common"} - OPTIONAL}
-    assert {*environment.NEEDED} == others
+    assert {*environment.REQUIRED} == others

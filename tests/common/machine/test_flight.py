@@ -3,7 +3,7 @@ import threading
 import pytest
 
 from common.machine import flight
-from common.machine.flight import Flight, Ranks, Record
+from common.machine.flight import ExchangeRecord, Flight, RankRange
 
 
 @pytest.fixture(autouse=True)
@@ -15,12 +15,12 @@ def ring(monkeypatch: pytest.MonkeyPatch) -> bytearray:
 
 
 def test_a_record_says_what_was_exchanged_with_whom_and_when(ring: bytearray) -> None:
-    channel = flight.Channel(Ranks(0, 1, 2))
+    channel = flight.Channel(RankRange(0, 1, 2))
     number = channel.begin("all_reduce", "float32", (4, 25), 400)
     flight.end(channel.begin("barrier"))
     begun, done = flight.read(bytes(ring), bytes(ring), 0).records
-    assert begun == Record(number, Ranks(0, 1, 2), 1, "all_reduce", "float32", (4, 25), 400, begun.begin_ns, 0)
-    assert done == Record(number + 1, Ranks(0, 1, 2), 2, "barrier", "", (), 0, done.begin_ns, done.end_ns)
+    assert begun == ExchangeRecord(number, RankRange(0, 1, 2), 1, "all_reduce", "float32", (4, 25), 400, begun.begin_ns, 0)
+    assert done == ExchangeRecord(number + 1, RankRange(0, 1, 2), 2, "barrier", "", (), 0, done.begin_ns, done.end_ns)
     assert begun.begin_ns <= done.begin_ns <= done.end_ns
     flight.end(number)
     assert flight.read(bytes(ring), bytes(ring), 0).records[0].end_ns >= done.end_ns
@@ -28,7 +28,7 @@ def test_a_record_says_what_was_exchanged_with_whom_and_when(ring: bytearray) ->
 
 @pytest.mark.parametrize("name", ["KINDS", "DTYPES"])
 def test_every_kind_and_type_comes_back(ring: bytearray, name: str) -> None:
-    channel = flight.Channel(Ranks(0, 1, 2))
+    channel = flight.Channel(RankRange(0, 1, 2))
     words = getattr(flight, name)
     for word in words:
         channel.begin(*((word, "") if name == "KINDS" else ("all_reduce", word)))
@@ -39,50 +39,50 @@ def test_every_kind_and_type_comes_back(ring: bytearray, name: str) -> None:
 
 @pytest.mark.parametrize("shape", [(), (2**40,), (1, 2, 3, 4), (1, 2, 3, 4, 5)])
 def test_shapes_of_any_size_are_kept_up_to_four_dimensions(ring: bytearray, shape: tuple[int, ...]) -> None:
-    flight.Channel(Ranks(0, 1, 2)).begin("all_reduce", "float64", shape, 2**43)
+    flight.Channel(RankRange(0, 1, 2)).begin("all_reduce", "float64", shape, 2**43)
     (record,) = flight.read(bytes(ring), bytes(ring), 0).records
     assert (record.shape, record.num_bytes) == (shape[:4], 2**43)
 
 
 def test_the_last_256_are_kept_in_order_and_an_overwritten_one_ends_nobody_else(ring: bytearray) -> None:
-    channel = flight.Channel(Ranks(0, 1, 2))
+    channel = flight.Channel(RankRange(0, 1, 2))
     first = channel.begin("barrier")
-    for _ in range(flight.SIZE + 10):
+    for _ in range(flight.NUM_RECORDS + 10):
         channel.begin("all_reduce")
     flight.end(first)
     records = flight.read(bytes(ring), bytes(ring), 0).records
-    assert [record.sequence for record in records] == list(range(12, flight.SIZE + 12))
+    assert [record.sequence for record in records] == list(range(12, flight.NUM_RECORDS + 12))
     assert not any(record.end_ns for record in records)
 
 
 def test_a_record_that_is_being_written_is_left_out(ring: bytearray) -> None:
-    channel = flight.Channel(Ranks(0, 1, 2))
-    for _ in range(flight.SIZE + 3):
+    channel = flight.Channel(RankRange(0, 1, 2))
+    for _ in range(flight.NUM_RECORDS + 3):
         number = channel.begin("all_reduce")
     # A record is written from its first byte to its last: here only the number has been.
-    place = (number + 1) % flight.SIZE * (flight.BYTES // flight.SIZE)
+    place = (number + 1) % flight.NUM_RECORDS * (flight.BYTES // flight.NUM_RECORDS)
     ring[place : place + 8] = (number + 1).to_bytes(8, "little")
     assert [record.number for record in flight.read(bytes(ring), bytes(ring), 0).records] == list(
-        range(number - flight.SIZE + 2, number + 1)
+        range(number - flight.NUM_RECORDS + 2, number + 1)
     )
 
 
 def test_a_record_that_is_begun_between_two_readings_is_left_out_and_one_that_ends_is_kept(ring: bytearray) -> None:
-    channel = flight.Channel(Ranks(0, 1, 2))
+    channel = flight.Channel(RankRange(0, 1, 2))
     first, second = channel.begin("all_reduce"), channel.begin("all_reduce")
     before = bytes(ring)
     flight.end(first)
-    place = second % flight.SIZE * (flight.BYTES // flight.SIZE)
+    place = second % flight.NUM_RECORDS * (flight.BYTES // flight.NUM_RECORDS)
     ring[place + 8 : place + 16] = (77).to_bytes(8, "little")  # its sequence, while its number is still the former one
     (record,) = flight.read(before, bytes(ring), 0).records
     assert record.number == first and record.end_ns
 
 
 def test_threads_that_record_at_once_lose_nothing(ring: bytearray) -> None:
-    channel = flight.Channel(Ranks(0, 1, 2))
+    channel = flight.Channel(RankRange(0, 1, 2))
 
     def record() -> None:
-        for _ in range(flight.SIZE // 4):
+        for _ in range(flight.NUM_RECORDS // 4):
             flight.end(channel.begin("sum"))
 
     threads = [threading.Thread(target=record) for _ in range(4)]
@@ -91,46 +91,46 @@ def test_threads_that_record_at_once_lose_nothing(ring: bytearray) -> None:
     for thread in threads:
         thread.join()
     records = flight.read(bytes(ring), bytes(ring), 0).records
-    assert sorted(record.sequence for record in records) == list(range(1, flight.SIZE + 1))
+    assert sorted(record.sequence for record in records) == list(range(1, flight.NUM_RECORDS + 1))
     assert all(record.end_ns for record in records)
 
 
 def test_channels_of_the_same_ranks_count_on_and_ways_have_a_direction() -> None:
-    assert flight.channel((0, 2, 4)) is flight.channel((0, 2, 4))
-    assert flight.channel((3,)) is not flight.channel((2,))
-    assert flight.way(0, 1) is not flight.way(1, 0)
-    assert Ranks(4, 2, 3).members == (4, 6, 8)
-    assert Ranks(1, -1, 2, directed=True).members == (1, 0)
+    assert flight.group_channel((0, 2, 4)) is flight.group_channel((0, 2, 4))
+    assert flight.group_channel((3,)) is not flight.group_channel((2,))
+    assert flight.p2p_channel(0, 1) is not flight.p2p_channel(1, 0)
+    assert RankRange(4, 2, 3).members == (4, 6, 8)
+    assert RankRange(1, -1, 2, directed=True).members == (1, 0)
 
 
 def test_what_a_record_has_no_words_for_does_not_end_training(ring: bytearray) -> None:
-    flight.end(flight.channel((0, 1, 3)).begin("all_reduce", "float32"))
-    flight.end(flight.channel((0, 2, 4)).begin("all_reduce", "complex64", (2,), 16))
+    flight.end(flight.group_channel((0, 1, 3)).begin("all_reduce", "float32"))
+    flight.end(flight.group_channel((0, 2, 4)).begin("all_reduce", "complex64", (2,), 16))
     (record,) = flight.read(bytes(ring), bytes(ring), 0).records
-    assert (record.ranks, record.dtype, record.shape) == (Ranks(0, 2, 3), "", (2,))
+    assert (record.ranks, record.dtype, record.shape) == (RankRange(0, 2, 3), "", (2,))
 
 
 @pytest.mark.parametrize(
     "spoilt",
     [
-        Ranks(-9, 1, 2),
-        Ranks(0, -1, 2),
-        Ranks(0, 1, 2**31 - 1),
-        Ranks(2**31 - 1, 1, 1),
-        Ranks(0, 2**31 - 1, 2),
-        Ranks(0, 1, 0),
-        Ranks(0, 1, 1, directed=True),
+        RankRange(-9, 1, 2),
+        RankRange(0, -1, 2),
+        RankRange(0, 1, 2**31 - 1),
+        RankRange(2**31 - 1, 1, 1),
+        RankRange(0, 2**31 - 1, 2),
+        RankRange(0, 1, 0),
+        RankRange(0, 1, 1, directed=True),
     ],
 )
-def test_a_record_of_ranks_that_cannot_be_is_left_out(ring: bytearray, spoilt: Ranks) -> None:
+def test_a_record_of_ranks_that_cannot_be_is_left_out(ring: bytearray, spoilt: RankRange) -> None:
     flight.Channel(spoilt).begin("all_reduce")
-    flight.Channel(Ranks(1, -1, 2, directed=True)).begin("send")
+    flight.Channel(RankRange(1, -1, 2, directed=True)).begin("send")
     assert [each.kind for each in flight.read(bytes(ring), bytes(ring), 0).records] == ["send"]
 
 
 def test_what_goes_through_json_comes_back(ring: bytearray) -> None:
     import json
 
-    flight.Channel(Ranks(0, 1, 2)).begin("all_reduce", "float32", (4, 25), 400)
+    flight.Channel(RankRange(0, 1, 2)).begin("all_reduce", "float32", (4, 25), 400)
     taken = flight.read(bytes(ring), bytes(ring), 17)
     assert Flight.from_json(json.loads(json.dumps(taken))) == taken

@@ -46,7 +46,7 @@ def over(pid: int, seconds: float) -> tuple[Footprint, Footprint]:
 
 def test_a_process_that_computes_uses_cpu_and_wants_more(start: Callable[[str], int]) -> None:
     before, now = over(start("print(1)\nwhile True: pass"), 1.0)
-    assert now.wants and not now.is_stopped
+    assert now.is_active and not now.is_stopped
     wanted = [each.cpu_seconds + each.total("core_wait_seconds") for each in (before, now)]
     assert 0.9 < wanted[1] - wanted[0] < 1.5, "each moment it has a core or waits for one"
     assert now.total("cpu_seconds") == pytest.approx(now.cpu_seconds, abs=0.1)
@@ -56,7 +56,7 @@ def test_a_process_that_waits_uses_none_and_the_kernel_says_in_what(start: Calla
     pid = start("import threading\nprint(1)\nthreading.Event().wait()")
     time.sleep(0.2)
     before, now = over(pid, 0.5)
-    assert not now.wants and now.cpu_seconds - before.cpu_seconds < 0.1
+    assert not now.is_active and now.cpu_seconds - before.cpu_seconds < 0.1
     assert [thread.state for thread in now.threads] == [footprint.SLEEPING]
     assert "futex" in footprint.blocked_in(pid, pid) or os.geteuid()
     assert footprint.blocked_in(os.getpid(), os.getpid()) == "", "it runs"

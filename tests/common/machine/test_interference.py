@@ -26,4 +26,4 @@ def test_other_work_is_what_the_machine_did_and_this_process_did_not(monkeypatch
 def test_other_work_takes_from_a_budget_what_the_other_cores_do_not_give(
     cores_of_others: float, budget: int, description: dict[str, int], lost: float
 ) -> None:
-    assert interference.cores_lost(cores_of_others, budget, description) == lost
+    assert interference.cores_taken(cores_of_others, budget, description) == lost

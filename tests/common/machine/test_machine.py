@@ -87,7 +87,7 @@ def test_a_process_is_held_to_its_cpus_with_all_that_it_starts() -> None:
     code = f"""
         import subprocess, sys
         from common.machine import machine
-        machine.hold_to([{last}])
+        machine.set_affinity([{last}])
         ask = "import os; print(os.sched_getaffinity(0))"
         print(machine.cpu_budget(9), subprocess.check_output([sys.executable, "-c", ask], text=True), end="")
     """
@@ -130,9 +130,9 @@ def test_the_family_is_this_process_and_its_living_descendants() -> None:
         print(own.pid)
     """
     with child(code) as (pid, grandchild):
-        assert {pid, int(grandchild)} <= {process.pid for process in machine.family()}
-    assert machine.family()[0].pid == os.getpid()
-    assert pid not in {process.pid for process in machine.family()}
+        assert {pid, int(grandchild)} <= {process.pid for process in machine.process_tree()}
+    assert machine.process_tree()[0].pid == os.getpid()
+    assert pid not in {process.pid for process in machine.process_tree()}
 
 
 def test_cpu_time_of_a_child_counts() -> None:
@@ -164,7 +164,7 @@ def test_a_process_that_ends_while_it_is_counted_is_left_out(
 ) -> None:
     with child("") as (pid, _):
         ended = psutil.Process(pid)
-    monkeypatch.setattr(machine, "family", lambda: [ended])
+    monkeypatch.setattr(machine, "process_tree", lambda: [ended])
     assert measure() == 0
 
 

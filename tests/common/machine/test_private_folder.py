@@ -37,14 +37,14 @@ def held(parent: Path) -> tuple[subprocess.Popen[str], Path]:
 
 def test_a_folder_is_for_its_user_alone_and_goes_with_all_that_is_in_it(parent: Path) -> None:
     with PrivateFolder() as folder:
-        assert private_folder.is_in_one(folder.path / "logs" / "log") and not private_folder.is_in_one(parent / "log")
+        assert private_folder.contains(folder.path / "logs" / "log") and not private_folder.contains(parent / "log")
         assert folder.path.parent == parent
         assert folder.path.stat().st_mode & 0o777 == 0o700
         (folder.path / "deep" / "er").mkdir(parents=True)
         assert folder.environment == {"TMPDIR": str(folder.path)}
-        assert not private_folder.inside()
+        assert not private_folder.is_tempdir_private()
         tempfile.tempdir = str(folder.path)
-        assert private_folder.inside()
+        assert private_folder.is_tempdir_private()
     folder.remove()  # does nothing twice
     assert list(parent.iterdir()) == []
 
@@ -96,7 +96,7 @@ def test_without_locks_nothing_of_others_is_removed(parent: Path, monkeypatch: p
 
 def test_a_folder_that_another_takes_for_a_stale_one_is_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[Path] = []
-    lock = private_folder._locked  # pyright: ignore[reportPrivateUsage]
+    lock = private_folder._lock_folder  # pyright: ignore[reportPrivateUsage]
 
     def taken(folder: Path) -> int:
         made.append(folder)
@@ -104,7 +104,7 @@ def test_a_folder_that_another_takes_for_a_stale_one_is_made_anew(monkeypatch: p
             folder.rmdir()
         return lock(folder)
 
-    monkeypatch.setattr(private_folder, "_locked", taken)
+    monkeypatch.setattr(private_folder, "_lock_folder", taken)
     with PrivateFolder() as folder:
         assert [folder.path] == made[1:]
 
@@ -117,10 +117,10 @@ def test_the_path_of_a_socket_in_it_fits_on_macos() -> None:
 
 def test_a_path_without_room_for_sockets_is_refused_with_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", "/tmp")
-    private_folder.check_room_for_sockets()
+    private_folder.check_socket_path()
     monkeypatch.setattr(tempfile, "tempdir", f"/tmp/{'x' * 100}")
     with pytest.raises(OSError, match=r"path too long. Received: /tmp/x+. Set TMPDIR to a folder with a short path$"):
-        private_folder.check_room_for_sockets()
+        private_folder.check_socket_path()
 
 
 def test_no_command_makes_a_temporary_folder_that_stays_where_it_is_killed() -> None:

@@ -35,13 +35,13 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
     monkeypatch.setitem(sys.modules, "nvtx", fake)
     monkeypatch.setattr(ranges, "_nvtx", None)
     yield told
-    flight.mark(None)
+    flight.observe(None)
 
 
 def exchange_in_a_step() -> None:
-    with ranges.around("step 1"):
-        number = flight.Channel(flight.Ranks(0, 1, 2)).begin("all_reduce")
-        other = flight.Channel(flight.Ranks(0, 1, 2)).begin("send")
+    with ranges.annotate("step 1"):
+        number = flight.Channel(flight.RankRange(0, 1, 2)).begin("all_reduce")
+        other = flight.Channel(flight.RankRange(0, 1, 2)).begin("send")
         flight.end(number)
         flight.end(other)
 

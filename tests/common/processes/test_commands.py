@@ -30,7 +30,7 @@ def test_match_gives_each_of_two_frameworks_half_of_the_cores(
     for owner, name in ((machine, "keep_freed_memory"), (serving, "leave_at_once"), (gc, "freeze")):
         monkeypatch.setattr(owner, name, lambda: None)
     held: list[Any] = []
-    monkeypatch.setattr(machine, "hold_to", held.append)
+    monkeypatch.setattr(machine, "set_affinity", held.append)
     monkeypatch.setattr(sys, "stdin", io.StringIO())
     twin = cast(Twin, SimpleNamespace(open_model=lambda ask: None, configure=configure))
     assert commands.match("made_up", lambda: twin, argparse.Namespace()) == 0

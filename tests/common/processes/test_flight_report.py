@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from common.machine import flight
-from common.machine.flight import Flight, Ranks, Record
+from common.machine.flight import ExchangeRecord, Flight, RankRange
 from common.processes import flight_report
 from common.processes.flight_report import Rank
 
@@ -15,32 +15,32 @@ class Recorder:
     """What one rank records, one exchange each second before NOW."""
 
     def __init__(self, begun_ago: float = 20.0) -> None:
-        self.records: list[Record] = []
+        self.records: list[ExchangeRecord] = []
         self.ago = begun_ago
-        self.sequences: dict[Ranks, int] = {}
+        self.sequences: dict[RankRange, int] = {}
 
     def does(
         self,
         kind: str = "all_reduce",
         shape: tuple[int, ...] = (25,),
-        ranks: Ranks | None = None,
+        ranks: RankRange | None = None,
         *,
         done: bool = True,
         dtype: str = "float32",
     ) -> "Recorder":
-        ranks = ranks or Ranks(0, 1, 2)
+        ranks = ranks or RankRange(0, 1, 2)
         self.sequences[ranks] = self.sequences.get(ranks, 0) + 1
         begin = NOW - round(self.ago * SECOND)
         self.ago -= 1.0
         number = len(self.records) + 1
         end = begin + SECOND // 10 if done else 0
-        self.records.append(Record(number, ranks, self.sequences[ranks], kind, dtype, shape, 100, begin, end))
+        self.records.append(ExchangeRecord(number, ranks, self.sequences[ranks], kind, dtype, shape, 100, begin, end))
         return self
 
-    def waits(self, kind: str = "all_reduce", shape: tuple[int, ...] = (25,), ranks: Ranks | None = None) -> "Recorder":
+    def waits(self, kind: str = "all_reduce", shape: tuple[int, ...] = (25,), ranks: RankRange | None = None) -> "Recorder":
         return self.does(kind, shape, ranks, done=False)
 
-    def rank(self, number: int, *, has_ended: bool = False, ring: int = flight.SIZE) -> Rank:
+    def rank(self, number: int, *, has_ended: bool = False, ring: int = flight.NUM_RECORDS) -> Rank:
         return Rank(f"rank {number}", Flight(NOW, self.records[-ring:]), has_ended)
 
 
@@ -80,7 +80,7 @@ def test_of_several_mismatches_the_first_one_is_named() -> None:
 
 
 def test_one_that_has_not_come_is_named_with_its_last() -> None:
-    ranks = Ranks(0, 1, 3)
+    ranks = RankRange(0, 1, 3)
     first, last = (Recorder().does(ranks=ranks).waits(ranks=ranks) for _ in range(2))
     assert said(first, last, Recorder().does(ranks=ranks)) == (
         "Collective 2, begun 19.0 s ago: rank 0 and rank 1 wait in all_reduce of 25 float32 (100 bytes); "
@@ -130,14 +130,14 @@ def test_nothing_is_said_where_nobody_is_in_an_exchange() -> None:
 
 def test_a_ring_that_has_gone_round_is_lined_up_by_sequence() -> None:
     ahead, behind = Recorder(900.0), Recorder(900.0)
-    for _ in range(flight.SIZE + 50):
+    for _ in range(flight.NUM_RECORDS + 50):
         ahead.does()
         behind.does()
     ahead.waits(shape=(7,))
     behind.does("barrier")
     words = said(ahead, behind)
     assert words is not None
-    assert words.startswith(f"Collective {flight.SIZE + 51}, begun ")
+    assert words.startswith(f"Collective {flight.NUM_RECORDS + 51}, begun ")
     assert "rank 0 waits in all_reduce of 7 float32" in words
     assert "rank 1 has done barrier" in words
 
@@ -146,8 +146,8 @@ def test_a_record_that_only_one_ring_still_has_is_no_mismatch() -> None:
     busy, idle = Recorder(900.0), Recorder(900.0)
     for other in (busy, idle):
         other.does("barrier")
-    for _ in range(flight.SIZE):
-        busy.does(ranks=Ranks(0, 1, 1))
+    for _ in range(flight.NUM_RECORDS):
+        busy.does(ranks=RankRange(0, 1, 1))
     busy.waits(shape=(7,))
     idle.waits(shape=(7,))
     words = said(busy, idle)
@@ -157,8 +157,8 @@ def test_a_record_that_only_one_ring_still_has_is_no_mismatch() -> None:
 
 def test_a_ring_without_a_trace_of_the_ranks_says_how_far_it_can_tell() -> None:
     busy = Recorder(900.0).does()
-    for _ in range(flight.SIZE):
-        busy.does(ranks=Ranks(1, 1, 1))
+    for _ in range(flight.NUM_RECORDS):
+        busy.does(ranks=RankRange(1, 1, 1))
     ranks = [Recorder().does().waits().rank(0), busy.rank(1)]
     words = flight_report.sentence(ranks)
     assert words is not None
@@ -167,15 +167,15 @@ def test_a_ring_without_a_trace_of_the_ranks_says_how_far_it_can_tell() -> None:
 
 def test_of_a_chain_the_rank_is_named_that_waits_for_nobody() -> None:
     # Rank 0 waits for rank 1, which waits for rank 2. Rank 0 has waited for longest.
-    first, second = Ranks(0, 1, 2), Ranks(1, 1, 2)
-    chain = [Recorder(30.0).waits(ranks=first), Recorder(10.0).waits(ranks=second), Recorder().does(ranks=Ranks(2, 1, 1))]
+    first, second = RankRange(0, 1, 2), RankRange(1, 1, 2)
+    chain = [Recorder(30.0).waits(ranks=first), Recorder(10.0).waits(ranks=second), Recorder().does(ranks=RankRange(2, 1, 1))]
     words = said(*chain)
     assert words is not None
     assert words.startswith("Collective 1 of rank 1 and rank 2, begun 10.0 s ago: rank 1 waits in all_reduce")
 
 
 def test_of_a_ring_of_waiting_ranks_the_longest_wait_is_named() -> None:
-    first, second = Ranks(0, 1, 2, directed=True), Ranks(1, -1, 2, directed=True)
+    first, second = RankRange(0, 1, 2, directed=True), RankRange(1, -1, 2, directed=True)
     words = said(Recorder(30.0).waits("receive", ranks=second), Recorder(10.0).waits("receive", ranks=first))
     assert words == (
         "Message 1 from rank 1 to rank 0, begun 30.0 s ago: rank 0 waits in receive of 25 float32 (100 bytes); "
@@ -184,7 +184,7 @@ def test_of_a_ring_of_waiting_ranks_the_longest_wait_is_named() -> None:
 
 
 def test_a_message_that_one_sends_and_the_other_receives_matches() -> None:
-    way = Ranks(0, 1, 2, directed=True)
+    way = RankRange(0, 1, 2, directed=True)
     assert said(Recorder().does("send", ranks=way), Recorder().does("receive", ranks=way)) is None
     words = said(Recorder().waits("send", (3,), way), Recorder().waits("receive", (4,), way))
     assert words is not None
@@ -210,9 +210,9 @@ def test_clocks_of_two_machines_are_not_compared() -> None:
 
 def test_the_file_has_the_last_records_of_every_rank(tmp_path: Path) -> None:
     many = Recorder(900.0)
-    for _ in range(flight.SIZE + 1):
+    for _ in range(flight.NUM_RECORDS + 1):
         many.does("step_graph", (3,))
-    way = Ranks(1, -1, 2, directed=True)
+    way = RankRange(1, -1, 2, directed=True)
     ranks = [many.rank(0), Recorder(2.0).does("step_graph", ()).waits("send", ranks=way).rank(1), Rank("rank 2", None)]
     assert flight_report.save(ranks, tmp_path / "made").name == "collectives.txt"
     lines = (tmp_path / "made" / "collectives.txt").read_text().splitlines()
@@ -241,7 +241,7 @@ def test_an_exchange_that_was_given_up_long_ago_is_not_named() -> None:
 
 
 def test_who_has_sent_and_hangs_elsewhere_is_blamed() -> None:
-    all_of_them, message = Ranks(0, 1, 3), Ranks(1, 1, 2, directed=True)
+    all_of_them, message = RankRange(0, 1, 3), RankRange(1, 1, 2, directed=True)
     words = said(
         Recorder().waits(ranks=all_of_them),
         Recorder().does("send", ranks=message, done=False),

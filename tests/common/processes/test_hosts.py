@@ -30,7 +30,7 @@ from common.processes import supervisor
 rank = int(os.environ["RANK"])
 supervisor.die_with_parent()
 heartbeat.attach()
-heartbeat.reached()
+heartbeat.count_sync_point()
 """
 
 
@@ -49,7 +49,7 @@ def member(rank: int, code: str, host: str | None = None) -> ProcessSpec:
     "others",
     [
         pytest.param("threading.Event().wait()", marks=pytest.mark.slow),
-        "while True: heartbeat.stepped(); time.sleep(0.01)",
+        "while True: heartbeat.count_step(); time.sleep(0.01)",
     ],
 )
 def test_a_host_that_is_lost_is_named_though_its_last_word_was_of_work(tmp_path: Path, others: str) -> None:
@@ -87,7 +87,7 @@ def test_a_host_that_had_answered_and_is_gone_is_a_death_and_no_mistake() -> Non
 
 RECORDS = """
 from common.machine import flight
-channel = flight.channel((0, 1))
+channel = flight.group_channel((0, 1))
 flight.end(channel.begin("all_reduce", "float32", (4, 25), 400))
 """
 
@@ -190,10 +190,10 @@ def test_another_error_of_the_system_is_not_taken_for_a_wrong_host(tmp_path: Pat
         raise FileNotFoundError("no ssh")
 
     monkeypatch.setattr(supervisor, "run_members", run_members)
-    monkeypatch.setattr(machine, "hold_to", lambda _: None)
+    monkeypatch.setattr(machine, "set_affinity", lambda _: None)
     read = spec.build({"mode": "multi_process", "replicas": 2, "cores": 1, "hosts": ["a", "b"]})
     arguments = argparse.Namespace(command="run", spec=tmp_path / "spec.json", out=tmp_path, repeat=0)
-    environments = placement.environments(2, read.hosts)
+    environments = placement.rank_environments(2, read.hosts)
     assert ranks.launch(Job("pytorch", read, arguments, [], 0.0), environments, "") == EXIT_FAILED
     made = results.load(tmp_path / results.RESULT_FILE)
     assert made.status == "failed" and "the ranks cannot be run: no ssh" in str(made.reason)
@@ -204,12 +204,12 @@ def test_ranks_that_all_end_well_and_have_written_nothing_have_failed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: str
 ) -> None:
     monkeypatch.setattr(supervisor, "run_members", lambda *_: None)
-    monkeypatch.setattr(machine, "hold_to", lambda _: None)
+    monkeypatch.setattr(machine, "set_affinity", lambda _: None)
     read = spec.build({"mode": "multi_process", "replicas": 2, "cores": 1})
     out = tmp_path if command == "run" else tmp_path / "recording"
     arguments = argparse.Namespace(command=command, spec=tmp_path / "spec.json", out=out, repeat=0)
     job = Job("pytorch", read, arguments, [command], 0.0)
-    assert ranks.launch(job, placement.environments(2), "") == 1
+    assert ranks.launch(job, placement.rank_environments(2), "") == 1
     assert "all ranks ended with exit code 0" in capsys.readouterr().err
     if command == "run":
         assert results.load(tmp_path / results.RESULT_FILE).status == "failed"

@@ -249,7 +249,7 @@ def run_ranks(code: str, monkeypatch: pytest.MonkeyPatch) -> Failure | None:
     assert own is not None
     server, address = own
     command = [sys.executable, "-c", RANK + textwrap.dedent(code)]
-    known = {placement.PASSWORD_VARIABLE: SECRET, **address}
+    known = {placement.RUN_SECRET_VARIABLE: SECRET, **address}
     ranks = [ProcessSpec(f"rank {rank}", command, {"RANK": str(rank), **known}) for rank in range(2)]
     return supervisor.run_members([*ranks, server], Watch())
 
@@ -272,7 +272,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         assert report["staleness"].counts == [6] and report["staleness"].waiting_seconds > 0
         if rank == 0:
             companion = psutil.Process(int(os.environ[machine.COMPANION_VARIABLE]))
-            assert companion in machine.family()
+            assert companion in machine.process_tree()
             listening = [each.laddr.ip for each in companion.net_connections() if each.status == psutil.CONN_LISTEN]
             def woken():
                 return footprint.read(companion.pid).total("voluntary_switches")

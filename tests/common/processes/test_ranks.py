@@ -36,9 +36,9 @@ def test_ranks_read_a_spec_that_their_launcher_has_read_from_a_pipe(
         return supervisor.Failure(0, EXIT_FAILED, "tried")
 
     monkeypatch.setattr(supervisor, "run_members", run)
-    monkeypatch.setattr(machine, "hold_to", lambda _: None)
+    monkeypatch.setattr(machine, "set_affinity", lambda _: None)
     arguments = argparse.Namespace(command="run", spec=place, out=tmp_path / "out", repeat=0)
     job = Job("pytorch", what, arguments, ["run", str(place), "--out", str(tmp_path / "out")], 0.0)
     (tmp_path / "out").mkdir()
-    assert ranks.launch(job, placement.environments(2), "") == EXIT_FAILED
+    assert ranks.launch(job, placement.rank_environments(2), "") == EXIT_FAILED
     assert [spec.from_json(each.encode()) for each in seen] == [what] * 2

@@ -40,7 +40,7 @@ def place(monkeypatch: pytest.MonkeyPatch) -> int:
 def test_ranks_are_spread_over_hosts_in_order_and_meet_at_the_first(
     replicas: int, hosts: tuple[str, ...], places: list[tuple[str, int]]
 ) -> None:
-    made = placement.environments(replicas, hosts)
+    made = placement.rank_environments(replicas, hosts)
     assert [(each["MASTER_ADDR"], int(each["LOCAL_RANK"])) for each in made] == places
     assert [each["RANK"] for each in made] == [str(rank) for rank in range(replicas)]
     assert {each["WORLD_SIZE"] for each in made} == {str(replicas)}
@@ -54,8 +54,8 @@ def test_ranks_are_spread_over_hosts_in_order_and_meet_at_the_first(
 
 
 def test_every_rank_gets_every_rank_s_word_and_a_stranger_none(place: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("CONVTWINS_MEETING", "swordfish")
-    monkeypatch.setattr(challenge, "STRANGER_SECONDS", 0.5)
+    monkeypatch.setenv("CONVTWINS_RUN_SECRET", "swordfish")
+    monkeypatch.setattr(challenge, "HANDSHAKE_SECONDS", 0.5)
     strangers = [
         (None, b""),  # says nothing, and stays
         (None, b"GET / HTTP/1.1\n"),
@@ -69,10 +69,10 @@ def test_every_rank_gets_every_rank_s_word_and_a_stranger_none(place: int, monke
 
     def come() -> None:
         for secret, said in [*strangers, *ranks]:
-            connections.append(rendezvous._reached(*placement.place()))  # pyright: ignore[reportPrivateUsage]
+            connections.append(rendezvous._reached(*placement.master_address()))  # pyright: ignore[reportPrivateUsage]
             if secret is not None:
                 with contextlib.suppress(ConnectionError):
-                    challenge.meet(connections[-1], secret, listens=False)
+                    challenge.authenticate(connections[-1], secret, server_side=False)
             with contextlib.suppress(ConnectionError):  # it was refused already
                 connections[-1].sendall(said)
 
@@ -91,21 +91,21 @@ def test_a_process_that_says_a_byte_at_a_time_has_no_more_time_than_another(
     secret: str | None, place: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without the secret it says a challenge slowly, with it its word."""
-    monkeypatch.setenv("CONVTWINS_MEETING", "swordfish")
+    monkeypatch.setenv("CONVTWINS_RUN_SECRET", "swordfish")
     monkeypatch.setenv("WORLD_SIZE", "2")
-    monkeypatch.setattr(challenge, "STRANGER_SECONDS", 0.5)
+    monkeypatch.setattr(challenge, "HANDSHAKE_SECONDS", 0.5)
     said: list[int] = []
 
     def come() -> None:
-        slow = rendezvous._reached(*placement.place())  # pyright: ignore[reportPrivateUsage]
+        slow = rendezvous._reached(*placement.master_address())  # pyright: ignore[reportPrivateUsage]
         with slow, contextlib.suppress(ConnectionError):
             if secret is not None:
-                challenge.meet(slow, secret, listens=False)
+                challenge.authenticate(slow, secret, server_side=False)
             while len(said) < challenge.BYTES:
                 said.append(slow.send(b"x"))
                 time.sleep(0.1)
-        rank_1 = rendezvous._reached(*placement.place())  # pyright: ignore[reportPrivateUsage]
-        challenge.meet(rank_1, "swordfish", listens=False)
+        rank_1 = rendezvous._reached(*placement.master_address())  # pyright: ignore[reportPrivateUsage]
+        challenge.authenticate(rank_1, "swordfish", server_side=False)
         rank_1.sendall(b'[1, "word of 1"]\n')
         _heard(rank_1)
 
@@ -127,8 +127,8 @@ def test_a_rank_says_that_rank_0_has_gone(place: int, monkeypatch: pytest.Monkey
 
 
 def test_each_run_has_a_password_of_its_own() -> None:
-    first, second = (placement.environments(2) for _ in range(2))
-    assert first[0]["CONVTWINS_MEETING"] == first[1]["CONVTWINS_MEETING"] != second[0]["CONVTWINS_MEETING"]
+    first, second = (placement.rank_environments(2) for _ in range(2))
+    assert first[0]["CONVTWINS_RUN_SECRET"] == first[1]["CONVTWINS_MEETING"] != second[0]["CONVTWINS_MEETING"]
 
 
 def test_an_address_and_its_port_are_one_word() -> None:
@@ -144,7 +144,7 @@ def _heard(connection: socket.socket) -> bytes:
 
 
 def test_own_address_and_interface_are_those_from_which_rank_0_is_reached(place: int) -> None:
-    assert placement.own_address() == placement.LOOPBACK
+    assert placement.local_address() == placement.LOOPBACK
     assert any(each.address == placement.LOOPBACK for each in psutil.net_if_addrs()[rendezvous.own_interface()])
 
 
@@ -259,17 +259,17 @@ def test_ranks_that_have_the_same_go_on(place: int) -> None:
         ({"CUDA_VISIBLE_DEVICES": "0,1,2,3"}, 4, 2),
         ({"CUDA_VISIBLE_DEVICES": "2"}, 1, 0),
         ({"CUDA_VISIBLE_DEVICES": "GPU-8932f937"}, 1, 0),
-        ({"CUDA_VISIBLE_DEVICES": "0", "CONVTWINS_MEETING": "a word"}, 4, 2),
+        ({"CUDA_VISIBLE_DEVICES": "0", "CONVTWINS_RUN_SECRET": "a word"}, 4, 2),
     ],
 )
 def test_a_launcher_may_give_each_rank_a_gpu_of_its_own(
     monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], sharing: int, gpu: int
 ) -> None:
-    for name in ("CUDA_VISIBLE_DEVICES", "CONVTWINS_MEETING"):
+    for name in ("CUDA_VISIBLE_DEVICES", "CONVTWINS_RUN_SECRET"):
         monkeypatch.delenv(name, raising=False)
     for name, value in ({"LOCAL_RANK": "2", "LOCAL_WORLD_SIZE": "4"} | environment).items():
         monkeypatch.setenv(name, value)
-    assert (placement.replicas_that_share_gpus(), placement.own_gpu()) == (sharing, gpu)
+    assert (placement.replicas_that_share_gpus(), placement.gpu_index()) == (sharing, gpu)
 
 
 OUTER = {"WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2"}
@@ -284,17 +284,17 @@ SLURM = {"SLURM_NTASKS": "4", "SLURM_PROCID": "3", "SLURM_CPUS_PER_TASK": "4"}
         (OUTER | {"LOCAL_WORLD_SIZE": "4"}, (), 8, 1, 2),
         (OUTER | SLURM, (), 16, 4, 4),  # each rank is a task with CPUs of its own
         (OUTER | SLURM | {"SLURM_PROCID": "0", "SLURM_NTASKS": "2"}, (), 16, 2, 4),  # torchrun in a task a machine
-        (OUTER | {"CONVTWINS_MEETING": "a word", "LOCAL_WORLD_SIZE": "4"}, (), 8, 1, 2),
-        (OUTER | {"CONVTWINS_MEETING": "a word"}, ("a", "b"), 16, 2, 4),
-        (OUTER | {"CONVTWINS_MEETING": "a word", "LOCAL_WORLD_SIZE": "1"}, ("a", "b"), 16, 2, 8),  # one of three on the second
+        (OUTER | {"CONVTWINS_RUN_SECRET": "a word", "LOCAL_WORLD_SIZE": "4"}, (), 8, 1, 2),
+        (OUTER | {"CONVTWINS_RUN_SECRET": "a word"}, ("a", "b"), 16, 2, 4),
+        (OUTER | {"CONVTWINS_RUN_SECRET": "a word", "LOCAL_WORLD_SIZE": "1"}, ("a", "b"), 16, 2, 8),  # one of three on the second
     ],
 )
 def test_the_ranks_of_a_machine_share_its_cores_and_no_other_s(
     monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], hosts: tuple[str, ...], cores: int, machines: int, share: int
 ) -> None:
-    for name in ("CONVTWINS_MEETING", "RANK", *OUTER, *SLURM):
+    for name in ("CONVTWINS_RUN_SECRET", "RANK", *OUTER, *SLURM):
         monkeypatch.delenv(name, raising=False)
     for name, value in ({**environment, "RANK": "3"} if environment else {}).items():
         monkeypatch.setenv(name, value)
-    assert placement.machines(hosts) == machines
+    assert placement.num_machines(hosts) == machines
     assert placement.cores_of_replica(cores, 4, hosts) == share

@@ -42,7 +42,7 @@ def start(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """Starts a Python process of this project that knows the secret."""
     started: list[subprocess.Popen[bytes]] = []
     monkeypatch.setenv("PYTHONPATH", str(machine.PROJECT_ROOT))
-    monkeypatch.setenv(placement.PASSWORD_VARIABLE, SECRET)
+    monkeypatch.setenv(placement.RUN_SECRET_VARIABLE, SECRET)
 
     def start_one(words: list[str], **environment: str) -> subprocess.Popen[bytes]:
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
@@ -117,7 +117,7 @@ def test_a_rank_tells_nothing_to_one_that_listens_in_place_of_rank_0(start: Any)
     (port,) = supervisor.free_ports(1)
     meet = "from common.processes import rendezvous; rendezvous.exchange('here')"
     place = {"MASTER_ADDR": placement.LOOPBACK, "MASTER_PORT": str(port), "WORLD_SIZE": "2"}
-    start(["-c", meet], RANK="0", **place, **{placement.PASSWORD_VARIABLE: "another"})
+    start(["-c", meet], RANK="0", **place, **{placement.RUN_SECRET_VARIABLE: "another"})
     command = [sys.executable, "-c", meet]
     done = subprocess.run(
         command, env=os.environ | place | {"RANK": "1"}, check=False, capture_output=True, text=True, timeout=300

@@ -274,11 +274,11 @@ def test_a_rank_that_takes_sigterm_and_ends_later_is_the_cause(folder: Path) -> 
 
 def test_who_watches_the_launcher_sees_the_steps_of_rank_0(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     steps = list[int]()
-    monkeypatch.setattr(supervisor.heartbeat, "follow", steps.append)
+    monkeypatch.setattr(supervisor.heartbeat, "set_steps", steps.append)
     code = """
         from common.machine import heartbeat
         heartbeat.attach()
-        for _ in range(3 + rank): heartbeat.stepped()
+        for _ in range(3 + rank): heartbeat.count_step()
         if rank == 0: os.kill(os.getpid(), 9)
         time.sleep(60)
     """
@@ -349,12 +349,12 @@ def test_the_meeting_place_is_given_to_nobody_before_rank_0_listens_there(folder
         from common.processes import rendezvous
         with socket.socket() as stranger:
             try:
-                stranger.bind(placement.place())
+                stranger.bind(placement.master_address())
             except OSError as error:
                 assert error.errno == errno.EADDRINUSE
             else:
                 sys.exit(1)
-        with rendezvous.listen(), socket.create_connection(placement.place()) as reached:
+        with rendezvous.listen(), socket.create_connection(placement.master_address()) as reached:
             assert reached.getsockname() != reached.getpeername()
     """
     environment = {"MASTER_ADDR": "127.0.0.1", "RANK": "0", "WORLD_SIZE": "1"}

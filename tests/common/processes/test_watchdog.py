@@ -24,10 +24,10 @@ import os, queue, signal, sys, threading, time
 from common.machine import heartbeat
 rank = int(os.environ.get("RANK", "0"))
 heartbeat.attach()
-heartbeat.reached()
+heartbeat.count_sync_point()
 def steps(count):
     for _ in range(count):
-        heartbeat.stepped()
+        heartbeat.count_step()
 def wait_for_the_others():
     threading.Event().wait()
 def work(seconds):
@@ -63,7 +63,7 @@ def test_a_stopped_rank_is_named_though_others_are_at_work(tmp_path: Path) -> No
             if rank == 1:
                 os.kill(os.getpid(), signal.SIGSTOP)
             while True:
-                heartbeat.stepped()
+                heartbeat.count_step()
                 time.sleep(0.01)
             """,
             2,
@@ -107,7 +107,7 @@ def test_a_process_that_waits_for_what_never_comes_is_named_with_its_place(tmp_p
 EXCHANGES = """
 from common.machine import flight
 steps(2)
-channel = flight.channel((0, 1))
+channel = flight.group_channel((0, 1))
 for _ in range(300):
     flight.end(channel.begin("all_reduce", "float32", (4, 25), 400))
 """
@@ -167,7 +167,7 @@ def test_one_that_idles_is_named_though_others_go_on_without_it(tmp_path: Path) 
         if rank == 1:
             time.sleep(60)
         while True:
-            heartbeat.stepped()
+            heartbeat.count_step()
             time.sleep(0.01)
     """
     words = hang_of(run(code, 2, tmp_path, waiting="threading"))
@@ -183,7 +183,7 @@ def test_one_that_waits_while_others_go_on_is_not_stuck() -> None:
         if rank == 1:
             threading.Event().wait(2 * 2.0)
         else:
-            for _ in range(60): heartbeat.stepped(); time.sleep(0.1)
+            for _ in range(60): heartbeat.count_step(); time.sleep(0.1)
     """
     assert run(code, 2, waiting="threading") is None
 
@@ -250,7 +250,7 @@ def test_what_a_rank_started_counts_as_its_work() -> None:
 
 
 def test_short_steps_far_apart_are_progress() -> None:
-    assert run("for _ in range(5): heartbeat.stepped(); time.sleep(1.0)", 1) is None
+    assert run("for _ in range(5): heartbeat.count_step(); time.sleep(1.0)", 1) is None
 
 
 def test_a_process_that_has_no_data_yet_may_wait_for_it(monkeypatch: pytest.MonkeyPatch) -> None:

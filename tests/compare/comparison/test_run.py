@@ -188,8 +188,8 @@ def test_a_comparison_with_more_repeats_says_so_in_the_command_that_makes_it_aga
     for argv in (["run", "--repeats", "5", "--data", "x"], ["run", "--repeats=5", "--data", "x"], ["run", "--data", "x"]):
         store.write_plan(tmp_path, stored.model_copy(update={"argv": argv}))
         more = stored.model_copy(update={"argv": ["run", "--resume", "out", "--repeats", "10"], "repeats": 10})
-        assert store.claim(tmp_path, more).argv == ["run", "--data", "x", "--repeats", "10"]
-        assert store.claim(tmp_path, stored).argv == argv
+        assert store.merge_with_stored(tmp_path, more).argv == ["run", "--data", "x", "--repeats", "10"]
+        assert store.merge_with_stored(tmp_path, stored).argv == argv
 
 
 def test_each_repeat_has_the_seed_of_its_place_in_all_rows_and_the_same_split(
@@ -680,10 +680,10 @@ def test_what_is_interrupted_within_something_larger_leaves_the_words_to_that(
             raise Interrupted(signal.SIGTERM)
         return whole(row, *rest, **named)
 
-    request = run.Request(Preset({"cores": 2}, ("serial",)), ["left", "right"], None, prove=False)
+    request = run.ComparisonRequest(Preset({"cores": 2}, ("serial",)), ["left", "right"], None, prove=False)
     fake_twins.setattr(executor, "execute", interrupted)
     with pytest.raises(Interrupted) as raised:
-        run.within(request, out)
+        run.run_nested(request, out)
     assert raised.value.exit_code == 143
     words = capsys.readouterr()
     progress = r"left-serial-1core: \d+:\d\d; 3 left, about \d+:\d\d\.\n"
@@ -691,7 +691,7 @@ def test_what_is_interrupted_within_something_larger_leaves_the_words_to_that(
     kept = store.read(out).runs
     assert [result.status for result in kept["left-serial-1core"].values()] == ["ok"] and not kept["right-serial-1core"]
     fake_twins.setattr(executor, "execute", whole)
-    made, code = run.within(request, out)
+    made, code = run.run_nested(request, out)
     assert code == 0 and all(made.stored.runs.values())
 
 

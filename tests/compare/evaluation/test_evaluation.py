@@ -37,8 +37,8 @@ from compare.tuning.records import Best, Plan, Trial, Tuned, Tuning
 from tests import hostile_files
 from tests.compare.command_line import compare
 from tests.compare.conftest import write_empty
-from tests.compare.reporting import screens
 from tests.compare.twins import learner, linear
+from tests.support.snapshots import Screens
 
 MODEL = "tests.compare.twins.linear"
 SETTINGS = (
@@ -270,7 +270,7 @@ def evaluated(*pairs: tuple[int, int, float | None], crossing: Crossing | None =
     ]  # fmt: skip
     return Evaluated(
         data_name="pets", data_hash="", data_notes=[], class_names=["cat", "dog"], num_examples=4,
-        specs={name: store.flat(spec.build({}).model_dump(mode="json")) for name in names},
+        specs={name: store.flatten(spec.build({}).model_dump(mode="json")) for name in names},
         machine={}, versions={}, models=models,
         pairs=[
             Pair(
@@ -451,7 +451,7 @@ def test_infer_times_both_frameworks_in_turns_and_goes_on(
     in_process: list[tuple[str, ...]], checkpoint: Path, tmp_path: Path, deliveries: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = tmp_path / "out"
-    monkeypatch.setattr(inference_timing, "cores_lost", lambda *_: 0.0)  # tests beside this one take cores
+    monkeypatch.setattr(inference_timing, "cores_taken", lambda *_: 0.0)  # tests beside this one take cores
     sides = ("--frameworks", "left,right", "--model", MODEL)
     asked = ("infer", checkpoint, *sides, "--batches", "1,3", "--cores", "1", "--out", out)
     wanted = ("--calls", "100", "--seconds", "60", "--repeats", "2")
@@ -506,11 +506,12 @@ def test_a_pipe_or_an_endless_file_is_no_card_and_no_image(
         assert ("a folder" if name == "folder" else said) in predicted.stderr
 
 
-def test_the_first_screen_says_how_often_the_models_are_right_and_a_checkpoint_that_does_not_carry_over() -> None:
-    golden = Path(__file__).parent / "golden"
+def test_the_first_screen_says_how_often_the_models_are_right_and_a_checkpoint_that_does_not_carry_over(
+    screens: Screens,
+) -> None:
     images = np.zeros((4, 8, 8, 3), np.uint8)
-    for name, moved in (("evaluate", 0), ("evaluate_moved", 3)):
+    for moved in (0, 3):
         crossing = Crossing(contestant="right", labelled_differently=moved, largest_difference=0.2 * bool(moved))
         report = evaluation_report.report(evaluated((2, 1, 1.0), crossing=crossing), images)
-        shown = screens.assert_screens(name, report, golden)
+        shown = screens(report)
         assert ("Trouble" in shown) == bool(moved)

@@ -236,7 +236,7 @@ def test_the_next_command_removes_what_a_killed_one_left(script: Path, tmp_path:
 
 @pytest.mark.parametrize(("code", "words"), [(1, "exit code 1"), (-9, "killed by SIGKILL"), (-200, "killed by signal 200")])
 def test_exit_words_name_the_signal(code: int, words: str) -> None:
-    assert launch.exit_words(code) == words
+    assert launch.describe_exit(code) == words
 
 
 PARENT = """
@@ -331,7 +331,7 @@ def test_two_twins_work_side_by_side_and_a_third_waits_for_what_it_needs(script:
             return None
         return waiting.pop()
 
-    launch.call_each(following, lambda call, code: ended.update({call.arguments[0]: code}), at_once=2)
+    launch.call_all(following, lambda call, code: ended.update({call.arguments[0]: code}), most_parallel=2)
     assert ended == {"first": 0, "second": 0, "third": 3}
 
 
@@ -349,7 +349,7 @@ def test_no_twin_is_left_running_where_another_ends_all(script: Path, tmp_path: 
         raise errors.LaunchError(f"{call.arguments[0]} ended with {code}")
 
     with pytest.raises(errors.LaunchError, match="short ended with 5"):
-        launch.call_each(lambda: waiting.pop() if waiting else None, ended, at_once=2)
+        launch.call_all(lambda: waiting.pop() if waiting else None, ended, most_parallel=2)
     assert not runs(int((tmp_path / "pid").read_text()))
 
 
