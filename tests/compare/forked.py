@@ -32,10 +32,10 @@ _DIE_WITH_PARENT, _NAME = 1, 15
 
 
 class Suite(subprocess.Popen[str]):
-    """As `launch.of_suite` starts a module."""
+    """As `launch.start_suite_module` starts a module."""
 
     def __init__(self, module: str) -> None:
-        command, pipe = launch._tied(sys.executable, ["-m", module]), subprocess.PIPE
+        command, pipe = launch._tied_to_parent(sys.executable, ["-m", module]), subprocess.PIPE
         super().__init__(command, env=launch._environment(), stdin=pipe, stdout=pipe, text=True)
 
 
@@ -58,7 +58,7 @@ def install(patch: pytest.MonkeyPatch) -> None:
             warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
             cast(Any, subprocess.Popen)._execute_child(self, args, executable, preexec, *others)
 
-    for started in (launch.Started, launch._Short, Suite):
+    for started in (launch.StartedProcess, launch._CapturedProcess, Suite):
         patch.setattr(started, "_execute_child", execute_child, raising=False)
 
 

@@ -42,7 +42,7 @@ from common.models.weights import WeightsError
 from common.spec import SpecError, plain_values
 from compare.core.errors import FolderError
 from compare.execution import matrix, run_settings, store
-from compare.execution.store import flat
+from compare.execution.store import flatten
 from compare.papers import schema
 from compare.regression import history
 from compare.reporting import comparison_report
@@ -160,7 +160,7 @@ def of_file(tree: Callable[[], Any]) -> st.SearchStrategy[tuple[str, str]]:
 
 assignments = st.lists(
     st.tuples(
-        st.sampled_from([*flat(spec.build({}).model_dump()), "optimizer", "data", "a.b", ".", "", "=", "x." * 99]) | words,
+        st.sampled_from([*flatten(spec.build({}).model_dump()), "optimizer", "data", "a.b", ".", "", "=", "x." * 99]) | words,
         markup | words | values.map(as_json),
     ).map("=".join),
     min_size=1,

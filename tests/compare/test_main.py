@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from typer import Context
 from typer.main import get_command
-from typer.testing import CliRunner
 
 from compare.__main__ import MODULES, _help_of, app
 from compare.execution import launch
 from tests.support import comparisons
+from tests.support.command_line import convtwins
 
 FULL = Path("/dev/full")
 
@@ -91,13 +91,13 @@ def test_a_command_that_there_is_not_is_answered_with_the_one_that_was_meant() -
     ],
 )
 def test_a_name_of_another_framework_is_answered_with_the_field(words: list[str], said: str) -> None:
-    done = CliRunner().invoke(app, words, env={"COLUMNS": "200"})
+    done = convtwins(*words, COLUMNS="200")
     assert done.exit_code == 2 and said in done.stderr, done.stderr
 
 
 @pytest.mark.parametrize("width", ["80", "100"])
 def test_no_value_is_cut_off_in_the_help_of_a_narrow_terminal(width: str) -> None:
-    said = CliRunner().invoke(app, ["run", "--help"], env={"COLUMNS": width}).stdout
+    said = convtwins("run", "--help", COLUMNS=width).stdout
     names = ("parameter_server_async", "sharded_data_parallel", "cifar10-minixception", "torchvision:NAME")
     assert "…" not in said and all(name in said for name in names), said
     assert max(map(len, said.splitlines())) <= int(width)
@@ -124,7 +124,7 @@ def test_no_value_is_cut_off_in_the_help_of_a_narrow_terminal(width: str) -> Non
 def test_a_number_out_of_range_is_refused_by_its_name_with_what_was_received(
     words: list[str], option: str, received: str
 ) -> None:
-    done = CliRunner().invoke(app, words, env={"COLUMNS": "200"})
+    done = convtwins(*words, COLUMNS="200")
     assert done.exit_code == 2 and option in done.stderr and f"Received: {received}." in done.stderr, done.stderr
 
 
@@ -213,9 +213,9 @@ def test_a_width_of_zero_and_the_backend_of_a_notebook_do_not_mislead(tmp_path: 
 @pytest.mark.parametrize("name", ["", *MODULES])
 def test_every_command_has_short_help_and_the_version(name: str) -> None:
     words = [name] if name else []
-    shown = CliRunner().invoke(app, [*words, "-h"])
-    assert shown.exit_code == 0 and shown.stdout == CliRunner().invoke(app, [*words, "--help"]).stdout
+    shown = convtwins(*words, "-h")
+    assert shown.exit_code == 0 and shown.stdout == convtwins(*words, "--help").stdout
     assert "Show version and commit, and exit." in " ".join(re.sub("[│╭╮]", " ", shown.stdout).split())
-    done = CliRunner().invoke(app, [*words, "--version"])
+    done = convtwins(*words, "--version")
     (project,) = re.findall(r'^version = "(.*)"$', (launch.PROJECT_ROOT / "pyproject.toml").read_text(), re.MULTILINE)
     assert done.exit_code == 0 and done.stdout.startswith(f"convtwins {project}, commit ")

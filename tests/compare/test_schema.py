@@ -5,13 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 from common.spec import Spec
-from compare.__main__ import app
 from compare.execution import cells
 from compare.schema import schemas
 from tests.support import comparisons
+from tests.support.command_line import convtwins
 
 
 def faults(which: str, values: Any) -> list[str]:
@@ -71,9 +70,9 @@ def test_a_stored_record_has_no_field_that_its_schema_lacks(which: str, path: st
 
 
 def test_schemas_are_printed_and_written_as_files(tmp_path: Path) -> None:
-    printed = CliRunner().invoke(app, ["schema"])
+    printed = convtwins("schema")
     assert printed.exit_code == 0 and json.loads(printed.stdout) == json.loads(json.dumps(schemas()["spec"]))
-    assert CliRunner().invoke(app, ["schema", "--out", str(tmp_path)]).stdout == ""
+    assert convtwins("schema", "--out", tmp_path).stdout == ""
     assert sorted(path.name for path in tmp_path.iterdir()) == [f"{name}.schema.json" for name in sorted(schemas())]
-    wrong = CliRunner().invoke(app, ["schema", "results"])
+    wrong = convtwins("schema", "results")
     assert wrong.exit_code == 2 and "Did you mean result?" in wrong.stderr

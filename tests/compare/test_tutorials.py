@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from compare.execution import launch, store
-from tests.compare.command_line import compare
+from tests.support.command_line import convtwins
 
 PROJECT = Path(__file__).parents[2]
 PAGES = sorted((PROJECT / "docs" / "tutorials").glob("*.md"))
@@ -116,6 +116,6 @@ def test_the_first_tutorial_runs_with_twins_that_pretend(fake_twins: pytest.Monk
         if "--repeats" in words:
             place = words.index("--repeats") + 1
             words[place] = str(int(words[place]) - 4)
-        done = compare(*words)
+        done = convtwins(*words)
         assert done.exit_code == 0, (line, done.output)
     assert store.read_plan(Path("results/first")).repeats == 4

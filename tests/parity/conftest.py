@@ -16,7 +16,7 @@ def twins(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeTwins:
     """Two frameworks that only pretend, and a store of proofs of their own."""
     fake = FakeTwins()
     monkeypatch.setattr(launch, "describe", fake.describe)
-    monkeypatch.setattr(launch, "call_each", fake.call_each)
+    monkeypatch.setattr(launch, "call_all", fake.call_each)
     monkeypatch.setattr(single_steps, "MOST_BYTES", 0)  # two steps are enough of a pretence
     monkeypatch.setattr(platformdirs, "user_cache_path", lambda name: tmp_path / "cache" / name)
     return fake

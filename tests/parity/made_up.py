@@ -140,7 +140,7 @@ class FakeTwins:
         self, following: Callable[[], launch.Call | None], ended: Callable[[launch.Call, int], object], *_: Any, **__: Any
     ) -> None:
         while (wanted := following()) is not None:
-            ended(wanted, launch.outcome(wanted, self.call(wanted)))
+            ended(wanted, launch.checked_exit_code(wanted, self.call(wanted)))
 
     def call(self, asked: launch.Call) -> int:
         asked.log.write_text("line one\nRuntimeError: no more memory\n")

@@ -9,16 +9,15 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
-from typer.testing import CliRunner
 
 from common.machine import machine
-from compare.__main__ import app
 from compare.comparison import comparison_plan
 from compare.execution import launch, matrix, run_settings
 from compare.proof import ladder
 from compare.proof.certificate import Proof
 from compare.proof.differences import Arrays
 from tests.parity.made_up import FakeTwins
+from tests.support.command_line import convtwins
 
 QUICK = ("--steps", "5", "--no-remember")
 
@@ -33,7 +32,7 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def parity(*arguments: str) -> Any:
-    return CliRunner().invoke(app, ["parity", *QUICK, *arguments])
+    return convtwins("parity", *QUICK, *arguments)
 
 
 def on_one_line(done: Any) -> str:
@@ -215,10 +214,10 @@ def test_a_spec_file_is_proved_as_run_times_it(
     monkeypatch.setattr(machine, "available_cores", lambda: 2)
     (path := tmp_path / "run.yaml").write_text(yaml.safe_dump(RUN))
     asked = _proofs_asked_for(monkeypatch)
-    CliRunner().invoke(app, ["parity", "--spec", str(path), *words])
+    convtwins("parity", "--spec", path, *words)
     settings = run_settings.settings(None, path, {}, list(words[1::2]))
     rows = matrix.check_rows(
-        comparison_plan.Request(settings, ["pytorch", "tensorflow"], None, prove=True).lay_out(
+        comparison_plan.ComparisonRequest(settings, ["pytorch", "tensorflow"], None, prove=True).lay_out(
             settings, ["pytorch", "tensorflow"]
         ),
         {name: twins.describe(name) for name in ("pytorch", "tensorflow")},
@@ -234,7 +233,7 @@ def test_a_spec_file_is_proved_as_run_times_it(
 
 def test_a_preset_is_proved_as_run_times_it(twins: FakeTwins, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = _proofs_asked_for(monkeypatch)
-    CliRunner().invoke(app, ["parity", "--preset", "digits"])
+    convtwins("parity", "--preset", "digits")
     ((timed, _, modes, replicas, runs),) = asked
     assert (timed.global_batch_size, modes, replicas) == (64, ["serial", "data_parallel", "multi_process"], 2)
     assert runs.keys() == {"pytorch", "tensorflow"}
@@ -243,5 +242,5 @@ def test_a_preset_is_proved_as_run_times_it(twins: FakeTwins, monkeypatch: pytes
 @pytest.mark.parametrize("more", [("--model", "resnet18"), ("--seed", "1"), ("--precision", "float32")])
 def test_what_a_spec_file_says_is_not_said_twice(twins: FakeTwins, tmp_path: Path, more: tuple[str, ...]) -> None:
     (path := tmp_path / "run.yaml").write_text(yaml.safe_dump(RUN))
-    done = CliRunner().invoke(app, ["parity", "--spec", str(path), *more])
+    done = convtwins("parity", "--spec", path, *more)
     assert done.exit_code == 2 and f"Received also: {more[0]}. Use --set" in done.stderr

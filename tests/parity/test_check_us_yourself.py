@@ -12,11 +12,10 @@ from typing import Any
 import pytest
 import yaml
 from safetensors.numpy import load_file
-from typer.testing import CliRunner
 
 from common import spec
-from compare.__main__ import app
 from tests.parity.made_up import FakeTwins
+from tests.support.command_line import convtwins
 
 PROJECT = Path(__file__).parents[2]
 LOOPS: dict[str, str] = dict(
@@ -36,7 +35,7 @@ PLANTED: dict[str, tuple[str, str]] = {
 
 
 def parity(*words: str) -> Any:
-    return CliRunner().invoke(app, ["parity", *words])
+    return convtwins("parity", *words)
 
 
 @pytest.fixture(scope="module")

@@ -233,7 +233,7 @@ def test_float64_steps_are_judged_while_others_are_recorded_once_the_learning_ra
     for name in ("pytorch", "tensorflow"):
         twins.changes[name, "serial"] = rises(twins, below)
     judged: list[tuple[float, int]] = []
-    judge, call_each = ladder._Ladder._judge, launch.call_each
+    judge, call_each = ladder._Ladder._judge, launch.call_all
 
     def noted(climbing: Any, steps: Any, recorded: Any) -> Any:
         judged.append((recorded.what.optimizer.learning_rate, len(twins.stepped)))
@@ -247,7 +247,7 @@ def test_float64_steps_are_judged_while_others_are_recorded_once_the_learning_ra
         call_each(following, both)
 
     monkeypatch.setattr(ladder._Ladder, "_judge", noted)
-    monkeypatch.setattr(launch, "call_each", looking)
+    monkeypatch.setattr(launch, "call_all", looking)
     assert prove(tmp_path, timed(optimizer={"learning_rate": 0.05}), MODES, steps=50).verdict == "proved"
     rate = twins.stepped[-1][1].optimizer.learning_rate
     assert {each for each, _ in judged} == {rate}, "steps at another learning rate were judged"

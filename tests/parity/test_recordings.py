@@ -26,7 +26,7 @@ def test_a_process_promises_just_the_recordings_that_are_read(
     call = twins.call
 
     def noted(asked: launch.Call) -> int:
-        promised.extend(launch.promised(asked.arguments))
+        promised.extend(launch.output_files(asked.arguments))
         return call(asked)
 
     monkeypatch.setattr(twins, "call", noted)
@@ -74,7 +74,7 @@ def test_a_process_starts_while_its_teacher_records_and_never_before(
             meanwhile()
             ended(each, code)
 
-    monkeypatch.setattr(launch, "call_each", call_each)
+    monkeypatch.setattr(launch, "call_all", call_each)
     recorder = Recorder(tmp_path, lambda text: None)
     recorder.make(pupils, lambda: made.append(recorder.is_made(teacher)))
     assert started == ["teacher-pytorch", "pupil-tensorflow"]  # the process of the teacher makes one pupil too

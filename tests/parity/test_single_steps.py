@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import pytest
 import safetensors.numpy
-from typer.testing import CliRunner
 
 from common import spec
 from common.data.batches import Plan
@@ -20,12 +19,12 @@ from common.models import work
 from common.spec import Spec
 from common.training import tracing
 from common.training.tracing import state_before
-from compare.__main__ import app
 from compare.proof import decisions, ladder, single_steps
 from compare.proof.certificate import Proof, Rung
 from compare.proof.referee import layers, network
 from tests.parity.made_up import FakeTwins, architecture_of, recording_of_steps
 from tests.parity.settings import setting
+from tests.support.command_line import convtwins
 
 PROJECT = Path(__file__).parents[2]
 EXAMPLES = 21
@@ -468,7 +467,7 @@ def test_a_gradient_whose_terms_cancel_is_judged_on_the_scale_of_what_it_adds_up
 def test_the_command_judges_every_step_of_a_large_model_too_and_keeps_no_recording(twins: FakeTwins, tmp_path: Path) -> None:
     words = ["parity", "--single-steps", "--model", "simple_cnn", "--optimizer", "sgd,adam", "--steps", "5", "--json"]
     words += ["--modes", "serial,data_parallel,model_averaging"]
-    done = CliRunner().invoke(app, [*words, "--out", str(tmp_path / "out")])
+    done = convtwins(*words, "--out", tmp_path / "out")
     assert done.exit_code == 0, done.output
     found = json.loads(done.stdout)["rungs"]
     assert {rung["judged_steps"] for rung in found} == {5}
@@ -483,7 +482,7 @@ def test_the_command_judges_every_step_of_a_large_model_too_and_keeps_no_recordi
                 arrays[name] = arrays[name] * (1 + 1e-10)
 
     twins.changes["tensorflow", "steps"] = change
-    done = CliRunner().invoke(app, words)
+    done = convtwins(*words)
     assert done.exit_code == 1
     said = str(json.loads(done.stdout)["findings"])
     assert "First, simple_cnn with sgd: 8 one step in float64: gradients, tensorflow, serial: " in said and "at step 5" in said

@@ -172,7 +172,7 @@ def test_a_late_defect_of_one_rank_is_found(framework: str, defect: str, tmp_pat
     command = [sys.executable, "-m", f"{framework}_impl", "run", str(file), "--out", str(tmp_path / "run")]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, **planted})
     assert done.returncode == 0, done.stderr[-2000:]
-    (tmp_path / "run" / store.WORD_FILE).write_text(word, encoding="utf-8")
+    (tmp_path / "run" / store.NONCE_FILE).write_text(word, encoding="utf-8")
     result = results.load(tmp_path / "run" / results.RESULT_FILE)
     row = Row(id="ranks", contestant=framework, spec=result.spec)
     (found,) = spot_checks.judge([Timed(row, 0, result, tmp_path / "run")], [], lambda said: None)
@@ -233,7 +233,7 @@ def first_losses(pytorch: float, tensorflow: float) -> list[Rung]:
     right = 3.4643948  # of both frameworks, `first_step_loss` of the run
     losses = {"pytorch": pytorch * right, "tensorflow": tensorflow * right}
     runs = {row.id: {0: comparisons.good(row, 1.0, first_step_loss=losses[row.contestant])} for row in rows}
-    stored = store.Stored(comparison=comparisons.comparison(rows), runs=runs, set_aside=[])
+    stored = store.StoredComparison(comparison=comparisons.comparison(rows), runs=runs, set_aside=[])
     return spot_checks.first_losses(stored)
 
 

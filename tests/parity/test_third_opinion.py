@@ -7,7 +7,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 from common import spec
 from common.data.batches import Plan
@@ -15,12 +14,12 @@ from common.models import architectures
 from common.models.architectures import Architecture
 from common.spec import Optimizer, Spec
 from common.training.tracing import group
-from compare.__main__ import app
 from compare.proof import ladder, parity, single_steps, third_opinion
 from compare.proof.differences import Arrays
 from compare.proof.referee import training
 from compare.proof.third_opinion import Line
 from tests.parity.made_up import architecture_of, recording_of_steps
+from tests.support.command_line import convtwins
 
 
 def line(framework: str = "pytorch", difference: float = 1e-15, tolerance: float | None = 1e-12, **fields: Any) -> Line:
@@ -176,7 +175,7 @@ def test_the_command_asks_the_referee_instead_of_the_ladder(monkeypatch: pytest.
         return [line(), line("tensorflow", 1e-3)]
 
     monkeypatch.setattr(third_opinion, "judge", judge)
-    done = CliRunner().invoke(app, ["parity", "--referee", "--model", "simple_cnn,resnet18", "--optimizer", "sgd", "--json"])
+    done = convtwins("parity", "--referee", "--model", "simple_cnn,resnet18", "--optimizer", "sgd", "--json")
     assert done.exit_code == 1 and [each.model for each in asked] == ["simple_cnn", "resnet18"]
     assert [each["status"] for each in json.loads(done.stdout)["lines"]] == ["passed", "failed"]
 
@@ -200,7 +199,7 @@ def test_a_deep_model_is_followed_with_fewer_blocks_and_named_so(
 
     monkeypatch.setattr(third_opinion, "judge", judged)
     monkeypatch.setattr(ladder, "every_step", every_step)
-    CliRunner().invoke(app, ["parity", "--model", "resnet50", "--optimizer", "sgd", *words])
+    convtwins("parity", "--model", "resnet50", "--optimizer", "sgd", *words)
     assert [(each.depth, each.model_label) for each in asked] == [
         (depth, "resnet50" if depth == 1 else "resnet50 (depth 0.34)")
     ]

@@ -17,7 +17,7 @@ from common.machine.interference import Usage
 from common.machine.rates import Rates
 from common.models.work import Work
 from compare.execution.matrix import Row
-from compare.execution.store import Comparison, ProofRecord, Stored, run_folder, write_plan
+from compare.execution.store import Comparison, ProofRecord, StoredComparison, run_folder, write_plan
 
 Record = TypeVar("Record", bound=pydantic.BaseModel)
 
@@ -125,7 +125,7 @@ def comparison(rows: list[Row], repeats: int = 1, proof: ProofRecord | None = No
     )
 
 
-def input_only(timed_steps: int = 20, repeats: int = 5) -> Stored:
+def input_only(timed_steps: int = 20, repeats: int = 5) -> StoredComparison:
     """The input alone, in two frameworks, inline and with workers; each run has an epoch of one quick batch."""
     rows: list[Row] = []
     for framework in ("pytorch", "tensorflow"):
@@ -144,10 +144,10 @@ def input_only(timed_steps: int = 20, repeats: int = 5) -> Stored:
         ]
         run = good(each, seconds).model_copy(update={"epochs": epochs, "test": None, "first_step_loss": None})
         runs[each.id] = {repeat: run.model_copy(update={"repeat": repeat}) for repeat in range(repeats)}
-    return Stored(comparison=comparison(rows, repeats), runs=runs, set_aside=[])
+    return StoredComparison(comparison=comparison(rows, repeats), runs=runs, set_aside=[])
 
 
-def troubled() -> Stored:
+def troubled() -> StoredComparison:
     """Every kind of row: good, failed, killed after an epoch, not parallel, not available and missing."""
     rows = [
         row("pytorch", cores=1),
@@ -176,12 +176,12 @@ def troubled() -> Stored:
         rungs=[{"name": "5 losses", "precision": "float32", "where": "differs by 4e-08 at step 1, 2e-05 at step 20"}],
         mode_verdicts={"pytorch": {"serial": "proved", "multi_process": "proved"}, "tensorflow": {"serial": "proved"}},
     )
-    return Stored(
+    return StoredComparison(
         comparison=comparison(rows, proof=proof), runs=runs, set_aside=["runs/x-r0/result.json is not a whole result"]
     )
 
 
-def repeated(repeats: int = 5) -> Stored:
+def repeated(repeats: int = 5) -> StoredComparison:
     """Two frameworks, serial and data_parallel on two cores, with enough repeats for verdicts."""
     rows = [row(name, mode) for name in ("pytorch", "tensorflow") for mode in ("serial", "data_parallel")]
     base = {
@@ -195,10 +195,10 @@ def repeated(repeats: int = 5) -> Stored:
         each.id: {repeat: good(each, base[each.id] * noise[(repeat + index) % 5], repeat) for repeat in range(repeats)}
         for index, each in enumerate(rows)
     }
-    return Stored(comparison=comparison(rows, repeats), runs=runs, set_aside=[])
+    return StoredComparison(comparison=comparison(rows, repeats), runs=runs, set_aside=[])
 
 
-def observed() -> Stored:
+def observed() -> StoredComparison:
     """As `repeated`, each repeat of another seed, with a target, what else the machine did, and what it could do."""
     stored = repeated()
     counted = Work(forward_flops=10**9, backward_flops=2 * 10**9, values_moved=10**6, weights=10**5)
@@ -208,7 +208,7 @@ def observed() -> Stored:
     for row in plan.rows:
         for repeat, result in stored.runs[row.id].items():
             noise = Noise(load_start=1.0 + repeat, load_end=2.0, frequency_end_mhz=3000.0 - repeat, cores_stolen=0.01)
-            update = {"spec": plan.of_repeat(row, repeat).spec, "noise": noise, "test": score(0.7 + 0.01 * repeat, 0.6)}
+            update = {"spec": plan.row_for_repeat(row, repeat).spec, "noise": noise, "test": score(0.7 + 0.01 * repeat, 0.6)}
             stored.runs[row.id][repeat] = result.model_copy(update=update)
     late = stored.runs["tensorflow-data_parallel-2"]
     late[2] = never_better(late[2])
@@ -238,7 +238,7 @@ def never_better(run: RunResult) -> RunResult:
     return run.model_copy(update={"epochs": [first, same]})
 
 
-def profiled() -> Stored:
+def profiled() -> StoredComparison:
     """As `repeated`, a step's parts timed apart where that can be done."""
     stored = repeated(1)
     apart = StepParts(
@@ -280,7 +280,7 @@ HOSTILE = [
 """Class names, paths and sentences that a page must show and never obey."""
 
 
-def hostile(num_classes: int = len(HOSTILE)) -> Stored:
+def hostile(num_classes: int = len(HOSTILE)) -> StoredComparison:
     """As `repeated`, all text from outside hostile, with confusion matrices and a certificate."""
     stored = repeated(1)
     names = [HOSTILE[label] if label < len(HOSTILE) else f"Class___number_{label} (of many)" for label in range(num_classes)]
@@ -308,7 +308,7 @@ def hostile(num_classes: int = len(HOSTILE)) -> Stored:
         row_id: {repeat: run.model_copy(update={"confusion": counts, "test": test}) for repeat, run in repeats.items()}
         for row_id, repeats in stored.runs.items()
     }
-    return Stored(comparison=comparison, runs=runs, set_aside=[text])
+    return StoredComparison(comparison=comparison, runs=runs, set_aside=[text])
 
 
 def of_spec(run: RunResult, wanted: spec.Spec) -> RunResult:
@@ -332,7 +332,7 @@ def of_spec(run: RunResult, wanted: spec.Spec) -> RunResult:
     return made if made == run else paced(made, 1.0)
 
 
-def other_work(stored: Stored, data_hash: str = "data", **fields: Any) -> Stored:
+def other_work(stored: StoredComparison, data_hash: str = "data", **fields: Any) -> StoredComparison:
     """The same comparison with other fields in all specs."""
     rows = [row.model_copy(update={"spec": row.spec.with_fields(**fields)}) for row in stored.comparison.rows]
     specs = {row.id: row.spec for row in rows}
@@ -344,7 +344,7 @@ def other_work(stored: Stored, data_hash: str = "data", **fields: Any) -> Stored
     return stored.model_copy(update={"comparison": plan, "runs": runs})
 
 
-def stored_in(stored: Stored, folder: Path) -> Path:
+def stored_in(stored: StoredComparison, folder: Path) -> Path:
     """Write a comparison as a run of it leaves it behind."""
     write_plan(folder, stored.comparison)
     for row_id, repeats in stored.runs.items():
@@ -362,18 +362,18 @@ def with_fields(record: Record, **fields: Any) -> Record:
     return record.model_copy(update=update)
 
 
-def with_plan(stored: Stored, **fields: Any) -> Stored:
+def with_plan(stored: StoredComparison, **fields: Any) -> StoredComparison:
     """A copy whose plan (`compare.json`) has other fields, as `with_fields` takes them."""
     return stored.model_copy(update={"comparison": with_fields(stored.comparison, **fields)})
 
 
-def with_rows(stored: Stored, rows: str = "", **fields: Any) -> Stored:
+def with_rows(stored: StoredComparison, rows: str = "", **fields: Any) -> StoredComparison:
     """A copy in which those rows have other fields whose id contains `rows`. Their runs stay as they are."""
     changed_rows = [with_fields(row, **fields) if rows in row.id else row for row in stored.comparison.rows]
     return with_plan(stored, rows=changed_rows)
 
 
-def with_runs(stored: Stored, rows: str = "", repeats: Sequence[int] | None = None, **fields: Any) -> Stored:
+def with_runs(stored: StoredComparison, rows: str = "", repeats: Sequence[int] | None = None, **fields: Any) -> StoredComparison:
     """A copy in which some runs have other fields.
 
     Args:
@@ -446,7 +446,7 @@ def results_folder(
             test = Metrics(
                 loss=0.6, accuracy=accuracies[repeat], num_correct=round(1000 * accuracies[repeat]), num_examples=1000
             )
-            run = of_spec(run, stored.of_repeat(planned, repeat).spec).model_copy(update={"test": test, **(changed or {})})
+            run = of_spec(run, stored.row_for_repeat(planned, repeat).spec).model_copy(update={"test": test, **(changed or {})})
             results.save(run, run_folder(path, planned.id, repeat))
     return path
 

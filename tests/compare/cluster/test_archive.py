@@ -31,7 +31,10 @@ def matrix(rows: Any) -> MatrixPlan:
 def sent(at: Path, **plan: Any) -> Path:
     """The folder of a comparison on a worker, with a report and a lock."""
     stored = comparisons.repeated()
-    own = {"code_hash": code_digest.compute(["pytorch", "tensorflow"], "simple_cnn"), "machine": {"processor": "CPU", "cores": 2}}
+    own = {
+        "code_hash": code_digest.compute(["pytorch", "tensorflow"], "simple_cnn"),
+        "machine": {"processor": "CPU", "cores": 2},
+    }
     folder = comparisons.stored_in(
         stored.model_copy(update={"comparison": stored.comparison.model_copy(update=own | plan)}), at
     )

@@ -24,8 +24,8 @@ from common.processes import supervisor
 from compare.cluster import dask_slots, jobs
 from compare.comparison import spread
 from compare.execution import cells, store
-from tests.compare.command_line import compare
 from tests.compare.conftest import behave
+from tests.support.command_line import convtwins
 
 QUICK = ("--frameworks", "left,right", "--cores", 1, "--no-proof", "--modes", "serial", "--no-one-core")
 TWO = ("--model", "simple_cnn,resnet18")
@@ -66,10 +66,10 @@ def test_two_comparisons_run_on_two_machines_join_one_folder_and_only_what_is_mi
 ) -> None:
     out = tmp_path / "out"
     with cluster("127.0.0.2", "127.0.0.3") as address:
-        dry = compare("run", *QUICK, *TWO, "--on", address, "--out", out, "--dry-run", "--json")
+        dry = convtwins("run", *QUICK, *TWO, "--on", address, "--out", out, "--dry-run", "--json")
         assert json.loads(dry.stdout)["jobs"] == ["simple_cnn", "resnet18"] and not out.exists()
         behave(fakes, right__serial__1="crash")
-        done = compare("run", *QUICK, *TWO, "--on", address, "--out", out, "--json", "--sign", ssh_key)
+        done = convtwins("run", *QUICK, *TWO, "--on", address, "--out", out, "--json", "--sign", ssh_key)
         assert done.exit_code == 1, done.output
         assert [state for state, _ in states(done.stdout).values()] == ["1 failed"] * 2
         assert "simple_cnn: right-serial-1core, failed" in done.stderr and "resnet18 has come back from" in done.stderr
@@ -80,17 +80,17 @@ def test_two_comparisons_run_on_two_machines_join_one_folder_and_only_what_is_mi
         left = {
             name: (out / name / store.result_path("left-serial-1core", 0)).stat().st_mtime_ns for name in states(done.stdout)
         }
-        again = compare("run", "--resume", out, "--json")
+        again = convtwins("run", "--resume", out, "--json")
         assert again.exit_code == 0, again.output
         assert all(state == "ok" and "M1: " in made_on for state, made_on in states(again.stdout).values())
         for name, before in left.items():
             stored = store.read(out / name)
-            assert store.attempts(store.run_folder(out / name, "right-serial-1core", 0))
+            assert store.earlier_attempts(store.run_folder(out / name, "right-serial-1core", 0))
             assert stored.runs["left-serial-1core"][0].status == stored.runs["right-serial-1core"][0].status == "ok"
             assert before and not (out / f".{name}.received").exists()
-        third = compare("run", *QUICK, *TWO, "--on", address, "--out", out)
+        third = convtwins("run", *QUICK, *TWO, "--on", address, "--out", out)
         assert third.exit_code == 0 and "0 comparisons to run" in third.stderr and "sent to" not in third.stderr
-    assert compare("run", *QUICK, *TWO, "--out", out).exit_code == 2  # it would mix machines
+    assert convtwins("run", *QUICK, *TWO, "--out", out).exit_code == 2  # it would mix machines
 
 
 @pytest.mark.slow
@@ -107,14 +107,14 @@ def test_an_interrupted_command_cancels_its_jobs_and_keeps_what_has_come_back(
     with cluster("127.0.0.2") as address:
         with fakes.context() as patch:
             patch.setattr(spread, "_say", interrupting)
-            done = compare("run", *QUICK, *TWO, "--on", address, "--out", out)
+            done = convtwins("run", *QUICK, *TWO, "--on", address, "--out", out)
         assert done.exit_code == 130 and f"run --resume {out}" in done.stderr
         assert (out / "simple_cnn" / store.PLAN_FILE).exists() and not (out / "resnet18").exists()
         until = time.monotonic() + 20
         while (others := psutil.Process().children()) and time.monotonic() < until:
             time.sleep(0.1)
         assert not others
-        done = compare("run", "--resume", out)
+        done = convtwins("run", "--resume", out)
         assert done.exit_code == 0 and "1 comparison to run" in done.stderr and "simple_cnn: sent" not in done.stderr
 
 
@@ -125,12 +125,12 @@ def test_a_refused_comparison_fails_alone_and_one_begun_elsewhere_is_not_gone_on
     out = tmp_path / "out"
     with cluster("127.0.0.2") as address:
         behave(fakes, left__serial__1="crash")
-        done = compare("run", *QUICK, "--data", f"{tmp_path / 'nowhere'},digits", "--on", address, "--out", out, "--json")
+        done = convtwins("run", *QUICK, "--data", f"{tmp_path / 'nowhere'},digits", "--on", address, "--out", out, "--json")
         assert done.exit_code == 1 and "nowhere has failed: " in done.stderr
         assert states(done.stdout)["digits"][0] == "1 failed" and "nowhere" in states(done.stdout)["nowhere"][0]
         plan = store.read_plan(out / "digits")
         store.write_plan(out / "digits", plan.model_copy(update={"machine": {**plan.machine, "processor": "Another"}}))
-        done = compare("run", "--resume", out, "--json")
+        done = convtwins("run", "--resume", out, "--json")
     assert done.exit_code == 1 and "digits has failed: no machine of the cluster can run it" in done.stderr
     assert "digits: sent" not in done.stderr and (out / "digits" / store.PLAN_FILE).exists()
 
@@ -147,14 +147,14 @@ def test_a_cluster_without_a_slot_on_each_machine_is_refused_before_anything_is_
     fakes: pytest.MonkeyPatch, tmp_path: Path, hosts: Sequence[str], slots: int, said: str
 ) -> None:
     with cluster(*hosts, slots=slots) as address:
-        done = compare("run", *QUICK, "--on", address, "--out", tmp_path / "out")
+        done = convtwins("run", *QUICK, "--on", address, "--out", tmp_path / "out")
     assert done.exit_code == 1 and said in done.stderr and not (tmp_path / "out").exists(), done.output
 
 
 def test_a_worker_with_other_code_is_refused(fakes: pytest.MonkeyPatch, tmp_path: Path) -> None:
     fakes.setattr(dask_slots, "probe", other_code)
     with cluster("127.0.0.2") as address:
-        done = compare("run", *QUICK, "--on", address, "--out", tmp_path / "out")
+        done = convtwins("run", *QUICK, "--on", address, "--out", tmp_path / "out")
     assert done.exit_code == 1 and "has other code than this machine. Received: 0000" in done.stderr
     assert "Start its scheduler and its workers from the same environment" in done.stderr
 
@@ -170,7 +170,7 @@ def test_a_worker_that_does_not_answer_is_named_in_time(fakes: pytest.MonkeyPatc
     fakes.setattr(dask_slots, "_PROBE_SECONDS", 0.5)
     fakes.setattr(dask_slots, "_ANSWER_SECONDS", 0.5)
     with cluster("127.0.0.2", "127.0.0.3") as address:
-        done = compare("run", *QUICK, *TWO, "--on", address, "--out", tmp_path / "out")
+        done = convtwins("run", *QUICK, *TWO, "--on", address, "--out", tmp_path / "out")
     assert done.exit_code == 1 and "Silent: tcp://127.0.0.2:" in done.stderr, done.output
     assert "127.0.0.3" not in done.stderr and not (tmp_path / "out").exists()
 
@@ -186,7 +186,7 @@ def test_a_job_whose_code_was_changed_after_the_check_is_refused_on_its_machine(
     code_of = jobs.code_of
     with cluster("127.0.0.2") as address, fakes.context() as patch:
         patch.setattr(jobs, "code_of", lambda plan: code_of(plan)[::-1])
-        done = compare("run", *QUICK, "--on", address, "--out", tmp_path / "out", "--json")
+        done = convtwins("run", *QUICK, "--on", address, "--out", tmp_path / "out", "--json")
     assert done.exit_code == 1 and "is another than where the job was submitted" in done.stderr
     assert "Install the same version there" in states(done.stdout)["simple_cnn"][0]
 
@@ -238,11 +238,11 @@ def test_real_workers_run_real_comparisons_one_of_them_dies_and_a_stranger_is_re
         client.wait_for_workers(2, timeout=60)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(spread, "_say", killing)
-        done = compare("run", *REAL, "--on", address, "--out", out, "--json")
+        done = convtwins("run", *REAL, "--on", address, "--out", out, "--json")
     assert done.exit_code == 1, done.output
     found = sorted(state for state, _ in states(done.stdout).values())
     assert found[1] == "ok" and found[0].startswith("its job was lost: the worker tcp://127.0.0.2:"), found
-    done = compare("run", "--resume", out, "--json")
+    done = convtwins("run", "--resume", out, "--json")
     assert done.exit_code == 0, done.output
     assert [state for state, _ in states(done.stdout).values()] == ["ok", "ok"]
     assert {
@@ -262,4 +262,4 @@ def test_real_workers_run_real_comparisons_one_of_them_dies_and_a_stranger_is_re
 def wait_for(workers: int, address: str, out: Path) -> Any:
     with distributed.Client(address, timeout=60, set_as_default=False) as client:
         client.wait_for_workers(workers, timeout=60)
-    return compare("run", *REAL, "--on", address, "--out", out)
+    return convtwins("run", *REAL, "--on", address, "--out", out)

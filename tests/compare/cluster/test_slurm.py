@@ -21,7 +21,7 @@ from compare.cluster.jobs import Answer
 from compare.comparison import spread
 from compare.execution import cells, store
 from tests.compare.cluster.test_dask_slots import QUICK, REAL, TWO, states
-from tests.compare.command_line import compare
+from tests.support.command_line import convtwins
 
 DAEMONS = ("munged", "slurmctld", "slurmd")
 CONFIGURATION = """\
@@ -66,7 +66,7 @@ def programs(tmp_path: Path, fake_twins: pytest.MonkeyPatch) -> Path:
 
 def test_a_dry_run_prints_what_sbatch_would_be_given_and_submits_nothing(programs: Path, tmp_path: Path) -> None:
     out = tmp_path / "a b"
-    done = compare("run", *QUICK, *TWO, "--on", "slurm", "--out", out, "--dry-run")
+    done = convtwins("run", *QUICK, *TWO, "--on", "slurm", "--out", out, "--dry-run")
     assert done.exit_code == 0, done.output
     flags = {line.removeprefix("#SBATCH --") for line in done.stdout.splitlines() if line.startswith("#SBATCH")}
     assert {"exclusive", "mem=0", "nodes=1", "no-requeue", "array=0-1%2", f"job-name={slurm._name(out)}"} <= flags
@@ -76,16 +76,16 @@ def test_a_dry_run_prints_what_sbatch_would_be_given_and_submits_nothing(program
     assert f"export PYTHONPATH={machine.PROJECT_ROOT}" in done.stdout
     assert "2 jobs (simple_cnn, resnet18). Nothing was." in done.stderr
     assert not out.exists() and not (tmp_path / "ran").exists()
-    assert "array" not in compare("run", *QUICK, "--on", "slurm", "--dry-run").stdout
-    printed = json.loads(compare("run", *QUICK, *TWO, "--on", "slurm", "--out", out, "--dry-run", "--json").stdout)
+    assert "array" not in convtwins("run", *QUICK, "--on", "slurm", "--dry-run").stdout
+    printed = json.loads(convtwins("run", *QUICK, *TWO, "--on", "slurm", "--out", out, "--dry-run", "--json").stdout)
     assert printed["jobs"] == ["simple_cnn", "resnet18"] and printed["script"] == done.stdout.rstrip("\n") + "\n"
 
 
 def test_what_sbatch_says_against_a_job_is_said(programs: Path, tmp_path: Path) -> None:
-    done = compare("run", *QUICK, *TWO, "--on", "slurm", "--out", tmp_path / "out")
+    done = convtwins("run", *QUICK, *TWO, "--on", "slurm", "--out", tmp_path / "out")
     assert done.exit_code == 1 and "Slurm does not answer. Received from squeue: squeue: no cluster here" in done.stderr
     (programs / "squeue").write_text("#!/bin/sh\n")
-    done = compare("run", *QUICK, *TWO, "--on", "slurm", "--out", tmp_path / "out")
+    done = convtwins("run", *QUICK, *TWO, "--on", "slurm", "--out", tmp_path / "out")
     assert done.exit_code == 1 and "sbatch took no job. Received: sbatch: no cluster here" in done.stderr
     assert "SBATCH_PARTITION" in done.stderr
     assert [Path(line.split()[0]).name for line in (tmp_path / "ran").read_text().splitlines()] == [
@@ -97,7 +97,7 @@ def test_what_sbatch_says_against_a_job_is_said(programs: Path, tmp_path: Path) 
 
 def test_a_machine_without_slurm_is_refused_before_anything_is_written(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:
     fake_twins.setenv("PATH", str(tmp_path))
-    done = compare("run", *QUICK, "--on", "slurm", "--out", tmp_path / "out")
+    done = convtwins("run", *QUICK, "--on", "slurm", "--out", tmp_path / "out")
     assert done.exit_code == 1 and "a machine without sbatch, squeue, scancel, srun. Run it where you submit" in done.stderr
     assert not (tmp_path / "out").exists()
 
@@ -147,7 +147,7 @@ def test_jobs_that_cannot_be_cancelled_are_named(programs: Path, tmp_path: Path)
 
 
 def test_a_folder_that_slurm_cannot_write_to_is_refused(programs: Path, tmp_path: Path) -> None:
-    done = compare("run", *QUICK, "--on", "slurm", "--out", tmp_path / "50%", "--dry-run")
+    done = convtwins("run", *QUICK, "--on", "slurm", "--out", tmp_path / "50%", "--dry-run")
     assert done.exit_code == 1 and "Slurm writes to no folder with % in its path." in done.stderr
 
 
@@ -203,7 +203,7 @@ def test_a_real_slurm_runs_comparisons_one_at_a_time_and_an_interrupted_command_
 
     with monkeypatch.context() as patch:
         patch.setattr(spread, "_say", interrupting)
-        done = compare("run", *REAL, "--repeats", 2, "--on", "slurm", "--out", out)
+        done = convtwins("run", *REAL, "--repeats", 2, "--on", "slurm", "--out", out)
     assert done.exit_code == 130 and f"run --resume {out}" in done.stderr, "\n".join([*said, done.output])
     assert any("is pending" in line for line in said)  # the node is not shared
     begun = {cell.name for cell in cells.read(out).cells if (out / cell.name / store.PLAN_FILE).exists()}
@@ -218,12 +218,12 @@ def test_a_real_slurm_runs_comparisons_one_at_a_time_and_an_interrupted_command_
     assert subprocess.run(["squeue", "-h"], capture_output=True, text=True).stdout == ""
     before = (out / name / store.result_path("pytorch-serial-1core", 0)).stat().st_mtime_ns
 
-    done = compare("run", "--resume", out, "--json")
+    done = convtwins("run", "--resume", out, "--json")
     assert done.exit_code == 0, done.output
     assert [state for state, _ in states(done.stdout).values()] == ["ok", "ok"]
     assert (out / name / store.result_path("pytorch-serial-1core", 0)).stat().st_mtime_ns == before
     assert any(f"#SBATCH --nodelist={answer.node}" in path.read_text() for path in (out / "jobs").glob("*.sh"))
-    third = compare("run", "--resume", out)
+    third = convtwins("run", "--resume", out)
     assert third.exit_code == 0 and "0 comparisons to run on slurm, 2 there already." in third.stderr
 
 
@@ -240,7 +240,7 @@ def test_a_job_that_is_lost_fails_with_its_reason_and_one_that_still_runs_is_wai
 
     with monkeypatch.context() as patch:
         patch.setattr(spread, "_say", killing)
-        done = compare("run", *ran, "--json")
+        done = convtwins("run", *ran, "--json")
     assert done.exit_code == 1 and "its job was lost" in states(done.stdout)["simple_cnn"][0], done.output
 
     def deserting(line: str) -> None:
@@ -249,9 +249,9 @@ def test_a_job_that_is_lost_fails_with_its_reason_and_one_that_still_runs_is_wai
 
     with monkeypatch.context() as patch:
         patch.setattr(spread, "_say", deserting)
-        assert compare("run", *ran).exit_code == 1
+        assert convtwins("run", *ran).exit_code == 1
     (job,) = (cell.job for cell in cells.read(out).cells)
-    done = compare("run", "--resume", out)
+    done = convtwins("run", "--resume", out)
     assert done.exit_code == 0, done.output
     assert [cell.job for cell in cells.read(out).cells] == [job]
     assert f"job {job} is running" in done.stderr or "has come back" in done.stderr

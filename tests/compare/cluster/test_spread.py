@@ -13,8 +13,8 @@ from compare.comparison import cell_process
 from compare.execution import cells, store
 from compare.reporting import matrix_report
 from tests.compare.cluster.test_dask_slots import QUICK, TWO, states
-from tests.compare.command_line import compare
 from tests.compare.conftest import behave
+from tests.support.command_line import convtwins
 
 
 @pytest.fixture
@@ -38,7 +38,7 @@ def test_only_what_is_missing_is_submitted_where_it_was_begun(
 ) -> None:
     out = tmp_path / "out"
     behave(fake_twins, left__serial__1="crash")
-    assert compare("run", *QUICK, *TWO, "--on", "slurm", "--out", out).exit_code == 1
+    assert convtwins("run", *QUICK, *TWO, "--on", "slurm", "--out", out).exit_code == 1
     assert submitted == ["simple_cnn", "resnet18"]
     behave(fake_twins)
     answer = jobs.answered(out, "resnet18")
@@ -46,21 +46,21 @@ def test_only_what_is_missing_is_submitted_where_it_was_begun(
     records.write(jobs.answer_file(out, "resnet18"), answer.model_copy(update={"node": "n2"}))
     for changed, expected in (((), ["n2"]), ((), []), (("--repeats", 2), ["n"]), (("--restarts", 1), [])):
         submitted.clear()
-        done = compare("run", "--resume", out, *changed, "--json")
+        done = convtwins("run", "--resume", out, *changed, "--json")
         assert done.exit_code == 0 and len(submitted) == 2 * len(expected), done.output
     assert [state for state, _ in states(done.stdout).values()] == ["ok", "ok"]
     assert cells.read(out).on == "slurm" and store.read_plan(out / "resnet18").repeats == 2
 
 
 def test_a_single_comparison_is_a_matrix_of_one_job(submitted: list[str], tmp_path: Path) -> None:
-    done = compare("run", *QUICK, "--on", "slurm", "--out", tmp_path / "out", "--json")
+    done = convtwins("run", *QUICK, "--on", "slurm", "--out", tmp_path / "out", "--json")
     assert done.exit_code == 0 and submitted == ["simple_cnn"], done.output
     assert json.loads(done.stdout)["cells"]["simple_cnn"]["labels"] == {"model": "simple_cnn"}
 
 
 def test_no_time_is_compared_with_a_time_of_another_machine(submitted: list[str], tmp_path: Path) -> None:
     out = tmp_path / "out"
-    done = compare("run", *QUICK, *TWO, "--repeats", 5, "--on", "slurm", "--out", out, "--json")
+    done = convtwins("run", *QUICK, *TWO, "--repeats", 5, "--on", "slurm", "--out", out, "--json")
     assert done.exit_code == 0 and "machines" not in json.loads(done.stdout)["findings"]["Who wins where?"][-1]
     plan = store.read_plan(out / "resnet18")
     store.write_plan(out / "resnet18", plan.model_copy(update={"machine": {**plan.machine, "processor": "Another"}}))
@@ -69,7 +69,7 @@ def test_no_time_is_compared_with_a_time_of_another_machine(submitted: list[str]
         assert {win.first.id, win.second.id} <= found.compared[win.cell.name].stored.runs.keys()
         machines = {found.compared[win.cell.name].stored.comparison.machine["processor"]}
         assert len(machines) == 1 and win.winner == "left"
-    printed = json.loads(compare("report", out, "--json").stdout)
+    printed = json.loads(convtwins("report", out, "--json").stdout)
     assert printed["findings"]["Who wins where?"][-1] == (
         "The comparisons were made on 2 machines, each on one. No time is compared with a time of another machine."
     )
@@ -88,7 +88,7 @@ def test_what_comes_back_from_another_machine_is_checked(
             store.write_plan(folder / name, plan.model_copy(update={"rows": plan.rows[:1]}))
 
     fake_twins.setattr(cell_process, "main", changing)
-    done = compare("run", *QUICK, *TWO, "--on", "slurm", "--out", tmp_path / "out", "--json")
+    done = convtwins("run", *QUICK, *TWO, "--on", "slurm", "--out", tmp_path / "out", "--json")
     assert (
         done.exit_code == 1
         and "resnet18 has failed: " in done.stderr
@@ -108,7 +108,7 @@ def test_a_refused_comparison_gives_no_ratio(submitted: list[str], fake_twins: p
             results.save(run.model_copy(update={"machine": {**run.machine, "processor": "Another"}}), path.parent)
 
     fake_twins.setattr(cell_process, "main", changing)
-    done = compare("run", *QUICK, *TWO, "--repeats", 5, "--on", "slurm", "--out", tmp_path / "out", "--json")
+    done = convtwins("run", *QUICK, *TWO, "--repeats", 5, "--on", "slurm", "--out", tmp_path / "out", "--json")
     assert done.exit_code == 1 and "resnet18 has runs of several machines" in states(done.stdout)["resnet18"][0]
     assert [row["model"] for row in json.loads(done.stdout)["tables"][0]["rows"]] == ["simple_cnn"]
 
@@ -122,21 +122,21 @@ def test_a_job_that_has_made_nothing_or_less_than_is_asked_for_has_failed(
         records.write(jobs.answer_file(folder, name), Answer(job=job, node="n", code=0))
 
     fake_twins.setattr(cell_process, "main", doing_nothing)
-    done = compare("run", *QUICK, "--on", "slurm", "--out", out)
+    done = convtwins("run", *QUICK, "--on", "slurm", "--out", out)
     assert done.exit_code == 1 and "simple_cnn has failed: There is no folder" in done.stderr, done.output
     fake_twins.setattr(cell_process, "main", main)
-    assert compare("run", "--resume", out).exit_code == 0
+    assert convtwins("run", "--resume", out).exit_code == 0
     fake_twins.setattr(cell_process, "main", doing_nothing)  # as a job that was submitted for one repeat
-    done = compare("run", "--resume", out, "--repeats", 2)
+    done = convtwins("run", "--resume", out, "--repeats", 2)
     assert done.exit_code == 1 and "its job has not made all runs that are asked for now." in done.stderr
     fake_twins.setattr(cell_process, "main", main)
-    assert compare("run", "--resume", out).exit_code == 0 and len(submitted) == 4
+    assert convtwins("run", "--resume", out).exit_code == 0 and len(submitted) == 4
 
 
 def test_a_job_says_why_it_ran_nothing(fake_twins: pytest.MonkeyPatch, submitted: list[str], tmp_path: Path) -> None:
     codes = iter("ab")
     fake_twins.setattr(jobs, "code_of", lambda plan: next(codes) * 64)
-    done = compare("run", *QUICK, "--on", "slurm", "--out", tmp_path / "out")
+    done = convtwins("run", *QUICK, "--on", "slurm", "--out", tmp_path / "out")
     assert done.exit_code == 1 and "Received: bbbbbbbbbbbb, needed: aaaaaaaaaaaa. Install the same version there" in done.stderr
     assert jobs.outcome(None, "job 7, node_fail") == "its job was lost: job 7, node_fail"
     assert jobs.outcome(Answer(job="7", node="n1"), "gone") == "its job was lost on n1: gone"
@@ -156,16 +156,16 @@ def test_a_job_says_why_it_ran_nothing(fake_twins: pytest.MonkeyPatch, submitted
 def test_what_other_machines_cannot_do_is_refused_in_a_sentence(
     fake_twins: pytest.MonkeyPatch, tmp_path: Path, words: tuple[str, ...], said: str
 ) -> None:
-    done = compare("run", *QUICK, *words, "--out", tmp_path / "out")
+    done = convtwins("run", *QUICK, *words, "--out", tmp_path / "out")
     assert done.exit_code in (1, 2) and said in done.stderr and not (tmp_path / "out").exists(), done.output
 
 
 def test_the_number_of_cores_must_be_named(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    done = compare("run", "--frameworks", "left,right", "--on", "slurm")
+    done = convtwins("run", "--frameworks", "left,right", "--on", "slurm")
     assert done.exit_code == 2 and "--on needs --cores: other machines may have more or fewer." in done.stderr
 
 
 def test_a_comparison_that_was_begun_here_does_not_go_on_elsewhere(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    assert compare("run", *QUICK, "--out", tmp_path / "out").exit_code == 0
-    done = compare("run", "--resume", tmp_path / "out", "--on", "slurm")
+    assert convtwins("run", *QUICK, "--out", tmp_path / "out").exit_code == 0
+    done = convtwins("run", "--resume", tmp_path / "out", "--on", "slurm")
     assert done.exit_code == 2 and "was begun on this machine. Received: --on slurm." in done.stderr

@@ -22,9 +22,9 @@ from compare.comparison import estimate
 from compare.core.errors import FolderError
 from compare.execution import launch
 from compare.reporting import comparison_plots
-from tests.compare.command_line import compare
 from tests.compare.conftest import behave
 from tests.support import comparisons
+from tests.support.command_line import convtwins
 
 QUICK = ("--frameworks", "left,right", "--cores", "2", "--no-proof", "--modes", "serial", "--limit", "256")
 
@@ -34,7 +34,7 @@ QUICK = ("--frameworks", "left,right", "--cores", "2", "--no-proof", "--modes", 
 
 def test_doctor_says_what_is_here_and_what_each_mode_needs(fake_twins: pytest.MonkeyPatch) -> None:
     behave(fake_twins, left__data_parallel="unavailable")
-    done = compare("doctor", "--json")
+    done = convtwins("doctor", "--json")
     assert done.exit_code == 0, done.output
     found = json.loads(done.stdout)
     assert [each["framework"] for each in found["frameworks"]] == ["left", "right"]
@@ -47,9 +47,9 @@ def test_doctor_says_what_is_here_and_what_each_mode_needs(fake_twins: pytest.Mo
     assert all(each["free_mib"] > 0 for each in found["folders"])
     assert found["threads"]["of_a_run"] == 4 and found["threads"]["physical_cores"] >= 1
     assert found["cores_allowed"] == 4 and found["memory_mib"] >= found["memory_free_mib"] > 0
-    shown = compare("doctor").stdout
+    shown = convtwins("doctor").stdout
     assert re.search(r"left +\S.*: \d+ of 14 modes, with 2 replicas", shown) and "needs 2 CUDA devices" in shown
-    said = re.sub(r"\s+", " ", compare("doctor", "--full").stdout)
+    said = re.sub(r"\s+", " ", convtwins("doctor", "--full").stdout)
     assert "threads: 4 in a run" in said and "not available:" in said and "MiB free" in said and found["allocator"] in said
 
 
@@ -57,7 +57,7 @@ def test_doctor_says_what_is_here_and_what_each_mode_needs(fake_twins: pytest.Mo
 def test_doctor_fails_in_the_words_of_a_framework_that_cannot_start(fake_twins: pytest.MonkeyPatch) -> None:
     launch.FRAMEWORKS["left"] = "no_such_module"
     del launch.DESCRIPTIONS["left"]
-    done = compare("doctor")
+    done = convtwins("doctor")
     assert done.exit_code == 1
     assert "left cannot describe itself" in done.stdout and "No module named" in done.stdout
     assert "right: right 1.0" in done.stdout
@@ -81,7 +81,7 @@ def test_doctor_has_a_word_for_every_mode() -> None:
 @pytest.mark.slow
 def test_doctor_warns_of_little_room(fake_twins: pytest.MonkeyPatch) -> None:
     fake_twins.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=2**20))
-    warnings = json.loads(compare("doctor", "--json").stdout)["warnings"]
+    warnings = json.loads(convtwins("doctor", "--json").stdout)["warnings"]
     assert any("(results) has 1 MiB free. Make it 2,048 at least." in warning for warning in warnings)
 
 
@@ -92,7 +92,7 @@ def test_a_dry_run_measures_a_few_steps_of_each_framework_and_leaves_nothing(
     fake_twins: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     fake_twins.chdir(tmp_path)
-    done = compare("run", *QUICK, "--repeats", "2", "--epochs", "10", "--dry-run", "--json")
+    done = convtwins("run", *QUICK, "--repeats", "2", "--epochs", "10", "--dry-run", "--json")
     assert done.exit_code == 0, done.output
     plain = json.loads(done.stdout)
     order = [(each["row"], each["repeat"]) for each in plain["runs"]]
@@ -117,14 +117,14 @@ def test_a_dry_run_counts_the_best_weights_and_says_what_it_does_not_count(
 ) -> None:
     found: list[dict[str, Any]] = []
     for keep in ("false", "true"):
-        done = compare("run", *QUICK, "--set", f"best_epoch.keep={keep}", "--profile", "--dry-run", "--json")
+        done = convtwins("run", *QUICK, "--set", f"best_epoch.keep={keep}", "--profile", "--dry-run", "--json")
         assert done.exit_code == 0, done.output
         found.append(json.loads(done.stdout))
     plain, kept = found
     weights = kept["checkpoint_bytes"] - plain["checkpoint_bytes"]
     assert weights > 0
     assert kept["num_bytes"] - plain["num_bytes"] == pytest.approx(weights / 2 * len(plain["runs"]), rel=0.01)
-    shown = compare("run", *QUICK, "--profile", "--dry-run").stdout
+    shown = convtwins("run", *QUICK, "--profile", "--dry-run").stdout
     assert "The profile after each run, and its trace, are not counted." in " ".join(shown.split())
 
 
@@ -132,9 +132,9 @@ def test_a_dry_run_of_stored_results_measures_nothing_and_names_what_is_unknown(
     fake_twins: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
-    assert compare("run", *QUICK, "--out", out).exit_code == 0
+    assert convtwins("run", *QUICK, "--out", out).exit_code == 0
     behave(fake_twins, left__serial__1="crash", left__serial__2="crash", right__serial__1="crash", right__serial__2="crash")
-    done = compare("run", *QUICK, "--modes", "serial,data_parallel", "--dry-run", "--from", out)
+    done = convtwins("run", *QUICK, "--modes", "serial,data_parallel", "--dry-run", "--from", out)
     assert done.exit_code == 0, done.output
     said = re.sub(r"\s+", " ", done.stdout)
     assert "6 runs: about 0:" in said and "and 2 of which nothing is known" in said
@@ -157,35 +157,35 @@ def test_stored_times_are_those_of_runs_of_the_same_kind_and_of_the_middle_one(t
 def test_a_dry_run_of_a_folder_lists_what_is_missing(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:
     out = tmp_path / "out"
     behave(fake_twins, right__serial__2="kill")
-    assert compare("run", *QUICK, "--out", out).exit_code == 1
+    assert convtwins("run", *QUICK, "--out", out).exit_code == 1
     before = sorted(path for path in out.rglob("*"))
-    plain = json.loads(compare("run", "--resume", out, "--dry-run", "--from", out, "--json").stdout)
+    plain = json.loads(convtwins("run", "--resume", out, "--dry-run", "--from", out, "--json").stdout)
     assert [each["row"] for each in plain["runs"]] == ["right-serial-2cores"]
     assert sorted(path for path in out.rglob("*")) == before
 
 
 def test_a_dry_run_whose_steps_fail_says_so(fake_twins: pytest.MonkeyPatch) -> None:
     behave(fake_twins, left__serial__2="crash")
-    done = compare("run", *QUICK, "--dry-run")
+    done = convtwins("run", *QUICK, "--dry-run")
     assert done.exit_code == 1
     assert "no more = memory" in re.sub(r"\s+", " ", done.stdout)
 
 
 def test_from_without_a_dry_run_is_refused(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    done = compare("run", *QUICK, "--from", tmp_path)
+    done = convtwins("run", *QUICK, "--from", tmp_path)
     assert done.exit_code == 2 and "--from goes with --dry-run" in done.stderr
 
 
 def test_a_dry_run_counts_the_proof_unless_it_is_remembered(fake_twins: pytest.MonkeyPatch) -> None:
     words = ("run", *(word for word in QUICK if word != "--no-proof"), "--modes", "serial,data_parallel", "--dry-run")
-    proved = json.loads(compare(*words, "--json").stdout)
-    assert proved["proof_seconds"] > json.loads(compare(*words, "--modes", "serial", "--json").stdout)["proof_seconds"] > 0
-    assert "The proof comes before the runs. It takes about" in " ".join(compare(*words).stdout.split())
+    proved = json.loads(convtwins(*words, "--json").stdout)
+    assert proved["proof_seconds"] > json.loads(convtwins(*words, "--modes", "serial", "--json").stdout)["proof_seconds"] > 0
+    assert "The proof comes before the runs. It takes about" in " ".join(convtwins(*words).stdout.split())
     fake_twins.setattr("compare.proof.ladder.is_remembered", lambda *rows, **options: True)
-    remembered = json.loads(compare(*words, "--json").stdout)
+    remembered = json.loads(convtwins(*words, "--json").stdout)
     assert (remembered["proof_seconds"], remembered["seconds"]) == (0.0, proved["seconds"])
-    assert "It takes no time: it is remembered from an earlier comparison." in " ".join(compare(*words).stdout.split())
-    alone = compare(*words, "--frameworks", "left", "--modes", "serial")
+    assert "It takes no time: it is remembered from an earlier comparison." in " ".join(convtwins(*words).stdout.split())
+    alone = convtwins(*words, "--frameworks", "left", "--modes", "serial")
     assert "nothing to prove: one framework alone has nothing to be compared with." in " ".join(alone.stdout.split())
 
 
@@ -262,7 +262,7 @@ def test_cache_folders_follow_the_conventions(monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.fixture
 def results(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> api.Results:
-    assert compare("run", *QUICK, "--out", tmp_path / "out").exit_code == 0
+    assert convtwins("run", *QUICK, "--out", tmp_path / "out").exit_code == 0
     return api.load(tmp_path / "out")
 
 

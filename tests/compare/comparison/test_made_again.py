@@ -18,9 +18,9 @@ from compare.judgement import cautions
 from compare.judgement.run_figures import disturbing_cores, epoch_seconds
 from compare.judgement.summary import comparable_runs, pairs_of_seconds, ratio_of_seconds, summarize
 from compare.proof import ladder
-from tests.compare.command_line import compare
 from tests.compare.conftest import behave
 from tests.support import comparisons
+from tests.support.command_line import convtwins
 
 QUICK = ("--frameworks", "left,right", "--cores", "2", "--no-proof", "--modes", "serial", "--no-one-core", "--repeats", "3")
 DISTURBED = "right-serial-2cores"
@@ -31,7 +31,7 @@ def folder(fake_twins: pytest.MonkeyPatch, kept: Path, tmp_path: Path) -> Path:
     """Results of two rows with three repeats each. Other work took cores from one run of the second repeat."""
     if not kept.exists():
         behave(fake_twins, right__serial__2="disturbed in 1")
-        assert compare("run", *QUICK, "--out", kept).exit_code == 0
+        assert convtwins("run", *QUICK, "--out", kept).exit_code == 0
         behave(fake_twins)
     return shutil.copytree(kept, tmp_path / "out")
 
@@ -42,7 +42,7 @@ def made_at(folder: Path) -> dict[str, int]:
 
 def test_all_runs_of_a_disturbed_repeat_are_made_again_and_no_others(folder: Path) -> None:
     before = made_at(folder)
-    done = compare("run", "--resume", folder, "--again", "disturbed", "--full")
+    done = convtwins("run", "--resume", folder, "--again", "disturbed", "--full")
     assert done.exit_code == 0
     after = made_at(folder)
     again = {f"{row}-serial-2cores-r1" for row in ("left", "right")}
@@ -57,9 +57,9 @@ def test_a_framework_does_not_decide_what_is_made_again(fake_twins: pytest.Monke
     made: list[list[tuple[str, int]]] = []
     for side in ("left", "right"):
         behave(fake_twins, **{f"{side}__serial__2": "disturbed in 2"})
-        compare("run", *QUICK, "--out", tmp_path / side)
+        convtwins("run", *QUICK, "--out", tmp_path / side)
         behave(fake_twins)
-        compare("run", "--resume", tmp_path / side, "--again", "disturbed")
+        convtwins("run", "--resume", tmp_path / side, "--again", "disturbed")
         made.append([(each.row, each.repeat) for each in store.read_plan(tmp_path / side).replaced])
     assert made[0] == made[1] == [("left-serial-2cores", 2), ("right-serial-2cores", 2)]
 
@@ -68,13 +68,13 @@ def test_a_second_time_both_old_runs_are_kept_and_without_a_disturbance_nothing_
     fake_twins: pytest.MonkeyPatch, folder: Path
 ) -> None:
     behave(fake_twins, right__serial__2="disturbed in 1")
-    compare("run", "--resume", folder, "--again", "disturbed")
+    convtwins("run", "--resume", folder, "--again", "disturbed")
     behave(fake_twins)
-    compare("run", "--resume", folder, "--again", "disturbed")
+    convtwins("run", "--resume", folder, "--again", "disturbed")
     for number in (1, 2):
         assert disturbing_cores(results.load(folder / "runs" / f"{DISTURBED}-r1.replaced{number}" / "result.json")) == 0.4
     before = made_at(folder)
-    assert compare("run", "--resume", folder, "--again", "disturbed").exit_code == 0
+    assert convtwins("run", "--resume", folder, "--again", "disturbed").exit_code == 0
     assert made_at(folder) == before
     assert len(store.read_plan(folder).replaced) == 4
 
@@ -91,47 +91,47 @@ def test_a_kill_between_the_record_and_the_move_loses_no_run(
                 raise KeyboardInterrupt
             real(*arguments)  # type: ignore[arg-type]
 
-        patch.setattr(store, "set_apart", killed)
-        assert compare("run", "--resume", folder, "--again", "disturbed").exit_code != 0
+        patch.setattr(store, "archive_replaced_runs", killed)
+        assert convtwins("run", "--resume", folder, "--again", "disturbed").exit_code != 0
     assert not store.read(folder).set_aside
     before = made_at(folder)
-    assert compare("run", "--resume", folder).exit_code == 0
+    assert convtwins("run", "--resume", folder).exit_code == 0
     assert made_at(folder)[f"{DISTURBED}-r1.replaced1"] == before[f"{DISTURBED}-r1"]
     assert not any(disturbing_cores(run) for runs in store.read(folder).runs.values() for run in runs.values())
 
 
 @pytest.mark.parametrize("change", ["removed", "changed"])
 def test_a_replaced_run_that_is_not_as_it_was_is_said(folder: Path, change: str) -> None:
-    compare("run", "--resume", folder, "--again", "disturbed")
+    convtwins("run", "--resume", folder, "--again", "disturbed")
     path = folder / "runs" / f"{DISTURBED}-r1.replaced1" / "result.json"
     if change == "removed":
         path.unlink()
     else:
         path.write_bytes(path.read_bytes().replace(b"0.4", b"0.9"))
-    done = compare("report", folder)
+    done = convtwins("report", folder)
     assert done.exit_code == 1
     assert f"{DISTURBED}-r1.replaced1/result.json" in " ".join(done.stdout.split())
 
 
 def test_a_dry_run_lists_what_would_be_made_again(folder: Path) -> None:
     before = made_at(folder)
-    done = compare("run", "--resume", folder, "--again", "disturbed", "--dry-run", "--from", folder)
+    done = convtwins("run", "--resume", folder, "--again", "disturbed", "--dry-run", "--from", folder)
     assert "2 runs: about" in done.stdout
     assert made_at(folder) == before
 
 
 def test_a_matrix_makes_the_disturbed_repeats_of_its_comparisons_again(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:
     behave(fake_twins, left__serial__2="disturbed in 0")
-    compare("run", *QUICK, "--batch-size", "32,64", "--out", tmp_path / "out")
+    convtwins("run", *QUICK, "--batch-size", "32,64", "--out", tmp_path / "out")
     behave(fake_twins)
-    done = compare("run", "--resume", tmp_path / "out", "--again", "disturbed")
+    done = convtwins("run", "--resume", tmp_path / "out", "--again", "disturbed")
     assert done.exit_code == 0
     cells = sorted((tmp_path / "out").glob("*/compare.json"))
     assert [len(store.read_plan(path.parent).replaced) for path in cells] == [2, 2]
 
 
 def test_again_needs_a_folder(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    done = compare("run", *QUICK, "--out", tmp_path / "out", "--again", "disturbed")
+    done = convtwins("run", *QUICK, "--out", tmp_path / "out", "--again", "disturbed")
     assert done.exit_code == 2
     assert "--again goes with --resume. Received: disturbed without it." in done.stderr
 
@@ -168,7 +168,7 @@ def again(stored: StoredComparison, seconds: np.ndarray, loud: int | None = None
         seconds: [row], of the new runs.
         loud: the repeat in which the last row's run is disturbed now.
     """
-    chosen = made_again.chosen(stored)
+    chosen = made_again.select_disturbed(stored)
     comparison = stored.comparison.model_copy(update={"replaced": [*stored.comparison.replaced, *chosen]})
     replaced = {repeat: dict(numbers) for repeat, numbers in stored.replaced.items()}
     runs = {row: dict(own) for row, own in stored.runs.items()}
@@ -255,14 +255,14 @@ def test_runs_are_set_apart_after_the_proof_and_not_called_made_again_before_the
         store.write_plan(
             folder, plan.model_copy(update={"prove": True, "argv": [each for each in plan.argv if each != "--no-proof"]})
         )
-        interrupted = compare("run", "--resume", folder, "--again", "disturbed")
+        interrupted = convtwins("run", "--resume", folder, "--again", "disturbed")
         assert interrupted.exit_code == 130, interrupted.stderr
     assert made_at(folder) == before and not store.read_plan(folder).replaced
     store.write_plan(folder, plan)
     with monkeypatch.context() as patch:
         patch.setattr(comparison_plan, "jobs", killed)
-        assert compare("run", "--resume", folder, "--again", "disturbed").exit_code != 0
-    compare("report", folder)
+        assert convtwins("run", "--resume", folder, "--again", "disturbed").exit_code != 0
+    convtwins("report", folder)
     said = (folder / "report.md").read_text().replace("\\", "")
     resume = wording.command("run", "--resume", str(folder))
     assert f"Repeat 2 was set apart (--again disturbed), not yet made again. {resume} makes the runs." in said

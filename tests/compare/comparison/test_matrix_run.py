@@ -14,9 +14,9 @@ from compare.comparison import comparison_plan, run
 from compare.core.errors import FolderError
 from compare.execution import cells, executor, signing, store
 from compare.reporting import matrix_report, plots
-from tests.compare.command_line import compare
 from tests.compare.conftest import behave, write_empty
 from tests.support import comparisons
+from tests.support.command_line import convtwins
 
 QUICK = ("--frameworks", "left,right", "--cores", "1", "--no-proof", "--modes", "serial")
 CELLS = ["simple_cnn-batch_size_32", "simple_cnn-batch_size_64", "resnet18-batch_size_32", "resnet18-batch_size_64"]
@@ -24,7 +24,7 @@ AXES = ("--model", "simple_cnn,resnet18", "--batch-size", "32,64")
 
 
 def matrix(out: Path, *arguments: object) -> Any:
-    return compare("run", *QUICK, *AXES, "--out", out, *arguments)
+    return convtwins("run", *QUICK, *AXES, "--out", out, *arguments)
 
 
 def table(printed: dict[str, Any], name: str) -> list[dict[str, Any]]:
@@ -42,7 +42,7 @@ def test_a_matrix_is_one_folder_and_its_report_begins_with_who_wins_where(
         return (draw if "wins" in drawings else write_empty)(drawings, folder)
 
     fake_twins.setattr(plots, "write_all", write_all)
-    done = compare("run", *QUICK, "--model", "simple_cnn,resnet18", "--out", out, "--repeats", 5, "--json")
+    done = convtwins("run", *QUICK, "--model", "simple_cnn,resnet18", "--out", out, "--repeats", 5, "--json")
     assert done.exit_code == 0, done.output
     printed = json.loads(done.stdout)
     assert printed["tables"][0]["name"] == "who_wins_where"
@@ -97,11 +97,11 @@ def test_the_verdicts_of_a_matrix_allow_for_the_number_of_its_comparisons(tmp_pa
 
 def test_a_comparison_that_is_refused_is_said_and_the_others_go_on(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    done = compare("run", *QUICK, "--data", f"{tmp_path / 'nowhere'},digits", "--out", out, "--json")
+    done = convtwins("run", *QUICK, "--data", f"{tmp_path / 'nowhere'},digits", "--out", out, "--json")
     assert done.exit_code == 1
     assert "nowhere is left out: " in done.stderr
     why = "Exit code 1: 1 comparison could not be run. The report says more.\n"
-    assert done.stderr.endswith(why) and compare("report", out).stderr == why
+    assert done.stderr.endswith(why) and convtwins("report", out).stderr == why
     printed = json.loads(done.stdout)
     assert [each["state"] for each in table(printed, "cells")] == [printed["cells"]["nowhere"]["failure"], "ok"]
     assert "nowhere" in printed["findings"]["Cautions"][0] and len(table(printed, "who_wins_where")) == 1
@@ -111,9 +111,9 @@ def test_a_matrix_of_which_nothing_can_begin_is_refused_like_a_comparison(
     fake_twins: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     words = ",".join(str(tmp_path / name) for name in ("a", "b"))
-    done = compare("run", *QUICK, "--data", words, "--out", tmp_path / "out")
+    done = convtwins("run", *QUICK, "--data", words, "--out", tmp_path / "out")
     assert done.exit_code == 4 and not (tmp_path / "out" / cells.PLAN_FILE).exists()
-    done = compare("run", *QUICK, *AXES, "--out", tmp_path / "other", "--epochs", "-1")
+    done = convtwins("run", *QUICK, *AXES, "--out", tmp_path / "other", "--epochs", "-1")
     assert done.exit_code == 2 and "epochs is refused" in done.stderr and not (tmp_path / "other").exists()
 
 
@@ -145,7 +145,7 @@ def test_an_interrupted_matrix_goes_on_where_it_was(fake_twins: pytest.MonkeyPat
         "execute",
         lambda row, repeat, folder, *rest, **named: (ran.append(folder.name), execute(row, repeat, folder, *rest, **named))[1],
     )
-    done = compare("run", "--resume", out, "--json")
+    done = convtwins("run", "--resume", out, "--json")
     assert done.exit_code == 0, done.output
     assert ran == [CELLS[1], *[name for name in CELLS[2:] for _ in "ab"]]
     assert len(table(json.loads(done.stdout), "who_wins_where")) == 4
@@ -156,11 +156,11 @@ def test_an_interrupted_matrix_goes_on_where_it_was(fake_twins: pytest.MonkeyPat
 def test_another_matrix_or_a_comparison_is_refused_in_its_folder(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:
     out = tmp_path / "out"
     assert matrix(out).exit_code == 0
-    other = compare("run", *QUICK, "--batch-size", "32,64", "--out", out)
+    other = convtwins("run", *QUICK, "--batch-size", "32,64", "--out", out)
     assert other.exit_code == 2 and "holds another matrix" in other.stderr
-    single = compare("run", *QUICK, "--out", out)
+    single = convtwins("run", *QUICK, "--out", out)
     assert single.exit_code == 2 and "belong to no comparison" in single.stderr
-    assert "--resume takes all settings" in compare("run", "--resume", out, "--model", "simple_cnn").stderr
+    assert "--resume takes all settings" in convtwins("run", "--resume", out, "--model", "simple_cnn").stderr
     with pytest.raises(FolderError):
         store.read(out)
 
@@ -171,7 +171,7 @@ def test_a_matrix_goes_on_in_no_folder_that_a_link_leads_to(fake_twins: pytest.M
     shutil.rmtree(out / CELLS[0])
     other.mkdir()
     (out / CELLS[0]).symlink_to(other)
-    done = compare("run", "--resume", out)
+    done = convtwins("run", "--resume", out)
     assert done.exit_code == 2 and f"{out / CELLS[0]} is a link" in done.stderr and not list(other.iterdir())
 
 
@@ -179,24 +179,24 @@ def test_report_makes_it_again_and_writes_elsewhere(fake_twins: pytest.MonkeyPat
     out = tmp_path / "out"
     assert matrix(out).exit_code == 0
     (out / "report.md").unlink()
-    again = compare("report", out, "--json")
+    again = convtwins("report", out, "--json")
     assert again.exit_code == 0 and (out / "report.md").exists()
     found = table(json.loads(again.stdout), "who_wins_where")
     assert [f"{each['model']}-batch_size_{each['batch size']}" for each in found] == CELLS
     assert all(store.read_plan(out / name).rows[0].spec.model == name.partition("-")[0] for name in CELLS)
     assert list(api.load(out).cells) == CELLS
-    done = compare("report", out, "--out", tmp_path / "b")
+    done = convtwins("report", out, "--out", tmp_path / "b")
     assert done.exit_code == 0 and "Who wins where" in (tmp_path / "b" / "report.html").read_text()
-    done = compare("report", out, out / CELLS[0])
+    done = convtwins("report", out, out / CELLS[0])
     assert done.exit_code == 2 and "A matrix has no report beside another." in done.stderr
     fake_twins.setattr(comparison_plan, "judged", pytest.fail)
-    done = compare("run", *QUICK, *AXES, "--seed", 7, "--dry-run", "--out", out)
+    done = convtwins("run", *QUICK, *AXES, "--seed", 7, "--dry-run", "--out", out)
     assert done.exit_code == 2 and "holds another matrix (cells." in done.stderr and "seed is 0 there" in done.stderr
 
 
 def test_a_dry_run_adds_up_the_cells(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:
     fake_twins.chdir(tmp_path)
-    done = compare("run", *QUICK, *AXES, "--repeats", 3, "--dry-run", "--json")
+    done = convtwins("run", *QUICK, *AXES, "--repeats", 3, "--dry-run", "--json")
     assert done.exit_code == 0, done.output
     printed = json.loads(done.stdout)
     assert list(printed["cells"]) == CELLS and printed["runs"] == 4 * 2 * 3
@@ -209,11 +209,11 @@ def test_a_spec_file_may_hold_lists_and_an_option_may_have_one_value(fake_twins:
     optimizers = [{"name": "sgd", "learning_rate": 0.1}, {"name": "adam", "learning_rate": 0.001}]
     file.write_text(yaml.safe_dump({"model": ["simple_cnn", "resnet18"], "optimizer": optimizers}))
     out = tmp_path / "out"
-    done = compare("run", *QUICK, "--spec", file, "--model", "simple_cnn", "--out", out)
+    done = convtwins("run", *QUICK, "--spec", file, "--model", "simple_cnn", "--out", out)
     assert done.exit_code == 0, done.output
     assert [cell.name for cell in cells.read(out).cells] == ["sgd", "adam"]
     assert store.read_plan(out / "adam").rows[0].spec.optimizer.learning_rate == 0.001
-    refused = compare("layers", "--frameworks", "left", "--spec", file)
+    refused = convtwins("layers", "--frameworks", "left", "--spec", file)
     assert refused.exit_code == 2 and "Only run takes several values. Received: a list for model, optimizer." in refused.stderr
 
 
@@ -233,5 +233,5 @@ def test_a_spec_file_may_hold_lists_and_an_option_may_have_one_value(fake_twins:
 def test_a_value_that_no_cell_can_have_is_refused_by_name(
     fake_twins: pytest.MonkeyPatch, words: tuple[str, ...], said: str
 ) -> None:
-    done = compare("run", *QUICK, *words)
+    done = convtwins("run", *QUICK, *words)
     assert done.exit_code == 2 and said in " ".join(done.stderr.split()), done.output

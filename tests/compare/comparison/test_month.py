@@ -30,9 +30,9 @@ import pytest
 
 from common.machine import private_folder
 from compare.execution import store
-from tests.compare.command_line import compare
 from tests.compare.comparison.test_survival import gone, sealed, started
 from tests.compare.conftest import behave
+from tests.support.command_line import convtwins
 
 FIRST, LAST = int(os.environ.get("CONVTWINS_MONTH_FIRST", "1")), int(os.environ.get("CONVTWINS_MONTH", "0"))
 SEED = 28
@@ -187,7 +187,7 @@ class Month:
         self.faults[fault] += 1
         if fault in BEHAVIOURS:
             behave(self._patch, **{f"{self.drawn.choice(('left', 'right'))}__serial__1": fault})
-            done = compare(*words)
+            done = convtwins(*words)
             assert done.exit_code == 1, (fault, done.output)
             behave(self._patch)
         elif fault != "none":
@@ -211,7 +211,7 @@ class Month:
 
     def _code(self, words: tuple[object, ...], *, real: bool) -> int:
         if not real:
-            return compare(*words).exit_code
+            return convtwins(*words).exit_code
         return subprocess.run(
             [sys.executable, "-m", "compare", *map(str, words)], capture_output=True, check=False, timeout=SECONDS
         ).returncode

@@ -6,12 +6,11 @@ import math
 import numpy as np
 import pytest
 from scipy import special
-from typer.testing import CliRunner
 
-from compare.__main__ import app
 from compare.comparison import repeats_needed, selftest
 from compare.core import statistics
 from compare.core.until_decided import UntilDecided
+from tests.support.command_line import convtwins
 
 UNTIL = UntilDecided(most_repeats=15)
 DRAW = np.random.default_rng(0)
@@ -44,7 +43,9 @@ def test_a_false_answer_is_counted() -> None:
 
     def wrong(different: bool, mean: float, truth: float) -> bool:
         answers = (yes, no) if different else (no, yes)
-        return bool(repeats_needed.Decided(*answers, np.array([[mean]]), np.array([5])).wrong(np.array([truth]), 0.05)[0])
+        return bool(
+            repeats_needed.FamilyDecisions(*answers, np.array([[mean]]), np.array([5])).wrong(np.array([truth]), 0.05)[0]
+        )
 
     assert wrong(True, 0.1, 0.0) and wrong(True, -0.1, 0.02) and wrong(False, 0.01, math.log(1.05))
     assert not (wrong(True, 0.1, 0.02) or wrong(False, 0.01, 0.0) or wrong(False, 0.01, 0.04))
@@ -63,7 +64,7 @@ def test_the_bound_is_that_of_a_fixed_number_and_known_noise() -> None:
 
 
 def test_eight_questions_need_fewer_than_ten_repeats_at_2_percent_of_noise() -> None:
-    done = CliRunner().invoke(app, ["selftest", "--repeats-needed", "--trials", "1000", "--json"])
+    done = convtwins("selftest", "--repeats-needed", "--trials", "1000", "--json")
     assert done.exit_code == 0, done.output
     rows = {(row["noise"], row["difference"]): row for row in json.loads(done.stdout)["rows"]}
     assert len(rows) == 24
@@ -79,5 +80,5 @@ def test_eight_questions_need_fewer_than_ten_repeats_at_2_percent_of_noise() -> 
 
 
 def test_the_simulation_of_repeats_runs_alone() -> None:
-    done = CliRunner().invoke(app, ["selftest", "--repeats-needed", "--real-pairs", "20"])
+    done = convtwins("selftest", "--repeats-needed", "--real-pairs", "20")
     assert done.exit_code == 2 and "--repeats-needed and --real-pairs exclude each other." in done.stderr

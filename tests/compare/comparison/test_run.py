@@ -26,16 +26,16 @@ from compare.execution import executor, launch, matrix, run_settings, store
 from compare.execution.matrix import Row
 from compare.proof import certificate, ladder, spot_checks
 from compare.reporting import plots
-from tests.compare.command_line import compare
 from tests.compare.conftest import behave, write_empty
 from tests.compare.twins import fake
 from tests.support import comparisons
+from tests.support.command_line import convtwins
 
 QUICK = ("--frameworks", "left,right", "--cores", "2", "--no-proof", "--modes", "serial")
 
 
 def compare_quick(out: Path, *arguments: str) -> Any:
-    return compare("run", *QUICK, "--out", out, *arguments)
+    return convtwins("run", *QUICK, "--out", out, *arguments)
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def finished(fake_twins: pytest.MonkeyPatch, kept: Path, tmp_path: Path) -> Path
 @pytest.mark.drawn
 def test_a_comparison_runs_every_row_and_writes_everything(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    done = compare("run", "--frameworks", "left,right", "--cores", "2", "--no-proof", "--out", out, "--full")
+    done = convtwins("run", "--frameworks", "left,right", "--cores", "2", "--no-proof", "--out", out, "--full")
     assert done.exit_code == 0, done.output
     rows = [row.id for row in store.read_plan(out).rows]
     names = ("serial-1core", "serial-2cores", "data_parallel-2replicas", "multi_process-2replicas")
@@ -142,7 +142,7 @@ def test_a_run_that_dies_becomes_a_row_and_the_others_finish(
         status, reason, epochs = DEATHS[dying[name]] if name in dying else ("ok", "", 2)
         assert (row["status"], row["epochs_done"]) == (status, epochs)
         assert reason in (row["reason"] or "")
-    assert compare("report", tmp_path / "out").exit_code == 1
+    assert convtwins("report", tmp_path / "out").exit_code == 1
 
 
 def test_a_mode_that_the_machine_cannot_do_is_a_row_that_is_not_run(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -172,7 +172,7 @@ def test_a_comparison_goes_on_in_no_folder_that_a_link_leads_to(name: str, finis
     elsewhere.mkdir()
     shutil.rmtree(out / name, ignore_errors=True)
     (out / name).symlink_to(elsewhere)
-    done = compare("run", "--resume", out)
+    done = convtwins("run", "--resume", out)
     assert done.exit_code == 2 and f"{out / name} is a link" in done.stderr, done.output
     assert not list(elsewhere.iterdir())
 
@@ -382,7 +382,7 @@ def test_a_spec_file_gives_values_that_options_override(fake_twins: pytest.Monke
     spec_file = tmp_path / "spec.yaml"
     spec_file.write_text("mode: multi_process\nreplicas: 4\nsteps: 40\nseed: 3\noptimizer: {learning_rate: 0.1}\ncores: 2\n")
     arguments = ["--spec", spec_file, "--epochs", "1", "--set", "optimizer.momentum=0", "--out", tmp_path / "out"]
-    done = compare("run", "--frameworks", "left", "--no-proof", *arguments)
+    done = convtwins("run", "--frameworks", "left", "--no-proof", *arguments)
     assert done.exit_code == 0, done.output
     rows = store.read_plan(tmp_path / "out").rows
     assert [row.id for row in rows] == ["left-serial-1core", "left-serial-2cores", "left-multi_process-4replicas"]
@@ -447,7 +447,7 @@ def test_the_verdict_of_the_proof_stands_with_the_table(
     """These runs recorded no steps, so no row is proved as it is timed."""
     fake_twins.setattr(ladder, "prove", _stand_in(verdict))
     arguments = [argument for argument in QUICK if argument != "--no-proof"]
-    done = compare("run", *arguments, "--out", tmp_path / "out", "--full")
+    done = convtwins("run", *arguments, "--out", tmp_path / "out", "--full")
     assert done.exit_code == code
     assert done.stderr.startswith("proof that the training is the same, which may take minutes ...\n")
     assert f"Identical training: {headline}: losses agree within 3e-15." in done.stdout
@@ -470,7 +470,7 @@ def test_runs_that_are_not_as_planned_refute_the_proof_and_leave_no_verdict(
     fake_twins.setattr(spot_checks, "judge", lambda runs, *rest: [wrong] if runs else [])
     arguments = [argument for argument in QUICK if argument != "--no-proof"]
     for words in ((*arguments, "--repeats", "5", "--out", tmp_path / "out"), ("--resume", tmp_path / "out")):
-        done = compare("run", *words, "--full")
+        done = convtwins("run", *words, "--full")
         printed = " ".join(done.stdout.split())
         assert done.exit_code == 1, done.output
         assert "Identical training: not proved: timed runs of left-serial-2cores are not as planned." in printed
@@ -488,7 +488,7 @@ def test_a_comparison_that_goes_on_says_remembered_only_of_a_proof_that_another_
     said: list[str] = []
     for remembered in (at_first, True):
         fake_twins.setattr(ladder, "prove", _stand_in("proved", remembered=remembered))
-        assert compare("run", *arguments, "--out", tmp_path / "out").exit_code == 0
+        assert convtwins("run", *arguments, "--out", tmp_path / "out").exit_code == 0
         proof = store.read_plan(tmp_path / "out").proof
         assert proof is not None
         said.append(proof.sentence)
@@ -501,13 +501,13 @@ def test_a_proof_that_breaks_off_proves_nothing_and_the_runs_go_on(fake_twins: p
 
     fake_twins.setattr(ladder, "prove", prove)
     arguments = [argument for argument in QUICK if argument != "--no-proof"]
-    done = compare("run", *arguments, "--out", tmp_path / "out", "--full")
+    done = convtwins("run", *arguments, "--out", tmp_path / "out", "--full")
     assert done.exit_code == 1
     assert "Identical training: not proved: the proof broke off: left cannot record." in done.stdout
     assert "The same training is not proved." in " ".join(done.stdout.split())
     why = "Exit code 1: the same training is not proved. The report says more.\n"
     assert done.stderr.endswith(why)
-    again = compare("report", tmp_path / "out")
+    again = convtwins("report", tmp_path / "out")
     assert again.exit_code == 1 and again.stderr.endswith(why)
     assert all(len(repeats) == 1 for repeats in store.read(tmp_path / "out").runs.values())
 
@@ -540,7 +540,7 @@ def test_recorded_steps_that_would_fill_the_disk_are_judged_between_two_runs_and
     fake_twins.setattr(spot_checks, "MOST_BYTES", 10 * 2 * 5 + 5)  # of five repeats of two rows, and one more run
     arguments = [argument for argument in QUICK if argument != "--no-proof"]
     asked = ("--until-decided", "--repeats", "5", "--most-repeats", "7", "--smallest-effect", "0.01%")
-    done = compare("run", *arguments, *asked, "--out", tmp_path / "out")
+    done = convtwins("run", *arguments, *asked, "--out", tmp_path / "out")
     stored = store.read(tmp_path / "out")
     proof = stored.comparison.proof
     assert proof is not None, done.output
@@ -571,12 +571,12 @@ def test_an_interrupt_after_the_last_run_still_gives_the_report_and_the_way_to_g
     fake_twins.setattr(spot_checks, "judge", judge)
     fake_twins.setattr(plots, "write_all", draw)
     arguments = [argument for argument in QUICK if argument != "--no-proof"]
-    done = compare("run", *arguments, "--out", out)
+    done = convtwins("run", *arguments, "--out", out)
     assert done.exit_code == 128 + number
     assert f"{out}/report.html" in done.stdout and (out / "report.md").exists()
     assert f"Interrupted. To continue, run the same command with --out {out}, or " in done.stderr.splitlines()[-1]
     moment = "over"
-    again = compare("run", "--resume", out)
+    again = convtwins("run", "--resume", out)
     assert again.exit_code == 0 and f"{out}/report.html" in again.stdout
 
 
@@ -585,8 +585,8 @@ def test_a_comparison_of_which_no_row_can_run_fails_and_says_first_why_and_what_
 ) -> None:
     fake_twins.setattr(ladder, "prove", None)  # which nothing needs
     arguments = ("--frameworks", "left,right", "--cores", "2", "--replicas", "8", "--modes", "data_parallel")
-    rehearsed = compare("run", *arguments, "--dry-run")
-    done = compare("run", *arguments, "--out", tmp_path / "out")
+    rehearsed = convtwins("run", *arguments, "--dry-run")
+    done = convtwins("run", *arguments, "--out", tmp_path / "out")
     assert (rehearsed.exit_code, done.exit_code) == (0, 1)
     first = "NO ROW CAN RUN on this machine, so nothing is trained (not parallel: 8 replicas would take turns on 2 "
     first += "cores). Ask for fewer replicas, or add --oversubscribe, which lets replicas share cores."
@@ -595,7 +595,7 @@ def test_a_comparison_of_which_no_row_can_run_fails_and_says_first_why_and_what_
     assert first in said
     assert (tmp_path / "out" / "report.md").read_text().count(first) == 1
     assert done.stderr.endswith("Exit code 1: no row could run. The report says more.\n")
-    with_serial = compare("run", *arguments, "--modes", "serial,data_parallel", "--out", tmp_path / "with", "--no-proof")
+    with_serial = convtwins("run", *arguments, "--modes", "serial,data_parallel", "--out", tmp_path / "with", "--no-proof")
     assert with_serial.exit_code == 0 and "NO ROW CAN RUN" not in with_serial.stdout
 
 
@@ -604,18 +604,18 @@ def test_report_makes_everything_again_and_sets_torn_results_aside(finished: Pat
     before = (out / "tables" / "comparison.md").read_text()
     for name in ("report.md", "results.json"):
         (out / name).unlink()
-    assert compare("report", out).exit_code == 0
+    assert convtwins("report", out).exit_code == 0
     assert (out / "tables" / "comparison.md").read_text() == before
     torn = out / "runs" / "left-serial-1core-r0" / "result.json"
     torn.write_text(torn.read_text()[:100])
-    again = compare("report", out, "--full")
+    again = convtwins("report", out, "--full")
     assert "Set aside: runs/left-serial-1core-r0/result.json is not a whole result" in re.sub(r"\s+", " ", again.stdout)
     assert "left serial, 1 core: not run" in again.stdout
     assert torn.exists()
 
 
 def test_report_refuses_a_folder_without_a_comparison(tmp_path: Path) -> None:
-    done = compare("report", tmp_path)
+    done = convtwins("report", tmp_path)
     assert done.exit_code == 2 and "holds no comparison" in done.stderr
 
 
@@ -623,7 +623,7 @@ def test_report_reads_a_comparison_of_a_machine_with_more_cores(fake_twins: pyte
     fake_twins.undo()
     fake_twins.setattr(plots, "write_all", write_empty)
     fake_twins.setattr("common.machine.machine.available_cores", lambda: 1)
-    done = compare("report", finished)
+    done = convtwins("report", finished)
     assert done.exit_code == 0, done.output
 
 
@@ -699,7 +699,7 @@ def test_the_default_folder_names_time_model_and_data(
     fake_twins: pytest.MonkeyPatch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    done = compare("run", *QUICK)
+    done = convtwins("run", *QUICK)
     assert done.exit_code == 0, done.output
     (folder,) = (tmp_path / "results").iterdir()
     assert re.fullmatch(r"\d{8}-\d{6}-simple_cnn-digits", folder.name)
@@ -729,7 +729,7 @@ def test_a_mode_of_which_one_update_alone_was_judged_is_not_claimed_with_its_rea
 
     fake_twins.setattr(ladder, "prove_rows", prove_rows)
     modes = ("--modes", "serial,data_parallel", "--frameworks", "left,right", "--cores", "2", "--no-one-core")
-    done = compare("run", *modes, "--repeats", "1", "--out", tmp_path / "out", "--full")
+    done = convtwins("run", *modes, "--repeats", "1", "--out", tmp_path / "out", "--full")
     proof = store.read_plan(tmp_path / "out").proof
     assert done.exit_code == 0 and proof is not None and proof.verdict == "proved"
     (row,) = [row for row in proof.row_verdicts if row.startswith("left-data_parallel")]

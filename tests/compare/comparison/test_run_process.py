@@ -25,8 +25,8 @@ from compare.core.errors import FolderError, LaunchError, UnfitError
 from compare.execution import launch, run_settings
 from compare.schema import SPEC_FILE
 from tests.compare import forked
-from tests.compare.command_line import compare
 from tests.compare.conftest import behave
+from tests.support.command_line import convtwins
 
 QUICK: dict[str, Any] = {"modes": ["serial"], "cores": 1, "epochs": 3}
 run = partial(api.run, frameworks=("left", "right"), proof=False)
@@ -35,8 +35,8 @@ run = partial(api.run, frameworks=("left", "right"), proof=False)
 @pytest.fixture
 def fakes(fake_twins: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     """The fake twins, in the process that `api.run` starts too."""
-    start = launch.of_suite
-    fake_twins.setattr(launch, "of_suite", lambda name: start("tests.compare.twins.fake_comparison"))
+    start = launch.start_suite_module
+    fake_twins.setattr(launch, "start_suite_module", lambda name: start("tests.compare.twins.fake_comparison"))
     return fake_twins
 
 
@@ -47,7 +47,7 @@ def inside(fake_twins: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) ->
     def answer(
         asked_for: Any, out: Path | None = None, frameworks: Any = ("left", "right"), sign: Path | None = None
     ) -> dict[str, Any]:
-        asked = {"spec": run_process.stated(asked_for), "out": out and str(out), "frameworks": frameworks, "proof": False}
+        asked = {"spec": run_process.spec_values(asked_for), "out": out and str(out), "frameworks": frameworks, "proof": False}
         asked["sign"] = sign and str(sign)
         fake_twins.setattr(sys, "stdin", io.StringIO(json.dumps(asked)))
         run_process.main()
@@ -65,7 +65,7 @@ def test_a_mapping_runs_as_a_file_does_and_its_command_is_the_same_again(fakes: 
     assert (out / "report.html").exists() and results.runs.equals(api.load(out).runs)
     left = (out / "runs" / "left-serial-1core-r0" / "result.json").stat().st_mtime_ns
     behave(fakes)
-    done = compare(*results.compared.stored.comparison.argv)
+    done = convtwins(*results.compared.stored.comparison.argv)
     assert done.exit_code == 0, done.output
     assert (out / "runs" / "left-serial-1core-r0" / "result.json").stat().st_mtime_ns == left
     assert set(api.load(out).runs.status) == {"ok"}
@@ -88,7 +88,7 @@ def test_ctrl_c_ends_the_runs_keeps_what_had_ended_and_the_same_call_goes_on(
     with pytest.raises(KeyboardInterrupt, match=r"Interrupted\. To continue, run the same command with --out "):
         run(QUICK, out=out)
     signal.signal(signal.SIGINT, before)
-    fakes.setattr(launch, "of_suite", lambda name: forked.Suite("tests.compare.twins.fake_comparison"))
+    fakes.setattr(launch, "start_suite_module", lambda name: forked.Suite("tests.compare.twins.fake_comparison"))
     with pytest.raises(ProcessLookupError):
         os.kill(int(pids.read_text().split()[0]), 0)
     assert list(api.load(out).runs.status) == ["ok", "killed"]
@@ -141,7 +141,7 @@ def test_errors_are_those_of_the_command_in_its_sentences(
         (tmp_path / "other.txt").touch()
     out = tmp_path if error is FolderError else tmp_path / "out"
     told = inside(values, out, None)
-    done = compare("run", "--spec", _file(tmp_path / "..", values), "--no-proof", "--out", out)
+    done = convtwins("run", "--spec", _file(tmp_path / "..", values), "--no-proof", "--out", out)
     assert done.exit_code == code and told == {"error": error.__name__, "words": done.stderr.rstrip("\n")}
 
 
@@ -166,12 +166,12 @@ def _answers(monkeypatch: pytest.MonkeyPatch, answer: str) -> None:
     def start(name: str) -> subprocess.Popen[str]:
         return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
-    monkeypatch.setattr(launch, "of_suite", start)
+    monkeypatch.setattr(launch, "start_suite_module", start)
 
 
 @pytest.mark.parametrize("refused", [5, None, [1], {"epochs": {1, 2}}, {"model": object()}])
 def test_a_spec_that_is_none_is_refused_before_a_process_starts(monkeypatch: pytest.MonkeyPatch, refused: Any) -> None:
-    monkeypatch.delattr(launch, "of_suite")
+    monkeypatch.delattr(launch, "start_suite_module")
     with pytest.raises(SpecError, match=r"Received: .*\. Use "):
         run(refused)
 
@@ -188,12 +188,12 @@ def test_a_spec_that_is_none_is_refused_before_a_process_starts(monkeypatch: pyt
     ],
 )
 def test_the_recorded_command_means_what_the_values_mean(fake_twins: pytest.MonkeyPatch, values: dict[str, Any]) -> None:
-    stated = run_process.stated(values)
+    stated = run_process.spec_values(values)
     assert isinstance(stated, dict)
     seen: list[Any] = []
     fake_twins.setattr("compare.comparison.run.Request", lambda *fields, **others: seen.append(fields[:2]) or 1 / 0)
-    expected = run_settings.of_cells(None, stated, {}, [])
-    compare("run", *run_process.option_words(stated))
+    expected = run_settings.settings_of_cells(None, stated, {}, [])
+    convtwins("run", *run_process.spec_to_options(stated))
     settings, names = seen[0]
     assert spec.build(settings.values) == spec.build(expected[0][1].values)
     for field in ("modes", "one_core", "replicas", "repeats", "until"):
@@ -205,4 +205,4 @@ def test_the_recorded_command_means_what_the_values_mean(fake_twins: pytest.Monk
 def test_a_spec_object_stands_for_the_fields_that_were_set(kind: type[Spec]) -> None:
     own = {"repeats": 5} if kind is SPEC_FILE else {}
     values = {"model": "resnet18", "steps": 4, "data": {"source": "leaves"}, **own}
-    assert run_process.stated(kind.model_validate(values)) == values
+    assert run_process.spec_values(kind.model_validate(values)) == values

@@ -24,9 +24,9 @@ from compare.judgement.findings import findings
 from compare.judgement.scaling_laws import LinkModel
 from compare.judgement.summary import summarize
 from compare.reporting.comparison_report import JudgedComparison
-from tests.compare.command_line import compare
 from tests.compare.conftest import behave
 from tests.support import comparisons
+from tests.support.command_line import convtwins
 from tests.support.snapshots import FOLDER, Screens
 
 ARGUMENTS = ("scaling", "--frameworks", "left,right", "--modes", "multi_process", "--replicas", "1,2,4")
@@ -154,10 +154,10 @@ def test_a_network_that_is_none_is_refused(text: str) -> None:
 def test_scaling_runs_every_size_with_its_serial_counterparts(
     fake_twins: pytest.MonkeyPatch, tmp_path: Path, ssh_key: Path
 ) -> None:
-    done = compare(*ARGUMENTS, "--out", tmp_path / "out", "--sign", ssh_key)
+    done = convtwins(*ARGUMENTS, "--out", tmp_path / "out", "--sign", ssh_key)
     assert done.exit_code == 0, done.output
     assert "Signed by ED25519 key SHA256:" in done.stdout and "Signed by" in (tmp_path / "out" / "scaling.html").read_text()
-    both = compare("scaling", "--stored", tmp_path / "out", "--sign", ssh_key)
+    both = convtwins("scaling", "--stored", tmp_path / "out", "--sign", ssh_key)
     assert both.exit_code == 2 and "--stored and --sign exclude each other." in both.stderr
     rows = {row.id: row.spec for row in store.read_plan(tmp_path / "out").rows if row.contestant == "left"}
     parallel = {name: (row.replicas, row.cores, row.global_batch_size) for name, row in rows.items() if row.mode != "serial"}
@@ -177,13 +177,13 @@ def test_scaling_runs_every_size_with_its_serial_counterparts(
     ):
         assert (tmp_path / "out" / folder / name).exists()
     assert "times as fast as serial on 1 core." in done.stdout
-    whole = compare("scaling", "--stored", tmp_path / "out", "--full").stdout
+    whole = convtwins("scaling", "--stored", tmp_path / "out", "--full").stdout
     assert "Amdahl" in whole and "Projected" not in whole
     _assert_ratios_are_those_of_seconds_and_projections_are_apart(tmp_path / "out")
 
 
 def _assert_ratios_are_those_of_seconds_and_projections_are_apart(out: Path) -> None:
-    done = compare("scaling", "--stored", out, "--json")
+    done = convtwins("scaling", "--stored", out, "--json")
     assert json.loads(done.stdout)["made_from"] == store.read(out).made_from
     assert f"{len(store.read(out).made_from)} files, SHA-256 " in (out / "scaling.html").read_text()
     points = {point["id"]: point for point in json.loads(done.stdout)["points"]}
@@ -195,7 +195,7 @@ def _assert_ratios_are_those_of_seconds_and_projections_are_apart(out: Path) -> 
     assert four["speedup_one_core"]["value"] == pytest.approx(3.1)
     laws = {(law["contestant"], law["fraction"]["law"]): law["fraction"] for law in json.loads(done.stdout)["laws"]}
     assert laws["left", "Amdahl"]["n"] == 2 and laws["left", "Gustafson"]["low"] is None
-    done = compare("scaling", "--stored", out, "--project", "8,128", "--network", "10Gbit", "--json")
+    done = convtwins("scaling", "--stored", out, "--project", "8,128", "--network", "10Gbit", "--json")
     assert done.exit_code == 0, done.output
     found = json.loads(done.stdout)
     by_size = {
@@ -217,7 +217,7 @@ def _assert_ratios_are_those_of_seconds_and_projections_are_apart(out: Path) -> 
 def test_more_replicas_than_cores_are_run_and_marked_and_stand_in_no_law(
     fake_twins: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    done = compare(*ARGUMENTS, "--cores", "2", "--out", tmp_path / "out", "--json")
+    done = convtwins(*ARGUMENTS, "--cores", "2", "--out", tmp_path / "out", "--json")
     found = json.loads(done.stdout)
     assert {(point["replicas"], point["oversubscribed"], point["status"]) for point in found["points"]} == {
         (2, False, "ok"),
@@ -239,7 +239,7 @@ def test_what_is_projected_is_what_the_runs_sent(
 ) -> None:
     out = tmp_path / "out"
     chosen = ("--set", f"communication.compression={compression}")
-    assert compare(*ARGUMENTS[:-1], "2", *chosen, "--kinds", "weak", "--out", out).exit_code == 0
+    assert convtwins(*ARGUMENTS[:-1], "2", *chosen, "--kinds", "weak", "--out", out).exit_code == 0
     stored = store.read(out)
     for row in stored.comparison.rows:
         for repeat, result in stored.runs[row.id].items():
@@ -256,7 +256,7 @@ def test_what_is_projected_is_what_the_runs_sent(
 
 def test_points_and_projections_that_rest_on_disturbed_runs_say_so(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    assert compare(*ARGUMENTS[:-1], "2", "--out", out).exit_code == 0
+    assert convtwins(*ARGUMENTS[:-1], "2", "--out", out).exit_code == 0
     stored = store.read(out)
     wish = scaling_fit.Wish((8,), scaling_laws.parse_link("10Gbit"))
     base = next(row.id for row in stored.comparison.rows if row.contestant == "left" and row.spec.mode == "serial")
@@ -275,7 +275,7 @@ def test_points_and_projections_that_rest_on_disturbed_runs_say_so(fake_twins: p
 
 def test_runs_that_did_not_train_the_same_have_no_speedup_and_no_law(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    assert compare(*ARGUMENTS[:-1], "2", "--out", out).exit_code == 0
+    assert convtwins(*ARGUMENTS[:-1], "2", "--out", out).exit_code == 0
     stored = store.read(out)
     row = stored.comparison.rows[0].id
     stored.runs[row][0] = stored.runs[row][0].model_copy(update={"weights_hash": "another"})
@@ -287,7 +287,7 @@ def test_runs_that_did_not_train_the_same_have_no_speedup_and_no_law(fake_twins:
 def test_a_first_host_that_is_not_this_machine_is_refused_before_anything_is_run(
     fake_twins: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    done = compare(*ARGUMENTS, "--hosts", "192.0.2.77,192.0.2.78", "--out", tmp_path / "out")
+    done = convtwins(*ARGUMENTS, "--hosts", "192.0.2.77,192.0.2.78", "--out", tmp_path / "out")
     assert done.exit_code == 2 and not (tmp_path / "out").exists()
     assert "hosts must begin with this machine. Received: 192.0.2.77, 192.0.2.78" in " ".join(done.stderr.split())
 
@@ -298,7 +298,7 @@ def test_over_hosts_serial_has_the_first_and_fewer_replicas_fewer_hosts(
     monkeypatch.setattr(machine, "available_cores", lambda: 2)
     values = {"hosts": ("a", "b", "c"), "global_batch_size": 48}
     settings = Preset(values, ("multi_process",), replicas=2)
-    rows = {row.id: row.spec for row in scaling_rows.rows(settings, ["left"], sizes=(2, 6), kinds=("strong",))}
+    rows = {row.id: row.spec for row in scaling_rows.build_rows(settings, ["left"], sizes=(2, 6), kinds=("strong",))}
     assert {name: (row.hosts, row.cores) for name, row in rows.items()} == {
         "left-serial-1cores-batch48": ((), 1),
         "left-multi_process-2replicas-strong": (("a", "b"), 2),
@@ -312,7 +312,7 @@ def test_over_hosts_serial_has_the_first_and_fewer_replicas_fewer_hosts(
 @pytest.mark.slow
 def test_every_input_has_a_compute_and_a_check_of_its_own(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    done = compare(*ARGUMENTS, "--workers", "0,2", "--kinds", "weak", "--out", out, "--json")
+    done = convtwins(*ARGUMENTS, "--workers", "0,2", "--kinds", "weak", "--out", out, "--json")
     assert done.exit_code == 0, done.output
     checks = {(check["contestant"], check["workers"], check["kind"]) for check in json.loads(done.stdout)["checks"]}
     assert checks == {(framework, workers, "weak") for framework in ("left", "right") for workers in (0, 2)}
@@ -335,7 +335,7 @@ def test_every_input_has_a_compute_and_a_check_of_its_own(fake_twins: pytest.Mon
 @pytest.mark.slow
 def test_replicas_on_accelerators_take_no_turns_and_are_the_resource(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    assert compare(*ARGUMENTS, "--cores", "2", "--out", out).exit_code == 0
+    assert convtwins(*ARGUMENTS, "--cores", "2", "--out", out).exit_code == 0
     stored = store.read(out)
     for repeats in stored.runs.values():
         for repeat, result in repeats.items():
@@ -348,11 +348,11 @@ def test_replicas_on_accelerators_take_no_turns_and_are_the_resource(fake_twins:
 
 def test_a_run_that_fails_is_named_with_its_size_and_its_kind(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:
     behave(fake_twins, left__multi_process__4="crash")
-    done = compare(*ARGUMENTS[:-1], "1,4", "--out", tmp_path / "out")
+    done = convtwins(*ARGUMENTS[:-1], "1,4", "--out", tmp_path / "out")
     failed = [f"left-multi_process-4replicas-{kind} (after 1 epoch)" for kind in ("strong", "weak")]
     said = " ".join(done.stdout.split())
     assert "Trouble left-multi_process-4replicas-strong failed: exit code 1: " in said
-    said = " ".join(compare("scaling", "--stored", tmp_path / "out", "--full").stdout.split())
+    said = " ".join(convtwins("scaling", "--stored", tmp_path / "out", "--full").stdout.split())
     assert re.search(rf"2 of 12 rows: failed: exit code 1: [^.]+\. These are: {re.escape('; '.join(failed))}\.", said)
 
 
@@ -370,14 +370,14 @@ def test_a_run_that_fails_is_named_with_its_size_and_its_kind(fake_twins: pytest
 def test_wrong_arguments_end_before_anything_is_run(
     fake_twins: pytest.MonkeyPatch, tmp_path: Path, arguments: tuple[str, ...], words: str
 ) -> None:
-    done = compare(*ARGUMENTS, *arguments, "--out", tmp_path / "out")
+    done = convtwins(*ARGUMENTS, *arguments, "--out", tmp_path / "out")
     assert (done.exit_code, words in done.stderr) == (2, True), done.output
     assert not (tmp_path / "out").exists()
 
 
 def test_a_folder_without_parallel_runs_is_refused(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    compare("run", "--frameworks", "left", "--modes", "serial", "--no-proof", "--out", tmp_path / "out")
-    done = compare("scaling", "--stored", tmp_path / "out")
+    convtwins("run", "--frameworks", "left", "--modes", "serial", "--no-proof", "--out", tmp_path / "out")
+    done = convtwins("scaling", "--stored", tmp_path / "out")
     assert (done.exit_code, done.stderr) == (
         2,
         "The folder holds no parallel run. Choose one that `scaling` has filled.\n",

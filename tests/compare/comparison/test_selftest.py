@@ -9,11 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 from scipy import special
-from typer.testing import CliRunner
 
 from common.artifacts import results
 from common.artifacts.schema import RunResult
-from compare.__main__ import app
 from compare.comparison import selftest
 from compare.core import looking, statistics
 from compare.core.interrupt import Interrupted
@@ -27,10 +25,11 @@ from compare.judgement.findings import findings
 from compare.judgement.summary import family, summarize
 from compare.reporting.comparison_report import JudgedComparison
 from tests.support import comparisons
+from tests.support.command_line import convtwins
 
 
 def command(*arguments: str) -> Any:
-    return CliRunner().invoke(app, ["selftest", *arguments])
+    return convtwins("selftest", *arguments)
 
 
 AMDAHL = scaling_laws.amdahl
@@ -238,7 +237,7 @@ def test_pairs_that_depend_on_each_other_fail_as_often_as_is_said(
     draw = np.random.default_rng(1)
     found = [selftest._dependence(np.array(drifting(number, correlation, seed)), draw)[1] < 0.05 for seed in range(300)]
     assert least <= sum(found) / 300 <= most
-    if correlation == selftest.DEPENDENCE:
+    if correlation == selftest.TESTED_CORRELATION:
         assert selftest._dependence_found(number) == pytest.approx(sum(found) / 300, abs=0.05)
 
 
@@ -259,7 +258,7 @@ def test_the_bound_of_any_pairs_allows_for_the_dependence_that_they_do_not_rule_
     assert dependence.passed and "fails in 46 % of cases" in dependence.what
     most = float(dependence.found.rpartition("below ")[2])
     assert most >= 1.645 / math.sqrt(60)
-    alarms = selftest.decide(selftest._depending(np.random.default_rng(1), most), selftest.UNTIL).ever.mean()
+    alarms = selftest.decide(selftest._depending(np.random.default_rng(1), most), selftest.UNTIL).ever_different.mean()
     assert alarms > 0.07
     assert float(re.findall(r"(\d+\.\d+) %", drawn.found)[-1]) > 100 * float(alarms) - 1.5
 
@@ -300,11 +299,11 @@ def test_the_bound_of_false_alarms_allows_for_there_being_few_pairs() -> None:
 
     def beyond(number: int) -> float:
         draw = np.random.default_rng(0)
-        shown = selftest.decide(selftest._sequences(logs[:number], draw, swapped=True), selftest.UNTIL).ever.mean()
+        shown = selftest.decide(selftest._sequences(logs[:number], draw, swapped=True), selftest.UNTIL).ever_different.mean()
         return selftest.alarms_bound(logs[:number], draw, swapped=True) - float(shown)
 
     few, many = beyond(40), beyond(400)
-    of_sequences = 1.645 * math.sqrt(0.05 * 0.95 / selftest.SEQUENCES)
+    of_sequences = 1.645 * math.sqrt(0.05 * 0.95 / selftest.NUM_SEQUENCES)
     assert few > 1.3 * many and many > of_sequences
 
 

@@ -24,11 +24,11 @@ from common.machine import machine
 from compare.core import errors
 from compare.execution import launch, store
 from tests import full_disk
-from tests.compare.command_line import compare
 from tests.compare.conftest import behave
 from tests.compare.twins import deadly
 from tests.full_disk import FullDisk
 from tests.support import comparisons
+from tests.support.command_line import convtwins
 
 DRIVER = textwrap.dedent(
     """
@@ -255,7 +255,7 @@ def test_the_lock_of_a_killed_comparison_is_free(tmp_path: Path) -> None:
 
 
 def fake_comparison(folder: Path, frameworks: str = "left,right") -> Any:
-    return compare("run", "--frameworks", frameworks, *SETTINGS, "--out", folder)
+    return convtwins("run", "--frameworks", frameworks, *SETTINGS, "--out", folder)
 
 
 def test_resume_takes_every_setting_from_the_folder_and_runs_what_is_missing(
@@ -265,14 +265,14 @@ def test_resume_takes_every_setting_from_the_folder_and_runs_what_is_missing(
     assert fake_comparison(tmp_path / "out").exit_code == 1
     before = sealed(tmp_path / "out")
     behave(fake_twins)
-    done = compare("run", "--resume", tmp_path / "out")
+    done = convtwins("run", "--resume", tmp_path / "out")
     assert done.exit_code == 0, done.output
     now = sealed(tmp_path / "out")
     assert now["right-serial-1core-r0"] == before["right-serial-1core-r0"]
     assert results.load(tmp_path / "out" / "runs" / "left-serial-1core-r0" / "result.json").status == "ok"
-    again = compare("run", "--resume", tmp_path / "out", "--repeats", "2", "--json")
+    again = convtwins("run", "--resume", tmp_path / "out", "--repeats", "2", "--json")
     assert json.loads(again.stdout)["comparison"]["repeats"] == 2
-    fewer = compare("run", "--resume", tmp_path / "out", "--repeats", "1")
+    fewer = convtwins("run", "--resume", tmp_path / "out", "--repeats", "1")
     assert fewer.exit_code == 2 and "--repeats can only grow" in fewer.stderr and "Received: 1." in fewer.stderr
 
 
@@ -287,7 +287,7 @@ def test_resume_refuses_what_it_cannot_mean(
     fake_twins: pytest.MonkeyPatch, tmp_path: Path, words: tuple[str, ...], message: str
 ) -> None:
     fake_twins.chdir(tmp_path)
-    done = compare("run", *words)
+    done = convtwins("run", *words)
     assert done.exit_code == 2 and message in done.stderr
     assert list(tmp_path.iterdir()) == []
 
@@ -297,7 +297,7 @@ def test_resume_refuses_changed_code_and_changed_data(fake_twins: pytest.MonkeyP
     for field, message in (("code_hash", "the code has been changed since"), ("data_hash", "its data had other content")):
         plan = store.read_plan(tmp_path / "out")
         store.write_plan(tmp_path / "out", plan.model_copy(update={field: "other"}))
-        done = compare("run", "--resume", tmp_path / "out")
+        done = convtwins("run", "--resume", tmp_path / "out")
         assert done.exit_code == 2 and message in done.stderr
         store.write_plan(tmp_path / "out", plan)
 
@@ -312,12 +312,12 @@ def test_a_flipped_digit_is_named_set_aside_and_run_again(fake_twins: pytest.Mon
     for path, old, new in ((result, b'"accuracy": 0.9,', b'"accuracy": 0.8,'), (events, b'"steps": 4', b'"steps": 5')):
         assert old in path.read_bytes()
         path.write_bytes(path.read_bytes().replace(old, new, 1))
-    said = re.sub(r"\s+", " ", compare("report", out).stdout)
+    said = re.sub(r"\s+", " ", convtwins("report", out).stdout)
     assert "Set aside: runs/left-serial-1core-r0/result.json is not as this suite wrote it" in said
-    assert compare("run", "--resume", out).exit_code == 0
+    assert convtwins("run", "--resume", out).exit_code == 0
     kept = out / "runs" / "left-serial-1core-r0.attempt1"
     assert event_log.damaged_events(kept) == [3]
-    assert compare("report", out).exit_code == 0
+    assert convtwins("report", out).exit_code == 0
 
 
 def test_damaged_events_of_a_sealed_run_are_named_by_line(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -325,7 +325,7 @@ def test_damaged_events_of_a_sealed_run_are_named_by_line(fake_twins: pytest.Mon
     fake_comparison(out, "left")
     events = out / "runs" / "left-serial-1core-r0" / "events.jsonl"
     events.write_bytes(events.read_bytes()[:-9])
-    done = compare("report", out)
+    done = convtwins("report", out)
     assert done.exit_code == 1
     said = re.sub(r"\s+", " ", done.stdout)
     assert "Set aside: runs/left-serial-1core-r0/events.jsonl: line 4, torn or changed since; the sealed result stands" in said
@@ -335,7 +335,7 @@ def test_a_flipped_digit_of_the_plan_is_named(fake_twins: pytest.MonkeyPatch, tm
     fake_comparison(tmp_path / "out", "left")
     plan = tmp_path / "out" / store.PLAN_FILE
     plan.write_text(plan.read_text().replace('"seed": 0', '"seed": 1', 1))
-    done = compare("run", "--resume", tmp_path / "out")
+    done = convtwins("run", "--resume", tmp_path / "out")
     assert done.exit_code == 2 and "compare.json is not as this suite wrote it" in done.stderr
 
 
@@ -347,13 +347,13 @@ def test_where_the_last_checkpoint_is_damaged_the_one_before_is_gone_on_from(
         attempt.mkdir()
     for attempt in (older, newer):
         checkpoint.save(comparisons.checkpoint(), attempt)
-    assert store.resumable(run) == newer
+    assert store.attempt_to_resume(run) == newer
     path = newer / checkpoint.FILE
     path.write_bytes(path.read_bytes()[:-7])
-    assert store.resumable(run) == older
+    assert store.attempt_to_resume(run) == older
     assert f"Not gone on from: {path} is not a whole checkpoint" in capsys.readouterr().err
     (older / checkpoint.FILE).unlink()
-    assert store.resumable(run) == empty  # which says why it starts over
+    assert store.attempt_to_resume(run) == empty  # which says why it starts over
 
 
 @pytest.mark.parametrize(
@@ -376,7 +376,7 @@ def test_a_plan_from_elsewhere_leads_to_no_other_folder_and_keeps_nobody_busy_fo
     path.write_text(atomic_files.with_checksum(json.dumps(plan)))  # who changes it on purpose can do that too
     before = sorted(tmp_path.rglob("*"))
     for words in (("report", tmp_path / "out", "--out", tmp_path / "a" / "b"), ("run", "--resume", tmp_path / "out")):
-        done = compare(*words)
+        done = convtwins(*words)
         assert done.exit_code == 2 and "compare.json is not a whole comparison" in done.stderr
     assert sorted(tmp_path.rglob("*")) == before
     if field == "id":
@@ -385,7 +385,7 @@ def test_a_plan_from_elsewhere_leads_to_no_other_folder_and_keeps_nobody_busy_fo
 
 
 def test_repeats_have_a_limit(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    done = compare("run", "--frameworks", "left", *SETTINGS, "--repeats", "10001", "--out", tmp_path / "out")
+    done = convtwins("run", "--frameworks", "left", *SETTINGS, "--repeats", "10001", "--out", tmp_path / "out")
     assert done.exit_code == 2 and "at most 10000 runs. Received: 10001." in done.stderr
 
 
@@ -414,7 +414,7 @@ def test_a_run_that_fills_the_disk_fails_and_the_others_finish(fake_twins: pytes
         "right-serial-1core": "ok",
     }
     behave(fake_twins)
-    assert compare("run", "--resume", small_disk / "out").exit_code == 0
+    assert convtwins("run", "--resume", small_disk / "out").exit_code == 0
 
 
 def test_a_disk_that_stays_full_leaves_what_is_sealed_and_goes_on_when_there_is_room(
@@ -433,7 +433,7 @@ def test_a_disk_that_stays_full_leaves_what_is_sealed_and_goes_on_when_there_is_
     for ballast in out.glob("runs/*/ballast"):
         ballast.unlink()
     behave(fake_twins)
-    assert compare("run", "--resume", out).exit_code == 0
+    assert convtwins("run", "--resume", out).exit_code == 0
     assert sealed(out)["left-serial-1core-r0"] == kept["left-serial-1core-r0"]
 
 

@@ -8,12 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 from common.artifacts import results
 from common.artifacts.schema import RunResult
 from common.spec import SpecError
-from compare.__main__ import app
 from compare.comparison import selftest
 from compare.core import until_decided
 from compare.core.interrupt import Interrupted
@@ -21,6 +19,7 @@ from compare.core.until_decided import UntilDecided
 from compare.execution import executor, store
 from compare.execution.matrix import Row
 from tests.support import comparisons
+from tests.support.command_line import convtwins
 
 ASKED = ("--modes", "serial", "--cores", "1", "--frameworks", "left,right", "--no-proof", "--json")
 
@@ -52,7 +51,7 @@ class Runs:
 
 
 def run(*arguments: str | Path) -> Any:
-    return CliRunner().invoke(app, ["run", *map(str, arguments)])
+    return convtwins("run", *arguments)
 
 
 def told(done: Any) -> tuple[int, str, list[str]]:

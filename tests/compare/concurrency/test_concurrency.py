@@ -11,7 +11,7 @@ import pytest
 
 from compare.concurrency.findings import RULES, parse_suppressions
 from tests import hostile_files
-from tests.compare.command_line import compare
+from tests.support.command_line import convtwins
 
 PROJECT = Path(__file__).parents[3]
 HANGS = """\
@@ -37,7 +37,7 @@ def hanging(tmp_path: Path) -> Path:
 
 
 def test_a_finding_is_printed_with_both_ways_and_ends_with_6(hanging: Path) -> None:
-    done = compare("concurrency", hanging, "--full")
+    done = convtwins("concurrency", hanging, "--full")
     assert done.exit_code == 6
     for part in ("train.py:7: error collective-missing", "rank 0:", "rank 1:", "line 6: takes: rank == 0", "does not take"):
         assert part in done.output
@@ -45,22 +45,22 @@ def test_a_finding_is_printed_with_both_ways_and_ends_with_6(hanging: Path) -> N
 
 def test_the_page_shows_what_is_printed(hanging: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(hanging.parent)
-    _, _, printed = compare("concurrency", hanging.name, "--full").output.partition("finding\n")
+    _, _, printed = convtwins("concurrency", hanging.name, "--full").output.partition("finding\n")
     assert printed.strip() in (PROJECT / "docs" / "concurrency.md").read_text()
 
 
 def test_a_program_without_findings_ends_with_0(tmp_path: Path) -> None:
     path = tmp_path / "fine.py"
     path.write_text(HANGS.replace("    if rank == 0:\n        dist", "    dist").format(comment=""))
-    done = compare("concurrency", path)
+    done = convtwins("concurrency", path)
     assert done.exit_code == 0 and "nothing found\n" in done.output
-    in_part = compare("concurrency", path, "--nodes", "2")
+    in_part = convtwins("concurrency", path, "--nodes", "2")
     assert in_part.exit_code == 0 and "nothing found in what was explored\n" in in_part.output
     assert "explored in part: 2 nodes (--nodes)" in " ".join(in_part.output.split())
 
 
 def test_json_has_findings_with_their_steps_and_what_was_explored(hanging: Path) -> None:
-    done = compare("concurrency", hanging, "--json")
+    done = convtwins("concurrency", hanging, "--json")
     found = json.loads(done.stdout)
     (finding,) = found["findings"]
     assert (finding["rule"], finding["line"], finding["severity"], found["exit_code"]) == ("collective-missing", 7, "error", 6)
@@ -100,7 +100,7 @@ def lacks(found: Any, wanted: Any, place: str = "log") -> list[str]:
 
 def test_sarif_has_the_structure_that_the_standard_requires(hanging: Path, tmp_path: Path) -> None:
     file = tmp_path / "found.sarif"
-    assert compare("concurrency", hanging, "--sarif", file).exit_code == 6
+    assert convtwins("concurrency", hanging, "--sarif", file).exit_code == 6
     log = json.loads(file.read_text())
     assert lacks(log, SARIF) == []
     (run,) = log["runs"]
@@ -116,20 +116,20 @@ def test_sarif_has_the_structure_that_the_standard_requires(hanging: Path, tmp_p
 
 
 def test_a_sarif_file_that_cannot_be_written_is_refused_and_findings_are_printed(hanging: Path, tmp_path: Path) -> None:
-    folder = compare("concurrency", hanging, "--sarif", tmp_path)
+    folder = convtwins("concurrency", hanging, "--sarif", tmp_path)
     assert (folder.exit_code, folder.stdout) == (2, "") and "--sarif is a folder" in folder.stderr
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "link").symlink_to("found.sarif")
     for other in ("pipe", "link"):
-        done = compare("concurrency", hanging, "--sarif", tmp_path / other)
+        done = convtwins("concurrency", hanging, "--sarif", tmp_path / other)
         assert (done.exit_code, done.stdout) == (2, "") and "--sarif must be a plain file" in done.stderr
     for nowhere in (hanging / "found.sarif", tmp_path / "nowhere" / "found.sarif"):
-        done = compare("concurrency", hanging, "--sarif", nowhere)
+        done = convtwins("concurrency", hanging, "--sarif", nowhere)
         assert (done.exit_code, done.stdout) == (2, "") and "must lie in a folder that exists" in done.stderr
     assert not (tmp_path / "nowhere").exists()
-    long = compare("concurrency", hanging, "--sarif", tmp_path / ("a" * 300))
+    long = convtwins("concurrency", hanging, "--sarif", tmp_path / ("a" * 300))
     assert (long.exit_code, long.stdout) == (2, "") and "--sarif cannot be written" in long.stderr
-    late = compare("concurrency", hanging, "--sarif", "/proc/found.sarif")
+    late = convtwins("concurrency", hanging, "--sarif", "/proc/found.sarif")
     assert late.exit_code == 2 and "--sarif cannot be written" in late.stderr
     assert "train.py:7:errorcollective-missing" in "".join(late.stdout.split()), "a long path is broken into lines"
 
@@ -156,7 +156,7 @@ def test_sarif_names_files_below_the_repository_or_the_working_directory_or_abso
     file.write_text(HANGS.format(comment=""))
     monkeypatch.chdir(tmp_path / working)
     for word in (file, os.path.relpath(file)):
-        assert compare("concurrency", word, "--sarif", tmp_path / "found.sarif").exit_code == 6
+        assert convtwins("concurrency", word, "--sarif", tmp_path / "found.sarif").exit_code == 6
         (result,) = json.loads((tmp_path / "found.sarif").read_text())["runs"][0]["results"]
         named = result["locations"][0]["physicalLocation"]["artifactLocation"]["uri"]
         assert named == (uri or file.as_uri()) and ".." not in named
@@ -184,15 +184,15 @@ def test_nothing_found_names_the_unknown_decisions_that_it_rests_on(tmp_path: Pa
     path = tmp_path / "train.py"
     path.write_text(UNKNOWN)
     monkeypatch.chdir(tmp_path)
-    printed = "\n".join(map(str.rstrip, compare("concurrency", "train.py", "--full").output.strip().splitlines()))
+    printed = "\n".join(map(str.rstrip, convtwins("concurrency", "train.py", "--full").output.strip().splitlines()))
     assert printed in (PROJECT / "docs" / "concurrency.md").read_text()
     monkeypatch.undo()
-    done = compare("concurrency", path)
+    done = convtwins("concurrency", path)
     assert done.exit_code == 0 and "nothing found, if 2 unknown decisions are the same on all ranks\n" in done.output
     said = [f"{path}:6: how many turns config.names has", f"{path}:7: not config.quick and name"]
-    assert json.loads(compare("concurrency", path, "--json").stdout)["taken_alike"] == said
+    assert json.loads(convtwins("concurrency", path, "--json").stdout)["taken_alike"] == said
     path.write_text(UNKNOWN.replace("config.names", "range(3)").replace("not config.quick and name", "True"))
-    assert "nothing found\n" in compare("concurrency", path).output
+    assert "nothing found\n" in convtwins("concurrency", path).output
 
 
 OWN = """\
@@ -218,13 +218,13 @@ def test_a_conditional_warning_names_its_condition_and_is_no_finding(tmp_path: P
     path = tmp_path / "train.py"
     path.write_text(OWN.format(comment=""))
     monkeypatch.chdir(tmp_path)
-    done = compare("concurrency", "train.py", "--sarif", "found.sarif", "--full")
+    done = convtwins("concurrency", "train.py", "--sarif", "found.sarif", "--full")
     printed = "\n".join(map(str.rstrip, done.output.strip().splitlines()))
     assert done.exit_code == 0 and "nothing found" in printed and "1 conditional warning" in printed
     _, _, warned = printed.partition("warning\n")
     warned, _, _ = warned.partition("\nUnknown")
     assert warned.strip() in (PROJECT / "docs" / "concurrency.md").read_text()
-    found = json.loads(compare("concurrency", "train.py", "--json").stdout)
+    found = json.loads(convtwins("concurrency", "train.py", "--json").stdout)
     (warning,) = found["conditional"]
     assert found["findings"] == [] and (warning["severity"], warning["rule"]) == ("conditional", "collective-missing")
     assert warning["condition"] == {"file": "train.py", "line": 9, "says": "torch.isnan(loss)"}
@@ -232,14 +232,14 @@ def test_a_conditional_warning_names_its_condition_and_is_no_finding(tmp_path: P
     log = json.loads((tmp_path / "found.sarif").read_text())
     assert lacks(log, SARIF) == [] and [each["level"] for each in log["runs"][0]["results"]] == ["note"]
     path.write_text(OWN.format(comment="  # convtwins: ignore[collective-missing] because the loss is clamped"))
-    silent = json.loads(compare("concurrency", "train.py", "--json").stdout)
+    silent = json.loads(convtwins("concurrency", "train.py", "--json").stdout)
     assert (silent["conditional"], len(silent["suppressed"])) == ([], 1)
 
 
 def test_what_hangs_in_any_case_is_a_finding_beside_a_conditional_warning(tmp_path: Path) -> None:
     path = tmp_path / "train.py"
     path.write_text(OWN.format(comment="") + "    if dist.get_rank() == 0:\n        dist.barrier()\n")
-    done = json.loads(compare("concurrency", path, "--json").stdout)
+    done = json.loads(convtwins("concurrency", path, "--json").stdout)
     assert (done["exit_code"], [each["line"] for each in done["findings"]]) == (6, [17])
     assert [each["severity"] for each in done["conditional"]] == ["conditional"]
 
@@ -267,7 +267,7 @@ main(dist.get_rank(), open("config"))
 def test_a_trace_shows_a_test_as_the_source_does_and_blames_where_ranks_took_different_ways(tmp_path: Path) -> None:
     path = tmp_path / "train.py"
     path.write_text(LATE)
-    (found,) = json.loads(compare("concurrency", path, "--json").stdout)["findings"]
+    (found,) = json.loads(convtwins("concurrency", path, "--json").stdout)["findings"]
     assert found["message"].endswith("They may part in line 11: not late.")
     ways = [[step["says"] for step in each["steps"]] for each in found["paths"]]
     assert {"takes: not late", "assumes true: not config.quick"} <= set(ways[0])
@@ -290,7 +290,7 @@ def test_a_trace_shows_a_test_as_the_source_does_and_blames_where_ranks_took_dif
 )
 def test_a_comment_suppresses_only_with_a_reason(hanging: Path, comment: str, code: int, rules: list[str]) -> None:
     hanging.write_text(HANGS.format(comment=comment))
-    done = compare("concurrency", hanging, "--json")
+    done = convtwins("concurrency", hanging, "--json")
     found = json.loads(done.stdout)
     assert (done.exit_code, [each["rule"] for each in found["findings"]]) == (code, rules)
     assert len(found["suppressed"]) == (code == 0)
@@ -302,9 +302,9 @@ def test_a_comment_may_stand_above_the_line_or_at_the_branch_where_ranks_part(ha
     at_branch = HANGS.format(comment="").replace("rank == 0:", f"rank == 0:  {said}")
     for text in (above, at_branch):
         hanging.write_text(text)
-        assert compare("concurrency", hanging).exit_code == 0, text
+        assert convtwins("concurrency", hanging).exit_code == 0, text
     hanging.write_text(HANGS.format(comment="").replace("def main", f"{said}\ndef main"))
-    assert compare("concurrency", hanging).exit_code == 6
+    assert convtwins("concurrency", hanging).exit_code == 6
 
 
 def test_a_text_that_only_looks_like_a_comment_suppresses_nothing() -> None:
@@ -328,7 +328,7 @@ def test_a_text_that_only_looks_like_a_comment_suppresses_nothing() -> None:
 def test_bad_input_is_refused_with_file_and_line(tmp_path: Path, name: str, content: bytes, said: str) -> None:
     path = tmp_path / name
     path.write_bytes(content)
-    done = compare("concurrency", path)
+    done = convtwins("concurrency", path)
     assert (done.exit_code, done.stdout) == (2, "")
     assert said in done.stderr and "Traceback" not in done.stderr
 
@@ -336,7 +336,7 @@ def test_bad_input_is_refused_with_file_and_line(tmp_path: Path, name: str, cont
 def test_a_file_that_cannot_be_read_does_not_hide_the_others_of_its_folder(hanging: Path) -> None:
     (hanging.parent / "a.py").write_text("def f(:\n")
     (hanging.parent / "b.py").write_text("x = a" + ".b(1)" * 900)
-    done = compare("concurrency", hanging.parent, "--json")
+    done = convtwins("concurrency", hanging.parent, "--json")
     found = json.loads(done.stdout)
     assert done.exit_code == 6 and [each["line"] for each in found["findings"]] == [7]
     assert [each.partition("/a.py")[2] or each.partition("/b.py")[2] for each in found["not_explored"]] == [
@@ -344,12 +344,12 @@ def test_a_file_that_cannot_be_read_does_not_hide_the_others_of_its_folder(hangi
         ":1: the code is nested too deeply to be read. Leave it out",
     ]
     hanging.unlink()
-    assert compare("concurrency", hanging.parent).exit_code == 2
+    assert convtwins("concurrency", hanging.parent).exit_code == 2
 
 
 @pytest.mark.parametrize("word", ["nowhere.py", "no.such.module", "a" * 5000, "../..\0", ""])
 def test_a_path_that_is_not_there_is_refused(word: str) -> None:
-    done = compare("concurrency", word or "nothing at all")
+    done = convtwins("concurrency", word or "nothing at all")
     assert done.exit_code == 2 and "There is no such path or module" in done.stderr
 
 
@@ -368,9 +368,9 @@ def test_other_bad_words_are_refused(hanging: Path, tmp_path: Path) -> None:
         (("--names", tmp_path / "broken.yaml"), "broken.yaml is not valid yaml"),
         (("--names", tmp_path / "nowhere.yaml"), "file of --names cannot be read"),
     ):
-        done = compare("concurrency", hanging, *words)
+        done = convtwins("concurrency", hanging, *words)
         assert done.exit_code == 2 and said in done.stderr
-    assert "has no Python files" in compare("concurrency", tmp_path / "empty").stderr
+    assert "has no Python files" in convtwins("concurrency", tmp_path / "empty").stderr
 
 
 def test_a_module_is_found_by_its_name_and_nothing_of_it_is_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -379,7 +379,7 @@ def test_a_module_is_found_by_its_name_and_nothing_of_it_is_run(tmp_path: Path, 
     (tmp_path / "package" / "train.py").write_text(HANGS.format(comment=""))
     monkeypatch.chdir(tmp_path)
     for word in ("package", "package.train"):
-        done = compare("concurrency", word, "--json")
+        done = convtwins("concurrency", word, "--json")
         assert [each["file"] for each in json.loads(done.stdout)["findings"]] == ["package/train.py"]
 
 
@@ -393,7 +393,7 @@ def test_every_rule_is_on_the_page() -> None:
 )
 def test_hostile_names_are_refused_in_a_sentence(text: str, hanging: Path, tmp_path: Path) -> None:
     (tmp_path / "names.yaml").write_text(text)
-    done = compare("concurrency", hanging, "--names", tmp_path / "names.yaml")
+    done = convtwins("concurrency", hanging, "--names", tmp_path / "names.yaml")
     assert done.exit_code == 2 and f"file of --names {tmp_path / 'names.yaml'} " in done.stderr
 
 
@@ -401,7 +401,7 @@ def test_hostile_names_are_refused_in_a_sentence(text: str, hanging: Path, tmp_p
 def test_names_in_a_pipe_or_an_endless_file_are_refused(name: str, hanging: Path, tmp_path: Path) -> None:
     said = hostile_files.put(name, tmp_path / "names.yaml")
     with hostile_files.soon():
-        done = compare("concurrency", hanging, "--names", tmp_path / "names.yaml")
+        done = convtwins("concurrency", hanging, "--names", tmp_path / "names.yaml")
     assert done.exit_code == 2 and f"names.yaml {said}" in done.stderr
 
 
@@ -421,7 +421,7 @@ def test_where_nothing_was_explored_the_answer_is_not_nothing_found(
 ) -> None:
     (tmp_path / "train.py").write_text(text)
     monkeypatch.chdir(tmp_path)
-    done = compare("concurrency", "train.py")
+    done = convtwins("concurrency", "train.py")
     words = " ".join(done.output.split())
     assert done.exit_code == code and "nothing explored: no thread, lock or collective is known here" in words
     assert said in words and unsaid not in words and "nothing found" not in words
@@ -432,8 +432,8 @@ def test_a_call_that_may_be_a_collective_is_said_beside_what_was_explored(hangin
     hanging.write_text(
         "import horovod.torch as hvd\n" + fine.replace("    dist.barrier()", "    dist.barrier()\n    hvd.allgather(1)")
     )
-    done = compare("concurrency", hanging)
+    done = convtwins("concurrency", hanging)
     assert done.exit_code == 0 and "nothing found in what was explored" in done.output
     assert "horovod.torch.allgather may be a collective" in " ".join(done.output.split())
-    named = compare("concurrency", hanging, "--collective", "horovod.torch.allgather")
+    named = convtwins("concurrency", hanging, "--collective", "horovod.torch.allgather")
     assert named.exit_code == 0 and "nothing found\n" in named.output

@@ -6,17 +6,17 @@ import ast
 
 import pytest
 
-from compare.concurrency.control_flow import NOWHERE, Graph, Node, of_body
+from compare.concurrency.control_flow import NO_NODE, Graph, Node, body_graph
 
 
 def graph(text: str) -> Graph:
-    return of_body(ast.parse(text).body, "test")
+    return body_graph(ast.parse(text).body, "test")
 
 
 def calls(found: Graph, choices: str) -> str:
     """The functions that are called on one way: `y` and `n` answer the branches in turn, `!` raises in a call."""
     place, said, waiting = found.entry, list[str](), list(choices)
-    while place != NOWHERE:
+    while place != NO_NODE:
         node = found.nodes[place]
         place = node.next
         if node.kind == "call":
@@ -25,7 +25,7 @@ def calls(found: Graph, choices: str) -> str:
                 waiting.pop(0)
                 place = node.error
         elif node.kind in ("branch", "next") and waiting.pop(0) == "n":
-            place = node.other
+            place = node.next_if_false
         elif node.kind == "catch":
             place = node.extra[0][2]
         elif node.kind in ("reraise", "raise"):
@@ -83,7 +83,7 @@ def test_an_exception_in_the_body_of_a_with_leaves_it() -> None:
 def test_ways_meet_where_the_code_says(text: str, expected: str) -> None:
     found = graph(text)
     place = next(place for place, node in enumerate(found.nodes) if node.kind in ("branch", "next") and _first(found, place))
-    assert ast.unparse(found.nodes[found.joins[place]].tree) == expected
+    assert ast.unparse(found.nodes[found.post_dominators[place]].tree) == expected
 
 
 def _first(found: Graph, place: int) -> bool:
@@ -96,6 +96,6 @@ def _first(found: Graph, place: int) -> bool:
 
 def test_ways_that_end_apart_meet_at_the_end() -> None:
     found = graph("def f():\n    if a:\n        return 1\n    return 2")
-    inner = of_body(found.nodes[found.entry].tree.body, "f")
+    inner = body_graph(found.nodes[found.entry].tree.body, "f")
     (branch,) = [place for place, node in enumerate(inner.nodes) if node.kind == "branch"]
-    assert inner.joins[branch] == len(inner.nodes)
+    assert inner.post_dominators[branch] == len(inner.nodes)

@@ -243,7 +243,7 @@ def twins(monkeypatch: pytest.MonkeyPatch) -> FakeTwins:
     fake.steps_by_referee = ["float64"]
     monkeypatch.setattr(single_steps, "PRECISIONS", ("float64",))
     monkeypatch.setattr(launch, "describe", fake.describe)
-    monkeypatch.setattr(launch, "call_each", fake.call_each)
+    monkeypatch.setattr(launch, "call_all", fake.call_each)
     monkeypatch.setattr(options, "OPTIMIZERS", {"sgd": options.OPTIMIZERS["sgd"]})
     return fake
 

@@ -5,16 +5,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from compare.__main__ import EXIT_UNFINISHED, MODULES, app
+from compare.__main__ import EXIT_UNFINISHED, MODULES
 from compare.execution import launch
+from tests.support.command_line import convtwins
 
 MODEL = "silent_model.net"
 
 
 def invoke(*words: str | Path) -> Any:
-    return CliRunner().invoke(app, list(map(str, words)))
+    return convtwins(*words)
 
 
 def silent_model(patch: pytest.MonkeyPatch, folder: Path, ending: str) -> None:

@@ -10,15 +10,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 from common.data import cache as store
 from common.data.preprocessing import statistics
 from common.data.sources import load
 from common.spec import Data
-from compare.__main__ import app
 from compare.data import cache
 from tests.common.made_up_data import tree, write_folder
+from tests.support.command_line import convtwins
 
 PROJECT = Path(__file__).parents[3]
 FOLDERS = [f"{split}/{kind}" for split in ("train", "val", "test") for kind in ("cat", "dog")]
@@ -35,7 +34,7 @@ def root(tmp_path: Path) -> Path:
 
 
 def invoke(root: Path, *arguments: object) -> Any:
-    result = CliRunner().invoke(app, ["cache", "--cache-dir", str(root), *map(str, arguments)])
+    result = convtwins("cache", "--cache-dir", root, *arguments)
     assert result.exit_code == 0, result.output
     return result
 

@@ -16,19 +16,18 @@ import pytest
 from numpy.typing import NDArray
 from PIL import Image
 from rich.console import Console
-from typer.testing import CliRunner
+from syrupy.assertion import SnapshotAssertion
 
 from common import spec
 from common.data.decoding import decode
 from common.data.sources import leaf_drawing, synthetic_leaves
-from compare.__main__ import app
 from compare.core import terminal, wording
 from compare.data import data_report, duplicates, exploration
 from compare.reporting import image_grid, plots
 from tests.common.made_up_data import cifar_binary, image, tree, write_folder
-from tests.compare.reporting import screens
+from tests.support.command_line import convtwins
+from tests.support.snapshots import Screens
 
-GOLDEN = Path(__file__).parent / "golden"
 DIVIDED = tree("train/Tomato_healthy", "train/Tomato_Rust", "valid/Tomato_healthy", "valid/Tomato_Rust", images=12)
 
 
@@ -38,7 +37,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def explore(*arguments: str | Path) -> Any:
-    return CliRunner().invoke(app, ["data", *map(str, arguments)])
+    return convtwins("data", *arguments)
 
 
 def explored(*arguments: str | Path, exit_code: int = 0) -> dict[str, Any]:
@@ -484,12 +483,14 @@ def test_class_names_of_any_kind_are_shown(name: str, tmp_path: Path) -> None:
         assert shown in [row["class"].removeprefix("'") for row in csv.DictReader(file)]
 
 
-def test_the_terminal_shows_everything_in_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_terminal_shows_everything_in_words(
+    snapshot: SnapshotAssertion, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     write_folder(Path("leaf photos"), DIVIDED | {"train/Tomato_Rust/3 again.png": DIVIDED["train/Tomato_Rust/3.png"]})
     done = explore("leaf photos", "--full")
     assert done.exit_code == 0 and done.stderr == ""
-    assert done.stdout == (GOLDEN / "data.txt").read_text()
+    assert done.stdout == snapshot
 
 
 def test_leaves_are_written_to_a_folder_and_no_other_data_is(tmp_path: Path) -> None:
@@ -532,14 +533,14 @@ COPY = {"valid/Tomato_healthy/copy.png": DIVIDED["train/Tomato_Rust/3.png"]}
 
 @pytest.mark.parametrize(("name", "more"), [("clean", {}), ("broken", BROKEN), ("copies", COPY)])
 def test_the_first_screen_says_whether_the_data_can_be_used(
-    name: str, more: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    screens: Screens, name: str, more: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     write_folder(Path("photos"), DIVIDED | more)
     wanted = spec.build({"data": {"source": "photos"}})
     found, _, _ = exploration.explore(wanted.data, seed=0, cache_dir=str(tmp_path / "cache"))
     report = data_report.report(found, train="convtwins run --data photos")
-    shown = screens.assert_screens(f"data_{name}", report, GOLDEN, None)
+    shown = screens(report, None)
     assert ("Usable" in shown) == ("train on it" in shown) == (found.refusal is None) == (name == "clean")
     assert ("--on-bad skip" in shown) == (name == "broken") and ("--duplicates allow" in shown) == (name == "copies")
 

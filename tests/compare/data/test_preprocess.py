@@ -19,17 +19,16 @@ from typing import Any
 import numpy as np
 import psutil
 import pytest
-from typer.testing import CliRunner
 
 from common.data.preprocessing import dask_scan, statistics
 from common.data.sources import load
 from common.machine import machine
 from common.spec import Data
-from compare.__main__ import app
 from compare.data import preprocess_report
 from compare.execution import launch
 from tests.common.data.preprocessing.made_up_scan import jpeg
 from tests.common.made_up_data import write_folder
+from tests.support.command_line import convtwins
 
 TWINS = {"left": "tests.compare.twins.scan_left", "right": "tests.compare.twins.scan_right"}
 
@@ -53,7 +52,7 @@ def behave(monkeypatch: pytest.MonkeyPatch, **behaviours: str) -> None:
 
 
 def preprocess(*arguments: str | Path) -> Any:
-    return CliRunner().invoke(app, ["preprocess", *map(str, arguments)])
+    return convtwins("preprocess", *arguments)
 
 
 def rows(done: Any) -> dict[str, dict[str, Any]]:

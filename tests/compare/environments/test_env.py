@@ -19,7 +19,7 @@ from compare.environments import checking, creating
 from compare.environments.checking import EnvironmentCheck, TwinStatus
 from compare.execution import contestants, launch
 from tests import hostile_files
-from tests.compare.command_line import compare
+from tests.support.command_line import convtwins
 
 _UV = """#!{python}
 import json, pathlib, sys, venv
@@ -63,7 +63,7 @@ def calls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_an_environment_is_made_from_a_lock_listed_and_checked(calls: Path, tmp_path: Path) -> None:
     lock = tmp_path / "my.lock"
     lock.write_text(f"{NEEDED}tensorflow==1.15.0")
-    done = compare("env", "create", "mine", "--lock", lock)
+    done = convtwins("env", "create", "mine", "--lock", lock)
     assert done.exit_code == 1  # nothing in it can run a twin, which the check says at once
     assert "tensorflow: tensorflow 1.15.0 is not supported. Use a version from" in " ".join(done.stdout.split())
     made = tmp_path / ".environments" / "mine"
@@ -72,26 +72,26 @@ def test_an_environment_is_made_from_a_lock_listed_and_checked(calls: Path, tmp_
         ["venv", "--python", sys.executable, str(made)],
         ["pip", "install", "--python", target, "-r", str(lock)],
     ]
-    compare("env", "create", "other", "--lock", lock, "--no-deps", "--folder", tmp_path / "others")
+    convtwins("env", "create", "other", "--lock", lock, "--no-deps", "--folder", tmp_path / "others")
     assert json.loads(calls.read_text().splitlines()[-1])[4] == "--no-deps"
-    listed = json.loads(compare("env", "list", "--json").stdout)["environments"]
+    listed = json.loads(convtwins("env", "list", "--json").stdout)["environments"]
     (found,) = listed
     assert (found["name"], found["interpreter"], found["lock"]) == ("mine", target, str(lock))
     assert sorted(found["distributions"]) == sorted([*NEEDED.split(), "tensorflow==1.15.0"])
     assert found["needed"] == dict.fromkeys(environment.REQUIRED, "1.0")
     assert f"What every twin needs: {environment.REQUIRED[0]} 1.0," in done.stdout
     assert [(each["twin"], each["installed"]) for each in found["twins"]] == [("pytorch", False), ("tensorflow", True)]
-    assert compare("env", "check", "mine").exit_code == 1
+    assert convtwins("env", "check", "mine").exit_code == 1
     assert contestants.interpreter("mine") == Path(target)
-    compare("env", "create", "own", "--lock", "tensorflow-cpu", "--folder", tmp_path / "others")
+    convtwins("env", "create", "own", "--lock", "tensorflow-cpu", "--folder", tmp_path / "others")
     assert json.loads(calls.read_text().splitlines()[-1])[-1] == str(launch.PROJECT_ROOT / "locks" / "tensorflow-cpu.lock")
-    again = compare("env", "create", "mine", "--lock", lock)
+    again = convtwins("env", "create", "mine", "--lock", lock)
     assert again.exit_code == 2 and "There is an environment mine in .environments" in again.output
 
 
 def test_what_cannot_be_installed_leaves_its_log_alone(calls: Path, tmp_path: Path) -> None:
     (tmp_path / "my.lock").write_text("fail")
-    done = compare("env", "create", "mine", "--lock", "my.lock")
+    done = convtwins("env", "create", "mine", "--lock", "my.lock")
     assert done.exit_code == 1 and "The environment mine cannot be made from my.lock (exit code 1)" in done.output
     assert "No matching distribution found for fail" in done.output
     assert [path.name for path in (tmp_path / ".environments").iterdir()] == ["mine.log"]
@@ -99,7 +99,7 @@ def test_what_cannot_be_installed_leaves_its_log_alone(calls: Path, tmp_path: Pa
 
 def test_an_environment_without_what_every_twin_needs_is_refused_by_name(calls: Path, tmp_path: Path) -> None:
     (tmp_path / "my.lock").write_text(NEEDED.replace("pydantic==1.0\n", "torch==2.14.1\n"))
-    done = compare("env", "create", "mine", "--lock", "my.lock")
+    done = convtwins("env", "create", "mine", "--lock", "my.lock")
     said = " ".join(done.output.split())
     assert done.exit_code == 1 and "The environment mine would run no twin: my.lock installs no pydantic." in said
     assert [path.name for path in (tmp_path / ".environments").iterdir()] == ["mine.log"]
@@ -108,7 +108,7 @@ def test_an_environment_without_what_every_twin_needs_is_refused_by_name(calls: 
     for line in ("torch-2.14.1", "torchvision-0.29.1", *NEEDED.replace("==", "-").split()):
         if "pydantic" not in line:
             (site / f"{line}.dist-info").mkdir()
-    fault = json.loads(compare("env", "check", "./mine", "--json").stdout)["fault"]
+    fault = json.loads(convtwins("env", "check", "./mine", "--json").stdout)["fault"]
     assert fault == "pytorch: It has no pydantic, and every twin needs what locks/common.txt names. Install it there."
 
 
@@ -143,14 +143,14 @@ def test_of_two_that_make_an_environment_of_one_name_the_second_is_refused_and_l
 )
 def test_wrong_words_are_refused_and_make_nothing(tmp_path: Path, words: list[str], reason: str) -> None:
     (tmp_path / "my.lock").write_text("")
-    done = compare("env", *words)
+    done = convtwins("env", *words)
     assert done.exit_code == 2 and reason in done.output
     assert not (tmp_path / ".environments").exists()
 
 
 def test_an_interpreter_that_cannot_make_it_is_refused(tmp_path: Path) -> None:
     (tmp_path / "my.lock").write_text("")
-    done = compare("env", "create", "mine", "--lock", "my.lock", "--python", "gone/python")
+    done = convtwins("env", "create", "mine", "--lock", "my.lock", "--python", "gone/python")
     assert done.exit_code == 2 and "The interpreter of mine cannot be started" in done.output
     assert not (tmp_path / ".environments").exists()
 
@@ -160,23 +160,23 @@ def test_an_environment_that_is_broken_is_listed_with_its_fault(tmp_path: Path) 
     program.parent.mkdir(parents=True)
     program.write_text("#!/bin/sh\nexit 3\n")
     program.chmod(0o755)
-    (found,) = json.loads(compare("env", "list", "--json").stdout)["environments"]
+    (found,) = json.loads(convtwins("env", "list", "--json").stdout)["environments"]
     assert "The interpreter of pytorch in broken does not work (exit code 3)" in found["error"]
-    assert compare("env", "check", "broken").exit_code == 1
+    assert convtwins("env", "check", "broken").exit_code == 1
 
 
 @pytest.mark.parametrize("name", ["/nonexist", "./gone", "gone", "."])
 def test_an_environment_that_is_not_there_is_refused_by_the_name_that_was_given(name: str) -> None:
-    done = compare("env", "check", name)
+    done = convtwins("env", "check", name)
     assert done.exit_code == 2 and f"Received: {name}, but there is no /" in done.stderr
 
 
 @pytest.mark.parametrize("name", ["my env", "x" * 70, "-umläut"])
 def test_an_environment_whose_name_no_contestant_could_have_is_listed_and_checked(tmp_path: Path, name: str) -> None:
     venv.create(tmp_path / ".environments" / name, symlinks=True)
-    (found,) = json.loads(compare("env", "list", "--json").stdout)["environments"]
+    (found,) = json.loads(convtwins("env", "list", "--json").stdout)["environments"]
     assert (found["name"], found["error"]) == (name, None)
-    done = compare("env", "check", str(tmp_path / ".environments" / name), "--json")
+    done = convtwins("env", "check", str(tmp_path / ".environments" / name), "--json")
     assert done.exit_code == 1, done.output
     assert "torch is not installed" in json.loads(done.stdout)["fault"]
 
@@ -190,7 +190,7 @@ def test_a_twin_of_a_package_whose_name_no_contestant_could_have_is_listed_as_re
     (metadata / "entry_points.txt").write_text("[convtwins.twins]\nmy twin = odd_impl\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "site"))
     venv.create(tmp_path / "mine", symlinks=True)
-    twins = json.loads(compare("env", "check", "./mine", "--json").stdout)["environment"]["twins"]
+    twins = json.loads(convtwins("env", "check", "./mine", "--json").stdout)["environment"]["twins"]
     assert "Its name cannot stand in a contestant." in {each["twin"]: each["refusal"] for each in twins}["my twin"]
 
 
@@ -205,7 +205,7 @@ def test_a_check_imports_each_framework_and_names_what_dies_and_what_clashes(
     for name in ("one-1.0", "other-1.0"):
         (site / f"{name}.dist-info").mkdir()
         (site / f"{name}.dist-info" / "RECORD").write_text(f"shared.so,sha256={name},1\n")
-    done = compare("env", "check", "mine/bin/python", "--json")
+    done = convtwins("env", "check", "mine/bin/python", "--json")
     found = json.loads(done.stdout)["environment"]
     assert done.exit_code == 1 and found["name"] == "mine"
     assert found["clashes"] == ["one and other both installed shared.so"]
@@ -253,5 +253,5 @@ def test_pip_makes_an_environment_where_there_is_no_uv(tmp_path: Path, monkeypat
 def test_a_lock_that_is_a_pipe_or_endless_is_refused(name: str, tmp_path: Path) -> None:
     said = hostile_files.put(name, tmp_path / "my.lock")
     with hostile_files.soon():
-        done = compare("env", "create", "mine", "--lock", str(tmp_path / "my.lock"))
+        done = convtwins("env", "create", "mine", "--lock", str(tmp_path / "my.lock"))
     assert done.exit_code == 2 and f"--lock cannot be read. Received: {tmp_path / 'my.lock'} (it {said}" in done.output

@@ -35,9 +35,9 @@ from compare.reporting.document import Report
 from compare.tuning import tuner
 from compare.tuning.records import Best, Plan, Trial, Tuned, Tuning
 from tests import hostile_files
-from tests.compare.command_line import compare
 from tests.compare.conftest import write_empty
 from tests.compare.twins import learner, linear
+from tests.support.command_line import convtwins
 from tests.support.snapshots import Screens
 
 MODEL = "tests.compare.twins.linear"
@@ -104,7 +104,7 @@ def test_an_evaluation_trains_scores_and_writes_everything_and_does_nothing_twic
     out, tuned = tmp_path / "out", tmp_path / "tuned.yaml"
     tuned.write_text("right: {optimizer.learning_rate: 0.2}\nleft: {optimizer.learning_rate: 0.1}\n")
     words = ("evaluate", *SETTINGS, "--epochs", "60", "--patience", "3", "--tuned", tuned, "--out", out, "--json")
-    done = compare(*words)
+    done = convtwins(*words)
     assert done.exit_code == 0, done.output
     assert deliveries == ["locked"]
     said = json.loads(done.stdout)
@@ -132,13 +132,13 @@ def test_an_evaluation_trains_scores_and_writes_everything_and_does_nothing_twic
     assert "Wilson&#39;s interval" in (out / "evaluation.html").read_text("utf-8")
     monkeypatch.setattr(plots, "write_all", write_empty)  # drawn once is enough
     stamps = {path: path.stat().st_mtime_ns for path in out.rglob("*.safetensors")}
-    again = compare(*words)
+    again = convtwins(*words)
     assert again.exit_code == 0 and json.loads(again.stdout) == said
     assert {path: path.stat().st_mtime_ns for path in out.rglob("*.safetensors")} == stamps
-    other = compare(*words, "--seed", "5")
+    other = convtwins(*words, "--seed", "5")
     assert other.exit_code == 2 and "holds the results of another comparison" in other.stderr
     monkeypatch.setattr(Report, "write", lambda *_: "No space left. Free some.")
-    full = compare(*words)
+    full = convtwins(*words)
     assert full.exit_code == 1 and full.stderr.endswith("No space left. Free some.\n")
 
 
@@ -146,7 +146,7 @@ def test_an_evaluation_trains_scores_and_writes_everything_and_does_nothing_twic
 def test_a_model_of_another_run_in_the_place_of_ones_own_is_refused_and_the_run_can_be_made_again(tmp_path: Path) -> None:
     out = tmp_path / "out"
     words = ("evaluate", *SETTINGS, "--epochs", "2", "--out", out, "--json")
-    first = compare(*words)
+    first = convtwins(*words)
     assert first.exit_code == 0, first.output
     left, right = (
         out / scoring.TRAINING_FOLDER / "runs" / f"{side}-serial-r0" / results.BEST_FILE for side in ("left", "right")
@@ -160,7 +160,7 @@ def test_a_model_of_another_run_in_the_place_of_ones_own_is_refused_and_the_run_
         left.unlink()
         if content is not None:
             left.write_bytes(content)
-        done = compare(*words)
+        done = convtwins(*words)
         assert done.exit_code == 2 and said in done.stderr, done.output
         assert done.stderr.endswith(f"Remove the folder {left.parent}. The same command then makes this run again.\n")
         left.write_bytes(own)
@@ -175,9 +175,9 @@ def test_a_model_of_another_run_in_the_place_of_ones_own_is_refused_and_the_run_
     ]
     for fields, said in other:
         trained.save(card.model_copy(update=fields), values, left)
-        assert f"Other than in the result: {said}. Remove" in compare(*words).stderr, fields
+        assert f"Other than in the result: {said}. Remove" in convtwins(*words).stderr, fields
     shutil.rmtree(left.parent)
-    again = compare(*words)
+    again = convtwins(*words)
     assert again.exit_code == 0 and json.loads(again.stdout)["sentences"] == json.loads(first.stdout)["sentences"]
 
 
@@ -207,7 +207,7 @@ def test_a_training_that_fails_is_named_and_the_others_are_scored(
 ) -> None:
     learners.setitem(launch.FRAMEWORKS, "right", "tests.compare.twins.right")
     learners.setenv("FAKE_TWIN_BEHAVIOUR", json.dumps({"right-serial-1": "crash"}))
-    done = compare("evaluate", *SETTINGS, "--epochs", "2", "--out", tmp_path / "out")
+    done = convtwins("evaluate", *SETTINGS, "--epochs", "2", "--out", tmp_path / "out")
     assert done.exit_code == 1, done.output
     assert "right: failed, exit code 1" in done.stdout
     made = final_training.read(tmp_path / "out")
@@ -351,16 +351,16 @@ def test_predict_says_every_probability_and_both_frameworks_say_the_same(
 ) -> None:
     images = [picture(tmp_path / "a.png"), picture(tmp_path / "b.png", 12)]
     own = ("--model", MODEL)
-    done = compare("predict", checkpoint, *images, *own, "--json")
+    done = convtwins("predict", checkpoint, *images, *own, "--json")
     assert done.exit_code == 0, done.output
     said = json.loads(done.stdout)
     assert said["framework"] == "left" and [each["path"] for each in said["images"]] == list(map(str, images))
     for each in said["images"]:
         assert sum(each["probabilities"].values()) == pytest.approx(1.0)
         assert each["probability"] == max(each["probabilities"].values()) == each["probabilities"][each["label"]]
-    other = json.loads(compare("predict", checkpoint, *images, *own, "--frameworks", "right", "--json").stdout)
+    other = json.loads(convtwins("predict", checkpoint, *images, *own, "--frameworks", "right", "--json").stdout)
     assert other == {**said, "framework": "right"}
-    table = compare("predict", checkpoint, *images, *own, "--top", "2").stdout
+    table = convtwins("predict", checkpoint, *images, *own, "--top", "2").stdout
     assert re.search(r"b\.png +\S+ +0\.\d{4} +\S+ 0\.\d{4}", table)
 
 
@@ -369,7 +369,7 @@ def test_a_model_that_makes_no_finite_logits_is_refused(
 ) -> None:
     found = trained.load(checkpoint, MODEL)
     trained.save(found.card, {name: values * np.nan for name, values in found.weights.items()}, checkpoint)
-    done = compare("predict", checkpoint, picture(tmp_path / "a.png"), "--model", MODEL, "--json")
+    done = convtwins("predict", checkpoint, picture(tmp_path / "a.png"), "--model", MODEL, "--json")
     assert done.exit_code == 2 and "model.safetensors makes logits that are not finite" in done.stderr
 
 
@@ -384,7 +384,7 @@ def test_what_is_no_image_is_refused_by_name(
     monkeypatch.setattr(predict, "MAX_BYTES", 60_000)
     large = tmp_path / "large.bmp"
     large.write_bytes(bytes(60_001))
-    done = compare("predict", checkpoint, good, text, torn, wide, large, tmp_path, tmp_path / "gone.png", "--model", MODEL)
+    done = convtwins("predict", checkpoint, good, text, torn, wide, large, tmp_path, tmp_path / "gone.png", "--model", MODEL)
     assert done.exit_code == 4
     for said in (
         "6 images cannot be read",
@@ -396,9 +396,9 @@ def test_what_is_no_image_is_refused_by_name(
         "gone.png: No such file or directory",
     ):
         assert said in done.stderr
-    refused = compare("predict", text, good)
+    refused = convtwins("predict", text, good)
     assert refused.exit_code == 2 and f"{text} is not a whole trained model" in refused.stderr
-    unknown = compare("predict", checkpoint, good)
+    unknown = convtwins("predict", checkpoint, good)
     assert unknown.exit_code == 2 and f"Say --model {MODEL}" in unknown.stderr
 
 
@@ -407,16 +407,16 @@ def test_a_model_goes_through_both_frameworks_files_and_comes_back(
 ) -> None:
     left, right, back = tmp_path / "m.left", tmp_path / "m.right", tmp_path / "back.safetensors"
     for source, target in ((checkpoint, left), (left, right), (right, back)):
-        done = compare("convert", source, target, "--model", MODEL)
+        done = convtwins("convert", source, target, "--model", MODEL)
         assert done.exit_code == 0, done.output
     before, after = (trained.load(path, MODEL) for path in (checkpoint, back))
     assert before.card == after.card
     assert all((before.weights[name] == after.weights[name]).all() for name in before.weights)
     (tmp_path / f"m.left{convert.CARD_SUFFIX}").unlink()
     again = tmp_path / "again.safetensors"
-    bare = compare("convert", left, again, "--model", MODEL)
+    bare = convtwins("convert", left, again, "--model", MODEL)
     assert bare.exit_code == 2 and "--like CHECKPOINT" in bare.stderr and not again.exists()
-    assert compare("convert", left, again, "--model", MODEL, "--like", checkpoint).exit_code == 0
+    assert convtwins("convert", left, again, "--model", MODEL, "--like", checkpoint).exit_code == 0
 
 
 def test_conversions_without_sense_are_refused(in_process: list[tuple[str, ...]], checkpoint: Path, tmp_path: Path) -> None:
@@ -433,7 +433,7 @@ def test_conversions_without_sense_are_refused(in_process: list[tuple[str, ...]]
         (garbage, tmp_path / "m.safetensors", "garbage.left holds no weights"),
         (tmp_path / "missing.left", tmp_path / "m.safetensors", "missing.left is not there, or no file."),
     ):
-        done = compare("convert", source, target, *own)
+        done = convtwins("convert", source, target, *own)
         assert done.exit_code == 2 and said in done.stderr
     assert there.read_text() == "something" and not (tmp_path / "m.safetensors").exists()
 
@@ -442,7 +442,7 @@ def test_a_conversion_to_a_full_disk_is_refused_before_a_framework_is_asked(
     in_process: list[tuple[str, ...]], checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(convert.shutil, "disk_usage", lambda path: SimpleNamespace(free=1))
-    done = compare("convert", checkpoint, tmp_path / "m.left", "--model", MODEL)
+    done = convtwins("convert", checkpoint, tmp_path / "m.left", "--model", MODEL)
     assert done.exit_code == 2 and "bytes at least, and 1 are free there" in done.stderr
     assert not in_process and not (tmp_path / "m.left").exists()
 
@@ -455,11 +455,11 @@ def test_infer_times_both_frameworks_in_turns_and_goes_on(
     sides = ("--frameworks", "left,right", "--model", MODEL)
     asked = ("infer", checkpoint, *sides, "--batches", "1,3", "--cores", "1", "--out", out)
     wanted = ("--calls", "100", "--seconds", "60", "--repeats", "2")
-    done = compare(*asked, *wanted)
+    done = convtwins(*asked, *wanted)
     assert done.exit_code == 0, done.output
     assert [framework for framework, *_ in in_process] == ["left", "right", "right", "left"]
     assert deliveries == ["locked"]
-    said = json.loads(compare(*asked, *wanted, "--json").stdout)
+    said = json.loads(convtwins(*asked, *wanted, "--json").stdout)
     assert len(in_process) == 4  # nothing was timed again
     assert [(row["contestant"], row["batch_size"], row["calls"]) for row in said["rows"]] == [
         (side, size, 200) for side in ("left", "right") for size in (1, 3)
@@ -472,8 +472,8 @@ def test_infer_times_both_frameworks_in_turns_and_goes_on(
     assert all((out / name).exists() for name in ("plots/inference.png", "inference.md", "inference.html"))
     (out / "inference.json").unlink()  # as where it was cut short
     next((out / "runs").glob("left-1-r1.json")).unlink()
-    assert compare(*asked, *wanted).exit_code == 0 and len(in_process) == 5
-    other = compare(*asked, "--calls", "50", "--repeats", "2")
+    assert convtwins(*asked, *wanted).exit_code == 0 and len(in_process) == 5
+    other = convtwins(*asked, "--calls", "50", "--repeats", "2")
     assert (
         other.exit_code == 2
         and "holds another measurement of inference (calls is 100 there, asked for: 50; seconds is 60.0" in other.stderr
@@ -482,10 +482,10 @@ def test_infer_times_both_frameworks_in_turns_and_goes_on(
     torn = json.loads(half.read_text())
     torn["batches"] = torn["batches"][:1]
     half.write_text(json.dumps(torn))
-    assert compare(*asked, *wanted).exit_code == 0 and len(in_process) == 6  # what came no further is timed again
+    assert convtwins(*asked, *wanted).exit_code == 0 and len(in_process) == 6  # what came no further is timed again
     elsewhere = out / "runs" / "left-1-r1.json"
     elsewhere.write_text(elsewhere.read_text().replace('"numpy": "2"', '"numpy": "1"'))
-    mixed = compare(*asked, *wanted)
+    mixed = convtwins(*asked, *wanted)
     assert mixed.exit_code == 2 and "holds times of other versions of left (numpy is" in mixed.stderr
 
 
@@ -499,9 +499,9 @@ def test_a_pipe_or_an_endless_file_is_no_card_and_no_image(
     said = hostile_files.put(name, card)
     hostile_files.put(name, image)
     with hostile_files.soon():
-        converted = compare("convert", weights, tmp_path / "m.safetensors", "--model", MODEL)
+        converted = convtwins("convert", weights, tmp_path / "m.safetensors", "--model", MODEL)
         assert converted.exit_code == 2 and f"{card} {said}" in converted.stderr and "--like" in converted.stderr
-        predicted = compare("predict", checkpoint, image, "--model", MODEL)
+        predicted = convtwins("predict", checkpoint, image, "--model", MODEL)
         assert predicted.exit_code == 4 and f"{image}: " in predicted.stderr
         assert ("a folder" if name == "folder" else said) in predicted.stderr
 

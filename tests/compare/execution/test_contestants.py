@@ -22,8 +22,8 @@ from compare.execution.store import ProofRecord
 from compare.judgement import environments, measurements
 from compare.reporting import comparison_report
 from compare.switches import layers
-from tests.compare.command_line import compare
 from tests.support import comparisons
+from tests.support.command_line import convtwins
 
 TWINS = ("pytorch", "tensorflow")
 
@@ -150,7 +150,7 @@ def test_a_spec_file_with_wrong_contestants_is_refused(
     fake_twins: pytest.MonkeyPatch, tmp_path: Path, text: str, reason: str
 ) -> None:
     (tmp_path / "spec.yaml").write_text(text)
-    done = compare("run", "--spec", tmp_path / "spec.yaml", "--out", tmp_path / "out")
+    done = convtwins("run", "--spec", tmp_path / "spec.yaml", "--out", tmp_path / "out")
     assert done.exit_code == 2 and reason.replace("\\", "") in done.output.replace("\n", " "), done.output
     assert not (tmp_path / "out").exists()
 
@@ -159,7 +159,7 @@ def test_contestants_of_a_spec_file_are_refused_where_a_command_has_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "spec.yaml").write_text("model: simple_cnn\ncontestants: {a: {twin: pytorch}}")
-    done = compare("optimize", "--spec", tmp_path / "spec.yaml")
+    done = convtwins("optimize", "--spec", tmp_path / "spec.yaml")
     assert done.exit_code == 2
     assert "contestants of a spec file are for run, parity, scaling, plan, stragglers, regress, bisect and layers" in " ".join(
         done.output.split()
@@ -171,7 +171,7 @@ def test_contestants_of_a_spec_file_are_refused_where_a_command_has_none(
         raise SpecError("seen")
 
     monkeypatch.setattr(layers, "measure", measure)
-    assert compare("layers", "--spec", tmp_path / "spec.yaml").exit_code == 2 and seen == ["a"]
+    assert convtwins("layers", "--spec", tmp_path / "spec.yaml").exit_code == 2 and seen == ["a"]
 
 
 def test_a_twin_that_other_interpreters_have_is_looked_up_there() -> None:
@@ -195,16 +195,16 @@ def test_a_command_for_the_own_twins_names_another_and_says_what_takes_it(
     words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(contestants, "_brought", lambda: {"third": None})
-    monkeypatch.setattr(launch, "Started", None)  # nothing is started
-    done = compare(*words, "--frameworks", "third")
+    monkeypatch.setattr(contestants, "_installed_twins", lambda: {"third": None})
+    monkeypatch.setattr(launch, "StartedProcess", None)  # nothing is started
+    done = convtwins(*words, "--frameworks", "third")
     said = " ".join(done.output.split())
     assert (
         done.exit_code == 2
         and "--frameworks takes the suite's own twins here. Received: 'third', the twin of a package" in said
     )
     assert f"{contestants.TAKE_CONTESTANTS} take the twin of a package." in said
-    done = compare(*words, "--contestant", "third=third@/no/python")
+    done = convtwins(*words, "--contestant", "third=third@/no/python")
     assert done.exit_code == 2 and f"{contestants.TAKE_CONTESTANTS} take contestants" in " ".join(
         done.output.replace("│", " ").split()
     )
@@ -312,14 +312,14 @@ def test_a_framework_that_is_missing_here_is_refused_before_anything_is_imported
     fake_twins: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     fake_twins.setitem(launch.FRAMEWORKS, "tensorflow", "tensorflow_impl")
-    fake_twins.setattr(launch, "_Short", None)  # nothing is started
+    fake_twins.setattr(launch, "_CapturedProcess", None)  # nothing is started
     there = {name: version for name, version in environment.distributions().items() if not name.startswith("tensorflow")}
     fake_twins.setattr(environment, "distributions", lambda: there)
-    done = compare("run", "--out", tmp_path / "out")
+    done = convtwins("run", "--out", tmp_path / "out")
     said = " ".join(done.output.split())
     assert done.exit_code == 2 and "tensorflow cannot run here: tensorflow is not installed." in said
     assert "Install convtwins[tensorflow], or choose other frameworks." in said
-    with launch.describe_all(["tensorflow", "left"], each_apart=True) as answer:
+    with launch.describe_all(["tensorflow", "left"], defer_errors=True) as answer:
         assert answer("left")["framework"] == "left"
         with pytest.raises(LaunchError, match="tensorflow is not installed"):
             answer("tensorflow")
@@ -350,7 +350,7 @@ def test_a_framework_that_dies_on_import_is_refused(linked: Path, tmp_path: Path
 
 def test_a_run_with_such_an_interpreter_trains_nothing(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:
     broken = script(tmp_path / "python", "exit 3")
-    done = compare("run", "--contestant", "fine=left", "--contestant", f"broken=left@{broken}", "--out", tmp_path / "out")
+    done = convtwins("run", "--contestant", "fine=left", "--contestant", f"broken=left@{broken}", "--out", tmp_path / "out")
     assert done.exit_code == 2 and "The interpreter of broken does not work" in done.output
     assert not (tmp_path / "out").exists()
 
@@ -366,7 +366,7 @@ def test_the_supported_versions_of_python_are_those_of_the_project() -> None:
 def test_two_contestants_of_one_twin_are_compared(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:
     words = ["--contestant", "usual=left", "--contestant", "quick.er=left,left_switch=quick", "--contestant", "right=right"]
     out = tmp_path / "out"
-    done = compare("run", *words, "--modes", "serial", "--cores", "1", "--repeats", "5", "--no-proof", "--out", out, "--json")
+    done = convtwins("run", *words, "--modes", "serial", "--cores", "1", "--repeats", "5", "--no-proof", "--out", out, "--json")
     assert done.exit_code == 0, done.output
     stored = store.read(out)
     assert [(row.id, row.contestant, row.framework) for row in stored.comparison.rows] == [
@@ -384,10 +384,10 @@ def test_two_contestants_of_one_twin_are_compared(fake_twins: pytest.MonkeyPatch
     assert "Which contestant is faster?" in (out / "report.md").read_text("utf-8")
     frame = (out / "tables" / "runs.csv").read_text("utf-8")
     assert '"quick.er","left"' in frame
-    again = compare("run", "--resume", out, "--repeats", "6")
+    again = convtwins("run", "--resume", out, "--repeats", "6")
     assert again.exit_code == 0, again.output
     assert len(store.read(out).runs["quick.er-serial-1core"]) == 6
-    other = compare("run", *words[:-2], "--contestant", "right=right,right_switch=quick", "--modes", "serial", "--cores", "1",
+    other = convtwins("run", *words[:-2], "--contestant", "right=right,right_switch=quick", "--modes", "serial", "--cores", "1",
                     "--repeats", "6", "--no-proof", "--out", out)  # fmt: skip
     assert other.exit_code == 2 and "holds the results of another comparison" in other.output
 
@@ -397,8 +397,8 @@ def test_a_plan_that_is_resumed_names_its_interpreters_and_brings_none_of_its_ow
 ) -> None:
     out = tmp_path / "out"
     words = ["run", "--contestant", "a=left", "--contestant", f"b=left@{linked}", "--modes", "serial", "--cores", "1"]
-    assert compare(*words, "--no-proof", "--out", out).exit_code == 0
-    resumed = compare("run", "--resume", out)
+    assert convtwins(*words, "--no-proof", "--out", out).exit_code == 0
+    resumed = convtwins("run", "--resume", out)
     assert resumed.exit_code == 0 and f"The folder's plan starts '{linked}' for b." in resumed.output
     started = tmp_path / "started"
     own = script(out / "python", f"touch {started}")
@@ -406,7 +406,7 @@ def test_a_plan_that_is_resumed_names_its_interpreters_and_brings_none_of_its_ow
         out,
         store.read_plan(out).model_copy(update={"contestants": [Contestant(name="b", twin="left", python=str(own))]}),
     )
-    refused = compare("run", "--resume", out)
+    refused = convtwins("run", "--resume", out)
     assert refused.exit_code == 2 and "The interpreter of b lies in the results folder." in refused.output
     assert not started.exists()
 
@@ -414,7 +414,7 @@ def test_a_plan_that_is_resumed_names_its_interpreters_and_brings_none_of_its_ow
 def test_a_switch_that_the_twin_of_a_contestant_lacks_is_refused_though_another_twin_has_it(
     fake_twins: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    done = compare("run", "--contestant", "a=left,right_switch=quick", "--contestant", "b=right", "--out", tmp_path / "out")
+    done = convtwins("run", "--contestant", "a=left,right_switch=quick", "--contestant", "b=right", "--out", tmp_path / "out")
     assert done.exit_code == 2
     assert "The contestant a is refused: framework_options.right_switch is unknown to left" in " ".join(done.output.split())
 
@@ -424,7 +424,7 @@ def test_contestants_of_a_spec_file_are_compared(fake_twins: pytest.MonkeyPatch,
         "epochs: 3\ncores: 1\ncontestants:\n  one: {twin: left}\n  other: {twin: left, switches: {left_switch: quick}}\n"
     )
     out = tmp_path / "out"
-    done = compare("run", "--spec", tmp_path / "spec.yaml", "--modes", "serial", "--no-proof", "--out", out)
+    done = convtwins("run", "--spec", tmp_path / "spec.yaml", "--modes", "serial", "--no-proof", "--out", out)
     assert done.exit_code == 0, done.output
     assert [row.contestant for row in store.read_plan(out).rows] == ["one", "other"]
 
@@ -451,18 +451,18 @@ def test_an_environment_that_changed_since_the_proof_is_refused_before_anything_
         description["environment"] = before.model_dump()
     now = {"left": before, "right": made_up("numpy==2.4.7")}
     fake_twins.setattr(run, "proof", lambda *arguments: ProofRecord(verdict="proved", sentence="Losses agree."))
-    fake_twins.setattr(launch, "environment_of", now.__getitem__)
+    fake_twins.setattr(launch, "current_environment", now.__getitem__)
     words = ["run", "--frameworks", "left,right", "--modes", "serial", "--out", tmp_path / "out"]
-    done = compare(*words)
+    done = convtwins(*words)
     assert done.exit_code == 1, done.output
     assert (
         "The environment of right has changed since the proof: numpy was 2.4.6, now 2.4.7. Nothing was trained." in done.output
     )
     assert not (tmp_path / "out" / "runs").exists()
     now["right"] = before
-    assert compare(*words).exit_code == 0
+    assert convtwins(*words).exit_code == 0
     launch.DESCRIPTIONS["left"]["environment"] = made_up("numpy==2.4.8").model_dump()
-    resumed = compare(*words)
+    resumed = convtwins(*words)
     assert resumed.exit_code == 2
     assert "the environment of left has changed since: numpy was 2.4.6, now 2.4.8" in resumed.output
 
@@ -493,7 +493,9 @@ def test_a_report_says_in_which_environments_two_contestants_differ_and_names_ru
 
 def test_without_a_gpu_libraries_for_gpus_do_not_count_and_all_others_do() -> None:
     libraries = {"NVIDIA driver": "580", "CUDA": "13.0", "cuDNN": "9.1", "NCCL": "2.1"}
-    found = environments.relevant_environments({"a": made_up(**libraries, oneDNN="3.7"), "b": made_up(CUDA="12.5", oneDNN="3.9")}, {})
+    found = environments.relevant_environments(
+        {"a": made_up(**libraries, oneDNN="3.7"), "b": made_up(CUDA="12.5", oneDNN="3.9")}, {}
+    )
     assert environments.sentences(found) == ["a against b: oneDNN 3.7 against 3.9."]
     assert environments.differences(found) == [{"what": "oneDNN", "a": "3.7", "b": "3.9"}]
 

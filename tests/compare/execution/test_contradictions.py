@@ -13,9 +13,9 @@ from common.artifacts import atomic_files, contradictions, event_log, results
 from common.artifacts.schema import Restart, RunResult
 from compare.execution import store
 from compare.execution.matrix import Row
-from tests.compare.command_line import compare
 from tests.compare.twins import fake
 from tests.support import comparisons
+from tests.support.command_line import convtwins
 
 Values = dict[str, Any]
 ROW = comparisons.row("pytorch")
@@ -249,7 +249,7 @@ def test_a_result_that_contradicts_itself_is_set_aside_by_name_with_both_figures
 
 def test_a_comparison_with_such_a_result_does_not_end_in_0_and_shows_no_time_of_it(tmp_path: Path) -> None:
     stored(tmp_path / "out", times(0.001))
-    done = compare("report", tmp_path / "out")
+    done = convtwins("report", tmp_path / "out")
     said = re.sub(r"\s+", " ", done.stdout)
     assert done.exit_code == 1 and "Set aside: runs/pytorch-serial-2-r0/result.json contradicts itself" in said
     assert "times as fast" not in said

@@ -13,8 +13,8 @@ from common.artifacts.schema import RunResult
 from common.spec import build
 from compare.core.interrupt import Interrupted
 from compare.execution import executor, launch, matrix, store
-from tests.compare.command_line import compare
 from tests.compare.conftest import behave
+from tests.support.command_line import convtwins
 
 ROW = matrix.build_row("serial", "left", build({"cores": 1}))
 QUICK = ("run", "--frameworks", "left", "--modes", "serial", "--cores", "1", "--no-proof")
@@ -22,13 +22,13 @@ QUICK = ("run", "--frameworks", "left", "--modes", "serial", "--cores", "1", "--
 
 def run(folder: Path, restarts: int) -> RunResult:
     made = executor.execute(ROW, 0, folder, lambda events: None, restarts=restarts)
-    stored = store.finished(folder, ROW, 0)
+    stored = store.load_result(folder, ROW, 0)
     assert stored == made
     return made
 
 
 def attempts(folder: Path) -> int:
-    return 1 + len(store.attempts(store.run_folder(folder, ROW.id, 0)))
+    return 1 + len(store.earlier_attempts(store.run_folder(folder, ROW.id, 0)))
 
 
 def test_a_run_that_aborts_is_not_restarted(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -94,7 +94,7 @@ def test_a_run_that_hangs_is_restarted(fake_twins: pytest.MonkeyPatch, tmp_path:
     behave(fake_twins, left__serial__1="hang, ok")
     wait, hangs = launch.wait, ["it hangs"]
 
-    def hanging(process: launch.Started, **asked: Any) -> str | None:
+    def hanging(process: launch.StartedProcess, **asked: Any) -> str | None:
         if not hangs:
             return wait(process, **asked)
         launch.stop(process, grace_seconds=0.0)
@@ -115,11 +115,13 @@ def test_an_elastic_run_goes_on_with_fewer_replicas_that_divide_its_batch(
 ) -> None:
     behave(fake_twins, left__multi_process__2="kill, kill", left__serial__2="ok, ok, kill, ok")
     made = executor.execute(ELASTIC, 0, tmp_path, lambda events: None, restarts=1)
-    assert store.finished(tmp_path, ELASTIC, 0) == made and made.spec == ELASTIC.spec
+    assert store.load_result(tmp_path, ELASTIC, 0) == made and made.spec == ELASTIC.spec
     # 4, then 2, since 3 do not divide 32, then 1, and once more with 1 by --restarts.
     assert (made.status, [death.replicas for death in made.restarts]) == ("not parallel", [2, 1, None])
     assert made.reason == "it went on with 1 of 4 replicas (--elastic)"
-    attempted = [json.loads((each / "spec.json").read_text()) for each in store.attempts(tmp_path / "runs" / "ranks-r0")[::-1]]
+    attempted = [
+        json.loads((each / "spec.json").read_text()) for each in store.earlier_attempts(tmp_path / "runs" / "ranks-r0")[::-1]
+    ]
     assert [(each["mode"], each["replicas"]) for each in attempted] == [
         ("multi_process", 4),
         ("multi_process", 2),
@@ -141,7 +143,7 @@ def test_ctrl_c_is_no_death_and_the_resumed_comparison_keeps_those_before_it(
     behave(fake_twins, left__serial__1="kill, hang")
     wait = launch.wait
 
-    def interrupted(process: launch.Started, **asked: Any) -> str | None:
+    def interrupted(process: launch.StartedProcess, **asked: Any) -> str | None:
         if attempts(tmp_path) == 2:
             raise Interrupted(signal.SIGINT)
         return wait(process, **asked)
@@ -157,7 +159,7 @@ def test_ctrl_c_is_no_death_and_the_resumed_comparison_keeps_those_before_it(
 
 def test_a_comparison_restarts_its_runs_and_its_report_says_so(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:
     behave(fake_twins, left__serial__1="kill, ok")
-    done = compare(*QUICK, "--restarts", "1", "--out", tmp_path / "out", "--full")
+    done = convtwins(*QUICK, "--restarts", "1", "--out", tmp_path / "out", "--full")
     assert done.exit_code == 0, done.output
     said = " ".join(done.stdout.split())
     assert "was restarted by itself (--restarts): killed by SIGKILL (finished epochs: 1, steps after them: 0); " in said
@@ -177,23 +179,23 @@ def test_resuming_keeps_the_number_of_restarts_or_takes_another(
 
     fake_twins.setattr(executor, "execute", noted)
     cells = 2 if matrix_of else 1
-    assert compare(*QUICK, *matrix_of, "--restarts", "2", "--out", out).exit_code == 0
-    assert compare("run", "--resume", out, "--repeats", "2").exit_code == 0
-    assert compare("run", "--resume", out, "--repeats", "3", "--restarts", "0").exit_code == 0
+    assert convtwins(*QUICK, *matrix_of, "--restarts", "2", "--out", out).exit_code == 0
+    assert convtwins("run", "--resume", out, "--repeats", "2").exit_code == 0
+    assert convtwins("run", "--resume", out, "--repeats", "3", "--restarts", "0").exit_code == 0
     assert seen == [each for each in (2, 2, 0) for _ in range(cells)]
 
 
 def test_a_number_of_restarts_below_0_is_refused_with_what_was_received(fake_twins: pytest.MonkeyPatch) -> None:
-    done = compare(*QUICK, "--restarts", "-1")
+    done = convtwins(*QUICK, "--restarts", "-1")
     assert done.exit_code == 2 and "Received: -1." in done.stderr
 
 
 def test_a_dry_run_says_what_restarts_cost_and_which_runs_would_start_over(fake_twins: pytest.MonkeyPatch) -> None:
     words = (*QUICK, "--restarts", "2", "--dry-run", "--json")
-    plain = json.loads(compare(*words).stdout)
-    over = json.loads(compare(*words, "--set", "checkpoint_seconds=null").stdout)
+    plain = json.loads(convtwins(*words).stdout)
+    over = json.loads(convtwins(*words, "--set", "checkpoint_seconds=null").stdout)
     assert plain["restarts"] == 2 and not plain["start_over"]
     assert list(over["start_over"].values()) == ["it makes no checkpoints: checkpoint_seconds is null"]
-    said = " ".join(compare(*words[:-1], "--set", "checkpoint_seconds=null").stdout.split())
+    said = " ".join(convtwins(*words[:-1], "--set", "checkpoint_seconds=null").stdout.split())
     assert "A run whose process dies is restarted at most 2 times (--restarts). That time is not counted." in said
     assert "Without a checkpoint to go on from: left-serial-1core; it makes no checkpoints" in said

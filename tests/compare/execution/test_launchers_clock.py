@@ -43,7 +43,7 @@ class Watched:
             os.utime(self._folder / event_log.EVENTS_FILE, (at, at))
             for step in (0.15, 0.25, 0.25, 0.25):
                 self.now += step
-                self.clock.look()
+                self.clock.poll()
             self.now += 0.1 - self.late_seconds
         return self.clock
 
@@ -122,11 +122,11 @@ def test_a_run_that_is_too_short_or_says_nothing_of_its_clock_is_not_judged(
     (tmp_path / "short").mkdir()
     assert short.run(3).confirms() is False and short.clock.disagreement("pytorch") is None
     silent = LaunchersClock(tmp_path / "silent")
-    assert silent.look() == [] and silent.look() is None
+    assert silent.poll() == [] and silent.poll() is None
     (tmp_path / "silent").mkdir()
     for _ in range(9):  # of a twin of another version
         event_log.append_event(tmp_path / "silent", "epoch", epoch=1)
-        silent.look()
+        silent.poll()
     assert silent.confirms() is None and silent.disagreement("pytorch") is None
 
 
@@ -135,7 +135,7 @@ def trained(folder: Path, monkeypatch: pytest.MonkeyPatch, pace: float) -> RunRe
     monkeypatch.setitem(launch.FRAMEWORKS, "left", "tests.compare.twins.learner_slow")
     row = matrix.build_row("serial", "left", comparisons.row("left", cores=1).spec.with_fields(epochs=15))
     result = executor.execute(row, 0, folder, lambda events: None)
-    assert store.finished(folder, row, 0) == result
+    assert store.load_result(folder, row, 0) == result
     return result
 
 

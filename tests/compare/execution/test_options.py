@@ -83,13 +83,13 @@ def test_a_group_stands_for_its_options_where_the_command_has_it() -> None:
 
 
 def test_a_group_gives_the_fields_of_the_spec_with_those_of_the_command() -> None:
-    preset, file, fields, assignments = options.SpecOptions(data="digits", batch_size=8, optimizer="adam").asked(cores=2)
+    preset, file, fields, assignments = options.SpecOptions(data="digits", batch_size=8, optimizer="adam").to_request(cores=2)
     assert (preset, file, assignments) == (None, None, [])
     assert {name: value for name, value in fields.items() if value is not None} == {
         "data.source": "digits", "global_batch_size": 8, "cores": 2, "optimizer.name": "adam", "optimizer.learning_rate": 1e-3,
     }  # fmt: skip
     with pytest.raises(SpecError, match="--optimizer names something unknown"):
-        options.SpecOptions(optimizer="lion").asked()
+        options.SpecOptions(optimizer="lion").to_request()
 
 
 @pytest.mark.parametrize(
@@ -101,5 +101,5 @@ def test_a_group_gives_the_fields_of_the_spec_with_those_of_the_command() -> Non
     ],
 )
 def test_a_setting_belongs_to_the_source_before_it(text: str, expected: Any) -> None:
-    _, _, fields, _ = options.MatrixOptions(data=text).asked()
+    _, _, fields, _ = options.MatrixOptions(data=text).to_request()
     assert fields["data.source"] == expected

@@ -50,7 +50,7 @@ def test_options_win_over_the_file_and_the_file_over_the_commands_own(
 def test_a_command_that_looks_at_one_run_passes_over_them(tmp_path: Path) -> None:
     path = written(tmp_path, modes=["serial", "pipeline"], repeats=5, model="resnet18", mode=None)
     path.write_text(path.read_text().replace("mode: null\n", ""))
-    assert comparison_plan.spec_of_one("layers", None, path, {}, []).model == "resnet18"
+    assert comparison_plan.single_run_spec("layers", None, path, {}, []).model == "resnet18"
 
 
 @pytest.mark.parametrize(

@@ -18,8 +18,8 @@ from compare.core.errors import FolderError
 from compare.core.interrupt import Interrupted
 from compare.execution import executor, signing, store
 from compare.execution.signing import MANIFEST_FILE, SIGNATURE_FILE
-from tests.compare.command_line import compare
 from tests.support import comparisons
+from tests.support.command_line import convtwins
 
 pytestmark = pytest.mark.skipif(shutil.which("ssh-keygen") is None, reason="signatures need ssh-keygen, which is not here")
 
@@ -99,13 +99,13 @@ def make_faster(folder: Path) -> None:
 
 def test_a_signed_folder_says_by_whom_in_every_form(folder: Path, keys: tuple[Path, Path], tmp_path: Path) -> None:
     said = f"Signed by {fingerprint(keys[0])}: 8 results are as they were signed."
-    done = compare("report", folder)
+    done = convtwins("report", folder)
     assert (done.exit_code, " ".join(done.stdout.split()).count(said)) == (0, 1)
     assert said in (folder / "report.md").read_text() and said in (folder / "report.html").read_text()
     found = json.loads((folder / "results.json").read_text())["signature"]
     assert found["confirmed"] and found["key"] == fingerprint(keys[0]) and found["signer"] is None
     signers = allowed(tmp_path / "signers", "alice@example.org,al@example.org", keys[0])
-    named = compare("report", folder, "--signers", signers)
+    named = convtwins("report", folder, "--signers", signers)
     assert named.exit_code == 0 and f"Signed by alice@example.org ({fingerprint(keys[0])}): 8 results" in named.stdout
 
 
@@ -114,14 +114,14 @@ def test_the_manifest_is_that_of_sha256sum_and_of_the_report(folder: Path) -> No
     paths = [line.split("  ")[1] for line in lines]
     assert paths == sorted(paths) and len(paths) == 9 and paths[0] == store.PLAN_FILE
     assert all(line.split("  ")[0] == hashlib.sha256((folder / line.split("  ")[1]).read_bytes()).hexdigest() for line in lines)
-    assert compare("report", folder).exit_code == 0
+    assert convtwins("report", folder).exit_code == 0
     digest = hashlib.sha256((folder / MANIFEST_FILE).read_bytes()).hexdigest()
     assert f"made from: 9 files, SHA-256 {digest}" in (folder / "report.md").read_text()
 
 
 def test_without_a_signature_the_environment_says_so_and_the_terminal_nothing(tmp_path: Path) -> None:
     folder = comparisons.stored_in(comparisons.repeated(1), tmp_path / "results")
-    done = compare("report", folder)
+    done = convtwins("report", folder)
     said = "The checksums protect against accidents only"
     assert done.exit_code == 0 and "accidents" not in done.stdout and "igned by" not in done.stdout
     assert said in (folder / "report.md").read_text() and said in (folder / "report.html").read_text()
@@ -176,7 +176,7 @@ def test_a_folder_that_was_changed_since_fails_and_says_where(
     change(folder)
     found = judged(folder)
     assert not found.confirmed and found.sentence.startswith(NOT_CONFIRMED) and said in found.sentence
-    done = compare("report", folder, "--json")
+    done = convtwins("report", folder, "--json")
     printed = json.loads(done.stdout)
     assert done.exit_code == printed["exit_code"] == 1 and printed["findings"]["troubles"][0] == found.sentence
     assert not printed["signature"]["confirmed"]
@@ -200,12 +200,12 @@ def test_who_changes_a_folder_and_signs_it_anew_is_not_the_signer(
     sign(folder, mallory)
     assert judged(folder).confirmed and judged(folder).key == fingerprint(mallory) != fingerprint(alice)
     signers = allowed(tmp_path / "signers", "alice@example.org", alice)
-    done = compare("report", folder, "--signers", signers)
+    done = convtwins("report", folder, "--signers", signers)
     assert done.exit_code == 1 and f"{NOT_CONFIRMED} of {fingerprint(mallory)}: " in " ".join(done.stdout.split())
     assert "does not name" in done.stdout
     for name in (MANIFEST_FILE, SIGNATURE_FILE):
         (folder / name).unlink()
-    none = compare("report", folder, "--signers", signers)
+    none = convtwins("report", folder, "--signers", signers)
     assert none.exit_code == 1 and f"{NOT_CONFIRMED}: the results have none" in none.stdout
 
 
@@ -217,7 +217,7 @@ def test_a_signature_of_another_purpose_does_not_count(folder: Path, keys: tuple
 
 
 def test_a_file_of_signers_that_is_not_there_is_wrong_usage(folder: Path, tmp_path: Path) -> None:
-    done = compare("report", folder, "--signers", tmp_path / "none")
+    done = convtwins("report", folder, "--signers", tmp_path / "none")
     assert done.exit_code == 2 and "--signers must name a file" in done.stderr and str(tmp_path / "none") in done.stderr
     with pytest.raises(FolderError, match="--signers must name"):
         store.read(folder, tmp_path)
@@ -271,11 +271,11 @@ def test_a_manifest_that_is_no_text_or_no_plain_file_is_not_read(folder: Path, k
 
 def test_two_folders_side_by_side_fail_if_one_was_changed(folder: Path, tmp_path: Path) -> None:
     other = comparisons.stored_in(comparisons.repeated(2), tmp_path / "other")
-    assert compare("report", folder, other).exit_code == 0
+    assert convtwins("report", folder, other).exit_code == 0
     make_faster(folder)
-    done = compare("report", other, folder)
+    done = convtwins("report", other, folder)
     assert done.exit_code == 1 and "the signature of B does not hold" in done.stdout
-    assert f"B: {NOT_CONFIRMED}" in compare("report", other, folder, "--full").stdout
+    assert f"B: {NOT_CONFIRMED}" in convtwins("report", other, folder, "--full").stdout
 
 
 def test_a_key_that_cannot_sign_is_refused_before_anything_runs(
@@ -284,11 +284,11 @@ def test_a_key_that_cannot_sign_is_refused_before_anything_runs(
     out = tmp_path / "out"
     locked = new_key(tmp_path, "locked", "a passphrase")
     for key, why in ((locked, "passphrase"), (tmp_path / "none", "No such file"), (tmp_path, "")):
-        done = compare("run", *QUICK, "--out", out, "--sign", key)
+        done = convtwins("run", *QUICK, "--out", out, "--sign", key)
         assert done.exit_code == 2 and why in done.stderr and not out.exists()
         assert f"--sign must name an SSH key that can sign. Received: {key} (ssh-keygen: " in done.stderr
     monkeypatch.setenv("PATH", str(tmp_path))
-    done = compare("run", *QUICK, "--out", out, "--sign", keys[0])
+    done = convtwins("run", *QUICK, "--out", out, "--sign", keys[0])
     assert done.exit_code == 2 and "there is no program ssh-keygen" in done.stderr and not out.exists()
 
 
@@ -319,26 +319,26 @@ def test_a_public_key_signs_if_an_agent_holds_its_private_half(tmp_path: Path, f
     subprocess.run(["ssh-add", "-q", str(key)], check=True)
     key.unlink()
     public = key.with_suffix(".pub")
-    signing.check(public)
+    signing.check_key(public)
     sign(folder, public)
     assert judged(folder).key == fingerprint(public)
     subprocess.run(["ssh-add", "-q", "-D"], check=True)
     with pytest.raises(SpecError, match="--sign must name"):
-        signing.check(public)
+        signing.check_key(public)
 
 
 def test_run_signs_what_it_has_made_and_signs_anew_when_it_goes_on(
     fake_twins: pytest.MonkeyPatch, keys: tuple[Path, Path], tmp_path: Path
 ) -> None:
     out, (key, _) = tmp_path / "out", keys
-    done = compare("run", *QUICK, "--out", out, "--sign", key)
+    done = convtwins("run", *QUICK, "--out", out, "--sign", key)
     assert done.exit_code == 0, done.output
     assert f"Signed by {fingerprint(key)}: 4 results are as they were signed." in " ".join(done.stdout.split())
     assert str(key) not in (out / "report.md").read_text()
-    unsigned = compare("run", "--resume", out, "--repeats", "2")
+    unsigned = convtwins("run", "--resume", out, "--repeats", "2")
     assert unsigned.exit_code == 1 and f"{NOT_CONFIRMED} of {fingerprint(key)}: " in unsigned.stdout
     assert {*judged(out).differences} == {"changed since", "added since"}
-    again = compare("run", "--resume", out, "--sign", key)
+    again = convtwins("run", "--resume", out, "--sign", key)
     assert again.exit_code == 0 and "8 results are as they were signed." in again.stdout
 
 
@@ -352,7 +352,7 @@ def test_what_ctrl_c_leaves_is_signed(fake_twins: pytest.MonkeyPatch, keys: tupl
         return execute(*words, **named)
 
     fake_twins.setattr(executor, "execute", interrupted)
-    done = compare("run", *QUICK, "--out", tmp_path / "out", "--sign", keys[0])
+    done = convtwins("run", *QUICK, "--out", tmp_path / "out", "--sign", keys[0])
     assert done.exit_code == 130 and "2 results are as they were signed." in " ".join(done.stdout.split())
 
 
@@ -367,21 +367,21 @@ def test_a_key_that_is_gone_when_the_runs_have_ended_fails_the_command(
         return execute(*words, **named)
 
     fake_twins.setattr(executor, "execute", removing)
-    done = compare("run", *QUICK, *more, "--out", tmp_path / "out", "--sign", key)
+    done = convtwins("run", *QUICK, *more, "--out", tmp_path / "out", "--sign", key)
     assert done.exit_code == 1 and f"The results are not signed with {key} (ssh-keygen: " in done.stderr
     assert (tmp_path / "out" / "report.md").exists()
 
 
 def test_each_comparison_of_a_matrix_is_signed(fake_twins: pytest.MonkeyPatch, keys: tuple[Path, Path], tmp_path: Path) -> None:
     out = tmp_path / "out"
-    done = compare("run", *QUICK, "--batch-size", "32,64", "--out", out, "--sign", keys[0])
+    done = convtwins("run", *QUICK, "--batch-size", "32,64", "--out", out, "--sign", keys[0])
     assert done.exit_code == 0, done.output
     cells = [path.parent for path in sorted(out.glob(f"*/{MANIFEST_FILE}"))]
     assert len(cells) == 2 and all(judged(cell).confirmed for cell in cells)
     signed = f"Signed by {fingerprint(keys[0])}: 4 results are as they were signed."
     assert (out / "report.md").read_text().count(signed) == 2
     signers = allowed(tmp_path / "signers", "alice@example.org", keys[0])
-    assert compare("report", out, "--signers", signers).exit_code == 0
+    assert convtwins("report", out, "--signers", signers).exit_code == 0
     (cells[1] / SIGNATURE_FILE).unlink()
-    broken = compare("report", out, "--full")
+    broken = convtwins("report", out, "--full")
     assert broken.exit_code == 1 and f"{cells[1].name}: {NOT_CONFIRMED}: signed.txt.sig is missing." in broken.stdout

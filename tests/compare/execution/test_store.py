@@ -8,8 +8,8 @@ from common.artifacts.schema import RunResult
 from common.data import sources
 from compare.core.errors import FolderError
 from compare.execution import launch, store
-from tests.compare.command_line import compare
 from tests.support import comparisons
+from tests.support.command_line import convtwins
 
 
 def test_a_result_is_read_once_in_a_command_unless_it_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -65,7 +65,7 @@ def test_a_folder_that_cannot_be_written_is_refused_first(words: str, monkeypatc
     for owner, name in ((launch, "asked"), (sources, "load"), (sources, "describe"), (store, "read")):
         monkeypatch.setattr(owner, name, pytest.fail)
     monkeypatch.chdir(tmp_path)
-    done = compare(*words.split(), "--out", "file/in/it")
+    done = convtwins(*words.split(), "--out", "file/in/it")
     assert (done.exit_code, done.stderr.splitlines()[-1:]) == (
         2,
         [f"{tmp_path}/file is a file, not a folder. Choose a folder with --out."],

@@ -10,13 +10,13 @@ from common.artifacts.schema import RunResult
 from compare.execution.best_switches import SearchBudget
 from compare.execution.contestants import Contestant
 from compare.execution.matrix import Row
-from compare.execution.store import Stored
+from compare.execution.store import StoredComparison
 from compare.judgement import conditions
 from compare.judgement.findings import findings
 from compare.judgement.row_figures import NOT_COMPARABLE
 from compare.judgement.summary import summarize
 from compare.reporting import comparison_report, comparison_tables, side_by_side, tables
-from compare.reporting.comparison_report import Compared
+from compare.reporting.comparison_report import JudgedComparison
 from tests.support import comparisons
 
 EQUAL = comparisons.conditions(comparisons.row("pytorch"))
@@ -25,7 +25,7 @@ BUDGET = SearchBudget(switches=None, rounds=5, steps=30, configurations=21)
 
 def _pair(
     ours: dict[str, str], theirs: dict[str, str], seconds: tuple[float, float] = (4.0, 2.0), suffix: str = "", **fields: Any
-) -> Stored:
+) -> StoredComparison:
     """A serial row of each framework, with these conditions and seconds per epoch."""
     rows: list[Row] = []
     runs: dict[str, dict[int, RunResult]] = {}
@@ -37,23 +37,23 @@ def _pair(
             repeat: comparisons.good(row, own + 0.01 * repeat, repeat).model_copy(update={"conditions": held})
             for repeat in range(5)
         }
-    return Stored(comparison=comparisons.comparison(rows, 5), runs=runs, set_aside=[])
+    return StoredComparison(comparison=comparisons.comparison(rows, 5), runs=runs, set_aside=[])
 
 
 NEITHER = "Unequal conditions (neither closed nor open division)"
 
 
-def _with_budgets(stored: Stored, *budgets: SearchBudget | None) -> Stored:
+def _with_budgets(stored: StoredComparison, *budgets: SearchBudget | None) -> StoredComparison:
     rows = [row.model_copy(update={"budget": each}) for row, each in zip(stored.comparison.rows, budgets, strict=True)]
     return stored.model_copy(update={"comparison": stored.comparison.model_copy(update={"rows": rows})})
 
 
-def _verdict(stored: Stored) -> str:
+def _verdict(stored: StoredComparison) -> str:
     (said,) = findings(stored, summarize(stored)).contestants
     return said
 
 
-def _division(stored: Stored) -> str:
+def _division(stored: StoredComparison) -> str:
     """The line of the division, which alone says why it is this one."""
     said = findings(stored, summarize(stored)).divisions[0]
     kind, rest = said.removesuffix(".").split(" in serial, 2 cores", 1)
@@ -82,7 +82,7 @@ def test_a_mode_whose_learning_rate_is_scaled_has_another_condition_than_serial_
     for scaling, rates, division in (("none", ["0.05", "0.05"], "closed"), ("linear", ["0.05", "0.1"], "neither")):
         scaled = [row.model_copy(update={"spec": row.spec.with_fields(schedule={"scaling": scaling})}) for row in rows]
         runs = {row.id: {0: comparisons.good(row, 4.0)} for row in scaled}
-        stored = Stored(comparison=comparisons.comparison(scaled), runs=runs, set_aside=[])
+        stored = StoredComparison(comparison=comparisons.comparison(scaled), runs=runs, set_aside=[])
         assert [conditions.row_conditions(stored, row)["learning_rate"] for row in scaled] == rates
         found = conditions.division(stored, *scaled, conditions.MODE_CONDITIONS)
         assert found.kind == division and found.detail == ("learning rate (0.05 against 0.1)" if scaling == "linear" else "")
@@ -99,11 +99,11 @@ def test_the_heading_names_shared_settings_that_are_not_the_default_and_none_of_
         (rows, ['Other than by default: optimizer.native true, schedule.scaling "linear"']),
         ([comparisons.row("pytorch"), comparisons.row("pytorch", "pipeline")], []),
     ):
-        stored = Stored(
+        stored = StoredComparison(
             comparison=comparisons.comparison(own), runs={row.id: {0: comparisons.good(row, 4.0)} for row in own}, set_aside=[]
         )
         summaries = summarize(stored)
-        said = comparison_report.facts(Compared(stored, summaries, findings(stored, summaries)))
+        said = comparison_report.facts(JudgedComparison(stored, summaries, findings(stored, summaries)))
         assert [each for each in said if each.startswith("Other than")] == expected
 
 
@@ -204,14 +204,14 @@ def test_a_budget_that_was_not_recorded_makes_no_open_division() -> None:
     assert f"{NEITHER}: memory layout" in _division(stored)
 
 
-def _together(*stored: Stored) -> Stored:
+def _together(*stored: StoredComparison) -> StoredComparison:
     """One comparison of all their rows."""
     rows = [row for each in stored for row in each.comparison.rows]
     runs = {row_id: runs for each in stored for row_id, runs in each.runs.items()}
-    return Stored(comparison=comparisons.comparison(rows, 5), runs=runs, set_aside=[])
+    return StoredComparison(comparison=comparisons.comparison(rows, 5), runs=runs, set_aside=[])
 
 
-def _divisions(winner_of_best: str) -> Stored:
+def _divisions(winner_of_best: str) -> StoredComparison:
     closed = _pair(EQUAL, EQUAL, (4.0, 2.0), "-closed", switches="closed")
     seconds = (1.0, 2.0) if winner_of_best == "pytorch" else (2.0, 1.0)
     best = _with_budgets(_pair(EQUAL, EQUAL | {"layout": "NHWC"}, seconds, "-best", switches="best"), BUDGET, BUDGET)
@@ -232,7 +232,7 @@ def test_every_division_has_its_line_beside_others() -> None:
 def test_divisions_that_disagree_are_told_in_the_first_lines() -> None:
     stored = _divisions("pytorch")
     summaries = summarize(stored)
-    compared = Compared(stored, summaries, findings(stored, summaries))
+    compared = JudgedComparison(stored, summaries, findings(stored, summaries))
     said = (
         "THE DIVISIONS DISAGREE on serial on 2 cores: tensorflow is faster with switches closed, equal conditions (closed "
         "division); pytorch is faster with switches best, each one's best switches (open division)."
@@ -249,7 +249,7 @@ def test_two_reports_side_by_side_tell_that_their_divisions_disagree() -> None:
     """A run with `closed`, and the same with `best`."""
     closed = _pair(EQUAL, EQUAL, (4.0, 2.0), switches="closed")
     best = _with_budgets(_pair(EQUAL, EQUAL | {"layout": "NHWC"}, (1.0, 2.0), switches="best"), BUDGET, BUDGET)
-    compared = [Compared(each, summarize(each), findings(each, summarize(each))) for each in (closed, best)]
+    compared = [JudgedComparison(each, summarize(each), findings(each, summarize(each))) for each in (closed, best)]
     (said,) = side_by_side.report((Path("a"), Path("b")), (compared[0], compared[1]), None).first_sentences
     assert said == (
         "THE DIVISIONS DISAGREE on serial on 2 cores: tensorflow is faster with A, switches closed, equal conditions (closed "

@@ -5,7 +5,7 @@ import pytest
 from common import spec
 from common.artifacts.schema import Members, Staleness
 from compare.execution.matrix import Row
-from compare.execution.store import Stored
+from compare.execution.store import StoredComparison
 from compare.judgement import inexact_modes
 from compare.judgement.summary import summarize
 from tests.support import comparisons
@@ -16,7 +16,7 @@ def said(word: str, **facts: object) -> list[str]:
     parallel = spec.build(spec.with_variant({"cores": 2, "epochs": 2}, word, 2))
     rows = [comparisons.row("pytorch"), Row(id="pytorch-other", contestant="pytorch", spec=parallel)]
     run = comparisons.good(rows[1], 1.0).model_copy(update={"test": comparisons.score(0.8, 1.0), **facts})
-    stored = Stored(
+    stored = StoredComparison(
         comparison=comparisons.comparison(rows),
         runs={rows[0].id: {0: comparisons.good(rows[0], 2.0)}, rows[1].id: {0: run}},
         set_aside=[],

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from compare.execution.store import ProofRecord, Stored
+from compare.execution.store import ProofRecord, StoredComparison
 from compare.judgement import sameness, summary
 from tests.support import comparisons
 
@@ -10,18 +10,18 @@ STEPS = 20
 LOSSES = [2.3 - 0.01 * step for step in range(STEPS)]
 
 
-def stored(**changes: Any) -> Stored:
+def stored(**changes: Any) -> StoredComparison:
     """Two serial runs of 20 steps whose losses are equal. TensorFlow's has these changes."""
     rows = [comparisons.row("pytorch"), comparisons.row("tensorflow")]
     runs = {row.id: {0: comparisons.good(row, 1.0).model_copy(update={"step_losses": LOSSES})} for row in rows}
     other = runs["tensorflow-serial-2"]
     other[0] = other[0].model_copy(update=changes)
-    return Stored(
+    return StoredComparison(
         comparison=comparisons.comparison(rows, proof=ProofRecord(verdict="proved", sentence="")), runs=runs, set_aside=[]
     )
 
 
-def said(of: Stored) -> str:
+def said(of: StoredComparison) -> str:
     return "\n".join(sameness.sentences(of, summary.summarize(of)))
 
 
@@ -41,7 +41,7 @@ def test_a_first_loss_that_the_referee_refutes_does_not_agree_and_is_named() -> 
     """The tolerance of the other framework alone would let both pass."""
     close = stored(first_step_loss=2.3 * (1 + 1.5e-5))
 
-    def judged(status: str) -> Stored:
+    def judged(status: str) -> StoredComparison:
         rungs = [
             {
                 "name": sameness.FIRST_LOSSES,
@@ -56,7 +56,7 @@ def test_a_first_loss_that_the_referee_refutes_does_not_agree_and_is_named() -> 
         proof = ProofRecord(verdict="proved", sentence="", rungs=rungs)
         return close.model_copy(update={"comparison": close.comparison.model_copy(update={"proof": proof})})
 
-    def is_comparable(of: Stored) -> bool:
+    def is_comparable(of: StoredComparison) -> bool:
         return sameness.is_comparable(of, summary.summarize(of))
 
     assert is_comparable(judged("passed")) and "Timed configuration: agrees" in said(judged("passed"))

@@ -11,14 +11,14 @@ from common.machine.rates import DeviceRates, Rates
 from common.models.work import Work
 from compare.execution import store
 from compare.execution.matrix import Row
-from compare.execution.store import Stored
+from compare.execution.store import StoredComparison
 from compare.judgement import cautions
 from compare.judgement.findings import findings
 from compare.judgement.row_figures import Summary, unreliable_rows_note
 from compare.judgement.run_figures import epoch_seconds, images_per_second, limit, time_to_accuracy
 from compare.judgement.summary import pairs_of_seconds, summarize
 from compare.reporting import comparison_report, comparison_tables, latex, step_tables, tables
-from compare.reporting.comparison_report import Compared
+from compare.reporting.comparison_report import JudgedComparison
 from compare.reporting.epoch_tables import target_table
 from compare.reporting.step_tables import limit_table
 from tests.support import comparisons
@@ -50,7 +50,7 @@ def test_speedups_are_given_against_one_core_and_the_same_cores() -> None:
     assert parallel.parallel_efficiency == pytest.approx(1.0)  # twice as fast on two cores
 
 
-def _of_two_batches() -> Stored:
+def _of_two_batches() -> StoredComparison:
     """Serial and parallel rows, each of two global batches, in two frameworks, as a scaling lays them out."""
     stored = comparisons.repeated()
     rows: list[Row] = []
@@ -219,10 +219,10 @@ def test_a_row_that_was_interrupted_names_its_repeats_without_a_result_too() -> 
     )
     alone = stored.model_copy(update={"runs": {**stored.runs, row.id: {2: killed}}})
     assert summarize(alone)[0].reason == "interrupted (1 of 5 repeats, 4 more have no result)"
-    compared = Compared(stored, summaries, findings(stored, summaries))
+    compared = JudgedComparison(stored, summaries, findings(stored, summaries))
     assert "repeats: 5 planned, 3 to 5 made" in comparison_report.facts(compared)[0]
     whole = comparisons.repeated()
-    assert "5 repeats" in comparison_report.facts(Compared(whole, summarize(whole), compared.findings))[0]
+    assert "5 repeats" in comparison_report.facts(JudgedComparison(whole, summarize(whole), compared.findings))[0]
 
 
 def test_an_interrupted_repeat_is_missing_beside_what_failed_and_beside_what_was_not_parallel() -> None:
@@ -416,7 +416,7 @@ def test_a_run_that_went_on_with_fewer_replicas_says_what_that_changed(fields: d
     row = row.model_copy(update={"spec": row.spec.with_fields(least_replicas=1, **fields)})
     death = Restart(reason="killed by SIGKILL", epochs=1, steps=0, seconds_lost=1.0, replicas=1)
     run = comparisons.good(row, 1.0).model_copy(update={"restarts": [death]})
-    stored = Stored(comparison=comparisons.comparison([row]), runs={row.id: {0: run}}, set_aside=[])
+    stored = StoredComparison(comparison=comparisons.comparison([row]), runs={row.id: {0: run}}, set_aside=[])
     told = cautions.sentences(stored, summarize(stored))
     when = "from its last checkpoint when it had finished 1 epoch"
     assert any(f"went on with 1 of 2 replicas (--elastic), {when}: {said}. That run does not count." in each for each in told)
@@ -534,14 +534,14 @@ def test_a_gain_that_is_lost_among_many_comparisons_does_not_pay_in_the_table_ei
     assert "no gain shown" in said and "among 4 comparisons" in said and "by itself" in said
 
 
-def _with_seeds(stored: Stored, seeds: tuple[int, ...]) -> Stored:
+def _with_seeds(stored: StoredComparison, seeds: tuple[int, ...]) -> StoredComparison:
     """The same runs, each repeat of another seed, with the weights, order, first loss and accuracy of its seed."""
     plan = stored.comparison.model_copy(update={"seeds": list(seeds)})
     for row in stored.comparison.rows:
         for repeat, run in stored.runs[row.id].items():
             seed = seeds[repeat % len(seeds)]
             of_seed = {
-                "spec": plan.of_repeat(row, repeat).spec,
+                "spec": plan.row_for_repeat(row, repeat).spec,
                 "weights_hash": f"weights {seed}",
                 "order_hash": f"order {seed}",
                 "first_step_loss": 2.0 + seed,
@@ -631,7 +631,7 @@ def test_repeats_that_diverge_before_the_accuracy_are_counted_too() -> None:
     assert target is not None and (target.reached, target.repeats, target.seconds) == (2, 5, None)
 
 
-def _begun(stored: Stored, row: Row, seconds: float) -> None:
+def _begun(stored: StoredComparison, row: Row, seconds: float) -> None:
     """All repeats of a row begin so long after midnight, and each of them an hour after the one before."""
     midnight = datetime(2026, 1, 1, tzinfo=UTC)
     for repeat, run in stored.runs[row.id].items():
@@ -818,7 +818,7 @@ def test_the_first_loss_of_an_asynchronous_pipeline_is_of_no_untrained_model(sch
     settings = {"mode": "pipeline", "replicas": 2, "cores": 2, "epochs": 2, "pipeline": {"schedule": schedule}}
     rows = [Row(id=f"{name}-pipeline", contestant=name, spec=spec.build(settings)) for name in ("pytorch", "tensorflow")]
     runs = {row.id: {0: comparisons.good(row, 4.0, first_step_loss=2.3 + 1e-3 * number)} for number, row in enumerate(rows)}
-    stored = Stored(comparison=comparisons.comparison(rows), runs=runs, set_aside=[])
+    stored = StoredComparison(comparison=comparisons.comparison(rows), runs=runs, set_aside=[])
     found = summarize(stored)
     assert [summary.first_step_difference is not None for summary in found] == [compared] * 2
     assert findings(stored, found).comparable != compared
@@ -968,8 +968,8 @@ def test_images_that_stand_in_two_classes_or_splits_are_a_caution() -> None:
         "images. convtwins data FOLDER names them.",
     ]
     summaries = summarize(stored)
-    of_it = Compared(stored, summaries, findings(stored, summaries))
-    captions = {table.name: table.note for table in comparison_report.documents(of_it)}
+    of_it = JudgedComparison(stored, summaries, findings(stored, summaries))
+    captions = {table.name: table.note for table in comparison_report.report_tables(of_it)}
     assert all("48 of 48 test images are training images too" in captions[name] for name in ("comparison", "accuracy"))
 
 
@@ -1008,7 +1008,7 @@ def test_captions_of_times_name_the_rows_in_doubt_and_how_many_repeats_they_are_
     busy = {"cores_of_others": 1.5, "machine": {"logical_cores": 2}}
     stored.runs[row.id][0] = stored.runs[row.id][0].model_copy(update=busy)
     del stored.runs[row.id][2]
-    for table in comparison_tables.documents(summarize(stored)):
+    for table in comparison_tables.written_tables(summarize(stored)):
         if table.name in ("seconds", "epoch_seconds", "phases", "epochs"):
             said = "Repeats: 2 to 3 of each row. Rely on no time of pytorch serial, 2 cores: disturbed by other work."
             assert said in latex.to_latex(table).replace("~", " ").replace("\allowbreak", "") and said in tables.to_markdown(
@@ -1027,7 +1027,7 @@ def test_a_single_verdict_names_all_its_conditions_and_the_switches_that_decide(
         }
         for row, seconds in zip(rows, (4.0, 2.0), strict=True)
     }
-    stored = Stored(comparison=comparisons.comparison(rows, 5), runs=runs, set_aside=[])
+    stored = StoredComparison(comparison=comparisons.comparison(rows, 5), runs=runs, set_aside=[])
     (said,) = findings(stored, summarize(stored)).contestants
     assert said.startswith("tensorflow is ") and "times as fast as pytorch (p < 0.001): simple_cnn, batch 64, float32, " in said
     assert said.endswith(

@@ -8,8 +8,8 @@ import pytest
 from common.artifacts.schema import Environment
 from compare.execution import store
 from compare.execution.contestants import Contestant
-from tests.compare.command_line import compare
 from tests.compare.machines.test_merge import folders, of_machine
+from tests.support.command_line import convtwins
 
 
 def links(site: Path) -> list[str]:
@@ -24,7 +24,7 @@ def test_the_page_links_to_the_report_of_each_comparison(tmp_path: Path) -> None
     for runs in first.runs.values():
         runs[0] = runs[0].model_copy(update={"environment": own})
     there, site = folders(tmp_path / "in", first, of_machine(2, 0.8)), tmp_path / "site"
-    done = compare("gallery", *there, "--out", site, "--json")
+    done = convtwins("gallery", *there, "--out", site, "--json")
     assert done.exit_code == 0, done.output
     found = links(site)
     assert len(set(found)) == 2 and all((site / each).is_file() for each in found)
@@ -40,8 +40,8 @@ def test_the_page_links_to_the_report_of_each_comparison(tmp_path: Path) -> None
 def test_a_gallery_made_again_shows_what_it_is_given_and_nothing_more(tmp_path: Path) -> None:
     first, second = folders(tmp_path / "in", of_machine(1), of_machine(2))
     site = tmp_path / "site"
-    assert compare("gallery", first, second, "--out", site).exit_code == 0
-    assert compare("gallery", second, "--out", site).exit_code == 0
+    assert convtwins("gallery", first, second, "--out", site).exit_code == 0
+    assert convtwins("gallery", second, "--out", site).exit_code == 0
     assert [path.name for path in site.iterdir() if (path / "report.html").exists()] == [Path(links(site)[0]).parent.name]
     assert "CPU 1" not in (site / "index.html").read_text()
 
@@ -49,39 +49,39 @@ def test_a_gallery_made_again_shows_what_it_is_given_and_nothing_more(tmp_path: 
 def test_a_crafted_list_of_an_earlier_gallery_removes_nothing_outside_it(tmp_path: Path) -> None:
     (there,) = folders(tmp_path / "in", of_machine(1))
     site, other = tmp_path / "site", tmp_path / "other"
-    assert compare("gallery", there, "--out", site).exit_code == 0
+    assert convtwins("gallery", there, "--out", site).exit_code == 0
     other.mkdir()
     (other / "report.html").write_text("mine")
     (site / "link").symlink_to(other)
     listed = json.loads((site / "gallery.json").read_text()) | {"folders": ["../other", "link", str(other), 3]}
     (site / "gallery.json").write_text(json.dumps(listed))
-    assert compare("gallery", there, "--out", site).exit_code == 0
+    assert convtwins("gallery", there, "--out", site).exit_code == 0
     assert (other / "report.html").read_text() == "mine"
 
 
 @pytest.mark.slow
 def test_what_is_no_gallery_is_left_alone(tmp_path: Path) -> None:
     (there,) = folders(tmp_path / "in", of_machine(1))
-    done = compare("gallery", there, "--out", there)
+    done = convtwins("gallery", there, "--out", there)
     assert done.exit_code == 2 and "belong to no gallery" in done.stderr and (there / store.PLAN_FILE).exists()
     (tmp_path / "notes").mkdir()
-    done = compare("gallery", there, tmp_path / "notes", "--out", tmp_path / "other")
+    done = convtwins("gallery", there, tmp_path / "notes", "--out", tmp_path / "other")
     assert done.exit_code == 0 and "notes: no comparison." in done.stdout
     (damaged := tmp_path / "damaged").mkdir()
     (damaged / store.PLAN_FILE).write_text("{")
-    done = compare("gallery", there, damaged, "--out", tmp_path / "other")
+    done = convtwins("gallery", there, damaged, "--out", tmp_path / "other")
     assert done.exit_code == 0 and "damaged: its comparison cannot be read." in done.stdout
-    assert compare("gallery", there, tmp_path / "typo", "--out", tmp_path / "other").exit_code == 2
-    done = compare("gallery", there, there, "--out", tmp_path / "site")
+    assert convtwins("gallery", there, tmp_path / "typo", "--out", tmp_path / "other").exit_code == 2
+    done = convtwins("gallery", there, there, "--out", tmp_path / "site")
     assert done.exit_code == 2 and "named twice" in done.stderr
-    assert compare("gallery", tmp_path / "nothing", "--out", tmp_path / "site").exit_code == 2
+    assert convtwins("gallery", tmp_path / "nothing", "--out", tmp_path / "site").exit_code == 2
 
 
 def test_names_from_outside_are_text(tmp_path: Path) -> None:
     bad = "<script>alert(1)</script>/../.."
     (there,) = folders(tmp_path / "in", of_machine(1, data_name=bad))
     site = tmp_path / "site"
-    assert compare("gallery", there, "--out", site).exit_code == 0
+    assert convtwins("gallery", there, "--out", site).exit_code == 0
     assert "<script>alert" not in (site / "index.html").read_text()
     assert {path.name for path in tmp_path.iterdir()} == {"in", "site"}
 
@@ -89,10 +89,10 @@ def test_names_from_outside_are_text(tmp_path: Path) -> None:
 def test_a_gallery_writes_into_no_folder_that_a_link_leads_to(tmp_path: Path) -> None:
     (there,) = folders(tmp_path / "in", of_machine(1))
     site, other = tmp_path / "site", tmp_path / "other"
-    assert compare("gallery", there, "--out", site).exit_code == 0
+    assert convtwins("gallery", there, "--out", site).exit_code == 0
     place = site / Path(links(site)[0]).parent
     shutil.rmtree(place)
     other.mkdir()
     place.symlink_to(other)
-    done = compare("gallery", there, "--out", site)
+    done = convtwins("gallery", there, "--out", site)
     assert done.exit_code == 2 and f"{place} is a link" in done.stderr and not list(other.iterdir())

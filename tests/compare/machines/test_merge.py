@@ -9,14 +9,14 @@ import pytest
 
 from common.artifacts.schema import Noise
 from compare.execution import store
-from compare.execution.store import Stored
+from compare.execution.store import StoredComparison
 from compare.machines import gathered, merge_report
-from tests.compare.command_line import compare
-from tests.compare.reporting import screens
 from tests.support import comparisons
+from tests.support.command_line import convtwins
+from tests.support.snapshots import Screens
 
 
-def of_machine(number: int, times: float = 1.0, host: int | None = None, **plan: Any) -> Stored:
+def of_machine(number: int, times: float = 1.0, host: int | None = None, **plan: Any) -> StoredComparison:
     """`comparisons.repeated` on a machine of its own, or on that of `host`. TensorFlow is so many times as fast there."""
     stored = comparisons.repeated()
     for row_id, runs in stored.runs.items():
@@ -28,11 +28,11 @@ def of_machine(number: int, times: float = 1.0, host: int | None = None, **plan:
     return stored.model_copy(update={"comparison": stored.comparison.model_copy(update={"machine": machine, **plan})})
 
 
-def folders(at: Path, *stored: Stored) -> list[Path]:
+def folders(at: Path, *stored: StoredComparison) -> list[Path]:
     return [comparisons.stored_in(each, at / str(place)) for place, each in enumerate(stored)]
 
 
-def question(at: Path, *stored: Stored, where: str = "serial on all cores") -> gathered.Question:
+def question(at: Path, *stored: StoredComparison, where: str = "serial on all cores") -> gathered.Question:
     found = gathered.gather(gathered.read(folders(at, *stored)))
     (one,) = (each for each in found.questions if each.subject.where == where)
     return one
@@ -40,7 +40,7 @@ def question(at: Path, *stored: Stored, where: str = "serial on all cores") -> g
 
 def test_four_machines_are_told_one_by_one_and_given_no_average(tmp_path: Path) -> None:
     stored = [of_machine(number, times) for number, times in enumerate((1.2, 1.4, 1.3, 0.8))]
-    done = compare("merge", *folders(tmp_path, *stored), "--json")
+    done = convtwins("merge", *folders(tmp_path, *stored), "--json")
     assert done.exit_code == 0, done.output
     said = json.loads(done.stdout)["findings"]["Who is faster?"]
     assert (
@@ -89,7 +89,7 @@ def test_modes_are_asked_too_and_frameworks_in_another_order_are_the_same_questi
 
 def test_other_work_is_another_question(tmp_path: Path) -> None:
     there = folders(tmp_path, of_machine(1), of_machine(2, data_hash="other"))
-    done = compare("merge", *there)
+    done = convtwins("merge", *there)
     assert done.exit_code == 2 and "No question has answers of two machines" in done.stderr
 
 
@@ -131,7 +131,7 @@ def test_questions_of_one_name_keep_their_own_verdicts_and_are_told_apart(tmp_pa
 
 @pytest.mark.parametrize("data", [{"loading": "streaming"}, {"normalization": "half"}])
 def test_the_same_data_fed_in_another_way_is_other_work(tmp_path: Path, data: dict[str, Any]) -> None:
-    done = compare("merge", *folders(tmp_path, of_machine(1), comparisons.other_work(of_machine(2), data=data)))
+    done = convtwins("merge", *folders(tmp_path, of_machine(1), comparisons.other_work(of_machine(2), data=data)))
     assert done.exit_code == 2 and "No question has answers of two machines" in done.stderr
 
 
@@ -144,10 +144,10 @@ def test_a_machine_whose_host_is_unknown_is_no_other_machine(tmp_path: Path) -> 
 
 def test_a_run_that_was_sent_twice_is_refused_and_so_is_one_folder(tmp_path: Path) -> None:
     first, again = folders(tmp_path, of_machine(1), of_machine(1))
-    done = compare("merge", first, again)
+    done = convtwins("merge", first, again)
     assert done.exit_code == 2 and f"{first} and {again} hold the same run" in done.stderr
-    assert compare("merge", first).exit_code == 2
-    done = compare("merge", first, first.parent / "." / first.name, first)
+    assert convtwins("merge", first).exit_code == 2
+    done = convtwins("merge", first, first.parent / "." / first.name, first)
     assert done.exit_code == 2 and "named twice" in done.stderr
 
 
@@ -156,22 +156,22 @@ def test_the_report_is_written_and_never_over_something_else(tmp_path: Path) -> 
     there = folders(tmp_path / "in", of_machine(1, 1.2, versions={"pytorch": {"torch": "3.0"}}), of_machine(2, 1.3))
     before = {path: path.read_bytes() for path in (tmp_path / "in").rglob("*") if path.is_file()}
     for _ in range(2):
-        assert compare("merge", *there, "--out", tmp_path / "out").exit_code == 0
+        assert convtwins("merge", *there, "--out", tmp_path / "out").exit_code == 0
     assert {path: path.read_bytes() for path in (tmp_path / "in").rglob("*") if path.is_file()} == before
     page = (tmp_path / "out" / "merged.md").read_text()
     assert "Versions differ" in page and "torch 3.0 (M1), 2.0 (M2)" in page and "plots/machines.png" in page
-    done = compare("merge", *there, "--out", there[0])
+    done = convtwins("merge", *there, "--out", there[0])
     assert done.exit_code == 2 and (there[0] / store.PLAN_FILE).exists()
 
 
 def test_a_folder_that_is_still_written_to_is_refused(tmp_path: Path) -> None:
     one, other = folders(tmp_path, of_machine(0), of_machine(1))
     with store.locked(other):
-        done = compare("merge", one, other)
-        shown = compare("gallery", one, other, "--out", tmp_path / "site")
+        done = convtwins("merge", one, other)
+        shown = convtwins("gallery", one, other, "--out", tmp_path / "site")
     for each in (done, shown):
         assert each.exit_code == 2 and f"Another command still writes to {other}." in " ".join(each.stderr.split())
-    assert compare("merge", one, other).exit_code == 0
+    assert convtwins("merge", one, other).exit_code == 0
 
 
 def test_a_run_that_begins_while_a_folder_is_looked_at_is_not_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -203,17 +203,15 @@ def test_a_run_that_begins_while_a_folder_is_looked_at_is_not_refused(tmp_path: 
 def test_a_p_below_all_digits_is_not_zero_in_the_table(tmp_path: Path) -> None:
     times = (3.0, 3.01, 3.02, 2.99, 3.0)
     stored = [of_machine(number, each) for number, each in enumerate(times)]
-    assert compare("merge", *folders(tmp_path, *stored), "--out", tmp_path / "out").exit_code == 0
+    assert convtwins("merge", *folders(tmp_path, *stored), "--out", tmp_path / "out").exit_code == 0
     text = (tmp_path / "out" / "merged.md").read_text()
     assert "< 0.0001" in text.replace("\\<", "<") and "| 0.0000 |" not in text
 
 
 @pytest.mark.parametrize("machines", [4, 5])
-def test_the_first_screen_answers_each_question(machines: int, tmp_path: Path) -> None:
+def test_the_first_screen_answers_each_question(screens: Screens, machines: int, tmp_path: Path) -> None:
     stored = [of_machine(number, times) for number, times in enumerate((1.2, 1.4, 1.3, 0.8, 1.25)[:machines])]
     found = gathered.gather(gathered.read(folders(tmp_path, *stored)))
-    shown = screens.assert_screens(
-        f"merge_{machines}", merge_report.report(found, None), Path(__file__).parent / "golden", None
-    )
+    shown = screens(merge_report.report(found, None), None)
     assert f"{machines} comparisons of {machines} machines" in shown
     assert ("on average" in shown) == (machines == 5) != ("No average: it needs 5 machines" in shown)

@@ -98,7 +98,7 @@ def test_equal_layers_of_branches_are_paired_by_their_paths_whatever_the_order_t
     left = inception("smlp", "smlp")
     found = align(left, renamed(inception(order, joined)), {})
     assert found.names == {each.name: f"k_{each.name}_" for each in left if each.parameters}
-    assert found.given == found.names.keys() and found.incompatible == []
+    assert found.confirmed == found.names.keys() and found.incompatible == []
 
 
 def test_branches_that_only_their_place_in_a_concatenation_tells_apart_are_paired_by_it() -> None:
@@ -139,13 +139,13 @@ def test_a_layer_is_not_alone_where_another_of_its_kind_is_fed_by_nobody_knows_w
         return [fed("stem", size=7), *hidden, fed("end", "fine", "wide", size=2)]
 
     found = align(net("fine"), renamed(net("wide")), {})
-    assert found.names == {each.name: f"k_{each.name}_" for each in net()} and not {"fine", "wide"} & found.given
+    assert found.names == {each.name: f"k_{each.name}_" for each in net()} and not {"fine", "wide"} & found.confirmed
 
 
 def test_an_edge_that_is_not_known_pairs_nothing_wrongly() -> None:
     unknown = [each.model_copy(update={"fed_by": []}) if each.name == "end" else each for each in inception("plms", "smlp")]
     found = Pairing(inception("smlp", "smlp"), renamed(unknown), {}, signature)
-    assert not found.complete and all(other == f"k_{one}_" for one, other in found.follow().items())
+    assert not found.complete and all(other == f"k_{one}_" for one, other in found.propagate().items())
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from common.matching.records import OpenRequest, Layer, ModelReport
+from common.matching.records import Layer, ModelReport, OpenRequest
 from compare.matching import climbing, match
 from compare.matching.causes import BIASED_VARIANCE, Cause
 from compare.matching.climbing import Line, Match, Rung

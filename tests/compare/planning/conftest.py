@@ -7,7 +7,7 @@ import pytest
 from common.machine import machine as this_machine
 from common.spec import Spec
 from compare.planning import measuring
-from compare.planning.costs import Costs, Device, Machine, OfFramework
+from compare.planning.costs import Costs, Device, FrameworkTimings, PlannedMachine
 from tests.compare.planning import made
 
 
@@ -23,12 +23,12 @@ class Times:
 
     def this_machine(
         self, names: list[str], wanted: Spec, replicas: int, hosts: list[str], shown: Any, server: bool
-    ) -> Machine:
-        own = {name: OfFramework(versions={name: "1.0"}, links=self.links, disturbed=self.disturbed) for name in names}
+    ) -> PlannedMachine:
+        own = {name: FrameworkTimings(versions={name: "1.0"}, links=self.links, disturbed=self.disturbed) for name in names}
         self.servers.append(server)
         devices = [Device(name=f"cpu {index}") for index in range(replicas)]
         facts = this_machine.describe()
-        return Machine(name="made up", facts=facts, devices=devices, cores_of_device=4 // replicas, frameworks=own)
+        return PlannedMachine(name="made up", facts=facts, devices=devices, cores_of_device=4 // replicas, frameworks=own)
 
     def model_costs(self, name: str, wanted: Spec, batches: set[tuple[int, int]], cores: int, shown: Any) -> Costs:
         self.batches.append(batches)

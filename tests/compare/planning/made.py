@@ -7,7 +7,7 @@ from common.models import architectures, stages
 from common.models.architectures import Architecture
 from compare.judgement.scaling_laws import LinkModel
 from compare.planning.case import Case
-from compare.planning.costs import Costs, Device, Links, LayerTimes, layer_names
+from compare.planning.costs import Costs, Device, LayerTimes, Links, layer_names
 
 FREE = LinkModel(name="free", alpha_seconds=0.0, beta_seconds_per_byte=0.0)
 BATCH = 64

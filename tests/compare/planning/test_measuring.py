@@ -13,7 +13,7 @@ from compare.core.progress import display
 from compare.judgement.scaling_laws import exchange_terms
 from compare.planning import accuracy, measuring
 from compare.planning.accuracy import PredictionPair
-from compare.planning.costs import Costs, LinkModel, Links, FrameworkTimings, LayerTimes
+from compare.planning.costs import Costs, FrameworkTimings, LayerTimes, LinkModel, Links
 from tests.compare.planning import made
 
 

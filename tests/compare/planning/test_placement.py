@@ -38,7 +38,7 @@ def test_no_cut_and_no_order_of_devices_is_better(layers: list[tuple[int, int]],
     seconds = [[each * (1 + kind) for each in before] for kind in range(len(counts))]
     messages = [0.0, *(float(sent) for _, sent in layers)]
     cuttable = [[stop > start for stop in range(len(messages))] for start in range(len(messages))]
-    found = placement.best(seconds, messages, cuttable, counts, micro_batches)
+    found = placement.best_cut(seconds, messages, cuttable, counts, micro_batches)
     assert found is not None and found[0] == pytest.approx(brute(seconds, messages, counts, micro_batches))
 
 
@@ -50,9 +50,9 @@ def test_a_search_that_forgets_what_is_not_largest_is_caught(monkeypatch: pytest
 
     seconds, messages = [[0.0, 5.0, 8.0, 10.0]], [0.0, 6.0, 1.0, 0.0]
     cuttable = [[stop > start for stop in range(4)] for start in range(4)]
-    right = placement.best(seconds, messages, cuttable, [2], 1)
+    right = placement.best_cut(seconds, messages, cuttable, [2], 1)
     monkeypatch.setattr(placement, "_keep", shortsighted)
-    planted = placement.best(seconds, messages, cuttable, [2], 1)
+    planted = placement.best_cut(seconds, messages, cuttable, [2], 1)
     assert right and planted and right[0] == brute(seconds, messages, [2], 1) == 11.0 < planted[0]
 
 
@@ -60,13 +60,13 @@ def test_a_search_that_forgets_what_is_not_largest_is_caught(monkeypatch: pytest
 def test_a_slow_device_gets_less_to_do_and_the_formula_is_the_simulated_time(model: str) -> None:
     run = made.run("pipeline", 2, model=model, **{"pipeline.micro_batches": 8})
     case = made.case(run, speeds=(1.0, 0.25))
-    placed = placement.placed(case)
+    placed = placement.place_stages(case)
     assert placed is not None and placed.stages is not None
     even, better = schedules.step(case)[0].total, schedules.step(placed)[0].total
     assert better < even
     parameters = [parameter for stage in placed.stages for parameter in stage.architecture.parameters()]
     assert parameters == list(case.architecture.parameters())
-    names = [tuple(placement.names_of(stage.architecture.layers)) for stage in placed.stages]
+    names = [tuple(placement.layer_names(stage.architecture.layers)) for stage in placed.stages]
     own = [sum(case.passes(device, each, 8)) for device, each in zip(placed.devices, names, strict=True)]
     assert better == pytest.approx(sum(own) + 7 * max(own))
     slow = next(index for index, device in enumerate(placed.devices) if device.speed < 1)
@@ -76,7 +76,7 @@ def test_a_slow_device_gets_less_to_do_and_the_formula_is_the_simulated_time(mod
 def test_equal_devices_get_a_cut_that_is_no_worse_than_the_even_one() -> None:
     run = made.run("pipeline", 3, **{"pipeline.micro_batches": 4})
     case = made.case(run, stages_of_costs=3)
-    placed = placement.placed(case)
+    placed = placement.place_stages(case)
     assert placed is not None and schedules.step(placed)[0].total <= schedules.step(case)[0].total + 1e-9
     assert stages.cut(case.architecture, 3)  # the even cut is one of those that were searched
-    assert placement.placed(replace(case, run=made.run("hybrid_pipeline", 3, global_batch_size=66))) is None
+    assert placement.place_stages(replace(case, run=made.run("hybrid_pipeline", 3, global_batch_size=66))) is None

@@ -6,18 +6,17 @@ from typing import Any, NoReturn
 
 import pytest
 import yaml
-from typer.testing import CliRunner
 
-from compare.__main__ import app
 from compare.execution import launch
 from compare.judgement.scaling_laws import LinkModel
 from compare.planning import machine_file, plan_report, planner, verdicts
 from compare.planning.accuracy import PredictionPair
 from compare.planning.costs import Device, PlannedMachine
 from compare.planning.planner import Plan
-from compare.planning.prediction import Predicted
+from compare.planning.prediction import PredictedLayout
 from tests.compare.planning import made
 from tests.compare.planning.conftest import Times
+from tests.support.command_line import convtwins
 from tests.support.snapshots import Screens
 
 SLOW = LinkModel(name="slow", alpha_seconds=1.0, beta_seconds_per_byte=0.0)
@@ -25,7 +24,7 @@ SLOW = LinkModel(name="slow", alpha_seconds=1.0, beta_seconds_per_byte=0.0)
 
 def ask(*words: str) -> Any:
     size = ["--data", "digits", "--image-size", "32", "--batch-size", str(made.BATCH)]
-    return CliRunner().invoke(app, ["plan", "--model", "simple_cnn", *size, *words])
+    return convtwins("plan", "--model", "simple_cnn", *size, *words)
 
 
 def plan(*words: str) -> dict[str, Any]:
@@ -86,10 +85,10 @@ def test_the_first_lines_say_which_mode_pays_why_and_how_sure(times: Times) -> N
 
 
 def test_layouts_that_are_equal_may_have_different_reasons() -> None:
-    def predicted(variant: str, **parts: float) -> Predicted:
+    def predicted(variant: str, **parts: float) -> PredictedLayout:
         each = {"compute": 0.0, "input": 0.0, "exposed": 0.0, "bubble": 0.0} | parts
         run = made.run(variant, 1 + (variant != "serial"))
-        return Predicted(contestant="left", words=variant, run=run, step_seconds=sum(each.values()), parts=each)
+        return PredictedLayout(contestant="left", words=variant, run=run, step_seconds=sum(each.values()), parts=each)
 
     found = [
         predicted("serial", compute=1.0),
@@ -161,7 +160,7 @@ def test_a_machine_file_that_is_refused_says_what_to_do_before_anything_is_asked
     def asked(*_: Any) -> NoReturn:
         raise AssertionError
 
-    fake_twins.setattr(planner.launch, "asked", asked)
+    fake_twins.setattr(planner.launch, "describe_all", asked)
     whole = times.this_machine(["left"], made.run("serial", 1), 2, [], None, server=True)
     path = tmp_path / "machine.yaml"
     path.write_text(yaml.safe_dump(whole.model_dump(mode="json") | change), "utf-8")
@@ -201,8 +200,8 @@ def test_the_best_three_and_serial_are_measured_and_errors_become_bands(times: T
 
 
 def test_a_score_measures_the_best_layout_of_every_mode() -> None:
-    def predicted(words: str, variant: str, seconds: float | None) -> Predicted:
-        return Predicted(
+    def predicted(words: str, variant: str, seconds: float | None) -> PredictedLayout:
+        return PredictedLayout(
             contestant="pytorch", words=words, run=made.run(variant, 1 + (variant != "serial")), step_seconds=seconds
         )
 
@@ -288,9 +287,9 @@ def test_modes_that_stay_on_one_machine_say_so_where_there_are_several(times: Ti
 
 @pytest.mark.parametrize("name", ["predicted", "measured", "disturbed"])
 def test_the_first_screen_says_which_mode_pays_and_how_sure(screens: Screens, name: str) -> None:
-    def predicted(contestant: str, words: str, variant: str, seconds: float | None) -> Predicted:
+    def predicted(contestant: str, words: str, variant: str, seconds: float | None) -> PredictedLayout:
         parts = {"compute": 0.8 * (seconds or 0), "input": 0.0, "exposed": 0.2 * (seconds or 0), "bubble": 0.0}
-        return Predicted(
+        return PredictedLayout(
             contestant=contestant, words=words, run=made.run(variant, 1 + (variant != "serial")), step_seconds=seconds,
             parts=parts, memory_mib={"cpu 0": 120.0}, why=None if seconds else "needs 2 CUDA devices",
         )  # fmt: skip

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from common.models import stages
 from common.spec import VARIANTS
 from compare.planning import events, schedules
-from compare.planning.case import Steps, Unpredicted
+from compare.planning.case import PredictionError, TaskGraph
 from compare.planning.events import Parts
 from tests.compare.planning import made
 
@@ -99,7 +99,7 @@ def check_gathers(replicas: int, bucket_mib: float, *, one_process: bool) -> Non
     least, most = (layers, layers) if one_process else (1, 1) if bucket_mib > 1 else (2, layers - 1)
     assert least <= round(groups) <= most
     # A share of weights, gradients and momentum, and what is whole while it computes: all, or the largest group.
-    whole = steps.held["0"] - 3 * case.weight_bytes() / replicas - made.BATCH * case.kept_bytes(case.names)
+    whole = steps.peak_bytes["0"] - 3 * case.weight_bytes() / replicas - made.BATCH * case.activation_bytes(case.names)
     assert case.weight_bytes() / layers < whole / 2 <= case.weight_bytes() * (1 + 1e-9)
     assert (whole / 2 == pytest.approx(case.weight_bytes())) == (most == 1)
 
@@ -197,11 +197,11 @@ def test_every_mode_is_predicted_and_never_faster_on_a_slower_link_or_device(var
 
 
 def test_what_is_not_modelled_is_said() -> None:
-    with pytest.raises(Unpredicted, match="no link of kind send"):
+    with pytest.raises(PredictionError, match="no link of kind send"):
         schedules.step(
             replace(made.case(made.run("pipeline", 2)), links=made.links(made.FREE).model_copy(update={"send": None}))
         )
-    with pytest.raises(Unpredicted, match="compression"):
+    with pytest.raises(PredictionError, match="compression"):
         schedules.step(made.case(made.run("multi_process", 2, **{"communication.compression": "int8"})))
 
 
@@ -248,12 +248,12 @@ def planted_late_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def planted_wide_link(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = Steps.send
+    right = TaskGraph.send
 
-    def on_its_own(made: Steps, link: str, seconds: float, needs: Sequence[int]) -> int:
+    def on_its_own(made: TaskGraph, link: str, seconds: float, needs: Sequence[int]) -> int:
         return right(made, f"{link} {len(made.tasks)}", seconds, needs)
 
-    monkeypatch.setattr(Steps, "send", on_its_own)
+    monkeypatch.setattr(TaskGraph, "send", on_its_own)
 
 
 def planted_whole_layers(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,7 @@ def shares(straggler: Straggler, seconds: float) -> tuple[list[float], float]:
     with Brake(straggler, 2) as brake:
         ranks = [spinning(rank) for rank in range(2)]
         try:
-            time.sleep(3 * slow_rank._LOOK_SECONDS)
+            time.sleep(3 * slow_rank._POLL_SECONDS)
             before = [sum(psutil.Process(each.pid).cpu_times()[:2]) for each in ranks]
             began = time.monotonic()
             time.sleep(seconds)

@@ -8,23 +8,22 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 from common.artifacts import results
 from common.artifacts.schema import Noise, RunResult
-from compare.__main__ import app
 from compare.core.statistics import paired_ratio
 from compare.execution import executor, store
 from compare.execution.matrix import Row
 from compare.planning import slow_rank, stragglers_report, straggling
-from compare.planning.costs import Device, Machine
+from compare.planning.costs import Device, PlannedMachine
 from compare.planning.planner import Plan
-from compare.planning.prediction import Predicted
+from compare.planning.prediction import PredictedLayout
 from compare.planning.slow_rank import Straggler
 from compare.planning.straggling import Found, Suffered
 from tests.compare.planning import made
-from tests.compare.reporting import screens
 from tests.support import comparisons
+from tests.support.command_line import convtwins
+from tests.support.snapshots import Screens
 
 MODES = "multi_process,model_averaging,parameter_server"
 
@@ -49,7 +48,7 @@ def executed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
 
 def ask(*words: str | Path) -> Any:
     size = ["--data", "digits", "--image-size", "32", "--batch-size", str(made.BATCH), "--modes", MODES]
-    return CliRunner().invoke(app, ["stragglers", "--model", "simple_cnn", *size, *map(str, words)], env={"COLUMNS": "160"})
+    return convtwins("stragglers", "--model", "simple_cnn", *size, *words, COLUMNS="160")
 
 
 def test_synchronous_replicas_wait_for_the_slowest_one_and_stages_only_while_it_works() -> None:
@@ -106,9 +105,9 @@ def test_every_mode_of_processes_is_measured_interleaved_beside_the_simulator(
 def test_the_best_layout_of_each_mode_is_slowed_if_it_has_ranks() -> None:
     """A mode whose replicas share a process has none. Nor has serial, and a layout that does not fit is not run."""
 
-    def predicted(words: str, variant: str, seconds: float, **fields: Any) -> Predicted:
+    def predicted(words: str, variant: str, seconds: float, **fields: Any) -> PredictedLayout:
         run = made.run(variant, 1 if variant == "serial" else 2)
-        return Predicted(contestant="left", words=words, run=run, step_seconds=seconds, **fields)
+        return PredictedLayout(contestant="left", words=words, run=run, step_seconds=seconds, **fields)
 
     every = [
         predicted("serial", "serial", 1.0), predicted("threads", "data_parallel", 1.0),
@@ -116,7 +115,7 @@ def test_the_best_layout_of_each_mode_is_slowed_if_it_has_ranks() -> None:
         predicted("second", "multi_process", 3.0), predicted("averaged", "model_averaging", 4.0),
     ]  # fmt: skip
     cases = {each.words: made.case(each.run, one_process=each.words == "threads") for each in every}
-    machine = Machine(name="made", devices=[Device(name="0")], frameworks={})
+    machine = PlannedMachine(name="made", devices=[Device(name="0")], frameworks={})
     chosen, in_one = straggling.layouts(Plan(every[0].run, machine, every, cases={"left": cases}))
     assert [each.words for each in chosen] == ["first", "averaged"] and in_one == {"left": ["data_parallel"]}
     assert [row.spec.steps for row in straggling.rows_of(chosen)] == [straggling.LEAST_STEPS] * 2
@@ -166,8 +165,8 @@ def test_what_cannot_be_asked_is_refused_at_once(words: tuple[str, ...], said: s
     assert done.exit_code == 2 and said in " ".join(done.stderr.split())
 
 
-def test_the_first_screen_says_which_mode_suffers_most() -> None:
-    plan = Plan(made.run("serial", 1), Machine(name="m", devices=[Device(name="a")], frameworks={}), [])
+def test_the_first_screen_says_which_mode_suffers_most(screens: Screens) -> None:
+    plan = Plan(made.run("serial", 1), PlannedMachine(name="m", devices=[Device(name="a")], frameworks={}), [])
     suffered = [
         Suffered(
             contestant="left", words=words, factor=factor, moves=False, simulated=factor,
@@ -177,6 +176,6 @@ def test_the_first_screen_says_which_mode_suffers_most() -> None:
         for factor in (2.0, 4.0)
     ]  # fmt: skip
     found = Found(plan, suffered, {"left": ["tensor_parallel"]}, ["A caution."])
-    shown = screens.assert_screens("stragglers", stragglers_report.report(found, 5), Path(__file__).parent / "golden")
+    shown = screens(stragglers_report.report(found, 5))
     shown = " ".join(shown.split())
     assert "a step takes 1.20 " in shown and "in model_averaging x2, 1.80 " in shown and "Trouble A caution." in shown

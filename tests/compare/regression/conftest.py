@@ -35,12 +35,12 @@ def interpreters(tmp_path: Path) -> Callable[[int], list[Path]]:
 def recorded(fake_twins: pytest.MonkeyPatch) -> list[tuple[str, str]]:
     """Runs that take no time, whose descriptions and results hold the environment; gives (interpreter, folder) of each."""
     done: list[tuple[str, str]] = []
-    described, known = launch._description, dict[str, Environment]()
+    described, known = launch._read_description, dict[str, Environment]()
 
     def environment(name: str) -> Environment:
         """As the interpreter says it, asked once for each version of the distribution that it alone has."""
         (there,) = Path(launch.interpreter(name)).parents[1].glob("lib/python*/site-packages/newer-*.dist-info")
-        return known.setdefault(str(there), known.get(str(there)) or launch.environment_of(name))
+        return known.setdefault(str(there), known.get(str(there)) or launch.current_environment(name))
 
     def description(name: str, process: Any) -> dict[str, Any]:
         return described(name, process) | {"environment": environment(name).model_dump()}
@@ -53,7 +53,7 @@ def recorded(fake_twins: pytest.MonkeyPatch) -> list[tuple[str, str]]:
         results.save(made_up := made_up.model_copy(update=own), store.run_folder(folder, row.id, repeat))
         return made_up
 
-    fake_twins.setattr(launch, "_description", description)
+    fake_twins.setattr(launch, "_read_description", description)
     fake_twins.setattr(executor, "execute", execute)
     return done
 

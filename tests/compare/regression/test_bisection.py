@@ -14,12 +14,10 @@ from typing import Any
 
 import pytest
 from scipy import special
-from typer.testing import CliRunner
 
 from common.artifacts import results
 from common.artifacts.schema import Noise, RunResult
 from common.machine import machine
-from compare.__main__ import app
 from compare.comparison import comparison_plan, run
 from compare.core import statistics
 from compare.core.interrupt import Interrupted
@@ -35,6 +33,7 @@ from tests.compare.regression.repository import copied, git
 from tests.compare.regression.test_regress_for_real import PLANTED
 from tests.compare.regression.test_revisions import commit, spec_module, worktrees
 from tests.support import comparisons
+from tests.support.command_line import convtwins
 
 # The rate of wrong answers, in made-up measurements.
 
@@ -215,7 +214,7 @@ def stand_in(repository: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[st
     done: list[tuple[str, int]] = []
     here = {"processor": "Some CPU", "logical_cores": 2, "commit": git(repository, "rev-parse", "HEAD"), "dirty": False}
 
-    def judged(request: run.Request, shown: Any) -> store.Comparison:
+    def judged(request: run.ComparisonRequest, shown: Any) -> store.Comparison:
         own = {"machine": here, "seeds": list(request.settings.seeds)}
         rows = [comparisons.row(name) for name in request.frameworks]
         return comparisons.comparison(rows, request.settings.repeats).model_copy(update=own)
@@ -237,7 +236,7 @@ def stand_in(repository: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[st
 
 
 def bisect(*words: str | Path) -> Any:
-    return CliRunner().invoke(app, ["bisect", *map(str, words)], env={"COLUMNS": "200"})
+    return convtwins("bisect", *words, COLUMNS="200")
 
 
 ONE_ROW = ("--frameworks", "pytorch", "--metric", "seconds_per_epoch")
@@ -258,7 +257,7 @@ def test_the_first_slow_commit_of_a_repository_is_found(
     assert worktrees(repository) == 1
     # Each test may be judged again by itself, and the whole search is not repeated.
     zero, last = (kept["candidates"][place]["identity"][:8] for place in (0, -1))
-    assert CliRunner().invoke(app, ["regress", str(out / f"{zero}-{last}")]).exit_code in (3, 5)
+    assert convtwins("regress", out / f"{zero}-{last}").exit_code in (3, 5)
     runs = len(stand_in)
     assert bisect("--good", commit_of(repository, 0), *ONE_ROW, "--out", out).stdout == done.stdout
     assert len(stand_in) == runs

@@ -16,10 +16,9 @@ from compare.regression.bisection import Enough, Found, Unmeasurable
 from compare.regression.candidates import Asked, Candidate, Candidates
 from compare.regression.records import Criteria, Judgement
 from compare.reporting.document import Report
-from tests.compare.reporting.screens import FOLDER, assert_screens, printed
 from tests.support import comparisons
+from tests.support.snapshots import FOLDER, Screens, printed
 
-GOLDEN = Path(__file__).parent / "golden"
 BOTH = {"pytorch": 4.0, "tensorflow": 5.0}
 QUIET = tuple(1.0 + (factor - 1.0) / 4 for factor in (*comparisons.NOISE, 1.015))
 NOISY = (1.0, 1.06, 0.95, 1.04, 0.98, 1.02)
@@ -58,10 +57,10 @@ JUDGED: dict[str, tuple[Callable[[Path], Judgement], int]] = {
 
 
 @pytest.mark.parametrize("name", JUDGED)
-def test_a_judgement_has_eight_lines_besides_its_files(name: str, tmp_path: Path) -> None:
+def test_a_judgement_has_eight_lines_besides_its_files(screens: Screens, name: str, tmp_path: Path) -> None:
     make, repeats = JUDGED[name]
     report = regress_report.report(make(tmp_path), repeats)
-    shown = assert_screens(f"regress_{name}", report, GOLDEN, most=regress_screen.LINES + _OF_FILES)
+    shown = screens(report, most=regress_screen.LINES + _OF_FILES)
     assert f"exit code {report.exit_code}" in shown
 
 
@@ -143,25 +142,21 @@ SEARCHED: dict[str, Callable[[], Report]] = {
 
 
 @pytest.mark.parametrize("name", SEARCHED)
-def test_a_search_names_the_change_or_says_why_not(name: str) -> None:
+def test_a_search_names_the_change_or_says_why_not(screens: Screens, name: str) -> None:
     report = SEARCHED[name]()
     values = json.loads(report.to_json())
     assert values["search"]["outcome"] == name.replace("_", " ")
-    shown = assert_screens(f"bisect_{name}", report, GOLDEN)
+    shown = screens(report)
     assert ("First bad:" in shown) == (values["first_bad"] is not None) == ("git show" in shown)
     assert f"Exit code {values['exit_code']}" in " ".join(shown.split())
 
 
-def test_a_search_that_other_work_disturbed_says_so_and_how_to_go_on() -> None:
+def test_a_search_that_other_work_disturbed_says_so_and_how_to_go_on(screens: Screens) -> None:
     trial = bisection.Trial(
         what="the ends", earlier=0, later=2, level=0.02, border=1.0, ratio=None, verdict="undecided", pairs=3, disturbed=3,
         doubts=["3 of 3 runs of 22222222 change 2 were disturbed: other work took 0.97 cores of 2, more than 0.15."],
     )  # fmt: skip
-    shown = assert_screens(
-        "bisect_disturbed",
-        reported(Found(outcome="undecided", last_good=0, first_bad=2, trials=[trial], skipped={}), 3),
-        GOLDEN,
-    )
+    shown = screens(reported(Found(outcome="undecided", last_good=0, first_bad=2, trials=[trial], skipped={}), 3))
     assert "other work disturbed 3 of 3 pairs" in shown and "the same --out goes on" in shown
 
 
@@ -180,16 +175,20 @@ def over_commits(folder: Path, number: int, seconds: Sequence[float] = (2.0, 2.1
     return history.report(points, folder, (), [*left_out, *other.get("left_out", ())], is_damaged=is_damaged or bool(other))
 
 
-def test_a_history_shows_the_latest_and_the_first_measurement(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_history_shows_the_latest_and_the_first_measurement(
+    screens: Screens, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
-    shown = assert_screens("history", over_commits(Path("results"), 3), GOLDEN)
+    shown = screens(over_commits(Path("results"), 3))
     assert "3 at 22222222" in shown and "2 at 00000000" in shown and "11111111" not in shown
     assert "convtwins regress results/1 results/2" in shown
     assert not any(word in shown for word in ("slower", "faster", "worse"))  # nothing is tested
 
 
-def test_a_history_of_several_machines_and_of_something_damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_history_of_several_machines_and_of_something_damaged(
+    screens: Screens, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     report = over_commits(Path("results"), 2, left_out=["results/torn is not a whole comparison."])
-    shown = assert_screens("history_of_machines", report, GOLDEN, FOLDER)
+    shown = screens(report, FOLDER)
     assert "Exit code 1: something is damaged." in shown and "results/torn is not a whole comparison." in shown

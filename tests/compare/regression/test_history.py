@@ -8,22 +8,21 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
-from typer.testing import CliRunner
 
 from common.artifacts import atomic_files
 from common.machine import machine
-from compare.__main__ import app
 from compare.core.errors import FolderError
 from compare.regression import history
 from tests import hostile_files
 from tests.compare import test_schema
 from tests.support import comparisons
+from tests.support.command_line import convtwins
 
 FIRST, SECOND = "1" * 40, "2" * 40
 
 
 def compare(*arguments: str | Path) -> Any:
-    return CliRunner().invoke(app, ["history", *map(str, arguments)], env={"COLUMNS": "200"})
+    return convtwins("history", *arguments, COLUMNS="200")
 
 
 @pytest.fixture

@@ -11,11 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 from scipy import stats
-from typer.testing import CliRunner
 
 from common.artifacts import results
 from common.artifacts.schema import ProfiledOperation, TopOperations
-from compare.__main__ import app
 from compare.core import errors, statistics
 from compare.execution import store
 from compare.judgement import measurements
@@ -23,6 +21,7 @@ from compare.regression import facts, judging, regress, regress_report
 from compare.regression.records import Change, Criteria, Judgement
 from tests.compare.regression.repository import git
 from tests.support import comparisons
+from tests.support.command_line import convtwins
 
 FEWER = [
     comparisons.epoch(number, 4.0).model_copy(
@@ -47,7 +46,7 @@ def judge(before: Path, now: Path | None, **criteria: Any) -> Judgement:
 
 
 def compare(*arguments: str | Path) -> Any:
-    return CliRunner().invoke(app, ["regress", *map(str, arguments)], env={"COLUMNS": "200"})
+    return convtwins("regress", *arguments, COLUMNS="200")
 
 
 def verdicts(judged: Judgement, metric: str = "epoch_seconds") -> list[str]:
@@ -130,7 +129,8 @@ def test_a_slowdown_that_the_noise_may_hide_is_neither_a_regression_nor_a_pass(t
 def test_operations_whose_time_changed_are_shown_with_the_largest_change_first(tmp_path: Path) -> None:
     def profiled(**milliseconds: float) -> dict[str, Any]:
         operations = [
-            ProfiledOperation(name=name, calls=1.0, self_seconds=1e-3 * value, share=0.5) for name, value in milliseconds.items()
+            ProfiledOperation(name=name, calls=1.0, self_seconds=1e-3 * value, share=0.5)
+            for name, value in milliseconds.items()
         ]
         return {"top_operations": TopOperations(steps=3, operations=operations)}
 

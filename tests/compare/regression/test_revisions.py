@@ -12,13 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 from common import spec
 from common.artifacts import atomic_files, results
 from common.artifacts.schema import Noise, RunResult
 from common.machine import code_version, machine
-from compare.__main__ import app
 from compare.comparison import comparison_plan, run
 from compare.core.interrupt import Interrupted
 from compare.core.presets import Preset
@@ -33,6 +31,7 @@ from tests.compare import test_schema
 from tests.compare.regression.conftest import upgrade
 from tests.compare.regression.repository import git
 from tests.support import comparisons
+from tests.support.command_line import convtwins
 
 SPEC_MODULE = "class Spec:\n    def to_json(self):\n        return {!r}\n"
 
@@ -169,7 +168,7 @@ def stand_in(repository: Path, rows: list[Row], monkeypatch: pytest.MonkeyPatch)
     done: list[tuple[str, str, int]] = []
     here = {"processor": "Some CPU", "logical_cores": 2, "commit": git(repository, "rev-parse", "HEAD"), "dirty": False}
 
-    def judged(request: run.Request, shown: Any) -> store.Comparison:
+    def judged(request: run.ComparisonRequest, shown: Any) -> store.Comparison:
         own = {"machine": here, "seeds": list(request.settings.seeds)}
         return comparisons.comparison(rows, request.settings.repeats).model_copy(update=own)
 
@@ -189,7 +188,7 @@ def stand_in(repository: Path, rows: list[Row], monkeypatch: pytest.MonkeyPatch)
 
 
 def regress(*words: str | Path) -> Any:
-    return CliRunner().invoke(app, ["regress", *map(str, words)], env={"COLUMNS": "200"})
+    return convtwins("regress", *words, COLUMNS="200")
 
 
 def test_a_slowdown_between_two_revisions_is_a_regression(
@@ -321,7 +320,10 @@ def at_start(tmp_path: Path, program: str, monkeypatch: pytest.MonkeyPatch) -> N
 def sides(revision: str, team: Path, model: str = "nets_of_a_team.net", *, dirty: bool = False) -> list[revisions.OneSide]:
     head = comparisons.repeated(1).comparison
     rows = [row.model_copy(update={"spec": row.spec.with_fields(model=model)}) for row in head.rows]
-    own = {"machine": {**head.machine, "commit": "a" * 40, "dirty": dirty}, "code_hash": code_digest.compute(["pytorch"], model)}
+    own = {
+        "machine": {**head.machine, "commit": "a" * 40, "dirty": dirty},
+        "code_hash": code_digest.compute(["pytorch"], model),
+    }
     head = head.model_copy(update={"rows": rows, **own})
     with revisions.checked_out(revision, team) as base:
         return list(revisions.sides_of_model(base, revision, team, head, ["pytorch"]))
@@ -401,7 +403,7 @@ def test_the_checkout_comes_before_an_editable_installation(team: Path) -> None:
 def test_a_run_works_in_the_folder_of_its_code(tmp_path: Path) -> None:
     (tmp_path / "there").mkdir()
     command = [sys.executable, "-c", "import os; print(os.getcwd())"]
-    process = launch.Started(command, tmp_path / "log.txt", folder=tmp_path / "there")
+    process = launch.StartedProcess(command, tmp_path / "log.txt", folder=tmp_path / "there")
     assert process.wait(60) == 0
     launch.stop(process)
     assert (tmp_path / "log.txt").read_text().strip() == str(tmp_path / "there")
@@ -472,9 +474,9 @@ def test_two_revisions_of_ones_own_model_train_two_models(team: Path, tmp_path: 
 
 
 def test_options_of_runs_are_those_of_both_sides(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[run.Request] = []
+    seen: list[run.ComparisonRequest] = []
 
-    def measure(revision: str, request: run.Request, out: Path, shown: Any, *, remake: bool) -> None:
+    def measure(revision: str, request: run.ComparisonRequest, out: Path, shown: Any, *, remake: bool) -> None:
         assert remake
         seen.append(request)
         raise RevisionError("seen")
@@ -612,7 +614,7 @@ def test_a_side_is_not_gone_on_with_alone(tmp_path: Path) -> None:
         update={"argv": ["regress", "--interleaved", "before"]}
     )
     store.write_plan(tmp_path / "head", plan)
-    done = CliRunner().invoke(app, ["run", "--resume", str(tmp_path / "head")])
+    done = convtwins("run", "--resume", tmp_path / "head")
     said = f"whose runs are pairs. Received: --resume. Give the command regress again, with --out {tmp_path}."
     assert done.exit_code == 2 and said in done.stderr, done.output
 
@@ -699,7 +701,7 @@ def test_data_named_by_a_relative_path_is_found_from_every_checkout(tmp_path: Pa
     monkeypatch.chdir(tmp_path)
 
     def found(values: dict[str, Any]) -> dict[str, Any]:
-        return revisions.with_absolute_path(run.Request(Preset(values=values), [], None, False)).settings.values
+        return revisions.with_absolute_path(run.ComparisonRequest(Preset(values=values), [], None, False)).settings.values
 
     whole = found({"data": {"source": "images", "limit": 5}, "seed": 1})
     assert whole == {"data": {"source": str(tmp_path / "images"), "limit": 5}, "seed": 1}
@@ -741,7 +743,7 @@ def test_two_environments_take_turns_and_each_runs_in_its_own_interpreter(
         return command(name, arguments)
 
     fake_twins.setattr(launch, "_command", listened)
-    done = CliRunner().invoke(app, [str(word) for word in words])
+    done = convtwins(*words)
     assert done.exit_code == 5, done.output  # two pairs are too few to tell
     old, new = map(str, pythons)
     assert started[-6:] == [old, new, old, new, new, old]
@@ -767,7 +769,7 @@ def test_an_upgrade_in_the_middle_ends_the_measurement_and_leaves_no_run_of_it(
         return whole(row, repeat, folder, *rest)
 
     fake_twins.setattr(executor, "execute", upgraded)
-    done = CliRunner().invoke(app, [str(word) for word in words])
+    done = convtwins(*words)
     said = " ".join(done.output.split())
     assert done.exit_code == 1 and "The environment of it has changed since the command began: newer was 1.0, now 99.0" in said
     assert [sorted(store.read(out / side).runs["it-serial-4cores"]) for side in ("base", "head")] == [[0], [0]]
@@ -792,7 +794,7 @@ def test_the_proof_of_an_upgrade_compares_both_environments_and_none_passes_unpr
 
     fake_twins.setattr(ladder, "prove_rows", prove_rows)
     words = ["regress", "--environments", *pythons, "--contestant", "it=left", "--repeats", "5", "--proof", "--out", out]
-    done = CliRunner().invoke(app, [str(word) for word in [*words, "--only", "it-serial-4cores", "--json"]])
+    done = convtwins(*words, "--only", "it-serial-4cores", "--json")
     found = json.loads(done.stdout)
     assert asked == [{"it-base": str(pythons[0]), "it-head": str(pythons[1])}]
     proof = store.read_plan(out / "head").proof
@@ -817,7 +819,7 @@ def test_an_upgrade_during_the_proof_is_refused_before_anything_is_measured(
 
     fake_twins.setattr(ladder, "prove_rows", prove_rows)
     words = ["regress", "--environments", *pythons, "--contestant", "it=left", "--proof", "--out", tmp_path / "out"]
-    done = CliRunner().invoke(app, [str(word) for word in words])
+    done = convtwins(*words)
     assert done.exit_code == 1 and "The environment of it has changed since the proof: newer was 0.0" in done.output
     assert recorded == []
     contestants.clear_registry()
@@ -833,7 +835,7 @@ def test_a_twin_that_only_the_two_environments_have_is_looked_up_there(
 ) -> None:
     pythons = interpreters(2)
     run_it = ["regress", "--environments", *pythons, *words, "--repeats", "1", "--out", tmp_path / "out"]
-    done = CliRunner().invoke(app, [str(word) for word in run_it])
+    done = convtwins(*run_it)
     assert done.exit_code == 2 and "It has no twin third. Install a package with an entry point third" in done.output
     for python in pythons:
         (site,) = python.parents[1].glob("lib/python*/site-packages")
@@ -845,7 +847,7 @@ def test_a_twin_that_only_the_two_environments_have_is_looked_up_there(
         (site / "third-1.0.dist-info" / "METADATA").write_text("Name: third\nVersion: 1.0\n")
         (site / "third-1.0.dist-info" / "entry_points.txt").write_text("[convtwins.twins]\nthird = third_impl\n")
     launch.DESCRIPTIONS.clear()
-    done = CliRunner().invoke(app, [str(word) for word in run_it])
+    done = convtwins(*run_it)
     assert done.exit_code == 5, done.output  # one pair is too few to tell
     assert len(store.read(tmp_path / "out" / "head").runs["third-serial-4cores"]) == 1
     contestants.clear_registry()
@@ -859,7 +861,7 @@ def test_an_interruption_with_two_environments_speaks_of_no_checkout(
 
     fake_twins.setattr(executor, "execute", interrupted)
     words = ["regress", "--environments", *interpreters(2), "--contestant", "it=left", "--out", tmp_path / "out"]
-    done = CliRunner().invoke(app, [str(word) for word in words])
+    done = convtwins(*words)
     assert done.exit_code == 143 and "checkout" not in done.stderr, done.output
     contestants.clear_registry()
 
@@ -876,6 +878,6 @@ def test_an_interruption_with_two_environments_speaks_of_no_checkout(
 def test_environments_that_cannot_be_measured_are_refused(
     fake_twins: pytest.MonkeyPatch, tmp_path: Path, words: list[str], reason: str
 ) -> None:
-    done = CliRunner().invoke(app, ["regress", *words, "--out", str(tmp_path / "out")])
+    done = convtwins("regress", *words, "--out", tmp_path / "out")
     assert done.exit_code in (1, 2) and reason in done.output, done.output
     contestants.clear_registry()

@@ -1,4 +1,4 @@
-"""The common report as whole text. To renew it after a wanted change: UPDATE_GOLDEN=1 pytest <this file>."""
+"""The common report as whole text. `make snapshots` renews it after a wanted change."""
 
 import errno
 import io
@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from matplotlib.figure import Figure
 from PIL import Image
+from syrupy.assertion import SnapshotAssertion
 
 from compare.core import exits, wording
 from compare.core.statistics import Ratio, Spread
 from compare.reporting.document import Mark, Report, Section
 from compare.reporting.tables import Column, Table
-from tests.compare.reporting.golden_files import assert_golden
 from tests.support import comparisons
 
 
@@ -65,19 +65,19 @@ def small(**fields: Any) -> Report:
 
 @pytest.mark.parametrize("width", [44, 120])
 def test_the_terminal_shows_facts_tables_findings_and_where_the_files_are(
-    width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    snapshot: SnapshotAssertion, width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("COLUMNS", str(width))
     small().show(Path("out"), as_json=False)
-    assert_golden(f"document_{width}.txt", "".join(f"{line.rstrip()}\n" for line in capsys.readouterr().out.splitlines()))
+    assert "".join(f"{line.rstrip()}\n" for line in capsys.readouterr().out.splitlines()) == snapshot
 
 
-def test_markdown_shows_everything_in_order() -> None:
-    assert_golden("document.md", small().to_markdown(["plots/line.svg", "images/first.png"]))
+def test_markdown_shows_everything_in_order(snapshot: SnapshotAssertion) -> None:
+    assert small().to_markdown(["plots/line.svg", "images/first.png"]) == snapshot
 
 
-def test_json_has_tables_findings_values_and_the_exit_code() -> None:
-    assert_golden("document.json", small().to_json() + "\n")
+def test_json_has_tables_findings_values_and_the_exit_code(snapshot: SnapshotAssertion) -> None:
+    assert small().to_json() + "\n" == snapshot
     assert json.loads(small().to_json())["seconds"] == [1.0, None]
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from compare.execution import store
-from tests.compare.command_line import compare
 from tests.support import comparisons
+from tests.support.command_line import convtwins
 
 
 def records(path: Path) -> Iterator[bytes]:
@@ -30,7 +30,7 @@ def records(path: Path) -> Iterator[bytes]:
 @pytest.mark.skipif(not find_spec("tensorboardX"), reason="tensorboardX is not installed")
 def test_tensorboard_reads_back_every_epoch_of_every_run(tmp_path: Path) -> None:
     a = comparisons.stored_in(comparisons.troubled(), tmp_path / "a")
-    done = compare("export", a, "--to", "tensorboard", "--out", tmp_path / "out")
+    done = convtwins("export", a, "--to", "tensorboard", "--out", tmp_path / "out")
     assert done.exit_code == 0, done.output
     assert done.stdout == f"6 runs written. Look at them with: tensorboard --logdir {tmp_path / 'out'}\n"
     assert not {"tensorflow", "torch"} & sys.modules.keys()
@@ -65,7 +65,7 @@ def test_mlflow_reads_back_params_metrics_and_how_runs_ended(tmp_path: Path) -> 
     from mlflow.tracking import MlflowClient
 
     a = comparisons.stored_in(comparisons.troubled(), tmp_path / "a")
-    done = compare("export", a, "--to", "mlflow", "--out", tmp_path / "out")
+    done = convtwins("export", a, "--to", "mlflow", "--out", tmp_path / "out")
     assert done.exit_code == 0, done.output
     client = MlflowClient(tracking_uri=f"sqlite:///{tmp_path / 'out' / 'mlflow.db'}")
     (experiment,) = (each for each in client.search_experiments() if each.name == "simple_cnn on digits")
@@ -91,7 +91,7 @@ def test_a_package_that_is_missing_is_named_with_the_line_that_installs_it(
     for name in [name for name in sys.modules if name.partition(".")[0] == module]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setattr(sys, "meta_path", [Missing(), *sys.meta_path])
-    done = compare(
+    done = convtwins(
         "export", comparisons.stored_in(comparisons.repeated(1), tmp_path / "a"), "--to", to, "--out", tmp_path / "out"
     )
     assert done.exit_code == 2
@@ -103,7 +103,7 @@ def test_a_package_that_is_missing_is_named_with_the_line_that_installs_it(
 
 def test_another_tool_and_a_folder_that_is_not_empty_are_refused(tmp_path: Path) -> None:
     a = comparisons.stored_in(comparisons.repeated(1), tmp_path / "a")
-    unknown = compare("export", a, "--to", "wandb", "--out", tmp_path / "out")
+    unknown = convtwins("export", a, "--to", "wandb", "--out", tmp_path / "out")
     assert unknown.exit_code == 2 and "Received: 'wandb'. Use tensorboard or mlflow." in unknown.stderr
-    full = compare("export", a, "--to", "tensorboard", "--out", a)
+    full = convtwins("export", a, "--to", "tensorboard", "--out", a)
     assert full.exit_code == 2 and "is not empty" in full.stderr

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from syrupy.assertion import SnapshotAssertion
 
 from compare.core.statistics import Ratio, Spread
-from compare.execution.store import Stored
+from compare.execution.store import StoredComparison
 from compare.judgement.findings import findings
 from compare.judgement.summary import summarize
 from compare.reporting import class_tables, comparison_report, comparison_tables, latex, tables
-from compare.reporting.comparison_report import Compared
-from tests.compare.reporting.golden_files import assert_golden
+from compare.reporting.comparison_report import JudgedComparison
 from tests.support import comparisons
 
 _LETTERS = st.characters(codec="ascii", exclude_categories=["Cc"])
@@ -29,8 +29,8 @@ def tex() -> str:
     return found
 
 
-def test_latex_writes_intervals_and_numbers_as_a_paper_does() -> None:
-    assert_golden("repeated_speedup.tex", latex.to_latex(comparison_tables.speedup_table(summarize(comparisons.repeated()))))
+def test_latex_writes_intervals_and_numbers_as_a_paper_does(snapshot: SnapshotAssertion) -> None:
+    assert latex.to_latex(comparison_tables.speedup_table(summarize(comparisons.repeated()))) == snapshot
 
 
 def test_quartiles_that_read_as_their_median_do_not_widen_a_table() -> None:
@@ -103,9 +103,9 @@ def test_every_text_stands_in_the_table_or_in_the_legend(rows: list[list[float |
             assert re.sub(r"\s+|\{\}", "", text) in re.sub(r"\s+|\{\}", "", written)
 
 
-def _everything(stored: Stored) -> list[tables.Table]:
+def _everything(stored: StoredComparison) -> list[tables.Table]:
     summaries = summarize(stored)
-    made_of = comparison_report.report(Compared(stored, summaries, findings(stored, summaries)), Path("x"))
+    made_of = comparison_report.report(JudgedComparison(stored, summaries, findings(stored, summaries)), Path("x"))
     return [*made_of.tables, *made_of.detail_tables]
 
 

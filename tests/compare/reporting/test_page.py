@@ -12,11 +12,11 @@ import pytest
 from matplotlib.figure import Figure
 
 from common.artifacts.schema import Noise
-from compare.execution.store import Stored
+from compare.execution.store import StoredComparison
 from compare.judgement.findings import findings
 from compare.judgement.summary import summarize
 from compare.reporting import comparison_report, page, svg
-from compare.reporting.comparison_report import Compared
+from compare.reporting.comparison_report import JudgedComparison
 from compare.reporting.document import Report
 from compare.reporting.plots import SETTINGS
 from tests.support import comparisons
@@ -24,16 +24,16 @@ from tests.support import comparisons
 TEMPLATES = Path(page.__file__).parent / "templates"
 
 
-def of(stored: Stored) -> Compared:
+def of(stored: StoredComparison) -> JudgedComparison:
     summaries = summarize(stored)
-    return Compared(stored, summaries, findings(stored, summaries))
+    return JudgedComparison(stored, summaries, findings(stored, summaries))
 
 
-def report(stored: Stored) -> Report:
+def report(stored: StoredComparison) -> Report:
     return comparison_report.report(of(stored), Path("out"))
 
 
-def html_of(stored: Stored) -> str:
+def html_of(stored: StoredComparison) -> str:
     return report(stored).to_html(Path("out"))
 
 

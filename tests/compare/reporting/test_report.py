@@ -9,21 +9,20 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
 from common.artifacts import event_log, results
 from common.artifacts.schema import Metrics, Noise
 from common.machine import machine
-from compare.__main__ import app
 from compare.core import errors
 from compare.core.statistics import Ratio
 from compare.execution import store
-from compare.execution.store import Stored
+from compare.execution.store import StoredComparison
 from compare.regression import history
 from compare.reporting import comparison_report, document
 from compare.reporting.tables import Cell, Column, Table
 from tests import hostile_files
 from tests.support import comparisons
+from tests.support.command_line import convtwins
 
 
 def test_tables_that_a_report_has_no_more_are_removed_and_no_others(tmp_path: Path) -> None:
@@ -137,7 +136,7 @@ def test_a_file_in_place_of_a_folder_is_wrong_usage_in_every_command(words: tupl
     other = comparisons.stored_in(comparisons.repeated(1), tmp_path / "other")
     file.write_text("mine")
     places = {"FOLDER": iter((folder, other)), "FILE": iter((file,))}
-    done = CliRunner().invoke(app, [str(next(places[word])) if word in places else word for word in words])
+    done = convtwins(*[str(next(places[word])) if word in places else word for word in words])
     assert done.exit_code == 2 and f"{file} is a file, not " in " ".join(done.stderr.split())
     assert file.read_text() == "mine"
 
@@ -145,7 +144,7 @@ def test_a_file_in_place_of_a_folder_is_wrong_usage_in_every_command(words: tupl
 def test_stored_files_that_a_command_needs_are_wrong_usage_where_they_are_damaged(tmp_path: Path) -> None:
     folder = comparisons.stored_in(comparisons.repeated(1), tmp_path / "results")
     (folder / store.PLAN_FILE).write_text("{")
-    done = CliRunner().invoke(app, ["report", str(folder)])
+    done = convtwins("report", folder)
     assert done.exit_code == 2 and "is not a whole comparison" in done.stderr
 
 
@@ -192,7 +191,7 @@ LONG = 15
 """Words in a row. Fewer are the name of a row, or how sure a verdict is."""
 
 
-def disturbed(made_of: Callable[[], Stored] = comparisons.repeated) -> Stored:
+def disturbed(made_of: Callable[[], StoredComparison] = comparisons.repeated) -> StoredComparison:
     stored = made_of()
     for runs in stored.runs.values():
         runs |= {repeat: run.model_copy(update={"noise": Noise(cores_stolen=0.5)}) for repeat, run in runs.items()}
@@ -200,7 +199,7 @@ def disturbed(made_of: Callable[[], Stored] = comparisons.repeated) -> Stored:
 
 
 def test_no_ratio_of_times_that_other_work_disturbed_is_shown(tmp_path: Path) -> None:
-    def ratios(stored: Stored) -> list[Cell]:
+    def ratios(stored: StoredComparison) -> list[Cell]:
         folder = comparisons.stored_in(stored, tmp_path / f"{len(list(tmp_path.iterdir()))}")
         report = comparison_report.report(comparison_report.read(folder), folder)
         keys = ("speedup_one_core", "speedup_same_cores", "parallel_efficiency", "matrix_fraction", "copy_fraction")
@@ -213,7 +212,7 @@ def test_no_ratio_of_times_that_other_work_disturbed_is_shown(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("stored", [comparisons.repeated, comparisons.observed, disturbed, comparisons.troubled])
-def test_nothing_long_is_said_twice(stored: Callable[[], Stored], tmp_path: Path) -> None:
+def test_nothing_long_is_said_twice(stored: Callable[[], StoredComparison], tmp_path: Path) -> None:
     folder = comparisons.stored_in(stored(), tmp_path / "results")
     report = comparison_report.report(comparison_report.read(folder), folder)
     said = [*report.facts, *report.first_sentences, *(each for _, sentences in report.findings for each in sentences)]
@@ -242,7 +241,7 @@ def test_a_pipe_or_an_endless_file_in_a_results_folder_is_named_and_not_waited_f
     said = hostile_files.put(name, (folder if file == store.PLAN_FILE else run) / file)
     with hostile_files.soon():
         if file == store.PLAN_FILE:
-            done = CliRunner().invoke(app, ["report", str(folder)])
+            done = convtwins("report", folder)
             assert done.exit_code == 2 and f"{folder / file} {said}" in done.stderr
         else:
             (sentence,) = store.read(folder).set_aside
@@ -253,7 +252,7 @@ def test_a_pipe_or_an_endless_file_in_a_results_folder_is_named_and_not_waited_f
 def test_a_replaced_result_that_is_no_plain_file_was_changed(name: str, tmp_path: Path) -> None:
     stored = comparisons.repeated(1)
     row = stored.comparison.rows[0].id
-    replaced = store.Replaced(row=row, repeat=0, sha256="0" * 64, number=1, cores_taken=None, epoch_seconds=1.0)
+    replaced = store.ReplacedRun(row=row, repeat=0, sha256="0" * 64, number=1, cores_taken=None, epoch_seconds=1.0)
     plan = stored.comparison.model_copy(update={"replaced": [replaced]})
     folder = comparisons.stored_in(stored.model_copy(update={"comparison": plan}), tmp_path / "out")
     (folder / replaced.path).parent.mkdir()
@@ -268,8 +267,8 @@ def test_a_report_writes_into_no_folder_that_a_link_leads_to(name: str, tmp_path
     elsewhere.mkdir()
     (folder / name).symlink_to(elsewhere)
     (tmp_path / "named").symlink_to(folder)
-    done = CliRunner().invoke(app, ["report", str(tmp_path / "named")])
+    done = convtwins("report", tmp_path / "named")
     assert done.exit_code == 2 and f"{tmp_path / 'named' / name} is a link" in done.stderr
     assert not list(elsewhere.iterdir())
     (folder / name).unlink()
-    assert CliRunner().invoke(app, ["report", str(tmp_path / "named")]).exit_code == 0  # the user named this link
+    assert convtwins("report", tmp_path / "named").exit_code == 0  # the user named this link

@@ -12,36 +12,35 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from common.artifacts.schema import Noise
-from compare.execution.store import ProofRecord, SpotCheck, Stored
+from compare.execution.store import ProofRecord, SpotCheck, StoredComparison
 from compare.judgement.findings import findings
 from compare.judgement.summary import summarize
 from compare.reporting import comparison_report, document, side_by_side
-from compare.reporting.comparison_report import Compared
+from compare.reporting.comparison_report import JudgedComparison
 from compare.reporting.document import Report
 from compare.reporting.screen import LINES, Screen
-from tests.compare.reporting import screens
 from tests.support import comparisons
+from tests.support.snapshots import Screens, printed
 
-GOLDEN = Path(__file__).parent / "golden"
 FOLDER = Path("results/made")
 
 
-def compared(stored: Stored) -> Compared:
+def compared(stored: StoredComparison) -> JudgedComparison:
     summaries = summarize(stored)
-    return Compared(stored, summaries, findings(stored, summaries))
+    return JudgedComparison(stored, summaries, findings(stored, summaries))
 
 
-def report(stored: Stored) -> Report:
+def report(stored: StoredComparison) -> Report:
     return comparison_report.report(compared(stored), FOLDER)
 
 
-def screen(stored: Stored) -> Screen:
+def screen(stored: StoredComparison) -> Screen:
     shown = report(stored).screen
     assert shown is not None
     return shown
 
 
-def proved(stored: Stored, verdict: str = "proved", *, computed: bool = True) -> Stored:
+def proved(stored: StoredComparison, verdict: str = "proved", *, computed: bool = True) -> StoredComparison:
     """The same with a proof. `verdict` is that of each row."""
     rows = {each.id: verdict for each in stored.comparison.rows}
     checks = [SpotCheck(row=each, repeat=0, steps=[3, 9], computed=[9] if computed else [], epochs=2) for each in rows]
@@ -59,7 +58,7 @@ def proved(stored: Stored, verdict: str = "proved", *, computed: bool = True) ->
     return stored.model_copy(update={"comparison": stored.comparison.model_copy(update={"proof": record})})
 
 
-def at_fault(stored: Stored, *row_ids: str) -> Stored:
+def at_fault(stored: StoredComparison, *row_ids: str) -> StoredComparison:
     """Recorded steps of these rows are not as planned."""
     proof = proved(stored).comparison.proof
     assert proof is not None
@@ -71,14 +70,14 @@ def at_fault(stored: Stored, *row_ids: str) -> Stored:
     return stored.model_copy(update={"comparison": plan})
 
 
-def disturbed(stored: Stored, row_id: str) -> Stored:
+def disturbed(stored: StoredComparison, row_id: str) -> StoredComparison:
     """Other work took a core in all runs of a row."""
     noise = {"noise": Noise(cores_stolen=1.0)}
     runs = {repeat: run.model_copy(update=noise) for repeat, run in stored.runs[row_id].items()}
     return stored.model_copy(update={"runs": stored.runs | {row_id: runs}})
 
 
-def many(stored: Stored, copies: int = 4) -> Stored:
+def many(stored: StoredComparison, copies: int = 4) -> StoredComparison:
     """The same rows with several seeds, each a row of its own."""
     rows = [
         each.model_copy(update={"id": f"{each.id}-{seed}", "spec": each.spec.model_copy(update={"seed": seed})})
@@ -95,7 +94,7 @@ def many(stored: Stored, copies: int = 4) -> Stored:
     return stored.model_copy(update={"comparison": stored.comparison.model_copy(update={"rows": rows}), "runs": runs})
 
 
-KINDS: dict[str, Callable[[], Stored]] = {
+KINDS: dict[str, Callable[[], StoredComparison]] = {
     "answered": lambda: proved(comparisons.repeated()),
     "few_repeats": lambda: comparisons.repeated(2),
     "troubled_comparison": comparisons.troubled,
@@ -108,17 +107,17 @@ KINDS: dict[str, Callable[[], Stored]] = {
 
 
 @pytest.mark.parametrize("name", KINDS)
-def test_the_first_screen_of_a_comparison(name: str) -> None:
+def test_the_first_screen_of_a_comparison(screens: Screens, name: str) -> None:
     stored = KINDS[name]()
     # Of many rows, each kind of verdict is still said.
-    shown = screens.assert_screens(name, report(stored), GOLDEN, most=LINES if len(stored.comparison.rows) <= 4 else LINES + 4)
+    shown = screens(report(stored), most=LINES if len(stored.comparison.rows) <= 4 else LINES + 4)
     assert str(FOLDER / "report.html") in shown and "--full" in shown
 
 
-def test_the_first_screen_of_two_comparisons_side_by_side() -> None:
+def test_the_first_screen_of_two_comparisons_side_by_side(screens: Screens) -> None:
     folders = Path("results/a"), Path("results/b")
     both = compared(comparisons.repeated()), compared(comparisons.repeated())
-    screens.assert_screens("side_by_side", side_by_side.report(folders, both, None), GOLDEN, None)
+    screens(side_by_side.report(folders, both, None), None)
 
 
 def test_bars_are_letters_that_any_terminal_has(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -208,7 +207,7 @@ def test_the_screen_says_nothing_that_the_results_do_not_hold(
     assert ("proved in float64" in fair) == (found["comparable"] and verdict in ("proved", "proved in float64"))
     assert ("as they are timed, all rows" in fair) == (found["comparable"] and verdict == "proved in float64")
     assert ("computed again" in fair) == (computed and "follow the plan" in fair)
-    assert len(screens.printed(whole, 100).splitlines()) <= LINES + 2
+    assert len(printed(whole, 100).splitlines()) <= LINES + 2
 
 
 def test_each_row_at_fault_is_named_and_no_other() -> None:

@@ -11,16 +11,16 @@ from scipy import stats
 from compare.core import errors, looking, wording
 from compare.core.statistics import Ratio, unpaired_ratio
 from compare.execution import store
-from compare.execution.store import Stored
+from compare.execution.store import StoredComparison
 from compare.judgement.run_figures import epoch_seconds
 from compare.reporting import side_by_side
 from compare.reporting.comparison_report import read
 from compare.reporting.document import Report
-from tests.compare.command_line import compare
 from tests.support import comparisons
+from tests.support.command_line import convtwins
 
 
-def faster(stored: Stored, times: float, **comparison: Any) -> Stored:
+def faster(stored: StoredComparison, times: float, **comparison: Any) -> StoredComparison:
     """The same comparison, its epochs so many times as fast."""
     runs = {
         row_id: {repeat: comparisons.paced(run, 1 / times) for repeat, run in repeats.items()}
@@ -41,7 +41,7 @@ def test_two_folders_of_one_machine_are_matched_row_by_row_and_left_untouched(tm
     a = comparisons.stored_in(comparisons.repeated(), tmp_path / "a")
     b = comparisons.stored_in(faster(comparisons.repeated(), 2.0, versions={"pytorch": {"torch": "3.0"}}), tmp_path / "b")
     before = files(tmp_path)
-    done = compare("report", a, b, "--json")
+    done = convtwins("report", a, b, "--json")
     assert done.exit_code == 0, done.output
     printed = json.loads(done.stdout)
     assert files(tmp_path) == before
@@ -75,7 +75,7 @@ def test_a_verdict_on_rows_whose_proof_failed_says_so(tmp_path: Path, side: str)
 def test_where_machines_differ_nothing_is_said_about_speed(tmp_path: Path) -> None:
     a = comparisons.stored_in(comparisons.repeated(), tmp_path / "a")
     b = comparisons.stored_in(faster(comparisons.repeated(), 2.0, machine={"processor": "Another CPU"}), tmp_path / "b")
-    done = compare("report", a, b, "--full")
+    done = convtwins("report", a, b, "--full")
     assert done.exit_code == 0 and "times as fast" not in done.stdout
     assert re.search(r"pytorch +serial, 2 cores +4\.000 \(3\.960 +2\.000 \(1\.980 +- ", done.stdout), done.stdout
     assert "nothing is said about speed" in done.stdout.replace("\n", " ")
@@ -89,7 +89,7 @@ def test_machines_of_one_kind_are_two_machines_and_a_folder_of_one_is_not_gone_o
     b = comparisons.stored_in(faster(comparisons.repeated(), 2.0, machine=there), tmp_path / "b")
     assert not pair_of(a, b).values["same_machine"]
     with pytest.raises(errors.FolderError, match="host was a there and is b now"):
-        store.claim(a, plan.model_copy(update={"machine": there}))
+        store.merge_with_stored(a, plan.model_copy(update={"machine": there}))
 
 
 @pytest.mark.parametrize(
@@ -154,7 +154,7 @@ def test_out_says_where_and_never_into_one_of_the_two(tmp_path: Path) -> None:
     a, b = (comparisons.stored_in(comparisons.repeated(2), tmp_path / name) for name in "ab")
     out = tmp_path / "out"
     for _ in range(2):  # its own files may be replaced
-        done = compare("report", a, b, "--out", out)
+        done = convtwins("report", a, b, "--out", out)
         assert done.exit_code == 0 and f"{out}/beside.html" in done.stdout
     names = {
         f"tables/beside_{name}.{form}"
@@ -163,7 +163,7 @@ def test_out_says_where_and_never_into_one_of_the_two(tmp_path: Path) -> None:
     }
     assert files(out).keys() == {"beside.html", "beside.md", "beside.json"} | names
     assert "too few repeats to tell" in (out / "beside.html").read_text("utf-8")
-    refused = compare("report", a, b, "--out", b)
+    refused = convtwins("report", a, b, "--out", b)
     assert refused.exit_code == 2 and "Choose an empty folder" in refused.stderr
 
 
@@ -192,7 +192,7 @@ def test_rows_of_one_alone_and_fields_that_differ_are_named(tmp_path: Path) -> N
         row.model_copy(update={"spec": row.spec.with_fields(epochs=9)}) for row in theirs.comparison.rows if "serial" in row.id
     ]
     runs = {row.id: {0: comparisons.of_spec(theirs.runs[row.id][0], row.spec)} for row in changed}
-    theirs = Stored(comparison=theirs.comparison.model_copy(update={"rows": changed}), runs=runs, set_aside=[])
+    theirs = StoredComparison(comparison=theirs.comparison.model_copy(update={"rows": changed}), runs=runs, set_aside=[])
     a, b = comparisons.stored_in(ours, tmp_path / "a"), comparisons.stored_in(theirs, tmp_path / "b")
     pair = pair_of(a, b)
     assert dict(pair.findings)["Rows without a counterpart"] == [
@@ -216,33 +216,33 @@ def test_two_without_a_row_in_common_are_refused(tmp_path: Path) -> None:
         comparisons.stored_in(comparisons.repeated(1), tmp_path / "a"),
         comparisons.stored_in(comparisons.input_only(), tmp_path / "b"),
     )
-    done = compare("report", a, b)
+    done = convtwins("report", a, b)
     assert done.exit_code == 2 and "no row in common" in done.stderr
 
 
 def test_one_report_can_be_written_elsewhere_but_over_no_other_comparison(tmp_path: Path) -> None:
     a, b = (comparisons.stored_in(comparisons.repeated(1), tmp_path / name) for name in "ab")
     before = files(a)
-    assert compare("report", a, "--out", tmp_path / "out").exit_code == 0
+    assert convtwins("report", a, "--out", tmp_path / "out").exit_code == 0
     assert files(a) == before and (tmp_path / "out" / "report.html").exists()
     assert f"convtwins report {a}" in (tmp_path / "out" / "report.md").read_text("utf-8").replace("\\", "")
-    refused = compare("report", a, "--out", b)
+    refused = convtwins("report", a, "--out", b)
     assert refused.exit_code == 2 and "holds another comparison" in refused.stderr
     assert not (b / "report.html").exists() and store.PLAN_FILE in files(b)
-    assert compare("report", a, "--out", tmp_path / "out").exit_code == 0
+    assert convtwins("report", a, "--out", tmp_path / "out").exit_code == 0
     assert f"convtwins report {a} --out {tmp_path / 'out'}" in (tmp_path / "out" / "report.md").read_text("utf-8").replace(
         "\\", ""
     )
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "letter.txt").touch()
-    foreign = compare("report", a, "--out", tmp_path / "mine")
+    foreign = convtwins("report", a, "--out", tmp_path / "mine")
     assert foreign.exit_code == 2 and "holds files that belong to no report (letter.txt)" in foreign.stderr
     assert files(tmp_path / "mine").keys() == {"letter.txt"}
 
 
 def test_a_comparison_beside_itself_is_refused(tmp_path: Path) -> None:
     a = comparisons.stored_in(comparisons.repeated(1), tmp_path / "a")
-    done = compare("report", a, tmp_path / "." / "a")
+    done = convtwins("report", a, tmp_path / "." / "a")
     assert done.exit_code == 2 and f"needs two folders. Received: {a} twice." in done.stderr
 
 

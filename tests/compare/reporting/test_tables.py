@@ -1,4 +1,4 @@
-"""Printed tables as whole text. To renew it after a wanted change: UPDATE_GOLDEN=1 pytest <this file>."""
+"""Printed tables as whole text. `make snapshots` renews it after a wanted change."""
 
 import csv
 import io
@@ -14,17 +14,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 from sklearn.metrics import precision_recall_fscore_support
+from syrupy.assertion import SnapshotAssertion
 
 from common.machine.rates import DeviceRates
 from common.training import metrics, scores
 from compare.core import terminal, verdict_words, wording
 from compare.core.statistics import Ratio
-from compare.execution.store import Stored
+from compare.execution.store import StoredComparison
 from compare.judgement.findings import findings
 from compare.judgement.summary import summarize
 from compare.reporting import class_tables, comparison_report, comparison_tables, proof_tables, step_tables, tables
-from compare.reporting.comparison_report import Compared
-from tests.compare.reporting.golden_files import assert_golden
+from compare.reporting.comparison_report import JudgedComparison
 from tests.support import comparisons
 
 
@@ -32,7 +32,7 @@ from tests.support import comparisons
 @pytest.mark.parametrize("kind", ["troubled", "repeated"])
 @pytest.mark.usefixtures("everything")
 def test_the_terminal_shows_good_failed_and_missing_rows(
-    kind: str, width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    snapshot: SnapshotAssertion, kind: str, width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def on_a_terminal() -> Console:
         return Console(width=width, force_terminal=True, color_system=None, highlight=False)
@@ -41,19 +41,19 @@ def test_the_terminal_shows_good_failed_and_missing_rows(
     comparison_report.report(_report(getattr(comparisons, kind)()), Path("out")).show(Path("out"), as_json=False)
     printed = "".join(f"{line.rstrip()}\n" for line in capsys.readouterr().out.splitlines())
     assert max(map(len, printed.splitlines())) <= width
-    assert_golden(f"{kind}_{width}.txt", printed)
+    assert printed == snapshot
 
 
 @pytest.mark.usefixtures("everything")
 def test_a_log_has_one_field_a_line_where_a_table_does_not_fit(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    snapshot: SnapshotAssertion, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     compared = _report(comparisons.troubled())
     monkeypatch.setenv("COLUMNS", "80")
     comparison_report.report(compared, Path("out")).show(Path("out"), as_json=False)
     printed = "".join(f"{line.rstrip()}\n" for line in capsys.readouterr().out.splitlines())
-    assert_golden("troubled_log.txt", printed)
-    for table in comparison_tables.on_terminal(compared.summaries):
+    assert printed == snapshot
+    for table in comparison_tables.terminal_tables(compared.summaries):
         for column in table.columns if tables.is_cut(table, 80) else ():
             for row in table.rows if column.terminal else ():
                 assert tables.written(row.get(column.key), column, table.spreads_on_terminal) in printed
@@ -79,17 +79,15 @@ def test_no_number_is_cut_off_outside_a_terminal(rows: list[list[float | int | s
 
 
 @pytest.mark.parametrize("kind", ["troubled", "repeated"])
-def test_markdown_shows_every_column_with_spreads(kind: str) -> None:
+def test_markdown_shows_every_column_with_spreads(snapshot: SnapshotAssertion, kind: str) -> None:
     written = "\n".join(
-        tables.to_markdown(table) for table in comparison_tables.documents(_report(getattr(comparisons, kind)()).summaries)
+        tables.to_markdown(table) for table in comparison_tables.written_tables(_report(getattr(comparisons, kind)()).summaries)
     )
-    assert_golden(f"{kind}.md", written)
+    assert written == snapshot
 
 
-def test_csv_keeps_full_precision_and_low_and_high() -> None:
-    assert_golden(
-        "repeated_speedup.csv", tables.to_csv(comparison_tables.speedup_table(_report(comparisons.repeated()).summaries))
-    )
+def test_csv_keeps_full_precision_and_low_and_high(snapshot: SnapshotAssertion) -> None:
+    assert tables.to_csv(comparison_tables.speedup_table(_report(comparisons.repeated()).summaries)) == snapshot
 
 
 def test_csv_runs_no_formula_and_keeps_every_row_on_its_line() -> None:
@@ -233,19 +231,19 @@ def test_json_has_null_where_a_number_is_none() -> None:
 
 
 @pytest.mark.parametrize("width", [80, 120])
-def test_the_terminal_shows_where_a_steps_time_goes(width: int) -> None:
+def test_the_terminal_shows_where_a_steps_time_goes(snapshot: SnapshotAssertion, width: int) -> None:
     (table,) = step_tables.step_table(summarize(comparisons.profiled()))
     output = io.StringIO()
     Console(file=output, width=width, highlight=False).print(tables.to_rich(table, width))
     printed = "".join(f"{line.rstrip()}\n" for line in [*output.getvalue().splitlines(), table.note])
     assert max(map(len, printed.splitlines()[:-1])) <= width
-    assert_golden(f"profiled_{width}.txt", printed)
+    assert printed == snapshot
 
 
-def test_markdown_and_json_show_where_a_steps_time_goes() -> None:
+def test_markdown_and_json_show_where_a_steps_time_goes(snapshot: SnapshotAssertion) -> None:
     stored = comparisons.profiled()
-    (table,) = [table for table in comparison_tables.documents(summarize(stored)) if table.name == "step_parts"]
-    assert_golden("profiled.md", tables.to_markdown(table))
+    (table,) = [table for table in comparison_tables.written_tables(summarize(stored)) if table.name == "step_parts"]
+    assert tables.to_markdown(table) == snapshot
     everything = json.loads(comparison_report.report(_report(stored), Path("out")).to_json())
     (plain,) = [table for table in everything["tables"] if table["name"] == "step_parts"]
     assert plain["rows"][1]["communication_exposed_milliseconds"] == 6.25
@@ -298,59 +296,63 @@ def test_rows_on_a_gpu_are_held_to_its_own_rates_or_said_to_have_none(rates: Dev
 
 
 @pytest.mark.parametrize("width", [80, 120])
-def test_the_terminal_shows_the_longest_operations_of_both_frameworks_side_by_side(width: int) -> None:
+def test_the_terminal_shows_the_longest_operations_of_both_frameworks_side_by_side(
+    snapshot: SnapshotAssertion, width: int
+) -> None:
     (table,) = step_tables.operation_tables(summarize(comparisons.profiled()))
     output = io.StringIO()
     Console(file=output, width=width, highlight=False).print(tables.to_rich(table, width))
     printed = "".join(f"{line.rstrip()}\n" for line in output.getvalue().splitlines())
     assert max(map(len, printed.splitlines())) <= width
-    assert_golden(f"operations_{width}.txt", printed)
+    assert printed == snapshot
 
 
-def test_each_mode_has_a_table_of_its_longest_operations() -> None:
+def test_each_mode_has_a_table_of_its_longest_operations(snapshot: SnapshotAssertion) -> None:
     stored = comparisons.profiled()
-    (table,) = [table for table in comparison_tables.documents(summarize(stored)) if table.name.startswith("operations")]
+    (table,) = [table for table in comparison_tables.written_tables(summarize(stored)) if table.name.startswith("operations")]
     assert table.name == "operations_data_parallel-2"
-    assert_golden("operations.md", tables.to_markdown(table))
+    assert tables.to_markdown(table) == snapshot
 
 
 @pytest.mark.parametrize("width", [80, 120])
-def test_the_terminal_shows_seeds_a_target_and_the_limit(width: int) -> None:
+def test_the_terminal_shows_seeds_a_target_and_the_limit(snapshot: SnapshotAssertion, width: int) -> None:
     report_of = _report(comparisons.observed())
     output = io.StringIO()
     console = Console(file=output, width=width, highlight=False)
-    for table in comparison_tables.on_terminal(report_of.summaries):
+    for table in comparison_tables.terminal_tables(report_of.summaries):
         if table.name in ("accuracy", "time_to_accuracy", "limit"):
             console.print(tables.to_rich(table, width))
     for sentence in report_of.findings.scores:
         console.print(sentence)
-    assert_golden(f"observed_{width}.txt", "".join(f"{line.rstrip()}\n" for line in output.getvalue().splitlines()))
+    assert "".join(f"{line.rstrip()}\n" for line in output.getvalue().splitlines()) == snapshot
 
 
-def test_markdown_shows_seeds_a_target_the_limit_and_noise() -> None:
+def test_markdown_shows_seeds_a_target_the_limit_and_noise(snapshot: SnapshotAssertion) -> None:
     wanted = ("accuracy", "time_to_accuracy", "limit", "noise")
-    made_tables = [table for table in comparison_tables.documents(summarize(comparisons.observed())) if table.name in wanted]
-    assert_golden("observed.md", "\n".join(map(tables.to_markdown, made_tables)))
+    made_tables = [
+        table for table in comparison_tables.written_tables(summarize(comparisons.observed())) if table.name in wanted
+    ]
+    assert "\n".join(map(tables.to_markdown, made_tables)) == snapshot
 
 
 def test_many_epochs_are_thinned_on_the_terminal_with_first_and_last_kept() -> None:
     stored = comparisons.repeated(1)
     for repeats in stored.runs.values():
         repeats[0] = repeats[0].model_copy(update={"epochs": [comparisons.epoch(number + 1, 1.0) for number in range(20)]})
-    table = comparison_tables.on_terminal(summarize(stored))[-1]
+    table = comparison_tables.terminal_tables(summarize(stored))[-1]
     assert [column.heading for column in table.columns[2:]] == [f"epoch {number}" for number in (1, 5, 9, 12, 16, 20)]
     assert table.note == "6 of 20 epochs; all of them in the report."
 
 
 def test_the_input_alone_has_no_columns_of_nothing() -> None:
     summaries = summarize(comparisons.input_only())
-    assert [table.name for table in comparison_tables.on_terminal(summaries)] == [
+    assert [table.name for table in comparison_tables.terminal_tables(summaries)] == [
         "comparison",
         "conditions",
         "phases",
         "epoch_seconds",
     ]
-    documents = comparison_tables.documents(summaries)
+    documents = comparison_tables.written_tables(summaries)
     assert [table.name for table in documents] == [
         "comparison", "conditions", "seconds", "phases", "epoch_seconds", "epochs",
     ]  # fmt: skip
@@ -358,9 +360,9 @@ def test_the_input_alone_has_no_columns_of_nothing() -> None:
     assert "images_per_second" in keys and not [key for key in keys if "accuracy" in key or "loss" in key or "parity" in key]
 
 
-def _report(stored: Stored) -> Compared:
+def _report(stored: StoredComparison) -> JudgedComparison:
     summaries = summarize(stored)
-    return Compared(stored, summaries, findings(stored, summaries))
+    return JudgedComparison(stored, summaries, findings(stored, summaries))
 
 
 def test_a_p_that_rounds_to_zero_is_smaller_than_the_last_digit() -> None:
@@ -391,7 +393,7 @@ def test_an_interval_of_two_noisy_repeats_is_words_and_no_millions() -> None:
 
 def test_a_note_names_no_column_that_is_not_shown() -> None:
     conditions = next(
-        each for each in comparison_tables.on_terminal(summarize(comparisons.repeated())) if each.name == "conditions"
+        each for each in comparison_tables.terminal_tables(summarize(comparisons.repeated())) if each.name == "conditions"
     )
     headings = {column.heading for column in conditions.columns if column.terminal}
     assert not any("etermin" in heading for heading in headings) and "etermin" not in conditions.note

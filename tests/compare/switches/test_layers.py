@@ -6,14 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
 from common.machine import machine
 from common.models.architectures import resolve
 from common.training import layers
 from common.training.layers import LayerTimes
-from compare.__main__ import app
 from compare.execution import launch
+from tests.support.command_line import convtwins
 
 UNITS = layers.unique_layers(resolve("mini_xception", 10, 32))
 BATCH = 16
@@ -59,7 +58,7 @@ def twins(fake_twins: pytest.MonkeyPatch) -> Twins:
 
 def ask(*words: str) -> Any:
     size = ["--set", "data.image_size=32", "--batch-size", str(BATCH), "--cores", "2"]
-    return CliRunner().invoke(app, ["layers", "--model", "mini_xception", *size, *words])
+    return convtwins("layers", "--model", "mini_xception", *size, *words)
 
 
 def test_a_switch_of_one_framework_is_left_out_for_the_other(twins: Twins, monkeypatch: pytest.MonkeyPatch) -> None:

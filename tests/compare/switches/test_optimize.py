@@ -8,18 +8,17 @@ from typing import Any
 import numpy as np
 import pytest
 import safetensors.numpy
-from typer.testing import CliRunner
 
 from common.artifacts import results
 from common.artifacts.schema import EpochRecord, Phases, RunResult
 from common.spec import Spec, from_json
-from compare.__main__ import app
 from compare.core.interrupt import Interrupted
 from compare.core.statistics import Ratio
 from compare.execution import best_switches, executor, launch, matrix, store
 from compare.execution.matrix import Row
 from compare.switches.search import is_surely_faster
 from tests.compare.twins import fake
+from tests.support.command_line import convtwins
 
 OPTIONS = {
     "digits": {"values": ["all", "few", "fewest"], "default": "all", "help": ""},
@@ -133,7 +132,7 @@ def optimize(folder: Path, *words: str) -> Any:
         "--out",
         str(folder),
     ]
-    return CliRunner().invoke(app, [*command, *words])
+    return convtwins(*command, *words)
 
 
 def ladder(done: Any) -> dict[str, dict[str, Any]]:
@@ -321,11 +320,11 @@ def test_what_the_search_has_the_say_of_is_refused(twin: Twin, tmp_path: Path, w
 def test_run_takes_the_best_switches_that_fit_its_rows_and_those_that_it_names_itself(twin: Twin, tmp_path: Path) -> None:
     cache = f"paths.cache_dir={tmp_path / 'cache'}"
     command = ["run", "--frameworks", "left", "--modes", "serial", "--no-proof", "--switches", "best", "--set", cache]
-    refused = CliRunner().invoke(app, [*command, "--out", str(tmp_path / "refused")])
+    refused = convtwins(*command, "--out", tmp_path / "refused")
     assert refused.exit_code == 2
     assert "Run: .venv/bin/convtwins optimize --model simple_cnn --frameworks left" in refused.stderr
     optimize(tmp_path / "out", "--repeats", "2")
-    assert CliRunner().invoke(app, [*command, "--out", str(tmp_path / "run")]).exit_code == 0
+    assert convtwins(*command, "--out", tmp_path / "run").exit_code == 0
     ran = store.read_plan(tmp_path / "run").rows
     assert all(row.spec.framework_options == {"digits": "few", "graph": "compiled", "order": "columns"} for row in ran)
     budget = ran[0].budget

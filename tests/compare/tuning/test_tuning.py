@@ -20,12 +20,10 @@ import optuna
 import psutil
 import pytest
 from sqlalchemy.exc import OperationalError
-from typer.testing import CliRunner
 
 from common.artifacts import atomic_files
 from common.data.sources.splits import CAUTION
 from common.spec import SpecError
-from compare.__main__ import app
 from compare.core.errors import FolderError, LaunchError
 from compare.execution import launch
 from compare.judgement.verdict_sentences import NO_FINDING
@@ -33,7 +31,8 @@ from compare.reporting import tables
 from compare.tuning import conductor, optuna_study, tuner, tuning_findings, tuning_report, tuning_sentences
 from compare.tuning.records import Best, Plan, SearchResult, Trial, Tuned, Tuning
 from compare.tuning.servers import ENDED, Listener
-from tests.compare.reporting import screens
+from tests.support.command_line import convtwins
+from tests.support.snapshots import FOLDER, Screens
 
 TWINS = {side: f"tests.compare.twins.learner_{side}" for side in ("left", "right")}
 SPACE = {
@@ -141,7 +140,7 @@ def test_a_folder_with_another_tuning_is_refused_and_told_what_differs(searched:
 def test_a_tuning_says_who_signed_it(searched: tuple[Path, Tuned], tmp_path: Path, ssh_key: Path) -> None:
     folder = shutil.copytree(searched[0], tmp_path / "copy")
     for words, said in ((("--sign", str(ssh_key)), "Signed by"), ((), "Signed by"), ((), "SIGNATURE NOT CONFIRMED")):
-        done = CliRunner().invoke(app, ["tune", "--resume", str(folder), *words])
+        done = convtwins("tune", "--resume", folder, *words)
         assert f"{said}" in done.stdout and str(ssh_key) not in (folder / "report.md").read_text()
         assert done.exit_code == (0 if said == "Signed by" else 1), done.output
         if not words:
@@ -230,7 +229,7 @@ def test_trials_that_were_changed_since_are_not_believed(
     else:
         with closing(sqlite3.connect(storage)) as connection, connection:
             assert connection.execute(changed).rowcount
-    done = CliRunner().invoke(app, ["tune", "--resume", str(folder)])
+    done = convtwins("tune", "--resume", folder)
     assert done.exit_code == 2 and said in done.stderr and "Traceback" not in done.stderr, done.output
 
 
@@ -241,7 +240,7 @@ def test_a_tuning_whose_trials_are_lost_keeps_its_record(searched: tuple[Path, T
     (folder / tuner.STORAGE_FILE).unlink()
     if lost == "empty":
         (folder / tuner.STORAGE_FILE).touch()
-    done = CliRunner().invoke(app, ["tune", "--resume", str(folder)])
+    done = convtwins("tune", "--resume", folder)
     assert done.exit_code == 2 and f"which holds the trials, is {lost}. Restore it" in done.stderr, done.output
     assert (folder / tuner.RECORD_FILE).read_bytes() == (searched[0] / tuner.RECORD_FILE).read_bytes()
 
@@ -265,7 +264,7 @@ def test_a_storage_that_another_one_has_open_is_not_called_damaged(
     shutil.copytree(searched[0], folder)
     with closing(sqlite3.connect(folder / tuner.STORAGE_FILE)) as connection:
         connection.execute("BEGIN EXCLUSIVE")
-        done = CliRunner().invoke(app, ["tune", "--resume", str(folder)])
+        done = convtwins("tune", "--resume", folder)
     assert done.exit_code == 2 and "database is locked). Run the same command again" in done.stderr, done.output
 
 
@@ -296,9 +295,8 @@ def test_what_cannot_be_done_is_refused_before_anything_starts(tmp_path: Path, s
 
 
 def test_a_mode_on_the_command_line_is_refused_and_not_passed_over(tmp_path: Path) -> None:
-    done = CliRunner().invoke(
-        app,
-        ["tune", "--set", "mode=data_parallel", "--set", "replicas=2", "--frameworks", "left", "--out", str(tmp_path / "out")],
+    done = convtwins(
+        "tune", "--set", "mode=data_parallel", "--set", "replicas=2", "--frameworks", "left", "--out", tmp_path / "out"
     )
     assert done.exit_code == 2 and "mode of a trial must be serial" in done.stderr and not (tmp_path / "out").exists()
 
@@ -312,7 +310,7 @@ def test_options_of_the_spec_are_those_of_all_trials(monkeypatch: pytest.MonkeyP
 
     monkeypatch.setattr(tuner, "tune", tune)
     fields = ["--batch-size", "32", "--image-size", "16", "--optimizer", "adam", "--precision", "float64", "--limit", "9"]
-    done = CliRunner().invoke(app, ["tune", "--preset", "digits", *fields, "--frameworks", "left"])
+    done = convtwins("tune", "--preset", "digits", *fields, "--frameworks", "left")
     assert done.stderr == "seen\n"
     values = seen[0].values
     assert values["data"] == {"source": "digits", "image_size": 16, "limit": 9} and values["optimizer"]["name"] == "adam"
@@ -536,7 +534,7 @@ def test_a_tuning_that_was_cut_short_goes_on_to_what_it_would_have_been(
         assert not is_running(folder)
         assert "Interrupted. Finished trials are saved" in stderr and (folder / "report.html").exists()
         assert 3 <= len(tuner.read(folder).searches[0].trials) < 6
-    again = CliRunner().invoke(app, ["tune", "--resume", str(folder), "--json"])
+    again = convtwins("tune", "--resume", folder, "--json")
     assert again.exit_code == 0, again.stderr
     assert deliveries == ["locked"]
     assert json.loads(again.stdout)["done"]
@@ -554,7 +552,7 @@ def test_resume_takes_all_settings_from_its_folder(tmp_path: Path) -> None:
         (["--resume", str(tmp_path), "--trials", "3"], "Received also: --trials. Leave them out"),
         (["--resume", str(tmp_path), "--out", "other"], "Received also: --out. Leave them out"),
     ):
-        done = CliRunner().invoke(app, ["tune", *words])
+        done = convtwins("tune", *words)
         assert done.exit_code == 2 and said in done.stderr, done.stderr
 
 
@@ -563,7 +561,7 @@ def test_resume_asks_for_a_password_that_nobody_has_written(tmp_path: Path) -> N
     settings = plan.settings.model_copy(update={"storage": optuna_study.masked("postgresql://me:secret@host/trials")})
     record = plan.model_copy(update={"settings": settings}).model_dump_json()
     (tmp_path / tuner.PLAN_FILE).write_text(atomic_files.with_checksum(record))
-    done = CliRunner().invoke(app, ["tune", "--resume", str(tmp_path)])
+    done = convtwins("tune", "--resume", tmp_path)
     assert done.exit_code == 2 and "Received: postgresql://me:***@host/trials. Add --storage URL." in done.stderr
 
 
@@ -752,7 +750,7 @@ def test_the_seeds_of_a_repeat_are_its_own() -> None:
     assert [optuna_study.random_trials(trials) for trials in (1, 8, 20, 100)] == [1, 2, 6, 10]
 
 
-def test_the_first_screen_says_the_best_settings_and_what_side_by_side_gains() -> None:
+def test_the_first_screen_says_the_best_settings_and_what_side_by_side_gains(screens: Screens) -> None:
     noise = [1.0, 1.02, 0.98, 1.01, 0.99]
     few = [[0.9 * n, 0.5 * n, 0.1 * n] for n in noise]
     many = [[0.9 * n, 0.5 * n, 0.2 * n * (1 + 0.01 * place)] for place, n in enumerate(noise)]
@@ -760,13 +758,12 @@ def test_the_first_screen_says_the_best_settings_and_what_side_by_side_gains() -
     first, *others = tuned.searches
     best = Best(study=first.study, trial=first.trials[-1], fields=first.trials[-1].fields)
     tuned = tuned.model_copy(update={"best_trials": {"left": best}})
-    golden = Path(__file__).parent / "golden"
-    shown = screens.assert_screens("tune", tuning_report.report(tuned, screens.FOLDER), golden)
+    shown = screens(tuning_report.report(tuned, FOLDER))
     assert "left, 2 jobs against 1 job: faster, 2.00 " in shown and "after the same trials, best loss: worse, 2.04 " in shown
     assert "Trouble" not in shown and "optimizer.learning_rate  0.03" in shown
     failed = first.trials[0].model_copy(update={"state": "failed", "reason": "it stopped.", "value": None})
     cut = first.model_copy(update={"trials": [*first.trials, failed], "done": False, "cores_of_others": 0.5})
     tuned = tuned.model_copy(update={"searches": [cut, *others[:1], *others[5:7]], "best_trials": {}})
-    shown = screens.assert_screens("tune_failed", tuning_report.report(tuned, screens.FOLDER), golden)
+    shown = screens(tuning_report.report(tuned, FOLDER))
     assert "1 of 4 searches not done." in shown and "1 failed of 13 trials. left: it stopped." in shown
     assert "too few repeats to tell (1 of 5)" in shown and "faster" not in shown and "tune --resume results/made\n" in shown

@@ -85,7 +85,7 @@ class Learner:
     def total(self, values: Array) -> Array:
         return values
 
-    def share_statistics(self) -> None: ...
+    def broadcast_statistics(self) -> None: ...
 
     def state(self) -> dict[str, Array]:
         return {"kernel": self._kernel, "buffer": self._buffer}

@@ -14,10 +14,10 @@ from compare.watching.learned import Judge, Node, Seen, Tree
 from compare.watching.member import Look
 from compare.watching.watcher import Watcher
 from tests.benchmarks import footprints, learn_watch
-from tests.compare.command_line import compare
 from tests.compare.watching.jobs import started
 from tests.compare.watching.test_member import QUIET
 from tests.compare.watching.test_watch import LOCKS, TRAINING
+from tests.support.command_line import convtwins
 
 IDLE_IS_STUCK = Tree(
     threshold=0.9,
@@ -64,7 +64,7 @@ def test_the_stored_tree_asks_for_what_is_known_and_every_way_through_it_ends() 
 )
 def test_the_command_may_judge_by_the_tree(tmp_path: Path, code: str, seconds: int, exit_code: int, words: str) -> None:
     with started(code, tmp_path) as pid:
-        done = compare("watch", pid, "--judge", "tree", "--seconds", seconds, "--interval", "0.25")
+        done = convtwins("watch", pid, "--judge", "tree", "--seconds", seconds, "--interval", "0.25")
     assert (done.exit_code, words in done.output) == (exit_code, True), done.output
 
 

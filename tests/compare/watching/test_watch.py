@@ -20,8 +20,8 @@ import pytest
 
 from common.processes import supervisor
 from compare.watching.verdict import ENDED, HEALTHY, SLOW, STUCK, UNKNOWN
-from tests.compare.command_line import compare
 from tests.compare.watching.jobs import PATIENCE, started, verdicts, watched
+from tests.support.command_line import convtwins
 
 LOCKS = """
     import threading
@@ -456,18 +456,18 @@ def test_what_a_job_calls_its_threads_and_functions_does_nothing_in_the_terminal
     thread.join()
     """
     with started(code, tmp_path) as pid:
-        done = compare("watch", pid, "--patience", "1", "--interval", "0.2")
+        done = convtwins("watch", pid, "--patience", "1", "--interval", "0.2")
     assert "\x1b" not in done.output
     assert "its thread red  healthy waits for a lock in take" in done.output.replace("\n", " "), done.output
 
 
 def test_the_command_says_the_verdict_with_stacks_and_ends_with_6(tmp_path: Path) -> None:
     with started(LOCKS, tmp_path) as pid:
-        done = compare("watch", pid, "--patience", "2", "--interval", "0.2", "--full")
+        done = convtwins("watch", pid, "--patience", "2", "--interval", "0.2", "--full")
         assert done.exit_code == 6, done.output
         for part in (f"stuck: process {pid} waits for a lock", "Stacks of", "thread loader", "train.py:", "µs of a core each"):
             assert part in done.output
-        said = json.loads(compare("watch", pid, "--patience", "1", "--interval", "0.2", "--json").stdout)
+        said = json.loads(convtwins("watch", pid, "--patience", "1", "--interval", "0.2", "--json").stdout)
     assert (said["verdict"], said["to_blame"], said["exit_code"]) == ("stuck", [f"process {pid}"], 6)
     (rank,) = said["ranks"]
     assert rank["waits"]["kind"] == "lock"
@@ -479,17 +479,17 @@ def test_the_command_says_the_verdict_with_stacks_and_ends_with_6(tmp_path: Path
 
 def test_the_command_ends_with_0_for_a_job_at_work_and_5_where_it_cannot_tell(tmp_path: Path) -> None:
     with started(TRAINING, tmp_path) as pid:
-        done = compare("watch", pid, "--seconds", "1", "--interval", "0.2")
+        done = convtwins("watch", pid, "--seconds", "1", "--interval", "0.2")
     assert done.exit_code == 0 and f"healthy: process {pid} uses" in done.output
     with started(SLEEPING, tmp_path) as pid:
-        done = compare("watch", pid, "--seconds", "1", "--interval", "0.2")
+        done = convtwins("watch", pid, "--seconds", "1", "--interval", "0.2")
     assert done.exit_code == 5 and "Cannot be told nothing happens" in " ".join(done.output.split())
 
 
 def test_a_job_that_ends_is_told_and_a_process_that_does_not_exist_is_refused(tmp_path: Path) -> None:
     with started('print("ready"); import time; time.sleep(1)', tmp_path) as pid:
         assert watched(pid, lambda found: found.state == ENDED).because == f"process {pid} has ended"
-    done = compare("watch", 2**22 + 1)
+    done = convtwins("watch", 2**22 + 1)
     assert done.exit_code == 2 and f"There is no such process. Received: {2**22 + 1}." in done.output
 
 

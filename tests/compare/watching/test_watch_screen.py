@@ -1,6 +1,5 @@
 """The first screens of `watch`: a job that is healthy, slow, stuck, or that cannot be told."""
 
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -8,10 +7,9 @@ import pytest
 
 from compare.watching import report
 from compare.watching.verdict import HEALTHY, SLOW, STUCK, UNKNOWN, Verdict
-from tests.compare.reporting.screens import assert_screens
 from tests.compare.watching.test_member import ranks_in
+from tests.support.snapshots import Screens
 
-GOLDEN = Path(__file__).parent / "golden"
 WAITS = "rank 1 waits in all_reduce in step (train.py:40: dist.all_reduce(loss)) for rank 0, which waits for a lock in load"
 
 
@@ -24,13 +22,13 @@ WAITS = "rank 1 waits in all_reduce in step (train.py:40: dist.all_reduce(loss))
         (Verdict(UNKNOWN, "nothing happens, and 1.0 s are too few to say why"), "cannot_be_told", 5),
     ],
 )
-def test_the_verdict_stands_first_with_who_is_to_blame(verdict: Verdict, name: str, code: int) -> None:
+def test_the_verdict_stands_first_with_who_is_to_blame(screens: Screens, verdict: Verdict, name: str, code: int) -> None:
     members = ranks_in("ee", "ee", cpu_seconds=0.95)
     watcher: Any = SimpleNamespace(members=members, num_looks=12, cost_seconds=0.01)
     made = report.report(watcher, verdict)
     for each in members:
         each.close()
-    shown = assert_screens(name, made, GOLDEN, None)
+    shown = screens(made, None)
     words = " ".join(shown.split())
     assert made.exit_code == code and f"{verdict.state.capitalize()} {verdict.because}." in words
     assert ("To blame rank 0" in words) is bool(made.values["to_blame"])

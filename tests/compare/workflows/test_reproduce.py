@@ -15,14 +15,12 @@ import numpy as np
 import pytest
 import yaml
 from matplotlib.figure import Figure
-from typer.testing import CliRunner
 
 from common import spec
 from common.machine import machine, rates
 from common.machine.rates import Rates
 from common.models import architectures
 from common.training import scores
-from compare.__main__ import app
 from compare.core.statistics import Judged, Ratio, paired_ratio, relative_to, verdicts
 from compare.execution import launch, store
 from compare.judgement.row_figures import Summary
@@ -38,12 +36,12 @@ from compare.tuning import tuning_findings
 from compare.workflows import reproduce
 from compare.workflows.step_runner import Done, Passed, Record
 from tests import hostile_files
-from tests.compare.reporting import screens
 from tests.compare.twins import fake
 from tests.parity import settings as parity_settings
 from tests.planted import exercise
+from tests.support.command_line import convtwins
+from tests.support.snapshots import Screens
 
-GOLDEN = Path(__file__).parent / "golden"
 PAPERS = schema.names()
 CIFAR10, PLANT, TOMATO = PAPERS
 VERDICTS = {"reproduced", "not reproduced", "contradicted by the paper's own table", "cannot be told here"}
@@ -89,7 +87,7 @@ def with_smoke_data(monkeypatch: pytest.MonkeyPatch, source: str) -> None:
 
 
 def invoke(*words: str | Path) -> Any:
-    return CliRunner().invoke(app, ["reproduce", *map(str, words)])
+    return convtwins("reproduce", *words)
 
 
 @pytest.mark.parametrize("scale", SCALES)
@@ -978,14 +976,14 @@ def test_what_the_caller_sets_and_other_data_are_said_to_be_not_the_reports(fake
 def test_a_folder_of_another_scale_is_refused_in_few_words() -> None:
     there, asked = {"scale": "smoke", "rows": [{"model": "x" * 50}] * 9}, {"scale": "quick", "rows": []}
     many = {f"field{number}": number for number in range(9)}
-    said = store.differing(there | many, asked)
+    said = store.describe_differences(there | many, asked)
     assert said is not None and said.startswith('scale is "smoke" there, asked for: "quick"; rows is [{"model"')
     assert len(said) < 700 and said.endswith("and 6 more")
 
 
 @pytest.mark.parametrize(("scale", "confirmed"), [("smoke", 0), ("quick", 0), ("full", 3)])
 def test_the_first_screen_counts_the_claims_and_tells_apart_what_a_smaller_scale_shows(
-    scale: Any, confirmed: int, fakes: pytest.MonkeyPatch
+    screens: Screens, scale: Any, confirmed: int, fakes: pytest.MonkeyPatch
 ) -> None:
     subject = planned(TOMATO, scale, "tomato")
     kinds = ["reproduced", "not reproduced", "cannot be told here", "reproduced", "contradicted by the paper's own table"]
@@ -1001,7 +999,7 @@ def test_the_first_screen_counts_the_claims_and_tells_apart_what_a_smaller_scale
         kind="reproduction", created_at="2026-01-01T00:00:00+00:00", argv=["reproduce"], settings={}, code_hash="a",
         machine={"processor": "AMD EPYC 7B13"},
     )  # fmt: skip
-    shown = screens.assert_screens(f"reproduce_{scale}", reproduce._report(subject, record, done, 4), GOLDEN)
+    shown = screens(reproduce._report(subject, record, done, 4))
     assert f"7 claims: {confirmed} confirmed" in shown and "1 not told" in shown and "by its own table" in shown
     # A verdict of a smaller scale is never called confirmed or refuted.
     assert ("+ confirmed" in shown) == (scale == "full") != ("+ at toy scale only" in shown)

@@ -10,11 +10,9 @@ from typing import Any
 
 import pytest
 import yaml
-from typer.testing import CliRunner
 
 from common.artifacts.schema import Noise
 from common.data.sources import DataRefused
-from compare.__main__ import app
 from compare.comparison import run
 from compare.core.errors import FolderError
 from compare.core.interrupt import Interrupted
@@ -29,6 +27,7 @@ from compare.workflows import step_runner, study, study_steps
 from compare.workflows.step_runner import Done, Made, Passed, Record, Step
 from compare.workflows.study_file import SCALES, Study
 from tests.support import comparisons
+from tests.support.command_line import convtwins
 from tests.support.snapshots import Screens
 
 STUDIES = sorted((launch.PROJECT_ROOT / "studies").glob("*.yaml"))
@@ -82,7 +81,7 @@ def file(tmp_path: Path) -> Path:
 
 
 def run_study(file: Path, *words: str | Path) -> Any:
-    return CliRunner().invoke(app, ["study", str(file), "--out", str(file.parent / "out"), *map(str, words)])
+    return convtwins("study", file, "--out", file.parent / "out", *words)
 
 
 @pytest.mark.parametrize("scale", SCALES)
@@ -174,7 +173,7 @@ def test_advice_on_disturbed_runs_names_the_folder_of_their_step(tmp_path: Path,
         runs[0] = runs[0].model_copy(update={"noise": Noise(cores_stolen=0.5)})
     summaries = summarize(stored)
     compared = JudgedComparison(stored, summaries, findings(stored, summaries))
-    monkeypatch.setattr(run, "within", lambda *_: (compared, 0))
+    monkeypatch.setattr(run, "run_nested", lambda *_: (compared, 0))
     folder = tmp_path / "5-pretrain"
     request: Any = None
     part = study_steps.compared(request, folder, name="pretrain", title="Pre-training").part
@@ -295,7 +294,7 @@ def test_a_folder_in_which_nothing_was_done_yet_is_free_for_another_study(file: 
 
 def test_other_code_does_not_go_on_in_the_folder_of_a_study(file: Path, steps: Steps, monkeypatch: pytest.MonkeyPatch) -> None:
     run_study(file)
-    monkeypatch.setattr(step_runner.code_digest, "of", lambda frameworks, model: "other")
+    monkeypatch.setattr(step_runner.code_digest, "compute", lambda frameworks, model: "other")
     done = run_study(file)
     assert done.exit_code == 2 and "the code has been changed since" in done.stderr
 
@@ -365,7 +364,7 @@ def test_a_whole_study_at_smoke_scale_in_both_frameworks(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("kind", ["repeated", "profiled", "troubled"])
 def test_a_step_stores_every_table_of_a_comparison_and_reads_it_back(kind: str) -> None:
-    tables = comparison_tables.documents(summarize(getattr(comparisons, kind)()))
+    tables = comparison_tables.written_tables(summarize(getattr(comparisons, kind)()))
     done = step_runner.Done(part=Section(name="a", title="A", tables=tables), passed=Passed(), seconds=1.0, exit_code=0)
     read = step_runner.Done.model_validate_json(done.model_dump_json())
     assert [table.rows for table in read.part.tables] and read.part.tables[0].columns == tables[0].columns
