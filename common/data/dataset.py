@@ -24,7 +24,7 @@ class BadFile(DataRefused):
 
     def __init__(self, problem: str, detail: str = "") -> None:
         super().__init__(f"{problem} ({detail})" if detail else problem)
-        self.problem, self.detail = problem, detail
+        self.kind, self.detail = problem, detail
 
 
 MAX_NAMED = 20

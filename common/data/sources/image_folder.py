@@ -171,7 +171,7 @@ def _judged(file: tuple[str, Content]) -> tuple[str, bytes, dict[str, Any]]:
         if header.format != promised:
             raise BadFile(decode.WRONG_SUFFIX, f"{header.format} named {suffix}")
     except BadFile as bad:
-        found |= {"problems": bad.problem, "details": bad.detail}
+        found |= {"problems": bad.kind, "details": bad.detail}
     return path, content, found | {"file_bytes": len(content), "file_sha256": _as_row(hashlib.sha256(content).digest())}
 
 

@@ -391,7 +391,7 @@ def test_of_500_mutated_jpegs_each_is_an_image_or_a_named_bad_file(jpegs, tmp_pa
             try:
                 decoded = decode.decode(content, None)
             except BadFile as bad:
-                problems.add(bad.problem)
+                problems.add(bad.kind)
             else:
                 images += 1
                 assert decoded.dtype == np.uint8 and decoded.ndim == 3 and decoded.shape[2] == 3
