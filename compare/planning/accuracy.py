@@ -1,4 +1,4 @@
-"""How good predictions were: errors, and the rank correlation with its interval."""
+"""Accuracy of predictions: errors, and the rank correlation with its interval."""
 
 from __future__ import annotations
 
@@ -12,77 +12,77 @@ import numpy.typing as npt
 from common.frozen import Frozen
 
 TIE = 0.05
-"""Times that differ by no more count as equally good."""
-LEAST_FOR_INTERVAL = 5
+"""Largest relative difference of times that count as equally good."""
+MIN_PAIRS_FOR_INTERVAL = 5
 PERFECT = 1 - 1e-9
-"""A correlation beyond it is perfect: only rounding parts it from one. Fisher's z of it has no end."""
+"""Smallest correlation that counts as 1: the rest is rounding. Fisher's z of it is unbounded."""
 
 
-class Pair(Frozen):
+class PredictionPair(Frozen):
     """One layout, predicted and measured."""
 
     contestant: str
     words: str
     predicted_seconds: float
-    """Of a step."""
+    """Predicted seconds of a step."""
     measured_seconds: float
-    """The median over repeats."""
+    """Measured seconds of a step: median over repeats."""
     low_seconds: float
-    """The fastest repeat ..."""
+    """Measured seconds of a step in the fastest repeat."""
     high_seconds: float
-    """... and the slowest."""
+    """Measured seconds of a step in the slowest repeat."""
     n: int
     in_doubt: int = 0
-    """Runs that other work disturbed, or that were too short to tell."""
+    """Number of runs that other work disturbed, or that were too short to tell."""
     predicted_mib: float | None = None
-    """Peak memory of the fullest rank."""
+    """Predicted peak memory of the fullest rank, in MiB."""
     measured_mib: float | None = None
-    """The same, the largest of all repeats. None: not measured."""
+    """Measured peak memory of the fullest rank, in MiB: largest of all repeats. None: not measured."""
 
     @property
     def error(self) -> float:
-        """(predicted - measured) / measured."""
+        """Relative error of the time: (predicted - measured) / measured."""
         return self.predicted_seconds / self.measured_seconds - 1.0
 
     @property
     def memory_error(self) -> float | None:
-        """(predicted - measured) / measured, of memory. None: it was not measured."""
+        """Relative error of the memory: (predicted - measured) / measured. None: it was not measured."""
         if self.predicted_mib is None or self.measured_mib is None:
             return None
         return self.predicted_mib / self.measured_mib - 1.0
 
 
 class Accuracy(Frozen):
-    """Of all pairs together."""
+    """Accuracy of all predictions that were measured."""
 
     n: int
     layouts: dict[str, int]
-    """Of them, by framework."""
+    """Number of layouts by framework."""
     median_error: float
-    """Of the absolute errors."""
+    """Median of the absolute relative errors of times."""
     worst_error: float
     rank_correlation: float | None
-    """Spearman's, within frameworks: see `rank_correlation`. None: all have fewer than 3 pairs, or equal ones."""
+    """Spearman's correlation within frameworks, see `rank_correlation`. None: all have fewer than 3 pairs, or equal ones."""
     low: float | None
-    """Its 95 % interval. None: too few pairs, or a perfect correlation."""
+    """Lower end of the correlation's 95 % interval. None: too few pairs, or a perfect correlation."""
     high: float | None
     best_found: dict[str, bool]
-    """By framework: whether the fastest measured layout, or one within 5 % of it, is among the first two predicted of those
-    that were measured. Of two layouts it always is: such frameworks are left out."""
+    """Whether the fastest measured layout, or one within 5 % of it, is among the first two predicted, by framework. Frameworks
+    with two measured layouts are left out, since it always is."""
     median_memory_error: float | None
-    """Of the absolute errors of peak memory. None: it was not measured."""
+    """Median of the absolute relative errors of peak memory. None: it was not measured."""
     worst_memory_error: float | None
 
 
-def judge(pairs: Sequence[Pair]) -> Accuracy | None:
-    """How good the predictions were. None: nothing was measured."""
+def judge(pairs: Sequence[PredictionPair]) -> Accuracy | None:
+    """Return the accuracy of the predictions. None: nothing was measured."""
     if not pairs:
         return None
-    errors = [abs(each.error) for each in pairs]
-    of_memory = [abs(each.memory_error) for each in pairs if each.memory_error is not None]
-    groups: dict[str, list[Pair]] = {}
-    for each in pairs:
-        groups.setdefault(each.contestant, []).append(each)
+    errors = [abs(pair.error) for pair in pairs]
+    memory_errors = [abs(pair.memory_error) for pair in pairs if pair.memory_error is not None]
+    groups: dict[str, list[PredictionPair]] = {}
+    for pair in pairs:
+        groups.setdefault(pair.contestant, []).append(pair)
     correlation, interval = rank_correlation(list(groups.values()))
     return Accuracy(
         n=len(pairs),
@@ -93,20 +93,22 @@ def judge(pairs: Sequence[Pair]) -> Accuracy | None:
         low=interval[0],
         high=interval[1],
         best_found={name: finds_best(group) for name, group in groups.items() if len(group) > 2},
-        median_memory_error=statistics.median(of_memory) if of_memory else None,
-        worst_memory_error=max(of_memory, default=None),
+        median_memory_error=statistics.median(memory_errors) if memory_errors else None,
+        worst_memory_error=max(memory_errors, default=None),
     )
 
 
-def finds_best(pairs: Sequence[Pair]) -> bool:
-    """Whether one of the first two predicted is the fastest measured, or as good within `TIE`."""
-    fastest = min(each.measured_seconds for each in pairs)
-    first = sorted(pairs, key=lambda each: each.predicted_seconds)[:2]
-    return any(each.measured_seconds <= fastest * (1 + TIE) for each in first)
+def finds_best(pairs: Sequence[PredictionPair]) -> bool:
+    """Return whether one of the first two predicted is the fastest measured, or as good within `TIE`."""
+    fastest = min(pair.measured_seconds for pair in pairs)
+    first = sorted(pairs, key=lambda pair: pair.predicted_seconds)[:2]
+    return any(pair.measured_seconds <= fastest * (1 + TIE) for pair in first)
 
 
-def rank_correlation(groups: Sequence[Sequence[Pair]]) -> tuple[float | None, tuple[float, float] | tuple[None, None]]:
-    """Spearman's rank correlation of predicted and measured times within groups, pooled, and its 95 % interval.
+def rank_correlation(
+    groups: Sequence[Sequence[PredictionPair]],
+) -> tuple[float | None, tuple[float, float] | tuple[None, None]]:
+    """Return Spearman's rank correlation of predicted and measured times within groups, pooled, and its 95 % interval.
 
     Times are ranked in each group, and ranks count from the group's mean. So the difference between two frameworks, which is
     easy to predict, adds nothing. The interval is that of a partial correlation by Fisher's z (a group more is a pair fewer),
@@ -114,28 +116,28 @@ def rank_correlation(groups: Sequence[Sequence[Pair]]) -> tuple[float | None, tu
     """
     from scipy import stats  # here: see scaling_laws
 
-    groups = [each for each in groups if len(each) > 2]
+    groups = [group for group in groups if len(group) > 2]
     if not groups:
         return None, (None, None)
 
     def ranks(name: str) -> npt.NDArray[np.floating]:
-        own = [stats.rankdata([getattr(each, name) for each in group]) for group in groups]
-        return np.concatenate([each - each.mean() for each in own])
+        ranked = [stats.rankdata([getattr(pair, name) for pair in group]) for group in groups]
+        return np.concatenate([group_ranks - group_ranks.mean() for group_ranks in ranked])
 
-    one, other = ranks("predicted_seconds"), ranks("measured_seconds")
-    spread = math.sqrt((one @ one) * (other @ other))
-    if not spread:
+    predicted_ranks, measured_ranks = ranks("predicted_seconds"), ranks("measured_seconds")
+    scale = math.sqrt((predicted_ranks @ predicted_ranks) * (measured_ranks @ measured_ranks))
+    if not scale:
         return None, (None, None)
-    found = float(one @ other) / spread
-    n = len(one) - (len(groups) - 1)
-    if n < LEAST_FOR_INTERVAL or abs(found) > PERFECT:
-        return found, (None, None)
-    middle = math.atanh(found)
-    half = 1.96 * math.sqrt((1 + found**2 / 2) / (n - 3))
-    return found, (math.tanh(middle - half), math.tanh(middle + half))
+    correlation = float(predicted_ranks @ measured_ranks) / scale
+    n = len(predicted_ranks) - (len(groups) - 1)
+    if n < MIN_PAIRS_FOR_INTERVAL or abs(correlation) > PERFECT:
+        return correlation, (None, None)
+    middle = math.atanh(correlation)
+    half = 1.96 * math.sqrt((1 + correlation**2 / 2) / (n - 3))
+    return correlation, (math.tanh(middle - half), math.tanh(middle + half))
 
 
-def band(pairs: Sequence[Pair]) -> tuple[float, float] | None:
-    """Factors on a prediction: the smallest and largest measured over predicted. None: nothing was measured."""
-    ratios = [each.measured_seconds / each.predicted_seconds for each in pairs]
+def error_band(pairs: Sequence[PredictionPair]) -> tuple[float, float] | None:
+    """Return the smallest and largest ratio of measured to predicted seconds. None: nothing was measured."""
+    ratios = [pair.measured_seconds / pair.predicted_seconds for pair in pairs]
     return (min(ratios), max(ratios)) if ratios else None

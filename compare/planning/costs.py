@@ -1,4 +1,4 @@
-"""Records that a simulation reads: costs of a model in one framework, and the devices and links of a machine."""
+"""Records that a simulation reads: costs of a model in one framework, devices and links of a machine."""
 
 from __future__ import annotations
 
@@ -20,90 +20,90 @@ Positive = Annotated[float, Field(gt=0)]
 
 
 class Device(Finite):
-    """A place that holds one replica: a share of the cores, or an accelerator."""
+    """Hardware of one replica: a share of the cores, or an accelerator."""
 
     name: str
     speed: Positive = 1.0
-    """Against the device on which the layers were timed."""
+    """Speed relative to the device on which the layers were timed."""
     memory_mib: Positive | None = None
-    """None: unknown."""
+    """Memory in MiB. None: unknown."""
 
 
 class Links(Finite):
-    """Seconds of a message of n bytes by what sends it: alpha + beta n. None: not measured, or the framework has none."""
+    """Links by kind: a message of n bytes takes alpha + beta n seconds. None: not measured, or the framework has none."""
 
     all_reduce: LinkModel | None = None
     """A hop of a ring of processes."""
     send: LinkModel | None = None
-    """From one process to another."""
+    """A message from one process to another."""
     server: LinkModel | None = None
     """A push or a pull of one worker, with the server's part of the update."""
     memory: LinkModel | None = None
-    """Between replicas of one process."""
+    """A message between replicas of one process."""
 
 
 class FrameworkTimings(Finite):
-    """What a machine does in one framework."""
+    """Timings of a machine in one framework."""
 
     versions: dict[str, str]
     disturbed: bool = False
     """Whether other work took cores while it was measured."""
     crowding: Annotated[float, Field(ge=1)] = 1.0
-    """Times as long as alone that a pass takes while every device computes."""
+    """Ratio of the time of a pass while every device computes to its time alone."""
     links: Links = Links()
 
 
 class PlannedMachine(Finite):
-    """The machine that is planned for. A person can edit its file."""
+    """The machine that is planned for. Users can edit its file."""
 
     schema_version: int = 1
     name: str
     facts: Facts = {}
     measured_at: Moment | None = None
-    """None: nobody measured it as it is now."""
+    """Time of the measurement. None: the machine was not measured as it is now."""
     devices: Annotated[list[Device], Field(min_length=1, max_length=4096)]
-    """In the order of replicas. More replicas than devices are not planned."""
+    """Devices in the order of replicas. A plan has at most as many replicas."""
     cores_of_device: Annotated[int, Field(ge=1)] = 1
     frameworks: dict[str, FrameworkTimings]
 
 
-class LayerTimes(Finite):
+class ModelTimes(Finite):
     """Seconds of the layers of a model, forward and backward, at one batch size."""
 
     cores: int
     batch_size: int
     seconds: dict[str, float]
-    """By layer: see `names_of`."""
+    """Seconds by layer, see `layer_names`."""
     whole_seconds: float
-    """The model as a whole."""
+    """Seconds of the model as a whole."""
 
     @cached_property
     def scale(self) -> float:
-        """Seconds of the whole over those of its layers one by one."""
+        """Ratio of the seconds of the whole model to the sum over its layers."""
         return self.whole_seconds / sum(self.seconds.values())
 
 
 class Costs(Finite):
     """One model in one framework, on the device of speed 1."""
 
-    times: list[LayerTimes]
+    times: list[ModelTimes]
     forward_fraction: float = Field(ge=0, le=1)
-    """Of a forward and backward pass."""
+    """Share of the forward pass in a forward and backward pass."""
     update_seconds: float
-    """The optimizer, for all weights."""
+    """Seconds of the optimizer, for all weights."""
     overhead_seconds: float
-    """Of a serial step beyond passes, update and input."""
+    """Seconds of a serial step beyond passes, update and input."""
     input_image_seconds: float
     process_mib: float
-    """A process before it holds the model."""
+    """Memory of a process before it holds the model, in MiB."""
     disturbed: bool = False
-    """Whether other work took cores meanwhile."""
+    """Whether other work took cores during the measurement."""
 
     def seconds(self, names: Collection[str], batch_size: float, cores: int) -> tuple[float, float]:
-        """(forward, backward) seconds of some layers. Linear between the measured batch sizes, and beyond the outer two.
+        """Return (forward, backward) seconds of some layers. Linear between the measured batch sizes, and beyond the outer two.
 
         Raises:
-            SpecError: nothing was measured with so many cores.
+            SpecError: nothing was measured with this number of cores.
         """
         known = sorted((entry for entry in self.times if entry.cores == cores), key=lambda entry: entry.batch_size)
         if not known:
@@ -124,7 +124,7 @@ def _interpolate(points: Sequence[tuple[float, float]], batch_size: float) -> fl
 
 
 def layer_names(layers: Sequence[Layer]) -> Iterator[str]:
-    """The names of layers without branches, of residual sums and of concatenations, in the order of the forward pass.
+    """Yield the names of layers without branches, residual sums and concatenations, in the order of the forward pass.
 
     They are those of `common.training.layers.units`: each time belongs to one name.
     """
@@ -142,5 +142,5 @@ def layer_names(layers: Sequence[Layer]) -> Iterator[str]:
 
 
 def item_bytes(run: Spec) -> int:
-    """Bytes of one value."""
+    """Return the bytes of one value."""
     return {"float32": 4, "float64": 8}[run.precision]

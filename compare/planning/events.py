@@ -1,4 +1,4 @@
-"""Tasks on devices and links, event by event: when each begins and ends, and what an idle device waits for."""
+"""Simulates tasks on devices and links as discrete events, and splits the time of each device."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ Kind = Literal["compute", "input", "communication"]
 
 
 class Task(NamedTuple):
-    """Something that one resource does without a break."""
+    """Work of one resource without a break."""
 
     resource: str
-    """A device, a link, or a server. It does one task at a time."""
+    """Name of a device, a link or a server, which does one task at a time."""
     seconds: float
     needs: tuple[int, ...] = ()
-    """Places of earlier tasks that must end before this one begins."""
+    """Indices of earlier tasks that must end before this one begins."""
     kind: Kind = "compute"
 
 
-class Span(NamedTuple):
-    """When a task could begin, began and ended, in seconds."""
+class TaskTiming(NamedTuple):
+    """Times in seconds at which a task was ready, began and ended."""
 
     ready: float
     start: float
@@ -29,21 +29,21 @@ class Span(NamedTuple):
 
 
 class Parts(NamedTuple):
-    """Where the time of the devices goes: means over devices, in seconds. The four parts add up to the whole time."""
+    """Parts of the devices' time: means over devices, in seconds. The four parts add up to the whole time."""
 
     compute: float
     input: float
     exposed: float
-    """Communication that a device waits for."""
+    """Seconds in which a device waits for communication."""
     bubble: float
-    """A device waits for the computing of another device."""
+    """Seconds in which a device waits for the computing of another device."""
 
     @property
     def total(self) -> float:
         return sum(self)
 
 
-def run(tasks: Sequence[Task]) -> list[Span]:
+def run(tasks: Sequence[Task]) -> list[TaskTiming]:
     """Simulate tasks. A free resource takes the task that has been ready for longest, of equal ones the first in the list.
 
     Raises:
@@ -59,14 +59,14 @@ def run(tasks: Sequence[Task]) -> list[Span]:
             followers[need].append(place)
     waiting: dict[str, list[tuple[float, int]]] = {task.resource: [] for task in tasks}
     busy = dict.fromkeys(waiting, False)
-    spans: dict[int, Span] = {}
+    spans: dict[int, TaskTiming] = {}
     events: list[tuple[float, int]] = []
-    """(moment, place) of each task that ends."""
+    """Heap of (time, index) of the tasks' ends."""
 
     def begin(resource: str, now: float) -> None:
         if not busy[resource] and waiting[resource]:
             ready, place = heapq.heappop(waiting[resource])
-            spans[place] = Span(ready, now, now + tasks[place].seconds)
+            spans[place] = TaskTiming(ready, now, now + tasks[place].seconds)
             busy[resource] = True
             heapq.heappush(events, (spans[place].end, place))
 
@@ -92,40 +92,40 @@ def run(tasks: Sequence[Task]) -> list[Span]:
     return [spans[place] for place in range(len(tasks))]
 
 
-def parts(tasks: Sequence[Task], spans: Sequence[Span], devices: Sequence[str]) -> Parts:
+def parts(tasks: Sequence[Task], spans: Sequence[TaskTiming], devices: Sequence[str]) -> Parts:
     """Split the time of each device, from 0 to the end of all tasks.
 
     An idle device waits for the tasks that its next one needs. The walk back over them says how much of the wait is
     communication: its sending, and its queueing for a link.
     """
     end = max((span.end for span in spans), default=0.0)
-    own: dict[str, list[int]] = {device: [] for device in devices}
+    tasks_by_device: dict[str, list[int]] = {device: [] for device in devices}
     for place in sorted(range(len(tasks)), key=lambda place: (spans[place].start, spans[place].end)):
-        if tasks[place].resource in own:
-            own[tasks[place].resource].append(place)
+        if tasks[place].resource in tasks_by_device:
+            tasks_by_device[tasks[place].resource].append(place)
     blockers = [max(task.needs, key=lambda need: spans[need].end) if task.needs else None for task in tasks]
     last = max(range(len(tasks)), key=lambda place: spans[place].end, default=0)
 
-    def communicated(place: int | None, begin: float, end: float) -> float:
-        """Seconds of communication in a stretch of time, on the path of tasks that ends with this one."""
-        found, now = 0.0, end
+    def communication_seconds(place: int | None, begin: float, end: float) -> float:
+        """Return the seconds of communication in an interval, on the path of tasks that ends with this one."""
+        total, now = 0.0, end
         while place is not None and now > begin:
             sends = tasks[place].kind == "communication"
             start = max(begin, min(spans[place].ready if sends else spans[place].start, now))
-            found += (now - start) * sends
+            total += (now - start) * sends
             now, place = start, blockers[place]
-        return found
+        return total
 
     sums = {"compute": 0.0, "input": 0.0, "exposed": 0.0, "bubble": 0.0}
-    for places in own.values():
+    for places in tasks_by_device.values():
         free = 0.0
         for place in places:
-            exposed = communicated(blockers[place], free, spans[place].start)
+            exposed = communication_seconds(blockers[place], free, spans[place].start)
             sums["exposed"] += exposed
             sums["bubble"] += spans[place].start - free - exposed
             sums["input" if tasks[place].kind == "input" else "compute"] += tasks[place].seconds
             free = spans[place].end
-        tail = communicated(last, free, end) if places else 0.0
+        tail = communication_seconds(last, free, end) if places else 0.0
         sums["exposed"] += tail
         sums["bubble"] += end - free - tail
     number = max(len(devices), 1)

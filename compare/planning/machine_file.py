@@ -1,4 +1,4 @@
-"""The machine that is planned for, as YAML that a person can edit, and in the cache folder."""
+"""Reads and writes the planned machine as YAML, which users can edit, and finds it in the cache folder."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from common.data import cache
 from common.machine import machine
 from common.spec import SpecError
 from compare.execution import best_switches
-from compare.planning.costs import Machine
+from compare.planning.costs import PlannedMachine
 
 HERE = "here"
 FOLDER = "plan"
-"""In the cache folder."""
+"""Folder of the plans' measurements in the cache folder."""
 SCHEMA_VERSION = 1
 
 _HEAD = """\
@@ -31,22 +31,22 @@ _HEAD = """\
 """
 
 
-def cached(cache_dir: str | None, devices: list[str], cores: int, replicas: int, hosts: Sequence[str]) -> Path:
-    """Where the measurement of this machine lies."""
+def cache_path(cache_dir: str | None, devices: list[str], cores: int, replicas: int, hosts: Sequence[str]) -> Path:
+    """Return the path of this machine's measurement."""
     identity = best_switches.identity({"devices": [{"name": name} for name in devices]})
     key = atomic_files.digest({**identity, "cores": cores, "replicas": replicas, "hosts": list(hosts)})[:16]
     return cache.folder(cache_dir) / FOLDER / f"{key}.yaml"
 
 
-def read(path: Path) -> Machine:
+def read(path: Path) -> PlannedMachine:
     """Read a machine's file.
 
     Raises:
-        SpecError: it cannot be read, or is refused.
+        SpecError: the file cannot be read, or its content is invalid.
     """
     values = spec.read_values(path, "machine file")
     try:
-        made = Machine.model_validate(values)
+        planned_machine = PlannedMachine.model_validate(values)
     except pydantic.ValidationError as error:
         first = error.errors()[0]
         place = ".".join(map(str, first["loc"]))
@@ -54,11 +54,13 @@ def read(path: Path) -> Machine:
             f"{path} is no machine: {place}: {first['msg']}. Received: {first.get('input')!r}. Mend the file, or write a new "
             f"one: {machine.COMMAND} plan --machine {HERE} --out DIR."
         ) from None
-    if made.schema_version != SCHEMA_VERSION:
-        raise SpecError(f"{path} has schema_version {made.schema_version}. This version reads {SCHEMA_VERSION}. Write it anew.")
-    return made
+    if planned_machine.schema_version != SCHEMA_VERSION:
+        raise SpecError(
+            f"{path} has schema_version {planned_machine.schema_version}. This version reads {SCHEMA_VERSION}. Write it anew."
+        )
+    return planned_machine
 
 
-def text(made: Machine) -> str:
-    """The file's content."""
-    return _HEAD + yaml.safe_dump(made.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+def text(planned_machine: PlannedMachine) -> str:
+    """Return the file's content."""
+    return _HEAD + yaml.safe_dump(planned_machine.model_dump(mode="json"), sort_keys=False, allow_unicode=True)

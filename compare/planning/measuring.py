@@ -14,7 +14,7 @@ from common.data import cache, sources
 from common.machine import machine, rates
 from common.machine.interference import DISTURBED_FROM, Meter, cores_taken
 from common.machine.private_folder import PrivateFolder
-from common.processes.exchanges import Exchanged, Timed
+from common.processes.exchanges import ExchangeTimings, MessageTiming
 from common.spec import Spec, SpecError
 from common.training import layers
 from common.training.layers import LayerTimes
@@ -25,7 +25,7 @@ from compare.execution import executor, launch, matrix, twin_client
 from compare.judgement.scaling_laws import LinkModel, exchange_terms
 from compare.planning import machine_file
 from compare.planning.case import SLOTS
-from compare.planning.costs import Costs, Device, FrameworkTimings, LayerTimes, Links, PlannedMachine, item_bytes
+from compare.planning.costs import Costs, Device, FrameworkTimings, Links, ModelTimes, PlannedMachine, item_bytes
 from compare.planning.machine_file import FOLDER
 
 CALIBRATION = {"model": "mini_xception", "data": {"source": "digits", "image_size": 32}}
@@ -130,11 +130,11 @@ def _measure_framework(
         "device": run_spec.device, "global_batch_size": CALIBRATION_IMAGES * replicas,
         "paths": {"cache_dir": run_spec.paths.cache_dir},
     }  # fmt: skip
-    exchanges: list[Exchanged] = []
+    exchanges: list[ExchangeTimings] = []
     for mode in ("multi_process", "parameter_server")[: 1 + server]:
         progress.stage(f"{name}: what {replicas} processes send each other, {mode}")
         answer = twin_client.query(name, "exchanges", spec.build({**values, "mode": mode}))
-        exchanges.append(Exchanged.model_validate_json(answer))
+        exchanges.append(ExchangeTimings.model_validate_json(answer))
     ranks = exchanges[0]
     crowding = ranks.together_seconds / ranks.alone_seconds if ranks.alone_seconds and ranks.together_seconds else 1.0
     links = Links(
@@ -152,7 +152,7 @@ def _is_disturbed(meter: Meter, run_spec: Spec) -> bool:
     return cores_taken(meter.cores_of_others(), run_spec.cores, machine.describe()) > DISTURBED_FROM
 
 
-def fit_link(name: str, samples: Sequence[Timed], terms: Callable[[float], tuple[float, float]]) -> LinkModel | None:
+def fit_link(name: str, samples: Sequence[MessageTiming], terms: Callable[[float], tuple[float, float]]) -> LinkModel | None:
     """Fit alpha and beta of messages, both at least 0, by least relative squares. None: nothing was timed.
 
     Args:
@@ -194,13 +194,13 @@ def model_costs(name: str, run_spec: Spec, batches: Collection[tuple[int, int]],
             pass
     architecture = sources.architecture_of(run_spec)
     units, meter = layers.unique_layers(architecture), Meter()
-    times: list[LayerTimes] = []
+    times: list[ModelTimes] = []
     for own_cores, size in sorted(batches):
         progress.stage(f"{name}: layers at batch {size} on {wording.count(own_cores, 'core')}")
         serial_spec = run_spec.with_fields(global_batch_size=size, cores=own_cores)
         measured = LayerTimes.model_validate_json(twin_client.query(name, "layers", serial_spec, "--calls", str(CALLS)))
         seconds = {layer: measured.seconds[index] for index, unit in enumerate(units) for layer in unit.names}
-        times.append(LayerTimes(cores=own_cores, batch_size=size, seconds=seconds, whole_seconds=measured.whole_seconds))
+        times.append(ModelTimes(cores=own_cores, batch_size=size, seconds=seconds, whole_seconds=measured.whole_seconds))
     size = max(batch for device_cores, batch in batches if device_cores == cores)
     progress.stage(f"{name}: a short serial run")
     result = _short_run(name, run_spec.with_fields(global_batch_size=size, cores=cores))
@@ -224,7 +224,7 @@ def _short_run(name: str, run_spec: Spec) -> RunResult:
     return result
 
 
-def _costs_from_run(times: list[LayerTimes], result: RunResult, cores: int, size: int, model_bytes: float) -> Costs:
+def _costs_from_run(times: list[ModelTimes], result: RunResult, cores: int, size: int, model_bytes: float) -> Costs:
     steps = sum(epoch.timed_steps for epoch in result.epochs)
     if not steps:
         raise LaunchError("The short serial run has no timed step. Use data with more images.")

@@ -10,7 +10,7 @@ from common.machine.private_folder import PrivateFolder
 from common.spec import SpecError
 from compare.core import exits
 from compare.core.interrupt import interruptible
-from compare.core.option_parsing import mebibytes, names, numbers
+from compare.core.option_parsing import mebibytes, split_names, numbers
 from compare.core.progress import display
 from compare.execution import options, results_folder, run_settings
 from compare.planning import machine_file, plan_report, planner
@@ -46,7 +46,7 @@ def command(
     as_json: options.AsJson = False,
 ) -> None:
     """Predict which parallel mode pays on a machine, from short runs; measure the best, and say how good that was."""
-    with exits.reported():
+    with exits.exit_on_error():
         if maps and out is None and not as_json:
             raise SpecError("--maps are files of the results folder. Received: no --out. Add --out DIR.")
         if (measure or score) and machine != machine_file.HERE:
@@ -56,19 +56,19 @@ def command(
         limit_mib = None if memory_limit is None else mebibytes("--memory-limit", memory_limit)
         sizes = () if project is None else numbers("--project", project, least=2)
         settings = run_settings.settings(
-            *of_spec.asked(limit=limit, cores=cores, replicas=replicas, hosts=None if hosts is None else names(hosts))
+            *of_spec.to_request(limit=limit, cores=cores, replicas=replicas, hosts=None if hosts is None else split_names(hosts))
         )
         settings = run_settings.with_matrix(settings, modes, MODES, repeats, REPEATS)
         if "model" not in settings.values:
             raise SpecError("plan needs a model. Received: none. Add --model, or name one in --spec.")
-        asked = planner.Asked(settings, compared.names(settings.contestants), machine, limit_mib, score, sizes, maps)
-        own = (*document.files_of(), plan_report.MACHINE_FILE, plan_report.MEASURED_FOLDER)
-        with interruptible(), results_folder.held(out, plan_report.RESULTS_FILE, None, "plan", own=own):
-            with display() as shown:
-                plan = planner.predict(asked, shown)
+        request = planner.PlanRequest(settings, compared.names(settings.contestants), machine, limit_mib, score, sizes, maps)
+        own_files = (*document.report_files(), plan_report.MACHINE_FILE, plan_report.MEASURED_FOLDER)
+        with interruptible(), results_folder.lock_folder(out, plan_report.RESULTS_FILE, None, "plan", allowed=own_files):
+            with display() as progress:
+                plan = planner.predict(request, progress)
             if measure or score:
                 with PrivateFolder() as temporary:
-                    planner.measure(asked, plan, (out or temporary.path) / plan_report.MEASURED_FOLDER)
-            planner.look_further(asked, plan)
+                    planner.measure(request, plan, (out or temporary.path) / plan_report.MEASURED_FOLDER)
+            planner.extrapolate(request, plan)
             code = plan_report.report(plan, limit_mib).deliver(out, as_json=as_json)
     raise typer.Exit(code)

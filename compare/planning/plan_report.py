@@ -14,23 +14,23 @@ from compare.core.wording import clock_words, count, percent
 from compare.judgement.row_figures import DISTURBED
 from compare.planning import accuracy, machine_file, verdicts
 from compare.planning.accuracy import Accuracy, PredictionPair
-from compare.planning.planner import Plan
+from compare.planning.planner import PlanResult
 from compare.planning.prediction import PredictedLayout
-from compare.planning.projection import MAP_LINKS, MAP_REPLICAS, MAP_SPEEDS, MeasuredWinner, ProjectedLayout, MapPoint
+from compare.planning.projection import MAP_LINKS, MAP_REPLICAS, MAP_SPEEDS, MapPoint, MeasuredWinner, ProjectedLayout
 from compare.reporting import document, plots
 from compare.reporting.document import Report
-from compare.reporting.screen import Bar, Chart, Paragraph, Screen, counted_cautions
+from compare.reporting.screen import Bar, Chart, Paragraph, Screen, caution_count
 from compare.reporting.tables import Column, Table
 
 RESULTS_FILE, MACHINE_FILE, MEASURED_FOLDER = "plan.json", "machine.yaml", "measured"
 
 _MAX_BARS, _MIN_BARS = 8, 3
-"""Layouts on the first screen: of all frameworks together, and of each at least."""
+"""Number of layouts on the first screen: of all frameworks together, and at least of each."""
 
 _CONTESTANT, _LAYOUT = Column("contestant", "contestant"), Column("words", "layout", fold=34)
 
 
-def report(plan: Plan, limit_mib: float | None) -> Report:
+def report(plan: PlanResult, limit_mib: float | None) -> Report:
     """The report of everything that a plan holds."""
     judgement = accuracy.judge(plan.pairs)
     versions = {name: timings.versions for name, timings in plan.machine.frameworks.items()}
@@ -75,36 +75,50 @@ def report(plan: Plan, limit_mib: float | None) -> Report:
     )
 
 
-def screen(plan: Plan) -> Screen:
-    """Which mode pays in each framework, and its best layouts beside serial."""
+def screen(plan: PlanResult) -> Screen:
+    """Return the first screen: which mode pays in each framework, and its best layouts beside serial."""
     by_framework = verdicts.by_framework(plan)
-    best_layouts = {name: verdicts.best_of_each_mode([layout for layout in plan.predicted if layout.contestant == name]) for name in by_framework}
+    best_layouts = {
+        name: verdicts.best_of_each_mode([layout for layout in plan.predicted if layout.contestant == name])
+        for name in by_framework
+    }
     max_bars = max(_MIN_BARS, _MAX_BARS // max(len(by_framework), 1))
-    bars = [layout for layouts in best_layouts.values() for place, layout in enumerate(layouts) if place < max_bars or layout.run.mode == "serial"]
+    bars = [
+        layout
+        for layouts in best_layouts.values()
+        for place, layout in enumerate(layouts)
+        if place < max_bars or layout.run.mode == "serial"
+    ]
     bars.sort(key=lambda layout: layout.step_seconds or 0.0)
     several = len(by_framework) > 1
-    certainties = [f"{name}: {' '.join(verdict.certainty)}" if several else " ".join(verdict.certainty) for name, verdict in by_framework.items()]
+    certainties = [
+        f"{name}: {' '.join(verdict.certainty)}" if several else " ".join(verdict.certainty)
+        for name, verdict in by_framework.items()
+    ]
     unknown, cautions = sum(not layout.rankable for layout in plan.predicted), len(plan.cautions)
     return Screen(
-        asked=[
+        subject=[
             f"Which mode pays? {plan.run.model_label} on {plan.run.data.source}, batch {plan.run.global_batch_size}",
             f"planned for: {plan.machine.name}",
         ],
         answers=[
-            *(Paragraph(name, verdict.winner, "warn" if name in plan.disturbed else "") for name, verdict in by_framework.items()),
+            *(
+                Paragraph(name, verdict.winner, "warn" if name in plan.disturbed else "")
+                for name, verdict in by_framework.items()
+            ),
             Paragraph("How sure?", certainties if plan.pairs else verdicts.UNMEASURED),
         ],
         chart=_chart(plan, bars),
         remarks=[
             *([f"{count(unknown, 'layout')} cannot be predicted, or do not fit: {FULL}."] if unknown else []),
-            *counted_cautions(cautions),
+            *caution_count(cautions),
         ],
         next=[("how good it is", "the same command with --measure")] if plan.here and not plan.pairs else [],
     )
 
 
-def _chart(plan: Plan, layouts: list[PredictedLayout]) -> Chart:
-    """Predicted times as bars, beside what was measured."""
+def _chart(plan: PlanResult, layouts: list[PredictedLayout]) -> Chart:
+    """Return predicted times as bars, beside the measured ones."""
     measured = {(pair.contestant, pair.words): f"{1e3 * pair.measured_seconds:.1f}" for pair in plan.pairs}
     columns = [*(["measured"] if measured else []), "MiB", *([""] if plan.disturbed else [])]
     bars: list[Bar] = []
@@ -112,7 +126,9 @@ def _chart(plan: Plan, layouts: list[PredictedLayout]) -> Chart:
         cells = [measured.get((layout.contestant, layout.words), "")] if measured else []
         cells.append(f"{_fullest(layout) or 0.0:.0f}")
         cells += [DISTURBED if layout.contestant in plan.disturbed else ""] if plan.disturbed else []
-        bars.append(Bar((layout.contestant, layout.words), layout.step_seconds, f"{_ms(layout.step_seconds) or 0.0:.1f}", cells))
+        bars.append(
+            Bar((layout.contestant, layout.words), layout.step_seconds, f"{_ms(layout.step_seconds) or 0.0:.1f}", cells)
+        )
     headings = ("predicted ms per step (shorter is faster)", "predicted ms per step", "ms per step")
     return Chart(headings, columns, bars)
 
@@ -125,7 +141,9 @@ def predicted_table(layouts: list[PredictedLayout], limit_mib: float | None, dis
         Column("epoch_seconds", "s per epoch", 2, short="s per\nepoch"),
         Column("step_ms", "ms per step", 1, short="ms per\nstep", pick=lambda layout: _ms(layout.step_seconds)),
         *(
-            Column(part, heading, 1, short=short, wide=part == "input", pick=lambda layout, part=part: _ms(layout.parts.get(part)))
+            Column(
+                part, heading, 1, short=short, wide=part == "input", pick=lambda layout, part=part: _ms(layout.parts.get(part))
+            )
             for part, heading, short in (
                 ("compute", "compute, ms", "compute\nms"),
                 ("exposed", "exposed communication, ms", "exposed\nms"),
@@ -135,9 +153,11 @@ def predicted_table(layouts: list[PredictedLayout], limit_mib: float | None, dis
         ),
         Column("memory", "peak memory of the fullest device, MiB", 0, short="MiB", pick=_fullest),
         Column("efficiency", "efficiency", 2, short="eff."),
-        Column("why", "status", fold=30, pick=lambda layout: layout.why or (DISTURBED if layout.contestant in disturbed else "ok")),
+        Column(
+            "why", "status", fold=30, pick=lambda layout: layout.why or (DISTURBED if layout.contestant in disturbed else "ok")
+        ),
     )  # fmt: skip
-    return Table.of(
+    return Table.from_items(
         "predicted",
         "Predicted, the fastest first",
         columns,
@@ -156,7 +176,7 @@ def memory_table(layouts: list[PredictedLayout]) -> Table:
         Column("device", "device", pick="1"),
         Column("memory_mib", "peak MiB", 0, pick="2"),
     )
-    return Table.of(
+    return Table.from_items(
         "memory",
         "Peak memory of each device, computed",
         tuple(columns),
@@ -173,7 +193,7 @@ def cuts_table(cuts: list[dict[str, Any]]) -> Table:
         Column("stages", "the best cut", fold=60),
         Column("gain", "times as fast as the even cut", 2, short="gain"),
     )
-    return Table.of(
+    return Table.from_items(
         "cuts",
         "Pipelines that another cut makes faster, predicted",
         columns,
@@ -197,7 +217,7 @@ def measured_table(pairs: list[PredictionPair]) -> Table:
         Column("predicted_mib", "predicted MiB", 0, short="predicted\nMiB", wide=True),
         Column("measured_mib", "measured MiB", 0, short="measured\nMiB", wide=True),
     )
-    return Table.of(
+    return Table.from_items(
         "measured",
         "Predicted and measured",
         columns,
@@ -222,7 +242,7 @@ def projected_table(projections: list[ProjectedLayout], judged: Accuracy | None)
         if judged
         else "No bands: nothing was measured here. Add --measure."
     )
-    return Table.of(
+    return Table.from_items(
         "projected",
         "Projected, not measured",
         columns,
@@ -232,7 +252,7 @@ def projected_table(projections: list[ProjectedLayout], judged: Accuracy | None)
 
 
 def accuracy_sentences(judgement: Accuracy | None) -> list[str]:
-    """What the measured layouts say of the predictions."""
+    """Describe the accuracy of the predictions of measured layouts."""
     if judgement is None:
         return []
     sentences = [
@@ -251,8 +271,8 @@ def accuracy_sentences(judgement: Accuracy | None) -> list[str]:
         sentences.append(f"Rank correlation within {scope}: {judgement.rank_correlation:.2f} ({interval}, n = {judgement.n}).")
     for name, hit in judgement.best_found.items():
         sentences.append(
-            f"{name}: of the {judgement.layouts[name]} layouts that were measured, the fastest is {'' if hit else 'not '}among the "
-            f"first two predicted (ties within {percent(accuracy.TIE)} count)."
+            f"{name}: of the {judgement.layouts[name]} layouts that were measured, the fastest is {'' if hit else 'not '}among "
+            f"the first two predicted (ties within {percent(accuracy.TIE)} count)."
         )
     return sentences
 
@@ -266,7 +286,7 @@ def _ms(seconds: float | None) -> float | None:
 
 
 def _map(points: list[MapPoint], measured: MeasuredWinner | None) -> Any:
-    """Draws the winner over links and replicas, a field for each speed of the devices. What was measured is a star."""
+    """Return a function that draws the fastest mode over links and replicas, one panel for each speed. A star: measured."""
 
     def draw(figure: Figure) -> bool:
         modes = dict.fromkeys([*(point.mode for point in points), *([measured.mode] if measured else [])])
@@ -298,6 +318,6 @@ def _map(points: list[MapPoint], measured: MeasuredWinner | None) -> Any:
 
 
 def _place(seconds_per_byte: float) -> float:
-    """Where a link lies on the axis of a map. Each place is ten times as fast as the one before."""
+    """Return the position of a link on the axis of a map. Each position is ten times as fast as the one before."""
     slowest = next(iter(MAP_LINKS.values()))[1]
     return min(max(math.log10(slowest / max(seconds_per_byte, 1e-15)), -0.4), len(MAP_LINKS) - 0.6)

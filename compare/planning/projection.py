@@ -1,4 +1,4 @@
-"""Predictions for many replicas and other links: projections, and maps of the mode that wins."""
+"""Predictions for many replicas and other links: projections, and maps of the fastest mode."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MODES = (
     "hybrid_tensor",
     "hybrid_pipeline",
 )
-"""That divide the batch, so that they take any number of replicas."""
+"""Modes that divide the batch, so that they take any number of replicas."""
 
 MAP_LINKS = {
     "10 Mbit/s": (20e-3, 8e-7),
@@ -33,19 +33,19 @@ MAP_LINKS = {
     "10 Gbit/s": (5e-5, 8e-10),
     "100 Gbit/s": (1e-5, 8e-11),
 }
-"""(alpha in seconds, beta in seconds per byte)."""
+"""(alpha in seconds, beta in seconds per byte) of each link of the map."""
 MAP_REPLICAS = (2, 4, 8, 16)
 MAP_SPEEDS = (0.1, 1.0, 10.0, 100.0)
-"""Of devices, against those on which the layers were timed: the computing per byte falls as the speed grows."""
+"""Speeds of devices relative to those on which the layers were timed. A faster device computes less time per byte."""
 
 
 @dataclass(frozen=True)
 class CostModel:
-    """One model in one framework, on the devices of a machine, repeated as often as needed."""
+    """Costs of one model in one framework, on the devices of a machine, which are repeated as often as needed."""
 
     contestant: str
     values: dict[str, object]
-    """Of the spec."""
+    """Nested plain values of the spec."""
     architecture: Architecture
     costs: Costs
     machine: PlannedMachine
@@ -53,16 +53,16 @@ class CostModel:
     """Modes whose replicas are in one process."""
     train_examples: int
     replica_images: int
-    """Of a step, of each replica."""
+    """Images of each replica in a step."""
 
     def cases(self, replicas: int, modes: Sequence[str]) -> list[tuple[PlannedLayout, Case]]:
-        """All layouts of so many replicas, each with its own share of a batch that grows with them."""
+        """Return all layouts of a number of replicas. The batch grows with the replicas."""
         batch = self.replica_images * replicas
         values = {**self.values, "global_batch_size": batch}
         candidates, _ = layouts.enumerate_layouts(values, modes, replicas)
         return [
-            (layout, prediction.case_of(layout, self.architecture, self.costs, self.machine, self.contestant, self.train_examples,
-                                      one_process=layout.run.mode in self.one_process))
+            (layout, prediction.build_case(layout, self.architecture, self.costs, self.machine, self.contestant,
+                                           self.train_examples, one_process=layout.run.mode in self.one_process))
             for layout in candidates
             if layout.run.mode != "serial"
         ]  # fmt: skip
@@ -77,20 +77,27 @@ class ProjectedLayout(Frozen):
     replicas: int
     step_seconds: float
     low_seconds: float | None
-    """By the errors of the measured predictions. None: nothing was measured."""
+    """Lower end of the error band, see `accuracy.error_band`. None: nothing was measured."""
     high_seconds: float | None
     efficiency: float
-    """Images per second over those of one device, over the replicas."""
+    """Images per second, relative to one device, divided by the number of replicas."""
 
 
 def project(
-    cost_model: CostModel, sizes: Sequence[int], modes: Sequence[str], serial_image_seconds: float, measured: Sequence[PredictionPair]
+    cost_model: CostModel,
+    sizes: Sequence[int],
+    modes: Sequence[str],
+    serial_image_seconds: float,
+    measured: Sequence[PredictionPair],
 ) -> list[ProjectedLayout]:
-    """Simulate those of some modes that take so many replicas, in processes of their own.
+    """Simulate the modes that take any number of replicas, each replica a process.
 
     Args:
-        serial_image_seconds: of one device at the batch of a replica.
-        measured: their errors make the bands.
+        cost_model: the model and the machine.
+        sizes: numbers of replicas.
+        modes: modes of the plan. Those outside `MODES` are left out.
+        serial_image_seconds: seconds for each image on one device, at the batch of a replica.
+        measured: measured layouts, whose errors give the bands.
     """
     projections: list[ProjectedLayout] = []
     factors = error_band(measured)
@@ -98,7 +105,7 @@ def project(
         best: dict[str, ProjectedLayout] = {}
         for layout, case in cost_model.cases(replicas, [mode for mode in MODES if mode in modes]):
             if case.one_process or (seconds := _step_seconds(case)) is None:
-                continue  # so many replicas are not in one process
+                continue  # a single process does not hold that many replicas
             mode = layout.run.variant
             if mode not in best or seconds < best[mode].step_seconds:
                 best[mode] = ProjectedLayout(
@@ -122,24 +129,24 @@ class MapPoint(Frozen):
     replicas: int
     speed: float
     mode: str
-    """`serial` where no mode is faster than one device."""
+    """The fastest mode. `serial` where no mode is faster than one device."""
     speedup: float
-    """Images per second over those of one device."""
+    """Images per second relative to one device."""
 
 
 class MeasuredWinner(Frozen):
-    """The fastest measured mode with serial's mathematics, on the links that were timed."""
+    """The fastest measured mode with serial's mathematics, on the measured links."""
 
     seconds_per_byte: float
-    """Of a hop of an all-reduce between processes."""
+    """Seconds per byte of a hop of an all-reduce between processes."""
     replicas: int
     mode: str
     speedup: float
-    """Seconds of a serial step over its own, both of the whole batch."""
+    """Seconds of a serial step relative to this mode's, both of the whole batch."""
 
 
 def fastest_modes(cost_model: CostModel, modes: Sequence[str], serial_image_seconds: float) -> list[MapPoint]:
-    """The fastest of the modes with serial's mathematics, over links, replicas and speeds of devices.
+    """Return the fastest mode with serial's mathematics for each combination of link, replicas and speed of devices.
 
     The batch grows with the replicas.
     """
@@ -152,7 +159,7 @@ def fastest_modes(cost_model: CostModel, modes: Sequence[str], serial_image_seco
             for speed in MAP_SPEEDS:
                 best = MapPoint(link=name, replicas=replicas, speed=speed, mode="serial", speedup=1.0)
                 for layout, case in cases:
-                    faster = prediction.on_links(case, links, speed)
+                    faster = prediction.with_links(case, links, speed)
                     if (seconds := _step_seconds(faster)) is None:
                         continue
                     speedup = serial_image_seconds / speed * cost_model.replica_images * replicas / seconds

@@ -1,4 +1,4 @@
-"""One rank of a running run made slower, as a machine that is slower or has other work makes it."""
+"""Slows one rank of a run down, as a slower or busy machine does."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from typing import NamedTuple
 import psutil
 
 PERIOD_SECONDS = 0.01
-"""A rank is stopped once in each. It is shorter than most steps, as a slow processor would be."""
+"""Period in which a rank is stopped once. It is shorter than most steps, so that it acts like a slow processor."""
 MOVE_SECONDS = 0.1
-"""After which a slow rank that moves is the next one."""
-_LOOK_SECONDS = 0.05
-"""Between two looks for ranks that have not started yet."""
+"""Seconds after which the next rank is slow, if ranks take turns."""
+_POLL_SECONDS = 0.05
+"""Seconds between two searches for ranks that have not started yet."""
 
 
 class Straggler(NamedTuple):
-    """Which rank is slow, and how slow."""
+    """A slow rank, and how slow it is."""
 
     factor: float
-    """Times as long as it would compute. 1: it is as fast as the others."""
+    """Ratio of the slow rank's computing time to its usual one. 1: it is as fast as the others."""
     moves: bool = False
-    """Whether each rank is slow in turn, and not the last one alone."""
+    """Whether each rank is slow in turn, and not only the last one."""
 
     @property
     def words(self) -> str:
@@ -31,7 +31,7 @@ class Straggler(NamedTuple):
 
     @property
     def key(self) -> str:
-        """For the name of a run."""
+        """Suffix for the name of a run."""
         return f"x{self.factor:g}{'-moving' if self.moves else ''}"
 
 
@@ -39,23 +39,23 @@ EVEN = Straggler(1.0)
 
 
 class Brake:
-    """While the block lasts, a rank of the run that this process starts meanwhile is slow.
+    """Context in which one rank of the run that this process starts is slow.
 
-    It is stopped (SIGSTOP) for a part of each period, all its threads, and goes on (SIGCONT). That is a CPU quota, and it
-    needs neither root nor a control group. Processes that a rank has started itself are left alone.
+    The rank is stopped with all its threads (SIGSTOP) for a part of each period, then continued (SIGCONT). This is a CPU quota
+    that needs neither root nor a control group. Processes that a rank has started itself are not stopped.
     """
 
     def __init__(self, straggler: Straggler, ranks: int) -> None:
         self._straggler, self._ranks = straggler, ranks
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._work, name="brake")
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="brake")
         self.stopped_seconds = 0.0
         self.running_seconds = 0.0
-        """Of the slow rank. Time while it was stopped does not count."""
+        """Seconds in which the slow rank was not stopped."""
 
     @property
     def factor(self) -> float:
-        """Times as long as it took, by this clock."""
+        """Measured slowdown of the rank."""
         return 1.0 + self.stopped_seconds / self.running_seconds if self.running_seconds else 1.0
 
     def __enter__(self) -> Brake:
@@ -64,44 +64,44 @@ class Brake:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self._over.set()
+        self._ended.set()
         if self._thread.is_alive():
             self._thread.join()
 
-    def _work(self) -> None:
-        found = self._found()
-        if not found:
+    def _run(self) -> None:
+        ranks = self._find_ranks()
+        if not ranks:
             return
-        begun = time.perf_counter()
+        start = time.perf_counter()
         with contextlib.suppress(psutil.NoSuchProcess):  # the run has ended
-            while not self._over.is_set():
-                moved = int((time.perf_counter() - begun) / MOVE_SECONDS) if self._straggler.moves else -1
-                self._brake_once(found[moved % self._ranks])
+            while not self._ended.is_set():
+                turn = int((time.perf_counter() - start) / MOVE_SECONDS) if self._straggler.moves else -1
+                self._brake_once(ranks[turn % self._ranks])
 
     def _brake_once(self, rank: psutil.Process) -> None:
-        """One period. A stop that lasted too long, since this thread was not woken, makes the next ones shorter."""
+        """Let the rank run and stop for one period. A stop that lasted too long makes the next ones shorter."""
         started = time.perf_counter()
         time.sleep(PERIOD_SECONDS / self._straggler.factor)
         stopped = time.perf_counter()
         self.running_seconds += stopped - started
-        if (wanted := (self._straggler.factor - 1.0) * self.running_seconds - self.stopped_seconds) <= 0.0:
+        if (pause_seconds := (self._straggler.factor - 1.0) * self.running_seconds - self.stopped_seconds) <= 0.0:
             return
         rank.suspend()
         try:
-            time.sleep(wanted)
+            time.sleep(pause_seconds)
         finally:
             rank.resume()
         self.stopped_seconds += time.perf_counter() - stopped
 
-    def _found(self) -> list[psutil.Process]:
-        """The ranks by number, once all have started. Empty: the run ended before."""
-        while not self._over.wait(_LOOK_SECONDS):
-            found: dict[int, psutil.Process] = {}
-            for each in psutil.Process().children(recursive=True):
+    def _find_ranks(self) -> list[psutil.Process]:
+        """Wait until all ranks have started, and return them by number. Empty: the run ended before."""
+        while not self._ended.wait(_POLL_SECONDS):
+            ranks: dict[int, psutil.Process] = {}
+            for process in psutil.Process().children(recursive=True):
                 with contextlib.suppress(psutil.Error):
-                    # What a rank starts has its variables too, and comes later.
-                    if "RANK" in (variables := each.environ()):
-                        found.setdefault(int(variables["RANK"]), each)
-            if len(found) == self._ranks:
-                return [found[rank] for rank in sorted(found)]
+                    # Children of a rank inherit its variables, and come later.
+                    if "RANK" in (variables := process.environ()):
+                        ranks.setdefault(int(variables["RANK"]), process)
+            if len(ranks) == self._ranks:
+                return [ranks[rank] for rank in sorted(ranks)]
         return []

@@ -38,26 +38,28 @@ def command(
     as_json: options.AsJson = False,
 ) -> None:
     """Slow one rank down, and measure which mode suffers how much. The same command with the same --out goes on."""
-    with exits.reported():
-        slow = [Straggler(each) for each in factors("--factor", factor, above=1.0)]
+    with exits.exit_on_error():
+        stragglers = [Straggler(number) for number in factors("--factor", factor, above=1.0)]
         if jitter:
-            slow.append(Straggler(max(each.factor for each in slow), moves=True))
-        settings = run_settings.settings(*of_spec.asked(limit=limit, cores=cores, replicas=replicas))
+            stragglers.append(Straggler(max(straggler.factor for straggler in stragglers), moves=True))
+        settings = run_settings.settings(*of_spec.to_request(limit=limit, cores=cores, replicas=replicas))
         settings = run_settings.with_matrix(settings, modes, MODES, repeats, REPEATS)
         if "model" not in settings.values:
             raise SpecError("stragglers needs a model. Received: none. Add --model, or name one in --spec.")
         if settings.values.get("hosts"):
             raise SpecError("stragglers slows ranks of this machine. Received: hosts. Leave them out.")
-        asked = planner.Asked(settings, compared.names(settings.contestants), machine_file.HERE, None)
-        own = (*document.files_of(), stragglers_report.MEASURED_FOLDER)
+        request = planner.PlanRequest(settings, compared.names(settings.contestants), machine_file.HERE, None)
+        own_files = (*document.report_files(), stragglers_report.MEASURED_FOLDER)
         with (
             interruptible("Interrupted." + (" The same command goes on." if out else "")),
-            results_folder.held(out, stragglers_report.RESULTS_FILE, None, "measurement of stragglers", own=own),
+            results_folder.lock_folder(
+                out, stragglers_report.RESULTS_FILE, None, "measurement of stragglers", allowed=own_files
+            ),
             PrivateFolder() as temporary,
         ):
             folder = (out or temporary.path) / stragglers_report.MEASURED_FOLDER
-            with display() as shown:
-                plan = planner.predict(asked, shown)
-                found = straggling.measure(plan, slow, settings.repeats, folder, shown)
-            code = stragglers_report.report(found, settings.repeats).deliver(out, as_json=as_json)
+            with display() as progress:
+                plan = planner.predict(request, progress)
+                results = straggling.measure(plan, stragglers, settings.repeats, folder, progress)
+            code = stragglers_report.report(results, settings.repeats).deliver(out, as_json=as_json)
     raise typer.Exit(code)

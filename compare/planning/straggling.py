@@ -1,4 +1,4 @@
-"""How much longer a step takes with a slow rank, in each mode whose replicas are processes: simulated, and measured."""
+"""Simulates and measures the slowdown of a step by a slow rank, in each mode whose replicas are processes."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ from compare.execution.matrix import Row
 from compare.judgement.run_figures import disturbance_words, times_in_doubt
 from compare.planning import planner, schedules
 from compare.planning.case import Case
-from compare.planning.planner import Plan
-from compare.planning.prediction import Predicted
+from compare.planning.planner import PlanResult
+from compare.planning.prediction import PredictedLayout
 from compare.planning.slow_rank import EVEN, Brake, Straggler
 
 RECORD_FILE = "plan.json"
 MEASURED_SECONDS = 4.0
-"""That the timed steps of an even run should take, by the prediction."""
-LEAST_STEPS, MOST_STEPS = 20, 400
-MOST_OFF = 0.1
-"""A run whose rank was slowed by another factor than asked for is left out from here on."""
+"""Predicted seconds of the timed steps of a run without a slow rank."""
+MIN_STEPS, MAX_STEPS = 20, 400
+MAX_FACTOR_ERROR = 0.1
+"""Largest relative error of the factor by which a rank was slowed. Runs beyond it are left out."""
 
 
-class Record(Frozen):
-    """What a folder holds runs of."""
+class StragglerRecord(Frozen):
+    """The request whose runs a folder holds."""
 
     kind: Literal["stragglers"] = "stragglers"
     spec: dict[str, Any]
-    """Of the serial run that the layouts come from."""
+    """Spec of the serial run that the layouts derive from."""
     rows: list[Row]
     stragglers: list[tuple[float, bool]]
     repeats: int
@@ -49,24 +49,24 @@ class Record(Frozen):
     machine: Facts
 
 
-class Suffered(Frozen):
-    """One layout with one straggler."""
+class SlowdownResult(Frozen):
+    """Slowdown of one layout by one slow rank."""
 
     contestant: str
     words: str
-    """The layout."""
+    """Description of the layout."""
     factor: float
     moves: bool
     simulated: float
-    """Times as long as a step without a slow rank."""
+    """Simulated ratio of the time of a step to that without a slow rank."""
     measured: Ratio | None
-    """The same, in pairs of runs of one repeat. Its interval is for a number of pairs that was settled beforehand."""
+    """Measured ratio over pairs of runs of one repeat. Its interval assumes that the number of pairs was fixed in advance."""
     in_doubt: int = 0
-    """Runs, of both kinds, that other work disturbed."""
+    """Number of runs, with and without the slow rank, that other work disturbed."""
 
     @property
     def n(self) -> int:
-        """Pairs of runs."""
+        """Number of pairs of runs."""
         return self.measured.n if self.measured else 0
 
     @property
@@ -75,179 +75,190 @@ class Suffered(Frozen):
 
     @property
     def error(self) -> float | None:
-        """(simulated - measured) / measured."""
+        """Relative error of the simulation: (simulated - measured) / measured."""
         return self.simulated / self.measured.value - 1.0 if self.measured else None
 
 
 @dataclass
-class Found:
-    """What was found."""
+class StragglerResults:
+    """Slowdowns of all layouts."""
 
-    plan: Plan
-    suffered: list[Suffered]
-    in_one_process: dict[str, list[str]]
-    """By framework: modes that have no rank to slow."""
+    plan: PlanResult
+    slowdowns: list[SlowdownResult]
+    one_process_modes: dict[str, list[str]]
+    """Modes that have no rank to slow, by framework."""
     cautions: list[str] = field(default_factory=list[str])
 
     @property
     def median_error(self) -> float | None:
-        errors = [abs(each.error) for each in self.suffered if each.error is not None]
+        errors = [abs(slowdown.error) for slowdown in self.slowdowns if slowdown.error is not None]
         return statistics.median(errors) if errors else None
 
 
-def simulated(case: Case, straggler: Straggler) -> float:
-    """Times as long as a step without a slow rank, by the simulator.
+def simulate_slowdown(case: Case, straggler: Straggler) -> float:
+    """Simulate the ratio of the time of a step to that without a slow rank.
 
-    A slow rank that moves stays long against a step. So the paces with each slow rank are averaged. Ranks that meet less often
-    than they take turns each have the mean of their own paces.
+    Each rank is slow for many steps, if ranks take turns. So the speeds with each slow rank are averaged. Where ranks
+    synchronise less often than they take turns, each rank has the mean of its own speeds.
     """
     ranks = len(case.devices)
 
     def seconds(factors: Sequence[float]) -> float:
         devices = (
-            each.model_copy(update={"speed": each.speed / factor}) for each, factor in zip(case.devices, factors, strict=True)
+            device.model_copy(update={"speed": device.speed / factor})
+            for device, factor in zip(case.devices, factors, strict=True)
         )
         return schedules.step(replace(case, devices=tuple(devices)))[0].total
 
-    def with_slow(slow: int) -> list[float]:
-        return [straggler.factor if rank == slow else 1.0 for rank in range(ranks)]
+    def slow_factors(slow_rank: int) -> list[float]:
+        return [straggler.factor if rank == slow_rank else 1.0 for rank in range(ranks)]
 
     even = seconds([1.0] * ranks)
     if not straggler.moves:
-        return seconds(with_slow(ranks - 1)) / even
-    if _meets_seldom(case):
+        return seconds(slow_factors(ranks - 1)) / even
+    if _synchronises_rarely(case):
         return seconds([ranks / (ranks - 1 + 1 / straggler.factor)] * ranks) / even
-    return ranks / sum(even / seconds(with_slow(rank)) for rank in range(ranks))
+    return ranks / sum(even / seconds(slow_factors(rank)) for rank in range(ranks))
 
 
-def _meets_seldom(case: Case) -> bool:
-    """Whether ranks go on by themselves for more than a step."""
+def _synchronises_rarely(case: Case) -> bool:
+    """Return whether ranks compute for more than a step between synchronisations."""
     if case.run.mode == "model_averaging":
         return case.run.averaging.every_steps != 1
     return case.run.variant == "parameter_server_async"
 
 
-def layouts(plan: Plan) -> tuple[list[Predicted], dict[str, list[str]]]:
-    """(the best predicted layout of each mode whose replicas are processes, modes of one process by framework)."""
-    best: dict[tuple[str, str], Predicted] = {}
-    in_one: dict[str, list[str]] = {}
-    for each in plan.predicted:
-        if not each.rankable or each.run.replicas < 2:
+def measurable_layouts(plan: PlanResult) -> tuple[list[PredictedLayout], dict[str, list[str]]]:
+    """Return (the best predicted layout of each mode whose replicas are processes, modes of one process by framework)."""
+    best: dict[tuple[str, str], PredictedLayout] = {}
+    one_process_modes: dict[str, list[str]] = {}
+    for layout in plan.predicted:
+        if not layout.rankable or layout.run.replicas < 2:
             continue
-        if plan.cases[each.contestant][each.words].one_process:
-            modes = in_one.setdefault(each.contestant, [])
-            modes += [each.run.variant] * (each.run.variant not in modes)
+        if plan.cases[layout.contestant][layout.words].one_process:
+            modes = one_process_modes.setdefault(layout.contestant, [])
+            modes += [layout.run.variant] * (layout.run.variant not in modes)
         else:
-            best.setdefault((each.contestant, each.run.variant), each)
-    return list(best.values()), in_one
+            best.setdefault((layout.contestant, layout.run.variant), layout)
+    return list(best.values()), one_process_modes
 
 
-def rows_of(chosen: Sequence[Predicted]) -> list[Row]:
-    """A row for each layout, of as many steps as take a few seconds."""
-    made: list[Row] = []
-    for each in chosen:
-        assert each.step_seconds is not None
-        steps = min(max(math.ceil(MEASURED_SECONDS / each.step_seconds), LEAST_STEPS), MOST_STEPS)
-        short = each.run.with_fields(epochs=None, steps=steps, checkpoint_seconds=None)
-        made.append(matrix.build_row(planner.row_id(each), each.contestant, short))
-    return made
+def build_rows(layouts: Sequence[PredictedLayout]) -> list[Row]:
+    """Return a row for each layout, with the number of steps that takes a few seconds."""
+    rows: list[Row] = []
+    for layout in layouts:
+        assert layout.step_seconds is not None
+        steps = min(max(math.ceil(MEASURED_SECONDS / layout.step_seconds), MIN_STEPS), MAX_STEPS)
+        short_spec = layout.run.with_fields(epochs=None, steps=steps, checkpoint_seconds=None)
+        rows.append(matrix.build_row(planner.row_id(layout), layout.contestant, short_spec))
+    return rows
 
 
-def measure(plan: Plan, stragglers: Sequence[Straggler], repeats: int, folder: Path, shown: Display) -> Found:
+def measure(
+    plan: PlanResult, stragglers: Sequence[Straggler], repeats: int, folder: Path, progress: Display
+) -> StragglerResults:
     """Run each layout without a slow rank and with each, interleaved, in fresh processes.
 
-    A folder that holds runs of the same request already is gone on with.
+    Runs of the same request in the folder are kept, and the others are added.
 
     Raises:
         LaunchError: no pair of runs went well.
         FolderError: the folder holds something else.
         Interrupted: some runs were made; the folder holds them.
     """
-    chosen, in_one = layouts(plan)
-    by_id = {planner.row_id(each): each for each in chosen}
-    found = Found(plan, [], in_one, [*plan.cautions])
-    if not chosen:
-        return found
-    record = Record(
+    layouts, one_process_modes = measurable_layouts(plan)
+    by_id = {planner.row_id(layout): layout for layout in layouts}
+    results = StragglerResults(plan, [], one_process_modes, [*plan.cautions])
+    if not layouts:
+        return results
+    record = StragglerRecord(
         spec=plan.run.model_dump(mode="json"),
-        rows=rows_of(chosen),
-        stragglers=[(each.factor, each.moves) for each in stragglers],
+        rows=build_rows(layouts),
+        stragglers=[(straggler.factor, straggler.moves) for straggler in stragglers],
         repeats=repeats,
         code_hash=code_digest.compute([*plan.cases], plan.run.model),
         machine=machine.describe(),
     )
-    with results_folder.open_or_resume(folder, RECORD_FILE, record, "measurement of stragglers", identity=_identity) as kept:
-        made = _runs(kept, stragglers, folder, shown, found.cautions)
-    for row in kept.rows:
-        for each in stragglers:
-            found.suffered.append(_suffered(by_id[row.id], plan, each, made[row.id, each], made[row.id, EVEN]))
-    if not any(each.measured for each in found.suffered):
+    with results_folder.open_or_resume(
+        folder, RECORD_FILE, record, "measurement of stragglers", identity=_identity
+    ) as stored_record:
+        runs = _runs(stored_record, stragglers, folder, progress, results.cautions)
+    for row in stored_record.rows:
+        for straggler in stragglers:
+            results.slowdowns.append(_compare_runs(by_id[row.id], plan, straggler, runs[row.id, straggler], runs[row.id, EVEN]))
+    if not any(slowdown.measured for slowdown in results.slowdowns):
         raise LaunchError(f"No pair of runs went well. {folder} has their results and logs.")
-    return found
+    return results
 
 
-def _identity(record: Record) -> dict[str, Any]:
-    """What must be the same to go on. Numbers of steps follow from a prediction, and stay as they were."""
+def _identity(record: StragglerRecord) -> dict[str, Any]:
+    """Return the fields that must agree to resume. Numbers of steps follow from a prediction, and stay as they were."""
     return {
         "spec": record.spec,
         "rows": [row.id for row in record.rows],
-        "slow ranks": [list(each) for each in record.stragglers],
+        "slow ranks": [list(entry) for entry in record.stragglers],
         "repeats": record.repeats,
     }
 
 
-_Runs = dict[int, RunResult]
+_RunsByRepeat = dict[int, RunResult]
 """Good runs by repeat."""
 
 
 def _runs(
-    record: Record, stragglers: Sequence[Straggler], folder: Path, shown: Display, cautions: list[str]
-) -> Mapping[tuple[str, Straggler], _Runs]:
-    every = [EVEN, *stragglers]
+    record: StragglerRecord, stragglers: Sequence[Straggler], folder: Path, progress: Display, cautions: list[str]
+) -> Mapping[tuple[str, Straggler], _RunsByRepeat]:
+    all_stragglers = [EVEN, *stragglers]
     jobs = [
         (row, straggler, repeat)
         for repeat in range(record.repeats)
         for row in turn(record.rows, repeat)
-        for straggler in turn(every, repeat)
+        for straggler in turn(all_stragglers, repeat)
     ]
-    shown.plan([_named(row, straggler).id for row, straggler, _ in jobs])
-    made: dict[tuple[str, Straggler], _Runs] = {(row.id, each): {} for row in record.rows for each in every}
+    progress.plan([_with_straggler_id(row, straggler).id for row, straggler, _ in jobs])
+    runs: dict[tuple[str, Straggler], _RunsByRepeat] = {
+        (row.id, straggler): {} for row in record.rows for straggler in all_stragglers
+    }
     for row, straggler, repeat in jobs:
-        own = _named(row, straggler)
-        shown.begin(own.id, f"{own.id} ({repeat + 1} of {record.repeats})")
-        result = store.load_result(folder, own, repeat) if comparison_plan.is_done(folder, own, repeat) else None
+        job_row = _with_straggler_id(row, straggler)
+        progress.begin(job_row.id, f"{job_row.id} ({repeat + 1} of {record.repeats})")
+        result = (
+            store.load_result(folder, job_row, repeat) if comparison_plan.has_good_result(folder, job_row, repeat) else None
+        )
         if result is None or disturbance_words(result):  # nothing was found from disturbed runs, so none is chosen
-            shutil.rmtree(store.run_folder(folder, own.id, repeat), ignore_errors=True)
+            shutil.rmtree(store.run_folder(folder, job_row.id, repeat), ignore_errors=True)
             with Brake(straggler, row.spec.replicas) as brake:
-                result = executor.execute(own, repeat, folder, shown.watch)
-            if result.status in store.FINISHED and abs(brake.factor / straggler.factor - 1.0) > MOST_OFF:
+                result = executor.execute(job_row, repeat, folder, progress.watch)
+            if result.status in store.FINISHED and abs(brake.factor / straggler.factor - 1.0) > MAX_FACTOR_ERROR:
                 cautions.append(
-                    f"{own.id}, repeat {repeat + 1}: left out, since the rank was {brake.factor:.2f} times as slow."
+                    f"{job_row.id}, repeat {repeat + 1}: left out, since the rank was {brake.factor:.2f} times as slow."
                 )
-                shutil.rmtree(store.run_folder(folder, own.id, repeat), ignore_errors=True)
-                shown.end(result)
+                shutil.rmtree(store.run_folder(folder, job_row.id, repeat), ignore_errors=True)
+                progress.end(result)
                 continue
-        shown.end(result, disturbance_words(result))
+        progress.end(result, disturbance_words(result))
         if result.status in store.FINISHED:
-            made[row.id, straggler][repeat] = result
+            runs[row.id, straggler][repeat] = result
         else:
-            cautions.append(f"{own.id}, repeat {repeat + 1}: {result.status}: {result.reason}")
-    return made
+            cautions.append(f"{job_row.id}, repeat {repeat + 1}: {result.status}: {result.reason}")
+    return runs
 
 
-def _named(row: Row, straggler: Straggler) -> Row:
+def _with_straggler_id(row: Row, straggler: Straggler) -> Row:
     return row.model_copy(update={"id": f"{row.id}-{straggler.key}"})
 
 
-def _suffered(each: Predicted, plan: Plan, straggler: Straggler, slow: _Runs, even: _Runs) -> Suffered:
+def _compare_runs(
+    layout: PredictedLayout, plan: PlanResult, straggler: Straggler, slow: _RunsByRepeat, even: _RunsByRepeat
+) -> SlowdownResult:
     repeats = sorted(slow.keys() & even.keys())
     pairs = [(planner.step_seconds(slow[repeat]), planner.step_seconds(even[repeat])) for repeat in repeats]
-    return Suffered(
-        contestant=each.contestant,
-        words=each.words,
+    return SlowdownResult(
+        contestant=layout.contestant,
+        words=layout.words,
         factor=straggler.factor,
         moves=straggler.moves,
-        simulated=simulated(plan.cases[each.contestant][each.words], straggler),
+        simulated=simulate_slowdown(plan.cases[layout.contestant][layout.words], straggler),
         measured=paired_ratio(pairs, one_look=True),
         in_doubt=sum(times_in_doubt(runs[repeat]) for repeat in repeats for runs in (slow, even)),
     )

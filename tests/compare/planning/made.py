@@ -7,7 +7,7 @@ from common.models import architectures, stages
 from common.models.architectures import Architecture
 from compare.judgement.scaling_laws import LinkModel
 from compare.planning.case import Case
-from compare.planning.costs import Costs, Device, LayerTimes, Links, layer_names
+from compare.planning.costs import Costs, Device, Links, ModelTimes, layer_names
 
 FREE = LinkModel(name="free", alpha_seconds=0.0, beta_seconds_per_byte=0.0)
 BATCH = 64
@@ -36,7 +36,7 @@ def costs(made: Architecture, number: int = 1, **fields: Any) -> Costs:
     for stage in stages.cut(made, number):
         names = list(layer_names(stage.architecture.layers))
         seconds |= dict.fromkeys(names, 1.0 / len(names))
-    times = [LayerTimes(cores=1, batch_size=BATCH, seconds=seconds, whole_seconds=float(number))]
+    times = [ModelTimes(cores=1, batch_size=BATCH, seconds=seconds, whole_seconds=float(number))]
     none: dict[str, Any] = {"update_seconds": 0.0, "overhead_seconds": 0.0, "input_image_seconds": 0.0, "process_mib": 0.0}
     return Costs(times=times, forward_fraction=1 / 3, **(none | fields))
 

@@ -8,17 +8,17 @@ from typing import Any
 import pytest
 
 from common import spec
-from common.processes.exchanges import Timed
+from common.processes.exchanges import MessageTiming
 from compare.core.progress import display
 from compare.judgement.scaling_laws import exchange_terms
 from compare.planning import accuracy, measuring
 from compare.planning.accuracy import PredictionPair
-from compare.planning.costs import Costs, FrameworkTimings, LayerTimes, LinkModel, Links
+from compare.planning.costs import Costs, FrameworkTimings, LinkModel, Links, ModelTimes
 from tests.compare.planning import made
 
 
 def test_alpha_and_beta_of_a_ring_are_found_again() -> None:
-    timed = [Timed(num_bytes=size, seconds=6 * 1e-4 + 1.5 * size * 2e-9) for size in (2**10, 2**16, 2**20, 2**24)]
+    timed = [MessageTiming(num_bytes=size, seconds=6 * 1e-4 + 1.5 * size * 2e-9) for size in (2**10, 2**16, 2**20, 2**24)]
     found = measuring.fit_link("ring", timed, lambda size: exchange_terms("ring", 4, size))
     assert found is not None
     assert found.alpha_seconds == pytest.approx(1e-4) and found.beta_seconds_per_byte == pytest.approx(2e-9)
@@ -29,7 +29,7 @@ def test_seconds_of_layers_follow_the_batch_between_measured_ones_and_beyond() -
     of: dict[str, Any] = {"process_mib": 0.0, "update_seconds": 0.0, "overhead_seconds": 0.0, "input_image_seconds": 0.0}
     # The layers one by one take twice as long as the whole model.
     times = [
-        LayerTimes(cores=1, batch_size=size, seconds={"a": 1.5 * whole, "b": 0.5 * whole}, whole_seconds=whole)
+        ModelTimes(cores=1, batch_size=size, seconds={"a": 1.5 * whole, "b": 0.5 * whole}, whole_seconds=whole)
         for size, whole in ((8, 1.0), (16, 2.0), (32, 3.0))
     ]
     costs = Costs(times=times, forward_fraction=0.25, **of)
@@ -127,7 +127,7 @@ def test_a_measurement_is_kept_unless_other_work_disturbed_it(
         links = Links(server=LinkModel(name="server", alpha_seconds=0.0, beta_seconds_per_byte=0.0) if server else None)
         return FrameworkTimings(versions=versions, links=links, disturbed=disturbed)
 
-    fake_twins.setattr(measuring, "_of_framework", one)
+    fake_twins.setattr(measuring, "_measure_framework", one)
     wanted = spec.build({"paths": {"cache_dir": str(tmp_path)}})
     with display() as shown:
         found = [measuring.this_machine(["left"], wanted, 2, [], shown) for _ in range(2)]

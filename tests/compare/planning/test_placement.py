@@ -51,7 +51,7 @@ def test_a_search_that_forgets_what_is_not_largest_is_caught(monkeypatch: pytest
     seconds, messages = [[0.0, 5.0, 8.0, 10.0]], [0.0, 6.0, 1.0, 0.0]
     cuttable = [[stop > start for stop in range(4)] for start in range(4)]
     right = placement.best_cut(seconds, messages, cuttable, [2], 1)
-    monkeypatch.setattr(placement, "_keep", shortsighted)
+    monkeypatch.setattr(placement, "_add_if_efficient", shortsighted)
     planted = placement.best_cut(seconds, messages, cuttable, [2], 1)
     assert right and planted and right[0] == brute(seconds, messages, [2], 1) == 11.0 < planted[0]
 

@@ -12,7 +12,7 @@ from compare.judgement.scaling_laws import LinkModel
 from compare.planning import machine_file, plan_report, planner, verdicts
 from compare.planning.accuracy import PredictionPair
 from compare.planning.costs import Device, PlannedMachine
-from compare.planning.planner import Plan
+from compare.planning.planner import PlanResult
 from compare.planning.prediction import PredictedLayout
 from tests.compare.planning import made
 from tests.compare.planning.conftest import Times
@@ -214,7 +214,7 @@ def test_a_score_measures_the_best_layout_of_every_mode() -> None:
         predicted("tensor_parallel x2", "tensor_parallel", 5.0),
         predicted("parameter_server x2", "parameter_server", None),
     ]
-    plan = Plan(made.run("serial", 1), PlannedMachine(name="m", devices=[Device(name="a")], frameworks={}), found)
+    plan = PlanResult(made.run("serial", 1), PlannedMachine(name="m", devices=[Device(name="a")], frameworks={}), found)
     names = {each.id: each.spec for each in planner.measured_rows(plan, every_mode=True)}
     assert [*names] == [
         "pytorch-serial", "pytorch-pipeline-x2-4-micro-batches", "pytorch-serial-2-cores",
@@ -305,7 +305,7 @@ def test_the_first_screen_says_which_mode_pays_and_how_sure(screens: Screens, na
             ("tensor_parallel x2", "tensor_parallel", None),
         )
     ]
-    plan = Plan(made.run("serial", 1), PlannedMachine(name="a laptop", devices=[Device(name="a")], frameworks={}), found)
+    plan = PlanResult(made.run("serial", 1), PlannedMachine(name="a laptop", devices=[Device(name="a")], frameworks={}), found)
     if name == "measured":
         plan.pairs = [
             PredictionPair(

@@ -152,8 +152,8 @@ def test_an_average_costs_its_share_of_each_step() -> None:
 def test_an_asynchronous_pipeline_fills_once_in_processes_and_at_every_batch_in_a_graph() -> None:
     run = made.run("pipeline_async", 2, **{"pipeline.micro_batches": 4})
     assert total(run, stages_of_costs=2, one_process=True) == pytest.approx(1.25)  # as GPipe: (4 + 1) / 4
-    ticks = 4 * schedules.MOST_BATCHES + 1
-    assert total(run, stages_of_costs=2) == pytest.approx(ticks / 4 / schedules.MOST_BATCHES)
+    ticks = 4 * schedules.MAX_BATCHES + 1
+    assert total(run, stages_of_costs=2) == pytest.approx(ticks / 4 / schedules.MAX_BATCHES)
 
 
 def test_hybrids_are_their_parts() -> None:
@@ -238,13 +238,13 @@ def planted_buckets_of_a_layer(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def planted_late_buckets(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = schedules._by_bucket  # pyright: ignore[reportPrivateUsage]
+    right = schedules._gradient_buckets  # pyright: ignore[reportPrivateUsage]
 
     def after_all(case: object) -> list[tuple[list[str], float]]:
         found = right(case)  # pyright: ignore[reportArgumentType]
         return [([name for names, _ in found for name in names], found[0][1]), *(([], size) for _, size in found[1:])]
 
-    monkeypatch.setattr(schedules, "_by_bucket", after_all)
+    monkeypatch.setattr(schedules, "_gradient_buckets", after_all)
 
 
 def planted_wide_link(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,10 +16,10 @@ from compare.execution import executor, store
 from compare.execution.matrix import Row
 from compare.planning import slow_rank, stragglers_report, straggling
 from compare.planning.costs import Device, PlannedMachine
-from compare.planning.planner import Plan
+from compare.planning.planner import PlanResult
 from compare.planning.prediction import PredictedLayout
 from compare.planning.slow_rank import Straggler
-from compare.planning.straggling import Found, Suffered
+from compare.planning.straggling import SlowdownResult, StragglerResults
 from tests.compare.planning import made
 from tests.support import comparisons
 from tests.support.command_line import convtwins
@@ -54,30 +54,31 @@ def ask(*words: str | Path) -> Any:
 def test_synchronous_replicas_wait_for_the_slowest_one_and_stages_only_while_it_works() -> None:
     replicas = made.case(made.run("multi_process", 4))
     for factor in (1.5, 2.0, 4.0):
-        assert straggling.simulated(replicas, Straggler(factor)) == pytest.approx(factor)
-        assert straggling.simulated(replicas, Straggler(factor, moves=True)) == pytest.approx(factor)
+        assert straggling.simulate_slowdown(replicas, Straggler(factor)) == pytest.approx(factor)
+        assert straggling.simulate_slowdown(replicas, Straggler(factor, moves=True)) == pytest.approx(factor)
     turns = made.case(made.run("model_parallel", 2), stages_of_costs=2)  # equal stages, which take turns
-    assert straggling.simulated(turns, Straggler(3.0)) == pytest.approx(2.0)
+    assert straggling.simulate_slowdown(turns, Straggler(3.0)) == pytest.approx(2.0)
 
 
 def test_the_paces_of_a_slow_rank_that_moves_are_averaged() -> None:
     """A slow first device of a pipeline with unequal stages costs another time than a slow last one."""
     turns = made.case(made.run("model_parallel", 2), stages_of_costs=2, speeds=(1.0, 0.5))
     first, last = (
-        straggling.simulated(replace(turns, devices=order), Straggler(2.0)) for order in (turns.devices[::-1], turns.devices)
+        straggling.simulate_slowdown(replace(turns, devices=order), Straggler(2.0))
+        for order in (turns.devices[::-1], turns.devices)
     )
     assert last == pytest.approx(5 / 3) and first == pytest.approx(4 / 3)
-    moving = straggling.simulated(turns, Straggler(2.0, moves=True))
+    moving = straggling.simulate_slowdown(turns, Straggler(2.0, moves=True))
     assert moving == pytest.approx(2 / (3 / 4 + 3 / 5))
 
 
 def test_ranks_that_meet_seldom_each_have_the_mean_of_their_paces_where_a_slow_rank_moves() -> None:
     for run in (made.run("model_averaging", 4), made.run("parameter_server_async", 4)):
         apart = made.case(run)
-        assert straggling.simulated(apart, Straggler(2.0)) == pytest.approx(2.0)
-        assert straggling.simulated(apart, Straggler(2.0, moves=True)) == pytest.approx(4 / 3.5)
+        assert straggling.simulate_slowdown(apart, Straggler(2.0)) == pytest.approx(2.0)
+        assert straggling.simulate_slowdown(apart, Straggler(2.0, moves=True)) == pytest.approx(4 / 3.5)
     every = made.case(made.run("model_averaging", 4, averaging={"every_steps": 1}))
-    assert straggling.simulated(every, Straggler(2.0, moves=True)) == pytest.approx(2.0)
+    assert straggling.simulate_slowdown(every, Straggler(2.0, moves=True)) == pytest.approx(2.0)
 
 
 @pytest.mark.usefixtures("times")
@@ -116,10 +117,10 @@ def test_the_best_layout_of_each_mode_is_slowed_if_it_has_ranks() -> None:
     ]  # fmt: skip
     cases = {each.words: made.case(each.run, one_process=each.words == "threads") for each in every}
     machine = PlannedMachine(name="made", devices=[Device(name="0")], frameworks={})
-    chosen, in_one = straggling.layouts(Plan(every[0].run, machine, every, cases={"left": cases}))
+    chosen, in_one = straggling.measurable_layouts(PlanResult(every[0].run, machine, every, cases={"left": cases}))
     assert [each.words for each in chosen] == ["first", "averaged"] and in_one == {"left": ["data_parallel"]}
-    assert [row.spec.steps for row in straggling.rows_of(chosen)] == [straggling.LEAST_STEPS] * 2
-    assert straggling.rows_of([predicted("quick", "multi_process", 0.1)])[0].spec.steps == 40
+    assert [row.spec.steps for row in straggling.build_rows(chosen)] == [straggling.MIN_STEPS] * 2
+    assert straggling.build_rows([predicted("quick", "multi_process", 0.1)])[0].spec.steps == 40
 
 
 @pytest.mark.usefixtures("times", "executed")
@@ -166,16 +167,16 @@ def test_what_cannot_be_asked_is_refused_at_once(words: tuple[str, ...], said: s
 
 
 def test_the_first_screen_says_which_mode_suffers_most(screens: Screens) -> None:
-    plan = Plan(made.run("serial", 1), PlannedMachine(name="m", devices=[Device(name="a")], frameworks={}), [])
+    plan = PlanResult(made.run("serial", 1), PlannedMachine(name="m", devices=[Device(name="a")], frameworks={}), [])
     suffered = [
-        Suffered(
+        SlowdownResult(
             contestant="left", words=words, factor=factor, moves=False, simulated=factor,
             measured=paired_ratio([(factor * times * (1 + 0.001 * pair), 1.0) for pair in range(5)]),
         )
         for words, times in (("multi_process x2", 0.9), ("model_averaging x2", 0.6))
         for factor in (2.0, 4.0)
     ]  # fmt: skip
-    found = Found(plan, suffered, {"left": ["tensor_parallel"]}, ["A caution."])
+    found = StragglerResults(plan, suffered, {"left": ["tensor_parallel"]}, ["A caution."])
     shown = screens(stragglers_report.report(found, 5))
     shown = " ".join(shown.split())
     assert "a step takes 1.20 " in shown and "in model_averaging x2, 1.80 " in shown and "Trouble A caution." in shown
