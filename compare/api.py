@@ -136,7 +136,7 @@ def load(folder: str | Path) -> Results | Matrix:
     if not cells.is_matrix(path):
         return Results(comparison_report.read(path), path)
     made = matrix_report.read(path)
-    table = tables.to_plain(matrix_report.wins_table(made.plan, matrix_report.wins(made)))
+    table = tables.to_plain(matrix_report.winners_table(made.plan, matrix_report.cell_verdicts(made)))
     won = pd.json_normalize(table["rows"], sep="_")
     return Matrix(
         folder=path,

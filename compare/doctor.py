@@ -52,14 +52,14 @@ _BUSY = 0.5
 
 def command(as_json: options.AsJson = False) -> None:
     """Say what this machine has for a comparison: frameworks, devices, modes, threads, memory, disk, caches."""
-    with exits.reported(), interruptible():
+    with exits.exit_on_error(), interruptible():
         found = examine(list(launch.FRAMEWORKS))
     raise typer.Exit(report(found).deliver(None, as_json=as_json))
 
 
 def examine(frameworks: Sequence[str]) -> dict[str, Any]:
     """Everything that is known of this machine, JSON-ready. Each framework answers in a process of its own."""
-    with launch.asked(frameworks, each_apart=True) as answer:
+    with launch.describe_all(frameworks, defer_errors=True) as answer:
         asked = [_framework(name, answer) for name in frameworks]
     memory = psutil.virtual_memory()
     found: dict[str, Any] = {
@@ -109,7 +109,7 @@ def _screen(found: dict[str, Any]) -> Screen:
                 lacking.setdefault((each["framework"], mode["here"]), []).append(mode["mode"])
     free = ", ".join(f"{each['free_mib']:,} MiB in {each['path']}" for each in found["folders"][:2])
     return Screen(
-        asked=[
+        subject=[
             "What can be trained on this machine?",
             f"{found['processor']}, {found['cores_allowed']} of {found['logical_cores']} logical cores",
         ],
@@ -187,7 +187,7 @@ def _modes(frameworks: Sequence[dict[str, Any]]) -> Table | None:
         Column("cut_short", "when cut short", pick="0.cut_short"),
     )
     same_mode = zip(*(each["modes"] for each in started), strict=True)
-    return Table.of("modes", "Modes, with 2 replicas", columns, same_mode)
+    return Table.from_items("modes", "Modes, with 2 replicas", columns, same_mode)
 
 
 def _framework(framework: str, answer: Callable[[str], dict[str, Any]]) -> dict[str, Any]:
@@ -195,7 +195,7 @@ def _framework(framework: str, answer: Callable[[str], dict[str, Any]]) -> dict[
         description = answer(framework)
     except LaunchError as error:
         return {"framework": framework, "error": str(error)}
-    rows = matrix.judge(matrix.rows({}, [framework], list(spec.VARIANTS), 2), {framework: description})
+    rows = matrix.check_rows(matrix.build_rows({}, [framework], list(spec.VARIANTS), 2), {framework: description})
     whole = {row.spec.variant: row for row in rows}  # of serial's rows the one on all cores
     modes = [
         {
@@ -204,7 +204,7 @@ def _framework(framework: str, answer: Callable[[str], dict[str, Any]]) -> dict[
             "here": row.unavailable or "yes",
             "implementation": description["modes"][row.spec.mode]["implementation"],
             "needs": NEEDS[row.spec.mode],
-            "cut_short": "goes on" if row.spec.starts_over is None else "starts over",
+            "cut_short": "goes on" if row.spec.not_resumable_because is None else "starts over",
         }
         for variant, row in whole.items()
     ]

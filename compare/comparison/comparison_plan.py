@@ -32,7 +32,7 @@ from compare.judgement.summary import has_comparisons
 
 
 @dataclass(frozen=True)
-class Request:
+class ComparisonRequest:
     """The options of the command line, read but not yet judged."""
 
     settings: Preset
@@ -40,8 +40,8 @@ class Request:
     """Names of contestants."""
     out: Path | None
     prove: bool
-    lay_out: Callable[[Preset, Sequence[str]], list[Row]] = lambda asked, frameworks: matrix.build_rows(
-        asked.values, frameworks, asked.modes, asked.replicas, asked.workers, asked.levels, one_core=asked.one_core
+    lay_out: Callable[[Preset, Sequence[str]], list[Row]] = lambda settings, frameworks: matrix.build_rows(
+        settings.values, frameworks, settings.modes, settings.replicas, settings.workers, settings.levels, one_core=settings.one_core
     )
     """The rows of these settings for these frameworks."""
     oversubscribe: bool = False
@@ -60,7 +60,7 @@ class Request:
     """Words behind `convtwins` that repeat it."""
 
 
-def stored_request(folder: Path, repeats: int | None = None) -> Request:
+def stored_request(folder: Path, repeats: int | None = None) -> ComparisonRequest:
     """The request that made a results folder, from its compare.json.
 
     Args:
@@ -72,8 +72,8 @@ def stored_request(folder: Path, repeats: int | None = None) -> Request:
     """
     stored = store.read_plan(folder)
     refuse_fewer(repeats, stored.repeats, folder)
-    enter(stored.contestants, folder)
-    return of_rows(stored.rows, stored, folder, repeats)
+    register_contestants(stored.contestants, folder)
+    return request_for_rows(stored.rows, stored, folder, repeats)
 
 
 def refuse_fewer(repeats: int | None, planned: int, folder: Path) -> None:
@@ -88,42 +88,42 @@ def refuse_fewer(repeats: int | None, planned: int, folder: Path) -> None:
         )
 
 
-def enter(stored: Sequence[Contestant], folder: Path) -> None:
+def register_contestants(stored: Sequence[Contestant], folder: Path) -> None:
     """Enter the contestants of a results folder.
 
     Raises:
         FolderError: the folder brings an interpreter of its own.
     """
     contestants.register(stored)
-    for each in stored:
-        if each.python is None or each.python == sys.executable:
+    for contestant in stored:
+        if contestant.python is None or contestant.python == sys.executable:
             continue
-        places = (Path(each.python), Path(each.python).parent)  # the program of a virtual environment is a link
-        if any(place.resolve().is_relative_to(folder.resolve()) for place in places):
+        paths = (Path(contestant.python), Path(contestant.python).parent)  # the program of a virtual environment is a link
+        if any(path.resolve().is_relative_to(folder.resolve()) for path in paths):
             raise FolderError(
-                f"The interpreter of {each.name} lies in the results folder. Received: {each.python!r}. Name another with "
+                f"The interpreter of {contestant.name} lies in the results folder. Received: {contestant.python!r}. Name another with "
                 "--contestant, and a new folder with --out."
             )
-        typer.echo(f"The folder's plan starts {each.python!r} for {each.name}.", err=True)
+        typer.echo(f"The folder's plan starts {contestant.python!r} for {contestant.name}.", err=True)
 
 
-def of_rows(rows: Sequence[Row], plan: Comparison | MatrixPlan, out: Path | None, repeats: int | None = None) -> Request:
+def request_for_rows(rows: Sequence[Row], plan: Comparison | MatrixPlan, out: Path | None, repeats: int | None = None) -> ComparisonRequest:
     """The request of rows that are laid out already, with the settings of a plan."""
     parallel = [row.spec for row in rows if row.spec.mode != "serial"]
-    copies = [each.data_replicas if each.mode == "hybrid" else each.replicas for each in parallel]
+    copies = [run.data_replicas if run.mode == "hybrid" else run.replicas for run in parallel]
     settings = Preset(
         replicas=min(copies, default=Preset().replicas),
         repeats=plan.repeats if repeats is None else repeats,
         seeds=tuple(plan.seeds),
         until=plan.until,
     )
-    anew = [row.model_copy(update={"unavailable": None}) for row in rows]
-    return Request(
+    available_rows = [row.model_copy(update={"unavailable": None}) for row in rows]
+    return ComparisonRequest(
         settings,
         list(dict.fromkeys(row.contestant for row in rows)),
         out,
         plan.prove,
-        lay_out=lambda settings, frameworks: anew,
+        lay_out=lambda settings, frameworks: available_rows,
         oversubscribe=plan.oversubscribe,
         restarts=plan.restarts,
         target_accuracy=plan.target_accuracy,
@@ -131,7 +131,7 @@ def of_rows(rows: Sequence[Row], plan: Comparison | MatrixPlan, out: Path | None
     )
 
 
-def values_of_one(
+def single_run_values(
     preset: str | None,
     spec_file: Path | None,
     options: Mapping[str, Any],
@@ -150,13 +150,13 @@ def values_of_one(
             "contestants of a spec file are for run, parity, scaling, plan, stragglers, regress, bisect and layers. Received: "
             f"contestants in {spec_file}. Leave them out here."
         )
-    own: dict[str, Any] = {}
-    for asked in (stated, spec.parse_assignments(assignments)):
-        own |= {field: asked[field] for field in ("mode", "replicas") if field in asked}
-    return run_settings.settings(preset, spec_file, options, assignments).values | own
+    mode_values: dict[str, Any] = {}
+    for source in (stated, spec.parse_assignments(assignments)):
+        mode_values |= {field: source[field] for field in ("mode", "replicas") if field in source}
+    return run_settings.settings(preset, spec_file, options, assignments).values | mode_values
 
 
-def spec_of_one(
+def single_run_spec(
     command: str,
     preset: str | None,
     spec_file: Path | None,
@@ -170,7 +170,7 @@ def spec_of_one(
     Raises:
         SpecError: a field is refused, or no model is named.
     """
-    values = values_of_one(preset, spec_file, options, assignments, with_contestants=with_contestants)
+    values = single_run_values(preset, spec_file, options, assignments, with_contestants=with_contestants)
     if "model" not in values:
         raise SpecError(f"{command} needs a model. Received: none. Add --model, or name one in --spec.")
     return spec.build(values)
@@ -218,7 +218,7 @@ def check_repeats(settings: Preset) -> Preset:
     return settings
 
 
-def refuse_used(request: Request) -> None:
+def refuse_other_rows(request: ComparisonRequest) -> None:
     """Refuse the results folder at once for what shows before anything is prepared, see `store.refuse_used`.
 
     Raises:
@@ -229,7 +229,7 @@ def refuse_used(request: Request) -> None:
         store.refuse_other_rows(request.out, request.lay_out(request.settings, request.frameworks), request.settings.seeds)
 
 
-def judged(request: Request, shown: Display) -> Comparison:
+def build_plan(request: ComparisonRequest, progress: Display) -> Comparison:
     """Check every run against the frameworks, the machine and the data before the first one starts.
 
     Raises:
@@ -237,17 +237,17 @@ def judged(request: Request, shown: Display) -> Comparison:
     """
     settings = check_repeats(request.settings)
     rows = request.lay_out(settings, request.frameworks)
-    shown.say("asking the frameworks what they can do here")
+    progress.say("asking the frameworks what they can do here")
     with launch.describe_all(request.frameworks) as answer:
         descriptions = {framework: answer(framework) for framework in request.frameworks}
     rows = matrix.check_rows(rows, descriptions, oversubscribe=request.oversubscribe)
-    shown.say("reading the data")
+    progress.say("reading the data")
     _refuse_other_first_hosts(rows)
     run_spec = rows[0].spec
     dataset = sources.load(run_spec.data, seed=run_spec.split_seed, cache_dir=run_spec.paths.cache_dir)
     matrix.check_data(rows, dataset, settings.seeds)
     architecture = architectures.of(run_spec, len(dataset.class_names), dataset.image_size)
-    planned = Comparison(
+    plan = Comparison(
         created_at=datetime.now(UTC).isoformat(timespec="seconds"),
         argv=list(request.argv),
         rows=rows,
@@ -275,12 +275,12 @@ def judged(request: Request, shown: Display) -> Comparison:
         restarts=request.restarts,
         until=settings.until,
     )
-    if planned.until is not None and not has_comparisons(planned):
+    if plan.until is not None and not has_comparisons(plan):
         raise SpecError(
             f"--until-decided needs a question. Received: {', '.join(row.id for row in rows)}, of which no two are compared. "
             "Add a framework or a parallel mode."
         )
-    return planned
+    return plan
 
 
 def refuse_changed_environments(comparison: Comparison) -> None:
@@ -290,9 +290,9 @@ def refuse_changed_environments(comparison: Comparison) -> None:
         LaunchError: distributions have changed.
     """
     for name, before in comparison.environments.items():
-        if changed := contestants.describe_changes(before, launch.current_environment(name)):
+        if changes := contestants.describe_changes(before, launch.current_environment(name)):
             raise LaunchError(
-                f"The environment of {name} has changed since the proof: {changed}. Nothing was trained. Run the comparison "
+                f"The environment of {name} has changed since the proof: {changes}. Nothing was trained. Run the comparison "
                 "again in another folder, and leave the environment alone meanwhile."
             )
 
@@ -327,13 +327,13 @@ def order(rows: Sequence[Row], repeats: int) -> list[tuple[Row, int]]:
     return [(row, repeat) for repeat in range(repeats) for row in turn(ordered, repeat)]
 
 
-def of_a_large_batch(comparison: Comparison) -> str:
+def large_batch_caution(comparison: Comparison) -> str:
     """What becomes of a batch that is larger than the training split. Empty if none is."""
-    most = max(row.spec.global_batch_size for row in comparison.rows)
-    if most <= comparison.train_examples:
+    largest = max(row.spec.global_batch_size for row in comparison.rows)
+    if largest <= comparison.train_examples:
         return ""
     return (
-        f"A batch of {most:,} is larger than the training split of {comparison.train_examples:,}: an epoch is a single step on "
+        f"A batch of {largest:,} is larger than the training split of {comparison.train_examples:,}: an epoch is a single step on "
         "all its images. The first step of a run is not timed."
     )
 
@@ -351,10 +351,10 @@ def jobs(comparison: Comparison, folder: Path | None, again: Collection[tuple[st
     ]
     if folder is None:
         return jobs
-    return [(row, repeat) for row, repeat in jobs if (row.id, repeat) in again or not is_done(folder, row, repeat)]
+    return [(row, repeat) for row, repeat in jobs if (row.id, repeat) in again or not has_good_result(folder, row, repeat)]
 
 
-def is_done(folder: Path, row: Row, repeat: int) -> bool:
+def has_good_result(folder: Path, row: Row, repeat: int) -> bool:
     """Whether a run has a good result."""
     try:
         result = store.load_result(folder, row, repeat)

@@ -15,17 +15,17 @@ from compare.judgement.run_figures import disturbing_cores, epoch_seconds
 from compare.judgement.summary import finished_runs
 
 
-def chosen(stored: StoredComparison) -> list[ReplacedRun]:
+def select_disturbed(stored: StoredComparison) -> list[ReplacedRun]:
     """The good runs of every repeat in which other work disturbed a good run."""
     good = {row.id: finished_runs(stored, row) for row in stored.comparison.rows}
     repeats = {repeat for runs in good.values() for repeat, run in runs.items() if disturbing_cores(run) is not None}
-    before = {each.repeat: each.number for each in sorted(stored.comparison.replaced, key=lambda each: each.number)}
+    previous_numbers = {replaced_run.repeat: replaced_run.number for replaced_run in sorted(stored.comparison.replaced, key=lambda replaced_run: replaced_run.number)}
     return [
         ReplacedRun(
             row=row,
             repeat=repeat,
             sha256=stored.made_from[store.result_path(row, repeat)],
-            number=before.get(repeat, 0) + 1,
+            number=previous_numbers.get(repeat, 0) + 1,
             cores_taken=disturbing_cores(runs[repeat]),
             epoch_seconds=epoch_seconds(runs[repeat]),
         )
@@ -35,14 +35,14 @@ def chosen(stored: StoredComparison) -> list[ReplacedRun]:
     ]
 
 
-def replace(comparison: Comparison, folder: Path) -> Comparison:
+def archive_and_requeue(comparison: Comparison, folder: Path) -> Comparison:
     """Set the runs apart that are to be made again, and record them in the plan. A kill in between loses none of them.
 
     Args:
         folder: claimed for the comparison.
     """
-    found = chosen(store.read(folder))
-    comparison = comparison.model_copy(update={"replaced": [*comparison.replaced, *found]})
+    replaced = select_disturbed(store.read(folder))
+    comparison = comparison.model_copy(update={"replaced": [*comparison.replaced, *replaced]})
     store.write_plan(folder, comparison)
     store.archive_replaced_runs(folder, comparison.replaced)
     return comparison

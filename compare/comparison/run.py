@@ -21,13 +21,13 @@ from compare.comparison import comparison_plan, estimate, made_again, matrix_run
 from compare.comparison.comparison_plan import ComparisonRequest
 from compare.core import exits, wording
 from compare.core.errors import FolderError, LaunchError
-from compare.core.interrupt import SIGNALLED, Interrupted, interruptible
-from compare.core.option_parsing import at_least_and_most, given_besides, levels, names, numbers, variants
+from compare.core.interrupt import SIGNAL_EXIT_BASE, Interrupted, interruptible
+from compare.core.option_parsing import parse_range, unexpected_options, parse_levels, split_names, parse_integers, parse_modes
 from compare.core.presets import Preset
 from compare.core.progress import Display, display
 from compare.core.statistics import VERDICT_PAIRS
 from compare.core.until_decided import FIELDS as UNTIL_FIELDS
-from compare.core.until_decided import UntilDecided, asked_for
+from compare.core.until_decided import UntilDecided, stopping_rule_from_options
 from compare.execution import cells, executor, options, run_settings, signing, store
 from compare.execution.cells import MatrixPlan
 from compare.execution.matrix import Row
@@ -123,7 +123,7 @@ def command(
     as_json: options.AsJson = False,
 ) -> None:
     """Train the same CNN in every framework and mode, and compare."""
-    with exits.reported():
+    with exits.exit_on_error():
         if like is not None and not dry_run:
             raise SpecError(f"--from goes with --dry-run. Received: {like} without it. Add --dry-run, or leave it out.")
         if again is not None and resume is None:
@@ -133,7 +133,7 @@ def command(
             if like is not None or again is not None or live:
                 raise SpecError("--on goes without --from, --again and --live. Received: one of them. Leave it out.")
         signing.check_key(sign)
-        make_stopping_rule = partial(asked_for, until_decided, most_repeats, smallest_effect)
+        make_stopping_rule = partial(stopping_rule_from_options, until_decided, most_repeats, smallest_effect)
         request: ComparisonRequest | MatrixPlan
         if resume is not None:
             _only_with_resume(context)
@@ -143,7 +143,7 @@ def command(
             spec_request = spec_options.to_request(
                 replicas=replicas, least_replicas=min_replicas,
                 input=input_kind, part=_part(input_only, compute_only), on_bad=on_bad, duplicates=duplicates,
-                profile_steps=PROFILE_STEPS if profile else None, hosts=None if hosts is None else names(hosts),
+                profile_steps=PROFILE_STEPS if profile else None, hosts=None if hosts is None else split_names(hosts),
             )  # fmt: skip
             cell_settings = run_settings.settings_of_cells(*spec_request)
             contestant_names = contestant_options.names(cell_settings[0][1].contestants)
@@ -151,13 +151,13 @@ def command(
 
             def build_request(settings: Preset) -> ComparisonRequest:
                 if modes is not None:
-                    settings = replace(settings, modes=tuple(variants(modes)))
+                    settings = replace(settings, modes=tuple(parse_modes(modes)))
                 if one_core is not None:
                     settings = replace(settings, one_core=one_core)
                 if switches is not None:
-                    settings = replace(settings, levels=tuple(levels(switches)))
+                    settings = replace(settings, levels=tuple(parse_levels(switches)))
                 if workers is not None:
-                    settings = replace(settings, workers=numbers("--workers", workers, least=0))
+                    settings = replace(settings, workers=parse_integers("--workers", workers, least=0))
                 if min_replicas is not None and not any(spec.VARIANTS[mode][0] in spec.ELASTIC_MODES for mode in settings.modes):
                     allowed = " or ".join(spec.ELASTIC_MODES)
                     raise SpecError(f"--elastic is for {allowed}. Received: {', '.join(settings.modes)}. Add one to --modes.")
@@ -165,13 +165,13 @@ def command(
                 if repeats is not None:
                     settings = replace(settings, repeats=repeats)
                 if seeds is not None:
-                    settings = comparison_plan.with_seeds(settings, numbers("--seeds", seeds, least=0), repeats)
+                    settings = comparison_plan.with_seeds(settings, parse_integers("--seeds", seeds, least=0), repeats)
                 return ComparisonRequest(
                     settings, contestant_names, out, proof,
                     oversubscribe=oversubscribe, restarts=restarts or 0, target_accuracy=target, live=live,
                 )  # fmt: skip
 
-            requests = [(labels, build_request(asked)) for labels, asked in cell_settings]
+            requests = [(labels, build_request(settings)) for labels, settings in cell_settings]
             request = matrix_run.build_plan(requests, on) if requests[0][0] or on else requests[0][1]
         if isinstance(request, MatrixPlan) and dry_run:
             code = matrix_run.rehearse(request, out, as_json=as_json, like=like, again=again is not None)
@@ -188,10 +188,10 @@ def command(
             deliver = partial(Report.deliver, as_json=as_json)
             code = matrix_run.run_all(request, folder, run_cell, deliver, live=live, on_received=on_received)
             code = code or max(codes, default=0)
-            if code > SIGNALLED:
+            if code > SIGNAL_EXIT_BASE:
                 typer.echo(f"Interrupted. {_resume_hint(folder)}", err=True)
         else:
-            execute = partial(estimate.rehearse, like=like) if dry_run else run
+            execute = partial(estimate.rehearse, times_from=like) if dry_run else run
             code = execute(replace(request, sign=sign, again=again is not None), as_json=as_json)
     raise typer.Exit(code)
 
@@ -253,8 +253,8 @@ def run_quietly(request: ComparisonRequest | MatrixPlan, out: Path | None, sign:
         if outcome.unwritten and not code:
             raise OSError(outcome.unwritten)
     if code:
-        interruption = Interrupted(code - SIGNALLED)
-        interruption.words = f"Interrupted. {_resume_hint(folder)}"
+        interruption = Interrupted(code - SIGNAL_EXIT_BASE)
+        interruption.message = f"Interrupted. {_resume_hint(folder)}"
         raise interruption
     return folder
 
@@ -277,7 +277,7 @@ def run_nested(request: ComparisonRequest, folder: Path) -> tuple[JudgedComparis
     """
     outcome = _run_comparison(replace(request, out=folder))
     if outcome.code:
-        raise Interrupted(outcome.code - SIGNALLED)
+        raise Interrupted(outcome.code - SIGNAL_EXIT_BASE)
     if outcome.unwritten:
         typer.echo(outcome.unwritten, err=True)
     return outcome.compared, exits.RUN_FAILED if outcome.unwritten else outcome.compared.exit_code
@@ -338,9 +338,9 @@ def _run_comparison(request: ComparisonRequest) -> ComparisonOutcome:
                     report = comparison_report.report(compared, folder)
                     unwritten = " ".join(filter(None, (report.write(folder), unsigned))) or None
                 if late_signals and not code:
-                    code = SIGNALLED + late_signals[0]
+                    code = SIGNAL_EXIT_BASE + late_signals[0]
             except BaseException:
-                live.finish("Stopped by an error.", reported=False)
+                live.finish("Stopped by an error.", has_report=False)
                 raise
             live.finish("Interrupted." if code else "All runs have ended.")
     return ComparisonOutcome(compared, report, folder, code, unwritten)
@@ -350,7 +350,7 @@ def _parse_elastic(text: str | None, replicas: int | None) -> tuple[int | None, 
     """(least replicas, replicas) of a command line."""
     if text is None:
         return None, replicas
-    min_replicas, max_replicas = at_least_and_most("--elastic", text)
+    min_replicas, max_replicas = parse_range("--elastic", text)
     if replicas not in (None, max_replicas):
         raise SpecError(f"--elastic says how many replicas there are. Received: {text} and --replicas {replicas}. Give one.")
     return min_replicas, max_replicas
@@ -454,7 +454,7 @@ def _judge_spot_checks(folder: Path, progress: Display, *, has_more_runs: bool =
     faulty_rows |= dict.fromkeys(row.id for row in plan.rows if (row.contestant, row.spec.variant) in failed_modes)
     verdicts = proof.row_verdicts if has_more_runs else spot_checks.row_verdicts(proof.row_verdicts, stored.runs, checks)
     verdicts = {**verdicts, **dict.fromkeys(faulty_rows, "not proved")}
-    rungs = [*_without_first_losses(proof.rungs), *(each.model_dump() for each in losses)]
+    rungs = [*_without_first_losses(proof.rungs), *(loss.model_dump() for loss in losses)]
     proof = proof.model_copy(update={"spot_checks": checks, "row_verdicts": verdicts, "rungs": rungs})
     if faulty_rows:
         float64_sentence = proof.sentence.rpartition(_FLOAT64_PREFIX)[2]
@@ -564,7 +564,7 @@ def _only_with_resume(context: typer.Context) -> None:
     Raises:
         SpecError: such an option was given.
     """
-    others = given_besides(context, _PARAMETERS_WITH_RESUME)
+    others = unexpected_options(context, _PARAMETERS_WITH_RESUME)
     if others:
         raise SpecError(
             "--resume takes all settings but --repeats, --restarts, --until-decided and --on from its folder. "

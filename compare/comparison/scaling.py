@@ -11,9 +11,9 @@ import typer
 
 from common.spec import SpecError
 from compare.comparison import run, scaling_fit, scaling_report, scaling_rows
-from compare.comparison.scaling_fit import Wish
+from compare.comparison.scaling_fit import ProjectionTarget
 from compare.core import exits
-from compare.core.option_parsing import chosen, names, numbers
+from compare.core.option_parsing import parse_choices, split_names, parse_integers
 from compare.execution import options, run_settings, signing
 from compare.judgement import scaling_laws
 from compare.reporting import comparison_report
@@ -38,7 +38,7 @@ def command(
     network: Annotated[
         str, typer.Option(help="10Gbit, 100Gbit, nvlink, or ALPHA,BETA in seconds and seconds per byte.")
     ] = "10Gbit",
-    of_spec: options.SpecOptions,
+    spec_options: options.SpecOptions,
     hosts: options.Hosts = None,
     contestants: options.ContestantOptions,
     epochs: Annotated[int | None, typer.Option(help=f"{options.EPOCHS} Default: 2.")] = None,
@@ -53,14 +53,14 @@ def command(
     as_json: options.AsJson = False,
 ) -> None:
     """Measure strong and weak scaling, fit Amdahl and Gustafson, and project to machines that are not here."""
-    with exits.reported():
+    with exits.exit_on_error():
         signing.check_key(sign)
         link = scaling_laws.parse_link(network)
-        wish = Wish() if project is None else Wish(numbers("--project", project, least=1), link)
-        again = [] if project is None else ["--project", project, "--network", network]
+        target = ProjectionTarget() if project is None else ProjectionTarget(parse_integers("--project", project, least=1), link)
+        projection_arguments = [] if project is None else ["--project", project, "--network", network]
 
         def view(compared: JudgedComparison, folder: Path) -> Report:
-            return scaling_report.report(compared, folder, scaling_fit.read(compared.stored, wish), again)
+            return scaling_report.report(compared, folder, scaling_fit.read(compared.stored, target), projection_arguments)
 
         if stored is not None:
             if sign is not None:
@@ -68,15 +68,15 @@ def command(
                     f"--stored and --sign exclude each other. Received: both. Use run --resume {stored} --sign {sign} first."
                 )
             raise typer.Exit(view(comparison_report.read(stored), stored).deliver(stored, as_json=as_json))
-        asked = of_spec.to_request(epochs=epochs, limit=limit, cores=cores, hosts=None if hosts is None else names(hosts))
-        settings = run_settings.settings(*asked)
+        spec_request = spec_options.to_request(epochs=epochs, limit=limit, cores=cores, hosts=None if hosts is None else split_names(hosts))
+        settings = run_settings.settings(*spec_request)
         settings = run_settings.with_matrix(settings, modes, MODES, repeats, 1)
         if workers is not None:
-            settings = replace(settings, workers=numbers("--workers", workers, least=0))
-        sizes = tuple(size for size in numbers("--replicas", replicas, least=1) if size != 1)
-        wanted = chosen("--kinds", names(kinds), scaling_rows.KINDS)
-        lay_out = partial(scaling_rows.rows, sizes=sizes, kinds=[kind for kind in scaling_rows.KINDS if kind in wanted])
-        named = contestants.names(settings.contestants)
-        request = run.Request(settings, named, out, prove=False, lay_out=lay_out, oversubscribe=True, sign=sign)
+            settings = replace(settings, workers=parse_integers("--workers", workers, least=0))
+        sizes = tuple(size for size in parse_integers("--replicas", replicas, least=1) if size != 1)
+        chosen_kinds = parse_choices("--kinds", split_names(kinds), scaling_rows.KINDS)
+        lay_out = partial(scaling_rows.build_rows, sizes=sizes, kinds=[kind for kind in scaling_rows.KINDS if kind in chosen_kinds])
+        contestant_names = contestants.names(settings.contestants)
+        request = run.ComparisonRequest(settings, contestant_names, out, prove=False, lay_out=lay_out, oversubscribe=True, sign=sign)
         code = run.run(request, as_json=as_json, view=view)
     raise typer.Exit(code)

@@ -24,7 +24,7 @@ EXCHANGES: dict[str, Topology] = {"multi_process": "ring", "parameter_server": "
 """Modes whose exchange the alpha-beta model describes. The model is checked on them; see `_topology`."""
 
 
-class Point(Frozen):
+class ScalingPoint(Frozen):
     """One mode at one number of replicas."""
 
     id: str
@@ -56,7 +56,7 @@ class Point(Frozen):
     efficiency_same_batch: float | None
 
 
-class Law(Frozen):
+class ScalingLaw(Frozen):
     """A law fitted to the points of one mode. Points with more replicas than cores, or disturbed ones, are left out."""
 
     contestant: str
@@ -65,7 +65,7 @@ class Law(Frozen):
     fraction: SerialFraction
 
 
-class Check(Frozen):
+class ProjectionCheck(Frozen):
     """The model is fitted on the smaller runs and compared with the largest measured run."""
 
     contestant: str
@@ -84,7 +84,7 @@ class Check(Frozen):
         return self.predicted_seconds / self.measured_seconds - 1.0
 
 
-class Projected(Frozen):
+class ScalingProjection(Frozen):
     """Projected, not measured: this machine's compute, and the gradient's bytes over a network that it does not have."""
 
     contestant: str
@@ -99,24 +99,24 @@ class Projected(Frozen):
     """Images per second divided by those of one replica."""
 
 
-class Scaling(Frozen):
+class ScalingResult(Frozen):
     """The complete result of `convtwins scaling`."""
 
-    points: list[Point]
-    laws: list[Law]
-    checks: list[Check]
-    projected: list[Projected]
+    points: list[ScalingPoint]
+    laws: list[ScalingLaw]
+    checks: list[ProjectionCheck]
+    projected: list[ScalingProjection]
 
 
 @dataclass(frozen=True)
-class Wish:
+class ProjectionTarget:
     """What to project."""
 
     replicas: tuple[int, ...] = ()
     link: LinkModel | None = None
 
 
-def read(stored: StoredComparison, wish: Wish) -> Scaling:
+def read(stored: StoredComparison, target: ProjectionTarget) -> ScalingResult:
     """The scaling of a comparison that was laid out by `scaling_rows.rows`. No ratios if its runs did not train the same.
 
     Raises:
@@ -127,38 +127,38 @@ def read(stored: StoredComparison, wish: Wish) -> Scaling:
     if not points:
         raise FolderError("The folder holds no parallel run. Choose one that `scaling` has filled.")
     if not sameness.is_comparable(stored, list(summaries.values())):  # the report says why
-        ratios = {name: None for name in Point.model_fields if name.startswith(("speedup", "efficiency"))}
-        return Scaling(points=[point.model_copy(update=ratios) for point in points], laws=[], checks=[], projected=[])
-    groups = _fed_alike(stored)
-    crowded = {point.id for point in points if point.oversubscribed}
-    return Scaling(
+        ratios = {name: None for name in ScalingPoint.model_fields if name.startswith(("speedup", "efficiency"))}
+        return ScalingResult(points=[point.model_copy(update=ratios) for point in points], laws=[], checks=[], projected=[])
+    rows_by_input = _group_by_input(stored)
+    oversubscribed_ids = {point.id for point in points if point.oversubscribed}
+    return ScalingResult(
         points=points,
         laws=_laws(stored, points),
-        checks=[check for rows in groups for mode in EXCHANGES for check in _checks(stored, rows, mode, crowded)],
-        projected=[each for rows in groups for each in _projected(stored, rows, wish)],
+        checks=[check for rows in rows_by_input for mode in EXCHANGES for check in _checks(stored, rows, mode, oversubscribed_ids)],
+        projected=[projection for rows in rows_by_input for projection in _projections(stored, rows, target)],
     )
 
 
-def _point(stored: StoredComparison, row: Row, summaries: Mapping[str, Summary]) -> Point:
-    wanted, summary = row.spec, summaries[row.id]
-    whole, part = wanted.global_batch_size, wanted.per_replica_batch_size
-    against = ((1, _base_batch(stored)), (wanted.cores, whole), (1, part))
-    bases = [serial_row_of(stored.comparison, row, cores=cores, batch=batch) for cores, batch in against]
+def _point(stored: StoredComparison, row: Row, summaries: Mapping[str, Summary]) -> ScalingPoint:
+    spec, summary = row.spec, summaries[row.id]
+    global_batch, replica_batch = spec.global_batch_size, spec.per_replica_batch_size
+    base_configurations = ((1, _base_batch(stored)), (spec.cores, global_batch), (1, replica_batch))
+    bases = [serial_row_of(stored.comparison, row, cores=cores, batch=batch) for cores, batch in base_configurations]
     one_core, same_cores, same_batch = (ratio_of_seconds(stored, slow=base, fast=row) if base else None for base in bases)
-    resources = wanted.replicas if uses_accelerator(summary.device) else wanted.cores
-    return Point(
+    resources = spec.replicas if uses_accelerator(summary.device) else spec.cores
+    return ScalingPoint(
         id=row.id,
         contestant=row.contestant,
-        mode=wanted.variant,
+        mode=spec.variant,
         kind=_kind(stored, row),
-        replicas=wanted.replicas,
-        cores=wanted.cores,
+        replicas=spec.replicas,
+        cores=spec.cores,
         oversubscribed=summary.oversubscribed,
-        global_batch_size=whole,
-        per_replica_batch_size=part,
-        workers=wanted.workers,
+        global_batch_size=global_batch,
+        per_replica_batch_size=replica_batch,
+        workers=spec.workers,
         status=summary.status,
-        disturbed=any(summaries[each.id].disturbed for each in (row, *filter(None, bases))),
+        disturbed=any(summaries[compared_row.id].disturbed for compared_row in (row, *filter(None, bases))),
         in_doubt=any(summaries[each.id].in_doubt for each in (row, *filter(None, bases))),
         images_per_second=summary.images_per_second,
         speedup_one_core=one_core,
@@ -179,31 +179,31 @@ def _kind(stored: StoredComparison, row: Row) -> Kind:
     return "strong" if _base_batch(stored) in (None, row.spec.global_batch_size) else "weak"
 
 
-def _laws(stored: StoredComparison, points: Sequence[Point]) -> list[Law]:
+def _laws(stored: StoredComparison, points: Sequence[ScalingPoint]) -> list[ScalingLaw]:
     rows = {row.id: row for row in stored.comparison.rows}
-    groups: dict[tuple[str, str, int], list[Point]] = {}
+    groups: dict[tuple[str, str, int], list[ScalingPoint]] = {}
     for point in points:
         groups.setdefault((point.contestant, point.mode, point.workers), []).append(point)
     return [
-        Law(contestant=contestant, mode=mode, workers=workers, fraction=fraction)
+        ScalingLaw(contestant=contestant, mode=mode, workers=workers, fraction=fraction)
         for (contestant, mode, workers), group in groups.items()
-        for kind, fitted in (("strong", scaling_laws.amdahl), ("weak", scaling_laws.gustafson))
-        if (fraction := fitted(_gains(stored, [(rows[each.id], each) for each in group if each.kind == kind]))) is not None
+        for kind, fit in (("strong", scaling_laws.amdahl), ("weak", scaling_laws.gustafson))
+        if (fraction := fit(_gains(stored, [(rows[each.id], each) for each in group if each.kind == kind]))) is not None
     ]
 
 
-def _gains(stored: StoredComparison, points: Sequence[tuple[Row, Point]]) -> list[list[tuple[int, float]]]:
+def _gains(stored: StoredComparison, points: Sequence[tuple[Row, ScalingPoint]]) -> list[list[tuple[int, float]]]:
     """(replicas, speed-up over serial on one core) by repeat."""
     gains: dict[int, list[tuple[int, float]]] = {}
     for row, point in points:
         base = serial_row_of(stored.comparison, row, cores=1, batch=_base_batch(stored))
         if base is not None and not (point.oversubscribed or point.disturbed):
-            for repeat, (serial, own) in pairs_of_seconds(stored, slow=base, fast=row).items():
-                gains.setdefault(repeat, []).append((point.replicas, serial / own))
+            for repeat, (serial, parallel) in pairs_of_seconds(stored, slow=base, fast=row).items():
+                gains.setdefault(repeat, []).append((point.replicas, serial / parallel))
     return list(gains.values())
 
 
-def _fed_alike(stored: StoredComparison) -> list[list[Row]]:
+def _group_by_input(stored: StoredComparison) -> list[list[Row]]:
     """The rows by framework and input. Rows with another input have another pace and cannot be used together."""
     groups: dict[tuple[str, str, int], list[Row]] = {}
     for row in stored.comparison.rows:
@@ -240,8 +240,8 @@ def _payload_bytes(stored: StoredComparison, rows: Sequence[Row]) -> float:
     for row in rows:
         if row.spec.variant in EXCHANGES:
             # Sent by all replicas, and for each of them what beta is multiplied by; a server's link carries all of it.
-            sharing = 1 if _topology(row) == "server" else row.spec.replicas
-            volume = scaling_laws.exchange_terms(_topology(row), row.spec.replicas, 1.0)[1] * sharing
+            num_senders = 1 if _topology(row) == "server" else row.spec.replicas
+            volume = scaling_laws.exchange_terms(_topology(row), row.spec.replicas, 1.0)[1] * num_senders
             for result in finished_runs(stored, row).values():
                 if result.bytes_per_step:
                     return result.bytes_per_step / volume
@@ -249,63 +249,63 @@ def _payload_bytes(stored: StoredComparison, rows: Sequence[Row]) -> float:
     return comparison.trainable_values * {"float32": 4.0, "float64": 8.0}[comparison.rows[0].spec.precision]
 
 
-def _checks(stored: StoredComparison, alike: Sequence[Row], mode: str, crowded: Collection[str]) -> Iterator[Check]:
+def _checks(stored: StoredComparison, rows: Sequence[Row], mode: str, oversubscribed_ids: Collection[str]) -> Iterator[ProjectionCheck]:
     """The largest run of a mode against the model fitted on its smaller runs, for rows with the same input.
 
     Args:
         crowded: ids of rows with more replicas than cores, which are left out.
     """
-    own = [row for row in alike if row.spec.variant == mode and row.id not in crowded]
-    compute, runs = _compute(stored, alike), _step_seconds(stored, own)
+    mode_rows = [row for row in rows if row.spec.variant == mode and row.id not in oversubscribed_ids]
+    compute, runs = _compute(stored, rows), _step_seconds(stored, mode_rows)
     if compute is None or not runs:
         return
-    topology, payload = _topology(own[0]), _payload_bytes(stored, own)
+    topology, payload = _topology(mode_rows[0]), _payload_bytes(stored, mode_rows)
     largest = max(row.spec.replicas for row, _ in runs)
-    beyond = [
+    exchange_samples = [
         (row.spec.replicas, seconds - compute.step_seconds(row.spec.per_replica_batch_size))
         for row, seconds in runs
         if row.spec.replicas < largest
     ]
-    link = scaling_laws.fit_link(topology, payload, beyond)
+    link = scaling_laws.fit_link(topology, payload, exchange_samples)
     exchange = scaling_laws.exchange_seconds(topology, largest, payload, link)
-    for row in own:
-        seconds = [each for other, each in runs if other.id == row.id]
-        if row.spec.replicas == largest and seconds:
-            yield Check(
+    for row in mode_rows:
+        run_seconds = [step_seconds for other, step_seconds in runs if other.id == row.id]
+        if row.spec.replicas == largest and run_seconds:
+            yield ProjectionCheck(
                 contestant=row.contestant,
                 mode=mode,
                 kind=_kind(stored, row),
                 workers=row.spec.workers,
                 replicas=largest,
-                fitted_on=sorted({replicas for replicas, _ in beyond}),
+                fitted_on=sorted({replicas for replicas, _ in exchange_samples}),
                 predicted_seconds=compute.step_seconds(row.spec.per_replica_batch_size) + exchange,
-                measured_seconds=finite_median(seconds),
+                measured_seconds=finite_median(run_seconds),
             )
 
 
-def _projected(stored: StoredComparison, alike: Sequence[Row], wish: Wish) -> Iterator[Projected]:
+def _projections(stored: StoredComparison, rows: Sequence[Row], target: ProjectionTarget) -> Iterator[ScalingProjection]:
     """Each wished number of replicas, for rows with the same input."""
-    batch, compute = _base_batch(stored), _compute(stored, alike)
-    if wish.link is None or batch is None or compute is None:
+    batch, compute = _base_batch(stored), _compute(stored, rows)
+    if target.link is None or batch is None or compute is None:
         return
-    payload, first = _payload_bytes(stored, alike), alike[0]
+    payload, first = _payload_bytes(stored, rows), rows[0]
     # All ways to exchange gradients that are possible, sent as these rows send them.
     topologies = TOPOLOGIES if first.spec.communication.compression in SUMMABLE else ("all_gather",)
     for kind in KINDS:
         for topology in topologies:
-            for replicas in wish.replicas:
+            for replicas in target.replicas:
                 images = batch if kind == "strong" else batch * replicas
                 seconds = speedup = None
                 if images >= replicas:
-                    exchange = scaling_laws.exchange_seconds(topology, replicas, payload, wish.link)
+                    exchange = scaling_laws.exchange_seconds(topology, replicas, payload, target.link)
                     seconds = compute.step_seconds(images / replicas) + exchange
                     speedup = images / seconds * compute.step_seconds(batch) / batch
-                yield Projected(
+                yield ScalingProjection(
                     contestant=first.contestant,
                     workers=first.spec.workers,
                     kind=kind,
                     topology=topology,
-                    network=wish.link.name,
+                    network=target.link.name,
                     replicas=replicas,
                     step_seconds=seconds,
                     speedup=speedup,

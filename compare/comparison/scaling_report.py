@@ -9,7 +9,7 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from compare.comparison.scaling_fit import TOPOLOGIES, Point, Projected, Scaling
+from compare.comparison.scaling_fit import TOPOLOGIES, ScalingPoint, ScalingProjection, ScalingResult
 from compare.comparison.scaling_rows import KINDS, Kind
 from compare.core import wording
 from compare.core.statistics import Ratio
@@ -32,76 +32,76 @@ _WORKERS = Column("workers", "input workers", terminal=False)
 _RATIOS = ("speedup_one_core", "speedup_same_cores", "speedup_same_batch", "efficiency_one_core", "efficiency_same_batch")
 
 
-def report(compared: JudgedComparison, folder: Path, found: Scaling, arguments: Sequence[str]) -> Report:
+def report(compared: JudgedComparison, folder: Path, scaling: ScalingResult, arguments: Sequence[str]) -> Report:
     """The report of a scaling, which stands beside the report of its runs.
 
     Args:
         arguments: of the command, besides `scaling --stored DIR`, that makes it again.
     """
-    made = (points_table(found), laws_table(found), checks_table(found), projected_table(found))
-    checks = [{**check.model_dump(), "error": check.error} for check in found.checks]
-    again = wording.shell(["scaling", "--stored", str(folder), *arguments])
+    tables = (points_table(scaling), laws_table(scaling), checks_table(scaling), projected_table(scaling))
+    checks = [{**check.model_dump(), "error": check.error} for check in scaling.checks]
+    command = wording.shell(["scaling", "--stored", str(folder), *arguments])
     return Report(
         title="Scaling",
         name=NAME,
         json_file=SCALING_FILE,
         facts=comparison_report.facts(compared),
         findings=[("Cautions", comparison_report.with_folder(compared.cautions, folder))] if compared.cautions else [],
-        tables=[table for table in made if table.rows],
-        drawings={NAME: lambda figure: draw(found, figure)},
+        tables=[table for table in tables if table.rows],
+        drawings={NAME: lambda figure: draw(scaling, figure)},
         environment=[*comparison_report.environment(compared), *comparison_report.source_digest(compared.stored.made_from)],
-        commands=[("This report, from the stored results:", f"{document.COMPARE} {again}")],
-        values=found.model_dump() | {"checks": checks, "made_from": compared.stored.made_from},
+        commands=[("This report, from the stored results:", f"{document.COMPARE} {command}")],
+        values=scaling.model_dump() | {"checks": checks, "made_from": compared.stored.made_from},
         exit_code=compared.exit_code,
         failures=compared.failures,
-        screen=screen(compared, found),
-        again=f"{document.COMPARE} {again} {FULL}",
+        screen=screen(compared, scaling),
+        again=f"{document.COMPARE} {command} {FULL}",
     )
 
 
-def screen(compared: JudgedComparison, found: Scaling) -> Screen:
+def screen(compared: JudgedComparison, scaling: ScalingResult) -> Screen:
     """How much faster the most replicas are, and the speed-up of every point."""
     stored = compared.stored
-    largest: dict[tuple[str, str, Kind], Point] = {}
-    for point in sorted(found.points, key=lambda each: each.replicas):
+    largest: dict[tuple[str, str, Kind], ScalingPoint] = {}
+    for point in sorted(scaling.points, key=lambda item: item.replicas):
         largest[point.contestant, point.mode, point.kind] = point
     failed = [
-        f"{each.id} {each.status}: {each.reason or 'no reason given'}"
-        for each in compared.summaries
-        if each.status in (*FAILURES, *UNFINISHED)
+        f"{summary.id} {summary.status}: {summary.reason or 'no reason given'}"
+        for summary in compared.summaries
+        if summary.status in (*FAILURES, *UNFINISHED)
     ]
-    unlike = [] if compared.findings.comparable else ["No ratios: the timed runs did not train the same."]
-    cautions_told = wording.count(len(compared.cautions), "caution")
+    not_comparable = [] if compared.findings.comparable else ["No ratios: the timed runs did not train the same."]
+    caution_count = wording.count(len(compared.cautions), "caution")
     answers = [
-        Paragraph("Speed-up", [_speedup_words(each) for each in largest.values()]),
-        Paragraph("Trouble", [*failed, *unlike, *cautions.signature(stored)], "bad"),
+        Paragraph("Speed-up", [_speedup_text(each) for each in largest.values()]),
+        Paragraph("Trouble", [*failed, *not_comparable, *cautions.signature(stored)], "bad"),
     ]
     return Screen(
-        asked=["How does it scale?", *comparison_screen.subject_parts(stored)],
-        answers=[each for each in answers if each.sentences],
+        subject=["How does it scale?", *comparison_screen.subject_parts(stored)],
+        answers=[paragraph for paragraph in answers if paragraph.sentences],
         chart=Chart(
             ("times as fast as serial on 1 core", "times serial, 1 core"),
             ["efficiency", ""],
-            [_bar(each) for each in found.points],
+            [_bar(each) for each in scaling.points],
         ),
         remarks=[
-            *([f"{cautions_told}: {FULL}."] if compared.cautions else []),
+            *([f"{caution_count}: {FULL}."] if compared.cautions else []),
             *([stored.signature.sentence] if stored.signature is not None and stored.signature.confirmed else []),
         ],
     )
 
 
-def _speedup_words(point: Point) -> str:
-    who = f"{point.contestant} {point.mode}, {point.kind} scaling, {wording.count(point.replicas, 'replica')}"
+def _speedup_text(point: ScalingPoint) -> str:
+    subject = f"{point.contestant} {point.mode}, {point.kind} scaling, {wording.count(point.replicas, 'replica')}"
     if point.disturbed:
-        return f"{who}: no finding. Other work disturbed it."
+        return f"{subject}: no finding. Other work disturbed it."
     if (ratio := point.speedup_one_core) is None:
-        return f"{who}: {point.status if point.status != 'ok' else 'no ratio'}."
+        return f"{subject}: {point.status if point.status != 'ok' else 'no ratio'}."
     doubt = " Do not rely on it: other work may have disturbed it." if point.in_doubt else ""
-    return f"{who}: {interval_words(ratio)} times as fast as serial on 1 core.{doubt}"
+    return f"{subject}: {interval_words(ratio)} times as fast as serial on 1 core.{doubt}"
 
 
-def _bar(point: Point) -> Bar:
+def _bar(point: ScalingPoint) -> Bar:
     ratio = None if point.disturbed else point.speedup_one_core
     written = DISTURBED if point.disturbed else point.status if ratio is None else f"{ratio.value:.2f}"
     known = ratio is not None and point.efficiency_one_core is not None
@@ -111,7 +111,7 @@ def _bar(point: Point) -> Bar:
     return Bar(name, ratio and ratio.value, written, [efficiency, "oversubscribed" if point.oversubscribed else doubt])
 
 
-def points_table(found: Scaling) -> Table:
+def points_table(scaling: ScalingResult) -> Table:
     columns = (
         _CONTESTANT,
         _MODE,
@@ -138,7 +138,7 @@ def points_table(found: Scaling) -> Table:
             {column.key: getattr(point, column.key) for column in columns}
             | {name: DISTURBED for name in _RATIOS if point.disturbed and getattr(point, name)}
             | {"status": _status(point)}
-            for point in found.points
+            for point in scaling.points
         ],
         spreads_on_terminal=False,
         note="Ratios of seconds per epoch, paired by repeat. Same batch: against serial with the batch of one replica. "
@@ -147,12 +147,12 @@ def points_table(found: Scaling) -> Table:
     )
 
 
-def _status(point: Point) -> str:
+def _status(point: ScalingPoint) -> str:
     marks = ["oversubscribed"] * point.oversubscribed + ["in doubt"] * point.in_doubt
     return ", ".join(marks) or "ok" if point.status == "ok" else point.status
 
 
-def laws_table(found: Scaling) -> Table:
+def laws_table(scaling: ScalingResult) -> Table:
     columns = (
         _CONTESTANT,
         _MODE,
@@ -163,7 +163,7 @@ def laws_table(found: Scaling) -> Table:
         Column("speedup_64", "at 64", 1),
     )
     cells: list[dict[str, Cell]] = []
-    for law in found.laws:
+    for law in scaling.laws:
         fraction = law.fraction
         ratio = Ratio(value=fraction.value, low=fraction.low, high=fraction.high, n=fraction.n)
         row: dict[str, Cell] = {"contestant": law.contestant, "mode": law.mode, "law": fraction.law, "n": fraction.n}
@@ -183,7 +183,7 @@ def laws_table(found: Scaling) -> Table:
     )
 
 
-def checks_table(found: Scaling) -> Table:
+def checks_table(scaling: ScalingResult) -> Table:
     columns = (
         _CONTESTANT,
         _MODE,
@@ -198,7 +198,7 @@ def checks_table(found: Scaling) -> Table:
     cells: list[dict[str, Cell]] = [
         check.model_dump()
         | {"fitted_on": ", ".join(map(str, check.fitted_on)) or "serial alone", "error_percent": 100 * check.error}
-        for check in found.checks
+        for check in scaling.checks
     ]
     return Table(
         "scaling_check",
@@ -211,7 +211,7 @@ def checks_table(found: Scaling) -> Table:
     )
 
 
-def projected_table(found: Scaling) -> Table:
+def projected_table(scaling: ScalingResult) -> Table:
     columns = (
         _CONTESTANT,
         _WORKERS,
@@ -222,46 +222,46 @@ def projected_table(found: Scaling) -> Table:
         Column("step_seconds", "projected s/step", 4),
         Column("speedup", "projected speed-up", 1),
     )
-    errors = ", ".join(f"{100 * check.error:+.0f} %" for check in found.checks)
+    errors = ", ".join(f"{100 * check.error:+.0f} %" for check in scaling.checks)
     checked = f" For the largest runs here the same model was off by {errors} of a step." if errors else ""
-    doubt = " The projection rests on runs that are in doubt." if any(point.in_doubt for point in found.points) else ""
+    doubt = " The projection rests on runs that are in doubt." if any(point.in_doubt for point in scaling.points) else ""
     return Table(
         "scaling_projected",
         "Projected, not measured",
         columns,
-        [projected.model_dump() for projected in found.projected],
+        [projected.model_dump() for projected in scaling.projected],
         note="One replica's compute is fitted to serial runs on one core. Its exchange takes alpha + beta x bytes, none of it "
         f"hidden behind compute.{checked}{doubt}",
     )
 
 
-def draw(found: Scaling, figure: Figure) -> bool:
+def draw(scaling: ScalingResult, figure: Figure) -> bool:
     """Draw speed-up over replicas. Measured points have their intervals; projected points stand in a plot of their own."""
-    figure.set_size_inches(11 if found.projected else 6.5, 5)
-    axes = figure.subplots(1, 2 if found.projected else 1, squeeze=False)[0]
-    _draw_measured(axes[0], found)
-    if found.projected:
-        _draw_projected(axes[1], found)
+    figure.set_size_inches(11 if scaling.projected else 6.5, 5)
+    axes = figure.subplots(1, 2 if scaling.projected else 1, squeeze=False)[0]
+    _draw_measured(axes[0], scaling)
+    if scaling.projected:
+        _draw_projected(axes[1], scaling)
     return True
 
 
-def _draw_measured(axes: Axes, found: Scaling) -> None:
-    lines: dict[tuple[str, str, Kind, int], list[tuple[Point, Ratio]]] = {}
-    for point in found.points:
+def _draw_measured(axes: Axes, scaling: ScalingResult) -> None:
+    lines: dict[tuple[str, str, Kind, int], list[tuple[ScalingPoint, Ratio]]] = {}
+    for point in scaling.points:
         if point.speedup_one_core is not None and not point.disturbed:
             key = point.contestant, point.mode, point.kind, point.workers
             lines.setdefault(key, []).append((point, point.speedup_one_core))
     for index, line in enumerate(lines.values()):
-        _draw_line(axes, index, sorted(line, key=lambda each: each[0].replicas))
-    largest = max((point.replicas for point in found.points), default=1)
+        _draw_line(axes, index, sorted(line, key=lambda item: item[0].replicas))
+    largest = max((point.replicas for point in scaling.points), default=1)
     axes.plot([1, largest], [1, largest], color="0.6", linestyle=":", label="as many times as replicas")
-    note = "; ringed: more replicas than cores" if any(point.oversubscribed for point in found.points) else ""
+    note = "; ringed: more replicas than cores" if any(point.oversubscribed for point in scaling.points) else ""
     axes.set(xlabel="replicas", ylabel="images per second, against serial on one core", title=f"Measured{note}")
-    axes.set_xticks(sorted({1, *(point.replicas for point in found.points)}))
+    axes.set_xticks(sorted({1, *(point.replicas for point in scaling.points)}))
     axes.legend(fontsize=8)
 
 
-def _draw_line(axes: Axes, index: int, line: Sequence[tuple[Point, Ratio]]) -> None:
+def _draw_line(axes: Axes, index: int, line: Sequence[tuple[ScalingPoint, Ratio]]) -> None:
     """One mode's measured points, from serial at 1, with their intervals."""
     first, _ = line[0]
     colour = plots.COLOURS[index % len(plots.COLOURS)]
@@ -276,16 +276,16 @@ def _draw_line(axes: Axes, index: int, line: Sequence[tuple[Point, Ratio]]) -> N
         linestyle="-" if first.kind == "strong" else "--",
         marker=plots.MARKERS[index % len(plots.MARKERS)],
         capsize=3,
-        label=f"{first.contestant} {first.mode}, {first.kind}{_fed(first.workers)}",
+        label=f"{first.contestant} {first.mode}, {first.kind}{_workers_text(first.workers)}",
     )
-    crowded = [(point.replicas, ratio.value) for point, ratio in line if point.oversubscribed]
-    if crowded:
-        axes.plot(*zip(*crowded, strict=True), "o", markersize=13, fillstyle="none", color=colour)
+    oversubscribed = [(point.replicas, ratio.value) for point, ratio in line if point.oversubscribed]
+    if oversubscribed:
+        axes.plot(*zip(*oversubscribed, strict=True), "o", markersize=13, fillstyle="none", color=colour)
 
 
-def _draw_projected(axes: Axes, found: Scaling) -> None:
-    lines: dict[tuple[str, int, Kind, Topology], list[Projected]] = {}
-    for projected in found.projected:
+def _draw_projected(axes: Axes, scaling: ScalingResult) -> None:
+    lines: dict[tuple[str, int, Kind, Topology], list[ScalingProjection]] = {}
+    for projected in scaling.projected:
         if projected.speedup is not None:
             key = projected.contestant, projected.workers, projected.kind, projected.topology
             lines.setdefault(key, []).append(projected)
@@ -300,13 +300,13 @@ def _draw_projected(axes: Axes, found: Scaling) -> None:
             color=plots.COLOURS[colour % len(plots.COLOURS)],
             linestyle=styles[topology],
             alpha=0.8,
-            label=f"{contestant}, {kind}, {topology}{_fed(workers)}",
+            label=f"{contestant}, {kind}, {topology}{_workers_text(workers)}",
         )
     axes.set(xscale="log", yscale="log", xlabel="replicas", ylabel="images per second, against one replica")
-    axes.set_title(f"Projected, not measured: {found.projected[0].network}")
+    axes.set_title(f"Projected, not measured: {scaling.projected[0].network}")
     axes.set_facecolor("0.96")
     axes.legend(fontsize=7, ncols=2)
 
 
-def _fed(workers: int) -> str:
+def _workers_text(workers: int) -> str:
     return f", {workers} workers" if workers else ""

@@ -20,11 +20,11 @@ from common.machine.private_folder import PrivateFolder
 from common.spec import SpecError
 from compare.comparison import comparison_plan, run
 from compare.comparison import repeats_needed as needed
-from compare.comparison.comparison_plan import Request
+from compare.comparison.comparison_plan import ComparisonRequest
 from compare.core import exits, statistics, verdict_words, wording
-from compare.core.option_parsing import names
+from compare.core.option_parsing import split_names
 from compare.core.presets import Preset
-from compare.core.statistics import VERDICT_PAIRS, Judged, Ratio, paired_ratio, verdicts
+from compare.core.statistics import VERDICT_PAIRS, JudgedRatio, Ratio, paired_ratio, verdicts
 from compare.core.until_decided import UntilDecided
 from compare.core.verdict_words import interval_words
 from compare.core.wording import percent
@@ -52,39 +52,39 @@ TREND = 0.003
 """Slowdown of a run relative to the run before it. The sign alternates between repeats."""
 FAMILY = 8
 """Comparisons that are judged together: as many as `run` makes of both frameworks by default."""
-MOST = 20
+MOST_REPEATS = 20
 """Repeats that are added at most. The verdict is looked at after each one from VERDICT_PAIRS on."""
-UNTIL = UntilDecided(most_repeats=MOST)
+UNTIL = UntilDecided(most_repeats=MOST_REPEATS)
 
-ALARMS, LEAST_ALARMS = statistics.SIGNIFICANCE, 0.03
+ALARM_RATE, LEAST_ALARM_RATE = statistics.SIGNIFICANCE, 0.03
 """Fraction of comparisons of equal runs that may be called different at any look. Much fewer would waste repeats."""
 
-SIZES, SERIAL_FRACTION = (2, 4, 8), 0.1
+REPLICA_COUNTS, SERIAL_FRACTION = (2, 4, 8), 0.1
 """Replicas of the simulated scaling, and the truth of its law."""
 
 PAIR_EPOCHS = 2
 """Of each real pair's runs: many short runs show the noise of processes better than few long ones."""
 LEAST_PAIRS = 20
 """Real pairs below which nothing is said of them."""
-BLOCK = 2
+BLOCK_PAIRS = 2
 """Successive real pairs that are resampled together. Longer blocks leave too few different ones: with blocks of 5, 200
 independent pairs would miss the bar in a fifth of cases. So dependence has a test of its own, see `_dependence`."""
-DEPENDENCE = 0.2
+TESTED_CORRELATION = 0.2
 """Correlation of successive pairs whose power is stated: false alarms are 9 % then."""
 LEAST_DEPENDENCE_P = 0.05
-ORDERS = 2000
+NUM_PERMUTATIONS = 2000
 """Drawn orders of the pairs that theirs is compared with."""
-STRETCH = 10
+STRETCH_PAIRS = 10
 """Successive real pairs whose mean is compared with that of others, for a drift that lasts longer."""
 LEAST_DRIFT_P = 0.01
-SEQUENCES = 4000
+NUM_SEQUENCES = 4000
 """Of MOST real pairs each."""
-OTHER_PAIRS = 200
+NUM_RESAMPLES = 200
 """How often the real pairs themselves are drawn again, in stretches: as many others might have been recorded instead."""
-MOST_ALARMS = 0.07
+MOST_ALARM_RATE = 0.07
 """Of sequences of equal real runs: bar for the upper 95 % bound of these pairs."""
 
-NAMED = 3
+MOST_LISTED_CHECKS = 3
 """Checks of one place that passed, which the first screen names. It counts the others."""
 
 LEAST_P = 0.001
@@ -101,7 +101,7 @@ VALUES: dict[str, Any] = {
 }
 
 
-class Check(Frozen):
+class SelftestCheck(Frozen):
     """One requirement, and what was found."""
 
     where: str
@@ -115,7 +115,7 @@ class Check(Frozen):
 
 
 class Selftest(Frozen):
-    checks: list[Check]
+    checks: list[SelftestCheck]
     sentences: list[str]
     """What the real trials show about this machine."""
 
@@ -145,8 +145,8 @@ def command(
     as_json: options.AsJson = False,
 ) -> None:
     """Test the verdicts themselves: equal runs must be called equal, and a known slowdown must be found."""
-    with exits.reported():
-        asked = contestants.builtin_twins("--frameworks", names(frameworks), launch.FRAMEWORKS)
+    with exits.exit_on_error():
+        twins = contestants.builtin_twins("--frameworks", split_names(frameworks), launch.FRAMEWORKS)
         if real_pairs is not None and simulate_only:
             raise SpecError("--real-pairs and --simulate-only exclude each other. Received: both. Use one of them.")
         if out is not None and real_pairs is None:
@@ -156,17 +156,17 @@ def command(
                 raise SpecError("--repeats-needed and --real-pairs exclude each other. Received: both. Use one of them.")
             table = needed.table(max(trials // 10, 100), seed, UntilDecided())
             raise typer.Exit(repeats_report(table).deliver(None, as_json=as_json))
-        pairs = None if real_pairs is None else _of_pairs(asked[0], real_pairs, out)
+        pairs = None if real_pairs is None else _pairs_request(twins[0], real_pairs, out)
         if pairs is not None:
-            comparison_plan.refuse_used(pairs)
-        made = Selftest(checks=simulate(trials, seed), sentences=[])
+            comparison_plan.refuse_other_rows(pairs)
+        result = Selftest(checks=simulate(trials, seed), sentences=[])
         if not simulate_only:
-            found = _try_here(asked) if pairs is None else _try_pairs(pairs, seed)
-            made = Selftest(checks=[*made.checks, *found.checks], sentences=found.sentences)
-    raise typer.Exit(report(made).deliver(None, as_json=as_json))
+            trials_result = _run_trials(twins) if pairs is None else _run_pairs(pairs, seed)
+            result = Selftest(checks=[*result.checks, *trials_result.checks], sentences=trials_result.sentences)
+    raise typer.Exit(report(result).deliver(None, as_json=as_json))
 
 
-def simulate(trials: int, seed: int) -> list[Check]:
+def simulate(trials: int, seed: int) -> list[SelftestCheck]:
     """How often the verdicts of a report are wrong if the truth is known: pairs of times with log-normal noise.
 
     Args:
@@ -177,97 +177,97 @@ def simulate(trials: int, seed: int) -> list[Check]:
     equal = decide(_logs(generator, trials, NOISE), UNTIL)
     slower = decide(_logs(generator, trials, NOISE) + math.log(SLOWDOWN), UNTIL)
     noisy = decide(_logs(generator, trials, MUCH_NOISE), UNTIL)
-    matter = decide(_logs(generator, trials, MUCH_NOISE) + math.log1p(UNTIL.smallest_effect), UNTIL)
-    alarms, shown = float(equal.ever.mean()), float(equal.smaller.mean())
-    shared = generator.normal(0.0, MUCH_NOISE, (number, 1 + FAMILY, MOST))
-    just = needed.decide(shared[:, 1:] - shared[:, :1] + math.log1p(UNTIL.smallest_effect), UNTIL)
-    any_smaller = float(just.smaller.any(axis=1).mean())
+    at_threshold = decide(_logs(generator, trials, MUCH_NOISE) + math.log1p(UNTIL.smallest_effect), UNTIL)
+    alarm_rate, equivalence_rate = float(equal.ever_different.mean()), float(equal.smaller.mean())
+    noise = generator.normal(0.0, MUCH_NOISE, (number, 1 + FAMILY, MOST_REPEATS))
+    families_at_threshold = needed.decide(noise[:, 1:] - noise[:, :1] + math.log1p(UNTIL.smallest_effect), UNTIL)
+    any_smaller = float(families_at_threshold.smaller.any(axis=1).mean())
     families = _families(generator, number, 1.0)
-    any_alarm = _share(families, lambda judged: any(each.verdict in ("above", "below") for each in judged))
-    alone = _share(families, lambda judged: any((each.ratio.p or 0.0) < statistics.SIGNIFICANCE for each in judged))
+    family_alarm_rate = _fraction(families, lambda judged: any(member.verdict in ("above", "below") for member in judged))
+    uncorrected_rate = _fraction(families, lambda judged: any((member.ratio.p or 0.0) < statistics.SIGNIFICANCE for member in judged))
     # The noise of a comparison of its own is what a report knows when it says what can be found.
-    known = _logs(generator, number, NOISE)[:, :VERDICT_PAIRS].std(axis=1, ddof=1) / math.sqrt(VERDICT_PAIRS)
-    least = np.exp(known * statistics.least_found(1.0, VERDICT_PAIRS - 1, FAMILY, VERDICT_PAIRS))
-    found_among = _share(_families(generator, number, least), lambda judged: judged[0].verdict == "above")
-    covered = _covered(generator, number)
-    most = ALARMS + _tolerance(ALARMS, number)
-    top = ALARMS + _tolerance(ALARMS, trials)
+    standard_errors = _logs(generator, number, NOISE)[:, :VERDICT_PAIRS].std(axis=1, ddof=1) / math.sqrt(VERDICT_PAIRS)
+    least_slowdowns = np.exp(standard_errors * statistics.detectable_mean(1.0, VERDICT_PAIRS - 1, FAMILY, VERDICT_PAIRS))
+    family_power = _fraction(_families(generator, number, least_slowdowns), lambda judged: judged[0].verdict == "above")
+    coverage = _coverage(generator, number)
+    most_family_alarms = ALARM_RATE + _tolerance(ALARM_RATE, number)
+    most_alarms = ALARM_RATE + _tolerance(ALARM_RATE, trials)
     least_power = statistics.POWER - _tolerance(statistics.POWER, number)
-    least_covered, most_covered = (statistics.CONFIDENCE + side * _tolerance(ALARMS, number) for side in (-1.0, 1.0))
-    add = partial(Check, where="simulated")
+    least_covered, most_covered = (statistics.CONFIDENCE + sign * _tolerance(ALARM_RATE, number) for sign in (-1.0, 1.0))
+    check = partial(SelftestCheck, where="simulated")
     return [
-        add(
-            what=f"equal runs called different at any of {VERDICT_PAIRS} to {MOST} repeats, looked at after each",
+        check(
+            what=f"equal runs called different at any of {VERDICT_PAIRS} to {MOST_REPEATS} repeats, looked at after each",
             n=trials,
-            found=percent(alarms, 2),
-            required=f"{100 * LEAST_ALARMS:.3g} to {100 * top:.3g} %",
-            passed=LEAST_ALARMS <= alarms <= top,
+            found=percent(alarm_rate, 2),
+            required=f"{100 * LEAST_ALARM_RATE:.3g} to {100 * most_alarms:.3g} %",
+            passed=LEAST_ALARM_RATE <= alarm_rate <= most_alarms,
         ),
-        add(
+        check(
             what=f"slowdowns of {percent(SLOWDOWN - 1)} found, noise {percent(NOISE)}, until decided",
             n=trials,
             found=f"{percent(slower.larger.mean(), 2)}, after {slower.repeats.mean():.1f} repeats",
             required=f"at least {percent(statistics.POWER)}",
             passed=float(slower.larger.mean()) >= statistics.POWER,
         ),
-        add(
+        check(
             what=f"equal runs shown to differ by less than {percent(UNTIL.smallest_effect)}, noise {percent(NOISE)}, "
             "until decided",
             n=trials,
-            found=f"{percent(shown, 2)}, after {equal.repeats.mean():.1f} repeats",
+            found=f"{percent(equivalence_rate, 2)}, after {equal.repeats.mean():.1f} repeats",
             required=f"at least {percent(statistics.POWER)}, after fewer than 10",
-            passed=shown >= statistics.POWER and float(equal.repeats.mean()) < 10,
+            passed=equivalence_rate >= statistics.POWER and float(equal.repeats.mean()) < 10,
         ),
-        add(
+        check(
             what=f"the same, noise {percent(MUCH_NOISE)}",
             n=trials,
             found=f"{percent(noisy.smaller.mean(), 2)}, after {noisy.repeats.mean():.1f} repeats",
             required=f"at least {percent(statistics.POWER)}, after fewer than 10",
             passed=float(noisy.smaller.mean()) >= statistics.POWER and float(noisy.repeats.mean()) < 10,
         ),
-        add(
-            what=f"differences of just {percent(UNTIL.smallest_effect)} called smaller at any of {VERDICT_PAIRS} to {MOST} "
+        check(
+            what=f"differences of just {percent(UNTIL.smallest_effect)} called smaller at any of {VERDICT_PAIRS} to {MOST_REPEATS} "
             f"repeats, noise {percent(MUCH_NOISE)}",
             n=trials,
-            found=percent(matter.ever_smaller.mean(), 2),
-            required=f"at most {100 * top:.3g} %",
-            passed=float(matter.ever_smaller.mean()) <= top,
+            found=percent(at_threshold.ever_smaller.mean(), 2),
+            required=f"at most {100 * most_alarms:.3g} %",
+            passed=float(at_threshold.ever_smaller.mean()) <= most_alarms,
         ),
-        add(
-            what=f"families of {FAMILY} equal comparisons with any called different (uncorrected: {percent(alone, 1)})",
+        check(
+            what=f"families of {FAMILY} equal comparisons with any called different (uncorrected: {percent(uncorrected_rate, 1)})",
             n=number,
-            found=percent(any_alarm, 2),
-            required=f"at most {100 * most:.3g} %",
-            passed=any_alarm <= most,
+            found=percent(family_alarm_rate, 2),
+            required=f"at most {100 * most_family_alarms:.3g} %",
+            passed=family_alarm_rate <= most_family_alarms,
         ),
-        add(
+        check(
             what=f"families of {FAMILY} differences of just {percent(UNTIL.smallest_effect)} over one base with any called "
             f"smaller, noise {percent(MUCH_NOISE)}, until decided",
             n=number,
             found=percent(any_smaller, 2),
-            required=f"at most {100 * most:.3g} %",
-            passed=any_smaller <= most,
+            required=f"at most {100 * most_family_alarms:.3g} %",
+            passed=any_smaller <= most_family_alarms,
         ),
-        add(
+        check(
             what=f"slowdowns found among {FAMILY} comparisons, noise {percent(NOISE)}: the least that {VERDICT_PAIRS} earlier "
-            f"pairs say is found, on average {percent(float(least.mean()) - 1, 1)}",
+            f"pairs say is found, on average {percent(float(least_slowdowns.mean()) - 1, 1)}",
             n=number,
-            found=percent(found_among, 2),
+            found=percent(family_power, 2),
             required=f"at least {100 * least_power:.3g} %",
-            passed=found_among >= least_power,
+            passed=family_power >= least_power,
         ),
-        add(
-            what=f"intervals of serial fractions that hold the truth, {', '.join(map(str, SIZES))} replicas over one serial "
+        check(
+            what=f"intervals of serial fractions that hold the truth, {', '.join(map(str, REPLICA_COUNTS))} replicas over one serial "
             "run, by one look",
             n=number,
-            found=percent(covered, 2),
+            found=percent(coverage, 2),
             required=f"{100 * least_covered:.3g} to {100 * most_covered:.3g} %",
-            passed=least_covered <= covered <= most_covered,
+            passed=least_covered <= coverage <= most_covered,
         ),
     ]
 
 
-class Decisions(NamedTuple):
+class SequenceDecisions(NamedTuple):
     """What came of sequences of pairs: an array each."""
 
     larger: Booleans
@@ -276,13 +276,13 @@ class Decisions(NamedTuple):
     """Whether it ended with a mean that is surely smaller than the effect that matters."""
     repeats: npt.NDArray[np.int64]
     """At its end."""
-    ever: Booleans
+    ever_different: Booleans
     """Whether any look, also later ones, would have called the mean different from zero."""
     ever_smaller: Booleans
     """Whether any look, also later ones, would have called the mean surely smaller than the effect that matters."""
 
 
-def decide(logs: Floats, until: UntilDecided) -> Decisions:
+def decide(logs: Floats, until: UntilDecided) -> SequenceDecisions:
     """Look at sequences of pairs after each repeat, as `run --until-decided` does for a single question.
 
     Args:
@@ -290,7 +290,7 @@ def decide(logs: Floats, until: UntilDecided) -> Decisions:
         until: when to stop.
     """
     last = logs.shape[1]
-    larger, smaller, open_, ever, ever_smaller = (np.full(len(logs), value) for value in (False, False, True, False, False))
+    larger, smaller, undecided, ever_different, ever_smaller = (np.full(len(logs), value) for value in (False, False, True, False, False))
     repeats = np.full(len(logs), last)
     mean, squares = np.zeros(len(logs)), np.zeros(len(logs))  # of the pairs so far (Welford 1962)
     for n in range(1, last + 1):
@@ -300,17 +300,17 @@ def decide(logs: Floats, until: UntilDecided) -> Decisions:
         if n < VERDICT_PAIRS:
             continue
         error = np.sqrt(squares / (n - 1) / n)
-        half = statistics.critical(n - 1, n) * error
-        different = np.abs(mean) > half
-        near = np.abs(mean) + statistics.critical_smaller(n - 1, n) * error < math.log1p(until.smallest_effect)
-        small = near & ~different
-        larger |= open_ & different & (mean > 0)
-        smaller |= open_ & small
-        repeats[open_ & (different | small)] = n
-        ever |= different
-        ever_smaller |= near
-        open_ &= ~(different | small)
-    return Decisions(larger, smaller, repeats, ever, ever_smaller)
+        half_width = statistics.critical(n - 1, n) * error
+        different = np.abs(mean) > half_width
+        is_near_zero = np.abs(mean) + statistics.critical_equivalence(n - 1, n) * error < math.log1p(until.smallest_effect)
+        is_small = is_near_zero & ~different
+        larger |= undecided & different & (mean > 0)
+        smaller |= undecided & is_small
+        repeats[undecided & (different | is_small)] = n
+        ever_different |= different
+        ever_smaller |= is_near_zero
+        undecided &= ~(different | is_small)
+    return SequenceDecisions(larger, smaller, repeats, ever_different, ever_smaller)
 
 
 def _tolerance(rate: float, trials: int) -> float:
@@ -335,24 +335,24 @@ def _equal_rows(settings: Preset, frameworks: Sequence[str]) -> list[Row]:
     return rows(settings, frameworks)[:2]
 
 
-def judge(made: JudgedComparison) -> Selftest:
+def judge(compared: JudgedComparison) -> Selftest:
     """Judge real trials that were laid out by `rows`."""
-    stored = made.stored
+    stored = compared.stored
     by_id = {row.id: row for row in stored.comparison.rows}
     contestants = list(dict.fromkeys(row.contestant for row in by_id.values()))
-    wanted = [(contestant, other) for contestant in contestants for other in ("equal-2", "slower")]
+    pairs = [(contestant, other) for contestant in contestants for other in ("equal-2", "slower")]
     ratios = [
         ((contestant, other), ratio)
-        for contestant, other in wanted
+        for contestant, other in pairs
         if (ratio := ratio_of_seconds(stored, by_id[f"{contestant}-{other}"], by_id[f"{contestant}-equal-1"])) is not None
     ]
     judged = dict(zip([key for key, _ in ratios], verdicts([(" ".join(key), ratio) for key, ratio in ratios]), strict=True))
-    checks = [_check(contestant, other, judged.get((contestant, other))) for contestant, other in wanted]
-    resolutions = [said for each in contestants if (said := _resolution(stored, each))]
-    return Selftest(checks=checks, sentences=[*resolutions, *dict.fromkeys(made.findings.troubles)])
+    checks = [_check(contestant, other, judged.get((contestant, other))) for contestant, other in pairs]
+    resolutions = [sentence for contestant in contestants if (sentence := _resolution(stored, contestant))]
+    return Selftest(checks=checks, sentences=[*resolutions, *dict.fromkeys(compared.findings.troubles)])
 
 
-def report(made: Selftest) -> Report:
+def report(result: Selftest) -> Report:
     columns = (
         Column("where", "where"),
         Column("what", "what", fold=44),
@@ -361,15 +361,15 @@ def report(made: Selftest) -> Report:
         Column("required", "required", fold=20),
         Column("passed", "passed"),
     )
-    cells: list[dict[str, Cell]] = [check.model_dump() | {"passed": "yes" if check.passed else "NO"} for check in made.checks]
+    cells: list[dict[str, Cell]] = [check.model_dump() | {"passed": "yes" if check.passed else "NO"} for check in result.checks]
     title = "Can the verdicts be relied on?"
     return Report(
         title=title,
         tables=[Table("selftest", title, columns, cells)],
-        findings=[("What the trials show of this machine", made.sentences)] if made.sentences else [],
-        values=made.model_dump() | {"passed": made.passed},
-        exit_code=0 if made.passed else exits.RUN_FAILED,
-        screen=_screen(title, made),
+        findings=[("What the trials show of this machine", result.sentences)] if result.sentences else [],
+        values=result.model_dump() | {"passed": result.passed},
+        exit_code=0 if result.passed else exits.RUN_FAILED,
+        screen=_screen(title, result),
     )
 
 
@@ -381,34 +381,34 @@ def repeats_report(table: Table) -> Report:
         tables=[table],
         values={"rows": table.rows},
         screen=Screen(
-            asked=["How many repeats does `run --until-decided` need?"],
+            subject=["How many repeats does `run --until-decided` need?"],
             answers=[Paragraph("", ["Repeats on average (90 % of families need at most)."])],
-            table=replace(table, columns=tuple(replace(each, fold=None) for each in table.columns if each.key in of_interest)),
+            table=replace(table, columns=tuple(replace(column, fold=None) for column in table.columns if column.key in of_interest)),
         ),
     )
 
 
-def _screen(title: str, made: Selftest) -> Screen:
+def _screen(title: str, result: Selftest) -> Screen:
     """The first screen: how many checks passed, those that failed, and what was found."""
-    failed = [check for check in made.checks if not check.passed]
-    wheres = list(dict.fromkeys(check.where for check in made.checks))
-    said = [f"{len(made.checks) - len(failed)} of {len(made.checks)} checks passed."]
-    if wheres == ["simulated"]:
-        said.append("Nothing ran on this machine: leave out --simulate-only.")
+    failed = [check for check in result.checks if not check.passed]
+    places = list(dict.fromkeys(check.where for check in result.checks))
+    sentences = [f"{len(result.checks) - len(failed)} of {len(result.checks)} checks passed."]
+    if places == ["simulated"]:
+        sentences.append("Nothing ran on this machine: leave out --simulate-only.")
     answers = [
-        Paragraph("No" if failed else "Yes", said, "bad" if failed else "good"),
-        Paragraph("Failed", [f"{each.where}: {each.what}: {each.found}. Required: {each.required}." for each in failed], "bad"),
-        *(Paragraph(where, _passed(made.checks, where), most=NAMED) for where in wheres),
-        Paragraph("This machine", made.sentences),
+        Paragraph("No" if failed else "Yes", sentences, "bad" if failed else "good"),
+        Paragraph("Failed", [f"{check.where}: {check.what}: {check.found}. Required: {check.required}." for check in failed], "bad"),
+        *(Paragraph(place, _passed(result.checks, place), most=MOST_LISTED_CHECKS) for place in places),
+        Paragraph("This machine", result.sentences),
     ]
-    return Screen(asked=[title, *wheres], answers=[each for each in answers if each.sentences])
+    return Screen(subject=[title, *places], answers=[paragraph for paragraph in answers if paragraph.sentences])
 
 
-def _passed(checks: Sequence[Check], where: str) -> list[str]:
-    return [f"{each.what}: {each.found}." for each in checks if each.where == where and each.passed]
+def _passed(checks: Sequence[SelftestCheck], where: str) -> list[str]:
+    return [f"{check.what}: {check.found}." for check in checks if check.where == where and check.passed]
 
 
-def _try_here(contestants: Sequence[str]) -> Selftest:
+def _run_trials(contestants: Sequence[str]) -> Selftest:
     """The real trials, run like any comparison.
 
     Raises:
@@ -417,32 +417,32 @@ def _try_here(contestants: Sequence[str]) -> Selftest:
     with PrivateFolder() as temporary:
         settings = Preset(values=VALUES, modes=("serial",), repeats=VERDICT_PAIRS)
         out = temporary.path / "runs"
-        compared, _ = run.within(Request(settings, list(contestants), out, prove=False, lay_out=rows), out)
+        compared, _ = run.run_nested(ComparisonRequest(settings, list(contestants), out, prove=False, lay_out=rows), out)
     return judge(compared)
 
 
-def _of_pairs(framework: str, pairs: int, out: Path | None) -> Request:
+def _pairs_request(framework: str, pairs: int, out: Path | None) -> ComparisonRequest:
     """Equal runs of one framework in turns, so many pairs."""
     settings = Preset(values=VALUES | {"epochs": PAIR_EPOCHS}, modes=("serial",), repeats=pairs)
     folder = out or store.new_folder("selftest", framework)
-    return Request(settings, [framework], folder, prove=False, lay_out=_equal_rows)
+    return ComparisonRequest(settings, [framework], folder, prove=False, lay_out=_equal_rows)
 
 
-def _try_pairs(wanted: Request, seed: int) -> Selftest:
+def _run_pairs(request: ComparisonRequest, seed: int) -> Selftest:
     """Run pairs, see `_of_pairs`. A folder with some of them is continued.
 
     Raises:
         SpecError, DataRefused, LaunchError, FolderError, Interrupted: as `run.within`.
     """
-    folder = wanted.out
+    folder = request.out
     assert folder is not None
-    same = f"the same command with {wording.shell(['--out', str(folder)])} continues"
-    typer.echo(f"Real pairs are kept in {folder}. If this is cut short, {same}.", err=True)
-    compared, _ = run.within(wanted, folder)
-    return judge_pairs(compared, wanted.settings.repeats, seed)
+    advice = f"the same command with {wording.shell(['--out', str(folder)])} continues"
+    typer.echo(f"Real pairs are kept in {folder}. If this is cut short, {advice}.", err=True)
+    compared, _ = run.run_nested(request, folder)
+    return judge_pairs(compared, request.settings.repeats, seed)
 
 
-def judge_pairs(made: JudgedComparison, wanted: int, seed: int) -> Selftest:
+def judge_pairs(compared: JudgedComparison, num_pairs: int, seed: int) -> Selftest:
     """Judge pairs of equal real runs.
 
     Sequences are put together from blocks of successive pairs. Both runs are equal, so the truth of every sequence is made zero
@@ -453,76 +453,76 @@ def judge_pairs(made: JudgedComparison, wanted: int, seed: int) -> Selftest:
     allows for the largest correlation of successive pairs that these do not rule out. Few pairs were made, so a sound machine
     often has the second one above the bar.
     """
-    first, second = made.stored.comparison.rows
-    pairs = pairs_of_seconds(made.stored, slow=second, fast=first)
+    first, second = compared.stored.comparison.rows
+    pairs = pairs_of_seconds(compared.stored, slow=second, fast=first)
     logs = np.array([math.log(slow / fast) for _, (slow, fast) in sorted(pairs.items())])
-    add = partial(Check, where=first.contestant, n=len(logs))
+    check = partial(SelftestCheck, where=first.contestant, n=len(logs))
     if len(logs) < LEAST_PAIRS:
         bar = f"at least {LEAST_PAIRS}"
         return Selftest(
-            checks=[add(what="pairs of equal runs", found=f"{len(logs)}", required=bar, passed=False)], sentences=[]
+            checks=[check(what="pairs of equal runs", found=f"{len(logs)}", required=bar, passed=False)], sentences=[]
         )
     generator = np.random.default_rng(seed)
     swapped = _sequences(logs, generator, swapped=True)
     slower = decide(swapped + math.log(SLOWDOWN), UNTIL)
     equal, as_recorded = decide(swapped, UNTIL), decide(_sequences(logs, generator, swapped=False), UNTIL)
-    found = float(slower.larger.mean())
-    bias = statistics.of_differences(logs.tolist())
-    drift_p, (next_to, dependence_p) = _drift_p(logs), _dependence(logs, generator)
-    most_next_to = min(max(next_to, 0.0) + float(special.ndtri(statistics.CONFIDENCE)) / math.sqrt(len(logs)), 0.99)
-    depending = float(decide(_depending(generator, most_next_to), UNTIL).ever.mean())
+    power = float(slower.larger.mean())
+    bias = statistics.mean_difference(logs.tolist())
+    drift_p, (correlation, dependence_p) = _drift_p(logs), _dependence(logs, generator)
+    most_correlation = min(max(correlation, 0.0) + float(special.ndtri(statistics.CONFIDENCE)) / math.sqrt(len(logs)), 0.99)
+    dependent_alarm_rate = float(decide(_correlated_pairs(generator, most_correlation), UNTIL).ever_different.mean())
     checks = [
-        add(
+        check(
             what="pairs of equal runs that were made",
             found=f"{len(logs)}",
-            required=f"{wanted}",
-            passed=len(logs) >= wanted,
+            required=f"{num_pairs}",
+            passed=len(logs) >= num_pairs,
         ),
-        add(
+        check(
             what="the same run against itself, all pairs",
             found=f"{math.expm1(bias.mean):+.2%} (p {verdict_words.p_words(bias.p)})",
             required=f"p at least {LEAST_P:g}",
             passed=bias.p >= LEAST_P,
         ),
-        add(
-            what=f"drift: the means of {STRETCH} successive pairs differ",
+        check(
+            what=f"drift: the means of {STRETCH_PAIRS} successive pairs differ",
             found=f"p {verdict_words.p_words(drift_p)}",
             required=f"p at least {LEAST_DRIFT_P:g}",
             passed=drift_p >= LEAST_DRIFT_P,
         ),
-        add(
-            what=f"successive pairs depend on each other; a correlation of {DEPENDENCE:g} fails in "
-            f"{percent(_dependence_found(len(logs)))} of cases",
-            found=f"{next_to:+.2f} (p {verdict_words.p_words(dependence_p)}), below {most_next_to:.2f}",
+        check(
+            what=f"successive pairs depend on each other; a correlation of {TESTED_CORRELATION:g} fails in "
+            f"{percent(_dependence_power(len(logs)))} of cases",
+            found=f"{correlation:+.2f} (p {verdict_words.p_words(dependence_p)}), below {most_correlation:.2f}",
             required=f"p at least {LEAST_DEPENDENCE_P:g}",
             passed=dependence_p >= LEAST_DEPENDENCE_P,
         ),
         *(
-            add(
-                what=f"equal runs called different at any of {VERDICT_PAIRS} to {MOST} repeats: {SEQUENCES:,} sequences of "
-                f"blocks of {BLOCK} real pairs{how}",
-                found=f"{percent(alarms / SEQUENCES, 2)}; below {percent(bound, 2)} of these pairs, "
-                f"below {percent(max(other, depending), 2)} of any pairs",
-                required=f"at most {percent(MOST_ALARMS)} of these pairs",
-                passed=bound <= MOST_ALARMS,
+            check(
+                what=f"equal runs called different at any of {VERDICT_PAIRS} to {MOST_REPEATS} repeats: {NUM_SEQUENCES:,} sequences of "
+                f"blocks of {BLOCK_PAIRS} real pairs{suffix}",
+                found=f"{percent(alarms / NUM_SEQUENCES, 2)}; below {percent(bound, 2)} of these pairs, "
+                f"below {percent(max(any_pairs_bound, dependent_alarm_rate), 2)} of any pairs",
+                required=f"at most {percent(MOST_ALARM_RATE)} of these pairs",
+                passed=bound <= MOST_ALARM_RATE,
             )
-            for how, alarms, other in (
-                ("", int(equal.ever.sum()), alarms_bound(logs, generator, swapped=True)),
-                (", as recorded", int(as_recorded.ever.sum()), alarms_bound(logs, generator, swapped=False)),
+            for suffix, alarms, any_pairs_bound in (
+                ("", int(equal.ever_different.sum()), alarms_bound(logs, generator, swapped=True)),
+                (", as recorded", int(as_recorded.ever_different.sum()), alarms_bound(logs, generator, swapped=False)),
             )
-            for bound in (float(special.betaincinv(alarms + 1, SEQUENCES - alarms, statistics.CONFIDENCE)),)
+            for bound in (float(special.betaincinv(alarms + 1, NUM_SEQUENCES - alarms, statistics.CONFIDENCE)),)
         ),
-        add(
+        check(
             what=f"slowdowns of {percent(SLOWDOWN - 1)} planted in these sequences and found, until decided",
-            found=f"{percent(found, 2)}, after {slower.repeats.mean():.1f} repeats",
+            found=f"{percent(power, 2)}, after {slower.repeats.mean():.1f} repeats",
             required=f"at least {percent(statistics.POWER)}",
-            passed=found >= statistics.POWER,
+            passed=power >= statistics.POWER,
         ),
     ]
     sentences = [
         f"Two equal runs differ by {percent(float(logs.std(ddof=1)), 1)} here (standard deviation). "
         f"Equal runs are decided after {equal.repeats.mean():.1f} repeats.",
-        *made.findings.troubles,
+        *compared.findings.troubles,
     ]
     return Selftest(checks=checks, sentences=sentences)
 
@@ -535,30 +535,30 @@ def alarms_bound(logs: Floats, generator: np.random.Generator, *, swapped: bool)
         generator: of the draws.
         swapped: whether it is drawn which run of a block is called the slower one.
     """
-    number, rates = len(logs) // STRETCH, list[float]()
-    for _ in range(OTHER_PAIRS):
+    number, rates = len(logs) // STRETCH_PAIRS, list[float]()
+    for _ in range(NUM_RESAMPLES):
         starts = generator.integers(0, len(logs), (number, 1))
-        others = logs[(starts + np.arange(STRETCH)) % len(logs)].reshape(-1)
-        rates.append(float(decide(_sequences(others, generator, swapped=swapped), UNTIL).ever.mean()))
+        others = logs[(starts + np.arange(STRETCH_PAIRS)) % len(logs)].reshape(-1)
+        rates.append(float(decide(_sequences(others, generator, swapped=swapped), UNTIL).ever_different.mean()))
     return float(np.quantile(rates, statistics.CONFIDENCE))
 
 
 def _sequences(logs: Floats, generator: np.random.Generator, *, swapped: bool) -> Floats:
     """[SEQUENCES, MOST], each put together from blocks of successive pairs, which get drawn signs or lose their mean."""
     logs = logs if swapped else logs - logs.mean()
-    starts = generator.integers(0, len(logs), (SEQUENCES, MOST // BLOCK, 1))
-    blocks = logs[(starts + np.arange(BLOCK)) % len(logs)]
+    starts = generator.integers(0, len(logs), (NUM_SEQUENCES, MOST_REPEATS // BLOCK_PAIRS, 1))
+    blocks = logs[(starts + np.arange(BLOCK_PAIRS)) % len(logs)]
     if swapped:
         blocks = blocks * generator.choice([-1.0, 1.0], starts.shape)
-    return blocks.reshape(SEQUENCES, MOST)
+    return blocks.reshape(NUM_SEQUENCES, MOST_REPEATS)
 
 
 def _drift_p(logs: Floats) -> float:
     """Of the analysis of variance between stretches of pairs (Fisher 1925)."""
-    stretches = logs[: len(logs) // STRETCH * STRETCH].reshape(-1, STRETCH)
-    between, within = STRETCH * stretches.mean(axis=1).var(ddof=1), stretches.var(axis=1, ddof=1).mean()
+    stretches = logs[: len(logs) // STRETCH_PAIRS * STRETCH_PAIRS].reshape(-1, STRETCH_PAIRS)
+    between, within = STRETCH_PAIRS * stretches.mean(axis=1).var(ddof=1), stretches.var(axis=1, ddof=1).mean()
     number = len(stretches)
-    return float(special.fdtrc(number - 1, number * (STRETCH - 1), between / within)) if within else 1.0
+    return float(special.fdtrc(number - 1, number * (STRETCH_PAIRS - 1), between / within)) if within else 1.0
 
 
 def _dependence(logs: Floats, generator: np.random.Generator) -> tuple[float, float]:
@@ -569,31 +569,31 @@ def _dependence(logs: Floats, generator: np.random.Generator) -> tuple[float, fl
     rest = logs.copy()
     for half in (rest[0::2], rest[1::2]):
         half -= half.mean()
-    drawn = generator.permuted(np.broadcast_to(rest, (ORDERS, len(rest))), axis=1)
-    found, others = ((each[..., 1:] * each[..., :-1]).sum(axis=-1) for each in (rest, drawn))
-    return float(found / (rest**2).sum()), float((1 + (others >= found).sum()) / (1 + ORDERS))
+    drawn = generator.permuted(np.broadcast_to(rest, (NUM_PERMUTATIONS, len(rest))), axis=1)
+    statistic, permuted = ((order[..., 1:] * order[..., :-1]).sum(axis=-1) for order in (rest, drawn))
+    return float(statistic / (rest**2).sum()), float((1 + (permuted >= statistic).sum()) / (1 + NUM_PERMUTATIONS))
 
 
-def _dependence_found(pairs: int) -> float:
+def _dependence_power(pairs: int) -> float:
     """How often so many pairs fail the test of `_dependence` if successive ones have a correlation of DEPENDENCE."""
-    return float(special.ndtr(DEPENDENCE * math.sqrt(pairs) + special.ndtri(LEAST_DEPENDENCE_P)))
+    return float(special.ndtr(TESTED_CORRELATION * math.sqrt(pairs) + special.ndtri(LEAST_DEPENDENCE_P)))
 
 
-def _depending(generator: np.random.Generator, correlation: float) -> Floats:
+def _correlated_pairs(generator: np.random.Generator, correlation: float) -> Floats:
     """[SEQUENCES, MOST] of equal pairs, successive ones of this correlation: a first-order autoregression."""
-    logs = generator.normal(0.0, MUCH_NOISE, (SEQUENCES, MOST))
-    for n in range(1, MOST):
+    logs = generator.normal(0.0, MUCH_NOISE, (NUM_SEQUENCES, MOST_REPEATS))
+    for n in range(1, MOST_REPEATS):
         logs[:, n] = correlation * logs[:, n - 1] + math.sqrt(1.0 - correlation**2) * logs[:, n]
     return logs
 
 
 def _logs(generator: np.random.Generator, trials: int, noise: float) -> Floats:
     """Logarithms of the ratios of MOST pairs of equal runs, whose trend alternates: [trials, MOST]."""
-    trend = TREND * np.where(np.arange(MOST) % 2, -1.0, 1.0)
-    return generator.normal(0.0, noise * math.sqrt(2.0), (trials, MOST)) + trend
+    trend = TREND * np.where(np.arange(MOST_REPEATS) % 2, -1.0, 1.0)
+    return generator.normal(0.0, noise * math.sqrt(2.0), (trials, MOST_REPEATS)) + trend
 
 
-def _families(generator: np.random.Generator, trials: int, slowdown: float | Floats) -> list[list[Judged]]:
+def _families(generator: np.random.Generator, trials: int, slowdown: float | Floats) -> list[list[JudgedRatio]]:
     """Simulated families of comparisons with one base. The runs of a pair share the same drift; verdicts are a report's own.
 
     The base runs next to each, alternately before and after it. The first comparison has the slower run.
@@ -610,40 +610,40 @@ def _families(generator: np.random.Generator, trials: int, slowdown: float | Flo
 def _ratios(runs: Floats) -> list[Ratio]:
     """Ratio of each further column to the first: seconds [pairs, 1 + comparisons]."""
     base, *others = runs.T.tolist()
-    found = [paired_ratio(list(zip(other, base, strict=True))) for other in others]
-    return [ratio for ratio in found if ratio is not None]
+    ratios = [paired_ratio(list(zip(other, base, strict=True))) for other in others]
+    return [ratio for ratio in ratios if ratio is not None]
 
 
-def _covered(generator: np.random.Generator, trials: int) -> float:
+def _coverage(generator: np.random.Generator, trials: int) -> float:
     """Fraction of scalings whose interval, by one look, holds the serial fraction that made them."""
-    serial = generator.normal(0.0, NOISE, (trials, VERDICT_PAIRS, 1))
-    own = generator.normal(0.0, NOISE, (trials, VERDICT_PAIRS, len(SIZES)))
-    shares = np.array([SERIAL_FRACTION + (1.0 - SERIAL_FRACTION) / size for size in SIZES])
-    freedom, held = VERDICT_PAIRS - 1, 0
+    serial_noise = generator.normal(0.0, NOISE, (trials, VERDICT_PAIRS, 1))
+    parallel_noise = generator.normal(0.0, NOISE, (trials, VERDICT_PAIRS, len(REPLICA_COUNTS)))
+    shares = np.array([SERIAL_FRACTION + (1.0 - SERIAL_FRACTION) / size for size in REPLICA_COUNTS])
+    freedom, num_covered = VERDICT_PAIRS - 1, 0
     one_look = statistics.critical(freedom, None) / statistics.critical(freedom, VERDICT_PAIRS)
-    for gains in np.exp(serial - own) / shares:
-        fraction = scaling_laws.amdahl([list(zip(SIZES, each, strict=True)) for each in gains.tolist()])
+    for gains in np.exp(serial_noise - parallel_noise) / shares:
+        fraction = scaling_laws.amdahl([list(zip(REPLICA_COUNTS, repeat_gains, strict=True)) for repeat_gains in gains.tolist()])
         assert fraction is not None and fraction.low is not None and fraction.high is not None
-        held += abs(fraction.value - SERIAL_FRACTION) <= one_look * (fraction.high - fraction.low) / 2
-    return held / trials
+        num_covered += abs(fraction.value - SERIAL_FRACTION) <= one_look * (fraction.high - fraction.low) / 2
+    return num_covered / trials
 
 
-def _share(families: Sequence[list[Judged]], holds: Callable[[list[Judged]], bool]) -> float:
-    return sum(map(holds, families)) / len(families)
+def _fraction(families: Sequence[list[JudgedRatio]], predicate: Callable[[list[JudgedRatio]], bool]) -> float:
+    return sum(map(predicate, families)) / len(families)
 
 
-def _check(contestant: str, other: str, judged: Judged | None) -> Check:
+def _check(contestant: str, other: str, judged: JudgedRatio | None) -> SelftestCheck:
     equal = other == "equal-2"
-    found, passed = "no times: a run failed", False
+    finding, passed = "no times: a run failed", False
     if judged is not None:
-        said = verdict_words.word(judged, above="slower", below="faster", neither="no difference shown")
-        found = f"{interval_words(judged.ratio)} times the seconds: {said}{verdict_words.surety(judged)}"
+        word = verdict_words.verdict_text(judged, when_above="slower", when_below="faster", when_neither="no difference shown")
+        finding = f"{interval_words(judged.ratio)} times the seconds: {word}{verdict_words.p_value_text(judged)}"
         passed = (judged.ratio.p or 0.0) >= LEAST_P if equal else judged.verdict == "above"
-    return Check(
+    return SelftestCheck(
         where=contestant,
         what="the same run against itself" if equal else f"{SLOWER_IMAGES - IMAGES} images more to an epoch of {IMAGES}",
         n=judged.ratio.n if judged else 0,
-        found=found,
+        found=finding,
         required=f"p by itself at least {LEAST_P:g}" if equal else "slower",
         passed=passed,
     )
@@ -653,7 +653,7 @@ def _resolution(stored: StoredComparison, contestant: str) -> str | None:
     """The smallest difference that a comparison can find on this machine, from the noise of the equal runs."""
     by_id = {row.id: row for row in stored.comparison.rows}
     first, second = (finished_runs(stored, by_id[f"{contestant}-{name}"]) for name in ("equal-1", "equal-2"))
-    logs = [math.log(epoch_seconds(first[each]) / epoch_seconds(second[each])) for each in sorted(first.keys() & second.keys())]
+    logs = [math.log(epoch_seconds(first[repeat]) / epoch_seconds(second[repeat])) for repeat in sorted(first.keys() & second.keys())]
     if len(logs) < VERDICT_PAIRS:
         return None
     deviation, freedom = float(np.std(logs, ddof=1)), len(logs) - 1
@@ -661,8 +661,8 @@ def _resolution(stored: StoredComparison, contestant: str) -> str | None:
     low, high = (deviation * math.sqrt(freedom / float(tail)) for tail in tails)
 
     def least(comparisons: int) -> str:
-        found = statistics.least_found(deviation / math.sqrt(len(logs)), freedom, comparisons, len(logs))
-        return percent(math.expm1(found), 1)
+        least_log = statistics.detectable_mean(deviation / math.sqrt(len(logs)), freedom, comparisons, len(logs))
+        return percent(math.expm1(least_log), 1)
 
     return (
         f"{contestant} here: two equal runs differ by {percent(deviation, 1)} "

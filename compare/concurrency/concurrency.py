@@ -15,7 +15,7 @@ from common.spec import SpecError
 from compare.concurrency import meanings, sarif, sources
 from compare.concurrency.findings import ConcurrencyFinding, apply_suppressions
 from compare.concurrency.program import Program
-from compare.concurrency.search import UNUSUAL, Searched, search
+from compare.concurrency.search import UNUSUAL, SearchResult, search
 from compare.core import exits, wording
 from compare.core.interrupt import interruptible
 from compare.execution import options
@@ -23,10 +23,10 @@ from compare.reporting.document import Mark, Report
 from compare.reporting.screen import Paragraph, Screen
 
 NAME = "concurrency"
-MOST_LINES = 8
+MAX_LINES = 8
 """Of a part of the report on the terminal."""
-ALIKE = "Unknown, and taken to be the same on all ranks"
-NAMED = 3
+ASSUMED_SAME_TITLE = "Unknown, and taken to be the same on all ranks"
+MAX_NAMED = 3
 """Unknown decisions and unexplored parts that the first screen names. It counts the others."""
 
 
@@ -52,16 +52,16 @@ def command(
     as_json: options.AsJson = False,
 ) -> None:
     """Find deadlocks and races in training code without running it; exit code 6 where there are some."""
-    with exits.reported(), interruptible():
+    with exits.exit_on_error(), interruptible():
         if sarif_file is not None:
-            _refuse_nowhere(sarif_file)
-        known = meanings.configured(collective or [], names)
-        unread: list[str] = []
-        files = sources.read(target, unread)
-        searched = search(Program(files, known), nodes=nodes, seconds=search_seconds, unusual=unusual)
-        searched.left[:0] = unread
-        findings, suppressed = apply_suppressions(searched.findings, {each.file: each.comments for each in files})
-        code = report(target, len(files), searched, findings, suppressed).deliver(None, as_json=as_json)
+            _check_sarif_path(sarif_file)
+        known_names = meanings.read_known_names(collective or [], names)
+        skipped: list[str] = []
+        files = sources.read(target, skipped)
+        result = search(Program(files, known_names), nodes=nodes, seconds=search_seconds, unusual=unusual)
+        result.unexplored[:0] = skipped
+        findings, suppressed = apply_suppressions(result.findings, {file.file: file.comments for file in files})
+        code = report(target, len(files), result, findings, suppressed).deliver(None, as_json=as_json)
         if sarif_file is not None:
             version = code_version.in_words(code_version.describe(machine.PROJECT_ROOT))
             log = sarif.document(findings, suppressed, version)
@@ -75,61 +75,61 @@ def command(
 def report(
     target: str,
     files: int,
-    searched: Searched,
+    result: SearchResult,
     findings: Sequence[ConcurrencyFinding],
     suppressed: Sequence[tuple[ConcurrencyFinding, str]],
 ) -> Report:
     """What was found, with the way of each thread or rank, and what was not explored."""
-    certain = [each for each in findings if each.condition is None]
-    said = [(f"{each.file}:{each.line}: {each.severity} {each.rule}", [each.message, *_traces(each)]) for each in findings]
-    hidden = [f"{each.file}:{each.line} {each.rule}, because {reason}" for each, reason in suppressed]
-    left = [f"{each}." for each in searched.left]
+    certain_findings = [finding for finding in findings if finding.condition is None]
+    said = [(f"{finding.file}:{finding.line}: {finding.severity} {finding.rule}", [finding.message, *_traces(finding)]) for finding in findings]
+    suppressed_lines = [f"{finding.file}:{finding.line} {finding.rule}, because {reason}" for finding, reason in suppressed]
+    unexplored = [f"{reason}." for reason in result.unexplored]
     explored = (
-        f"{wording.count(files, 'file')}, {wording.count(searched.roots, 'root')}, "
-        f"{wording.count(searched.executions, 'execution')}, {wording.count(searched.nodes, 'node')}"
+        f"{wording.count(files, 'file')}, {wording.count(result.roots, 'root')}, "
+        f"{wording.count(result.executions, 'execution')}, {wording.count(result.nodes, 'node')}"
     )
-    alike = [f"{each.file}:{each.line}: {each.says}" for each in sorted(searched.assumed) if searched.assumed[each]]
-    nothing = "nothing found in what was explored" if left else "nothing found"
-    if not searched.roots:
+    assumed_same = [f"{step.file}:{step.line}: {step.says}" for step in sorted(result.assumptions) if result.assumptions[step]]
+    nothing = "nothing found in what was explored" if unexplored else "nothing found"
+    if not result.roots:
         nothing = "nothing explored: no thread, lock or collective is known here"
-    if alike:
-        decisions = wording.count(len(alike), "unknown decision")
-        nothing += f", if {decisions} {'is' if len(alike) == 1 else 'are'} the same on all ranks"
-    sections = (("Suppressed", hidden), (ALIKE, _few(alike)), ("Not explored", _few(left)))
-    verdict = wording.count(len(certain), "finding") if certain else nothing
-    if len(certain) < len(findings):
-        verdict += f", and {wording.count(len(findings) - len(certain), 'conditional warning')}"
+    if assumed_same:
+        decisions = wording.count(len(assumed_same), "unknown decision")
+        nothing += f", if {decisions} {'is' if len(assumed_same) == 1 else 'are'} the same on all ranks"
+    tail_sections = (("Suppressed", suppressed_lines), (ASSUMED_SAME_TITLE, _first_lines(assumed_same)), ("Not explored", _first_lines(unexplored)))
+    verdict = wording.count(len(certain_findings), "finding") if certain_findings else nothing
+    if len(certain_findings) < len(findings):
+        verdict += f", and {wording.count(len(findings) - len(certain_findings), 'conditional warning')}"
     return Report(
         title=f"Deadlocks and races in {target}",
         name=NAME,
         facts=[f"{explored}: {verdict}"],
-        marks=[Mark("Findings", str(len(certain)), "bad" if certain else "good")],
-        findings=[*said, *((title, lines) for title, lines in sections if lines)],
+        marks=[Mark("Findings", str(len(certain_findings)), "bad" if certain_findings else "good")],
+        findings=[*said, *((title, lines) for title, lines in tail_sections if lines)],
         values={
-            "findings": [_plain(each) for each in certain],
-            "conditional": [_plain(each) for each in findings if each.condition is not None],
-            "suppressed": [{**_plain(each), "reason": reason} for each, reason in suppressed],
-            "taken_alike": alike,
-            "not_explored": searched.left,
-            "explored": {"files": files, "roots": searched.roots, "executions": searched.executions, "nodes": searched.nodes},
+            "findings": [_to_dict(finding) for finding in certain_findings],
+            "conditional": [_to_dict(finding) for finding in findings if finding.condition is not None],
+            "suppressed": [{**_to_dict(finding), "reason": reason} for finding, reason in suppressed],
+            "taken_alike": assumed_same,
+            "not_explored": result.unexplored,
+            "explored": {"files": files, "roots": result.roots, "executions": result.executions, "nodes": result.nodes},
         },
-        exit_code=exits.FINDINGS if certain else exits.UNKNOWN if left and not searched.roots else 0,
+        exit_code=exits.FINDINGS if certain_findings else exits.UNKNOWN if unexplored and not result.roots else 0,
         screen=Screen(
-            asked=[f"Deadlocks and races in {target}?", explored],
+            subject=[f"Deadlocks and races in {target}?", explored],
             answers=[
                 Paragraph(
-                    "Found" if certain else "No finding" if searched.roots else "Unknown",
-                    [verdict, *map(_said, certain)],
-                    "bad" if certain else "good" if searched.roots else "warn",
+                    "Found" if certain_findings else "No finding" if result.roots else "Unknown",
+                    [verdict, *map(_summary_line, certain_findings)],
+                    "bad" if certain_findings else "good" if result.roots else "warn",
                 ),
                 *(
-                    Paragraph(label, lines, most=NAMED)
+                    Paragraph(label, lines, most=MAX_NAMED)
                     for label, lines in (
-                        ("Its ways", _ways(certain[0]) if len(certain) == 1 else []),
-                        ("Conditional", [_said(each) for each in findings if each.condition is not None]),
-                        ("Taken alike", alike),
-                        ("Not explored", left),
-                        ("Suppressed", hidden),
+                        ("Its ways", _last_steps(certain_findings[0]) if len(certain_findings) == 1 else []),
+                        ("Conditional", [_summary_line(finding) for finding in findings if finding.condition is not None]),
+                        ("Taken alike", assumed_same),
+                        ("Not explored", unexplored),
+                        ("Suppressed", suppressed_lines),
                     )
                     if lines
                 ),
@@ -138,16 +138,16 @@ def report(
     )
 
 
-def _said(finding: ConcurrencyFinding) -> str:
+def _summary_line(finding: ConcurrencyFinding) -> str:
     return f"{finding.file}:{finding.line}: {finding.severity} {finding.rule}: {finding.message}"
 
 
-def _ways(finding: ConcurrencyFinding) -> list[str]:
+def _last_steps(finding: ConcurrencyFinding) -> list[str]:
     """The last step of each thread or rank."""
     return [f"{who}: line {steps[-1].line}: {steps[-1].says}" for who, steps in finding.paths if steps]
 
 
-def _refuse_nowhere(file: Path) -> None:
+def _check_sarif_path(file: Path) -> None:
     """Refuse, before any work, a SARIF file that is a folder, a device or a link, or whose folder is not there."""
     try:
         is_folder, has_folder = file.is_dir(), file.parent.is_dir()
@@ -162,9 +162,9 @@ def _refuse_nowhere(file: Path) -> None:
         raise SpecError(f"--sarif must lie in a folder that exists. Received: {file}. Make {file.parent} first.")
 
 
-def _few(lines: Sequence[str]) -> list[str]:
-    more = len(lines) - MOST_LINES
-    return [*lines[:MOST_LINES], *([f"{more} more, see --json."] if more > 0 else [])]
+def _first_lines(lines: Sequence[str]) -> list[str]:
+    more = len(lines) - MAX_LINES
+    return [*lines[:MAX_LINES], *([f"{more} more, see --json."] if more > 0 else [])]
 
 
 def _traces(finding: ConcurrencyFinding) -> list[str]:
@@ -175,7 +175,7 @@ def _traces(finding: ConcurrencyFinding) -> list[str]:
     return lines
 
 
-def _plain(finding: ConcurrencyFinding) -> dict[str, Any]:
+def _to_dict(finding: ConcurrencyFinding) -> dict[str, Any]:
     return {
         "rule": finding.rule,
         "severity": finding.severity,

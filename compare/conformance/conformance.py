@@ -1,4 +1,4 @@
-"""`convtwins conformance TWIN`: try any installed twin over the contract, and say what is missing.
+"""`convtwins conformance TWIN`: check any installed twin against the contract, and say what is missing.
 
 The contract is `docs/a-new-twin.md`. The referee in plain NumPy says what is right, so no other framework is needed.
 """
@@ -15,10 +15,10 @@ from rich.console import Console
 
 from common.machine.private_folder import PrivateFolder
 from compare.conformance import description, models, modes, refusals, runs, single_steps, training
-from compare.conformance.trial import Faults, Trial
+from compare.conformance.trial import Faults, TwinUnderTest
 from compare.core import exits, wording
 from compare.core.interrupt import interruptible
-from compare.core.option_parsing import chosen, names
+from compare.core.option_parsing import parse_choices, split_names
 from compare.execution import contestants, launch, options, store
 from compare.reporting import document
 from compare.reporting.document import Mark, Report
@@ -39,7 +39,7 @@ class Check(NamedTuple):
         return "failed" if self.faults else "passed"
 
 
-CHECKS: dict[str, Callable[[Trial], Faults]] = {
+CHECKS: dict[str, Callable[[TwinUnderTest], Faults]] = {
     "describe": description.check,
     "models": models.check,
     "bad input": refusals.check,
@@ -49,18 +49,18 @@ CHECKS: dict[str, Callable[[Trial], Faults]] = {
     "runs": runs.check,
     "modes": modes.check,
 }
-"""What is tried, in this order, by the names of `--checks`."""
+"""Checks by the names of `--checks`, in the order in which they run."""
 
 
-def conform(trial: Trial, checks: Sequence[str]) -> list[Check]:
-    """Try a twin. A check that a twin does not survive is failed, and the next one is tried.
+def conform(trial: TwinUnderTest, checks: Sequence[str]) -> list[Check]:
+    """Run checks of a twin. An exception fails its check, and the next check runs.
 
     Raises:
-        LaunchError: the twin cannot even describe itself.
+        LaunchError: the twin cannot describe itself.
     """
     trial.out.mkdir(parents=True, exist_ok=True)
     assert trial.description
-    made: list[Check] = []
+    checks_done: list[Check] = []
     for name in checks:
         trial.progress(f"conformance: {name}")
         faults: list[str] = []
@@ -68,17 +68,17 @@ def conform(trial: Trial, checks: Sequence[str]) -> list[Check]:
             faults.extend(CHECKS[name](trial))
         except Exception as error:  # whatever a faulty twin leads to
             faults.append(f"{type(error).__name__}: {error}")
-        made.append(Check(name, [wording.one_line(fault) for fault in faults]))
-    return made
+        checks_done.append(Check(name, [wording.one_line(fault) for fault in faults]))
+    return checks_done
 
 
-def fresh(out: Path) -> Path:
-    """The folder for the files of a trial. Files of an earlier trial are removed, so that none of them is judged.
+def prepare_trial_folder(out: Path) -> Path:
+    """Return an empty folder for the files of a trial. Files of an earlier trial are removed, so that none of them is judged.
 
     Raises:
         FolderError: `out` holds something else than an earlier trial.
     """
-    store.refuse_others(out, RESULTS_FILE, None, "trial of a twin", own=(TRIAL_FOLDER, *document.files_of(NAME)))
+    store.refuse_others(out, RESULTS_FILE, None, "trial of a twin", allowed=(TRIAL_FOLDER, *document.report_files(NAME)))
     folder = out / TRIAL_FOLDER
     if folder.exists():
         shutil.rmtree(folder)
@@ -97,18 +97,18 @@ def command(
     def progress(text: str) -> None:
         console.print(text, style="dim", highlight=False)
 
-    with exits.reported(), interruptible(), PrivateFolder() as temporary:
-        asked = chosen("--checks", names(checks), tuple(CHECKS))
+    with exits.exit_on_error(), interruptible(), PrivateFolder() as temporary:
+        selected = parse_choices("--checks", split_names(checks), tuple(CHECKS))
         name = twin.partition("@")[0]
         (name,) = contestants.choose(None, [f"{name}={twin}"], {}, launch.FRAMEWORKS)
-        made = conform(Trial(name, fresh(out or temporary.path), progress), asked)
-        code = report(name, made).deliver(out, as_json=as_json)
+        results = conform(TwinUnderTest(name, prepare_trial_folder(out or temporary.path), progress), selected)
+        code = report(name, results).deliver(out, as_json=as_json)
     raise typer.Exit(code)
 
 
-def report(name: str, made: Sequence[Check]) -> Report:
-    """One line a check, and all that is missing."""
-    failed = [check for check in made if check.faults]
+def report(name: str, results: Sequence[Check]) -> Report:
+    """Report one line for each check, and all faults."""
+    failed = [check for check in results if check.faults]
     verdict = "does not conform" if failed else "conforms"
     columns = (
         Column("check", "check", pick="name"),
@@ -116,15 +116,17 @@ def report(name: str, made: Sequence[Check]) -> Report:
         Column("found", "found", pick=lambda check: "" if not check.faults else f"{len(check.faults)}: {check.faults[0]}"),
     )
     missing = [f"{check.name}: {fault}." for check in failed for fault in check.faults]
-    said = f"{name} {verdict}: {len(made) - len(failed)} of {len(made)} checks passed."
-    untried = [each for each in CHECKS if each not in {check.name for check in made}]
+    text = f"{name} {verdict}: {len(results) - len(failed)} of {len(results)} checks passed."
+    not_tried = [name for name in CHECKS if name not in {check.name for check in results}]
     answers = [
         Paragraph(
-            "Fails" if failed else "In part" if untried else "Conforms", [said], "bad" if failed else "" if untried else "good"
+            "Fails" if failed else "In part" if not_tried else "Conforms",
+            [text],
+            "bad" if failed else "" if not_tried else "good",
         ),
-        # Of each check the first fault: all of one check have often one cause.
-        Paragraph("Missing", [f"{check.name}: {_first(check.faults)}" for check in failed]),
-        Paragraph("Not tried", [wording.listed(untried, len(CHECKS))] if untried else []),
+        # The first fault of each check: the faults of one check often have one cause.
+        Paragraph("Missing", [f"{check.name}: {_first_fault(check.faults)}" for check in failed]),
+        Paragraph("Not tried", [wording.listed(not_tried, len(CHECKS))] if not_tried else []),
     ]
     return Report(
         title=f"Does the twin {name} keep the contract?",
@@ -132,26 +134,26 @@ def report(name: str, made: Sequence[Check]) -> Report:
         json_file=RESULTS_FILE,
         marks=[Mark("Contract", verdict, "bad" if failed else "good")],
         findings=[
-            ("Verdict", [said]),
+            ("Verdict", [text]),
             *([("What is missing", missing)] if missing else []),
         ],
-        tables=[Table.of("checks", "Checks of the contract", columns, made)],
-        values={"verdict": verdict, "checks": [{**check._asdict(), "status": check.status} for check in made]},
+        tables=[Table.from_items("checks", "Checks of the contract", columns, results)],
+        values={"verdict": verdict, "checks": [{**check._asdict(), "status": check.status} for check in results]},
         exit_code=exits.RUN_FAILED if failed else 0,
         screen=Screen(
-            asked=[f"Does the twin {name} keep the contract?", f"{len(made)} of {len(CHECKS)} checks were tried"],
-            answers=[each for each in answers if each.sentences],
-            table=Table.of("checks", "Checks of the contract", columns[:2], made),
-            next=[("the contract", "docs/a-new-twin.md"), _again(failed)] if failed else [],
+            subject=[f"Does the twin {name} keep the contract?", f"{len(results)} of {len(CHECKS)} checks were tried"],
+            answers=[answer for answer in answers if answer.sentences],
+            table=Table.from_items("checks", "Checks of the contract", columns[:2], results),
+            next=[("the contract", "docs/a-new-twin.md"), _rerun_hint(failed)] if failed else [],
         ),
     )
 
 
-def _first(faults: Sequence[str]) -> str:
+def _first_fault(faults: Sequence[str]) -> str:
     more = len(faults) - 1
     return f"{faults[0]}." + (f" {wording.count(more, 'more fault')}." if more else "")
 
 
-def _again(failed: Sequence[Check]) -> tuple[str, str]:
-    """The command that tries again what failed."""
+def _rerun_hint(failed: Sequence[Check]) -> tuple[str, str]:
+    """Return the hint how to run the failed checks again."""
     return "once mended", f"the same command with {wording.shell(['--checks', ','.join(check.name for check in failed)])}"

@@ -53,7 +53,7 @@ def command(
 ) -> None:
     """List the cache folder, or remove items that were not used for long."""
     root = cache.folder(None if cache_dir is None else str(cache_dir))
-    with exits.reported():
+    with exits.exit_on_error():
         items = cleared(root) if clear else pruned(root, older_than) if prune else found(root)
         report(root, items).show(None, as_json=as_json)
 
@@ -120,7 +120,7 @@ def report(root: Path, items: Sequence[Item]) -> Report:
     return Report(
         title="Cache",
         facts=[f"{root}: {num_bytes / 2**20:,.1f} MiB{removed}"],
-        tables=[Table.of("cache", "Cache", _COLUMNS, items)] if items else [],
+        tables=[Table.from_items("cache", "Cache", _COLUMNS, items)] if items else [],
         elsewhere="--json",
         values={
             "cache_dir": str(root),

@@ -55,7 +55,7 @@ def command(
     as_json: options.AsJson = False,
 ) -> None:
     """Show what is in a data set, what is wrong with it, and how it looks."""
-    with exits.reported():
+    with exits.exit_on_error():
         wanted = spec.build(
             {
                 "seed": seed,
@@ -135,8 +135,8 @@ def write(folder: Path, exploration: Exploration, dataset: Dataset | None, manif
 
 def _refuse_other_folder(folder: Path) -> None:
     pictures = (SHEET_FILE, f"{BALANCE_NAME}.png", f"{BALANCE_NAME}.svg")
-    own = (*document.files_of(), COUNTS_FILE, FILES_FILE, *pictures)
-    store.refuse_others(folder, RESULTS_FILE, KIND, "data exploration", own=own)
+    own = (*document.report_files(), COUNTS_FILE, FILES_FILE, *pictures)
+    store.refuse_others(folder, RESULTS_FILE, KIND, "data exploration", allowed=own)
 
 
 def _files_csv(manifest: Manifest) -> str:

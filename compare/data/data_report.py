@@ -84,7 +84,7 @@ def screen(exploration: Exploration, train: str | None = None) -> Screen:
     splits = list(exploration.splits)
     bars = [_bar(each, splits) for each in exploration.classes]
     return Screen(
-        asked=[heading(exploration)],
+        subject=[heading(exploration)],
         answers=answers,
         chart=Chart(("images of each class", "images"), splits, bars),
         next=[("train on it", train)] if train and not refused else [],
@@ -123,7 +123,7 @@ def tables_of(exploration: Exploration) -> list[Table]:
 def _class_table(exploration: Exploration, classes: Sequence[ClassCount]) -> Table:
     total = max(1, sum(exploration.splits.values()))
     left_out = len(exploration.classes) - len(classes)
-    return Table.of(
+    return Table.from_items(
         "counts",
         "Classes",
         (
@@ -185,7 +185,7 @@ def _plant_table(exploration: Exploration) -> Table:
 
 def _kind_table(files: FileFacts) -> Table:
     left_out = len(files.kinds) - _MAX_KINDS_SHOWN
-    return Table.of(
+    return Table.from_items(
         "kinds",
         "Files",
         (

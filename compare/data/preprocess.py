@@ -10,7 +10,7 @@ from common import spec
 from common.spec import SpecError
 from compare.core import exits
 from compare.core.interrupt import interruptible
-from compare.core.option_parsing import names, numbers
+from compare.core.option_parsing import split_names, parse_integers
 from compare.core.progress import display
 from compare.data.engine_scans import LOGS, Request, run
 from compare.data.preprocess_report import KIND, NAME, RESULTS_FILE, report
@@ -20,7 +20,7 @@ from compare.reporting import document
 
 def command(
     data: Annotated[str, typer.Argument(metavar="DATA", help="cifar10, leaves, or an image folder or archive.")],
-    engines: Annotated[str, typer.Option(help="Engines, with commas.")] = ",".join((*launch.OWN, *launch.FRAMEWORKS)),
+    engines: Annotated[str, typer.Option(help="Engines, with commas.")] = ",".join((*launch.SUITE_WORKERS, *launch.FRAMEWORKS)),
     workers: Annotated[str, typer.Option(help="Numbers of workers, with commas.")] = "1,2,4,8",
     scheduler: Annotated[str, typer.Option(help=f"{options.SCHEDULER} Or threads or processes of this machine.")] = "threads",
     limit: options.Limit = None,
@@ -34,11 +34,11 @@ def command(
     as_json: options.AsJson = False,
 ) -> None:
     """Compute each channel's mean and standard deviation of the training split by every engine, and time it."""
-    with exits.reported(), interruptible():
+    with exits.exit_on_error(), interruptible():
         wanted = {"source": data, "limit": limit, "image_size": image_size, "on_bad": on_bad, "duplicates": duplicates}
         values = {"data": {name: value for name, value in wanted.items() if value is not None}, "seed": seed}
         request = _judged(engines, workers, scheduler, repeats, values, assignments or [])
-        with results_folder.held(out, RESULTS_FILE, KIND, KIND, own=(LOGS, *document.files_of(NAME))):
+        with results_folder.lock_folder(out, RESULTS_FILE, KIND, KIND, allowed=(LOGS, *document.report_files(NAME))):
             with display() as shown:
                 outcome = run(request, shown, out)
             code = report(outcome).deliver(out, as_json=as_json)
@@ -48,8 +48,8 @@ def command(
 def _judged(
     engines: str, workers: str, scheduler: str, repeats: int, values: dict[str, Any], assignments: list[str]
 ) -> Request:
-    named = contestants.own_twins("--engines", names(engines), (*launch.OWN, *launch.FRAMEWORKS))
-    counts = numbers("--workers", workers, least=1)
+    named = contestants.builtin_twins("--engines", split_names(engines), (*launch.SUITE_WORKERS, *launch.FRAMEWORKS))
+    counts = parse_integers("--workers", workers, least=1)
     if scheduler not in spec.SCHEDULERS and not scheduler.startswith(("tcp://", "tls://")):
         kinds = ", ".join(spec.SCHEDULERS)
         raise SpecError(f"--scheduler is unknown. Received: {scheduler!r}. Use {kinds}, tcp://host:port or tls://host:port.")

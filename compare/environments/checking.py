@@ -182,7 +182,7 @@ def listing(checks: Sequence[EnvironmentCheck]) -> Report:
     return Report(
         title="Environments",
         facts=[] if checks else ["There is none. Make one with `env create NAME --lock FILE`."],
-        tables=[Table.of("environments", "Environments", _LIST_COLUMNS, checks)] if checks else [],
+        tables=[Table.from_items("environments", "Environments", _LIST_COLUMNS, checks)] if checks else [],
         values={"environments": [check.model_dump(mode="json") for check in checks]},
     )
 
@@ -203,7 +203,7 @@ def report(result: EnvironmentCheck) -> Report:
             ("What clashes?", result.clashes),
             ("Cautions", cautions),
         ],
-        tables=[Table.of("twins", "Twins", _TWIN_COLUMNS, result.twins)] if result.twins else [],
+        tables=[Table.from_items("twins", "Twins", _TWIN_COLUMNS, result.twins)] if result.twins else [],
         values={"environment": result.model_dump(mode="json"), "fault": result.fault},
         exit_code=exits.RUN_FAILED if result.fault else 0,
     )

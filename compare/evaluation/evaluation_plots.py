@@ -90,12 +90,12 @@ def _draw_f1(made: Evaluated, figure: Figure) -> bool:
     return True
 
 
-def _confused_rows(made: Evaluated, contestant: str, images: Images) -> list[image_grid.Row]:
+def _confused_rows(made: Evaluated, contestant: str, images: Images) -> list[image_grid.ImageRow]:
     """Images of the first training only: the grid is for viewing, not for counting."""
     model = made.of(contestant)[0]
     names = plots.labels(made.shown_class_names)
     return [
-        image_grid.Row(
+        image_grid.ImageRow(
             f"{names[pair.true]}\ntaken for {names[pair.predicted]}",
             f"{pair.count:,}, {100 * pair.share:.0f} % of the class",
             [images[place] for place in pair.examples[: image_grid.PER_ROW]],

@@ -18,7 +18,7 @@ from compare.judgement.cautions import data_cautions
 from compare.judgement.row_figures import GUESSING
 from compare.reporting import document
 from compare.reporting.document import Report
-from compare.reporting.screen import Paragraph, Screen, counted_cautions
+from compare.reporting.screen import Paragraph, Screen, caution_count
 
 _SPENT = 1e-3
 """Fraction of the first learning rate. A schedule below it leaves little to learn."""
@@ -44,7 +44,7 @@ def report(made: Evaluated, images: Images) -> Report:
         name="evaluation",
         facts=[
             f"{spec['model']} on {made.data_name}: final training and evaluation",
-            document.ground(made.machine, made.versions),
+            document.hardware_and_versions(made.machine, made.versions),
         ],
         findings=found,
         tables=evaluation_tables.documents(made),
@@ -78,10 +78,10 @@ def screen(made: Evaluated) -> Screen:
     ]
     table = evaluation_tables.scores_table(made)
     return Screen(
-        asked=[f"{spec['model']} on {made.data_name}: final training and evaluation", f"{made.num_examples:,} test images"],
+        subject=[f"{spec['model']} on {made.data_name}: final training and evaluation", f"{made.num_examples:,} test images"],
         answers=[each for each in answers if each.sentences],
         table=replace(table, columns=tuple(column for column in table.columns if column.key in _FIRST)),
-        remarks=counted_cautions(len(_cautions(made))),
+        remarks=caution_count(len(_cautions(made))),
     )
 
 
@@ -124,7 +124,7 @@ def _accuracy_words(model: Model, made: Evaluated) -> str:
     )
 
 
-def _interval(found: scores.Scores) -> Any:
+def _interval(found: scores.SplitScores) -> Any:
     """Wilson's (1927) interval of the accuracy: `low` and `high`."""
     from scipy import stats  # here: it takes half a second to import, and most commands score nothing
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from common.training.scores import BINS, CHANCE, TOP, Scores, added_up
-from compare.core.statistics import Spread, chance_of, is_no_better_than, spread
+from common.training.scores import BINS, CHANCE, TOP, SplitScores, sum_matrices
+from compare.core.statistics import Spread, majority_accuracy, is_no_better_than_chance, spread
 from compare.core.wording import percent
 from compare.evaluation.scoring import Evaluated
 from compare.judgement.row_figures import GUESSING
@@ -32,9 +32,9 @@ def on_terminal(made: Evaluated) -> list[Table]:
     return with_rows(every)
 
 
-def is_guessing(found: Scores) -> bool:
+def is_guessing(found: SplitScores) -> bool:
     """Whether the accuracy is not shown to be better than always naming the most frequent class."""
-    return is_no_better_than(chance_of(found.confusion), found.accuracy, found.num_examples)
+    return is_no_better_than_chance(majority_accuracy(found.confusion), found.accuracy, found.num_examples)
 
 
 def _over_trainings(made: Evaluated, contestant: str, path: str) -> Spread | None:
@@ -94,7 +94,7 @@ def scores_table(made: Evaluated) -> Table:
         f"within the error beside it in {percent(CHANCE)} of such samples. Of several trainings the median; in the "
         "report with the 25 % and 75 % quantiles."
     )
-    return Table.of("evaluation", title, columns, made.contestants, note, spreads_on_terminal=False)
+    return Table.from_items("evaluation", title, columns, made.contestants, note, spreads_on_terminal=False)
 
 
 def class_table(made: Evaluated) -> Table:
@@ -121,7 +121,7 @@ def class_table(made: Evaluated) -> Table:
     if lines:
         lines += [(f"{average} average", made.num_examples, average) for average in ("macro", "weighted")]
     note = f"Support: test images of the class. Macro: each class counts the same; weighted: by its support. {ZERO}"
-    return Table.of("classes", "Precision, recall and F1 of each class", columns, lines, note, spreads_on_terminal=False)
+    return Table.from_items("classes", "Precision, recall and F1 of each class", columns, lines, note, spreads_on_terminal=False)
 
 
 def agreement_table(made: Evaluated) -> Table:
@@ -143,7 +143,7 @@ def agreement_table(made: Evaluated) -> Table:
         "where neither is ever right alone."
     )
     title = f"Two frameworks' models on the same {made.num_examples:,} images"
-    return Table.of("agreement", title, columns, made.pairs, note)
+    return Table.from_items("agreement", title, columns, made.pairs, note)
 
 
 def crossing_table(made: Evaluated) -> Table:
@@ -162,7 +162,7 @@ def crossing_table(made: Evaluated) -> Table:
     )
     crossings = [(model, each) for model in made.models for each in model.crossings]
     note = "Against what the framework that trained it makes of the same test images."
-    return Table.of("crossings", "The same checkpoint in both frameworks", columns, crossings, note)
+    return Table.from_items("crossings", "The same checkpoint in both frameworks", columns, crossings, note)
 
 
 def confused_table(made: Evaluated) -> Table:
@@ -176,7 +176,7 @@ def confused_table(made: Evaluated) -> Table:
     )
     names = made.shown_class_names
     confused = [(model, pair, names[pair.true], names[pair.predicted]) for model in made.models for pair in model.worst]
-    return Table.of("confused", "Classes that are confused most often", columns, confused)
+    return Table.from_items("confused", "Classes that are confused most often", columns, confused)
 
 
 def calibration_table(made: Evaluated) -> Table:
@@ -190,7 +190,7 @@ def calibration_table(made: Evaluated) -> Table:
         Column("accuracy", "accuracy", 4, pick="1.accuracy"),
     )
     bins = [(model, each) for model in made.models if model.scores for each in model.scores.bins if each.count]
-    return Table.of("calibration", "How sure the models are, and how often they are right", columns, bins)
+    return Table.from_items("calibration", "How sure the models are, and how often they are right", columns, bins)
 
 
 def confusion_tables(made: Evaluated, contestant: str) -> list[Table]:
@@ -206,7 +206,7 @@ def confusion_tables(made: Evaluated, contestant: str) -> list[Table]:
         ]
         lines = zip(made.shown_class_names, matrix.tolist(), strict=True)
         columns = [Column("true", "true class", pick="0"), *taken_for]
-        return Table.of(f"{name}_{contestant}", f"{contestant}: confusion, {title}{several}", columns, lines)
+        return Table.from_items(f"{name}_{contestant}", f"{contestant}: confusion, {title}{several}", columns, lines)
 
     return [
         table("confusion", "images", counts, None),
@@ -216,4 +216,4 @@ def confusion_tables(made: Evaluated, contestant: str) -> list[Table]:
 
 def confusion(made: Evaluated, contestant: str) -> list[list[int]]:
     """Test images of each true class (row) that were taken for each class (column), over all trainings."""
-    return added_up([model.scores.confusion for model in made.of(contestant) if model.scores])
+    return sum_matrices([model.scores.confusion for model in made.of(contestant) if model.scores])

@@ -28,7 +28,7 @@ def report(made: Inferred) -> Report:
         name="inference",
         facts=[
             f"{card.model}, {len(card.class_names)} classes, {pixels}, {card.precision}, trained in {card.framework}",
-            document.ground(made.machine, made.versions),
+            document.hardware_and_versions(made.machine, made.versions),
         ],
         findings=found,
         tables=[latency_table(made)],
@@ -66,7 +66,7 @@ def latency_table(made: Inferred) -> Table:
         f"{CALLS_FOR_P99} on. Not counted: the first call, then at least {inference.WARM_UP_CALLS} calls and "
         f"{inference.WARM_UP_SECONDS} s. Timed: {timed} calls, none begun after {settings.seconds:g} s."
     )
-    return Table.of("inference", title, columns, made.rows, note, spreads_on_terminal=False)
+    return Table.from_items("inference", title, columns, made.rows, note, spreads_on_terminal=False)
 
 
 def findings(made: Inferred) -> list[tuple[str, list[str]]]:

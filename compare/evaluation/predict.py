@@ -22,7 +22,7 @@ from common.training import scores
 from compare.core import exits, statistics, wording
 from compare.core.interrupt import interruptible
 from compare.execution import contestants, launch, options, twin_client
-from compare.execution.twin_client import OwnModel
+from compare.execution.twin_client import CustomModel
 from compare.judgement.row_figures import GUESSING
 from compare.reporting.document import Report
 from compare.reporting.tables import Column, Table
@@ -50,11 +50,11 @@ def command(
     ] = None,
     contestant: options.Contestants = None,
     top: Annotated[int, typer.Option(min=1, help="Labels of each image that the table shows.")] = 3,
-    model: OwnModel = None,
+    model: CustomModel = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Label images with a trained model, and show the probability of each class."""
-    with exits.reported(), interruptible():
+    with exits.exit_on_error(), interruptible():
         named = options.contestants(frameworks, contestant, {}) if frameworks or contestant else [None]
         if len(named) > 1:
             raise SpecError(f"predict uses one framework. Received: {', '.join(map(str, named))}. Name one.")
@@ -82,7 +82,7 @@ def predict(
     """
     found = trained.load(checkpoint, own_model)
     (chosen_framework,) = contestants.check([framework or found.card.framework], launch.FRAMEWORKS)
-    if contestants.named(chosen_framework).python is not None:
+    if contestants.by_name(chosen_framework).python is not None:
         launch.probe(chosen_framework)
     pixels = read_images(paths, found.card.image_size)
     logits = twin_client.logits(chosen_framework, checkpoint, found, pixels)
@@ -154,7 +154,7 @@ def _table(made: Predictions, images: Sequence[dict[str, Any]], top: int) -> Tab
     if (found := card.validation) is not None and is_guessing(card):
         reached = f"Its validation accuracy of {found.accuracy:.4f} on {wording.count(found.num_examples, 'image')}"
         note += f" {reached} is {GUESSING}: rely on no label."
-    return Table.of("predictions", title, columns, images, note)
+    return Table.from_items("predictions", title, columns, images, note)
 
 
 def is_guessing(card: Card) -> bool | None:
@@ -165,7 +165,7 @@ def is_guessing(card: Card) -> bool | None:
     if (found := card.validation) is None or not found.num_examples:
         return None
     chance = card.chance_accuracy or 1.0 / len(card.class_names)
-    return statistics.is_no_better_than(chance, found.num_correct / found.num_examples, found.num_examples)
+    return statistics.is_no_better_than_chance(chance, found.num_correct / found.num_examples, found.num_examples)
 
 
 def _content(path: Path) -> bytes:

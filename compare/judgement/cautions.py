@@ -10,7 +10,7 @@ from common.artifacts.schema import RunResult
 from common.data.sources.splits import CAUTION, IN_TWO_CLASSES, IN_TWO_SPLITS
 from common.spec import Spec
 from compare.core import wording
-from compare.core.statistics import fell, is_no_better_than
+from compare.core.statistics import is_no_better_than_chance, is_significantly_lower
 from compare.execution import matrix, store
 from compare.execution.matrix import Row
 from compare.execution.store import Comparison, ReplacedRun, StoredComparison
@@ -29,7 +29,7 @@ THROTTLED_BELOW = 0.9
 """Ratio of a row's CPU clock to that of the fastest row on as many cores, below which the row was throttled."""
 
 MAX_ACCURACY_DROP = 0.1
-"""Drop of accuracy from the best epoch above which a run broke down, if chance does not explain it (`fell`)."""
+"""Drop of accuracy from the best epoch above which a run broke down, if chance does not explain it."""
 
 MAX_LOSS_RISE = 2.0
 """Ratio of the last training loss to that of the best epoch above which a run broke down, if it also exceeds the first one."""
@@ -299,11 +299,11 @@ def _breakdown(run: RunResult, chance: float | None) -> str | None:
         if scores:
             last, end = scores[-1]
             at, best = max(scores, key=lambda epoch_scores: epoch_scores[1].accuracy)
-            learned = chance is None or not is_no_better_than(chance, best.accuracy, best.num_examples)
+            learned = chance is None or not is_no_better_than_chance(chance, best.accuracy, best.num_examples)
             if (
                 learned
                 and best.accuracy - end.accuracy > MAX_ACCURACY_DROP
-                and fell(best.accuracy, end.accuracy, end.num_examples)
+                and is_significantly_lower(best.accuracy, end.accuracy, end.num_examples)
             ):
                 return f"{name} accuracy {best.accuracy:.4f} at epoch {at}, {end.accuracy:.4f} at epoch {last}, the last"
             at, least = min(scores, key=lambda epoch_scores: epoch_scores[1].loss)

@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 
 from common.artifacts.schema import RunResult
 from compare.core import wording
-from compare.core.statistics import Judged
+from compare.core.statistics import JudgedRatio
 from compare.execution import matrix
 from compare.execution.matrix import Row
 from compare.execution.store import StoredComparison
@@ -182,7 +182,7 @@ class FasterFramework(NamedTuple):
 
 
 def faster_frameworks(
-    stored: StoredComparison, judged_pairs: Sequence[tuple[Row, Row, Judged]], label: str = ""
+    stored: StoredComparison, judged_pairs: Sequence[tuple[Row, Row, JudgedRatio]], label: str = ""
 ) -> list[FasterFramework]:
     """The faster framework of each pair of rows that has a verdict.
 

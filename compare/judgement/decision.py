@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from compare.core import wording
-from compare.core.statistics import Judged
+from compare.core.statistics import JudgedRatio
 from compare.core.verdict_words import percent_words
 from compare.execution.store import Comparison, StoredComparison
 from compare.judgement.summary import compared_row_ids, was_interrupted
@@ -13,18 +13,18 @@ from compare.judgement.summary import compared_row_ids, was_interrupted
 _DECIDED = ("above", "below", "no difference that matters")
 
 
-def undecided(verdicts: Sequence[Judged]) -> list[Judged]:
+def undecided(verdicts: Sequence[JudgedRatio]) -> list[JudgedRatio]:
     """Questions whose answer is neither a difference nor that it is too small to matter."""
     return [judged for judged in verdicts if judged.verdict not in _DECIDED]
 
 
-def is_hopeful(judged: Judged, comparison: Comparison) -> bool:
+def is_hopeful(judged: JudgedRatio, comparison: Comparison) -> bool:
     """Whether more repeats may decide a question: at least half of the repeats of both its rows made pairs."""
     both = set.intersection(*(set(comparison.repeats_of(row)) for row in compared_row_ids(comparison, judged)))
     return 2 * judged.ratio.n >= len(both)
 
 
-def sentence(stored: StoredComparison, verdicts: Sequence[Judged]) -> str | None:
+def sentence(stored: StoredComparison, verdicts: Sequence[JudgedRatio]) -> str | None:
     """How many repeats it took to decide every question, or which ones are open. None without `--until-decided`."""
     comparison = stored.comparison
     until, repeats = comparison.until, wording.count(comparison.repeats, "repeat")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from common.frozen import Frozen
 from compare.core import verdict_words, wording
-from compare.core.statistics import Judged
+from compare.core.statistics import JudgedRatio
 from compare.execution.matrix import Row
 from compare.execution.store import StoredComparison
 from compare.judgement import cautions, conditions, decision, environments, inexact_modes, sameness, verdict_sentences
@@ -30,7 +30,7 @@ class ComparisonFindings(Frozen):
     """Which framework is faster, for each configuration that both ran."""
     modes: list[str]
     """Which parallel modes pay."""
-    verdicts: list[Judged]
+    verdicts: list[JudgedRatio]
     """Every comparison that was judged. `contestants` and `modes` say these in sentences."""
     surety: list[str]
     """How sure the verdicts are, and how many there are."""
@@ -82,7 +82,7 @@ def _divisions(stored: StoredComparison, summaries: Sequence[Summary], judged_fa
     ]
 
 
-def undisturbed_pairs(stored: StoredComparison, judged_family: Family) -> list[tuple[Row, Row, Judged]]:
+def undisturbed_pairs(stored: StoredComparison, judged_family: Family) -> list[tuple[Row, Row, JudgedRatio]]:
     """The rows of two frameworks that were judged. Rows that other work disturbed are left out."""
     rows = {row.id: row for row in stored.comparison.rows}
     return [

@@ -8,7 +8,7 @@ from common.artifacts.schema import Noise, Phases, StepParts, TopOperations
 from common.frozen import Frozen
 from common.machine.interference import DISTURBED_FROM
 from compare.core import wording
-from compare.core.statistics import Ratio, Spread, is_no_better_than
+from compare.core.statistics import Ratio, Spread, is_no_better_than_chance
 
 GUESSING = "no better than guessing"
 DISTURBED = "disturbed"
@@ -207,7 +207,7 @@ class Summary(Frozen):
     def guesses(self) -> bool:
         """Whether the test accuracy is not shown to be better than guessing."""
         accuracy, chance, number = self.test.accuracy, self.chance_accuracy, self.test_examples
-        return bool(accuracy and chance and number and is_no_better_than(chance, accuracy.median, number))
+        return bool(accuracy and chance and number and is_no_better_than_chance(chance, accuracy.median, number))
 
     @property
     def too_short(self) -> bool:

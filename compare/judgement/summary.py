@@ -15,8 +15,17 @@ from common.artifacts.schema import INTERRUPTED, EpochRecord, Metrics, Noise, Ph
 from common.models.stages import idle_fraction
 from common.spec import Spec
 from compare.core.differences import relative_difference
-from compare.core.statistics import Judged, Ratio, Spread, chance_of, paired_ratio, spread, spread_with_later, verdicts
-from compare.core.verdict_words import pays
+from compare.core.statistics import (
+    JudgedRatio,
+    Ratio,
+    Spread,
+    majority_accuracy,
+    paired_ratio,
+    spread,
+    spread_with_later,
+    verdicts,
+)
+from compare.core.verdict_words import speedup_verdict
 from compare.execution import matrix, store
 from compare.execution.matrix import Row
 from compare.execution.store import Comparison, StoredComparison
@@ -52,13 +61,13 @@ _MODE_FIELDS = ("mode", "replicas", "least_replicas", "cores", "hosts", "paramet
 class Family(NamedTuple):
     """All ratios of a report that get a verdict, judged together."""
 
-    contestants: list[tuple[Summary, Summary, Judged]]
+    contestants: list[tuple[Summary, Summary, JudgedRatio]]
     """Rows that differ by their framework alone, and seconds of the second over seconds of the first."""
-    modes: dict[str, Judged]
+    modes: dict[str, JudgedRatio]
     """Row id: speed-up of a parallel mode over serial on the same cores."""
 
     @property
-    def judged(self) -> list[Judged]:
+    def judged(self) -> list[JudgedRatio]:
         return [*(judged for _, _, judged in self.contestants), *self.modes.values()]
 
 
@@ -80,7 +89,7 @@ def summarize(stored: StoredComparison) -> list[Summary]:
             for name, base in bases.items()
             if base and getattr(summary, name) and (not comparable or unreliable & {row.id, base.id})
         }
-        pays_word = hidden.get("speedup_same_cores") or pays(modes.get(row.id))
+        pays_word = hidden.get("speedup_same_cores") or speedup_verdict(modes.get(row.id))
         summaries.append(summary.model_copy(update={"pays": pays_word, "hidden_ratios": hidden}))
     return summaries
 
@@ -107,7 +116,7 @@ def family(stored: StoredComparison, summaries: Sequence[Summary]) -> Family:
     return Family(contestants, {judged_mode.name: judged_mode for judged_mode in judged[len(pairs) :]})
 
 
-def compared_row_ids(comparison: Comparison, judged: Judged) -> list[str]:
+def compared_row_ids(comparison: Comparison, judged: JudgedRatio) -> list[str]:
     """Ids of the two rows of a judged comparison."""
     row = next((row for row in comparison.rows if row.id == judged.name), None)
     if row is None:
@@ -480,7 +489,7 @@ def _confusion(results: Sequence[RunResult]) -> list[list[int]] | None:
 def _chance_accuracy(confusion: list[list[int]] | None, num_classes: int) -> float | None:
     """Compute `Summary.chance_accuracy`. If the examples of each class are unknown, all classes count as equally frequent."""
     if confusion is not None:
-        return chance_of(confusion)
+        return majority_accuracy(confusion)
     return 1.0 / num_classes if num_classes > 1 else None
 
 

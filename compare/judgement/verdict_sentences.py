@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from compare.core import verdict_words, wording
-from compare.core.statistics import VERDICT_PAIRS, Judged
+from compare.core.statistics import VERDICT_PAIRS, JudgedRatio
 from compare.execution.matrix import Row
 from compare.execution.store import StoredComparison
 from compare.judgement.cautions import RESUME_PLACEHOLDER, advice, is_reproduction
@@ -76,7 +76,7 @@ def _contestant_verdicts(stored: StoredComparison, judged_family: Family) -> lis
     verdicts: list[_Verdict] = []
     for (first, second, seconds), switches in zip(judged_family.contestants, _switch_words(stored, pairs), strict=True):
         kind = division(stored, _row(stored, first), _row(stored, second)).kind
-        # The line of the division says why, see `conditions.lines`.
+        # The line of the division says why, see `conditions.division_sentences`.
         conditions = _conditions(stored, first, switches, DIVISION_WORDS[kind], mode=_mode(stored, first))
         text = verdict_words.faster(seconds, first.contestant, second.contestant)
         verdicts.append(_verdict(stored, text, f"{first.contestant} against {second.contestant}", conditions, first, second))
@@ -101,14 +101,14 @@ def mode_sentences(stored: StoredComparison, summaries: Sequence[Summary], judge
     return _sentences(verdicts, "; ", _contestant_verdicts(stored, judged_family))
 
 
-def _mode_sentence(summary: Summary, speedup: Judged) -> str:
+def _mode_sentence(summary: Summary, speedup: JudgedRatio) -> str:
     times = f"{verdict_words.interval_words(speedup.ratio)} times as fast as serial on {wording.count(summary.cores, 'core')}"
     if speedup.verdict == "too few repeats to tell":
         pairs = f"({speedup.ratio.n} of {VERDICT_PAIRS})"
         return f"{summary.name}: too few repeats to tell {pairs}; it is {times} here"
-    word = verdict_words.pays(speedup)
+    word = verdict_words.speedup_verdict(speedup)
     start = f"{summary.name} {word}: it" if speedup.verdict in ("above", "below") else f"{summary.name}: {word}; it"
-    return f"{start} is {times}{verdict_words.surety(speedup)}"
+    return f"{start} is {times}{verdict_words.p_value_text(speedup)}"
 
 
 def _shared_conditions(verdicts: Sequence[_Verdict]) -> dict[str, str]:

@@ -53,7 +53,7 @@ def command(
     as_json: options.AsJson = False,
 ) -> None:
     """Make a static page of many comparisons by machine, version and model, with the report of each."""
-    with exits.reported():
+    with exits.exit_on_error():
         found, others = _comparisons(folders)
         whole: list[JudgedComparison] = []
         for each in found:
@@ -196,4 +196,4 @@ def _table(shown: Sequence[Shown]) -> Table:
         Column("signed", "signed", pick=signed, fold=24, wide=True),
     )
     note = "The answer is the first verdict of each report, judged in its own comparison. The report has its conditions."
-    return Table.of("gallery", "Comparisons", columns, shown, note)
+    return Table.from_items("gallery", "Comparisons", columns, shown, note)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from common.machine import machine
 from compare.core.errors import FolderError
-from compare.core.statistics import Estimate, Judged, Ratio, of_differences, paired_ratio, verdicts
+from compare.core.statistics import MeanEstimate, JudgedRatio, Ratio, mean_difference, paired_ratio, verdicts
 from compare.core.wording import count
 from compare.execution import store
 from compare.execution.matrix import Row
@@ -67,9 +67,9 @@ class Answer(NamedTuple):
     """One machine's answer."""
 
     machine: Machine
-    seconds: Judged
+    seconds: JudgedRatio
     """Seconds of `below` over those of `above`, judged with every answer of every machine."""
-    estimate: Estimate
+    estimate: MeanEstimate
     """Of its logarithm."""
     cores: int
     proved: str
@@ -82,7 +82,7 @@ class Question(NamedTuple):
     answers: list[Answer]
     overall: Overall | None
     """None: fewer than LEAST_MACHINES have enough repeats for a verdict."""
-    judged: Judged | None
+    judged: JudgedRatio | None
     """Its ratio, judged with those of all questions."""
 
 
@@ -207,12 +207,12 @@ def _judged(machines: Sequence[Machine], found: dict[Subject, dict[str, _Pairs]]
     answers: dict[Subject, list[Answer]] = defaultdict(list)
     for (subject, name, each), verdict in zip(answered, judged, strict=True):
         proved = ", ".join(sorted(each.proved))
-        estimate = of_differences([math.log(slow / fast) for slow, fast in each.seconds])
+        estimate = mean_difference([math.log(slow / fast) for slow, fast in each.seconds])
         answers[subject].append(Answer(named[name], verdict, estimate, each.cores, proved))
     combined = {
         subject: overall(enough)
         for subject, each in answers.items()
-        if len(enough := [one.estimate for one in each if one.seconds.ratio.decided]) >= LEAST_MACHINES
+        if len(enough := [one.estimate for one in each if one.seconds.ratio.has_enough_pairs]) >= LEAST_MACHINES
     }
     over = dict(zip(combined, verdicts([(subject.name, each.ratio) for subject, each in combined.items()]), strict=True))
     return [Question(subject, each, combined.get(subject), over.get(subject)) for subject, each in answers.items()]

@@ -20,10 +20,10 @@ def command(
     as_json: options.AsJson = False,
 ) -> None:
     """Join comparisons of several machines: who is faster on how many of them, and by how much on average."""
-    with exits.reported():
+    with exits.exit_on_error():
         if out is not None:
-            own = document.files_of(merge_report.NAME)
-            store.refuse_others(out, merge_report.RESULTS_FILE, merge_report.KIND, "report of several machines", own=own)
+            own = document.report_files(merge_report.NAME)
+            store.refuse_others(out, merge_report.RESULTS_FILE, merge_report.KIND, "report of several machines", allowed=own)
         found = gathered.gather(gathered.read(folders, signers))
         code = merge_report.report(found, out).deliver(out, as_json=as_json)
     raise typer.Exit(code)

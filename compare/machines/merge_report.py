@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from compare.core import exits, wording
 from compare.core.statistics import CONFIDENCE, VERDICT_PAIRS, inverse
-from compare.core.verdict_words import family_words, interval_words, p_words, word
+from compare.core.verdict_words import family_words, interval_words, p_words, verdict_text
 from compare.judgement import cautions
 from compare.machines.gathered import Answer as OfMachine
 from compare.machines.gathered import Gathered, Machine, Question
@@ -19,7 +19,7 @@ from compare.machines.random_effects import LEAST_MACHINES
 from compare.reporting import comparison_plots, document, plots
 from compare.reporting.comparison_report import facts
 from compare.reporting.document import Mark, Report
-from compare.reporting.screen import Paragraph, Screen, counted_cautions
+from compare.reporting.screen import Paragraph, Screen, caution_count
 from compare.reporting.tables import Cell, Column, Table
 
 KIND, NAME, RESULTS_FILE = "merge", "merged", "merged.json"
@@ -85,7 +85,7 @@ def screen(found: Gathered, unsigned: Sequence[str]) -> Screen:
         {"question": each.subject.name, "answer": _told(each), "average": _average(each)} for each in found.questions
     ]
     return Screen(
-        asked=[
+        subject=[
             f"Who is faster on which machine? {found.work}".strip(),
             f"{wording.count(folders, 'comparison')} of {wording.count(machines, 'machine')}",
         ],
@@ -93,7 +93,7 @@ def screen(found: Gathered, unsigned: Sequence[str]) -> Screen:
         table=Table("questions", "Who is faster?", tuple(columns), rows),
         remarks=[
             *([few] if not any(question.judged for question in found.questions) else []),
-            *counted_cautions(number),
+            *caution_count(number),
         ],
     )
 
@@ -109,7 +109,7 @@ def _average(question: Question) -> str | None:
     return (
         times
         if question.judged.verdict == "above"
-        else f"{word(question.judged, above='', below='', neither='not decided')}: {times}"
+        else f"{verdict_text(question.judged, when_above='', when_below='', when_neither='not decided')}: {times}"
     )
 
 
@@ -139,7 +139,7 @@ def _sentences(question: Question) -> list[str]:
         return told
     ratio, spread, (low, high) = question.overall
     above, below = (f"{name} is faster" for name in (subject.above, subject.below))
-    verdict = word(question.judged, above=above, below=below, neither="not decided")
+    verdict = verdict_text(question.judged, when_above=above, when_below=below, when_neither="not decided")
     among = f" among {question.judged.family}" if question.judged.family > 1 else ""
     assert question.judged.p is not None
     return [
@@ -216,7 +216,7 @@ def _machines_table(machines: Sequence[Machine]) -> Table:
         Column("proof", "same training", pick=proof),
         Column("signed", "signed", pick=signed, fold=24, wide=True),
     )
-    return Table.of("machines", "Machines", columns, machines)
+    return Table.from_items("machines", "Machines", columns, machines)
 
 
 def _answers_table(questions: Sequence[Question]) -> Table:
@@ -224,7 +224,7 @@ def _answers_table(questions: Sequence[Question]) -> Table:
 
     def verdict(line: Any) -> str:
         subject, answer = line
-        return word(answer.seconds, above=subject.above, below=subject.below, neither="no difference shown")
+        return verdict_text(answer.seconds, when_above=subject.above, when_below=subject.below, when_neither="no difference shown")
 
     columns = (
         Column("question", "question", pick=lambda line: line[0].name, fold=36),
@@ -240,7 +240,7 @@ def _answers_table(questions: Sequence[Question]) -> Table:
         "Times as fast: the first of the question against the second, by seconds per epoch (95 % interval). p: corrected for "
         "all lines of this table together (Holm)."
     )
-    return Table.of("answers", "By machine", columns, lines, note)
+    return Table.from_items("answers", "By machine", columns, lines, note)
 
 
 def _overall_table(questions: Sequence[Question]) -> Table:
@@ -257,7 +257,7 @@ def _overall_table(questions: Sequence[Question]) -> Table:
         "Machines differ by: standard deviation, without their noise. One more: what a further machine like these shows in "
         "about 95 % of cases."
     )
-    return Table.of("overall", "Over the machines", columns, [each for each in questions if each.overall], note)
+    return Table.from_items("overall", "Over the machines", columns, [each for each in questions if each.overall], note)
 
 
 def _draw(figure: Figure, questions: Sequence[Question]) -> bool:

@@ -1,4 +1,4 @@
-"""`convtwins match`: is a port the same model? If not, where they part first, and why."""
+"""`convtwins match`: is a port the same model? If not, where do they differ first, and why?"""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from common.models import user_code
 from common.spec import SpecError
 from compare.core import exits, wording
 from compare.core.interrupt import interruptible
-from compare.core.option_parsing import chosen, names
+from compare.core.option_parsing import parse_choices, split_names
 from compare.core.progress import display
 from compare.core.terminal import FULL
 from compare.execution import options, store
-from compare.matching import climbing, pair_file
+from compare.matching import model_comparison, pair_file
 from compare.matching.causes import BIASED_VARIANCE, KNOWN_CAUSES, Cause
-from compare.matching.climbing import Line, Match
+from compare.matching.model_comparison import LayerPair, Match
 from compare.reporting import document
 from compare.reporting.document import Mark, Report
 from compare.reporting.screen import Paragraph, Screen
@@ -66,26 +66,26 @@ def command(
     as_json: options.AsJson = False,
 ) -> None:
     """Compare a PyTorch model with its Keras port: weights copied, outputs, gradients, steps; exit code 1 where they part."""
-    with exits.reported(), interruptible():
+    with exits.exit_on_error(), interruptible():
         if write is not None:
             pair_file.check(write, own_input=prepare is not None, own_loss=loss is not None)
         if out is not None:
             store.refuse_others(out, RESULTS_FILE, None, "match")
         typer.echo(f"Comparing {net} with {model}. This may take minutes.", err=True)
-        with display() as shown:
-            found = match(
+        with display() as progress:
+            result = match(
                 net, model, image=image_shape(input_shape), classes=classes, weights=weights or [], maps=maps or [],
-                as_built=as_built, steps=steps, prepare=prepare, loss=loss, optimizer=optimizer, accept=names(accept),
-                progress=shown.tell,
+                as_built=as_built, steps=steps, prepare=prepare, loss=loss, optimizer=optimizer, accept=split_names(accept),
+                progress=progress.tell,
             )  # fmt: skip
         refused: SpecError | None = None
         written: list[str] = []
         try:
             if write is not None:
-                written = pair_file.write(found, write)
+                written = pair_file.write(result, write)
         except SpecError as error:  # the answer is delivered all the same
             refused = error
-        code = report(found, sys.argv[1:], written).deliver(out, as_json=as_json)
+        code = report(result, sys.argv[1:], written).deliver(out, as_json=as_json)
         if refused is not None:
             raise refused
     raise typer.Exit(code)
@@ -105,18 +105,18 @@ def match(
     loss: tuple[str, str] | None = None,
     optimizer: tuple[str, str] | None = None,
     accept: Sequence[str] = (),
-    both: tuple[climbing.Process, climbing.Process] | None = None,
+    processes: tuple[model_comparison.ModelProcess, model_comparison.ModelProcess] | None = None,
     progress: Callable[[str], None] = lambda text: None,
 ) -> Match:
     """Compare a PyTorch model with its Keras port, each in a process of its own. The options are those of `convtwins match`.
 
     Args:
         net: `package.module:name` of a torch.nn.Module, its class, or a function; or the class itself.
-        model: the same of a keras.Model.
+        model: `package.module:name` of a keras.Model, its class, or a function; or the class itself.
         image: (height, width, channels).
         classes: number of outputs.
-        both: running processes. None: they are started, and ended.
-        progress: takes a line as a stage begins and as a rung ends. Default: nothing is told.
+        processes: running processes. None: they are started and ended here.
+        progress: called with a line when a stage begins and when a rung ends. Default: no output.
 
     Returns:
         `same` and `holds` are the answer, `sentences` explain it, `rungs` and `lines` are its tables. Printed, it is the answer
@@ -128,7 +128,7 @@ def match(
     """
     _check_numbers(image, classes, steps)
     models = _importable(net), _importable(model)
-    accepted = chosen("--accept", accept, tuple(KNOWN_CAUSES)) if accept else []
+    accepted = parse_choices("--accept", accept, tuple(KNOWN_CAUSES)) if accept else []
     for name in (*models, *(prepare or ()), *(loss or ()), *(optimizer or ())):
         module, _, attribute = name.partition(":")
         if not module or not attribute.isidentifier():
@@ -141,13 +141,17 @@ def match(
         )
         for place in (0, 1)
     )  # fmt: skip
-    given = [_pair(each) for each in maps]
+    user_pairs = [_pair(pair_text) for pair_text in maps]
     for name in (*models, *(prepare or ()), *(loss or ()), *(optimizer or ())):
-        _find(name)
-    if both is not None:
-        return climbing.match(both, (asks[0], asks[1]), dict(given), accepted, as_built=as_built, progress=progress)
-    with PrivateFolder() as folder, climbing.processes(folder.path) as both:
-        return climbing.match(both, (asks[0], asks[1]), dict(given), accepted, as_built=as_built, progress=progress)
+        _check_exists(name)
+    if processes is not None:
+        return model_comparison.match(
+            processes, (asks[0], asks[1]), dict(user_pairs), accepted, as_built=as_built, progress=progress
+        )
+    with PrivateFolder() as folder, model_comparison.start_processes(folder.path) as processes:
+        return model_comparison.match(
+            processes, (asks[0], asks[1]), dict(user_pairs), accepted, as_built=as_built, progress=progress
+        )
 
 
 def _importable(model: str | type) -> str:
@@ -160,8 +164,8 @@ def _importable(model: str | type) -> str:
     return f"{model.__module__}:{model.__qualname__}"
 
 
-def _find(name: str) -> None:
-    """Refuse a name that no process would find. Nothing is imported: it may import a framework.
+def _check_exists(name: str) -> None:
+    """Refuse a name that a process would not find. Nothing is imported, since it may import a framework.
 
     Raises:
         SpecError: there is no such package or module, or its text defines no such name.
@@ -182,7 +186,7 @@ def _find(name: str) -> None:
 
 
 def image_shape(text: str) -> tuple[int, int, int]:
-    """(height, width, channels) of `28x28x1`.
+    """Return (height, width, channels) of `28x28x1`.
 
     Raises:
         SpecError: the text is another.
@@ -195,7 +199,7 @@ def image_shape(text: str) -> tuple[int, int, int]:
 
 
 def _check_numbers(image: object, classes: object, steps: object) -> None:
-    """Refuse what the command line cannot give.
+    """Refuse numbers that the command line would refuse.
 
     Raises:
         SpecError: a number is wrong.
@@ -229,15 +233,15 @@ def _pair(text: str) -> tuple[str, str]:
     return left, right
 
 
-_RUNG = (
+_RUNG_COLUMNS = (
     Column("rung", "rung", pick="name"),
     Column("difference", "largest difference", -1, short="differs"),
     Column("tolerance", "tolerance", pick=lambda rung: "exact" if rung.tolerance == 0 else f"{rung.tolerance:.0e}"),
     Column("status", "status"),
     Column("where", "where"),
 )
-_SHORT_RUNG = tuple(column for column in _RUNG if column.key != "where")
-_CAUSE = (
+_SHORT_RUNG_COLUMNS = tuple(column for column in _RUNG_COLUMNS if column.key != "where")
+_CAUSE_COLUMNS = (
     Column("cause", "cause", pick="name"),
     Column("sentence", "what"),
     Column("verified", "experiment"),
@@ -246,7 +250,7 @@ _CAUSE = (
 
 
 def _shape(side: str) -> Column:
-    def pick(line: Line) -> str:
+    def pick(line: LayerPair) -> str:
         layer = line.left if side == "left" else line.right
         return "" if layer is None else "x".join(map(str, layer.output))
 
@@ -267,89 +271,91 @@ def _layer_columns(sides: tuple[str, str]) -> tuple[Column, ...]:
     )
 
 
-NAMED = 3
-"""Causes and layers that the first screen names. It counts the others."""
+MAX_NAMED = 3
+"""Number of causes and layers that the first screen names. It counts the others."""
 _LABELS = {"same": "Same", "not the same": "Not the same", "cannot tell": "Cannot tell"}
 
 
-def report(found: Match, words: Sequence[str], written: Sequence[str] = ()) -> Report:
-    """The report of a match. `written` says what became of `--write`."""
-    causes = [cause for rung in found.rungs for cause in rung.causes]
-    verdict = "same" if found.same else f"same but for {found.but_for}" if found.holds else "not the same"
-    if verdict == "not the same" and all(rung.status != climbing.FAILED for rung in found.rungs):
+def report(result: Match, words: Sequence[str], written: Sequence[str] = ()) -> Report:
+    """Build the report of a match. `written`: sentences on `--write`."""
+    causes = [cause for rung in result.rungs for cause in rung.causes]
+    verdict = "same" if result.same else f"same but for {result.tolerated_difference}" if result.holds else "not the same"
+    if verdict == "not the same" and all(rung.status != model_comparison.FAILED for rung in result.rungs):
         verdict = "cannot tell"
     return Report(
         title="Is my port the same?",
         name=NAME,
         json_file=RESULTS_FILE,
-        facts=[f"{found.names[0]}: {found.asks[0].model}; {found.names[1]}: {found.asks[1].model}"],
-        marks=[Mark("Same model", verdict, "good" if found.holds else "bad")],
+        facts=[f"{result.names[0]}: {result.asks[0].model}; {result.names[1]}: {result.asks[1].model}"],
+        marks=[Mark("Same model", verdict, "good" if result.holds else "bad")],
         findings=[
-            ("Is it the same model?", found.sentences),
-            ("What this match has evened out", [cause.note for cause in found.notes]),
+            ("Is it the same model?", result.sentences),
+            ("What this match has evened out", [cause.note for cause in result.notes]),
             ("The pair as one model", list(written)),
         ],
         tables=[
-            Table.of("rungs", "Rungs", _RUNG, found.rungs),
-            Table.of("layers", "Layers, side by side", _layer_columns(found.names), found.lines),
+            Table.from_items("rungs", "Rungs", _RUNG_COLUMNS, result.rungs),
+            Table.from_items("layers", "Layers, side by side", _layer_columns(result.names), result.lines),
         ],
-        detail_tables=[Table.of("causes", "Causes", _CAUSE, causes)],
+        detail_tables=[Table.from_items("causes", "Causes", _CAUSE_COLUMNS, causes)],
         commands=[("This report:", f"{document.COMPARE} {wording.shell(words)}")] if words else [],
         values={
             "verdict": verdict,
-            "same": found.same,
-            "holds": found.holds,
-            "rungs": [{**_plain(rung), "causes": [cause._asdict() for cause in rung.causes]} for rung in found.rungs],
-            "notes": [cause._asdict() for cause in found.notes],
+            "same": result.same,
+            "holds": result.holds,
+            "rungs": [{**_plain(rung), "causes": [cause._asdict() for cause in rung.causes]} for rung in result.rungs],
+            "notes": [cause._asdict() for cause in result.notes],
         },
-        exit_code=0 if found.holds else exits.RUN_FAILED,
-        screen=_screen(found, verdict, written),
+        exit_code=0 if result.holds else exits.RUN_FAILED,
+        screen=_screen(result, verdict, written),
     )
 
 
-def _screen(found: Match, verdict: str, written: Sequence[str]) -> Screen:
-    """The first screen: same or not, the causes by name, and the lines to change."""
-    ask, told = found.asks[0], found.told
-    first = min(told, key=lambda rung: rung.status != climbing.FAILED, default=None)
-    causes = list({(cause.name, cause.sentence): cause for rung in told for cause in rung.causes}.values())
-    whys = [f"{cause.name}: {cause.sentence} {cause.verified}" for cause in causes[:NAMED]]
-    if len(causes) > NAMED:
-        whys.append(f"and {wording.count(len(causes) - NAMED, 'cause')} more ({FULL})")
-    if first is not None and first.status == climbing.FAILED and not first.causes:
+def _screen(result: Match, verdict: str, written: Sequence[str]) -> Screen:
+    """Build the first screen: same or not, the causes by name, and the lines to change."""
+    ask, rungs = result.asks[0], result.primary_rungs
+    first = min(rungs, key=lambda rung: rung.status != model_comparison.FAILED, default=None)
+    causes = list({(cause.name, cause.sentence): cause for rung in rungs for cause in rung.causes}.values())
+    whys = [f"{cause.name}: {cause.sentence} {cause.verified}" for cause in causes[:MAX_NAMED]]
+    if len(causes) > MAX_NAMED:
+        whys.append(f"and {wording.count(len(causes) - MAX_NAMED, 'cause')} more ({FULL})")
+    if first is not None and first.status == model_comparison.FAILED and not first.causes:
         whys.insert(0, "None of the known causes explains it.")
-    between = [f"The fault lies {rung.between}." for rung in told if rung.between]
-    tone = "good" if found.holds else "warn" if verdict == "cannot tell" else "bad"
+    between = [f"The fault lies {rung.between}." for rung in rungs if rung.between]
+    tone = "good" if result.holds else "warn" if verdict == "cannot tell" else "bad"
     answers = (
-        Paragraph(_LABELS.get(verdict, "Same, but"), [found.answer, *(found.parting(first) if first else [])], tone),
+        Paragraph(_LABELS.get(verdict, "Same, but"), [result.answer, *(result.describe_rung(first) if first else [])], tone),
         Paragraph("Why", [*whys, *between]),
-        Paragraph("Settings", [wording.listed(found.unlike, NAMED)] if found.unlike else []),
-        Paragraph("Not compared", found.reservations),
+        Paragraph("Settings", [wording.listed(result.settings_differences, MAX_NAMED)] if result.settings_differences else []),
+        Paragraph("Not compared", result.caveats),
         Paragraph("The pair", written),
     )
-    apart = [rung for rung in found.rungs if rung.status != climbing.PASSED]
-    evened = wording.listed([cause.name for cause in found.notes], NAMED)
+    differing = [rung for rung in result.rungs if rung.status != model_comparison.PASSED]
+    removed = wording.listed([cause.name for cause in result.notes], MAX_NAMED)
     return Screen(
-        asked=[
+        subject=[
             "Is my port the same model?",
-            *(f"{name}: {each.model}" for name, each in zip(found.names, found.asks, strict=True)),
+            *(f"{name}: {ask.model}" for name, ask in zip(result.names, result.asks, strict=True)),
             f"images {'x'.join(map(str, ask.image))}, {wording.count(ask.steps, 'step')} in float64",
         ],
-        answers=[each for each in answers if each.sentences],
-        table=Table.of("rungs", f"Rungs that do not agree: {len(apart)} of {len(found.rungs)}", _SHORT_RUNG, apart),
-        remarks=[f"This match has evened out: {evened} ({FULL})."] if found.notes else [],
-        next=_next(found, causes, written),
+        answers=[answer for answer in answers if answer.sentences],
+        table=Table.from_items(
+            "rungs", f"Rungs that do not agree: {len(differing)} of {len(result.rungs)}", _SHORT_RUNG_COLUMNS, differing
+        ),
+        remarks=[f"This match has evened out: {removed} ({FULL})."] if result.notes else [],
+        next=_next(result, causes, written),
     )
 
 
-def _next(found: Match, causes: Sequence[Cause], written: Sequence[str]) -> list[tuple[str, str]]:
-    """What to change, or what to do with a pair that matches."""
-    if found.is_biased_alone:
+def _next(result: Match, causes: Sequence[Cause], written: Sequence[str]) -> list[tuple[str, str]]:
+    """Return the next step: what to change, or what to do with a pair that matches."""
+    if result.only_biased_variance:
         return [("let it pass", f"the same command with --accept {BIASED_VARIANCE}")]
-    if not found.holds:
+    if not result.holds:
         places = list(dict.fromkeys(cause.where for cause in causes if cause.where))
-        return [("look at", each) for each in places[:NAMED]]
+        return [("look at", place) for place in places[:MAX_NAMED]]
     return [("train both", "the same command with --write FOLDER/FILE.py")] if not written else []
 
 
-def _plain(rung: climbing.Rung) -> dict[str, object]:
+def _plain(rung: model_comparison.RungResult) -> dict[str, object]:
     return {key: value for key, value in vars(rung).items() if key != "causes"}

@@ -350,4 +350,4 @@ def _arithmetic(name: str, checks: Sequence[_Check]) -> Table:
         Column("agrees", "agrees", pick=lambda check: "yes" if abs(check[1] - check[2]) < 10.0 ** -check[3] else "NO"),
     )
     note = "Agrees: up to one in the last digit shown, because papers round or truncate."
-    return Table.of(f"arithmetic_{name}", "The paper's own arithmetic", columns, checks, note)
+    return Table.from_items(f"arithmetic_{name}", "The paper's own arithmetic", columns, checks, note)

@@ -8,7 +8,7 @@ from typing import Literal
 
 from common.artifacts.schema import Metrics, RunResult
 from compare.core import statistics, verdict_words
-from compare.core.statistics import SIGNIFICANCE, VERDICT_PAIRS, Judged, Ratio
+from compare.core.statistics import SIGNIFICANCE, VERDICT_PAIRS, JudgedRatio, Ratio
 from compare.core.wording import count
 from compare.judgement.summary import family, ratio_of_seconds
 from compare.judgement.verdict_sentences import DISTURBED, NO_FINDING, doubt_warning
@@ -81,13 +81,13 @@ def differences(
         if not both:
             continue
         step = 1.0 / both[0][0].num_examples
-        made = statistics.of_differences([a.accuracy - b.accuracy for a, b in both], rounding=step)
+        made = statistics.mean_difference([a.accuracy - b.accuracy for a, b in both], rounding=step)
         above_guessing = [
-            statistics.of_differences([each.accuracy - guessing for each in scores], rounding=step)
+            statistics.mean_difference([each.accuracy - guessing for each in scores], rounding=step)
             for scores in zip(*both, strict=True)
         ]
         one_name, other_name = (summary.name if (summary := here.summary(training, row)) else row for row in (first, second))
-        half = made.half if len(both) > 1 else float("inf")
+        half = made.half_width if len(both) > 1 else float("inf")
         found[first, second] = Difference(
             one_name,
             other_name,
@@ -96,7 +96,7 @@ def differences(
             made.mean + half,
             len(both),
             made.p,
-            learned=any(each.mean > each.half for each in above_guessing),
+            learned=any(each.mean > each.half_width for each in above_guessing),
             split=split,
         )
     tested = [pair for pair, each in found.items() if each.decided]
@@ -169,14 +169,14 @@ def pair(here: Here, framework: str) -> tuple[str, str]:
     return parallel.id, serial.id
 
 
-def framework_times(here: Here, first: str, second: str) -> Judged | None:
+def framework_times(here: Here, first: str, second: str) -> JudgedRatio | None:
     """Seconds of the second row over those of the first, judged in the family of its comparison. None if one is missing."""
     report = here.trainings.get(CORRECTED)
     found = family(report.stored, report.summaries).contestants if report else []
     return next((judged for one, other, judged in found if (one.id, other.id) == (first, second)), None)
 
 
-def speedup(here: Here, training: str, row: str) -> Judged | None:
+def speedup(here: Here, training: str, row: str) -> JudgedRatio | None:
     """Speed-up of a mode over serial on the same cores, judged in the family of its comparison. None if one is missing."""
     report = here.trainings.get(training)
     return family(report.stored, report.summaries).modes.get(row) if report else None
@@ -190,7 +190,7 @@ def gains_more(first: Ratio, second: Ratio) -> Verdict:
     return "not reproduced" if first_high < max(second_low, 1.0) else CANNOT_TELL
 
 
-def above(judged: Judged | None, words: str) -> tuple[Verdict, str]:
+def above(judged: JudgedRatio | None, words: str) -> tuple[Verdict, str]:
     """Whether a ratio is above one.
 
     Args:
@@ -198,7 +198,7 @@ def above(judged: Judged | None, words: str) -> tuple[Verdict, str]:
     """
     if judged is None:
         return CANNOT_TELL, f"{words}: one of the two was not run here, or was too short to be timed"
-    said = f"{words}: {verdict_words.interval_words(judged.ratio)} times{verdict_words.surety(judged)}"
+    said = f"{words}: {verdict_words.interval_words(judged.ratio)} times{verdict_words.p_value_text(judged)}"
     match judged.verdict:
         case "above":
             return "reproduced", said

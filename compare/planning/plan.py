@@ -10,7 +10,7 @@ from common.machine.private_folder import PrivateFolder
 from common.spec import SpecError
 from compare.core import exits
 from compare.core.interrupt import interruptible
-from compare.core.option_parsing import mebibytes, split_names, numbers
+from compare.core.option_parsing import parse_integers, parse_mebibytes, split_names
 from compare.core.progress import display
 from compare.execution import options, results_folder, run_settings
 from compare.planning import machine_file, plan_report, planner
@@ -22,8 +22,8 @@ MODES, REPEATS = "all", 3
 @options.grouped
 def command(
     *,
-    of_spec: options.SpecOptions,
-    compared: options.ContestantOptions,
+    spec_options: options.SpecOptions,
+    contestant_options: options.ContestantOptions,
     machine: Annotated[
         str, typer.Option(metavar="FILE|here", help="The machine to plan for: a file that an earlier plan wrote, or this one.")
     ] = machine_file.HERE,
@@ -53,15 +53,19 @@ def command(
             raise SpecError(f"--measure and --score run on this machine. Received: --machine {machine}. Leave one of them out.")
         if repeats is not None and not (measure or score):
             raise SpecError(f"--repeats counts measured runs. Received: --repeats {repeats} alone. Add --measure or --score.")
-        limit_mib = None if memory_limit is None else mebibytes("--memory-limit", memory_limit)
-        sizes = () if project is None else numbers("--project", project, least=2)
+        limit_mib = None if memory_limit is None else parse_mebibytes("--memory-limit", memory_limit)
+        sizes = () if project is None else parse_integers("--project", project, least=2)
         settings = run_settings.settings(
-            *of_spec.to_request(limit=limit, cores=cores, replicas=replicas, hosts=None if hosts is None else split_names(hosts))
+            *spec_options.to_request(
+                limit=limit, cores=cores, replicas=replicas, hosts=None if hosts is None else split_names(hosts)
+            )
         )
         settings = run_settings.with_matrix(settings, modes, MODES, repeats, REPEATS)
         if "model" not in settings.values:
             raise SpecError("plan needs a model. Received: none. Add --model, or name one in --spec.")
-        request = planner.PlanRequest(settings, compared.names(settings.contestants), machine, limit_mib, score, sizes, maps)
+        request = planner.PlanRequest(
+            settings, contestant_options.names(settings.contestants), machine, limit_mib, score, sizes, maps
+        )
         own_files = (*document.report_files(), plan_report.MACHINE_FILE, plan_report.MEASURED_FOLDER)
         with interruptible(), results_folder.lock_folder(out, plan_report.RESULTS_FILE, None, "plan", allowed=own_files):
             with display() as progress:

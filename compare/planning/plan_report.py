@@ -113,7 +113,7 @@ def screen(plan: PlanResult) -> Screen:
             *([f"{count(unknown, 'layout')} cannot be predicted, or do not fit: {FULL}."] if unknown else []),
             *caution_count(cautions),
         ],
-        next=[("how good it is", "the same command with --measure")] if plan.here and not plan.pairs else [],
+        next=[("how good it is", "the same command with --measure")] if plan.is_local and not plan.pairs else [],
     )
 
 

@@ -64,7 +64,7 @@ class PlanResult:
     machine: PlannedMachine
     predicted: list[PredictedLayout]
     """Predicted layouts in the order of `prediction.rank`."""
-    here: bool = True
+    is_local: bool = True
     """Whether the machine is this one, instead of one from a file."""
     disturbed: list[str] = field(default_factory=list[str])
     """Frameworks whose timing other work disturbed."""
@@ -116,7 +116,7 @@ def predict(request: PlanRequest, progress: Display) -> PlanResult:
     candidates[0] = PlannedLayout("serial", serial)
     if stored_machine is None and run_spec.cores > planned_machine.cores_of_device:
         candidates.insert(1, PlannedLayout(f"serial, {run_spec.cores} cores", serial.with_fields(cores=run_spec.cores)))
-    plan = PlanResult(serial, planned_machine, [], here=stored_machine is None)
+    plan = PlanResult(serial, planned_machine, [], is_local=stored_machine is None)
     for name in names:
         rows = [matrix.build_row(f"{name}-{index}", name, layout.run) for index, layout in enumerate(candidates)]
         checked_rows = matrix.check_rows(rows, descriptions, oversubscribe=True)

@@ -10,7 +10,7 @@ from common.machine.private_folder import PrivateFolder
 from common.spec import SpecError
 from compare.core import exits
 from compare.core.interrupt import interruptible
-from compare.core.option_parsing import factors
+from compare.core.option_parsing import parse_factors
 from compare.core.progress import display
 from compare.execution import options, results_folder, run_settings
 from compare.planning import machine_file, planner, stragglers_report, straggling
@@ -23,8 +23,8 @@ MODES, REPEATS, FACTORS = "all", 5, "1.5,2,4"
 @options.grouped
 def command(
     *,
-    of_spec: options.SpecOptions,
-    compared: options.ContestantOptions,
+    spec_options: options.SpecOptions,
+    contestant_options: options.ContestantOptions,
     factor: Annotated[str, typer.Option(help="Times as slow as the others that one rank is, with commas.")] = FACTORS,
     jitter: Annotated[
         bool, typer.Option("--jitter", help="Also with each rank slow in turn, for a tenth of a second, by the largest factor.")
@@ -39,16 +39,16 @@ def command(
 ) -> None:
     """Slow one rank down, and measure which mode suffers how much. The same command with the same --out goes on."""
     with exits.exit_on_error():
-        stragglers = [Straggler(number) for number in factors("--factor", factor, above=1.0)]
+        stragglers = [Straggler(number) for number in parse_factors("--factor", factor, above=1.0)]
         if jitter:
             stragglers.append(Straggler(max(straggler.factor for straggler in stragglers), moves=True))
-        settings = run_settings.settings(*of_spec.to_request(limit=limit, cores=cores, replicas=replicas))
+        settings = run_settings.settings(*spec_options.to_request(limit=limit, cores=cores, replicas=replicas))
         settings = run_settings.with_matrix(settings, modes, MODES, repeats, REPEATS)
         if "model" not in settings.values:
             raise SpecError("stragglers needs a model. Received: none. Add --model, or name one in --spec.")
         if settings.values.get("hosts"):
             raise SpecError("stragglers slows ranks of this machine. Received: hosts. Leave them out.")
-        request = planner.PlanRequest(settings, compared.names(settings.contestants), machine_file.HERE, None)
+        request = planner.PlanRequest(settings, contestant_options.names(settings.contestants), machine_file.HERE, None)
         own_files = (*document.report_files(), stragglers_report.MEASURED_FOLDER)
         with (
             interruptible("Interrupted." + (" The same command goes on." if out else "")),

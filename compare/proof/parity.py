@@ -17,7 +17,7 @@ from common.machine.private_folder import PrivateFolder
 from common.spec import Spec, SpecError
 from compare.core import exits, wording
 from compare.core.interrupt import interruptible
-from compare.core.option_parsing import each_once, given_besides, names, variants
+from compare.core.option_parsing import require_distinct, unexpected_options, split_names, parse_modes
 from compare.core.presets import Preset
 from compare.execution import contestants, launch, matrix, options, run_settings, store
 from compare.execution.matrix import Row
@@ -102,17 +102,17 @@ def command(
     def progress(text: str) -> None:
         console.print(text, style="dim", highlight=False)
 
-    with exits.reported(), interruptible(), PrivateFolder() as temporary:
+    with exits.exit_on_error(), interruptible(), PrivateFolder() as temporary:
         folder = out or temporary.path
         rows: list[Row] = []
         if spec_file is not None or preset is not None:
-            if others := given_besides(context, _WITH_SPEC):
+            if others := unexpected_options(context, _WITH_SPEC):
                 raise SpecError(
                     f"--spec and --preset say what is run. Received also: {', '.join(others)}. Use --set field=value instead."
                 )
             settings = run_settings.settings(preset, spec_file, {}, assignments or [])
             named = compared.names(settings.contestants)
-            asked = list(settings.modes) if modes is None else variants(modes)
+            asked = list(settings.modes) if modes is None else parse_modes(modes)
             replicas = replicas or settings.replicas
             rows = matrix.build_rows(settings.values, named, asked, replicas, settings.workers, one_core=settings.one_core)
             specs = [rows[0].spec]
@@ -130,17 +130,17 @@ def command(
                     free_running=not single_steps,
                 )
                 for name, rule in itertools.product(
-                    each_once("--model", names(model), spec.MODELS),
-                    each_once("--optimizer", names(optimizer), tuple(OPTIMIZERS)),
+                    require_distinct("--model", split_names(model), spec.MODELS),
+                    require_distinct("--optimizer", split_names(optimizer), tuple(OPTIMIZERS)),
                 )
             ]
-            asked = list(Preset().modes) if modes is None else variants(modes)
+            asked = list(Preset().modes) if modes is None else parse_modes(modes)
         asked_for = {"--referee": referee, "--single-steps": single_steps, "--record": record is not None}
         if len(several := [option for option, is_asked in asked_for.items() if is_asked]) > 1:
             raise SpecError(f"{' and '.join(several)} make a report each. Use one of them.")
         if record is not None:
             every = {each.name or "" for each in context.command.params}
-            if others := given_besides(context, every.difference(_OF_A_PROOF)):
+            if others := unexpected_options(context, every.difference(_OF_A_PROOF)):
                 raise SpecError(f"--record writes the serial run. Received also: {', '.join(others)}. Leave them out.")
             if len(specs) > 1:
                 received = ", ".join(f"{each.model} with {each.optimizer.name}" for each in specs)
@@ -242,7 +242,7 @@ def report(specs: Sequence[Spec], proofs: Sequence[Proof], contestants: Sequence
         json_file=RESULTS_FILE,
         marks=[Mark("Same training", headline, "good" if verdict == "proved" else "bad")],
         findings=[("Is it the same training?", said)],
-        tables=[Table.of("rungs", "Rungs of the ladder", _RUNG, rungs)],
+        tables=[Table.from_items("rungs", "Rungs of the ladder", _RUNG, rungs)],
         commands=[_again()],
         values={"verdict": verdict, "rungs": plain},
         exit_code=0 if verdict == "proved" else exits.RUN_FAILED,
@@ -269,14 +269,14 @@ def _screen(specs: Sequence[Spec], proofs: Sequence[Proof], contestants: Sequenc
     failed = [rung for proof in proofs for rung in proof.rungs if rung.status == "failed"]
     precisions = list(dict.fromkeys(rung.precision for proof in proofs for rung in proof.rungs))
     return Screen(
-        asked=[
+        subject=[
             "Is it the same training?",
             *([wording.joined(contestants)] if contestants else []),
             *dict.fromkeys(f"{each.model_label} with {each.optimizer.name}" for each in specs),
             f"{specs[0].data.source}{f' in {wording.joined(precisions)}' if precisions else ''}",
         ],
         answers=[each for each in answers if each.sentences],
-        table=Table.of("rungs", "Rungs that failed", _FAILED, failed),
+        table=Table.from_items("rungs", "Rungs that failed", _FAILED, failed),
         next=_next(specs, proofs, failed, of_rows=of_rows),
     )
 
@@ -337,7 +337,7 @@ def single_steps_report(rungs: Sequence[Rung]) -> Report:
     columns = [Column("model", "model", pick="0.0"), Column("optimizer", "optimizer", pick="0.1")]
     for mode in dict.fromkeys(rung.mode or "serial" for rung in rungs):
         columns.append(Column(mode, mode, -1, pick=lambda item, mode=mode: worst(item[1].get(mode))))
-    shown = Table.of(
+    shown = Table.from_items(
         "single-steps", "Difference nearest to its limit, of any loss, gradient, weight and statistic", columns, by_mode.items()
     )
     plain = [json.loads(rung.model_dump_json()) for rung in rungs]
@@ -347,12 +347,12 @@ def single_steps_report(rungs: Sequence[Rung]) -> Report:
         json_file=RESULTS_FILE,
         marks=[Mark("Single steps", verdict, "bad" if verdict != "proved" else "good")],
         findings=[("Does each step agree?", said)],
-        tables=[shown, Table.of("rungs", "Single steps by aspect", _STEPS, rungs)],
+        tables=[shown, Table.from_items("rungs", "Single steps by aspect", _STEPS, rungs)],
         commands=[_again()],
         values={"verdict": verdict, "rungs": plain},
         exit_code=exits.RUN_FAILED if verdict != "proved" else 0,
         screen=Screen(
-            asked=["Does each single step agree?", f"{wording.count(len(by_mode), 'training')} in float64"],
+            subject=["Does each single step agree?", f"{wording.count(len(by_mode), 'training')} in float64"],
             answers=[Paragraph(verdict.capitalize(), said, _TONES[verdict])],
             table=shown,
             next=[("who is wrong", _same("--referee"))] if any(rung.mode is None for rung in failed) else [],
@@ -397,12 +397,12 @@ def referee_report(lines: Sequence[Line]) -> Report:
         json_file=RESULTS_FILE,
         marks=[Mark("Against the referee", verdict, "bad" if verdict != "proved" else "good")],
         findings=[("Are both right?", [f"{verdict}: {said}", *sentences[1:]]), ("Which is closer in float32?", closer)],
-        tables=[Table.of("referee", "Differences to the referee", _LINE, lines)],
+        tables=[Table.from_items("referee", "Differences to the referee", _LINE, lines)],
         commands=[_again()],
         values={"verdict": verdict, "lines": [{**line._asdict(), "status": line.status} for line in lines]},
         exit_code=exits.RUN_FAILED if verdict != "proved" else 0,
         screen=Screen(
-            asked=[
+            subject=[
                 f"Do {wording.joined(list(dict.fromkeys(line.framework for line in lines)))} train as plain NumPy does?",
                 *dict.fromkeys(f"{line.model} with {line.optimizer}" for line in lines),
             ],
@@ -410,7 +410,7 @@ def referee_report(lines: Sequence[Line]) -> Report:
                 Paragraph(verdict.capitalize(), sentences, _TONES[verdict]),
                 *([Paragraph("In float32", closer)] if closer else []),
             ],
-            table=Table.of("referee", "Comparisons that failed", _WRONG, failed),
+            table=Table.from_items("referee", "Comparisons that failed", _WRONG, failed),
         ),
     )
 
@@ -437,7 +437,7 @@ def recorded_report(made: Sequence[Recorded], folder: Path) -> Report:
         name=NAME,
         json_file=RESULTS_FILE,
         findings=[("What is there?", said)],
-        tables=[Table.of("recordings", "Recordings", _FILE, made)],
+        tables=[Table.from_items("recordings", "Recordings", _FILE, made)],
         commands=[_again()],
         values={"recordings": [{**each._asdict(), "file": str(each.file)} for each in made]},
     )

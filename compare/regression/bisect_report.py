@@ -93,7 +93,7 @@ def report(found: Found, chosen: Candidates, asked: Asked) -> Report:
         values={"headline": title, **answer.model_dump(mode="json")},
         exit_code=code,
         screen=Screen(
-            asked=[f"Which change made {heading(asked.metric)} of {chosen.rows[0].id} larger?", ends],
+            subject=[f"Which change made {heading(asked.metric)} of {chosen.rows[0].id} larger?", ends],
             answers=_answers(found, title, dict(sentences), code),
             table=replace(tables[0], columns=tuple(each for each in _TRIALS if each.key in _ON_SCREEN)),
             next=_next(found, None if asked.environments else chosen.each[found.first_bad].identity),

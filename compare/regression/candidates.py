@@ -13,7 +13,7 @@ from common.artifacts.schema import Environment, RunResult
 from common.frozen import Exact
 from common.machine import machine
 from common.machine.machine import Facts
-from compare.comparison.comparison_plan import Request
+from compare.comparison.comparison_plan import ComparisonRequest
 from compare.core import statistics
 from compare.core.progress import Display
 from compare.core.statistics import Ratio
@@ -144,7 +144,7 @@ def of_revisions(good: str, bad: str, plan: Comparison) -> Candidates:
     return Candidates(found, plan, rows, ready, list(plan.environments.values()))
 
 
-def of_environments(pythons: Sequence[str], request: Request, shown: Display) -> Candidates:
+def of_environments(pythons: Sequence[str], request: ComparisonRequest, shown: Display) -> Candidates:
     """Environments in the order that they are named.
 
     Raises:
@@ -168,7 +168,7 @@ def of_environments(pythons: Sequence[str], request: Request, shown: Display) ->
     return Candidates(found, sides[-1].plan, revisions.runnable(sides[-1].plan), ready, there)
 
 
-def refuse_used(request: Request, asked: Asked, folder: Path) -> None:
+def refuse_used(request: ComparisonRequest, asked: Asked, folder: Path) -> None:
     """Refuse the folder at once for what shows before anything is prepared; `search` judges the rest.
 
     Raises:
@@ -178,7 +178,7 @@ def refuse_used(request: Request, asked: Asked, folder: Path) -> None:
     results_folder.refuse_other_request(folder, RECORD_FILE, Bisection, KIND, known, identity=_identity, kind=KIND)
 
 
-def search(chosen: Candidates, request: Request, asked: Asked, folder: Path, shown: Display) -> Found:
+def search(chosen: Candidates, request: ComparisonRequest, asked: Asked, folder: Path, shown: Display) -> Found:
     """Measure candidates until the first bad one is found. Finished runs in the folder are used again.
 
     Raises:

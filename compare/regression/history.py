@@ -23,7 +23,7 @@ from matplotlib.figure import Figure
 from common.machine import machine
 from compare.core import exits, wording
 from compare.core.errors import FolderError
-from compare.core.option_parsing import chosen, names
+from compare.core.option_parsing import parse_choices, split_names
 from compare.core.statistics import Spread, spread
 from compare.core.wording import one_line, visible
 from compare.execution import options, store
@@ -61,10 +61,10 @@ def command(
     as_json: options.AsJson = False,
 ) -> None:
     """Show a figure over the measured commits, separately for each machine."""
-    with exits.reported():
-        metrics = chosen("--metric", names(metric), (*METRICS, SECONDS))
+    with exits.exit_on_error():
+        metrics = parse_choices("--metric", split_names(metric), (*METRICS, SECONDS))
         if out is not None and out.resolve() != folder.resolve():
-            store.refuse_others(out, None, None, "history", allowed=document.files_of(NAME))
+            store.refuse_others(out, None, None, "history", allowed=document.report_files(NAME))
         found, left_out, is_damaged = points(folder, metrics, only, each=each)
         for reason, times in Counter(left_out).items():
             typer.echo(f"Left out{f' ({times} times)' if times > 1 else ''}: {reason}", err=True)
@@ -309,7 +309,7 @@ def _screen(points: Sequence[Point], folder: Path, trouble: Sequence[str]) -> Sc
         for (on, metric, name), own in lines.items()
     ]
     return Screen(
-        asked=[
+        subject=[
             f"How did {wording.joined(list(map(heading, metrics)))} change?",
             f"{wording.count(len(points), 'measurement')} in {folder}",
             *(machines if len(machines) == 1 else []),

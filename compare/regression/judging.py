@@ -13,14 +13,14 @@ from compare.core.statistics import (
     LEAST_PAIRS,
     SIGNIFICANCE,
     VERDICT_PAIRS,
-    Estimate,
+    MeanEstimate,
     Ratio,
     corrected_p,
     critical,
-    exp,
+    bounded_exp,
     holm,
-    of_differences,
-    of_samples,
+    mean_difference,
+    mean_difference_of_samples,
     spread,
 )
 from compare.judgement import environments
@@ -181,10 +181,10 @@ def _compared(pair: Pair, criteria: Criteria, *, one_look: bool) -> Iterator[Cha
         before, now = pair.samples(metric) if is_judged else pair.shown(metric)
         first, second = ([math.log(value) for value in values] for values in (before, now))
         paired = [b - a for a, b in zip(first, second, strict=True)] if pair.paired and is_judged else []
-        estimate = of_differences(paired) if paired else of_samples(first, second)
+        estimate = mean_difference(paired) if paired else mean_difference_of_samples(first, second)
         inert = len({*before, *now}) == 1 and min(len(before), len(now)) >= VERDICT_PAIRS
         method = "paired" if pair.paired else "Welch"
-        change = _change(pair, metric, method, before, now, estimate, exp, one_look=one_look)
+        change = _change(pair, metric, method, before, now, estimate, bounded_exp, one_look=one_look)
         if not is_judged:
             shown = change.change.model_copy(update={"low": None, "high": None, "p": None})
             sides = {"baseline": pair.before, "candidate": pair.now}
@@ -195,7 +195,7 @@ def _compared(pair: Pair, criteria: Criteria, *, one_look: bool) -> Iterator[Cha
     if pair.tests_accuracy:
         before, now = map(list, zip(*pair.by_seed.values(), strict=True))
         image = 1.0 / next(iter(pair.now.tests.values())).num_examples
-        estimate = of_differences([b - a for a, b in zip(before, now, strict=True)], rounding=image)
+        estimate = mean_difference([b - a for a, b in zip(before, now, strict=True)], rounding=image)
         yield _change(pair, ACCURACY, "paired by seed", before, now, estimate, float, one_look=one_look)
 
 
@@ -205,7 +205,7 @@ def _change(
     method: str,
     before: Sequence[float],
     now: Sequence[float],
-    estimate: Estimate,
+    estimate: MeanEstimate,
     scale: Callable[[float], float],
     *,
     one_look: bool,

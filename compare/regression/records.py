@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Literal
 
 from common.frozen import Frozen
-from compare.core.option_parsing import chosen, names
+from compare.core.option_parsing import parse_choices, split_names
 from compare.core.statistics import Ratio, Spread
 from compare.judgement.measurements import METRICS, MORE_IS_BETTER, SECONDS, Kind, MeasuredSubject
 
@@ -40,7 +40,7 @@ def metrics_named(text: str) -> list[str]:
         SpecError: one is unknown, or named twice.
     """
     by_heading = {METRICS[name].heading.replace(" ", "_"): name for name in CHOICES}
-    return chosen("--metric", [by_heading.get(word, word) for word in names(text)], CHOICES)
+    return parse_choices("--metric", [by_heading.get(word, word) for word in split_names(text)], CHOICES)
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from compare.comparison import run
 from compare.core import exits, wording
 from compare.core.errors import FolderError, LaunchError
 from compare.core.interrupt import interruptible
-from compare.core.option_parsing import fraction, given_besides
+from compare.core.option_parsing import parse_fraction, unexpected_options
 from compare.core.presets import Preset
 from compare.core.progress import Display, display
 from compare.execution import options, store
@@ -92,7 +92,7 @@ def command(
     The options of runs, from --repeats to --out, need --interleaved or --environments. The same command with the same --out
     continues what was interrupted.
     """
-    with exits.reported(), _errors_in(markdown):
+    with exits.exit_on_error(), _errors_in(markdown):
         criteria = Criteria(
             threshold=threshold_of("--threshold", threshold),
             accuracy_threshold=threshold_of("--accuracy-threshold", accuracy_threshold),
@@ -115,7 +115,7 @@ def command(
                     "There is no baseline. Name a results folder or a benchmark file, or give --interleaved REV or "
                     "--environments A B."
                 )
-            if idle := given_besides(context, _OF_STORED):
+            if idle := unexpected_options(context, _OF_STORED):
                 need = "needs" if len(idle) == 1 else "need"
                 raise SpecError(
                     f"{', '.join(idle)} {need} --interleaved REV or --environments A B. Received: neither. Leave them out."
@@ -200,7 +200,7 @@ def _of_commit(folder: Path, found: Mapping[str, Sequence[Measurement]], revisio
 
     Args:
         folder: that holds them.
-        found: all its files, see `measurements.commits`.
+        found: all its files, see `measurements.measurements_by_commit`.
         revision: the commit.
 
     Raises:
@@ -237,7 +237,7 @@ def threshold_of(option: str, text: str) -> float:
     Raises:
         SpecError: it is no number, below zero, or 1 and more without a percent sign, which is a `%` that was forgotten.
     """
-    value = fraction(text)
+    value = parse_fraction(text)
     if value >= 1.0 and "%" not in text:
         raise SpecError(
             f"{option} must have a percent sign from 1 on. Received: {text!r}, which is {value:.0%}. Write {text}%."
@@ -248,7 +248,7 @@ def threshold_of(option: str, text: str) -> float:
 
 
 def _interleaved(
-    measure: Callable[[run.Request, Path, Display], None],
+    measure: Callable[[run.ComparisonRequest, Path, Display], None],
     settings: Preset,
     frameworks: Sequence[str],
     folder: Path,

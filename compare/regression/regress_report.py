@@ -222,7 +222,7 @@ def change_tables(judged: Judgement) -> list[Table]:
         Table("changes", "Seconds and memory, candidate over baseline", columns, figures),
         Table("accuracy", "Test accuracy, candidate minus baseline", score_columns, scores),
         Table("facts", "Runs, proof and first losses", fact_columns, facts),
-        Table.of("operations", "Where a step's time changed", operation_columns, judged.operations, _OPERATIONS),
+        Table.from_items("operations", "Where a step's time changed", operation_columns, judged.operations, _OPERATIONS),
     ]
     return [table for table in (*made, *comparison_tables.environment_table(judged.differences)) if table.rows]
 
@@ -262,7 +262,7 @@ def _method(judged: Judgement) -> list[str]:
             f"With {percent(CONFIDENCE)} confidence none is called better or worse by chance (Holm). Each interval is that of "
             f"its figure alone. A figure that is the same number in every run is not tested."
             f"{'' if judged.one_look else ' This holds however often repeats are added.'}"
-            f"{resolution_words(ratios, judged.tested, one_look=judged.one_look, tested=figures)}"
+            f"{resolution_words(ratios, judged.tested, one_look=judged.one_look, subject=figures)}"
         )
     if of_files:
         lines.append(

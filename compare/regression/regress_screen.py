@@ -72,7 +72,7 @@ def screen(judged: Judgement, untold: Sequence[str], pairs: int | None, repeats:
         hidden = len(lines) - len(shown) + (others if label == "Trouble" and serious else 0)
         ends = [*[""] * (len(shown) - 1), f"; {hidden} more" if hidden else ""]
         answers.append(Paragraph(label, [line.within(_ROOM, end) for line, end in zip(shown, ends, strict=False)], tone))
-    return Screen(asked=asked, answers=[each for each in answers if each.sentences], next=_next(judged, pairs, repeats))
+    return Screen(subject=asked, answers=[each for each in answers if each.sentences], next=_next(judged, pairs, repeats))
 
 
 def _cut(text: str, room: int) -> str:

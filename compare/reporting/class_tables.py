@@ -6,14 +6,14 @@ from collections.abc import Sequence
 
 from compare.core.wording import shortened, visible
 from compare.judgement.row_figures import Summary
-from compare.reporting.tables import RUN, Cell, Column, Table
+from compare.reporting.tables import RUN_COLUMNS, Cell, Column, Table
 
 ZERO = "0 stands where a class was never predicted or never occurs."
-"""The rule for precision, recall and F1, whose quotient has no value there."""
+"""Rule for precision, recall and F1 where their quotient has no value."""
 _SHORT_NAME = 4
-"""A class with a longer name has its id over a column on paper."""
+"""Characters of a class's name above which its id heads a column on paper."""
 _CLASS_NAME = 28
-"""Characters of a class's name around a matrix."""
+"""Most characters of a class's name around a matrix."""
 
 
 def class_table(summaries: Sequence[Summary], class_names: Sequence[str]) -> list[Table]:
@@ -23,7 +23,7 @@ def class_table(summaries: Sequence[Summary], class_names: Sequence[str]) -> lis
         class_names: by class id.
     """
     columns = (
-        *RUN,
+        *RUN_COLUMNS,
         Column("class", "class"),
         Column("images", "images"),
         Column("predictions", "predictions"),
@@ -33,13 +33,13 @@ def class_table(summaries: Sequence[Summary], class_names: Sequence[str]) -> lis
     )
     rows: list[dict[str, Cell]] = []
     for summary in summaries:
-        names = named(class_names, len(summary.confusion or []))
+        labels = class_names_or_ids(class_names, len(summary.confusion or []))
         for label, true in enumerate(summary.confusion or []):
             hits = true[label]
             examples, predicted = sum(true), sum(row[label] for row in summary.confusion or [])
             rows.append(
                 _run_cells(summary)
-                | {"class": names[label], "images": examples // summary.repeats_done, "predictions": examples}
+                | {"class": labels[label], "images": examples // summary.repeats_done, "predictions": examples}
                 | {"precision": hits / max(predicted, 1), "recall": hits / max(examples, 1)}
                 | {"f1": 2 * hits / max(examples + predicted, 1)}
             )
@@ -56,9 +56,9 @@ def confusion_table(summaries: Sequence[Summary], class_names: Sequence[str]) ->
     Args:
         class_names: by class id.
     """
-    names = named(class_names, max((len(summary.confusion or []) for summary in summaries), default=0))
-    counted = Column("class", "true class"), Column("images", "images")
-    columns = (*RUN, *counted, *(_predicted(label, name) for label, name in enumerate(names)))
+    names = class_names_or_ids(class_names, max((len(summary.confusion or []) for summary in summaries), default=0))
+    class_columns = Column("class", "true class"), Column("images", "images")
+    columns = (*RUN_COLUMNS, *class_columns, *(_prediction_column(label, name) for label, name in enumerate(names)))
     rows: list[dict[str, Cell]] = [
         _run_cells(summary)
         | {"class": names[label], "images": sum(counts) // summary.repeats_done}
@@ -70,22 +70,26 @@ def confusion_table(summaries: Sequence[Summary], class_names: Sequence[str]) ->
         "Test split. Rows are the true class, columns what it was taken for, counted over all repeats: an image counts once in "
         "each."
     )
-    return [Table("confusion", "Confusion", columns, rows, note=note, apart=tuple(each.key for each in RUN))] if rows else []
+    return (
+        [Table("confusion", "Confusion", columns, rows, note=note, apart=tuple(column.key for column in RUN_COLUMNS))]
+        if rows
+        else []
+    )
 
 
-def _predicted(label: int, name: str) -> Column:
+def _prediction_column(label: int, name: str) -> Column:
     return Column(f"predicted {name}", name, short=str(label) if len(name) > _SHORT_NAME else "")
 
 
-def named(class_names: Sequence[str], number: int) -> list[str]:
+def class_names_or_ids(class_names: Sequence[str], number: int) -> list[str]:
     """The first `number` classes by name, as `visible` shows it. A class without a name has its id."""
     return [*map(visible, class_names[:number]), *map(str, range(len(class_names), number))]
 
 
-def headings(class_names: Sequence[str], number: int) -> list[str]:
-    """The same, shortened."""
-    return [shortened(name, _CLASS_NAME) for name in named(class_names, number)]
+def short_class_names(class_names: Sequence[str], number: int) -> list[str]:
+    """Names or ids of the first `number` classes, shortened to fit around a matrix."""
+    return [shortened(name, _CLASS_NAME) for name in class_names_or_ids(class_names, number)]
 
 
 def _run_cells(summary: Summary) -> dict[str, Cell]:
-    return {column.key: column.cell(summary) for column in RUN}
+    return {column.key: column.cell(summary) for column in RUN_COLUMNS}

@@ -22,26 +22,26 @@ from compare.judgement.summary import FAILURES
 from compare.reporting import class_tables, plots
 from compare.reporting.plots import COLOURS, LINE_STYLES, MARKERS, Drawing
 
-Drawn = bool | Literal["x", "y"]
-"""What a `Drawing` returns."""
+DrawResult = bool | Literal["x", "y"]
+"""Return type of a `Drawing`."""
 
 _HATCH: dict[str, Any] = {"hatch": "////", "edgecolor": "white", "linewidth": 0}
-"""Of a bar whose time is in doubt."""
+"""Style of a bar whose time is in doubt."""
 CONFUSION = "confusion"
 """The plot that also shows class names."""
 
 _CLASS_SIDE, _LEAST_SIDE, _MOST_SIDE = 0.24, 2.4, 6.0
 """Inches of one class, and of a whole confusion matrix."""
-_ACROSS, _AROUND = 12.0, 0.9
+_TOTAL_WIDTH, _LABEL_MARGIN = 12.0, 0.9
 """Inches of all matrices side by side, and of their titles and axis labels. The class names come on top."""
-_BETWEEN = 0.1
+_VERTICAL_GAP = 0.1
 """Inches above and below each matrix."""
 _NAME_SIZE = 6
-"""Points."""
-_LETTERS_AN_INCH = 12
-"""In a line of a matrix's title."""
+"""Font size of class names, in points."""
+_LETTERS_PER_INCH = 12
+"""Letters per inch in a line of a matrix's title."""
 _MOST_COUNTED, _MOST_NAMED = 15, 50
-"""With more classes, counts and names are too small to read."""
+"""Numbers of classes above which counts and names are too small to read."""
 
 
 def drawings(summaries: Sequence[Summary], class_names: Sequence[str] = ()) -> dict[str, Drawing]:
@@ -51,11 +51,11 @@ def drawings(summaries: Sequence[Summary], class_names: Sequence[str] = ()) -> d
         class_names: by class id. Classes beyond them are shown by id.
     """
 
-    def drawing(name: str, figure: Figure) -> Drawn:
-        drawn = draw(name, figure, summaries, class_names)
-        if absent := left_out(summaries):
-            figure.text(0.01, -0.02, f"Left out: {absent}", fontsize=8, va="top")
-        return drawn
+    def drawing(name: str, figure: Figure) -> DrawResult:
+        result = draw(name, figure, summaries, class_names)
+        if omitted := omitted_rows(summaries):
+            figure.text(0.01, -0.02, f"Left out: {omitted}", fontsize=8, va="top")
+        return result
 
     return {name: partial(drawing, name) for name in names()}
 
@@ -65,93 +65,95 @@ def names() -> tuple[str, ...]:
     return (*_PLOTS, CONFUSION)
 
 
-def draw(name: str, figure: Figure, summaries: Sequence[Summary], class_names: Sequence[str] = ()) -> Drawn:
-    """Draw one plot into a figure, within SETTINGS. Returns what a `Drawing` does."""
-    drawn = [summary for summary in summaries if shown(summary)]
+def draw(name: str, figure: Figure, summaries: Sequence[Summary], class_names: Sequence[str] = ()) -> DrawResult:
+    """Draw one plot into a figure, within SETTINGS. The result is that of a `Drawing`."""
+    visible_summaries = [summary for summary in summaries if has_figures(summary)]
     if name == CONFUSION:
-        return draw_confusion(figure, {each.name: each.confusion for each in drawn if each.confusion}, class_names)
-    return _PLOTS[name](figure, drawn)
+        return draw_confusion(
+            figure, {summary.name: summary.confusion for summary in visible_summaries if summary.confusion}, class_names
+        )
+    return _PLOTS[name](figure, visible_summaries)
 
 
-def shown(summary: Summary) -> bool:
+def has_figures(summary: Summary) -> bool:
     """Whether a row has figures that can be compared with others."""
     return summary.repeats_done > 0 and summary.status not in FAILURES
 
 
-def left_out(summaries: Sequence[Summary]) -> str:
+def omitted_rows(summaries: Sequence[Summary]) -> str:
     """The rows that no plot shows, by name and reason: `tensorflow multi_process x2 (killed)`."""
-    return ", ".join(f"{summary.name} ({summary.status})" for summary in summaries if not shown(summary))
+    return ", ".join(f"{summary.name} ({summary.status})" for summary in summaries if not has_figures(summary))
 
 
-def _curves(what: str, figure: Figure, summaries: Sequence[Summary]) -> Drawn:
+def _curves(score: str, figure: Figure, summaries: Sequence[Summary]) -> DrawResult:
     axes: list[Axes] = list(figure.subplots(1, 2, sharey=True))
-    anything = False
-    for axis, split, field in ((axes[0], "training", f"train_{what}"), (axes[1], "validation", f"validation_{what}")):
-        axis.set(title=f"{split} {what}", xlabel="epoch")
+    has_points = False
+    for axis, split, field in ((axes[0], "training", f"train_{score}"), (axes[1], "validation", f"validation_{score}")):
+        axis.set(title=f"{split} {score}", xlabel="epoch")
         axis.xaxis.set_major_locator(MaxNLocator(integer=True))
         for summary, style in zip(summaries, _styles(summaries), strict=True):
             points = [(epoch.epoch, value) for epoch in summary.epochs if (value := getattr(epoch, field)) is not None]
             (line,) = axis.plot([x for x, _ in points], [y for _, y in points], label=summary.name, **style)
-            said = [f"{summary.name}, epoch {x}: {split} {what} {y:.4f}" for x, y in points if math.isfinite(y)]
-            plots.mark(line, summary.name, said)
-            anything = anything or bool(points)
-    axes[0].set_ylabel(what)
-    handles, labels = axes[0].get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=3, frameon=False, fontsize=9)
-    return anything and ("y" if what == "loss" else True)
+            labels = [f"{summary.name}, epoch {x}: {split} {score} {y:.4f}" for x, y in points if math.isfinite(y)]
+            plots.mark(line, summary.name, labels)
+            has_points = has_points or bool(points)
+    axes[0].set_ylabel(score)
+    handles, legend_labels = axes[0].get_legend_handles_labels()
+    figure.legend(handles, legend_labels, loc="outside lower center", ncols=3, frameon=False, fontsize=9)
+    return has_points and ("y" if score == "loss" else True)
 
 
-def _seconds(figure: Figure, summaries: Sequence[Summary]) -> Drawn:
+def _seconds(figure: Figure, summaries: Sequence[Summary]) -> DrawResult:
     timed = [(summary, summary.epoch_seconds) for summary in summaries if summary.epoch_seconds]
     axis: Axes = figure.subplots()
     for place, (summary, seconds) in enumerate(timed):
         ends = (seconds.low, seconds.high) if seconds.n > 1 else None
-        colour = _colour(summary, [each for each, _ in timed])
+        colour = _colour(summary, [other for other, _ in timed])
         hatch = _HATCH if summary.in_doubt else {}
-        said = f"{summary.name}: {{}} s per epoch"
-        _bar(axis, place, seconds.median, summary.contestant, said, ends, color=colour, **hatch)
+        label = f"{summary.name}: {{}} s per epoch"
+        _bar(axis, place, seconds.median, summary.contestant, label, ends, color=colour, **hatch)
     name_rows(axis, [summary.name for summary, _ in timed])
     doubt = "; hatched: in doubt" if any(summary.in_doubt for summary, _ in timed) else ""
     several = any(seconds.n > 1 for _, seconds in timed)
-    said = "median; whiskers: 25 % to 75 % quantile" if several else "one repeat"
-    axis.set(title=f"Seconds per epoch ({said}{doubt})", xlabel="seconds")
+    spread_words = "median; whiskers: 25 % to 75 % quantile" if several else "one repeat"
+    axis.set(title=f"Seconds per epoch ({spread_words}{doubt})", xlabel="seconds")
     return timed != [] and "x"
 
 
-def _speedup(figure: Figure, summaries: Sequence[Summary]) -> Drawn:
-    against = (("serial on 1 core", "speedup_one_core"), ("serial on the same cores", "speedup_same_cores"))
-    compared = [summary for summary in summaries if any(_ratio(summary, key) for _, key in against)]
+def _speedup(figure: Figure, summaries: Sequence[Summary]) -> DrawResult:
+    baselines = (("serial on 1 core", "speedup_one_core"), ("serial on the same cores", "speedup_same_cores"))
+    compared = [summary for summary in summaries if any(_ratio(summary, key) for _, key in baselines)]
     axis: Axes = figure.subplots()
-    for index, (base, key) in enumerate(against):
+    for index, (base, key) in enumerate(baselines):
         for place, summary in enumerate(compared):
             if (ratio := _ratio(summary, key)) is None:
                 continue
             ends = None
-            if ratio.low is not None and ratio.high is not None and ratio.decided:
+            if ratio.low is not None and ratio.high is not None and ratio.has_enough_pairs:
                 ends = ratio.low, ratio.high
             series, y = f"against {base}", place + 0.2 * (2 * index - 1)
-            said = f"{summary.name}: {{}} times as fast as {base}"
-            _bar(axis, y, ratio.value, series, said, ends, height=0.38, color=COLOURS[index], label=series)
+            label = f"{summary.name}: {{}} times as fast as {base}"
+            _bar(axis, y, ratio.value, series, label, ends, height=0.38, color=COLOURS[index], label=series)
     axis.axvline(1.0, color="black", linewidth=1)
     name_rows(axis, [summary.name for summary in compared])
     axis.set(title="Speed-up by seconds per epoch (whiskers: 95 % interval, from 5 repeats on)")
-    axis.set(xlabel=f"times as fast{_left_out(summaries)}")
+    axis.set(xlabel=f"times as fast{_omission_note(summaries)}")
     _legend(figure, axis, ncols=2)
     return compared != [] and "x"
 
 
 def _ratio(summary: Summary, key: str) -> Ratio | None:
-    """None if other work disturbed it, too."""
-    ratio = summary.shown_ratio(key)
+    """A ratio of a row. None if there is none, or if a word of `hidden_ratios` replaces it."""
+    ratio = summary.reported_ratio(key)
     return ratio if isinstance(ratio, Ratio) else None
 
 
-def _left_out(summaries: Sequence[Summary]) -> str:
+def _omission_note(summaries: Sequence[Summary]) -> str:
     words = dict.fromkeys(word for summary in summaries for word in summary.hidden_ratios.values())
     return f" (left out: {', '.join(words)})" if words else ""
 
 
-def _efficiency(figure: Figure, summaries: Sequence[Summary]) -> Drawn:
+def _efficiency(figure: Figure, summaries: Sequence[Summary]) -> DrawResult:
     compared = [
         summary
         for summary in summaries
@@ -159,18 +161,18 @@ def _efficiency(figure: Figure, summaries: Sequence[Summary]) -> Drawn:
     ]
     axis: Axes = figure.subplots()
     for place, summary in enumerate(compared):
-        said = f"{summary.name}: parallel efficiency {{}}"
-        _bar(axis, place, summary.parallel_efficiency or 0.0, summary.contestant, said, color=_colour(summary, compared))
+        label = f"{summary.name}: parallel efficiency {{}}"
+        _bar(axis, place, summary.parallel_efficiency or 0.0, summary.contestant, label, color=_colour(summary, compared))
     axis.axvline(1.0, color="black", linewidth=1)
     name_rows(axis, [summary.name for summary in compared])
     axis.set(
         title="Parallel efficiency (speed-up over the ratio of resources; 1: nothing is lost)",
-        xlabel=f"efficiency{_left_out(summaries)}",
+        xlabel=f"efficiency{_omission_note(summaries)}",
     )
     return bool(compared)
 
 
-def _phases(figure: Figure, summaries: Sequence[Summary]) -> Drawn:
+def _phases(figure: Figure, summaries: Sequence[Summary]) -> DrawResult:
     timed = [(summary.name, summary.phases) for summary in summaries if summary.phases]
     axis: Axes = figure.subplots()
     for place, (row, phases) in enumerate(timed):
@@ -201,7 +203,7 @@ _PHASES: dict[str, tuple[str, str | None, Callable[[Phases], float]]] = {
 """Colour, hatch and seconds of each phase, stacked in this order. The wait for input is part of the training."""
 
 
-def _input(figure: Figure, summaries: Sequence[Summary]) -> Drawn:
+def _input(figure: Figure, summaries: Sequence[Summary]) -> DrawResult:
     timed = [summary for summary in summaries if summary.part == "input" and summary.images_per_second]
     workers = sorted({summary.workers for summary in timed})
     if len(workers) < 2:
@@ -210,18 +212,20 @@ def _input(figure: Figure, summaries: Sequence[Summary]) -> Drawn:
     lines = list(dict.fromkeys(summary.fed_name for summary in timed))
     contestants = list(dict.fromkeys(summary.contestant for summary in timed))
     for index, name in enumerate(lines):
-        own = sorted((summary for summary in timed if summary.fed_name == name), key=lambda summary: summary.workers)
-        contestant = contestants.index(own[0].contestant)
-        rates = [summary.images_per_second.median for summary in own if summary.images_per_second]
+        line_summaries = sorted((summary for summary in timed if summary.fed_name == name), key=lambda summary: summary.workers)
+        contestant = contestants.index(line_summaries[0].contestant)
+        rates = [summary.images_per_second.median for summary in line_summaries if summary.images_per_second]
         (line,) = axis.plot(
-            [workers.index(summary.workers) for summary in own],
+            [workers.index(summary.workers) for summary in line_summaries],
             rates,
             label=name,
             color=COLOURS[index % len(COLOURS)],
             linestyle=LINE_STYLES[contestant % len(LINE_STYLES)],
             marker=MARKERS[contestant % len(MARKERS)],
         )
-        plots.mark(line, name, [f"{summary.name}: {rate:.0f} images/s" for summary, rate in zip(own, rates, strict=True)])
+        plots.mark(
+            line, name, [f"{summary.name}: {rate:.0f} images/s" for summary, rate in zip(line_summaries, rates, strict=True)]
+        )
     axis.set_xticks(range(len(workers)), [str(number) if number else "inline" for number in workers])
     axis.set(title="Images per second of the input alone (median)", xlabel="input workers", ylabel="images/s", ylim=(0, None))
     figure.legend(loc="outside lower center", ncols=3, frameon=False, fontsize=9)
@@ -232,34 +236,36 @@ def draw_confusion(figure: Figure, confusions: Mapping[str, Sequence[Sequence[in
     """Draw confusion matrices side by side, within SETTINGS. False: there are none.
 
     Args:
-        figure: its size is changed to what they need.
-        confusions: by name: the examples of each true class (row) that were taken for each class (column).
+        figure: figure whose size is changed to what the matrices need.
+        confusions: counts by name: examples of each true class (row) by predicted class (column).
         class_names: by class id. Classes beyond them are shown by id.
     """
     matrices = {name: np.array(counts) for name, counts in confusions.items()}
     if not matrices:
         return False
     size = max(map(len, matrices.values()))
-    names = plots.labels(class_tables.headings(class_names, size))
+    names = plots.labels(class_tables.short_class_names(class_names, size))
     side = min(max(_LEAST_SIDE, _CLASS_SIDE * size), _MOST_SIDE)
-    lines = math.ceil(len(matrices) / int(_ACROSS / side))
+    lines = math.ceil(len(matrices) / int(_TOTAL_WIDTH / side))
     columns = math.ceil(len(matrices) / lines)
     is_named = size <= _MOST_NAMED
     ids = "" if is_named else ", by its id"
-    around = _AROUND + (max(map(_inches, names)) if is_named else 0.0)
+    margin = _LABEL_MARGIN + (max(map(_inches, names)) if is_named else 0.0)
     lines_with_names = 1 + (len(matrices) > columns and len(matrices) % columns > 0)
-    figure.set_size_inches(columns * side + around, lines * side + lines_with_names * around)
-    figure.set_layout_engine("compressed", h_pad=_BETWEEN)  # for square axes
+    figure.set_size_inches(columns * side + margin, lines * side + lines_with_names * margin)
+    figure.set_layout_engine("compressed", h_pad=_VERTICAL_GAP)  # for square axes
     for place, (name, counts) in enumerate(matrices.items()):
         axis = figure.add_subplot(lines, columns, place + 1)
         shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1)
         axis.imshow(shares, cmap="Blues", vmin=0.0, vmax=1.0)
-        axis.set_title(textwrap.fill(name, int(side * _LETTERS_AN_INCH)), fontsize=9)
+        axis.set_title(textwrap.fill(name, int(side * _LETTERS_PER_INCH)), fontsize=9)
         axis.grid(visible=False)
         if size <= _MOST_COUNTED:
-            for true, taken in np.argwhere(counts):
-                colour = "white" if shares[true, taken] > 0.5 else "black"
-                text = axis.text(taken, true, str(counts[true, taken]), ha="center", va="center", fontsize=6, color=colour)
+            for true, predicted in np.argwhere(counts):
+                colour = "white" if shares[true, predicted] > 0.5 else "black"
+                text = axis.text(
+                    predicted, true, str(counts[true, predicted]), ha="center", va="center", fontsize=6, color=colour
+                )
                 text.set_in_layout(False)
         lowest, leftmost = place + columns >= len(matrices), place % columns == 0  # ticks take most of the time to draw
         if is_named:
@@ -271,11 +277,11 @@ def draw_confusion(figure: Figure, confusions: Mapping[str, Sequence[Sequence[in
 
 
 def _inches(name: str) -> float:
-    """Length of a class's name."""
+    """Length of a class's name, in inches."""
     return TextPath((0, 0), name, size=_NAME_SIZE).get_extents().width / 72
 
 
-_PLOTS: dict[str, Callable[[Figure, Sequence[Summary]], Drawn]] = {
+_PLOTS: dict[str, Callable[[Figure, Sequence[Summary]], DrawResult]] = {
     "loss": partial(_curves, "loss"),
     "accuracy": partial(_curves, "accuracy"),
     "seconds_per_epoch": _seconds,
@@ -320,13 +326,13 @@ def _legend(figure: Figure, axis: Axes, **options: Any) -> None:
 
 
 def _bar(
-    axis: Axes, y: float, value: float, series: str, said: str, ends: tuple[float, float] | None = None, **options: Any
+    axis: Axes, y: float, value: float, series: str, tooltip: str, ends: tuple[float, float] | None = None, **options: Any
 ) -> None:
-    """A bar of a series, with whiskers and its value. `said` has a place for the value."""
+    """Draw a bar of a series, with whiskers and its value. `tooltip` has a field for the value."""
     whiskers = [[value - ends[0]], [ends[1] - value]] if ends else None
     bars = axis.barh(y, value, xerr=whiskers, capsize=3, **options)
     interval = f" ({ends[0]:.3f} to {ends[1]:.3f})" if ends else ""
-    plots.mark(bars[0], series, [said.format(f"{value:.3f}{interval}")])
+    plots.mark(bars[0], series, [tooltip.format(f"{value:.3f}{interval}")])
     for other in (*(bars.errorbar.get_children() if bars.errorbar else ()), _label(axis, value, ends[1] if ends else value, y)):
         plots.mark(other, series)
 
@@ -339,15 +345,15 @@ def _label(axis: Axes, value: float, x: float, y: float) -> Annotation:
 
 
 def draw_ratio(axis: Axes, place: int, ratio: Ratio, series: str, words: str, colour: str = plots.COLOURS[0]) -> None:
-    """A ratio with its interval, in the row at `place`. `words` are shown where a reader points at it."""
+    """Draw a ratio with its interval, in the row at `place`. `words` are its tooltip."""
     ends = (ratio.low, ratio.high) if ratio.low is not None and ratio.high is not None and ratio.is_bounded else None
     whiskers = [[ratio.value - ends[0]], [ends[1] - ratio.value]] if ends else None
-    drawn = axis.errorbar(ratio.value, place, xerr=whiskers, fmt="o", capsize=3, color=colour)
-    plots.mark(drawn[0], series, [words])
+    container = axis.errorbar(ratio.value, place, xerr=whiskers, fmt="o", capsize=3, color=colour)
+    plots.mark(container[0], series, [words])
 
 
 def name_rows(axis: Axes, names: Sequence[str]) -> None:
-    """Names of rows from top to bottom, beside a figure that is high enough for them."""
+    """Write names of rows from top to bottom, and make the figure high enough for them."""
     figure = axis.get_figure(root=True)
     assert figure is not None
     figure.set_figheight(max(figure.get_figheight(), 2 + 0.3 * len(names)))

@@ -34,15 +34,24 @@ from compare.reporting import (
     proof_tables,
     tables,
 )
-from compare.reporting.document import COMPARE, PYTHON, SET_UP, SUITE_ON_PATH, TABLES_FOLDER, Mark, Report, without_output_options
+from compare.reporting.document import (
+    COMPARE,
+    PYTHON,
+    SET_UP,
+    SUITE_ON_PATH,
+    TABLES_FOLDER,
+    Mark,
+    Report,
+    without_output_options,
+)
 from compare.reporting.tables import Table
 
 RESULTS_FILE = "results.json"
 
 _FRAMES = {"runs": dataframes.runs, "epochs": dataframes.epochs}
-"""Written beside the tables, for other tools."""
+"""Frames that are written as CSV beside the tables, for other tools."""
 _MAIN_TABLE, _PACE_PLOT, _CURVE_PLOTS = "comparison", "seconds_per_epoch", ("loss", "accuracy")
-"""Table and plot of the page's first screen, and the plots of its curves."""
+"""Table and plot of the page's first screen, and plots of its curves."""
 _PROOF_TABLES, _CLASS_TABLES, _FOLDED_TABLES = ("proof", "claims"), ("classes",), ("seconds", "epochs")
 _FACT_NAMES = {"memory_mib": "memory MiB", "dirty": "uncommitted changes"}
 """Names of facts of the machine that a reader would not understand."""
@@ -58,7 +67,7 @@ _REDUNDANT_PROOF_COLUMNS = ("mode", "model", "optimizer")
 
 @dataclass(frozen=True)
 class JudgedComparison:
-    """A stored comparison, and what was found in it."""
+    """A stored comparison with the summaries of its rows and the findings."""
 
     stored: StoredComparison
     summaries: list[Summary]
@@ -66,12 +75,12 @@ class JudgedComparison:
 
     @property
     def cautions(self) -> list[str]:
-        """All but those on the signature, which is one of the facts."""
+        """All cautions but those on the signature, which is one of the facts."""
         return [caution for caution in self.findings.troubles if caution not in cautions.signature(self.stored)]
 
     @property
     def failures(self) -> list[str]:
-        """Why this is no success: the proof, rows, stored results, the signature, or what the timed runs trained."""
+        """Reasons for a failure exit code: the proof, rows, stored results, the signature, or what the timed runs trained."""
         proof = self.stored.comparison.proof
         num_bad_rows = sum(summary.status in (*FAILURES, *UNFINISHED) for summary in self.summaries)
         reasons = {
@@ -86,7 +95,7 @@ class JudgedComparison:
 
     @property
     def exit_code(self) -> int:
-        """1 if there are failures. Else 0."""
+        """Exit code: 1 if there are failures, else 0."""
         return exits.RUN_FAILED if self.failures else 0
 
 
@@ -95,7 +104,7 @@ def read(folder: Path, unwritten: Sequence[tuple[str, RunResult]] = (), signers:
 
     Args:
         unwritten: (row id, result) of runs whose result could not be written, as on a full disk. The report says why.
-        signers: as `store.read`.
+        signers: file of allowed signers, see `store.read`.
 
     Raises:
         FolderError: the folder holds no comparison, or `signers` cannot be read.
@@ -111,8 +120,8 @@ def report(compared: JudgedComparison, folder: Path, out: Path | None = None) ->
     """The report of a comparison.
 
     Args:
-        folder: its results, for the commands that repeat it.
-        out: where `report` writes it. None: to `folder`.
+        folder: results folder, which the commands name.
+        out: folder that `report` writes to. None: `folder`.
     """
     values = _json_values(compared)
     compared = _with_folder_in_findings(compared, folder)
@@ -152,7 +161,7 @@ def with_folder(sentences: Sequence[str], folder: Path | str) -> list[str]:
 
 
 def _with_folder_in_findings(compared: JudgedComparison, folder: Path) -> JudgedComparison:
-    """The same, with findings that name its folder."""
+    """The comparison, with findings whose commands name its folder."""
     sentences = {name: with_folder(getattr(compared.findings, name), folder) for name in ("contestants", "modes", "troubles")}
     return replace(compared, findings=compared.findings.model_copy(update=sentences))
 
@@ -173,10 +182,10 @@ def _json_values(compared: JudgedComparison) -> dict[str, Any]:
 
 
 def source_digest(digests: Mapping[str, str]) -> list[tuple[str, str]]:
-    """One hash of all files that a report was made from: that of the lines that sha256sum prints of them.
+    """Hash all files that a report was made from, as sha256sum of the lines that sha256sum prints.
 
     Args:
-        digests: SHA-256 of each file, by its path in the folder.
+        digests: SHA-256 of each file, by path in the folder.
     """
     lines = signing.manifest(digests)
     files = wording.count(len(digests), "file")
@@ -188,7 +197,9 @@ def _missing_signature(stored: StoredComparison) -> list[tuple[str, str]]:
     return [("signature", text)] if stored.signature is None else []
 
 
-def _page_values(compared: JudgedComparison, folder: Path, all_tables: Sequence[Table], plot_elements: Mapping[str, str]) -> dict[str, Any]:
+def _page_values(
+    compared: JudgedComparison, folder: Path, all_tables: Sequence[Table], plot_elements: Mapping[str, str]
+) -> dict[str, Any]:
     """Values of the comparison's own page. It shows confusion as tables."""
     comparison = compared.stored.comparison
     grids = {table.name: table for table in all_tables}
@@ -202,9 +213,11 @@ def _page_values(compared: JudgedComparison, folder: Path, all_tables: Sequence[
         "overline": "Comparison of frameworks",
         "facts": [wording.one_line(fact).removeprefix(f"{title}, ") for fact in facts(compared)],
         "pace": [pictures[_PACE_PLOT]] if _PACE_PLOT in pictures else [],
-        "main_table": page.grid(_narrow(comparison_tables.without_empty_speedups(grids[_MAIN_TABLE]))) if _MAIN_TABLE in grids else None,
+        "main_table": page.grid(_narrow(comparison_tables.without_empty_speedups(grids[_MAIN_TABLE])))
+        if _MAIN_TABLE in grids
+        else None,
         "divisions": list(map(wording.one_line, compared.findings.divisions)),
-        "said": [(title, list(map(wording.one_line, sentences))) for title, sentences in sections(compared)[1:]],
+        "findings": [(title, list(map(wording.one_line, sentences))) for title, sentences in sections(compared)[1:]],
         "sameness": list(map(wording.one_line, compared.findings.sameness)),
         "proof_is_open": compared.exit_code != 0,
         "contents": _contents(pictures, heat_maps),
@@ -215,9 +228,11 @@ def _page_values(compared: JudgedComparison, folder: Path, all_tables: Sequence[
         "times": [picture for name, picture in pictures.items() if name not in (_PACE_PLOT, *_CURVE_PLOTS)],
         "left_out": comparison_plots.omitted_rows(compared.summaries),
         "timed": [page.grid(table) for name, table in grids.items() if name not in shown_separately],
-        "heats": heat_maps,
+        "heat_maps": heat_maps,
         "classes": [page.grid(grids[name]) for name in _CLASS_TABLES if name in grids],
-        "whole": [page.grid(replace(grids[name], note="", files_note="") if name == _MAIN_TABLE else grids[name]) for name in folded],
+        "whole": [
+            page.grid(replace(grids[name], note="", files_note="") if name == _MAIN_TABLE else grids[name]) for name in folded
+        ],
         "specs": [(row.id, row.spec.to_json()) for row in comparison.rows],
         "run_commands": run_commands(compared, folder),
     }
@@ -250,7 +265,7 @@ def _marks(compared: JudgedComparison) -> list[Mark]:
 
 
 def _repeats(compared: JudgedComparison) -> tuple[int, str]:
-    """The fewest results of a row that can run, and in words how many repeats were made."""
+    """(fewest results of a row that can run, number of repeats made in words)."""
     comparison = compared.stored.comparison
     rows = [row for row in comparison.rows if row.unavailable is None]
     counts = sorted(len(compared.stored.runs[row.id]) for row in rows) or [0]
@@ -309,7 +324,7 @@ def sections(compared: JudgedComparison) -> list[tuple[str, list[str]]]:
 
 
 def facts(compared: JudgedComparison) -> list[str]:
-    """What was trained, on what, and who signed it, a line each."""
+    """Lines that say what was trained, on which machine, and who signed it."""
     comparison = compared.stored.comparison
     spec = comparison.rows[0].spec
     length = wording.count(spec.epochs, "epoch") if spec.epochs is not None else wording.count(spec.steps or 0, "step")
@@ -321,14 +336,18 @@ def facts(compared: JudgedComparison) -> list[str]:
         f"{spec.model_label} on {comparison.data_name}, {spec.optimizer.name}, global batch {spec.global_batch_size}, "
         f"{length}, {spec.precision}, {seeds}, {repeats}{part}",
         *([f"Other than by default: {', '.join(others)}"] if (others := _not_default(comparison)) else []),
-        document.hardware_and_versions(comparison.machine, comparison.versions, cores=max(row.spec.cores for row in comparison.rows)),
+        document.hardware_and_versions(
+            comparison.machine, comparison.versions, cores=max(row.spec.cores for row in comparison.rows)
+        ),
         *([signature.sentence] if (signature := compared.stored.signature) is not None else []),
     ]
 
 
 def _not_default(comparison: Comparison) -> list[str]:
     """Fields that all rows share and that are not at their default, except those that the report names anyway."""
-    defaults, *rows = (store.flatten(spec.model_dump(mode="json")) for spec in (build({}), *(row.spec for row in comparison.rows)))
+    defaults, *rows = (
+        store.flatten(spec.model_dump(mode="json")) for spec in (build({}), *(row.spec for row in comparison.rows))
+    )
     return [
         f"{name} {json.dumps(value)}"
         for name, value in rows[0].items()
@@ -359,13 +378,15 @@ def environment(compared: JudgedComparison) -> list[tuple[str, str]]:
         facts[contestant] = ", ".join(f"{package} {version}" for package, version in packages.items())
     for contestant, contestant_environment in comparison.environments.items():
         libraries = ", ".join(f"{name} {version}" for name, version in contestant_environment.libraries.items())
+        distributions = f"{len(contestant_environment.distributions)} distributions"
         facts[f"environment of {contestant}"] = (
-            f"{contestant_environment.interpreter}, Python {contestant_environment.python}, {len(contestant_environment.distributions)} distributions "
+            f"{contestant_environment.interpreter}, Python {contestant_environment.python}, {distributions} "
             f"({contestant_environment.distributions_hash[:12]}){f'; {libraries}' if libraries else ''}"
         )
-    for contestant_environment in comparison.contestants:
-        switches = ", ".join(f"{name}={value}" for name, value in contestant_environment.switches.items())
-        facts[f"contestant {contestant_environment.name}"] = f"twin {contestant_environment.twin}{f', switches {switches}' if switches else ''}"
+    for contestant_record in comparison.contestants:
+        switches = ", ".join(f"{name}={value}" for name, value in contestant_record.switches.items())
+        ending = f", switches {switches}" if switches else ""
+        facts[f"contestant {contestant_record.name}"] = f"twin {contestant_record.twin}{ending}"
     facts |= {
         "data": comparison.data_name,
         "classes": len(comparison.class_names) or None,
@@ -378,7 +399,12 @@ def environment(compared: JudgedComparison) -> list[tuple[str, str]]:
 
 
 def commands(compared: JudgedComparison, folder: Path, out: Path | None = None) -> list[tuple[str, str]]:
-    """(purpose, command line) of each command that repeats it. Arguments as in `report`."""
+    """(purpose, command line) of each command that repeats the comparison.
+
+    Args:
+        folder: results folder, which the commands name.
+        out: folder that `report` writes to. None: `folder`.
+    """
     again = ["report", str(folder), *(["--out", str(out)] if out else [])]
     comparison = compared.stored.comparison
     commit = comparison.machine.get("commit")
@@ -402,7 +428,9 @@ def run_commands(compared: JudgedComparison, folder: Path) -> list[str]:
     for row in comparison.rows:
         specs = (store.run_folder(folder, row.id, repeat) / SPEC_FILE for repeat in range(comparison.repeats))
         if (spec_file := next(filter(Path.exists, specs), None)) is not None:
-            python = next((contestant.python for contestant in comparison.contestants if contestant.name == row.contestant), None)
+            python = next(
+                (contestant.python for contestant in comparison.contestants if contestant.name == row.contestant), None
+            )
             words = [python or PYTHON, "-m", *launch.module(row.framework), "run", str(spec_file), "--out", f"again/{row.id}"]
             lines.append(wording.shell([*SUITE_ON_PATH, *words]))
     return lines

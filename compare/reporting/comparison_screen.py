@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from common.machine.machine import processors
 from compare.core import verdict_words, wording
-from compare.core.statistics import POWER, VERDICT_PAIRS, Judged, Ratio, inverse, resolution
+from compare.core.statistics import POWER, VERDICT_PAIRS, JudgedRatio, Ratio, inverse, resolution
 from compare.core.terminal import FULL
 from compare.core.wording import percent
 from compare.execution import matrix, store
@@ -22,24 +22,24 @@ from compare.judgement import cautions, conditions
 from compare.judgement.conditions import DISAGREE
 from compare.judgement.findings import ComparisonFindings
 from compare.judgement.row_figures import Summary
-from compare.judgement.summary import FAILURES, UNFINISHED, uses_accelerator, compared_row_ids, was_interrupted
+from compare.judgement.summary import FAILURES, UNFINISHED, compared_row_ids, uses_accelerator, was_interrupted
 from compare.reporting.screen import LEGEND, MOST_SENTENCES, Bar, Chart, Paragraph, Screen
 
 MAX_NAMED = 2
-"""Rows or configurations that a sentence names. It counts the others."""
+"""Most rows or configurations that a sentence names. It counts the others."""
 _PART_WORDS = {"training": "", "input": ", the input path alone", "compute": ", the model alone on one batch"}
 _DECIDED, _DOUBTFUL, _TOO_FEW = "decided", "do not rely on this", "too few repeats to tell"
 _SELF_EXPLANATORY_CONDITIONS = ("layout", "precision", "graph")
-"""Conditions whose values say what they are."""
+"""Conditions whose values need no name beside them."""
 
 
 class RowRatio(NamedTuple):
     """A judged ratio of two rows."""
 
     slow: Summary
-    """The row whose seconds are above the line."""
+    """Row whose seconds are the numerator."""
     fast: Summary
-    judged: Judged
+    judged: JudgedRatio
 
     @property
     def is_of_contestants(self) -> bool:
@@ -63,7 +63,7 @@ class RowRatio(NamedTuple):
 
 
 def screen(stored: StoredComparison, summaries: Sequence[Summary], findings: ComparisonFindings, folder: Path) -> Screen:
-    """The first screen of a comparison in a folder. The report adds where its files are."""
+    """The first screen of a comparison in a folder. The report adds the paths of its files."""
     short, proof = _short_names(summaries), _proof_failures(stored, summaries)
     ratios = [] if proof else _ratios(stored, summaries, findings)
     answers = [
@@ -72,14 +72,16 @@ def screen(stored: StoredComparison, summaries: Sequence[Summary], findings: Com
             if proof
             else [Paragraph("Faster", _faster(findings, summaries, ratios, short))]
         ),
-        Paragraph("Divisions", [] if proof else [sentence for sentence in findings.divisions if sentence.startswith(DISAGREE)], "warn"),
+        Paragraph(
+            "Divisions", [] if proof else [sentence for sentence in findings.divisions if sentence.startswith(DISAGREE)], "warn"
+        ),
         Paragraph("Parallel", _parallel(ratios, short)),
         Paragraph("Target", _target(summaries, short)),
         Paragraph("Fair?", _fair(stored, summaries, short, findings)),
         Paragraph("Trouble", _trouble(stored, summaries, findings), "bad"),
     ]
     return Screen(
-        asked=subject_parts(stored),
+        subject=subject_parts(stored),
         # Nothing of an answer is cut: what is left out could be its contrary.
         answers=[answer._replace(least=MOST_SENTENCES) for answer in answers if answer.sentences],
         chart=_chart(summaries, ratios, short, findings),
@@ -89,7 +91,9 @@ def screen(stored: StoredComparison, summaries: Sequence[Summary], findings: Com
 
 
 def subject_parts(stored: StoredComparison) -> list[str]:
-    """`simple_cnn on digits: 3 epochs, batch 64, 7 repeats`, `2 cores of AMD EPYC`, `28 runs took 2 min 19 s`."""
+    """Parts of the subject line: `simple_cnn on digits: 3 epochs, batch 64, 7 repeats`, `2 cores of AMD EPYC`, `28 runs took
+    2 min 19 s`.
+    """
     comparison = stored.comparison
     spec = comparison.rows[0].spec
     length = wording.count(spec.epochs, "epoch") if spec.epochs is not None else wording.count(spec.steps or 0, "step")
@@ -99,7 +103,11 @@ def subject_parts(stored: StoredComparison) -> list[str]:
     runs = [run for repeats in stored.runs.values() for run in repeats.values()]
     wall_seconds = [run.phases.wall_seconds for run in runs if run.phases]
     planned = sum(len(comparison.repeats_of(row.id)) for row in comparison.rows if row.unavailable is None)
-    count_words = wording.count(len(wall_seconds), "run") if len(wall_seconds) >= planned else f"{len(wall_seconds)} of {wording.count(planned, 'run')}"
+    count_words = (
+        wording.count(len(wall_seconds), "run")
+        if len(wall_seconds) >= planned
+        else f"{len(wall_seconds)} of {wording.count(planned, 'run')}"
+    )
     gpus = comparison.machine.get("gpus") if any(uses_accelerator(run.device) for run in runs) else None
     where = ", ".join(gpus) if gpus else processors(comparison.machine).replace("(R)", "").removesuffix(" Processor")
     digits = sorted({run.conditions.get("precision", "float32") for run in runs} | {spec.precision})
@@ -129,14 +137,17 @@ def _ratios(stored: StoredComparison, summaries: Sequence[Summary], findings: Co
 
 
 def _short_names(summaries: Sequence[Summary]) -> dict[str, str]:
-    """Row id: its configuration. Cores are left out where all serial rows have as many."""
+    """Configuration of each row, by row id. Cores are left out if all serial rows have the same number."""
     cores = {summary.cores for summary in summaries if summary.mode == "serial"}
     cores_words = f"serial, {wording.count(cores.pop(), 'core')}" if len(cores) == 1 else ""
-    return {summary.id: summary.configuration.replace(cores_words, "serial") if cores_words else summary.configuration for summary in summaries}
+    return {
+        summary.id: summary.configuration.replace(cores_words, "serial") if cores_words else summary.configuration
+        for summary in summaries
+    }
 
 
 def _proof_failures(stored: StoredComparison, summaries: Sequence[Summary]) -> list[str]:
-    """Say why the proof failed. Empty: it did not."""
+    """Say why the proof failed. Empty if it did not fail."""
     proof = stored.comparison.proof
     if proof is None or proof.verdict != "not proved":
         return []
@@ -154,21 +165,33 @@ def _proof_failures(stored: StoredComparison, summaries: Sequence[Summary]) -> l
     return [*reasons, "the times may be those of two different trainings"]
 
 
-def _faster(findings: ComparisonFindings, summaries: Sequence[Summary], ratios: Sequence[RowRatio], short: Mapping[str, str]) -> list[str]:
+def _faster(
+    findings: ComparisonFindings, summaries: Sequence[Summary], ratios: Sequence[RowRatio], short: Mapping[str, str]
+) -> list[str]:
     if not findings.comparable:
         return ["No verdict: the timed runs did not train the same."]
     contestant_ratios = [row_ratio for row_ratio in ratios if row_ratio.is_of_contestants]
     if not contestant_ratios:
         return [] if ratios else [f"No verdict: {_nothing_compared(summaries)}"]
     sentences: list[str] = []
-    for pair in dict.fromkeys(frozenset((row_ratio.slow.contestant, row_ratio.fast.contestant)) for row_ratio in contestant_ratios):
-        pair_ratios = [row_ratio for row_ratio in contestant_ratios if {row_ratio.slow.contestant, row_ratio.fast.contestant} == pair]
+    for pair in dict.fromkeys(
+        frozenset((row_ratio.slow.contestant, row_ratio.fast.contestant)) for row_ratio in contestant_ratios
+    ):
+        pair_ratios = [
+            row_ratio for row_ratio in contestant_ratios if {row_ratio.slow.contestant, row_ratio.fast.contestant} == pair
+        ]
         kinds: dict[tuple[str, str], list[RowRatio]] = {}
         for row_ratio in pair_ratios:
-            kinds.setdefault((_kind(row_ratio), row_ratio.times[0].contestant if row_ratio.is_decided else ""), []).append(row_ratio)
+            kinds.setdefault((_kind(row_ratio), row_ratio.times[0].contestant if row_ratio.is_decided else ""), []).append(
+                row_ratio
+            )
         is_alone = len(set(short.values())) == 1
         for (kind, _), same_kind in sorted(kinds.items(), key=lambda entry: entry[0][0] != _DECIDED):
-            sentences.append(_pair_sentence(kind, same_kind, ["" if is_alone else f" in {short[row_ratio.fast.id]}" for row_ratio in same_kind]))
+            sentences.append(
+                _pair_sentence(
+                    kind, same_kind, ["" if is_alone else f" in {short[row_ratio.fast.id]}" for row_ratio in same_kind]
+                )
+            )
     return sentences
 
 
@@ -183,7 +206,7 @@ def _nothing_compared(summaries: Sequence[Summary]) -> str:
 
 
 def _pair_sentence(kind: str, ratios: Sequence[RowRatio], places: Sequence[str]) -> str:
-    """Say what holds between two contestants in some configurations."""
+    """Say which of two contestants is faster in configurations with the same kind of verdict."""
     first = ratios[0]
     one, other, _ = first.times
     if kind == "disturbed":
@@ -197,13 +220,13 @@ def _pair_sentence(kind: str, ratios: Sequence[RowRatio], places: Sequence[str])
     ][1:MAX_NAMED]
     num_unnamed = len(ratios) - 1 - len(others)
     more = [f"and {wording.count(num_unnamed, 'configuration')} more"] if num_unnamed else []
-    text = f"{_times(first)} times as fast as {other.contestant}{places[0]}{verdict_words.hardly(first.judged)}"
+    text = f"{_times(first)} times as fast as {other.contestant}{places[0]}{verdict_words.within_margin_text(first.judged)}"
     text = f"{one.contestant}: {text}" if kind == _DECIDED else f"{kind}: {one.contestant} is {text}"
     return "; ".join([text, *others, *more])
 
 
 def _kind(row_ratio: RowRatio) -> str:
-    """The verdict in words. Only what is alike is said together."""
+    """The verdict in words. Verdicts of the same kind share a sentence."""
     if row_ratio.judged.disturbed:
         return "disturbed"
     if row_ratio.is_in_doubt:
@@ -212,7 +235,7 @@ def _kind(row_ratio: RowRatio) -> str:
         return _DECIDED
     if row_ratio.judged.verdict == _TOO_FEW:
         return f"{_TOO_FEW} ({row_ratio.judged.ratio.n} of {VERDICT_PAIRS})"
-    return verdict_words.word(row_ratio.judged, above="", below="", neither=row_ratio.judged.verdict)
+    return verdict_words.verdict_text(row_ratio.judged, when_above="", when_below="", when_neither=row_ratio.judged.verdict)
 
 
 def _times(row_ratio: RowRatio) -> str:
@@ -227,26 +250,39 @@ def _parallel(ratios: Sequence[RowRatio], short: Mapping[str, str]) -> list[str]
     order = {"above": f"faster than {serial}", "below": f"slower than {serial}", "no difference shown": "no gain shown"}
     kinds: dict[str, list[RowRatio]] = {}
     for row_ratio in mode_ratios:
-        kind = order.get(row_ratio.judged.verdict, _kind(row_ratio)) if _kind(row_ratio) not in ("disturbed", _DOUBTFUL) else _kind(row_ratio)
+        kind = (
+            order.get(row_ratio.judged.verdict, _kind(row_ratio))
+            if _kind(row_ratio) not in ("disturbed", _DOUBTFUL)
+            else _kind(row_ratio)
+        )
         kinds.setdefault(kind, []).append(row_ratio)
     sentences: list[str] = []
-    for kind, same_kind in sorted(kinds.items(), key=lambda entry: [*order.values(), entry[0]].index(entry[0])):  # decided ones first
+    for kind, same_kind in sorted(
+        kinds.items(), key=lambda entry: [*order.values(), entry[0]].index(entry[0])
+    ):  # decided ones first
         same_kind.sort(key=lambda row_ratio: -row_ratio.judged.ratio.value)
         names = [f"{row_ratio.fast.contestant} {short[row_ratio.fast.id]}" for row_ratio in same_kind]
         if kind == "disturbed":
             sentences.append(f"no finding: other work disturbed {wording.listed(names, MAX_NAMED)}")
             continue
-        listed = [f"{name} {verdict_words.bounded_words(row_ratio.judged.ratio)}" for name, row_ratio in zip(names, same_kind, strict=True)]
-        hardly = verdict_words.hardly(same_kind[0].judged) if len(same_kind) == 1 else ""
-        sentences.append(f"{kind}: {wording.listed(listed, MAX_NAMED)}{' times as fast' if len(same_kind) == 1 else ''}{hardly}")
+        listed = [
+            f"{name} {verdict_words.bounded_words(row_ratio.judged.ratio)}"
+            for name, row_ratio in zip(names, same_kind, strict=True)
+        ]
+        margin_text = verdict_words.within_margin_text(same_kind[0].judged) if len(same_kind) == 1 else ""
+        sentences.append(
+            f"{kind}: {wording.listed(listed, MAX_NAMED)}{' times as fast' if len(same_kind) == 1 else ''}{margin_text}"
+        )
     return sentences
 
 
 def _target(summaries: Sequence[Summary], short: Mapping[str, str]) -> list[str]:
-    """Say how soon a validation accuracy was reached, where one was asked for."""
+    """Say how soon the target validation accuracy was reached. Empty without a target."""
     with_target = [(summary, summary.target) for summary in summaries if summary.target is not None and summary.target.repeats]
     reached = sorted(
-        (target.seconds.median, f"{row.contestant} {short[row.id]}") for row, target in with_target if target.seconds is not None
+        (target.seconds.median, f"{row.contestant} {short[row.id]}")
+        for row, target in with_target
+        if target.seconds is not None
     )
     missed = [f"{row.contestant} {short[row.id]}" for row, target in with_target if target.seconds is None]
     times = [f"{name} {seconds:.2f} s" for seconds, name in reached]
@@ -258,7 +294,9 @@ def _target(summaries: Sequence[Summary], short: Mapping[str, str]) -> list[str]
     return in_time * bool(times) + not_in_time * bool(missed)
 
 
-def _fair(stored: StoredComparison, summaries: Sequence[Summary], short: Mapping[str, str], findings: ComparisonFindings) -> list[str]:
+def _fair(
+    stored: StoredComparison, summaries: Sequence[Summary], short: Mapping[str, str], findings: ComparisonFindings
+) -> list[str]:
     """Say whether it is the same training, and under which conditions."""
     sentences = _proof_sentences(stored, summaries) if findings.comparable and not _proof_failures(stored, summaries) else []
     rows = [row for row in stored.comparison.rows if row.unavailable is None and stored.runs[row.id]]
@@ -300,7 +338,10 @@ def _conditions(stored: StoredComparison, one: Row, other: Row) -> str:
     ours, theirs = (conditions.row_conditions(stored, row) for row in (one, other))
     differing = _differing(stored, one, other)
     values = [
-        ", ".join(row_conditions[name] if name in _SELF_EXPLANATORY_CONDITIONS else f"{name.replace('_', ' ')} {row_conditions[name]}" for name in differing)
+        ", ".join(
+            row_conditions[name] if name in _SELF_EXPLANATORY_CONDITIONS else f"{name.replace('_', ' ')} {row_conditions[name]}"
+            for name in differing
+        )
         for row_conditions in (ours, theirs)
     ]
     return f"{one.contestant} {values[0]}; {other.contestant} {values[1]}"
@@ -334,7 +375,7 @@ def _proof_sentences(stored: StoredComparison, summaries: Sequence[Summary]) -> 
 
 
 def _trouble(stored: StoredComparison, summaries: Sequence[Summary], findings: ComparisonFindings) -> list[str]:
-    """Say what changes the answer, a line each: first what holds for all, then by rows."""
+    """Say what changes the answer, a line each: first for the whole comparison, then by rows."""
     sentences = [*cautions.nothing_can_run(stored.comparison), *cautions.signature(stored)]
     if not findings.comparable:
         proof = stored.comparison.proof
@@ -370,7 +411,9 @@ def _listed_names(rows: Sequence[Summary]) -> str:
     return wording.listed([summary.name for summary in rows], MAX_NAMED)
 
 
-def _chart(summaries: Sequence[Summary], ratios: Sequence[RowRatio], short: Mapping[str, str], findings: ComparisonFindings) -> Chart | None:
+def _chart(
+    summaries: Sequence[Summary], ratios: Sequence[RowRatio], short: Mapping[str, str], findings: ComparisonFindings
+) -> Chart | None:
     """Sort the rows by their pace, the fastest first. Each has its verdict, and the accuracy."""
     timed = [summary for summary in summaries if summary.epoch_seconds is not None]
     if not timed:
@@ -418,7 +461,9 @@ def _rival_and_mark(summary: Summary, ratios: Sequence[RowRatio], findings: Comp
     return f"{rival} {verdict_words.bounded_words(ratio)}", mark
 
 
-def _next(stored: StoredComparison, summaries: Sequence[Summary], ratios: Sequence[RowRatio], folder: Path) -> list[tuple[str, str]]:
+def _next(
+    stored: StoredComparison, summaries: Sequence[Summary], ratios: Sequence[RowRatio], folder: Path
+) -> list[tuple[str, str]]:
     """Name what to do where something is missing, wrong or not decided."""
     comparison, proof = stored.comparison, stored.comparison.proof
     faulty = [check for check in (proof.spot_checks if proof else []) if check.faults]
@@ -439,7 +484,9 @@ def _next(stored: StoredComparison, summaries: Sequence[Summary], ratios: Sequen
     return []
 
 
-def _remarks(stored: StoredComparison, summaries: Sequence[Summary], ratios: Sequence[RowRatio], findings: ComparisonFindings) -> list[str]:
+def _remarks(
+    stored: StoredComparison, summaries: Sequence[Summary], ratios: Sequence[RowRatio], findings: ComparisonFindings
+) -> list[str]:
     """Say what a reader would wonder about, and how many cautions there are."""
     remarks: list[str] = []
     tested = [row_ratio.judged for row_ratio in ratios if row_ratio.judged.p is not None]
@@ -450,7 +497,9 @@ def _remarks(stored: StoredComparison, summaries: Sequence[Summary], ratios: Seq
             f"Not decided is not equal: at this noise, a difference of {difference} is found in {percent(POWER)} of cases."
         )
     spec = stored.comparison.rows[0].spec
-    proved = [summary for summary in summaries if summary.parity in ("proved", IN_FLOAT64) and summary.test.accuracy is not None]
+    proved = [
+        summary for summary in summaries if summary.parity in ("proved", IN_FLOAT64) and summary.test.accuracy is not None
+    ]
     accuracies = {summary.test.accuracy.median for summary in proved if summary.test.accuracy is not None}
     images = {summary.test_examples for summary in proved if summary.test_examples}
     is_one_training = findings.comparable and not stored.comparison.seeds and not spec.optimizer.native

@@ -30,33 +30,33 @@ from compare.reporting.tables import ELSEWHERE, Table
 
 TABLES_FOLDER, PLOTS_FOLDER = "tables", "plots"
 LAST_REPORTS = "last_reports"
-"""In the cache: all of the last report of each title that no folder holds."""
+"""Folder in the cache that holds the last report of each title that was written to no folder."""
 COMPARE = machine.COMMAND
 SET_UP = () if machine.INSTALLED else (("Its environment:", "make setup"),)
-"""(purpose, command) of what comes before the commands that repeat a report."""
+"""(purpose, command) of the steps before the commands that repeat a report."""
 PYTHON = sys.executable if machine.INSTALLED else ".venv/bin/python"
 SUITE_ON_PATH = ("env", f"PYTHONPATH={machine.PROJECT_ROOT}") if machine.INSTALLED else ()
-"""Before a command that starts a module of the suite."""
+"""Words before a command that starts a module of the suite."""
 
-_FORMS: Mapping[str, Callable[[Table], str]] = {"md": tables.to_markdown, "csv": tables.to_csv, "tex": latex.to_latex}
-"""Files of a table, by suffix."""
+_TABLE_WRITERS: Mapping[str, Callable[[Table], str]] = {"md": tables.to_markdown, "csv": tables.to_csv, "tex": latex.to_latex}
+"""Functions that write a table, by suffix of its file."""
 
-Findings = Sequence[tuple[str, Sequence[str]]]
-"""Sentences under headings."""
+SentenceGroups = Sequence[tuple[str, Sequence[str]]]
+"""Sentences by heading."""
 
 _MOST_PICTURE_BYTES = 2**26
-"""A browser shows no page of more pictures than a few of this size."""
+"""Most bytes of a picture on a page. A browser shows only a few of this size."""
 
 _JSON: TypeAdapter[Any] = TypeAdapter(Any, config=ConfigDict(ser_json_inf_nan="null"))
 
 
 class Mark(NamedTuple):
-    """What a reader wants to know first, in a few words."""
+    """A short fact at the top of a report: its label, its value and its tone."""
 
-    what: str
-    said: str
+    label: str
+    value: str
     tone: str = ""
-    """good, warn, bad or none."""
+    """good, warn, bad, or empty."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,26 +64,26 @@ class Section:
     """One step of a report on several steps."""
 
     name: str
-    """One word: the step's folder, and its anchor in the page."""
+    """One word: name of the step's folder, and of its anchor in the page."""
     title: str
     findings: list[tuple[str, list[str]]] = field(default_factory=list[tuple[str, list[str]]])
-    """Sentences under headings."""
+    """Sentences by heading."""
     tables: list[Table] = field(default_factory=list[Table])
     pictures: list[str] = field(default_factory=list[str])
     """Files under the report's folder, .svg or .png."""
     conclusions: list[str] = field(default_factory=list[str])
     """Sentences for the conclusion of the whole report."""
     first: list[str] = field(default_factory=list[str])
-    """Sentences for its first screen. Empty: the conclusions."""
+    """Sentences for the first screen of the whole report. Empty: the conclusions."""
     trouble: list[str] = field(default_factory=list[str])
-    """What changes the answer, for its first screen."""
+    """Sentences on what changes the answer, for the first screen of the whole report."""
     more: list[str] = field(default_factory=list[str])
     """Files under the report's folder that hold the rest."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Report:
-    """What a command has found. `write` makes its files, `show` prints it, `deliver` does both.
+    """The result of a command. `write` makes its files, `show` prints it, `deliver` does both.
 
     A command builds one and lays out nothing itself.
     """
@@ -94,45 +94,45 @@ class Report:
     name: str = "report"
     """Stem of its .md and .html files."""
     json_file: str | None = None
-    """None: JSON is printed on request and not written, since the folder has a record of its own."""
+    """File of the JSON. None: JSON is printed on request and not written, since the folder has a record of its own."""
     overline: str = "Convtwins"
-    """Above the title of the page."""
+    """Line above the title of the page."""
     facts: Sequence[str] = ()
-    """A line each: what was measured, on what."""
+    """Lines that say what was measured, on which machine."""
     first_sentences: Sequence[str] = ()
-    """Below the facts: what a reader must know before the tables."""
+    """Sentences below the facts: what a reader must know before the tables."""
     marks: Sequence[Mark] = ()
-    findings: Findings = ()
+    findings: SentenceGroups = ()
     tables: Sequence[Table] = ()
     detail_tables: Sequence[Table] = ()
-    """Written as files alone: they are too long for a page."""
+    """Tables that are only written as files, because they are too long for a page."""
     terminal_tables: Sequence[Table] | None = None
-    """Narrower ones for the terminal. None: `tables`."""
+    """Narrower tables for the terminal. None: `tables`."""
     elsewhere: str = ELSEWHERE
-    """Names the place of columns that do not fit the terminal, if no files were written."""
+    """Place of columns that do not fit the terminal, in words, if no files were written."""
     drawings: Mapping[str, Drawing] = field(default_factory=dict[str, Drawing])
     """Plots by name."""
     files: Mapping[str, str | bytes] = field(default_factory=dict[str, str | bytes])
-    """Other files by their path under the folder. PNG files are shown."""
+    """Contents of other files, by path under the folder. PNG files are shown."""
     sections: Sequence[Section] = ()
-    """Of a report on several steps. `findings` are its conclusion then."""
+    """Steps of a report on several steps. Then `findings` are its conclusion."""
     environment: Sequence[tuple[str, str]] = ()
     commands: Sequence[tuple[str, str]] = ()
-    """(purpose, command line) of each command that repeats it."""
+    """(purpose, command line) of each command that repeats the report."""
     notes: Sequence[str] = ()
-    """Markdown only, below the plots."""
+    """Lines of Markdown below the plots."""
     values: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """JSON only, besides tables, findings and exit code."""
+    """Values of the JSON besides tables, findings and exit code."""
     template: str = "document.html.jinja"
     page_values: Callable[[Mapping[str, str]], Mapping[str, Any]] | None = None
-    """Further values of the template, made from the plots: SVG elements by name."""
+    """Function that makes further values of the template from the plots, which are SVG elements by name."""
     exit_code: int = 0
     failures: Sequence[str] = ()
-    """Why the exit code is not 0. They are the last line on stderr."""
+    """Reasons why the exit code is not 0. They are the last line on stderr."""
     screen: Screen | None = None
-    """What is printed first. None: a short report is printed whole, and of a longer one its first sentences and rows."""
+    """First screen. None: a short report is printed whole, and the first sentences and rows of a longer one."""
     again: str = ""
-    """The command that prints a stored report again, or the file that holds all of it."""
+    """Command that prints the whole stored report, or the file that holds it."""
 
     @property
     def markdown_file(self) -> str:
@@ -143,19 +143,19 @@ class Report:
         return f"{self.name}.html"
 
     @property
-    def _left_to_say(self) -> list[str]:
-        """The first sentences that are no answers of the first screen, which stand below them."""
-        said = {sentence for answer in (self.screen.answers if self.screen else ()) for sentence in answer.sentences}
-        return [each for each in self.first_sentences if each not in said]
+    def _unanswered_sentences(self) -> list[str]:
+        """First sentences that are not among the answers of the first screen."""
+        answered = {sentence for answer in (self.screen.answers if self.screen else ()) for sentence in answer.sentences}
+        return [sentence for sentence in self.first_sentences if sentence not in answered]
 
     def deliver(self, folder: Path | None, *, as_json: bool) -> int:
         """Write the report to its folder, if it has one, and print it. Returns the exit code."""
         unwritten = self.write(folder) if folder else None
         code = self.exit_code or (exits.RUN_FAILED if unwritten else 0)
-        found = replace(self, exit_code=code)
+        report = replace(self, exit_code=code)
         if unwritten and self.screen:
-            found = replace(found, screen=self.screen.with_trouble(f"exit code {code}: {unwritten}"))
-        found.show(None if unwritten else folder, as_json=as_json)
+            report = replace(report, screen=self.screen.with_trouble(f"exit code {code}: {unwritten}"))
+        report.show(None if unwritten else folder, as_json=as_json)
         if unwritten:
             typer.echo(unwritten, err=True)
         else:
@@ -182,32 +182,32 @@ class Report:
         with console.capture() as captured:
             self._print(console, folder)
         text = _without_blanks(captured.get())
-        is_whole = terminal.is_full() or (self.screen is None and text.count("\n") < screen.LINES)
-        kept = None if is_whole or folder or self.again else _kept(self.title, text)
-        typer.echo(text if is_whole else replace(self, again=self.again or kept or "").first_screen(console, folder))
+        is_whole = terminal.is_full() or (self.screen is None and text.count("\n") < screen.MAX_LINES)
+        saved_file = None if is_whole or folder or self.again else _save_last_report(self.title, text)
+        typer.echo(text if is_whole else replace(self, again=self.again or saved_file or "").first_screen(console, folder))
 
     def first_screen(self, console: Console, folder: Path | None) -> str:
-        """What is printed first, and where the rest is."""
+        """The text that is printed first, with the paths of the rest."""
         with console.capture() as captured:
-            for line in self._first(folder).lines(console):
+            for line in self._first_screen_with_paths(folder).lines(console):
                 console.print(line, soft_wrap=True)
         return _without_blanks(captured.get())
 
-    def _first(self, folder: Path | None) -> Screen:
-        """The first screen, with where the rest is."""
-        shown = self.tables if self.terminal_tables is None else self.terminal_tables
+    def _first_screen_with_paths(self, folder: Path | None) -> Screen:
+        """The first screen, with the paths of the rest."""
+        candidates = self.tables if self.terminal_tables is None else self.terminal_tables
         first = self.screen or Screen(
-            asked=[self.facts[0]] if self.facts else [self.title],
+            subject=[self.facts[0]] if self.facts else [self.title],
             answers=[
-                Paragraph("", [*self.first_sentences, *(f"{mark.what}: {mark.said}" for mark in self.marks)]),
+                Paragraph("", [*self.first_sentences, *(f"{mark.label}: {mark.value}" for mark in self.marks)]),
                 *(Paragraph(heading, sentences) for heading, sentences in self.findings),
             ],
-            table=next(iter(tables.with_rows(shown)), None),
+            table=next(iter(tables.with_rows(candidates)), None),
         )
-        rest = [("everything", self.again or "the same command with --full")]
+        paths = [("everything", self.again or "the same command with --full")]
         if folder:
-            rest = [("the page", str(folder / self.page_file)), ("everything", self.again or str(folder / self.markdown_file))]
-        return replace(first, next=[*first.next, *((what, wording.visible(where)) for what, where in rest)])
+            paths = [("the page", str(folder / self.page_file)), ("everything", self.again or str(folder / self.markdown_file))]
+        return replace(first, next=[*first.next, *((purpose, wording.visible(path)) for purpose, path in paths)])
 
     def _print(self, console: Console, folder: Path | None) -> None:
         if self.headline or self.sections:
@@ -216,13 +216,13 @@ class Report:
             console.print(Text(wording.one_line(line)), overflow="ignore", crop=False)  # a path is not broken
         for line in self.first_sentences:
             console.print(Text(wording.one_line(line)))
-        shown = self.tables if self.terminal_tables is None else self.terminal_tables
-        tables.print_all(console, shown, where=self.markdown_file if folder else self.elsewhere)
+        visible_tables = self.tables if self.terminal_tables is None else self.terminal_tables
+        tables.print_tables(console, visible_tables, where=self.markdown_file if folder else self.elsewhere)
         tables.print_findings(console, self.findings)
         console.print()
         if folder:
-            made = wording.visible(str(folder / self.markdown_file))
-            console.print(Text(f"Report: {made}, {self.page_file}"), soft_wrap=True)
+            markdown_path = wording.visible(str(folder / self.markdown_file))
+            console.print(Text(f"Report: {markdown_path}, {self.page_file}"), soft_wrap=True)
 
     def write(self, folder: Path) -> str | None:
         """Write page, Markdown, tables, plots and JSON. Tables that only the earlier report had are removed.
@@ -236,10 +236,10 @@ class Report:
         store.refuse_links(folder, {TABLES_FOLDER, PLOTS_FOLDER, *(Path(path).parts[0] for path in self.files if "/" in path)})
         try:
             written = self._table_files()
-            self._remove_tables_of_before(folder, kept={table.name for table in written})
+            self._remove_stale_tables(folder, current={table.name for table in written})
             for table in written:
-                for suffix, form in _FORMS.items():
-                    atomic_files.write_atomically(folder / TABLES_FOLDER / f"{table.name}.{suffix}", form(table))
+                for suffix, writer in _TABLE_WRITERS.items():
+                    atomic_files.write_atomically(folder / TABLES_FOLDER / f"{table.name}.{suffix}", writer(table))
             drawn = plots.write_all(self.drawings, folder / PLOTS_FOLDER)
             for path, content in self.files.items():
                 atomic_files.write_atomically(folder / path, content)
@@ -255,38 +255,38 @@ class Report:
         return None
 
     def to_json(self) -> str:
-        """Everything. Numbers that JSON lacks (NaN, infinity) become null."""
-        found = {heading: list(sentences) for heading, sentences in self.findings}
-        common = {"tables": list(map(tables.to_plain, self.tables)), "findings": found, "exit_code": self.exit_code}
+        """The whole report as JSON. Numbers that JSON lacks (NaN, infinity) become null."""
+        findings = {heading: list(sentences) for heading, sentences in self.findings}
+        common = {"tables": list(map(tables.to_plain, self.tables)), "findings": findings, "exit_code": self.exit_code}
         return to_json({**common, **self.values})
 
     def to_markdown(self, pictures: Sequence[str] = ()) -> str:
         """The report as GitHub-flavoured Markdown.
 
         Args:
-            pictures: files, relative to the report's.
+            pictures: paths of files, relative to the report's folder.
         """
         lines = [
             f"# {tables.escaped(self.title)}",
             "",
-            *(f"{tables.escaped(line)}  " for line in (*self.facts, *self._left_to_say)),
+            *(f"{tables.escaped(line)}  " for line in (*self.facts, *self._unanswered_sentences)),
             "",
         ]
         if self.screen:
-            answers = [(each.label, list(map(wording.one_line, each.sentences))) for each in self.screen.answers]
-            lines += [line for label, said in answers for line in _answered(label, said)]
+            answers = [(answer.label, list(map(wording.one_line, answer.sentences))) for answer in self.screen.answers]
+            lines += [line for label, sentences in answers for line in _answer_to_markdown(label, sentences)]
             lines += [""]
         if self.sections:
-            lines += [*(f"- {mark.what}: **{tables.escaped(mark.said)}**" for mark in self.marks), "", "## Conclusion", ""]
+            lines += [*(f"- {mark.label}: **{tables.escaped(mark.value)}**" for mark in self.marks), "", "## Conclusion", ""]
         lines += findings_to_markdown(self.findings, level=3 if self.sections else 2)
         for section in self.sections:
             lines += [f"## {tables.escaped(section.title)}", "", *findings_to_markdown(section.findings, level=3)]
             lines += [*map(tables.to_markdown, tables.with_rows(section.tables)), *map(_picture, section.pictures)]
-            lines += ["", f"More: {', '.join(f'[{each}]({each})' for each in section.more)}"] * bool(section.more)
+            lines += ["", f"More: {', '.join(f'[{path}]({path})' for path in section.more)}"] * bool(section.more)
             lines += [""]
-        shown = tables.with_rows(self.tables)
-        lines += ["## Tables", "", *map(tables.to_markdown, shown)] * bool(shown)
-        lines += ["## Plots", "", *map(_own_picture, pictures), ""] * bool(pictures)
+        visible_tables = tables.with_rows(self.tables)
+        lines += ["## Tables", "", *map(tables.to_markdown, visible_tables)] * bool(visible_tables)
+        lines += ["## Plots", "", *map(_plot_picture, pictures), ""] * bool(pictures)
         lines += self.notes
         if self.environment:
             lines += ["", "## Environment", ""]
@@ -301,60 +301,67 @@ class Report:
         """The report as one page, which loads nothing from the network.
 
         Args:
-            folder: that holds the pictures.
-            pictures: files, relative to it.
+            folder: folder that holds the pictures.
+            pictures: paths of files, relative to `folder`.
         """
-        drawn = {Path(each).stem: _drawing(folder / each, Path(each).stem) for each in pictures if _is_drawing(each)}
+        plot_elements = {
+            Path(picture).stem: _drawing(folder / picture, Path(picture).stem) for picture in pictures if _is_drawing(picture)
+        }
         values: dict[str, Any] = {
             "title": wording.one_line(self.title),
             "overline": self.overline,
-            "facts": list(map(wording.one_line, (*self.facts, *self._left_to_say))),
+            "facts": list(map(wording.one_line, (*self.facts, *self._unanswered_sentences))),
             "answers": [
-                {"label": each.label, "tone": each.tone, "sentences": list(map(wording.one_line, each.sentences))}
-                for each in (self.screen.answers if self.screen else ())
-                if each.sentences
+                {"label": answer.label, "tone": answer.tone, "sentences": list(map(wording.one_line, answer.sentences))}
+                for answer in (self.screen.answers if self.screen else ())
+                if answer.sentences
             ],
             "marks": [Mark(*map(wording.one_line, mark)) for mark in self.marks],
-            "said": _on_one_line(self.findings),
-            "parts_of_it": [_part(section, folder) for section in self.sections],
+            "findings": _on_one_line(self.findings),
+            "sections": [_section_values(section, folder) for section in self.sections],
             "environment": [(wording.one_line(name), wording.one_line(value)) for name, value in self.environment],
             "commands": [(wording.one_line(purpose), command) for purpose, command in self.commands],
             "beside": f"{self.markdown_file}{f', {self.json_file}' if self.json_file else ''}",
         }
         if self.page_values:
-            values |= self.page_values(drawn)
+            values |= self.page_values(plot_elements)
         else:
             values["grids"] = list(map(page.grid, tables.with_rows(self.tables)))
-            values["drawings"] = list(drawn.values())
-            values["photographs"] = [_photograph(folder, each) for each in pictures if not _is_drawing(each)]
+            values["drawings"] = list(plot_elements.values())
+            values["photographs"] = [_photograph(folder, picture) for picture in pictures if not _is_drawing(picture)]
         return page.render(self.template, **values)
 
     def _table_files(self) -> list[Table]:
-        """Every table under the name of its files: two sections may have tables of one name."""
-        own = [*self.tables, *self.detail_tables]
-        of_sections = [(part.name, each) for part in self.sections for each in part.tables]
-        names = Counter(each.name for each in (*own, *(each for _, each in of_sections)))
-        return own + [
-            each if names[each.name] == 1 else replace(each, name=f"{part}_{each.name}") for part, each in of_sections
+        """Every table, named after its files. Two sections may have tables of the same name."""
+        report_tables = [*self.tables, *self.detail_tables]
+        section_tables = [(section.name, table) for section in self.sections for table in section.tables]
+        names = Counter(table.name for table in (*report_tables, *(table for _, table in section_tables)))
+        return report_tables + [
+            table if names[table.name] == 1 else replace(table, name=f"{section_name}_{table.name}")
+            for section_name, table in section_tables
         ]
 
-    def _remove_tables_of_before(self, folder: Path, kept: Collection[str]) -> None:
-        own = {Path(path).stem for path in self.files}.union(kept)
-        there = {path.stem for path in (folder / TABLES_FOLDER).glob("*")}
-        if self.json_file is None or not (others := there - own):
+    def _remove_stale_tables(self, folder: Path, current: Collection[str]) -> None:
+        own_stems = {Path(path).stem for path in self.files}.union(current)
+        existing = {path.stem for path in (folder / TABLES_FOLDER).glob("*")}
+        if self.json_file is None or not (stale := existing - own_stems):
             return
         try:
-            before = _Before.model_validate_json(plain_file.read(folder / self.json_file, records.MOST_BYTES))
+            earlier = _EarlierReport.model_validate_json(plain_file.read(folder / self.json_file, records.MOST_BYTES))
         except (OSError, ValueError):
             return
-        for name in {table.name for table in before.tables} & others:
+        for name in {table.name for table in earlier.tables} & stale:
             if Path(name).name == name:  # whoever wrote it: no other folder's files
-                for suffix in _FORMS:
+                for suffix in _TABLE_WRITERS:
                     (folder / TABLES_FOLDER / f"{name}.{suffix}").unlink(missing_ok=True)
 
 
-def _kept(title: str, text: str) -> str | None:
-    """Keep a report that no folder holds, so that nothing is measured again to read the rest. Return its file if that works."""
+def _save_last_report(title: str, text: str) -> str | None:
+    """Save a report that no folder holds, so that nothing is measured again to read the rest.
+
+    Returns:
+        Path of the file. None if it could not be written.
+    """
     try:
         path = cache.folder(None) / LAST_REPORTS / f"{re.sub('[^a-z0-9]+', '_', title.lower())[:60]}.txt"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -365,69 +372,73 @@ def _kept(title: str, text: str) -> str | None:
 
 
 def _without_blanks(text: str) -> str:
-    """Lines without blanks at their ends."""
+    """Strip blanks from the ends of lines."""
     return "\n".join(map(str.rstrip, text.splitlines()))
 
 
-class _Named(BaseModel):
+class _TableName(BaseModel):
     name: str
 
 
-class _Before(BaseModel):
-    """The tables of an earlier report's JSON. The rest may be as large as thousands of runs."""
+class _EarlierReport(BaseModel):
+    """The tables of an earlier report's JSON. Its other values may be large, so they are not kept."""
 
-    tables: list[_Named]
+    tables: list[_TableName]
 
 
-def signed(report: Report, folder: Path, records: Collection[str], key: Path | None, again: str) -> Report:
-    """The report with who signed the records that it is made from.
+def with_signature(report: Report, folder: Path, records: Collection[str], key: Path | None, again: str) -> Report:
+    """Add to the report who signed the records that it is made from.
 
     Args:
-        folder: that holds them.
-        records: paths in it.
-        key: signs them first. None: only the signature that is there is judged.
-        again: the command that signs them with `--sign KEY`.
+        folder: folder of the records.
+        records: paths of the records, relative to `folder`.
+        key: private key that signs the records first. None: only an existing signature is judged.
+        again: command that signs the records with `--sign KEY`.
     """
-    signature, unsigned = signing.of_records(folder, records, key, again)
-    if unsigned:
-        typer.echo(unsigned, err=True)
-    bad = unsigned or (signature is not None and not signature.confirmed)
+    signature, signing_failure = signing.sign_and_verify(folder, records, key, again)
+    if signing_failure:
+        typer.echo(signing_failure, err=True)
+    has_failed = signing_failure or (signature is not None and not signature.confirmed)
     return replace(
         report,
         facts=[*report.facts, *([signature.sentence] if signature is not None else [])],
         values={**report.values, "signature": signature},
-        exit_code=report.exit_code or (exits.RUN_FAILED if bad else 0),
-        screen=report.screen and _with_signature(report.screen, signature, unsigned),
+        exit_code=report.exit_code or (exits.RUN_FAILED if has_failed else 0),
+        screen=report.screen and _screen_with_signature(report.screen, signature, signing_failure),
     )
 
 
-def _with_signature(first: Screen, signature: signing.Signature | None, unsigned: str | None) -> Screen:
+def _screen_with_signature(screen: Screen, signature: signing.Signature | None, signing_failure: str | None) -> Screen:
     """The first screen with who signed the records, or why they are not signed."""
     if signature is not None and signature.confirmed:
-        return replace(first, remarks=[*first.remarks, signature.sentence])
+        return replace(screen, remarks=[*screen.remarks, signature.sentence])
     # Why it failed names the key's file, which no report shows.
-    why = [
-        *(["The records could not be signed."] if unsigned else []),
+    sentences = [
+        *(["The records could not be signed."] if signing_failure else []),
         *([signature.sentence] if signature is not None else []),
     ]
-    return replace(first, answers=[*first.answers, Paragraph("Signature", why, "bad")] if why else first.answers)
+    return replace(screen, answers=[*screen.answers, Paragraph("Signature", sentences, "bad")] if sentences else screen.answers)
 
 
-def files_of(name: str = "report") -> tuple[str, ...]:
-    """Names that a report which was cut short may leave in its folder. `name` is that of the report."""
+def report_files(name: str = "report") -> tuple[str, ...]:
+    """Names of files that an interrupted report may leave in its folder. `name` is that of the report."""
     return f"{name}.md", f"{name}.html", TABLES_FOLDER, PLOTS_FOLDER
 
 
-def ground(machine: Mapping[str, Any], versions: Mapping[str, Mapping[str, str]], *, cores: int | None = None) -> str:
-    """`AMD EPYC 7B13, budget of 2 cores; torch 2.14.1, tensorflow 2.21.0`.
+def hardware_and_versions(
+    machine: Mapping[str, Any], versions: Mapping[str, Mapping[str, str]], *, cores: int | None = None
+) -> str:
+    """Processor, core budget and versions: `AMD EPYC 7B13, budget of 2 cores; torch 2.14.1, tensorflow 2.21.0`.
 
     Args:
-        machine: see `machine.describe`.
-        versions: contestant: {package: version}. What several have alike is said once.
-        cores: the budget. None: it is not named.
+        machine: facts, see `machine.describe`.
+        versions: contestant: {package: version}. Versions that several share are listed once.
+        cores: core budget. None: it is left out.
     """
     budget = "" if cores is None else f", budget of {wording.count(cores, 'core')}"
-    packages = dict.fromkeys(f"{package} {version}" for each in versions.values() for package, version in each.items())
+    packages = dict.fromkeys(
+        f"{package} {version}" for contestant_versions in versions.values() for package, version in contestant_versions.items()
+    )
     return f"{processors(machine)}{budget}; {', '.join(packages)}"
 
 
@@ -439,7 +450,7 @@ def to_json(values: Mapping[str, Any]) -> str:
     return text.decode()
 
 
-def findings_to_markdown(findings: Findings, *, level: int) -> list[str]:
+def findings_to_markdown(findings: SentenceGroups, *, level: int) -> list[str]:
     """Lines of Markdown. A sentence that starts with a space belongs below the one before."""
     lines: list[str] = []
     for heading, sentences in findings:
@@ -451,35 +462,37 @@ def findings_to_markdown(findings: Findings, *, level: int) -> list[str]:
     return lines
 
 
-def anew(words: Sequence[str]) -> list[str]:
-    """The words of a command without its folder, which holds what the command made, and without the key of who signed it."""
-    return without(words, "--out", "--sign")
+def without_output_options(argv: Sequence[str]) -> list[str]:
+    """The words of a command without its output folder and without the signing key."""
+    return without_options(argv, "--out", "--sign")
 
 
-def without(words: Sequence[str], *options: str) -> list[str]:
+def without_options(argv: Sequence[str], *options: str) -> list[str]:
     """The words of a command without these options and their values."""
-    kept = [word for before, word in pairwise(["", *words]) if not {*options} & {before, word}]
-    return [word for word in kept if not word.startswith(tuple(f"{option}=" for option in options))]
+    remaining = [word for before, word in pairwise(["", *argv]) if not {*options} & {before, word}]
+    return [word for word in remaining if not word.startswith(tuple(f"{option}=" for option in options))]
 
 
-def _answered(label: str, sentences: Sequence[str]) -> list[str]:
-    """Lines of Markdown: an answer of the first screen."""
-    said = list(map(tables.escaped, sentences))
-    if len(said) < 2:
-        return [f"- **{tables.escaped(label)}**: {each}" for each in said]
-    return [f"- **{tables.escaped(label)}**:", *(f"  - {each}" for each in said)]
+def _answer_to_markdown(label: str, sentences: Sequence[str]) -> list[str]:
+    """An answer of the first screen as lines of Markdown."""
+    texts = list(map(tables.escaped, sentences))
+    if len(texts) < 2:
+        return [f"- **{tables.escaped(label)}**: {text}" for text in texts]
+    return [f"- **{tables.escaped(label)}**:", *(f"  - {text}" for text in texts)]
 
 
-def _part(section: Section, folder: Path) -> dict[str, Any]:
+def _section_values(section: Section, folder: Path) -> dict[str, Any]:
     return {
         "name": section.name,
         "title": wording.one_line(section.title),
-        "said": _on_one_line(section.findings),
+        "findings": _on_one_line(section.findings),
         "grids": list(map(page.grid, tables.with_rows(section.tables))),
         "drawings": [
-            _drawing(folder / each, f"{section.name} {Path(each).stem}") for each in section.pictures if _is_drawing(each)
+            _drawing(folder / picture, f"{section.name} {Path(picture).stem}")
+            for picture in section.pictures
+            if _is_drawing(picture)
         ],
-        "photographs": [_photograph(folder, each) for each in section.pictures if not _is_drawing(each)],
+        "photographs": [_photograph(folder, picture) for picture in section.pictures if not _is_drawing(picture)],
         "more": section.more,
     }
 
@@ -488,8 +501,8 @@ def _picture(path: str) -> str:
     return f"![{Path(path).stem.replace('_', ' ')}]({path})"
 
 
-def _own_picture(path: str) -> str:
-    """Every plot of a report is there as PNG too, which more readers of Markdown show than SVG."""
+def _plot_picture(path: str) -> str:
+    """Markdown that shows a plot as PNG, which more readers of Markdown show than SVG."""
     return _picture(f"{path.removesuffix('.svg')}.png" if _is_drawing(path) else path)
 
 
@@ -498,24 +511,24 @@ def _is_drawing(path: str) -> bool:
 
 
 def _drawing(path: Path, name: str) -> str:
-    """A plot, and the same with a logarithmic axis in a template, which only a script shows."""
+    """A plot, followed by its variant with a logarithmic axis in a `<template>`, which only a script shows."""
     name = name.replace("_", " ")
-    drawn = svg.svg(_picture_of(path).decode(), name)
-    if (other := path.with_stem(path.stem + plots.LOGARITHMIC)).exists():
-        drawn += f"<template>{svg.svg(_picture_of(other).decode(), f'{name}, logarithmic axis')}</template>"
-    return drawn
+    element = svg.svg(_read_picture(path).decode(), name)
+    if (logarithmic := path.with_stem(path.stem + plots.LOGARITHMIC)).exists():
+        element += f"<template>{svg.svg(_read_picture(logarithmic).decode(), f'{name}, logarithmic axis')}</template>"
+    return element
 
 
-def _picture_of(path: Path) -> bytes:
+def _read_picture(path: Path) -> bytes:
     """The content of a picture, which may lie in a folder from somebody else."""
     return plain_file.read(path, _MOST_PICTURE_BYTES)
 
 
 def _photograph(folder: Path, path: str) -> tuple[str, str]:
-    """(what it shows, data URL) of a PNG file."""
-    source = base64.b64encode(_picture_of(folder / path)).decode("ascii")
+    """(name of the picture, data URL) of a PNG file."""
+    source = base64.b64encode(_read_picture(folder / path)).decode("ascii")
     return Path(path).stem.replace("_", " "), f"data:image/png;base64,{source}"
 
 
-def _on_one_line(findings: Findings) -> list[tuple[str, list[str]]]:
+def _on_one_line(findings: SentenceGroups) -> list[tuple[str, list[str]]]:
     return [(wording.one_line(heading), list(map(wording.one_line, sentences))) for heading, sentences in findings if sentences]

@@ -24,9 +24,9 @@ from compare.reporting import tables
 EXTRAS_FILE = "requirements-tracking.txt"
 
 _MLFLOW_LENGTH = 6000
-"""Characters that MLflow keeps of a parameter."""
+"""Most characters of a parameter in MLflow."""
 _MLFLOW_PARAMS = 100
-"""Parameters that MLflow takes at once."""
+"""Most parameters of one call to MLflow."""
 
 
 def command(
@@ -35,7 +35,7 @@ def command(
     out: Annotated[Path, typer.Option(help=f"{options.OUT} A new or an empty one.")],
 ) -> None:
     """Write the runs of a comparison as TensorBoard event files, or into an MLflow store."""
-    with exits.reported():
+    with exits.exit_on_error():
         if to not in TOOLS:
             raise SpecError(f"--to is unknown. Received: {to!r}. Use {' or '.join(TOOLS)}.")
         store.refuse_others(out, None, None, "export")  # runs would be in it twice
@@ -69,20 +69,22 @@ def export(stored: StoredComparison, to: str, out: Path) -> int:
 
 
 def _tensorboard(stored: StoredComparison, runs: list[tuple[str, RunResult]], out: Path) -> None:
-    """A folder of events for each run."""
-    with _hidden("torch"):  # tensorboardX would import it for seconds, and needs it for nothing here
+    """Write a folder of events for each run."""
+    with _hide_module("torch"):  # tensorboardX would import it for seconds, and needs it for nothing here
         from tensorboardX import SummaryWriter  # pyright: ignore[reportMissingImports]
 
     for name, run in runs:
         with SummaryWriter(str(out / name)) as writer:
-            writer.add_text("spec", f"```json\n{run.spec.to_json()}\n```", walltime=_started(run))
-            writer.add_text("status", tables.escaped(": ".join(filter(None, [run.status, run.reason]))), walltime=_started(run))
+            writer.add_text("spec", f"```json\n{run.spec.to_json()}\n```", walltime=_start_time(run))
+            writer.add_text(
+                "status", tables.escaped(": ".join(filter(None, [run.status, run.reason]))), walltime=_start_time(run)
+            )
             for step, moment, tag, value in _scalars(run):
                 writer.add_scalar(tag, value, step, walltime=moment)
 
 
 def _mlflow(stored: StoredComparison, runs: list[tuple[str, RunResult]], out: Path) -> None:
-    """An experiment in a new store, with an MLflow run for each run. The client sets nothing global."""
+    """Write an experiment into a new store, with an MLflow run for each run. The client sets nothing global."""
     from mlflow.entities import Metric, Param, RunTag  # pyright: ignore[reportMissingImports]
     from mlflow.tracking import MlflowClient  # pyright: ignore[reportMissingImports]
 
@@ -93,12 +95,12 @@ def _mlflow(stored: StoredComparison, runs: list[tuple[str, RunResult]], out: Pa
     experiment = client.create_experiment(title, artifact_location=(out / "artifacts").resolve().as_uri())
     contestants = {row.id: row.contestant for row in stored.comparison.rows}
     for name, run in runs:
-        begun = client.create_run(experiment, start_time=round(1000 * _started(run)), run_name=name)
-        key = begun.info.run_id
+        mlflow_run = client.create_run(experiment, start_time=round(1000 * _start_time(run)), run_name=name)
+        run_id = mlflow_run.info.run_id
         fields = store.flatten(run.spec.model_dump(mode="json"))
         params = [Param(field, str(value)[:_MLFLOW_LENGTH]) for field, value in fields.items()]
         for first in range(0, len(params), _MLFLOW_PARAMS):
-            client.log_batch(key, params=params[first : first + _MLFLOW_PARAMS])
+            client.log_batch(run_id, params=params[first : first + _MLFLOW_PARAMS])
         facts = {
             "contestant": contestants[name.rpartition("-r")[0]],
             "framework": run.framework,
@@ -106,12 +108,12 @@ def _mlflow(stored: StoredComparison, runs: list[tuple[str, RunResult]], out: Pa
             "status": run.status,
             "reason": run.reason,
         }
-        client.log_batch(key, tags=[RunTag(fact, wording.one_line(value)) for fact, value in facts.items() if value])
+        client.log_batch(run_id, tags=[RunTag(fact, wording.one_line(value)) for fact, value in facts.items() if value])
         metrics = [Metric(tag, value, round(1000 * moment), step) for step, moment, tag, value in _scalars(run)]
         for first in range(0, len(metrics), 1000):
-            client.log_batch(key, metrics=metrics[first : first + 1000])
-        end = _started(run) + (run.phases.wall_seconds if run.phases else 0.0)
-        client.set_terminated(key, "FINISHED" if run.status == "ok" else "FAILED", end_time=round(1000 * end))
+            client.log_batch(run_id, metrics=metrics[first : first + 1000])
+        end = _start_time(run) + (run.phases.wall_seconds if run.phases else 0.0)
+        client.set_terminated(run_id, "FINISHED" if run.status == "ok" else "FAILED", end_time=round(1000 * end))
 
 
 TOOLS: dict[str, Callable[[StoredComparison, list[tuple[str, RunResult]], Path], None]] = {
@@ -125,7 +127,7 @@ _VIEWERS = {
 
 
 @contextmanager
-def _hidden(module: str) -> Generator[None]:
+def _hide_module(module: str) -> Generator[None]:
     """Hide an installed module that is not imported yet."""
     if module in sys.modules:
         yield
@@ -138,8 +140,8 @@ def _hidden(module: str) -> Generator[None]:
 
 
 def _scalars(run: RunResult) -> Iterator[tuple[int, float, str, float]]:
-    """(epoch, moment in seconds since 1970, tag, value) of every value that belongs to an epoch."""
-    moment = _started(run)
+    """Yield (epoch, seconds since 1970, tag, value) for every value that belongs to an epoch."""
+    moment = _start_time(run)
     if run.phases:
         moment += (
             run.phases.import_seconds + run.phases.build_seconds + run.phases.first_step_seconds + run.phases.compile_seconds
@@ -163,6 +165,6 @@ def _scores(split: str, scores: Metrics | None) -> dict[str, float]:
     return {f"{split}/loss": scores.loss, f"{split}/accuracy": scores.accuracy} if scores else {}
 
 
-def _started(run: RunResult) -> float:
-    """Start in seconds since 1970. 0: the run died before it had one."""
+def _start_time(run: RunResult) -> float:
+    """Start in seconds since 1970. 0 if the run died before it recorded one."""
     return datetime.fromisoformat(run.started_at).timestamp() if run.started_at else 0.0

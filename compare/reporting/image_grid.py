@@ -22,10 +22,10 @@ from compare.core.wording import shortened
 from compare.reporting.plots import COLOURS, FONT_FILE, FORMATS, SETTINGS
 
 MAX_CLASSES = 60
-"""Classes in a sample sheet."""
+"""Most classes in a sample sheet."""
 
 PER_ROW = 8
-"""Images beside a caption."""
+"""Most images beside a caption."""
 
 _CELL_PX = 112
 _GAP_PX = 6
@@ -37,15 +37,15 @@ _COLOURS: dict[str, str] = dict(zip(("train", "validation", "test", "all"), (*CO
 _SETTINGS: dict[Any, Any] = {**SETTINGS, "axes.grid": False}
 
 
-class Row(NamedTuple):
-    """Some images with words beside them."""
+class ImageRow(NamedTuple):
+    """One row of images with a caption beside them."""
 
     caption: str
-    """One line or several."""
+    """Caption, one line or several."""
     note: str
-    """Below the caption, smaller."""
+    """Smaller text below the caption."""
     images: Sequence[NDArray[np.uint8]]
-    """uint8 [S, S, 3]. The first PER_ROW are shown."""
+    """Images, uint8 [S, S, 3] each. The first PER_ROW are shown."""
 
 
 def sample_sheet(images: Images, labels: NDArray[np.int64], captions: Sequence[str]) -> bytes:
@@ -59,15 +59,15 @@ def sample_sheet(images: Images, labels: NDArray[np.int64], captions: Sequence[s
     Returns:
         A PNG file.
     """
-    rows: list[Row] = []
+    rows: list[ImageRow] = []
     for label, caption in enumerate(captions[:MAX_CLASSES]):
         examples = np.flatnonzero(labels == label)
         places = np.unique(np.linspace(0, len(examples) - 1, PER_ROW).round().astype(np.int64)) if len(examples) else []
-        rows.append(Row(caption, f"{len(examples):,} in train", [images[examples[place]] for place in places]))
+        rows.append(ImageRow(caption, f"{len(examples):,} in train", [images[examples[place]] for place in places]))
     return rows_of_images(rows)
 
 
-def rows_of_images(rows: Sequence[Row]) -> bytes:
+def rows_of_images(rows: Sequence[ImageRow]) -> bytes:
     """Draw rows of images, each beside its caption, as a PNG file."""
     step = _CELL_PX + _GAP_PX
     sheet = Image.new("RGB", (_LABEL_PX + PER_ROW * step + _GAP_PX, len(rows) * step + _GAP_PX), "white")
@@ -97,8 +97,8 @@ def class_balance(counts: Mapping[str, Sequence[int]], class_names: Sequence[str
     Returns:
         A file for each of FORMATS.
     """
-    named = len(class_names) <= _MAX_NAMED_BARS
-    height = 1.6 + (0.27 * len(class_names) if named else 0.27 * _MAX_NAMED_BARS)
+    is_named = len(class_names) <= _MAX_NAMED_BARS
+    height = 1.6 + (0.27 * len(class_names) if is_named else 0.27 * _MAX_NAMED_BARS)
     files: dict[str, bytes] = {}
     with mpl.rc_context(_SETTINGS), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing")  # of a data set's name, in the title
@@ -107,9 +107,9 @@ def class_balance(counts: Mapping[str, Sequence[int]], class_names: Sequence[str
         axis: Axes = figure.subplots()
         places, ends = np.arange(len(class_names)), np.zeros(len(class_names), np.int64)
         for split, numbers in counts.items():
-            axis.barh(places, numbers, 0.8 if named else 1.0, left=ends, color=_COLOURS[split], label=split)
+            axis.barh(places, numbers, 0.8 if is_named else 1.0, left=ends, color=_COLOURS[split], label=split)
             ends = ends + np.array(numbers, np.int64)
-        if named:
+        if is_named:
             axis.set_yticks(places, [shortened(name, _MAX_NAME) for name in class_names])
             for place, end in zip(places.tolist(), ends.tolist(), strict=True):
                 axis.annotate(f"{end:,}", (end, place), (4, 0), textcoords="offset points", va="center", fontsize=8)
@@ -139,5 +139,5 @@ def _cell(pixels: NDArray[np.uint8]) -> Image.Image:
 
 
 def _font(size: int) -> ImageFont.FreeTypeFont:
-    """DejaVu Sans comes with matplotlib and has more scripts than Pillow's own font."""
+    """Load DejaVu Sans, which comes with matplotlib and has more scripts than Pillow's own font."""
     return ImageFont.truetype(FONT_FILE, size)

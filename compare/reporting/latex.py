@@ -11,22 +11,22 @@ from functools import lru_cache
 from string import ascii_lowercase, ascii_uppercase, digits
 
 from compare.core.wording import one_line
-from compare.reporting.tables import RUN, Cell, Column, Table, is_text, written
+from compare.reporting.tables import RUN_COLUMNS, Cell, Column, Table, cell_text, is_text
 
 WIDTH_PT = 338.0
-"""The text of LaTeX's `article` is 345 pt wide, on A4 as on letter paper."""
-_MOST_ROWS = 40
-"""Lines of one float."""
-_FLUSH_AFTER = 8
-"""LaTeX holds back only some floats. After so many, they are printed on pages of their own."""
+"""Most points of a table's width. The text of LaTeX's `article` is 345 pt wide, on A4 as on letter paper."""
+_MAX_ROWS = 40
+"""Most rows of one float."""
+_FLOATS_PER_FLUSH = 8
+"""Number of floats after which `\\clearpage` prints them, because LaTeX holds back only some floats."""
 _SEPARATION_PT = 6.0
-"""Between two columns."""
+"""Points between two columns."""
 _WIDEST_TEXT_PT, _WIDEST_NUMBER_PT = 75.0, 150.0
-"""Wider cells get a short name, where the table would be too wide otherwise."""
-_HEADING = 12
-"""Characters of a line of a heading."""
-_LONG_WORD, _PART = 16, 8
-"""Longer words may be broken in the legend and the caption, after every so many characters."""
+"""Points of a cell above which it gets a short name, if the table would be too wide otherwise."""
+_HEADING_CHARACTERS = 12
+"""Most characters of a line of a heading."""
+_MAX_UNBROKEN, _BREAK_EVERY = 16, 8
+"""Characters of a word above which the legend and the caption may break it, and characters between two breaks."""
 _LETTER_PT = {
     letter: width
     for letters, width in (
@@ -61,31 +61,33 @@ def to_latex(table: Table) -> str:
     Its long names become short ones, which a legend explains.
     """
     floats: list[str] = []
-    for part in _apart(table):
-        columns = [column for column in part.columns if column.terminal and _holds_anything(part, column)]
+    for part in _split_table(table):
+        columns = [column for column in part.columns if column.terminal and _has_values(part, column)]
         short: dict[str, str] = {}
         sets = [columns]
         if _width(part, columns, short) > WIDTH_PT:
             short = _short_names(part, columns)
             sets = _column_sets(part, columns, short)
-        for own in sets:
-            for at in range(0, max(len(part.rows), 1), _MOST_ROWS):
-                floats.append(_float(replace(part, rows=part.rows[at : at + _MOST_ROWS]), own, short, len(floats)))
-    flushed = [each + "\\clearpage\n" * (number % _FLUSH_AFTER == 0) for number, each in enumerate(floats, 1)]
-    return "".join(flushed)
+        for column_set in sets:
+            for start in range(0, max(len(part.rows), 1), _MAX_ROWS):
+                floats.append(_float(replace(part, rows=part.rows[start : start + _MAX_ROWS]), column_set, short, len(floats)))
+    flushed_floats = [
+        float_text + "\\clearpage\n" * (number % _FLOATS_PER_FLUSH == 0) for number, float_text in enumerate(floats, 1)
+    ]
+    return "".join(flushed_floats)
 
 
-def _holds_anything(table: Table, column: Column) -> bool:
+def _has_values(table: Table, column: Column) -> bool:
     return not table.rows or any(row.get(column.key) is not None for row in table.rows)
 
 
-def _apart(table: Table) -> list[Table]:
-    """A table for each value of the columns that are `apart`. Its title has the value."""
-    apart = [column for column in table.columns if column.key in table.apart]
+def _split_table(table: Table) -> list[Table]:
+    """Split a table by the values of the columns in `Table.apart`. The titles have the values."""
+    split_columns = [column for column in table.columns if column.key in table.apart]
     parts: dict[str, list[dict[str, Cell]]] = {}
     for row in table.rows:
-        parts.setdefault(", ".join(_text(row, column) for column in apart), []).append(row)
-    columns = tuple(column for column in table.columns if column not in apart)
+        parts.setdefault(", ".join(_text(row, column) for column in split_columns), []).append(row)
+    columns = tuple(column for column in table.columns if column not in split_columns)
     return [
         replace(table, title=f"{table.title}: {name}" if name else table.title, columns=columns, rows=rows)
         for name, rows in (parts or {"": []}).items()
@@ -94,28 +96,31 @@ def _apart(table: Table) -> list[Table]:
 
 def _short_names(table: Table, columns: Sequence[Column]) -> dict[str, str]:
     """Short names of headings that have one, and letters for other texts that are too wide."""
-    made = {one_line(column.heading): column.short for column in columns if column.short}
-    letters = map("".join, (each for size in itertools.count(1) for each in itertools.product(ascii_lowercase, repeat=size)))
+    short_names = {one_line(column.heading): column.short for column in columns if column.short}
+    letters = map(
+        "".join,
+        (size_letters for size in itertools.count(1) for size_letters in itertools.product(ascii_lowercase, repeat=size)),
+    )
     for column in columns:
         heading = one_line(column.heading)
-        most = _WIDEST_TEXT_PT if is_text(table, column) else _WIDEST_NUMBER_PT
-        wide = [text for row in table.rows if _points(text := _text(row, column)) > most]
+        limit_points = _WIDEST_TEXT_PT if is_text(table, column) else _WIDEST_NUMBER_PT
+        wide = [text for row in table.rows if _points(text := _text(row, column)) > limit_points]
         for text in wide + [heading] * (_points_of_heading(heading) > _WIDEST_TEXT_PT):
-            if text not in made:
-                made[text] = f"({next(letters)})"
-    return made
+            if text not in short_names:
+                short_names[text] = f"({next(letters)})"
+    return short_names
 
 
 def _column_sets(table: Table, columns: Sequence[Column], short: Mapping[str, str]) -> list[list[Column]]:
     """The columns in as few sets as fit the page, with about as many in each. Each begins with the columns that name a row."""
-    names = _naming(table, columns)
+    names = _identifying_columns(table, columns)
     while len(names) > 1 and _width(table, names, short) > WIDTH_PT / 2:
         names.pop()
 
     figures = [column for column in columns if column not in names]
 
-    def fits(own: Sequence[Column]) -> bool:
-        return len(own) == 1 or _width(table, [*names, *own], short) <= WIDTH_PT
+    def fits(subset: Sequence[Column]) -> bool:
+        return len(subset) == 1 or _width(table, [*names, *subset], short) <= WIDTH_PT
 
     sets: list[list[Column]] = [[]]
     for column in figures:
@@ -123,18 +128,18 @@ def _column_sets(table: Table, columns: Sequence[Column], short: Mapping[str, st
             sets.append([])
         sets[-1].append(column)
     ends = [round(len(figures) * number / len(sets)) for number in range(len(sets) + 1)]
-    even = [figures[start:stop] for start, stop in itertools.pairwise(ends)]
-    return [[*names, *own] for own in (even if all(fits(own) for own in even if own) else sets)]
+    even_sets = [figures[start:stop] for start, stop in itertools.pairwise(ends)]
+    return [[*names, *subset] for subset in (even_sets if all(fits(subset) for subset in even_sets if subset) else sets)]
 
 
-def _naming(table: Table, columns: Sequence[Column]) -> list[Column]:
+def _identifying_columns(table: Table, columns: Sequence[Column]) -> list[Column]:
     """The columns of a run, or the first, and what tells rows apart of the words and counts before the first figure."""
 
     def different(names: Sequence[Column]) -> int:
         return len({tuple(_text(row, column) for column in names) for row in table.rows})
 
-    names = [column for column in columns if column.key in {each.key for each in RUN}] or list(columns[:1])
-    for column in (each for each in columns if each not in names):
+    names = [column for column in columns if column.key in {run_column.key for run_column in RUN_COLUMNS}] or list(columns[:1])
+    for column in (other for other in columns if other not in names):
         if column.interval or not (is_text(table, column) or column.digits is None):
             break
         if different([*names, column]) > different(names):
@@ -192,7 +197,7 @@ def _points(text: str) -> float:
 
 def _text(row: Mapping[str, Cell], column: Column) -> str:
     cell = row.get(column.key)
-    return "--" if cell is None else written(cell, column)
+    return "--" if cell is None else cell_text(cell, column)
 
 
 def _cell(row: Mapping[str, Cell], column: Column, short: Mapping[str, str]) -> str:
@@ -203,7 +208,7 @@ def _cell(row: Mapping[str, Cell], column: Column, short: Mapping[str, str]) -> 
 
 
 def _heading_lines(text: str) -> list[str]:
-    return [line for part in text.split("\n") for line in textwrap.wrap(part, _HEADING, break_long_words=False)]
+    return [line for part in text.split("\n") for line in textwrap.wrap(part, _HEADING_CHARACTERS, break_long_words=False)]
 
 
 def _heading(text: str, side: str) -> str:
@@ -220,9 +225,9 @@ def _breakable(text: str) -> str:
     """Text whose long words may be broken."""
 
     def parts(word: str) -> str:
-        return r"\allowbreak{}".join(escaped_latex(word[at : at + _PART]) for at in range(0, len(word), _PART))
+        return r"\allowbreak{}".join(escaped_latex(word[at : at + _BREAK_EVERY]) for at in range(0, len(word), _BREAK_EVERY))
 
-    return " ".join(parts(word) if len(word) > _LONG_WORD else escaped_latex(word) for word in one_line(text).split(" "))
+    return " ".join(parts(word) if len(word) > _MAX_UNBROKEN else escaped_latex(word) for word in one_line(text).split(" "))
 
 
 def escaped_latex(text: str) -> str:

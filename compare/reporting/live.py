@@ -22,8 +22,8 @@ from compare.reporting import page, tables
 from compare.reporting.plots import COLOURS
 
 PAGE_FILE = "live.html"
-SECONDS = 5.0
-"""Between two drawings, and between two loads of the page."""
+REFRESH_SECONDS = 5.0
+"""Seconds between two drawings, and between two loads of the page."""
 
 _WIDTH, _HEIGHT = 600.0, 220.0
 _COLOURS = (*COLOURS[:-1], "currentColor")
@@ -44,32 +44,32 @@ class Live(Display):
     """A display that also draws live.html in the folder of a comparison. A failed write is tried again and stops no run.
 
     Args:
-        shown: draws on the terminal until now.
-        folder: of the comparison. None: no page is drawn.
-        title: above the page.
+        display: display that draws on the terminal until now.
+        folder: results folder of the comparison. None: no page is drawn.
+        title: title of the page.
     """
 
-    def __init__(self, shown: Display, folder: Path | None, title: str) -> None:
-        super().__init__(shown.terminal, shown.clock)
+    def __init__(self, display: Display, folder: Path | None, title: str) -> None:
+        super().__init__(display.terminal, display.clock)
         self._path = folder / PAGE_FILE if folder else None
         self._title = wording.one_line(title)
-        self._said = ""
+        self._message = ""
         self._total = 0
         self._runs: list[_Run] = []
-        self._begun = self.clock()
-        self._drawn = -SECONDS
+        self._comparison_started = self.clock()
+        self._last_drawn = -REFRESH_SECONDS
         self._cost_seconds = 0.0
         self._drawings = 0
-        self._reported = True
+        self._has_report = True
 
     def say(self, text: str) -> None:
         super().say(text)
-        self._said = text
+        self._message = text
         self._draw(at_once=True)
 
     def plan(self, jobs: Sequence[str]) -> None:
         super().plan(jobs)
-        self._total, self._said = len(jobs), ""
+        self._total, self._message = len(jobs), ""
         self._draw(at_once=True)
 
     def begin(self, name: str, label: str) -> None:
@@ -90,51 +90,55 @@ class Live(Display):
             run.status, run.epochs = result.status, [epoch.model_dump() for epoch in result.epochs]
         self._draw()
 
-    def finish(self, said: str, *, reported: bool = True) -> None:
+    def finish(self, text: str, *, has_report: bool = True) -> None:
         """Draw the final page. It no longer reloads, and points to the report if there is one."""
-        self._said, self._reported = "", reported
-        self._draw(at_once=True, finished=said)
+        self._message, self._has_report = "", has_report
+        self._draw(at_once=True, final_text=text)
 
-    def _draw(self, *, at_once: bool = False, finished: str | None = None) -> None:
-        if self._path is None or (not at_once and self.clock() - self._drawn < SECONDS):
+    def _draw(self, *, at_once: bool = False, final_text: str | None = None) -> None:
+        if self._path is None or (not at_once and self.clock() - self._last_drawn < REFRESH_SECONDS):
             return
         before = time.thread_time()
         try:
-            atomic_files.write_atomically(self._path, self._html(finished))
+            atomic_files.write_atomically(self._path, self._html(final_text))
         except OSError:
             pass  # the runs report a full disk; the next drawing may succeed
-        self._drawn = self.clock()
+        self._last_drawn = self.clock()
         self._drawings += 1
         self._cost_seconds += time.thread_time() - before
 
-    def _html(self, finished: str | None) -> str:
+    def _html(self, final_text: str | None) -> str:
         now = self.clock()
-        running = 0.0 if finished or not self._runs or self._runs[-1].seconds is not None else now - self._started
-        left = max(time_left(self._jobs, self._seconds) - running, 0.0)
+        running = 0.0 if final_text or not self._runs or self._runs[-1].seconds is not None else now - self._started
+        remaining_seconds = max(time_left(self._jobs, self._seconds) - running, 0.0)
         done = self._total - len(self._jobs)
         cost = f"{self._cost_seconds:.2f} s of CPU in {wording.count(self._drawings, 'drawing')}"
         marks = [
-            {"what": "Runs", "said": f"{done} of {self._total}" if self._total else "not begun", "tone": ""},
-            {"what": "Elapsed", "said": clock_words(now - self._begun, hours=True), "tone": ""},
+            {"label": "Runs", "value": f"{done} of {self._total}" if self._total else "not begun", "tone": ""},
+            {"label": "Elapsed", "value": clock_words(now - self._comparison_started, hours=True), "tone": ""},
         ]
-        if not finished:
+        if not final_text:
             marks.append(
-                {"what": "Left, about", "said": clock_words(left, hours=True) if self._seconds else "not known yet", "tone": ""}
+                {
+                    "label": "Left, about",
+                    "value": clock_words(remaining_seconds, hours=True) if self._seconds else "not known yet",
+                    "tone": "",
+                }
             )
         return page.render(
             "live.html.jinja",
             scripted=False,
             title=self._title,
-            overline="Comparison of frameworks, as it runs" if not finished else "Comparison of frameworks",
+            overline="Comparison of frameworks, as it runs" if not final_text else "Comparison of frameworks",
             facts=[f"Drawn at {datetime.now().astimezone():%Y-%m-%d %H:%M:%S}."],
-            refresh=None if finished else round(SECONDS),
-            finished=finished,
-            reported=self._reported,
-            said=self._said,
+            refresh=None if final_text else round(REFRESH_SECONDS),
+            finished=final_text,
+            reported=self._has_report,
+            message=self._message,
             marks=marks,
             done=done,
             total=self._total,
-            awaited=not finished and not any(run.epochs for run in self._runs),
+            awaited=not final_text and not any(run.epochs for run in self._runs),
             runs=[_line(run, number) for number, run in enumerate(self._runs)],
             charts=[
                 chart
@@ -149,7 +153,7 @@ class Live(Display):
 
 
 def _line(run: _Run, number: int) -> dict[str, Any]:
-    """A run's line in the table: its last epoch."""
+    """Values of a run's line in the table, taken from its last epoch."""
     last = run.epochs[-1] if run.epochs else {}
     train, validation = last.get("train") or {}, last.get("validation") or {}
     return {
@@ -175,7 +179,7 @@ def _chart(what: str, runs: Sequence[_Run], split: str, score: str) -> dict[str,
     """Points of a figure's curves, one for each run, in an area of _WIDTH x _HEIGHT. None: no value yet."""
     curves: list[tuple[int, list[tuple[int, float]]]] = []
     for number, run in enumerate(runs):
-        values = [(int(each["epoch"]), (each.get(split) or {}).get(score)) for each in run.epochs]
+        values = [(int(epoch_values["epoch"]), (epoch_values.get(split) or {}).get(score)) for epoch_values in run.epochs]
         known = [(epoch, float(value)) for epoch, value in values if isinstance(value, int | float)]
         if known:
             curves.append((number, known))

@@ -14,39 +14,39 @@ from matplotlib.figure import Figure
 from common.machine import machine
 from common.machine.machine import COMMAND
 from compare.core import exits, wording
-from compare.core.statistics import Judged, Ratio, inverse, verdicts
+from compare.core.statistics import JudgedRatio, Ratio, inverse, verdicts
 from compare.core.terminal import FULL
-from compare.core.verdict_words import family_words, word
+from compare.core.verdict_words import family_words, verdict_text
 from compare.execution import cells, store
 from compare.execution.cells import Cell, MatrixPlan
 from compare.judgement.row_figures import Summary
 from compare.judgement.summary import family
 from compare.reporting import comparison_plots, comparison_report, document
-from compare.reporting.comparison_report import Compared
-from compare.reporting.document import Mark, Report, Section, anew
-from compare.reporting.screen import Paragraph, Screen, counted_cautions
+from compare.reporting.comparison_report import JudgedComparison
+from compare.reporting.document import Mark, Report, Section, without_output_options
+from compare.reporting.screen import Paragraph, Screen, caution_count
 from compare.reporting.tables import Column, Table
 
 RESULTS_FILE = "results.json"
 _NOT_RUN = "not run yet"
 
 
-class Read(NamedTuple):
-    """A matrix, and what its cells hold so far."""
+class MatrixResults(NamedTuple):
+    """A matrix, and the results of its cells so far."""
 
     plan: MatrixPlan
-    compared: dict[str, Compared]
-    """By the name of the cell. Cells without a run are not in it, nor are jobs that have failed."""
+    compared: dict[str, JudgedComparison]
+    """Results by cell name. Cells without a run and failed jobs are left out."""
 
 
-class Win(NamedTuple):
-    """Two contestants in one configuration of one cell."""
+class CellVerdict(NamedTuple):
+    """The verdict on two contestants in one configuration of one cell."""
 
     cell: Cell
     first: Summary
     second: Summary
-    seconds: Judged
-    """Seconds of the second over those of the first, judged with all of the matrix."""
+    judged: JudgedRatio
+    """Ratio of the seconds of the second to those of the first, judged together with the whole matrix."""
 
     @property
     def disturbed(self) -> bool:
@@ -57,126 +57,137 @@ class Win(NamedTuple):
         """The faster contestant, or why none is named."""
         if self.disturbed:
             return "no finding: other work disturbed it"
-        return word(self.seconds, above=self.first.contestant, below=self.second.contestant, neither="no difference shown")
+        return verdict_text(
+            self.judged, when_above=self.first.contestant, when_below=self.second.contestant, when_neither="no difference shown"
+        )
 
     @property
     def is_decided(self) -> bool:
-        return not self.disturbed and self.seconds.verdict in ("above", "below")
+        return not self.disturbed and self.judged.verdict in ("above", "below")
 
 
-def read(folder: Path, signers: Path | None = None) -> Read:
+def read(folder: Path, signers: Path | None = None) -> MatrixResults:
     """Read a matrix and every cell that has begun.
 
     Args:
-        signers: as `store.read`.
+        signers: file of allowed signers, see `store.read`.
 
     Raises:
         FolderError: the folder holds no matrix, or one of its records or `signers` cannot be read.
     """
     plan = cells.read(folder)
-    kept = [cell.name for cell in plan.cells if plan.on is None or not cell.failure]
-    begun = [name for name in kept if (folder / name / store.PLAN_FILE).exists()]
-    return Read(plan, {name: comparison_report.read(folder / name, signers=signers) for name in begun})
+    names = [cell.name for cell in plan.cells if plan.on is None or not cell.failure]
+    started = [name for name in names if (folder / name / store.PLAN_FILE).exists()]
+    return MatrixResults(plan, {name: comparison_report.read(folder / name, signers=signers) for name in started})
 
 
-def wins(made: Read) -> list[Win]:
-    """Every two contestants that were compared, judged as one family over all cells that are comparable."""
-    found = [
+def cell_verdicts(results: MatrixResults) -> list[CellVerdict]:
+    """Judge all pairs of contestants, as one family over all cells whose runs are comparable."""
+    ratios = [
         (cell, first, second, judged.ratio)
-        for cell in made.plan.cells
-        if (compared := made.compared.get(cell.name)) is not None and compared.findings.comparable
+        for cell in results.plan.cells
+        if (compared := results.compared.get(cell.name)) is not None and compared.findings.comparable
         for first, second, judged in family(compared.stored, compared.summaries).contestants
     ]
-    until = made.plan.until
-    named = [(f"{cell.name}: {first.id} against {second.id}", ratio) for cell, first, second, ratio in found]
-    judged = verdicts(named, until.smallest_effect if until else None)
-    return [Win(cell, first, second, each) for (cell, first, second, _), each in zip(found, judged, strict=True)]
+    until = results.plan.until
+    named_ratios = [(f"{cell.name}: {first.id} against {second.id}", ratio) for cell, first, second, ratio in ratios]
+    judged = verdicts(named_ratios, until.smallest_effect if until else None)
+    return [
+        CellVerdict(cell, first, second, cell_judged)
+        for (cell, first, second, _), cell_judged in zip(ratios, judged, strict=True)
+    ]
 
 
-def report(made: Read, folder: Path, out: Path | None = None) -> Report:
+def report(results: MatrixResults, folder: Path, out: Path | None = None) -> Report:
     """The report of a matrix.
 
     Args:
-        folder: its results.
-        out: where `report` writes it. None: to `folder`.
+        folder: results folder of the matrix.
+        out: folder that `report` writes to. None: `folder`.
     """
-    plan, found = made.plan, wins(made)
+    plan, pair_verdicts = results.plan, cell_verdicts(results)
     failed = [f"{cell.name}: {cell.failure}" for cell in plan.cells if cell.failure]
-    bad = [f"{name}: {', and '.join(each.failures)}" for name, each in made.compared.items() if each.failures]
-    troubles = [f"{name}: {each}" for name, compared in made.compared.items() for each in compared.findings.troubles]
+    cell_failures = [
+        f"{name}: {', and '.join(compared.failures)}" for name, compared in results.compared.items() if compared.failures
+    ]
+    troubles = [f"{name}: {trouble}" for name, compared in results.compared.items() for trouble in compared.findings.troubles]
     again = ["report", str(folder), *(["--out", str(out)] if out else [])]
-    done = len(made.compared)
-    stored = {name: each.stored for name, each in made.compared.items()}
-    read_from = {f"{name}/{path}": digest for name, each in stored.items() for path, digest in each.made_from.items()}
+    done = len(results.compared)
+    stored = {name: compared.stored for name, compared in results.compared.items()}
+    read_from = {
+        f"{name}/{path}": digest for name, cell_stored in stored.items() for path, digest in cell_stored.made_from.items()
+    }
     return Report(
         title=f"Matrix of {wording.count(len(plan.cells), 'comparison')}",
         overline="Comparison of frameworks",
         json_file=RESULTS_FILE,
         facts=[
             *(f"{axis}: {', '.join(dict.fromkeys(cell.labels[axis] for cell in plan.cells))}" for axis in plan.axes),
-            *dict.fromkeys(comparison_report.facts(each)[1] for each in made.compared.values()),
+            *dict.fromkeys(comparison_report.facts(compared)[1] for compared in results.compared.values()),
         ],
         marks=[
             Mark("Comparisons with results", f"{done} of {len(plan.cells)}", "good" if done == len(plan.cells) else "warn"),
-            Mark("Repeats", str(plan.repeats), "good" if any(each.is_decided for each in found) else ""),
+            Mark("Repeats", str(plan.repeats), "good" if any(verdict.is_decided for verdict in pair_verdicts) else ""),
         ],
         findings=[
-            ("Who wins where?", [*_sentences(found), *_of_machines(made)]),
-            ("Cautions", comparison_report.in_folder([*failed, *troubles], folder)),
+            ("Who wins where?", [*_sentences(pair_verdicts), *_machine_caution(results)]),
+            ("Cautions", comparison_report.with_folder([*failed, *troubles], folder)),
         ],
-        tables=[wins_table(plan, found), _cells_table(made)],
-        drawings={"wins": lambda figure: _draw(figure, found)},
-        sections=[_section(cell, made.compared[cell.name], folder, out) for cell in plan.cells if cell.name in made.compared],
-        environment=comparison_report.made_from(read_from),
+        tables=[winners_table(plan, pair_verdicts), _cells_table(results)],
+        drawings={"wins": lambda figure: _draw(figure, pair_verdicts)},
+        sections=[
+            _section(cell, results.compared[cell.name], folder, out) for cell in plan.cells if cell.name in results.compared
+        ],
+        environment=comparison_report.source_digest(read_from),
         commands=[
             *document.SET_UP,
-            ("The matrix:", f"{COMMAND} {wording.shell(anew(plan.argv))}"),
+            ("The matrix:", f"{COMMAND} {wording.shell(without_output_options(plan.argv))}"),
             ("This report, from the stored results:", f"{COMMAND} {wording.shell(again)}"),
         ],
         values={
             "kind": cells.KIND,
             "cells": {
-                cell.name: {"labels": cell.labels, "failure": cell.failure, "begun": cell.name in made.compared}
+                cell.name: {"labels": cell.labels, "failure": cell.failure, "begun": cell.name in results.compared}
                 for cell in plan.cells
             },
-            "verdicts": [each.seconds.model_dump() for each in found],
+            "verdicts": [verdict.judged.model_dump() for verdict in pair_verdicts],
             "made_from": read_from,
         },
-        exit_code=exits.RUN_FAILED if failed or bad else 0,
-        failures=[*([f"{wording.count(len(failed), 'comparison')} could not be run"] * bool(failed)), *bad],
-        screen=_screen(made, found, [*failed, *bad], len(troubles)),
+        exit_code=exits.RUN_FAILED if failed or cell_failures else 0,
+        failures=[*([f"{wording.count(len(failed), 'comparison')} could not be run"] * bool(failed)), *cell_failures],
+        screen=_screen(results, pair_verdicts, [*failed, *cell_failures], len(troubles)),
         again=wording.command("report", str(folder), FULL),
     )
 
 
-def _screen(made: Read, found: Sequence[Win], bad: Sequence[str], cautions: int) -> Screen:
-    plan, done = made.plan, len(made.compared)
+def _screen(results: MatrixResults, pair_verdicts: Sequence[CellVerdict], failures: Sequence[str], cautions: int) -> Screen:
+    plan, done = results.plan, len(results.compared)
     axes = [f"{axis} {', '.join(dict.fromkeys(cell.labels[axis] for cell in plan.cells))}" for axis in plan.axes]
-    fair = Counter(each.stored.comparison.headline for each in made.compared.values())
-    table = wins_table(plan, found)
+    headlines = Counter(compared.stored.comparison.headline for compared in results.compared.values())
+    table = winners_table(plan, pair_verdicts)
     return Screen(
-        asked=[f"{wording.count(len(plan.cells), 'comparison')}: {'; '.join(axes)}", wording.count(plan.repeats, "repeat")],
+        subject=[f"{wording.count(len(plan.cells), 'comparison')}: {'; '.join(axes)}", wording.count(plan.repeats, "repeat")],
         answers=[
-            Paragraph("Faster", _winners(found)),
+            Paragraph("Faster", _winner_sentences(pair_verdicts)),
             Paragraph(
-                "Fair?", [f"the same training: {', '.join(f'{verdict} in {number}' for verdict, number in fair.items())}"]
+                "Fair?", [f"the same training: {', '.join(f'{verdict} in {number}' for verdict, number in headlines.items())}"]
             ),
             Paragraph(
                 "Trouble",
-                [*bad, *([f"{done} of {len(plan.cells)} comparisons have results"] * (done < len(plan.cells)))],
+                [*failures, *([f"{done} of {len(plan.cells)} comparisons have results"] * (done < len(plan.cells)))],
                 "bad",
             ),
         ],
         table=replace(table, columns=tuple(column for column in table.columns if column.key != "p")),
-        remarks=counted_cautions(cautions),
+        remarks=caution_count(cautions),
     )
 
 
-def wins_table(plan: MatrixPlan, found: Sequence[Win]) -> Table:
+def winners_table(plan: MatrixPlan, pair_verdicts: Sequence[CellVerdict]) -> Table:
     """Who is faster, a line for each configuration of each cell."""
 
-    def times(win: Win) -> Ratio | None:
-        ratio = win.seconds.ratio
+    def times(win: CellVerdict) -> Ratio | None:
+        ratio = win.judged.ratio
         return None if win.disturbed else ratio if ratio.value >= 1.0 else inverse(ratio)
 
     columns = (
@@ -191,42 +202,44 @@ def wins_table(plan: MatrixPlan, found: Sequence[Win]) -> Table:
         "By seconds per epoch. Times as fast: of the quicker one here, whether or not that is sure. "
         "p: corrected for all lines of this table together (Holm)."
     )
-    return Table.of("who_wins_where", "Who wins where", columns, found, note)
+    return Table.from_items("who_wins_where", "Who wins where", columns, pair_verdicts, note)
 
 
-def _machines(made: Read) -> dict[str, str]:
-    """What made each cell, by the cell's name: `M1: Some CPU, 8 cores`. Hosts that are not known are one."""
-    known: list[dict[str, Any]] = []
-    named: dict[str, str] = {}
-    for name, compared in made.compared.items():
+def _machine_names(results: MatrixResults) -> dict[str, str]:
+    """Machine of each cell, by cell name: `M1: Some CPU, 8 cores`. Unknown hosts count as one."""
+    machines: list[dict[str, Any]] = []
+    names: dict[str, str] = {}
+    for name, compared in results.compared.items():
         facts = compared.stored.comparison.machine
-        if (number := next((place for place, each in enumerate(known) if not machine.differences(each, facts)), None)) is None:
-            known.append(facts)
-            number = len(known) - 1
+        if (
+            number := next((place for place, other in enumerate(machines) if not machine.differences(other, facts)), None)
+        ) is None:
+            machines.append(facts)
+            number = len(machines) - 1
         cores = wording.count(facts.get("logical_cores") or 0, "core")
-        named[name] = f"M{number + 1}: {machine.processors(facts)}, {cores}"
-    return named
+        names[name] = f"M{number + 1}: {machine.processors(facts)}, {cores}"
+    return names
 
 
-def _of_machines(made: Read) -> list[str]:
-    """That no ratio goes from one machine to another, where there are several."""
-    if (number := len({name.split(":")[0] for name in _machines(made).values()})) < 2:
+def _machine_caution(results: MatrixResults) -> list[str]:
+    """A sentence that no ratio spans two machines. Empty for a single machine."""
+    if (number := len({name.split(":")[0] for name in _machine_names(results).values()})) < 2:
         return []
     return [f"The comparisons were made on {number} machines, each on one. No time is compared with a time of another machine."]
 
 
-def _cells_table(made: Read) -> Table:
-    names = _machines(made)
+def _cells_table(results: MatrixResults) -> Table:
+    names = _machine_names(results)
 
     def state(cell: Cell) -> str:
-        compared = made.compared.get(cell.name)
+        compared = results.compared.get(cell.name)
         if cell.failure or compared is None:
             return cell.failure or _NOT_RUN
         worst = [summary.status for summary in compared.summaries if summary.status != "ok"]
         return ", ".join(f"{number} {status}" for status, number in Counter(worst).items()) or "ok"
 
     def proof(cell: Cell) -> str:
-        return made.compared[cell.name].stored.comparison.headline if cell.name in made.compared else "not examined"
+        return results.compared[cell.name].stored.comparison.headline if cell.name in results.compared else "not examined"
 
     columns = (
         Column("cell", "folder", pick="name"),
@@ -235,30 +248,30 @@ def _cells_table(made: Read) -> Table:
         Column("proof", "same training", pick=proof),
         Column("state", "status", pick=state, fold=40),
     )
-    return Table.of("cells", "Comparisons", columns, made.plan.cells, "Each has a report of its own in its folder.")
+    return Table.from_items("cells", "Comparisons", columns, results.plan.cells, "Each has a report of its own in its folder.")
 
 
-def _sentences(found: Sequence[Win]) -> list[str]:
-    words = family_words([each.seconds for each in found])
-    return [*_winners(found), *([words] if words else [])]
+def _sentences(pair_verdicts: Sequence[CellVerdict]) -> list[str]:
+    words = family_words([verdict.judged for verdict in pair_verdicts])
+    return [*_winner_sentences(pair_verdicts), *([words] if words else [])]
 
 
-def _winners(found: Sequence[Win]) -> list[str]:
-    if not found:
+def _winner_sentences(pair_verdicts: Sequence[CellVerdict]) -> list[str]:
+    if not pair_verdicts:
         return ["No two contestants have times that can be compared yet."]
-    number = wording.count(len(found), "comparison")
-    won = Counter(each.winner for each in found if each.is_decided)
-    said = [f"{name} is faster in {times} of {number}." for name, times in won.most_common()]
-    if left := len(found) - sum(won.values()):
-        said.append(f"In {left} of {number} no contestant is shown to be faster.")
-    return said
+    number = wording.count(len(pair_verdicts), "comparison")
+    wins_by_contestant = Counter(verdict.winner for verdict in pair_verdicts if verdict.is_decided)
+    sentences = [f"{name} is faster in {times} of {number}." for name, times in wins_by_contestant.most_common()]
+    if num_undecided := len(pair_verdicts) - sum(wins_by_contestant.values()):
+        sentences.append(f"In {num_undecided} of {number} no contestant is shown to be faster.")
+    return sentences
 
 
-def _section(cell: Cell, compared: Compared, folder: Path, out: Path | None) -> Section:
+def _section(cell: Cell, compared: JudgedComparison, folder: Path, out: Path | None) -> Section:
     """A cell in the whole report. Its verdicts are not in it: they are judged among fewer comparisons."""
     picture = f"{cell.name}/{document.PLOTS_FOLDER}/seconds_per_epoch.svg"  # none if no epoch has ended
     signature = compared.stored.signature  # one that is not confirmed is among the cautions
-    (main, *_) = comparison_report.documents(compared)
+    (main, *_) = comparison_report.report_tables(compared)
     narrow = replace(main, columns=tuple(column for column in main.columns if column.terminal))
     return Section(
         name=cell.name,
@@ -273,21 +286,23 @@ def _section(cell: Cell, compared: Compared, folder: Path, out: Path | None) -> 
     )
 
 
-def _draw(figure: Figure, found: Sequence[Win]) -> bool:
-    """The ratio of every comparison with its interval."""
-    shown = [each for each in found if not each.disturbed]
+def _draw(figure: Figure, pair_verdicts: Sequence[CellVerdict]) -> bool:
+    """Draw the ratio of every comparison with its interval."""
+    undisturbed = [verdict for verdict in pair_verdicts if not verdict.disturbed]
     axis: Axes = figure.subplots()
     names: list[str] = []
-    for place, win in enumerate(shown):
-        ratio, pair = win.seconds.ratio, f"{win.first.contestant} against {win.second.contestant}"
+    for place, win in enumerate(undisturbed):
+        ratio, pair = win.judged.ratio, f"{win.first.contestant} against {win.second.contestant}"
         where = ", ".join([*win.cell.labels.values(), win.first.configuration])
         names.append(
-            f"{where}: {pair}" if len({(each.first.contestant, each.second.contestant) for each in shown}) > 1 else where
+            f"{where}: {pair}"
+            if len({(verdict.first.contestant, verdict.second.contestant) for verdict in undisturbed}) > 1
+            else where
         )
         words = f"{where}: {win.first.contestant} {ratio.value:.3f} times as fast as {win.second.contestant}"
         comparison_plots.draw_ratio(axis, place, ratio, pair, words)
     axis.axvline(1.0, color="black", linewidth=1)
     comparison_plots.name_rows(axis, names)
-    first = f"{shown[0].first.contestant} is" if shown else "the first is"
+    first = f"{undisturbed[0].first.contestant} is" if undisturbed else "the first is"
     axis.set(title="Who wins where (95 % interval of each comparison alone)", xlabel=f"times as fast as the other {first}")
-    return bool(shown)
+    return bool(undisturbed)

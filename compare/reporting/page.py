@@ -22,25 +22,25 @@ TONES = {
     **dict.fromkeys(("failed", "diverged", "killed", "not proved", "not run", "incomplete"), "bad"),
     **dict.fromkeys(("not parallel", "not available", "does not pay", DISTURBED, NOT_COMPARABLE, GUESSING), "warn"),
 }
-"""Colour of a cell with this text."""
-_LONG = 44
-"""A longer text in a cell is broken into lines."""
+"""Tone of a cell, by its text."""
+_LONG_TEXT = 44
+"""Characters of a cell's text above which it is broken into lines."""
 
 
 def render(template: str, *, scripted: bool = True, **values: Any) -> str:
     """Render a template as a page. Its policy allows its own style and script, and nothing else.
 
     Args:
-        template: name of its file, which extends `page.html.jinja`.
-        scripted: whether it has the script that sorts tables.
-        values: of the template. All text is escaped.
+        template: name of a file that extends `page.html.jinja`.
+        scripted: whether the page has the script that sorts tables.
+        values: values of the template. All text is escaped.
     """
     style, script = _read("page.css"), _read("page.js") if scripted else ""
-    allowed = [("style-src", style), *([("script-src", script)] if script else [])]
+    sources = [("style-src", style), *([("script-src", script)] if script else [])]
     policy = "; ".join(
         [
             "default-src 'none'",
-            *(f"{kind} 'sha256-{_digest(text)}'" for kind, text in allowed),
+            *(f"{kind} 'sha256-{_digest(text)}'" for kind, text in sources),
             "img-src data:",
             "base-uri 'none'",
             "form-action 'none'",
@@ -50,7 +50,7 @@ def render(template: str, *, scripted: bool = True, **values: Any) -> str:
 
 
 def grid(table: Table) -> dict[str, Any]:
-    """A table as its macro takes it."""
+    """A table in the form that the template's macro takes."""
     texts = {column.key: any(isinstance(row.get(column.key), str) for row in table.rows) for column in table.columns}
     return {
         "title": table.title,
@@ -62,9 +62,9 @@ def grid(table: Table) -> dict[str, Any]:
 
 def _cell(cell: Cell, column: Column, is_text: bool) -> dict[str, Any]:
     value = cell.median if isinstance(cell, Spread) else cell.value if isinstance(cell, Ratio) else cell
-    number = _for_script(value) if isinstance(value, int | float) and not math.isnan(value) else None
-    text = tables.written(cell, column)
-    kinds = ["text"] * is_text + ["long"] * (len(text) > _LONG) + ([TONES[text]] if text in TONES else [])
+    number = _to_javascript(value) if isinstance(value, int | float) and not math.isnan(value) else None
+    text = tables.cell_text(cell, column)
+    kinds = ["text"] * is_text + ["long"] * (len(text) > _LONG_TEXT) + ([TONES[text]] if text in TONES else [])
     return {
         "text": text,
         "value": number,
@@ -74,7 +74,7 @@ def _cell(cell: Cell, column: Column, is_text: bool) -> dict[str, Any]:
     }
 
 
-def _for_script(number: float) -> str:
+def _to_javascript(number: float) -> str:
     """A number as JavaScript reads it."""
     return repr(number) if math.isfinite(number) else "Infinity" if number > 0 else "-Infinity"
 

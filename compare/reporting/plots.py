@@ -1,4 +1,4 @@
-"""How every picture is drawn and written: palette, settings, PNG and SVG."""
+"""Drawing and writing of all pictures: palette, settings, PNG and SVG."""
 
 from __future__ import annotations
 
@@ -40,18 +40,18 @@ SETTINGS: dict[Any, Any] = {
 }
 
 LOGARITHMIC = "_log"
-"""Behind the name of a plot: the same with a logarithmic axis, which the page can show instead."""
+"""Suffix of the name of a plot's variant with a logarithmic axis, which the page can show instead."""
 
 Drawing = Callable[[Figure], bool | Literal["x", "y"]]
-"""Draws into a figure of 9 x 5 inches, within SETTINGS. Returns whether there is something to show. An axis: so there is, and
-its values may also be drawn on a logarithmic scale."""
+"""Function that draws into a figure of 9 x 5 inches, within SETTINGS. It returns whether there is something to show, or the
+axis whose values may also be drawn on a logarithmic scale."""
 
 
 def write_all(drawings: Mapping[str, Drawing], folder: Path) -> list[Path]:
     """Write plots by name. A plot with nothing to show is not made, and an earlier one of its name is removed.
 
     Args:
-        folder: made if it is missing.
+        folder: folder of the plots. Created if it is missing.
 
     Returns:
         The files written.
@@ -61,14 +61,14 @@ def write_all(drawings: Mapping[str, Drawing], folder: Path) -> list[Path]:
         for name, drawing in drawings.items():
             figure = Figure(figsize=(9, 5), layout="constrained")
             FigureCanvasAgg(figure)
-            drawn = drawing(figure)
-            if drawn:
+            result = drawing(figure)
+            if result:
                 files += save(figure, folder, name)
             else:
                 for suffix in FORMATS:
                     (folder / f"{name}.{suffix}").unlink(missing_ok=True)
-            if isinstance(drawn, str):
-                _rescale(figure, drawn)
+            if isinstance(result, str):
+                _rescale(figure, result)
                 save(figure, folder, name + LOGARITHMIC, formats=("svg",))
             else:
                 (folder / f"{name}{LOGARITHMIC}.svg").unlink(missing_ok=True)
@@ -79,10 +79,10 @@ def mark(artist: Artist, series: str, labels: Sequence[str] = ()) -> None:
     """Let the page show and hide an artist with its series, and say what its points are. Call it once for each artist.
 
     Args:
-        labels: of each point that has a marker, or of the artist itself.
+        labels: label of each point that has a marker, or of the artist itself.
     """
-    said = {"series": wording.one_line(series), "labels": list(map(wording.one_line, labels))}
-    artist.set_gid(json.dumps(said))
+    values = {"series": wording.one_line(series), "labels": list(map(wording.one_line, labels))}
+    artist.set_gid(json.dumps(values))
 
 
 def _rescale(figure: Figure, name: str) -> None:
@@ -105,33 +105,33 @@ def labels(class_names: Sequence[str]) -> list[str]:
 def save(figure: Figure, folder: Path, name: str, formats: Sequence[str] = FORMATS) -> list[Path]:
     """Write one plot in these formats. Each file is written whole or not at all. Call it within SETTINGS."""
     files = [folder / f"{name}.{suffix}" for suffix in formats]
-    _write_powers_plainly(figure)
+    _use_plain_log_ticks(figure)
     figure.set_dpi(_DPI)  # letters are wider at another
     figure.draw_without_rendering()  # layout takes as long as drawing: once for all formats
     figure.set_layout_engine("none")
-    whole = figure.get_tightbbox().padded(mpl.rcParams["savefig.pad_inches"])
+    bounding_box = figure.get_tightbbox().padded(mpl.rcParams["savefig.pad_inches"])
     for path in files:
-        drawn = io.BytesIO()
+        file = io.BytesIO()
         metadata = {"Date": None} if path.suffix == ".svg" else {"Software": None}
-        figure.savefig(drawn, format=path.suffix[1:], dpi=_DPI, bbox_inches=whole, metadata=metadata)
-        atomic_files.write_atomically(path, drawn.getvalue())
+        figure.savefig(file, format=path.suffix[1:], dpi=_DPI, bbox_inches=bounding_box, metadata=metadata)
+        atomic_files.write_atomically(path, file.getvalue())
     return files
 
 
-class _Plain(LogFormatterMathtext):
-    """Ticks of a logarithmic axis as numbers. Matplotlib chooses which ones."""
+class _PlainLogFormatter(LogFormatterMathtext):
+    """Formatter that writes ticks of a logarithmic axis as plain numbers. Matplotlib chooses the ticks."""
 
     def __call__(self, x: float, pos: int | None = None) -> str:
         return f"{x:g}" if super().__call__(x, pos) else ""
 
 
-def _write_powers_plainly(figure: Figure) -> None:
-    """Logarithmic axes write powers of ten in mathtext, which SETTINGS do not render."""
+def _use_plain_log_ticks(figure: Figure) -> None:
+    """Write the ticks of logarithmic axes as plain numbers. Their mathtext is not rendered under SETTINGS."""
     for axes in figure.axes:
         for axis in (axes.xaxis, axes.yaxis):
-            for own, replace in (
+            for formatter, set_formatter in (
                 (axis.get_major_formatter(), axis.set_major_formatter),
                 (axis.get_minor_formatter(), axis.set_minor_formatter),
             ):
-                if isinstance(own, LogFormatterMathtext):
-                    replace(_Plain(axis.get_transform().base, own.labelOnlyBase))  # pyright: ignore[reportAttributeAccessIssue]
+                if isinstance(formatter, LogFormatterMathtext):
+                    set_formatter(_PlainLogFormatter(axis.get_transform().base, formatter.labelOnlyBase))  # pyright: ignore[reportAttributeAccessIssue]

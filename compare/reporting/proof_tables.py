@@ -12,7 +12,7 @@ def proof_tables(proof: Mapping[str, Any]) -> list[Table]:
     """The certificate, one rung a line, and what each framework's modes may claim. Tables without a row are left out.
 
     Args:
-        proof: a stored `ProofRecord`, plain.
+        proof: a stored `ProofRecord` as plain values.
     """
     columns = (
         Column("name", "rung"),
@@ -26,11 +26,15 @@ def proof_tables(proof: Mapping[str, Any]) -> list[Table]:
         Column("reason", "why this tolerance", terminal=False),
     )
     note = "The largest relative difference of each rung, the step where it stood, and the tolerance at that step."
-    certificate = Table.of("proof", "Certificate of parity", columns, proof["rungs"], note)
+    certificate = Table.from_items("proof", "Certificate of parity", columns, proof["rungs"], note)
 
     verdicts: Mapping[str, Mapping[str, str]] = proof["mode_verdicts"]
-    modes = dict.fromkeys(mode for each in verdicts.values() for mode in each)
+    modes = dict.fromkeys(mode for mode_verdicts in verdicts.values() for mode in mode_verdicts)
     why = (Column("why", "why it is not claimed", pick=proof["not_claimed"].get),) if proof["not_claimed"] else ()
-    claimed = (Column("mode", "mode", pick=str), *(Column(name, name, pick=each.get) for name, each in verdicts.items()), *why)
-    claims = Table.of("claims", "The same training, by mode", claimed, modes)
+    claim_columns = (
+        Column("mode", "mode", pick=str),
+        *(Column(name, name, pick=mode_verdicts.get) for name, mode_verdicts in verdicts.items()),
+        *why,
+    )
+    claims = Table.from_items("claims", "The same training, by mode", claim_columns, modes)
     return [table for table in (certificate, claims) if table.rows]

@@ -21,24 +21,24 @@ def command(
     as_json: options.AsJson = False,
 ) -> None:
     """Make the page, tables and plots of a comparison again from its stored results; or put two side by side."""
-    with exits.reported():
-        if cells.holds(folder):
-            raise typer.Exit(_of_matrix(folder, other, out, signers, as_json=as_json))
+    with exits.exit_on_error():
+        if cells.is_matrix(folder):
+            raise typer.Exit(_report_matrix(folder, other, out, signers, as_json=as_json))
         if other is not None:
             side_by_side.check((folder, other), out)
-            both = (comparison_report.read(folder, signers=signers), comparison_report.read(other, signers=signers))
-            code = side_by_side.report((folder, other), both, out).deliver(out, as_json=as_json)
+            compared_pair = (comparison_report.read(folder, signers=signers), comparison_report.read(other, signers=signers))
+            code = side_by_side.report((folder, other), compared_pair, out).deliver(out, as_json=as_json)
         else:
             if out is not None and out.resolve() != folder.resolve():
                 if (out / store.PLAN_FILE).exists():
                     raise FolderError(f"{out} holds another comparison. Choose another --out.")
-                store.refuse_others(out, comparison_report.RESULTS_FILE, None, "report", own=document.files_of())
+                store.refuse_others(out, comparison_report.RESULTS_FILE, None, "report", allowed=document.report_files())
             compared = comparison_report.read(folder, signers=signers)
             code = comparison_report.report(compared, folder, out).deliver(out or folder, as_json=as_json)
     raise typer.Exit(code)
 
 
-def _of_matrix(folder: Path, other: Path | None, out: Path | None, signers: Path | None, *, as_json: bool) -> int:
+def _report_matrix(folder: Path, other: Path | None, out: Path | None, signers: Path | None, *, as_json: bool) -> int:
     if other is not None:
         raise FolderError(
             f"A matrix has no report beside another. Received: {folder} and {other}. Name two of their subfolders."
@@ -46,5 +46,5 @@ def _of_matrix(folder: Path, other: Path | None, out: Path | None, signers: Path
     if out is not None and out.resolve() == folder.resolve():
         out = None
     if out is not None:
-        store.refuse_others(out, matrix_report.RESULTS_FILE, cells.KIND, "report of a matrix", own=document.files_of())
+        store.refuse_others(out, matrix_report.RESULTS_FILE, cells.KIND, "report of a matrix", allowed=document.report_files())
     return matrix_report.report(matrix_report.read(folder, signers), folder, out).deliver(out or folder, as_json=as_json)

@@ -8,15 +8,15 @@ from typing import Any
 
 from common.artifacts.results import TRACE_FILE
 from compare.judgement.row_figures import DISTURBED, Summary
-from compare.reporting.tables import RUN, Cell, Column, Table, scaled, value_at
+from compare.reporting.tables import RUN_COLUMNS, Cell, Column, Table, scaled, value_at
 
 MIB_PER_STEP = scaled(2**-20, "bytes_per_step")
-_BEYOND = 1.02
-"""A note is made if parts exceed their whole by more than this factor. Less is the rounding of medians."""
+_MAX_SUM_RATIO = 1.02
+"""Ratio of parts to their whole above which a note says so. Less is rounding of the medians."""
 
 
 def step_table(summaries: Sequence[Summary]) -> list[Table]:
-    """Where the time of a step goes: one table, or none where no run was profiled."""
+    """Parts of the time of a step: one table, or none if no run was profiled."""
     profiled = [(summary, summary.step_parts) for summary in summaries if summary.step_parts]
     if not profiled:
         return []
@@ -32,7 +32,7 @@ def step_table(summaries: Sequence[Summary]) -> list[Table]:
 
     formula = Column("expected_idle_milliseconds", "idle by formula", 2, short="idle,\nformula", wide=True, pick=expected_idle)
     columns = (
-        *RUN,
+        *RUN_COLUMNS,
         milliseconds("step", "step"),
         milliseconds("compute", "compute"),
         milliseconds("communication_hidden", "hidden"),
@@ -55,21 +55,21 @@ def step_table(summaries: Sequence[Summary]) -> list[Table]:
         "replicas in a step, counted or by formula."
         + " Not separable: why a part that is missing (-) cannot be timed by itself." * inseparable
         + " Idle by formula: of S equal stages and M micro-batches, (S - 1) / (M + S - 1) of the step." * piped
-        + "".join(f" {remark}" for remark in _beyond_their_whole(summaries))
+        + "".join(f" {remark}" for remark in _inconsistent_part_remarks(summaries))
     )
-    return [Table.of("step_parts", "Where a step's time goes, in milliseconds", columns, summaries, note)]
+    return [Table.from_items("step_parts", "Where a step's time goes, in milliseconds", columns, summaries, note)]
 
 
-def _beyond_their_whole(summaries: Sequence[Summary]) -> list[str]:
-    """Remarks on rows whose parts of a step, timed apart, add up to more than the whole."""
+def _inconsistent_part_remarks(summaries: Sequence[Summary]) -> list[str]:
+    """Remarks on rows whose separately timed parts of a step add up to more than the whole."""
     computing: dict[str, float] = {}
     pieces: dict[str, float] = {}
     for summary in summaries:
         if (parts := summary.step_parts) is not None:
             whole = parts.step_seconds if parts.compute_seconds is None else parts.compute_seconds
-            apart = (parts.transfer_seconds, parts.forward_seconds, parts.backward_seconds, parts.optimizer_seconds)
+            part_seconds = (parts.transfer_seconds, parts.forward_seconds, parts.backward_seconds, parts.optimizer_seconds)
             computing[summary.name] = whole / parts.step_seconds
-            pieces[summary.name] = sum(seconds for seconds in apart if seconds is not None) / whole
+            pieces[summary.name] = sum(seconds for seconds in part_seconds if seconds is not None) / whole
     remarks = (
         ("Compute is longer than the step in", computing, "that is noise, and exposed is told as 0."),
         (
@@ -78,7 +78,7 @@ def _beyond_their_whole(summaries: Sequence[Summary]) -> list[str]:
             "each is waited for by itself, outside the step and at another moment. Read them as shares.",
         ),
     )
-    return [f"{what} {rows}: {why}" for what, times, why in remarks if (rows := _rows_above(times, _BEYOND))]
+    return [f"{what} {rows}: {why}" for what, times, why in remarks if (rows := _rows_above(times, _MAX_SUM_RATIO))]
 
 
 def operation_tables(summaries: Sequence[Summary]) -> list[Table]:
@@ -87,13 +87,13 @@ def operation_tables(summaries: Sequence[Summary]) -> list[Table]:
     for summary in summaries:
         if summary.top_operations is not None:
             modes.setdefault(summary.configuration, []).append(summary)
-    return [_operation_table(mode, own) for mode, own in modes.items()]
+    return [_operation_table(mode, mode_summaries) for mode, mode_summaries in modes.items()]
 
 
 def _operation_table(mode: str, summaries: Sequence[Summary]) -> Table:
-    found = [(summary.contestant, summary.top_operations) for summary in summaries if summary.top_operations]
+    operations = [(summary.contestant, summary.top_operations) for summary in summaries if summary.top_operations]
     columns = [Column("place", "#", pick="0")]
-    for side, (contestant, _) in enumerate(found):
+    for side, (contestant, _) in enumerate(operations):
         columns += [
             Column(f"{contestant}_operation", contestant, pick=f"1.{side}.name"),
             Column(f"{contestant}_calls", "calls", 1, pick=f"1.{side}.calls"),
@@ -102,18 +102,18 @@ def _operation_table(mode: str, summaries: Sequence[Summary]) -> Table:
         ]
     notes = [
         "Calls of a step, their self time, and its share of the self time of all operations. Mean of "
-        f"{max(top.steps for _, top in found)} steps after the training under the framework's own profiler, in the first "
+        f"{max(top.steps for _, top in operations)} steps after the training under the framework's own profiler, in the first "
         f"process of the first repeat. {TRACE_FILE} of the run has everything that the profiler saw.",
         "Names are each framework's own, and kernels are fused differently: do not compare row with row.",
-        *(f"{contestant}: {top.failure}." for contestant, top in found if top.failure is not None),
+        *(f"{contestant}: {top.failure}." for contestant, top in operations if top.failure is not None),
     ]
     name = f"operations_{summaries[0].id.removeprefix(f'{summaries[0].contestant}-')}"
-    places = enumerate(zip_longest(*(top.operations for _, top in found)), 1)
-    return Table.of(name, f"The longest operations of a step: {mode}", columns, places, " ".join(notes))
+    places = enumerate(zip_longest(*(top.operations for _, top in operations)), 1)
+    return Table.from_items(name, f"The longest operations of a step: {mode}", columns, places, " ".join(notes))
 
 
 def limit_table(summaries: Sequence[Summary]) -> list[Table]:
-    """Each row against the rates of the machine: one table, or none where they were not counted."""
+    """Rates of each row beside those of the machine: one table, or none if they were not counted."""
     if not any(summary.limit for summary in summaries):
         return []
 
@@ -122,13 +122,13 @@ def limit_table(summaries: Sequence[Summary]) -> list[Table]:
 
     def fraction(key: str, heading: str, **options: Any) -> Column:
         def pick(summary: Summary) -> Cell:
-            found: Cell = value_at(summary, f"limit.{key}")
-            return found if found is None or not summary.disturbed else DISTURBED
+            value: Cell = value_at(summary, f"limit.{key}")
+            return value if value is None or not summary.disturbed else DISTURBED
 
         return Column(key, heading, 2, pick=pick, **options)
 
     columns = (
-        *RUN,
+        *RUN_COLUMNS,
         Column("cores", "cores"),
         limit("gflop_per_image", "GFLOP per image", 4, short="GFLOP\n/image", wide=True),
         limit("mb_per_image", "MB moved per image", 2, short="MB\n/image", wide=True),
@@ -137,7 +137,7 @@ def limit_table(summaries: Sequence[Summary]) -> list[Table]:
         limit("gb_per_second", "GB/s moved", 1, short="GB/s"),
         fraction("copy_fraction", "of the copy rate", short="of copy\nrate"),
     )
-    return [Table.of("limit", "Where is the limit?", columns, summaries, _limit_note(summaries))]
+    return [Table.from_items("limit", "Where is the limit?", columns, summaries, _limit_note(summaries))]
 
 
 def _limit_note(summaries: Sequence[Summary]) -> str:
@@ -151,18 +151,18 @@ def _limit_note(summaries: Sequence[Summary]) -> str:
     )
     if not all((summary.device or "").startswith("cpu") for summary in rated):
         note += " Of a GPU: the framework's own in the run's arithmetic, after its training, times the replicas."
-    if above := _rows_above({name: each.matrix_fraction for name, each in limits.items()}, 1.0):
+    if above := _rows_above({name: limit.matrix_fraction for name, limit in limits.items()}, 1.0):
         note += (
             f" Above the matrix rate: {above}: the framework's own library is faster than NumPy's or needs fewer "
             "operations than the formula counts, or the machine was busier when its rate was measured."
         )
-    if above := _rows_above({name: each.copy_fraction for name, each in limits.items()}, 1.0):
+    if above := _rows_above({name: limit.copy_fraction for name, limit in limits.items()}, 1.0):
         note += f" Above the copy rate: {above}: bytes came from caches, or layers are fused and moved fewer."
-    if unrated := [name for name, each in limits.items() if each.matrix_fraction is None]:
+    if unrated := [name for name, limit in limits.items() if limit.matrix_fraction is None]:
         note += f" Not measured: {', '.join(unrated)}."
     return note
 
 
 def _rows_above(times: Mapping[str, float | None], most: float) -> str:
     """The rows above a limit, by name and factor: `pytorch serial, 2 cores (1.25 times)`."""
-    return "; ".join(f"{name} ({each:.2f} times)" for name, each in times.items() if round(each or 0.0, 2) > most)
+    return "; ".join(f"{name} ({factor:.2f} times)" for name, factor in times.items() if round(factor or 0.0, 2) > most)

@@ -7,7 +7,7 @@ import re
 from xml.etree import ElementTree
 
 _COLOURS = {"#000000": "currentColor", "#ffffff": "var(--card)"}
-"""Black and white follow the page, light or dark. In a hatch they stay: it is seen on a colour."""
+"""Colours of the page that replace black and white, which follow its light or dark theme. Hatches keep theirs, on a colour."""
 _LEFT_TO_PAGE = "font-family"
 _REFERENCE = re.compile(r"url\(#([^)]+)\)")
 
@@ -16,7 +16,7 @@ def svg(source: str, name: str) -> str:
     """An `<svg>` element for a page.
 
     The page's policy forbids `style` attributes. Each of their properties becomes an attribute, which means the same.
-    What `plots.mark` has said becomes `data-` attributes, which the page's script reads.
+    The marks of `plots.mark` become `data-` attributes, which the page's script reads.
 
     Args:
         source: an SVG file as matplotlib writes it.
@@ -32,19 +32,19 @@ def svg(source: str, name: str) -> str:
     for element in root.iter():
         colours = {} if id(element) in hatches else _COLOURS
         element.tag = element.tag.rpartition("}")[2]
-        given = {key.rpartition("}")[2]: value for key, value in element.attrib.items()}
+        attributes = {key.rpartition("}")[2]: value for key, value in element.attrib.items()}
         if element.tag == "image":  # named after its bytes, so that two equal matrices have one id
-            given.pop("id", None)
-        for declaration in filter(None, given.pop("style", "").split(";")):
+            attributes.pop("id", None)
+        for declaration in filter(None, attributes.pop("style", "").split(";")):
             key, _, value = declaration.partition(":")
             if key.strip() != _LEFT_TO_PAGE:
-                given[key.strip()] = value.strip()
+                attributes[key.strip()] = value.strip()
         element.attrib.clear()
-        element.attrib.update({key: _of_page(key, colours.get(value, value), prefix) for key, value in given.items()})
-    for element, said in marks:
-        element.set("data-series", said["series"])
+        element.attrib.update({key: _page_value(key, colours.get(value, value), prefix) for key, value in attributes.items()})
+    for element, values in marks:
+        element.set("data-series", values["series"])
         points = [part for part in element.iter() if part.tag == "use"] or [element]
-        for point, label in zip(points, said["labels"], strict=False):
+        for point, label in zip(points, values["labels"], strict=False):
             point.set("data-label", label)
     for size in ("width", "height", "version"):
         root.attrib.pop(size, None)
@@ -61,7 +61,7 @@ def _strip(element: ElementTree.Element) -> None:
             _strip(child)
 
 
-def _of_page(key: str, value: str, prefix: str) -> str:
+def _page_value(key: str, value: str, prefix: str) -> str:
     if key == "id":
         return f"{prefix}-{value}"
     if key == "href" and not value.startswith("data:image/png;base64,"):  # that is a matrix of colours

@@ -1,6 +1,6 @@
 """Tables as plain data, and that data as terminal text, Markdown, CSV and JSON.
 
-`Table.of` makes the rows from its columns: each column picks its own cell from an item.
+`Table.from_items` makes the rows from its columns: each column picks its own cell from an item.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ Cell = str | int | float | Spread | Ratio | None
 
 MISSING = "-"
 ELSEWHERE = "the files of --out and in the JSON"
-"""Names the place of columns that do not fit the terminal, if the command has written no files."""
-_WIDE = 110
-"""A terminal of this many characters shows the wide columns too."""
-_LEAST_WORD = 16
-"""Words are not shortened below this many characters."""
+"""Place of columns that do not fit the terminal, in words, if the command has written no files."""
+_WIDE_TERMINAL = 110
+"""Width in characters from which a terminal shows the wide columns too."""
+_MIN_WORD_LENGTH = 16
+"""Characters below which words are not shortened."""
 _MARKDOWN = re.compile(r"[\\|`*_<>\[\]#&~$]|:(?=//)|(?<=\bwww)\.", re.IGNORECASE)
-"""Includes what GitHub interprets: entities, formulas, and addresses that become links."""
+"""Pattern of Markdown markup, with what GitHub interprets: entities, formulas, and addresses that become links."""
 _FORMULA = re.compile(r"""(^|[;,"])(\s*)(?=[-=+@\uff1d\uff0b\uff0d\uff20])""")
-"""Where a spreadsheet would read a formula: at the start of a cell, also if `;` separates cells."""
+"""Pattern of the places where a spreadsheet would read a formula: at the start of a cell, also if `;` separates cells."""
 
 
 @dataclass(frozen=True)
@@ -51,11 +51,11 @@ class Column:
     """Digits after the point. None: text and whole numbers. -1: powers of ten."""
     terminal: bool = True
     short: str = ""
-    """A narrower heading for the terminal."""
+    """Narrower heading for the terminal."""
     wide: bool = False
-    """Left out on terminals too narrow for it."""
+    """Whether narrow terminals leave the column out."""
     fold: int | None = None
-    """The terminal breaks its text after this many characters."""
+    """Characters after which the terminal breaks the text of a cell. None: it does not."""
     interval: bool = False
     """Whether its cells are spreads or ratios, which take three columns in CSV."""
     least: bool = False
@@ -63,7 +63,7 @@ class Column:
     link: bool = False
     """Whether its cells are paths of pages beside the report, which the page links to."""
     pick: str | Callable[[Any], Cell] = ""
-    """Finds the cell in an item of `Table.of`: a function, or a path as in `value_at`. Default: the key."""
+    """Function that picks the cell from an item of `Table.from_items`, or a path as in `value_at`. Default: the key."""
 
     def cell(self, item: Any) -> Cell:
         """The cell of one item."""
@@ -73,16 +73,16 @@ class Column:
 @dataclass(frozen=True)
 class Table:
     name: str
-    """Name of its files."""
+    """Stem of the table's files."""
     title: str
     columns: tuple[Column, ...]
     rows: list[dict[str, Cell]]
     spreads_on_terminal: bool = True
     note: str = ""
     files_note: str = ""
-    """What the note says besides of columns that the terminal does not show."""
+    """Addition to the note on columns that the terminal does not show."""
     apart: tuple[str, ...] = ()
-    """Keys of columns. A paper has a table of its own for each of their values."""
+    """Keys of columns by whose values LaTeX splits the table."""
 
     def __post_init__(self) -> None:
         for field in ("title", "note", "files_note"):  # they may hold text from outside, such as an exception's
@@ -90,11 +90,11 @@ class Table:
 
     @property
     def whole_note(self) -> str:
-        """The note where all columns are shown."""
+        """The note of outputs that show all columns."""
         return f"{self.note} {self.files_note}".strip()
 
     @classmethod
-    def of(
+    def from_items(
         cls, name: str, title: str, columns: Iterable[Column], items: Iterable[Any], note: str = "", **options: Any
     ) -> Table:
         """A table with a row for each item. Its columns pick the cells."""
@@ -104,8 +104,8 @@ class Table:
         return cls(name, title, tuple(replace(column, pick="") for column in columns), rows, note=note, **options)
 
 
-RUN = (Column("contestant", "contestant"), Column("run", "mode", pick="configuration"))
-"""First columns of the tables of runs. They pick from a `Summary`."""
+RUN_COLUMNS = (Column("contestant", "contestant"), Column("run", "mode", pick="configuration"))
+"""First columns of the tables of runs, which pick from a `Summary`."""
 
 
 def value_at(item: Any, path: str) -> Any:
@@ -118,7 +118,7 @@ def value_at(item: Any, path: str) -> Any:
 
 
 def scaled(factor: float, path: str) -> Callable[[Any], float | None]:
-    """Picks the value at a path, times a factor."""
+    """Return a function that picks the value at a path, times a factor."""
 
     def pick(item: Any) -> float | None:
         value = value_at(item, path)
@@ -132,74 +132,74 @@ def to_rich(table: Table, width: int) -> Group:
 
     Long words are shortened first. Then columns are left out from the right.
     """
-    made = RichTable(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
-    shown = _fitting(table, width)
-    for (column, _), room in zip(shown, _widths(shown, width), strict=True):
-        made.add_column(
+    rich_table = RichTable(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_edge=False)
+    fitting = _fit_columns(table, width)
+    for (column, _), column_width in zip(fitting, _column_widths(fitting, width), strict=True):
+        rich_table.add_column(
             Text(column.short or column.heading),
             justify="left" if is_text(table, column) else "right",
             no_wrap=_is_whole(column),
-            width=room,
+            width=column_width,
         )
-    for row in zip(*(cells for _, cells in shown), strict=True):
-        made.add_row(*map(Text, row))
-    return Group(Text(table.title, style="bold"), made)  # a title of the table itself would be no wider than the table
+    for row in zip(*(cells for _, cells in fitting), strict=True):
+        rich_table.add_row(*map(Text, row))
+    return Group(Text(table.title, style="bold"), rich_table)  # a title of the table itself would be no wider than the table
 
 
-def left_out(table: Table, width: int) -> list[str]:
+def omitted_columns(table: Table, width: int) -> list[str]:
     """Headings of the columns that do not fit a terminal of `width` characters."""
-    shown = [column for column, _ in _fitting(table, width)]
-    return [column.heading for column in table.columns if column.terminal and column not in shown]
+    fitting = [column for column, _ in _fit_columns(table, width)]
+    return [column.heading for column in table.columns if column.terminal and column not in fitting]
 
 
 def note_on_terminal(table: Table, width: int, where: str) -> str:
     """A table's note for a terminal of `width` characters, with the columns that only `where` has."""
-    headings = left_out(table, width)
+    headings = omitted_columns(table, width)
     more = f"Too wide for this terminal, in {where}: {', '.join(headings)}." if headings else ""
     return f"{table.note} {more}".strip()
 
 
-def with_rows(made: Sequence[Table]) -> list[Table]:
-    """The tables that a reader is shown. The files and the JSON have the empty ones too."""
-    return [table for table in made if table.rows]
+def with_rows(tables: Sequence[Table]) -> list[Table]:
+    """The tables that have rows. Only the files and the JSON have the empty ones too."""
+    return [table for table in tables if table.rows]
 
 
 def to_fields(table: Table) -> Text:
     """The table with one field a line, for an output that is no terminal and too narrow for all its columns."""
-    shown = [column for column in table.columns if column.terminal]
-    heads = [column for column in shown if column.key in {each.key for each in RUN}] or shown[:1]
+    columns = [column for column in table.columns if column.terminal]
+    heads = [column for column in columns if column.key in {run_column.key for run_column in RUN_COLUMNS}] or columns[:1]
     lines = [Text(table.title, style="bold")]
     for row in table.rows:
-        cells = {column.key: written(row.get(column.key), column, table.spreads_on_terminal) for column in shown}
+        cells = {column.key: cell_text(row.get(column.key), column, table.spreads_on_terminal) for column in columns}
         lines.append(Text(" ".join(cells[column.key] for column in heads)))
         lines += [
             Text(f"  {column.heading}: {cells[column.key]}")
-            for column in shown
+            for column in columns
             if column not in heads and cells[column.key] not in (MISSING, "")
         ]
     return Text("\n").join(lines)
 
 
-def is_cut(table: Table, width: int) -> bool:
+def is_truncated(table: Table, width: int) -> bool:
     """Whether `to_rich` leaves out columns or shortens words."""
     columns = [column for column in table.columns if column.terminal]
-    shown = _fitting(table, width)
+    fitting = _fit_columns(table, width)
     return (
-        len(shown) < len(columns)
-        or _excess(shown, width) > 0
+        len(fitting) < len(columns)
+        or _excess(fitting, width) > 0
         or any(
-            "".join(cell.split()) != "".join(written(row.get(column.key), column, table.spreads_on_terminal).split())
-            for column, cells in shown
+            "".join(cell.split()) != "".join(cell_text(row.get(column.key), column, table.spreads_on_terminal).split())
+            for column, cells in fitting
             for row, cell in zip(table.rows, cells, strict=True)
         )
     )
 
 
-def print_all(console: Console, made: Sequence[Table], *, where: str) -> None:
+def print_tables(console: Console, tables: Sequence[Table], *, where: str) -> None:
     """Print tables that have rows, with their notes. `where` names the place of the columns that do not fit a terminal."""
-    for table in with_rows(made):
+    for table in with_rows(tables):
         console.print()
-        if not console.is_terminal and is_cut(table, console.width):
+        if not console.is_terminal and is_truncated(table, console.width):
             console.print(to_fields(table), soft_wrap=True)
             if table.note:
                 console.print(Text(table.note, style="dim"), soft_wrap=True)
@@ -221,67 +221,67 @@ def print_findings(console: Console, findings: Sequence[tuple[str, Sequence[str]
             console.print(Padding(Text(one_line(sentence)), (0, 0, 0, indent), expand=False))
 
 
-def _fitting(table: Table, width: int) -> list[tuple[Column, list[str]]]:
+def _fit_columns(table: Table, width: int) -> list[tuple[Column, list[str]]]:
     """The columns that fit a terminal of `width` characters, with their cells."""
-    shown: list[tuple[Column, list[str]]] = []
+    fitting: list[tuple[Column, list[str]]] = []
     for column in table.columns:
-        if not column.terminal or (column.wide and width < _WIDE):
+        if not column.terminal or (column.wide and width < _WIDE_TERMINAL):
             continue
-        cells = [written(row.get(column.key), column, table.spreads_on_terminal) for row in table.rows]
-        shown.append((column, [_folded(cell, column.fold) for cell in cells] if column.fold else cells))
+        cells = [cell_text(row.get(column.key), column, table.spreads_on_terminal) for row in table.rows]
+        fitting.append((column, [_fold(cell, column.fold) for cell in cells] if column.fold else cells))
 
-    by_width = sorted(range(len(shown)), key=lambda place: _least_width(*shown[place]), reverse=True)
+    by_width = sorted(range(len(fitting)), key=lambda place: _min_width(*fitting[place]), reverse=True)
     for place in by_width:
-        column, cells = shown[place]
-        if (excess := _excess(shown, width)) > 0 and is_text(table, column):
-            room = max(_LEAST_WORD, _least_width(column, cells) - excess)
-            shown[place] = column, [_with_short_words(cell, room) for cell in cells]
-    while _excess(shown, width) > 0 and len(shown) > 1:
-        shown.pop()
-    return shown
+        column, cells = fitting[place]
+        if (excess := _excess(fitting, width)) > 0 and is_text(table, column):
+            word_length = max(_MIN_WORD_LENGTH, _min_width(column, cells) - excess)
+            fitting[place] = column, [_with_short_words(cell, word_length) for cell in cells]
+    while _excess(fitting, width) > 0 and len(fitting) > 1:
+        fitting.pop()
+    return fitting
 
 
-def _folded(text: str, length: int) -> str:
-    """Text in lines of so many characters. A word of a usual length is not broken."""
+def _fold(text: str, length: int) -> str:
+    """Break text into lines of `length` characters. A word of a usual length is not broken."""
     longest = max((len(word) for word in text.split()), default=0)
-    return textwrap.fill(text, max(length, min(longest, _LEAST_WORD)))
+    return textwrap.fill(text, max(length, min(longest, _MIN_WORD_LENGTH)))
 
 
-def _widths(shown: Sequence[tuple[Column, list[str]]], width: int) -> list[int]:
+def _column_widths(fitting: Sequence[tuple[Column, list[str]]], width: int) -> list[int]:
     """The width of each column: no less than its longest word, which stays whole, and no more than its longest line.
 
-    Room that is left goes to the narrowest column first.
+    Characters that are left go to the narrowest column first.
     """
-    widths = [_least_width(*each) for each in shown]
+    widths = [_min_width(*column_and_cells) for column_and_cells in fitting]
     lines = [
-        [line for text in (*cells, column.short or column.heading) for line in text.splitlines()] for column, cells in shown
+        [line for text in (*cells, column.short or column.heading) for line in text.splitlines()] for column, cells in fitting
     ]
-    longest = [max(map(cell_len, each), default=0) for each in lines]
-    for _ in range(-_excess(shown, width)):
-        lacking = [place for place, most in enumerate(longest) if widths[place] < most]
-        if not lacking:
+    longest = [max(map(cell_len, column_lines), default=0) for column_lines in lines]
+    for _ in range(-_excess(fitting, width)):
+        growable = [place for place, most in enumerate(longest) if widths[place] < most]
+        if not growable:
             break
-        widths[min(lacking, key=widths.__getitem__)] += 1
+        widths[min(growable, key=widths.__getitem__)] += 1
     return widths
 
 
-def _excess(shown: Sequence[tuple[Column, list[str]]], width: int) -> int:
+def _excess(fitting: Sequence[tuple[Column, list[str]]], width: int) -> int:
     """Characters of the columns beyond the width of the terminal. Rich keeps one behind each, and one between two."""
-    return sum(_least_width(*each) for each in shown) + 2 * len(shown) - 1 - width
+    return sum(_min_width(*column_and_cells) for column_and_cells in fitting) + 2 * len(fitting) - 1 - width
 
 
 def _with_short_words(text: str, length: int) -> str:
     return re.sub(r"\S+", lambda word: shortened(word[0], length), text)
 
 
-def _least_width(column: Column, cells: Sequence[str]) -> int:
+def _min_width(column: Column, cells: Sequence[str]) -> int:
     words = [word for text in (*cells, column.short or column.heading) for word in text.split()]
     return max((cell_len(text) for text in (*words, *(cells if _is_whole(column) else ()))), default=0)
 
 
 def _is_whole(column: Column) -> bool:
-    """Whether its cells stand on one line on the terminal."""
-    return column.key in {each.key for each in RUN} or column.key == "parity"
+    """Whether the cells of a column stand on one line on the terminal."""
+    return column.key in {run_column.key for run_column in RUN_COLUMNS} or column.key == "parity"
 
 
 def to_markdown(table: Table) -> str:
@@ -291,7 +291,7 @@ def to_markdown(table: Table) -> str:
         "",
         _markdown_row([column.heading for column in table.columns]),
         _markdown_row(["---" if is_text(table, column) else "---:" for column in table.columns], escape=False),
-        *(_markdown_row([written(row.get(column.key), column) for column in table.columns]) for row in table.rows),
+        *(_markdown_row([cell_text(row.get(column.key), column) for column in table.columns]) for row in table.rows),
     ]
     if table.whole_note:
         lines += ["", escaped(table.whole_note)]
@@ -323,11 +323,11 @@ def to_csv(table: Table) -> str:
 
 
 def frame_to_csv(frame: pd.DataFrame) -> str:
-    """A frame at full precision. Its text is as safe as that of `to_csv`."""
+    """CSV of a frame at full precision. Its text is as safe as that of `to_csv`."""
     safe = frame.copy(deep=False)
     for name in frame.select_dtypes(exclude="number"):
-        written = {cell: _csv_text(cell) for cell in frame[name].unique() if isinstance(cell, str)}
-        if changed := {cell: text for cell, text in written.items() if text != cell}:
+        safe_texts = {cell: _csv_text(cell) for cell in frame[name].unique() if isinstance(cell, str)}
+        if changed := {cell: text for cell, text in safe_texts.items() if text != cell}:
             safe[name] = frame[name].replace(changed)
     return safe.to_csv(index=False, quoting=csv.QUOTE_NONNUMERIC)
 
@@ -350,7 +350,7 @@ def plain(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def written(cell: Cell, column: Column, with_spread: bool = True) -> str:
+def cell_text(cell: Cell, column: Column, with_spread: bool = True) -> str:
     """A cell as text for a reader.
 
     Quartiles that read as their median are left out: they would only make a table wider. An interval of a ratio always stands.
@@ -361,7 +361,7 @@ def written(cell: Cell, column: Column, with_spread: bool = True) -> str:
             return f"{value} ({UNBOUNDED})"
         if not with_spread or cell.n == 1 or cell.low is None or cell.high is None:
             return value
-        low, high = (_number(each, column.digits) for each in (cell.low, cell.high))
+        low, high = (_number(bound, column.digits) for bound in (cell.low, cell.high))
         return value if isinstance(cell, Spread) and low == value == high else f"{value} ({low} to {high})"
     if cell is None:
         return MISSING
@@ -377,7 +377,7 @@ def escaped(text: str) -> str:
 
 
 def is_text(table: Table, column: Column) -> bool:
-    """Whether any of its cells is text."""
+    """Whether any cell of a column is text."""
     return any(isinstance(row.get(column.key), str) for row in table.rows)
 
 

@@ -117,7 +117,7 @@ def command(
     as_json: options.AsJson = False,
 ) -> None:
     """Time each layer of a model alone, forward and backward, and compare it with the limits of the machine."""
-    with exits.reported():
+    with exits.exit_on_error():
         asked = of_spec.to_request(cores=cores)
         named = compared.names(run_settings.settings(*asked).contestants)
         wanted = comparison_plan.single_run_spec("layers", *asked, with_contestants=True)

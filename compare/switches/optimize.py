@@ -23,14 +23,14 @@ from common.spec import Spec, SpecError
 from compare.comparison import comparison_plan
 from compare.core import exits, wording
 from compare.core.interrupt import interruptible
-from compare.core.option_parsing import chosen, names
+from compare.core.option_parsing import parse_choices, split_names
 from compare.core.progress import Display, display
 from compare.execution import best_switches, code_digest, contestants, launch, options, results_folder, store
 from compare.execution.best_switches import BestSwitches, SearchBudget
 from compare.reporting import document, tables
 from compare.reporting.document import Report
 from compare.reporting.tables import Column, Table
-from compare.switches.search import ACCELERATOR_EPOCHS, DRIFT_STEPS, PARTED, PLAIN, USUAL, Request, Search, Step
+from compare.switches.search import ACCELERATOR_EPOCHS, DRIFT_STEPS, MOST_DRIFT_RATIO, PLAIN, USUAL, SearchRequest, SwitchSearch, LadderStep
 
 RECORD_FILE = "optimize.json"
 LADDER = "ladder"
@@ -40,7 +40,7 @@ LADDER = "ladder"
 class Record(Frozen):
     """What a folder's search measures. Another search cannot resume in the folder."""
 
-    request: Request
+    request: SearchRequest
     frameworks: list[str]
     code_hash: str
     machine: Facts
@@ -54,7 +54,7 @@ class Outcome:
     """One framework's ladder, and what is stored from it and where."""
 
     contestant: str
-    ladder: list[Step]
+    ladder: list[LadderStep]
     best: BestSwitches
     stored: Path
     rounds: int
@@ -84,13 +84,13 @@ def command(
     as_json: options.AsJson = False,
 ) -> None:
     """Search the switches that make training fastest here, and store them for `run --switches best`."""
-    with exits.reported():
-        named = contestants.builtin_twins("--frameworks", names(frameworks), launch.FRAMEWORKS)
+    with exits.exit_on_error():
+        named = contestants.builtin_twins("--frameworks", split_names(frameworks), launch.FRAMEWORKS)
         base = comparison_plan.single_run_spec("optimize", *of_spec.to_request(cores=cores))
         _check(base)
         folder = out or store.new_folder("optimize", base.model)
-        switches = None if only is None else names(only)
-        request = Request(spec=base, switches=switches, rounds=repeats, steps=steps, max_loss_drift=max_loss_drift)
+        switches = None if only is None else split_names(only)
+        request = SearchRequest(spec=base, switches=switches, rounds=repeats, steps=steps, max_loss_drift=max_loss_drift)
         words = f"Interrupted. To continue, run the same command with {wording.shell(['--out', str(folder)])}."
         with interruptible(words), ExitStack() as lock:
             with display() as shown:
@@ -139,14 +139,14 @@ def table(outcome: Outcome) -> Table:
     )
     parted = next((step.rounding for step in outcome.ladder if step.rounding is not None), None)
     unsteady = (
-        f" Losses of {PLAIN} in float32 part from those in float64 by {parted:.1e}. A loss drift of up to {PARTED:g} times "
+        f" Losses of {PLAIN} in float32 part from those in float64 by {parted:.1e}. A loss drift of up to {MOST_DRIFT_RATIO:g} times "
         "this may be rounding that grew. It keeps no switch from being taken."
         if parted is not None
         else ""
     )
     order = {"level": 0, "switch": 1, "together": 2}
     ladder = sorted(outcome.ladder, key=lambda step: (order[step.kind], -(step.ratio.value if step.ratio else 1.0)))
-    return Table.of(
+    return Table.from_items(
         f"{LADDER}-{outcome.contestant}",
         f"Switches of {outcome.contestant}: {outcome.best.model}, batch {outcome.best.spec.global_batch_size}",
         columns,
@@ -174,7 +174,7 @@ def sentences(outcome: Outcome) -> list[str]:
     return [f"{outcome.contestant}: best is {switches}. `run --switches best` takes it from {outcome.stored}.", *said]
 
 
-def _search(request: Request, named: list[str], folder: Path, shown: Display, lock: ExitStack) -> tuple[list[Outcome], Facts]:
+def _search(request: SearchRequest, named: list[str], folder: Path, shown: Display, lock: ExitStack) -> tuple[list[Outcome], Facts]:
     """Search each framework's switches, and say what machine it is. `lock` holds the folder until its owner ends."""
     base = request.spec
     known_already = {"request": request.model_dump(mode="json"), "frameworks": named}
@@ -184,7 +184,7 @@ def _search(request: Request, named: list[str], folder: Path, shown: Display, lo
         descriptions = {framework: spec.description_for_device(base, answer(framework)) for framework in named}
     if request.switches is not None:
         known = {name: None for description in descriptions.values() for name in description["options"]}
-        chosen("--only", request.switches, tuple(known))
+        parse_choices("--only", request.switches, tuple(known))
     shown.say("reading the data")
     dataset = sources.describe(base.data, seed=base.split_seed, cache_dir=base.paths.cache_dir)
     architecture = architectures.of(base, len(dataset.class_names), dataset.image_size)
@@ -193,7 +193,7 @@ def _search(request: Request, named: list[str], folder: Path, shown: Display, lo
     wanted = _record(request, descriptions, is_new=not (folder / RECORD_FILE).exists())
     record = lock.enter_context(results_folder.open_or_resume(folder, RECORD_FILE, wanted, "search", identity=_identity))
     for framework in named:
-        search = Search(
+        search = SwitchSearch(
             framework,
             request,
             descriptions[framework],
@@ -209,7 +209,7 @@ def _search(request: Request, named: list[str], folder: Path, shown: Display, lo
     return outcomes, record.machine
 
 
-def _record(request: Request, descriptions: Mapping[str, dict[str, Any]], *, is_new: bool) -> Record:
+def _record(request: SearchRequest, descriptions: Mapping[str, dict[str, Any]], *, is_new: bool) -> Record:
     return Record(
         request=request,
         frameworks=list(descriptions),
@@ -226,7 +226,7 @@ def _identity(record: Record) -> dict[str, Any]:
 
 
 def _store(
-    framework: str, request: Request, description: Mapping[str, Any], steps: list[Step], options: dict[str, Any]
+    framework: str, request: SearchRequest, description: Mapping[str, Any], steps: list[LadderStep], options: dict[str, Any]
 ) -> Outcome:
     found = BestSwitches(
         framework=framework,

@@ -12,7 +12,7 @@ from common.spec import SpecError
 from compare.comparison import comparison_plan
 from compare.core import exits, wording
 from compare.core.interrupt import Interrupted, interruptible
-from compare.core.option_parsing import chosen, given_besides, names, numbers
+from compare.core.option_parsing import parse_choices, unexpected_options, split_names, parse_integers
 from compare.execution import contestants, launch, options, signing, store
 from compare.reporting import document
 from compare.reporting.document import Report
@@ -61,28 +61,28 @@ def command(
 
     Fields of the spec are the same in all trials, except those that the space names.
     """
-    with exits.reported():
-        signing.check(sign)
+    with exits.exit_on_error():
+        signing.check_key(sign)
         if resume is not None:
             settings, out = _stored_settings(context, resume, storage), resume
         else:
-            values = comparison_plan.values_of_one(*of_spec.asked(epochs=epochs, limit=limit, cores=cores, seed=seed))
+            values = comparison_plan.single_run_values(*of_spec.to_request(epochs=epochs, limit=limit, cores=cores, seed=seed))
             if values.get("epochs") is None and values.get("steps") is None:
                 values["epochs"] = EPOCHS
             known = (("sampler", sampler, SAMPLERS), ("pruner", pruner, PRUNERS), ("objective", objective, OBJECTIVES))
             choices: dict[str, Any] = {
-                name: chosen(f"--{name}", [word], words)[0] for name, word, words in (*known, ("backend", backend, BACKENDS))
+                name: parse_choices(f"--{name}", [word], words)[0] for name, word, words in (*known, ("backend", backend, BACKENDS))
             }
             settings = Tuning(
                 values=values,
                 space=search_space.read(space),
                 space_name=str(space) if space else search_space.DEFAULT_NAME,
                 trials=trials,
-                jobs=numbers("--jobs", jobs, least=1),
+                jobs=parse_integers("--jobs", jobs, least=1),
                 repeats=repeats,
                 scheduler=scheduler,
                 storage=storage,
-                frameworks=tuple(contestants.own_twins("--frameworks", names(frameworks), launch.FRAMEWORKS)),
+                frameworks=tuple(contestants.builtin_twins("--frameworks", split_names(frameworks), launch.FRAMEWORKS)),
                 **choices,
             )
         folder = out or store.new_folder("tune", settings.model)
@@ -100,7 +100,7 @@ def command(
 
 def _report(tuned: Tuned, folder: Path, sign: Path | None) -> Report:
     files = (tuner.PLAN_FILE, tuner.RECORD_FILE)
-    return document.signed(tuning_report.report(tuned, folder), folder, files, sign, f"tune --resume {folder}")
+    return document.with_signature(tuning_report.report(tuned, folder), folder, files, sign, f"tune --resume {folder}")
 
 
 def _stored_settings(context: typer.Context, folder: Path, storage: str | None) -> Tuning:
@@ -110,7 +110,7 @@ def _stored_settings(context: typer.Context, folder: Path, storage: str | None) 
         SpecError: an option was given that the folder decides, or the storage's password is missing.
         FolderError: the folder holds no tuning.
     """
-    if others := given_besides(context, _WITH_RESUME):
+    if others := unexpected_options(context, _WITH_RESUME):
         raise SpecError(
             f"--resume takes all settings from its folder. Received also: {', '.join(others)}. Leave them out, or tune in "
             "another folder."

@@ -13,7 +13,7 @@ from compare.core.wording import count
 from compare.judgement.row_figures import DISTURBED
 from compare.reporting import document
 from compare.reporting.document import Mark, Report
-from compare.reporting.screen import Paragraph, Screen, counted_cautions
+from compare.reporting.screen import Paragraph, Screen, caution_count
 from compare.reporting.tables import Cell, Column, Table
 from compare.tuning import search_space, tuning_findings, tuning_plots, tuning_sentences
 from compare.tuning.records import STATES, Tuned, Tuning
@@ -33,7 +33,7 @@ def report(tuned: Tuned, folder: Path) -> Report:
     return Report(
         title=f"Tuning of {plan.settings.model} on {plan.data_name}",
         overline="Search for the best settings",
-        facts=[_subject(tuned), document.ground(plan.machine, plan.versions, cores=plan.budget)],
+        facts=[_subject(tuned), document.hardware_and_versions(plan.machine, plan.versions, cores=plan.budget)],
         marks=[
             Mark("Trials", str(sum(len(search.trials) for search in tuned.searches))),
             Mark("Failed or killed", str(tuned.num_failed), "bad" if tuned.num_failed else "good"),
@@ -72,7 +72,7 @@ def screen(tuned: Tuned, found: Findings, folder: Path) -> Screen:
         Paragraph("Trouble", tuning_sentences.trouble(tuned), "bad"),
     ]
     return Screen(
-        asked=[
+        subject=[
             f"Best settings of {settings.model} on {plan.data_name}, by validation {settings.objective}: "
             f"{_trials_words(settings)}",
             f"{', '.join(map(str, settings.jobs))} job{'s' if settings.jobs != (1,) else ''} by {settings.backend}",
@@ -88,7 +88,7 @@ def screen(tuned: Tuned, found: Findings, folder: Path) -> Screen:
                 if number
                 else []
             ),
-            *counted_cautions(cautions),
+            *caution_count(cautions),
         ],
         next=[] if tuned.done else [("resume", wording.command("tune", "--resume", str(folder)))],
     )

@@ -7,8 +7,8 @@ from collections import Counter
 
 from common.machine.interference import DISTURBED_FROM
 from compare.core.differences import relative_difference
-from compare.core.statistics import VERDICT_PAIRS, Judged
-from compare.core.verdict_words import family_words, hardly, interval_words, surety, word
+from compare.core.statistics import VERDICT_PAIRS, JudgedRatio
+from compare.core.verdict_words import family_words, within_margin_text, interval_words, p_value_text, verdict_text
 from compare.core.wording import count, percent
 from compare.judgement.cautions import data_cautions
 from compare.judgement.verdict_sentences import DISTURBED, NO_FINDING
@@ -38,7 +38,7 @@ def sentences(tuned: Tuned, found: Findings) -> list[tuple[str, list[str]]]:
     return [(title, sentences) for title, sentences in parts if sentences]
 
 
-def verdict(tuned: Tuned, judged: Judged, *, seconds: bool = False) -> str:
+def verdict(tuned: Tuned, judged: JudgedRatio, *, seconds: bool = False) -> str:
     """The verdict on a ratio of seconds or of best values, in a word.
 
     Args:
@@ -49,7 +49,7 @@ def verdict(tuned: Tuned, judged: Judged, *, seconds: bool = False) -> str:
     above, below = ("worse", "better") if tuned.plan.settings.objective == "loss" else ("better", "worse")
     if seconds:
         above, below = "faster", "slower"
-    return word(judged, above=above, below=below, neither="no difference shown")
+    return verdict_text(judged, when_above=above, when_below=below, when_neither="no difference shown")
 
 
 def bests_in_short(tuned: Tuned) -> list[str]:
@@ -167,17 +167,17 @@ def _who(gain: Gain) -> str:
     return f"{gain.contestant}, {count(gain.jobs, 'job')} against {count(gain.against, 'job')}"
 
 
-def _with_size(judged: Judged, verdict: str) -> str:
+def _with_size(judged: JudgedRatio, verdict: str) -> str:
     """A verdict with the number of its pairs if these are too few, or how small the difference is."""
     lacking = f" ({judged.ratio.n} of {VERDICT_PAIRS})" if judged.verdict == "too few repeats to tell" else ""
-    return f"{verdict}{lacking}{hardly(judged)}"
+    return f"{verdict}{lacking}{within_margin_text(judged)}"
 
 
-def _gain(tuned: Tuned, gain: Gain, judged: Judged) -> str:
+def _gain(tuned: Tuned, gain: Gain, judged: JudgedRatio) -> str:
     if disturbs(tuned, gain.contestant, gain.jobs, gain.against):
         return f"{_who(gain)}: no finding.{NO_FINDING}"
     found = _with_size(judged, verdict(tuned, judged, seconds=True))
-    return f"{_who(gain)}: {interval_words(judged.ratio)} times as fast{surety(judged)}: {found}."
+    return f"{_who(gain)}: {interval_words(judged.ratio)} times as fast{p_value_text(judged)}: {found}."
 
 
 def _doubt(tuned: Tuned, gain: Gain) -> str:
@@ -188,7 +188,7 @@ def _doubt(tuned: Tuned, gain: Gain) -> str:
 def _costs(tuned: Tuned, gain: Gain) -> list[str]:
     lines = [
         f"{_who(gain)}: {interval_words(judged.ratio)} times the best validation {tuned.plan.settings.objective}"
-        f"{surety(judged)}, {when}: {_with_size(judged, verdict(tuned, judged))}.{doubt}"
+        f"{p_value_text(judged)}, {when}: {_with_size(judged, verdict(tuned, judged))}.{doubt}"
         for judged, when, doubt in (
             (gain.after_trials, "after the same number of trials", ""),
             (gain.after_seconds, "after the same seconds", _doubt(tuned, gain)),

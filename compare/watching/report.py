@@ -81,7 +81,7 @@ def report(watcher: Watcher, verdict: Verdict) -> Report:
         },
         exit_code=EXIT_CODES[verdict.state],
         screen=Screen(
-            asked=[
+            subject=[
                 "Is this job healthy, slow or stuck?",
                 wording.count(len(members), "process", "processes"),
                 wording.count(watcher.num_looks, "look"),

@@ -18,7 +18,7 @@ from common.machine import machine
 from compare.comparison import comparison_plan, estimate, run
 from compare.core import exits, wording
 from compare.core.interrupt import interruptible
-from compare.core.option_parsing import chosen
+from compare.core.option_parsing import parse_choices
 from compare.core.presets import Preset
 from compare.core.progress import Display, display
 from compare.data import engine_scans, preprocess_report
@@ -84,10 +84,10 @@ def command(
     as_json: options.AsJson = False,
 ) -> None:
     """Run a published report again, as it was and as it should have been, and judge each of its claims."""
-    with exits.reported(), interruptible():
+    with exits.exit_on_error(), interruptible():
         signing.check_key(sign)
         wanted = schema.find(paper)
-        chosen("--scale", [scale], SCALES)
+        parse_choices("--scale", [scale], SCALES)
         size = SCALES[SCALES.index(scale)]
         values = spec.overlay({}, spec.parse_assignments(assignments or []))
         common = spec.build(values)  # refuses unknown fields
@@ -307,7 +307,7 @@ def _seconds(training: Training, row: Row, comparison: Comparison, known: dict[s
     kind = f"{row.contestant} {row.spec.model_label} {row.spec.global_batch_size} {row.spec.data}"
     if kind not in known:
         serial = [each for each in training.rows if each.contestant == row.contestant and each.spec.mode == "serial"]
-        known[kind] = estimate.measured(max(serial or [row], key=lambda each: each.spec.cores))
+        known[kind] = estimate.measure_row(max(serial or [row], key=lambda each: each.spec.cores))
     like: tuple[RunResult, str] | str = known[kind]
     if isinstance(like, str):
         return None
@@ -363,7 +363,7 @@ def _verdicts(plan: Plan, folder: Path, passed: Passed) -> Made:
         name=_VERDICTS,
         title="The published tables, and what is to be said of the claims",
         findings=[(f"{each.verdict}: {each.said}", each.evidence) for each in judged],
-        tables=[Table.of("claims", "Claims", columns, judged), *cells.tables(here)],
+        tables=[Table.from_items("claims", "Claims", columns, judged), *cells.tables(here)],
         pictures=[f"{_CURVES}.svg"] if plan.paper.curves else [],
         conclusions=[f"{each.verdict.upper()}: {each.said}" for each in judged],
     )
@@ -443,7 +443,7 @@ def _screen(plan: Plan, record: Record, done: list[Done], steps: int) -> Screen:
         step_runner.trouble(done, *_on_the_data(plan, parts)),
     ]
     return Screen(
-        asked=[
+        subject=[
             f"{paper.title} ({paper.name})",
             f"{paper.model} on {setting.source}, scale {setting.scale}",
             f"{len(done)} of {steps} steps in {minutes:.1f} minutes",

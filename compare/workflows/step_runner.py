@@ -24,7 +24,7 @@ from compare.core.interrupt import Interrupted
 from compare.execution import code_digest, results_folder, signing, store
 from compare.reporting import document, tables
 from compare.reporting.document import COMPARE, SET_UP, Mark, Report, Section
-from compare.reporting.screen import Paragraph, counted_cautions
+from compare.reporting.screen import Paragraph, caution_count
 from compare.reporting.tables import Column, Table
 
 SCHEMA_VERSION = 1
@@ -101,7 +101,7 @@ class Record(Exact):
             created_at=datetime.now(UTC).isoformat(timespec="seconds"),
             argv=sys.argv[1:],
             settings=settings,
-            code_hash=code_digest.of(frameworks, model),
+            code_hash=code_digest.compute(frameworks, model),
             machine=machine.describe(),
         )
 
@@ -136,7 +136,7 @@ def refuse_used(folder: Path, kind: str, settings: dict[str, Any]) -> None:
         settings,
         identity=lambda record: record.settings,
         kind=kind,
-        is_begun=partial(_is_begun, folder),
+        has_started=partial(_is_begun, folder),
     )
 
 
@@ -170,13 +170,13 @@ def run_steps(
         DataRefused: at the step that reads the data; earlier steps are kept.
     """
     done: list[Done] = []
-    with results_folder.claimed(
+    with results_folder.open_or_resume(
         folder,
         f"{wanted.kind}.json",
         wanted,
         wanted.kind,
         identity=lambda record: record.settings,
-        is_begun=partial(_is_begun, folder),
+        has_started=partial(_is_begun, folder),
     ) as record:
 
         def made() -> Report:
@@ -190,7 +190,7 @@ def run_steps(
             for said in unsigned:
                 typer.echo(said, err=True)
             again = f"the same command and --out {folder}"
-            whole = document.signed(made(), folder, (f"{wanted.kind}.json", *places), sign, again)
+            whole = document.with_signature(made(), folder, (f"{wanted.kind}.json", *places), sign, again)
             return replace(whole, exit_code=whole.exit_code or (exits.RUN_FAILED if unsigned else 0))
 
         try:
@@ -305,7 +305,7 @@ def trouble(done: Sequence[Done], *more: str) -> Paragraph:
 def remarks(done: Sequence[Done]) -> list[str]:
     """How many cautions the steps have, for the first screen."""
     number = sum(len(said) for each in done for heading, said in each.part.findings if heading == "Cautions")
-    return counted_cautions(number)
+    return caution_count(number)
 
 
 def on_the_data(source: str) -> list[str]:
@@ -339,7 +339,7 @@ def _with_times(report: Report, done: Sequence[Done]) -> Report:
 
 def commands(record: Record) -> list[tuple[str, str]]:
     """(purpose, command line) of each command that repeats it."""
-    again = [word for word in document.without(record.argv, "--sign") if word != "--json"]
+    again = [word for word in document.without_options(record.argv, "--sign") if word != "--json"]
     return [
         *SET_UP,
         (f"The {record.kind}, or what of it is not done:", f"{COMPARE} {wording.shell(again)}"),

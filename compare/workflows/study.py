@@ -39,8 +39,8 @@ def command(
     as_json: options.AsJson = False,
 ) -> None:
     """Explore, clean, normalise, prove, pre-train serially and in parallel, tune, train finally, evaluate, and conclude."""
-    with exits.reported(), interruptible():
-        signing.check(sign)
+    with exits.exit_on_error(), interruptible():
+        signing.check_key(sign)
         given: dict[str, Any] = {} if data is None else {"spec.data.source": data}
         if frameworks is not None:
             given["frameworks"] = [word.strip() for word in frameworks.split(",")]
@@ -88,7 +88,7 @@ def _screen(study: Study, record: Record, done: list[Done]) -> Screen:
         step_runner.trouble(done, *step_runner.on_the_data(base.data.source)),
     ]
     return Screen(
-        asked=[
+        subject=[
             f"{study.title}: {base.model} on {base.data.source}, {wording.joined(study.frameworks)}",
             f"scale {record.settings['scale']}, {len(done)} of {len(STEPS)} steps in {minutes:.1f} minutes",
             f"{wording.count(base.cores, 'core')} of {processors(record.machine)}",

@@ -124,7 +124,7 @@ def _prove(study: Study, folder: Path, passed: Passed) -> Made:
     _refuse_other_data(study, passed)
     request = _request(study, folder)
     with display() as shown:
-        proof = run.proof(comparison_plan.judged(request, shown), request, folder, shown)
+        proof = run.proof(comparison_plan.build_plan(request, shown), request, folder, shown)
     part = Section(
         name="prove",
         title="Is it the same training?",
@@ -140,9 +140,9 @@ def _pretrain(study: Study, folder: Path, passed: Passed) -> Made:
     return compared(_request(study, folder), folder, name="pretrain", title="Pre-training: serial against parallel")
 
 
-def compared(request: run.Request, folder: Path, *, name: str, title: str) -> Made:
+def compared(request: run.ComparisonRequest, folder: Path, *, name: str, title: str) -> Made:
     """A comparison as a step with that name."""
-    made, code = run.within(request, folder)
+    made, code = run.run_nested(request, folder)
     found = made.findings
     report = comparison_report.report(made, folder)
     conclusions = comparison_report.with_folder([*found.contestants, *found.modes, *found.scores], folder)
@@ -154,12 +154,12 @@ _OF_RUNS = ("comparison", "accuracy", "speedup", "phases", "time_to_accuracy")
 """Tables of a comparison that a study's report shows; its own report has all."""
 
 
-def _request(study: Study, folder: Path) -> run.Request:
+def _request(study: Study, folder: Path) -> run.ComparisonRequest:
     wanted = study.pretrain
     settings = Preset(
         values=study.values(epochs=wanted.epochs), modes=wanted.modes, replicas=wanted.replicas, repeats=wanted.repeats
     )
-    return run.Request(settings, list(study.frameworks), folder, prove=True)
+    return run.ComparisonRequest(settings, list(study.frameworks), folder, prove=True)
 
 
 def _section(

@@ -26,7 +26,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
         name="explore",
         title=comparisons.HOSTILE[0],
         findings=[(comparisons.HOSTILE[2], [comparisons.HOSTILE[4]])],
-        tables=comparison_tables.documents(summaries),
+        tables=comparison_tables.written_tables(summaries),
         pictures=[*drawn, "sheet.png"],
         conclusions=[comparisons.HOSTILE[5]],
         more=[comparisons.HOSTILE[0]],

@@ -10,7 +10,7 @@ from rich.console import Console
 from syrupy.assertion import SnapshotAssertion
 
 from compare.reporting.document import Report
-from compare.reporting.screen import LINES
+from compare.reporting.screen import MAX_LINES
 
 WIDTHS = (80, 100, 120, 200)
 FOLDER = Path("results/made")
@@ -32,7 +32,7 @@ class Screens:
     def __init__(self, snapshot: SnapshotAssertion) -> None:
         self._snapshot = snapshot
 
-    def __call__(self, report: Report, folder: Path | None = FOLDER, *, most: int = LINES) -> str:
+    def __call__(self, report: Report, folder: Path | None = FOLDER, *, most: int = MAX_LINES) -> str:
         """Hold a report's first screen against the kept one. Return that of 100 columns, which has `most` lines or fewer."""
         variants = {
             f"{width} columns{', colours' * is_terminal}": printed(report, width, folder, is_terminal=is_terminal)

@@ -8,7 +8,7 @@ import pytest
 
 from common.artifacts import records, results
 from compare.cluster import jobs, slurm
-from compare.cluster.jobs import Answer, Ended
+from compare.cluster.jobs import JobStatus, JobEnd
 from compare.comparison import cell_process
 from compare.execution import cells, store
 from compare.reporting import matrix_report
@@ -26,7 +26,7 @@ def submitted(fake_twins: pytest.MonkeyPatch) -> list[str]:
         for name in names:
             given.append(f"{name} on {nodes[name]}" if name in nodes else name)
             cell_process.main(folder, name, code, "7")
-            yield Ended(name, jobs.outcome(jobs.answered(folder, name, "7"), "gone"))
+            yield JobEnd(name, jobs.failure_reason(jobs.read_status(folder, name, "7"), "gone"))
 
     fake_twins.setattr(slurm, "run", run)
     fake_twins.setattr(slurm, "refuse_missing", lambda: None)
@@ -41,9 +41,9 @@ def test_only_what_is_missing_is_submitted_where_it_was_begun(
     assert convtwins("run", *QUICK, *TWO, "--on", "slurm", "--out", out).exit_code == 1
     assert submitted == ["simple_cnn", "resnet18"]
     behave(fake_twins)
-    answer = jobs.answered(out, "resnet18")
+    answer = jobs.read_status(out, "resnet18")
     assert answer is not None
-    records.write(jobs.answer_file(out, "resnet18"), answer.model_copy(update={"node": "n2"}))
+    records.write(jobs.status_file(out, "resnet18"), answer.model_copy(update={"node": "n2"}))
     for changed, expected in (((), ["n2"]), ((), []), (("--repeats", 2), ["n"]), (("--restarts", 1), [])):
         submitted.clear()
         done = convtwins("run", "--resume", out, *changed, "--json")
@@ -65,7 +65,7 @@ def test_no_time_is_compared_with_a_time_of_another_machine(submitted: list[str]
     plan = store.read_plan(out / "resnet18")
     store.write_plan(out / "resnet18", plan.model_copy(update={"machine": {**plan.machine, "processor": "Another"}}))
     found = matrix_report.read(out)
-    for win in matrix_report.wins(found):
+    for win in matrix_report.cell_verdicts(found):
         assert {win.first.id, win.second.id} <= found.compared[win.cell.name].stored.runs.keys()
         machines = {found.compared[win.cell.name].stored.comparison.machine["processor"]}
         assert len(machines) == 1 and win.winner == "left"
@@ -119,7 +119,7 @@ def test_a_job_that_has_made_nothing_or_less_than_is_asked_for_has_failed(
     main, out = cell_process.main, tmp_path / "out"
 
     def doing_nothing(folder: Path, name: str, code: str, job: str) -> None:
-        records.write(jobs.answer_file(folder, name), Answer(job=job, node="n", code=0))
+        records.write(jobs.status_file(folder, name), JobStatus(job=job, node="n", code=0))
 
     fake_twins.setattr(cell_process, "main", doing_nothing)
     done = convtwins("run", *QUICK, "--on", "slurm", "--out", out)
@@ -138,9 +138,9 @@ def test_a_job_says_why_it_ran_nothing(fake_twins: pytest.MonkeyPatch, submitted
     fake_twins.setattr(jobs, "code_of", lambda plan: next(codes) * 64)
     done = convtwins("run", *QUICK, "--on", "slurm", "--out", tmp_path / "out")
     assert done.exit_code == 1 and "Received: bbbbbbbbbbbb, needed: aaaaaaaaaaaa. Install the same version there" in done.stderr
-    assert jobs.outcome(None, "job 7, node_fail") == "its job was lost: job 7, node_fail"
-    assert jobs.outcome(Answer(job="7", node="n1"), "gone") == "its job was lost on n1: gone"
-    assert jobs.outcome(Answer(job="7", node="n1", code=1), "gone") is None
+    assert jobs.failure_reason(None, "job 7, node_fail") == "its job was lost: job 7, node_fail"
+    assert jobs.failure_reason(JobStatus(job="7", node="n1"), "gone") == "its job was lost on n1: gone"
+    assert jobs.failure_reason(JobStatus(job="7", node="n1", code=1), "gone") is None
 
 
 @pytest.mark.parametrize(

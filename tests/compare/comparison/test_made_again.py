@@ -214,7 +214,7 @@ def test_whoever_makes_repeats_again_until_equal_runs_differ_has_no_more_false_a
     def is_alarm(stored: StoredComparison, *, newest: bool = False) -> bool:
         stored = stored.model_copy(update={"replaced": {}}) if newest else stored
         ratio = ratio_of_seconds(stored, OTHER, QUIET)
-        assert isinstance(ratio, Ratio) and ratio.p is not None and ratio.decided
+        assert isinstance(ratio, Ratio) and ratio.p is not None and ratio.has_enough_pairs
         return ratio.p < SIGNIFICANCE
 
     alarms, of_newest = 0, 0

@@ -88,7 +88,7 @@ def test_the_verdicts_of_a_matrix_allow_for_the_number_of_its_comparisons(tmp_pa
     store.records.write(tmp_path / cells.PLAN_FILE, plan)
     read = matrix_report.read(tmp_path)
     alone = read.compared["c0"].findings.verdicts[0]
-    together = matrix_report.wins(read)[0].seconds
+    together = matrix_report.cell_verdicts(read)[0].judged
     assert together.ratio == alone.ratio and together.family == 42 > alone.family
     assert (alone.verdict, together.verdict) == ("above", "no difference shown")
     sections = matrix_report.report(read, tmp_path).sections

@@ -81,8 +81,8 @@ def test_the_interval_of_a_serial_fraction_covers_it_as_often_as_stated(sizes: t
 def test_a_fraction_outside_of_zero_to_one_tells_nothing_of_more_replicas(speedup: float, told: bool) -> None:
     fraction = scaling_laws.amdahl([[(2, speedup)]])
     assert fraction is not None
-    law = scaling_fit.Law(contestant="pytorch", mode="multi_process", workers=0, fraction=fraction)
-    (row,) = scaling_report.laws_table(scaling_fit.Scaling(points=[], laws=[law], checks=[], projected=[])).rows
+    law = scaling_fit.ScalingLaw(contestant="pytorch", mode="multi_process", workers=0, fraction=fraction)
+    (row,) = scaling_report.laws_table(scaling_fit.ScalingResult(points=[], laws=[law], checks=[], projected=[])).rows
     assert ("speedup_64" in row) == told
 
 
@@ -245,7 +245,7 @@ def test_what_is_projected_is_what_the_runs_sent(
         for repeat, result in stored.runs[row.id].items():
             moved = None if row.spec.mode == "serial" else sent(row.spec.replicas)
             stored.runs[row.id][repeat] = result.model_copy(update={"bytes_per_step": moved})
-    wish = scaling_fit.Wish((8,), LinkModel(name="", alpha_seconds=0.0, beta_seconds_per_byte=1e-9))
+    wish = scaling_fit.ProjectionTarget((8,), LinkModel(name="", alpha_seconds=0.0, beta_seconds_per_byte=1e-9))
     found = {each.topology: each.step_seconds for each in scaling_fit.read(stored, wish).projected if each.kind == "weak"}
     assert set(found) == topologies
     compute = {
@@ -258,7 +258,7 @@ def test_points_and_projections_that_rest_on_disturbed_runs_say_so(fake_twins: p
     out = tmp_path / "out"
     assert convtwins(*ARGUMENTS[:-1], "2", "--out", out).exit_code == 0
     stored = store.read(out)
-    wish = scaling_fit.Wish((8,), scaling_laws.parse_link("10Gbit"))
+    wish = scaling_fit.ProjectionTarget((8,), scaling_laws.parse_link("10Gbit"))
     base = next(row.id for row in stored.comparison.rows if row.contestant == "left" and row.spec.mode == "serial")
     for repeat, result in stored.runs[base].items():
         stored.runs[base][repeat] = result.model_copy(update={"noise": Noise(cores_stolen=0.9)})
@@ -279,7 +279,7 @@ def test_runs_that_did_not_train_the_same_have_no_speedup_and_no_law(fake_twins:
     stored = store.read(out)
     row = stored.comparison.rows[0].id
     stored.runs[row][0] = stored.runs[row][0].model_copy(update={"weights_hash": "another"})
-    found = scaling_fit.read(stored, scaling_fit.Wish((8,), scaling_laws.parse_link("10Gbit")))
+    found = scaling_fit.read(stored, scaling_fit.ProjectionTarget((8,), scaling_laws.parse_link("10Gbit")))
     assert found.points and not (found.laws or found.checks or found.projected)
     assert {getattr(point, key) for point in found.points for key in scaling_report._RATIOS} == {None}
 
@@ -322,7 +322,7 @@ def test_every_input_has_a_compute_and_a_check_of_its_own(fake_twins: pytest.Mon
             for repeat, result in slower.runs[row.id].items():
                 epochs = [epoch.model_copy(update={"timed_seconds": 10 * epoch.timed_seconds}) for epoch in result.epochs]
                 slower.runs[row.id][repeat] = result.model_copy(update={"epochs": epochs})
-    wish = scaling_fit.Wish((8,), scaling_laws.parse_link("10Gbit"))
+    wish = scaling_fit.ProjectionTarget((8,), scaling_laws.parse_link("10Gbit"))
     projected = {
         (each.workers, each.contestant): each.step_seconds
         for each in scaling_fit.read(slower, wish).projected
@@ -340,7 +340,7 @@ def test_replicas_on_accelerators_take_no_turns_and_are_the_resource(fake_twins:
     for repeats in stored.runs.values():
         for repeat, result in repeats.items():
             repeats[repeat] = result.model_copy(update={"device": "cuda: made up"})
-    points = {point.id: point for point in scaling_fit.read(stored, scaling_fit.Wish()).points}
+    points = {point.id: point for point in scaling_fit.read(stored, scaling_fit.ProjectionTarget()).points}
     four = points["left-multi_process-4replicas-strong"]
     assert not four.oversubscribed and four.speedup_one_core is not None
     assert four.efficiency_one_core == pytest.approx(four.speedup_one_core.value / 4)
@@ -385,8 +385,8 @@ def test_a_folder_without_parallel_runs_is_refused(fake_twins: pytest.MonkeyPatc
 
 
 def test_the_first_screen_says_how_much_faster_the_most_replicas_are(screens: Screens) -> None:
-    def point(kind: Kind, replicas: int, times: float, *, disturbed: bool = False) -> scaling_fit.Point:
-        return scaling_fit.Point(
+    def point(kind: Kind, replicas: int, times: float, *, disturbed: bool = False) -> scaling_fit.ScalingPoint:
+        return scaling_fit.ScalingPoint(
             id=f"left-{kind}-{replicas}", contestant="left", mode="multi_process", kind=kind, replicas=replicas, cores=replicas,
             oversubscribed=False, global_batch_size=64, per_replica_batch_size=64 // replicas, workers=0, status="ok",
             disturbed=disturbed, in_doubt=disturbed, images_per_second=None,
@@ -398,7 +398,7 @@ def test_the_first_screen_says_how_much_faster_the_most_replicas_are(screens: Sc
     stored = comparisons.repeated()
     summaries = summarize(stored)
     compared = JudgedComparison(stored, summaries, findings(stored, summaries))
-    found = scaling_fit.Scaling(points=points, laws=[], checks=[], projected=[])
+    found = scaling_fit.ScalingResult(points=points, laws=[], checks=[], projected=[])
     report = scaling_report.report(compared, FOLDER, found, [])
     shown = screens(report)
     assert "left multi_process, strong scaling, 4 replicas: 3.16 " in shown

@@ -82,12 +82,12 @@ def as_independent(repeats: Any) -> Any:
         pytest.param(selftest, "paired_ratio", narrow, "families of 8 equal comparisons", marks=pytest.mark.slow),
         (statistics, "critical", one_look, "equal runs called different at any of 5 to 20 repeats"),
         pytest.param(
-            statistics, "critical_smaller", at_each_look, "differences of just 5 % called smaller", marks=pytest.mark.slow
+            statistics, "critical_equivalence", at_each_look, "differences of just 5 % called smaller", marks=pytest.mark.slow
         ),
         pytest.param(
-            statistics, "smaller_p", uncorrected, "families of 8 differences of just 5 % over one base", marks=pytest.mark.slow
+            statistics, "equivalence_p_values", uncorrected, "families of 8 differences of just 5 % over one base", marks=pytest.mark.slow
         ),
-        pytest.param(statistics, "least_found", known_noise, "slowdowns found among 8 comparisons", marks=pytest.mark.slow),
+        pytest.param(statistics, "detectable_mean", known_noise, "slowdowns found among 8 comparisons", marks=pytest.mark.slow),
         pytest.param(scaling_laws, "amdahl", as_independent, "intervals of serial fractions", marks=pytest.mark.slow),
     ],
 )
@@ -238,7 +238,7 @@ def test_pairs_that_depend_on_each_other_fail_as_often_as_is_said(
     found = [selftest._dependence(np.array(drifting(number, correlation, seed)), draw)[1] < 0.05 for seed in range(300)]
     assert least <= sum(found) / 300 <= most
     if correlation == selftest.TESTED_CORRELATION:
-        assert selftest._dependence_found(number) == pytest.approx(sum(found) / 300, abs=0.05)
+        assert selftest._dependence_power(number) == pytest.approx(sum(found) / 300, abs=0.05)
 
 
 def test_what_alternates_between_repeats_hides_no_dependence() -> None:
@@ -258,7 +258,7 @@ def test_the_bound_of_any_pairs_allows_for_the_dependence_that_they_do_not_rule_
     assert dependence.passed and "fails in 46 % of cases" in dependence.what
     most = float(dependence.found.rpartition("below ")[2])
     assert most >= 1.645 / math.sqrt(60)
-    alarms = selftest.decide(selftest._depending(np.random.default_rng(1), most), selftest.UNTIL).ever_different.mean()
+    alarms = selftest.decide(selftest._correlated_pairs(np.random.default_rng(1), most), selftest.UNTIL).ever_different.mean()
     assert alarms > 0.07
     assert float(re.findall(r"(\d+\.\d+) %", drawn.found)[-1]) > 100 * float(alarms) - 1.5
 

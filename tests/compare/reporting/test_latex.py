@@ -40,7 +40,7 @@ def test_quartiles_that_read_as_their_median_do_not_widen_a_table() -> None:
     assert written.count(r"\begin{table}") == 1 and "0.7000 & 0.6000" in written and "0.7000--" not in written
     column = tables.Column("a", "a", 2)
     cells = (Spread(median=0.5, low=0.499, high=0.506, n=3), Ratio(value=1.0, low=1.0, high=1.0, n=5))
-    assert [tables.written(cell, column) for cell in cells] == ["0.50 (0.50 to 0.51)", "1.00 (1.00 to 1.00)"]
+    assert [tables.cell_text(cell, column) for cell in cells] == ["0.50 (0.50 to 0.51)", "1.00 (1.00 to 1.00)"]
 
 
 def test_each_row_has_a_confusion_table_of_its_own_with_short_names_and_a_legend() -> None:
@@ -99,7 +99,7 @@ def test_every_text_stands_in_the_table_or_in_the_legend(rows: list[list[float |
     written = latex.to_latex(table).replace(r"\allowbreak{}", "")
     for row in table.rows:
         for column in columns:
-            text = latex.escaped_latex(tables.written(row[column.key], column)) if row[column.key] else ""
+            text = latex.escaped_latex(tables.cell_text(row[column.key], column)) if row[column.key] else ""
             assert re.sub(r"\s+|\{\}", "", text) in re.sub(r"\s+|\{\}", "", written)
 
 

@@ -8,7 +8,7 @@ from rich.console import Console
 
 from compare.core.progress import display
 from compare.reporting import live
-from compare.reporting.live import SECONDS, Live
+from compare.reporting.live import REFRESH_SECONDS, Live
 from tests.support import comparisons
 
 
@@ -44,7 +44,7 @@ def test_the_page_is_drawn_at_most_once_in_so_many_seconds(tmp_path: Path) -> No
     for second in range(21):
         clock.now = float(second)
         shown.watch([an_epoch(1, 0.5)])
-    assert shown._drawings == 1 + 20 // SECONDS
+    assert shown._drawings == 1 + 20 // REFRESH_SECONDS
     assert "Keeping it up to date has taken" in text_of(tmp_path / live.PAGE_FILE)
 
 
@@ -77,7 +77,7 @@ def test_the_page_shows_progress_curves_and_the_time_left_and_then_points_to_the
 
 def test_where_no_report_was_written_the_page_points_to_none_and_loads_itself_no_more(tmp_path: Path) -> None:
     shown = live_page(tmp_path)
-    shown.finish("Broken off by an error.", reported=False)
+    shown.finish("Broken off by an error.", has_report=False)
     page = (tmp_path / live.PAGE_FILE).read_text("utf-8")
     assert "Broken off by an error." in page and "report.html" not in page and 'http-equiv="refresh"' not in page
 
@@ -89,10 +89,10 @@ def test_before_the_first_epoch_the_page_says_so_and_shows_no_empty_plot_or_tabl
     said = "No epoch has ended yet: curves begin with the first one."
     shown.plan(["a"])
     assert said in text_of(path) and "<table" not in path.read_text("utf-8")
-    clock.now = SECONDS
+    clock.now = REFRESH_SECONDS
     shown.begin("a", "a")
     assert said in text_of(path) and "a running" in text_of(path)
-    clock.now = 2 * SECONDS
+    clock.now = 2 * REFRESH_SECONDS
     shown.watch([{"event": "start", "total_epochs": 2}, an_epoch(1, 0.5)])
     assert said not in text_of(path) and "over 1 epoch " in text_of(path)
 

@@ -232,6 +232,6 @@ def test_a_plot_brings_no_style_of_its_own_and_no_id_twice(tmp_path: Path) -> No
 
 
 VALUES = {
-    "title": "T", "overline": "", "facts": [], "answers": [], "marks": [], "said": [], "grids": [], "drawings": [],
-    "photographs": [], "parts_of_it": [], "environment": [], "commands": [("It:", "c")], "beside": "report.md",
+    "title": "T", "overline": "", "facts": [], "answers": [], "marks": [], "findings": [], "grids": [], "drawings": [],
+    "photographs": [], "sections": [], "environment": [], "commands": [("It:", "c")], "beside": "report.md",
 }  # fmt: skip

@@ -18,7 +18,7 @@ from compare.judgement.summary import summarize
 from compare.reporting import comparison_report, document, side_by_side
 from compare.reporting.comparison_report import JudgedComparison
 from compare.reporting.document import Report
-from compare.reporting.screen import LINES, Screen
+from compare.reporting.screen import MAX_LINES, Screen
 from tests.support import comparisons
 from tests.support.snapshots import Screens, printed
 
@@ -110,7 +110,7 @@ KINDS: dict[str, Callable[[], StoredComparison]] = {
 def test_the_first_screen_of_a_comparison(screens: Screens, name: str) -> None:
     stored = KINDS[name]()
     # Of many rows, each kind of verdict is still said.
-    shown = screens(report(stored), most=LINES if len(stored.comparison.rows) <= 4 else LINES + 4)
+    shown = screens(report(stored), most=MAX_LINES if len(stored.comparison.rows) <= 4 else MAX_LINES + 4)
     assert str(FOLDER / "report.html") in shown and "--full" in shown
 
 
@@ -124,7 +124,7 @@ def test_bars_are_letters_that_any_terminal_has(capsys: pytest.CaptureFixture[st
     monkeypatch.setenv("COLUMNS", "100")
     report(proved(comparisons.repeated())).show(None, as_json=False)
     text = capsys.readouterr().out
-    assert text.count("\n") <= LINES
+    assert text.count("\n") <= MAX_LINES
     assert set(text) - set(map(chr, range(32, 127))) <= {"\n", "█"}
 
 
@@ -134,7 +134,7 @@ def test_full_prints_everything(capsys: pytest.CaptureFixture[str], monkeypatch:
     whole = report(proved(comparisons.repeated()))
     whole.show(None, as_json=False)
     text = capsys.readouterr().out
-    assert text.count("\n") > LINES
+    assert text.count("\n") > MAX_LINES
     assert all(heading in text for heading, sentences in whole.findings if sentences)
     assert not any(line.endswith(" ") for line in text.splitlines())
 
@@ -207,7 +207,7 @@ def test_the_screen_says_nothing_that_the_results_do_not_hold(
     assert ("proved in float64" in fair) == (found["comparable"] and verdict in ("proved", "proved in float64"))
     assert ("as they are timed, all rows" in fair) == (found["comparable"] and verdict == "proved in float64")
     assert ("computed again" in fair) == (computed and "follow the plan" in fair)
-    assert len(printed(whole, 100).splitlines()) <= LINES + 2
+    assert len(printed(whole, 100).splitlines()) <= MAX_LINES + 2
 
 
 def test_each_row_at_fault_is_named_and_no_other() -> None:

@@ -54,9 +54,9 @@ def test_a_log_has_one_field_a_line_where_a_table_does_not_fit(
     printed = "".join(f"{line.rstrip()}\n" for line in capsys.readouterr().out.splitlines())
     assert printed == snapshot
     for table in comparison_tables.terminal_tables(compared.summaries):
-        for column in table.columns if tables.is_cut(table, 80) else ():
+        for column in table.columns if tables.is_truncated(table, 80) else ():
             for row in table.rows if column.terminal else ():
-                assert tables.written(row.get(column.key), column, table.spreads_on_terminal) in printed
+                assert tables.cell_text(row.get(column.key), column, table.spreads_on_terminal) in printed
 
 
 @given(
@@ -71,11 +71,11 @@ def test_no_number_is_cut_off_outside_a_terminal(rows: list[list[float | int | s
     columns = tuple(tables.Column(key, f"heading {key}", 4) for key in "abc")
     table = tables.Table("t", "T", columns, [dict(zip("abc", row, strict=True)) for row in rows])
     output = io.StringIO()
-    tables.print_all(Console(file=output, width=width, highlight=False), [table], where="report.md")
+    tables.print_tables(Console(file=output, width=width, highlight=False), [table], where="report.md")
     for row in table.rows:
         for column in columns:
             if not isinstance(cell := row[column.key], str):
-                assert tables.written(cell, column) in output.getvalue()
+                assert tables.cell_text(cell, column) in output.getvalue()
 
 
 @pytest.mark.parametrize("kind", ["troubled", "repeated"])
@@ -163,7 +163,7 @@ def test_a_table_of_items_has_a_row_for_each_and_every_column_picks_its_cell() -
         tables.Column("accuracy", "accuracy", 2, pick="scores.accuracy"),
     )
     runs = [Run("a", 0.5, {"accuracy": 0.25}), Run("b", 1.0, None), Run("c", 2.0, {})]
-    table = tables.Table.of("t", "T", columns, runs, "N", spreads_on_terminal=False)
+    table = tables.Table.from_items("t", "T", columns, runs, "N", spreads_on_terminal=False)
     assert table == tables.Table(
         "t",
         "T",
@@ -187,7 +187,7 @@ def test_a_path_goes_through_attributes_keys_and_places(path: str, value: object
 
 def test_a_path_to_an_attribute_that_there_is_not_is_an_error_and_no_gap() -> None:
     with pytest.raises(AttributeError, match="nmae"):
-        tables.Table.of("t", "T", [tables.Column("nmae", "run")], [Run("a", 0.5, None)])
+        tables.Table.from_items("t", "T", [tables.Column("nmae", "run")], [Run("a", 0.5, None)])
 
 
 def test_a_proof_of_nothing_has_no_table() -> None:
@@ -215,7 +215,7 @@ def test_titles_and_notes_take_no_markup_and_no_escape_sequence_from_outside_eit
     expected = r"Error: \<img src=x\> \# \$x\$ \&lt; \~\~b\~\~  red  a b http\://x www\.x.de"
     assert tables.to_markdown(table) == f"### {expected}\n\n| a |\n| --- |\n| {expected} |\n\n{expected}\n"
     output = io.StringIO()
-    tables.print_all(Console(file=output, width=200), [table], where="report.md")
+    tables.print_tables(Console(file=output, width=200), [table], where="report.md")
     assert "\x1b" not in output.getvalue() and "<img src=x> # $x$ &lt; ~~b~~  red  a b" in output.getvalue()
 
 
@@ -367,7 +367,7 @@ def _report(stored: StoredComparison) -> JudgedComparison:
 
 def test_a_p_that_rounds_to_zero_is_smaller_than_the_last_digit() -> None:
     column = tables.Column("p", "p", 4, least=True)
-    said = [tables.written(p, column) for p in (0.0, 1e-12, 0.00004, 0.0002, 0.5)]
+    said = [tables.cell_text(p, column) for p in (0.0, 1e-12, 0.00004, 0.0002, 0.5)]
     assert said == ["< 0.0001", "< 0.0001", "< 0.0001", "0.0002", "0.5000"]
     assert tables.to_csv(tables.Table("x", "x", (column,), [{"p": 1e-12}])).splitlines()[1] == "1e-12"
 
@@ -384,10 +384,10 @@ def test_a_word_of_a_status_is_not_broken_where_its_column_is_narrow() -> None:
 def test_an_interval_of_two_noisy_repeats_is_words_and_no_millions() -> None:
     column = tables.Column("ratio", "ratio", 2, interval=True)
     wide = Ratio(value=1.1, low=3e-7, high=4e6, n=2)
-    assert tables.written(wide, column) == "1.10 (too few repeats to bound it)"
+    assert tables.cell_text(wide, column) == "1.10 (too few repeats to bound it)"
     assert verdict_words.interval_words(wide) == "1.10 (too few repeats to bound it)"
-    assert tables.written(wide.model_copy(update={"low": 0.5, "high": 2.42}), column) == "1.10 (0.50 to 2.42)"
-    assert tables.written(wide.model_copy(update={"n": 5}), column).endswith("4000000.00)")
+    assert tables.cell_text(wide.model_copy(update={"low": 0.5, "high": 2.42}), column) == "1.10 (0.50 to 2.42)"
+    assert tables.cell_text(wide.model_copy(update={"n": 5}), column).endswith("4000000.00)")
     assert "4000000.0" in tables.to_csv(tables.Table("x", "x", (column,), [{"ratio": wide}]))
 
 
