@@ -17,9 +17,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
-from compare.core.interrupt import SIGNALLED, Interrupted, ended_at_once, interruptible
+from compare.core.interrupt import SIGNAL_EXIT_BASE, Interrupted, exit_on_signal, interruptible
 
-with ended_at_once():
+with exit_on_signal():
     import typer
     from typer.core import TyperCommand, TyperGroup
     from typer.exceptions import TyperException
@@ -57,7 +57,7 @@ MODULES = {
 """Name: module whose function `command` runs it, in the order of `--help`."""
 
 EXIT_UNWRITTEN = EXIT_UNFINISHED = 1
-EXIT_UNREAD = SIGNALLED + signal.SIGPIPE
+EXIT_UNREAD = SIGNAL_EXIT_BASE + signal.SIGPIPE
 """stdout was closed by the reader (`| head`). That is no failure, and 0 would be a verdict."""
 
 _FOLDERS = ("HOME", "TMPDIR", "XDG_CACHE_HOME", "CONVTWINS_CACHE", "TORCH_HOME", "KERAS_HOME")
@@ -130,7 +130,7 @@ class _Commands(TyperGroup):
             self.commands.update({name: _Listed(name, help=_help_of(name)) for name in MODULES if name not in self.commands})
         elif isinstance(self.commands.get(cmd_name), _Listed | None):
             only = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-            with ended_at_once():
+            with exit_on_signal():
                 module = importlib.import_module(MODULES[cmd_name])
             only.command(cmd_name, cls=_Command, context_settings=_SETTINGS)(module.command)
             self.commands[cmd_name] = get_command(only)
@@ -286,11 +286,11 @@ def main() -> None:
     _refuse_surroundings()
     gc.set_threshold(*COLLECT_AFTER)
     sys.stdout = _Output(sys.stdout.buffer, sys.stdout.encoding, sys.stdout.errors, line_buffering=sys.stdout.isatty())
-    with interruptible(to_the_end=True):
+    with interruptible(until_exit=True):
         try:
             app(prog_name=NAME)
         except Interrupted as interruption:  # outside of the command's own clean-up
-            print(interruption.words, file=sys.stderr)
+            print(interruption.message, file=sys.stderr)
             sys.exit(interruption.exit_code)
         finally:
             sys.stdout.flush()

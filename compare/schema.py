@@ -14,7 +14,7 @@ from common.artifacts import atomic_files
 from common.artifacts.schema import RunResult
 from common.spec import Spec
 from compare.core import exits
-from compare.core.option_parsing import chosen
+from compare.core.option_parsing import parse_choices
 from compare.core.until_decided import UntilDecided
 from compare.execution import options, store
 from compare.execution.cells import AXES
@@ -84,9 +84,9 @@ def command(
     out: Annotated[Path | None, typer.Option(help=f"{options.OUT} Gets all of them, as WHICH.schema.json.")] = None,
 ) -> None:
     """Print the JSON Schema of a spec file, of a stored record, or of what a command prints with --json."""
-    with exits.reported():
+    with exits.exit_on_error():
         made = schemas()
-        chosen("WHICH", [which], tuple(made))
+        parse_choices("WHICH", [which], tuple(made))
         if out is not None:
             store.refuse_unwritable(out)
             for name, schema in made.items():

@@ -12,7 +12,7 @@ from common.data.sources import DataRefused
 from common.models.weights import WeightsError
 from common.spec import SpecError
 from compare.cluster import jobs
-from compare.cluster.jobs import Answer
+from compare.cluster.jobs import JobStatus
 from compare.comparison import comparison_plan, run
 from compare.core import exits
 from compare.core.errors import FolderError, LaunchError
@@ -20,32 +20,32 @@ from compare.core.interrupt import Interrupted, interruptible
 from compare.execution import cells
 
 
-def main(folder: Path, name: str, code: str, job: str) -> None:
+def main(folder: Path, name: str, code_hash: str, job: str) -> None:
     """Run the comparison, and write its answer."""
-    answer, path = Answer(job=job, node=os.environ.get("SLURMD_NODENAME", platform.node())), jobs.answer_file(folder, name)
-    records.write(path, answer)
+    status, path = JobStatus(job=job, node=os.environ.get("SLURMD_NODENAME", platform.node())), jobs.status_file(folder, name)
+    records.write(path, status)
     failure: str | None = None
     try:
-        with interruptible(to_the_end=True):
-            ended = _run(folder, name, code)
+        with interruptible(until_exit=True):
+            exit_code = _run(folder, name, code_hash)
     except Interrupted as interruption:
-        ended, failure = interruption.exit_code, "its job was cancelled, or its time was over."
+        exit_code, failure = interruption.exit_code, "its job was cancelled, or its time was over."
     except (SpecError, FolderError, WeightsError, DataRefused, LaunchError, OSError) as error:
-        ended, failure = exits.USAGE, str(error)
-    records.write(path, answer.model_copy(update={"code": ended, "failure": failure}))
+        exit_code, failure = exits.USAGE, str(error)
+    records.write(path, status.model_copy(update={"code": exit_code, "failure": failure}))
 
 
-def _run(folder: Path, name: str, code: str) -> int:
+def _run(folder: Path, name: str, code_hash: str) -> int:
     plan = cells.read(folder)
-    comparison_plan.enter(plan.contestants, folder)
-    if (here := jobs.code_of(plan)) != code:
+    comparison_plan.register_contestants(plan.contestants, folder)
+    if (local_hash := jobs.matrix_code_hash(plan)) != code_hash:
         raise FolderError(
-            f"The code on {platform.node()} is another than where the job was submitted. Received: {here[:12]}, needed: "
-            f"{code[:12]}. Install the same version there."
+            f"The code on {platform.node()} is another than where the job was submitted. Received: {local_hash[:12]}, needed: "
+            f"{code_hash[:12]}. Install the same version there."
         )
     cell = next(cell for cell in plan.cells if cell.name == name)
-    request = comparison_plan.of_rows(cell.rows, plan, folder / name)
-    return run.within(request, folder / name)[1]
+    request = comparison_plan.request_for_rows(cell.rows, plan, folder / name)
+    return run.run_nested(request, folder / name)[1]
 
 
 if __name__ == "__main__":

@@ -18,21 +18,21 @@ from common.processes import signals
 from common.spec import SpecError
 from compare.cluster import jobs
 from compare.comparison import comparison_plan, estimate, spread
-from compare.comparison.comparison_plan import Request
+from compare.comparison.comparison_plan import ComparisonRequest
 from compare.core import exits, wording
 from compare.core.errors import FolderError, LaunchError
-from compare.core.interrupt import SIGNALLED, Interrupted, interruptible
+from compare.core.interrupt import SIGNAL_EXIT_BASE, Interrupted, interruptible
 from compare.execution import cells, code_digest, contestants, results_folder, store
 from compare.execution.cells import Cell, MatrixPlan
 from compare.reporting import matrix_report
 from compare.reporting.document import Report
 from compare.reporting.tables import Column, Table
 
-Within = Callable[[Request, Path], object]
+RunCell = Callable[[ComparisonRequest, Path], object]
 _REFUSALS = (SpecError, DataRefused, LaunchError, FolderError)
 
 
-def planned(requests: Sequence[tuple[dict[str, str], Request]], on: str | None = None) -> MatrixPlan:
+def build_plan(requests: Sequence[tuple[dict[str, str], ComparisonRequest]], on: str | None = None) -> MatrixPlan:
     """The plan of these comparisons, by the labels of their cells.
 
     Args:
@@ -45,22 +45,22 @@ def planned(requests: Sequence[tuple[dict[str, str], Request]], on: str | None =
         spread.check_rows([request for _, request in requests])
     first = requests[0][1]
     comparison_plan.check_repeats(first.settings)
-    laid_out = [request.lay_out(request.settings, request.frameworks) for _, request in requests]
-    labelled = [
-        labels or {cells.AXES["model"]: rows[0].spec.model} for (labels, _), rows in zip(requests, laid_out, strict=True)
+    cell_rows = [request.lay_out(request.settings, request.frameworks) for _, request in requests]
+    cell_labels = [
+        labels or {cells.AXES["model"]: rows[0].spec.model} for (labels, _), rows in zip(requests, cell_rows, strict=True)
     ]
-    names = cells.names(labelled)
+    names = cells.names(cell_labels)
     return MatrixPlan(
         created_at=datetime.now(UTC).isoformat(timespec="seconds"),
         argv=list(first.argv),
-        code_hash=code_digest.of(first.frameworks, laid_out[0][0].spec.model),
+        code_hash=code_digest.compute(first.frameworks, cell_rows[0][0].spec.model),
         # Whichever machine waits for the jobs makes no run.
         machine=machine.describe() if on is None else {},
-        cells=[Cell(name=name, labels=own, rows=rows) for name, own, rows in zip(names, labelled, laid_out, strict=True)],
+        cells=[Cell(name=name, labels=own, rows=rows) for name, own, rows in zip(names, cell_labels, cell_rows, strict=True)],
         repeats=first.settings.repeats,
         seeds=list(first.settings.seeds),
         until=first.settings.until,
-        contestants=contestants.entered(first.frameworks),
+        contestants=contestants.registered(first.frameworks),
         prove=first.prove,
         oversubscribe=first.oversubscribe,
         restarts=first.restarts,
@@ -70,13 +70,13 @@ def planned(requests: Sequence[tuple[dict[str, str], Request]], on: str | None =
 
 
 def run_all(
-    wanted: MatrixPlan,
+    new_plan: MatrixPlan,
     folder: Path,
-    within: Within,
+    run_cell: RunCell,
     deliver: Callable[[Report, Path], int],
     *,
     live: bool = False,
-    received: Callable[[Path], object] = lambda folder: None,
+    on_received: Callable[[Path], object] = lambda folder: None,
 ) -> int:
     """Run every comparison of a matrix that has not ended yet, and make one report. A refused one does not stop the others.
 
@@ -92,66 +92,66 @@ def run_all(
         SpecError, DataRefused, LaunchError, FolderError: no comparison could begin.
     """
     code = 0
-    if wanted.on is not None:
-        spread.refuse_unready(wanted)
+    if new_plan.on is not None:
+        spread.check_can_submit(new_plan)
     with (
         interruptible(),
-        results_folder.claimed(
+        results_folder.open_or_resume(
             folder,
             cells.PLAN_FILE,
-            wanted,
+            new_plan,
             cells.KIND,
             identity=_identity,
-            merge=_merged,
-            is_begun=partial(_is_begun, folder),
+            merge=_merge_plans,
+            has_started=partial(_has_started, folder),
         ) as plan,
     ):
         store.refuse_links(folder, [cell.name for cell in plan.cells])
         try:
             if plan.on is None:
-                _run_cells(plan, folder, within, live=live)
+                _run_cells(plan, folder, run_cell, live=live)
             else:
-                spread.run_cells(plan, folder, received)
+                spread.run_cells(plan, folder, on_received)
         except Interrupted as interruption:
             code = interruption.exit_code
-        with signals.noted() as late:
+        with signals.noted() as late_signals:
             report = matrix_report.report(matrix_report.read(folder), folder)
             # Of an interrupted matrix, the interruption is the reason.
-            done = deliver(replace(report, failures=()) if code else report, folder)
-    return code or (SIGNALLED + late[0] if late else done)
+            report_code = deliver(replace(report, failures=()) if code else report, folder)
+    return code or (SIGNAL_EXIT_BASE + late_signals[0] if late_signals else report_code)
 
 
-def _run_cells(plan: MatrixPlan, folder: Path, within: Within, *, live: bool) -> None:
+def _run_cells(plan: MatrixPlan, folder: Path, run_cell: RunCell, *, live: bool) -> None:
     """Run the cells one after the other, and record which were refused.
 
     Raises:
         Interrupted: some cells were run. Their results stay.
     """
-    begun, refusal = False, None
+    has_started, refusal = False, None
     for number, cell in enumerate(plan.cells):
         typer.echo(f"Comparison {number + 1} of {len(plan.cells)}: {cell.name}", err=True)
-        request = comparison_plan.of_rows(cell.rows, plan, folder / cell.name)
+        request = comparison_plan.request_for_rows(cell.rows, plan, folder / cell.name)
         failure = None
         try:
-            within(replace(request, live=live), folder / cell.name)
-            begun = True
+            run_cell(replace(request, live=live), folder / cell.name)
+            has_started = True
         except _REFUSALS as error:
             refusal, failure = error, str(error)
             typer.echo(f"{cell.name} is left out: {failure}", err=True)
-        known = [*plan.cells]
-        known[number] = cell.model_copy(update={"failure": failure})
-        plan = plan.model_copy(update={"cells": known})
+        updated_cells = [*plan.cells]
+        updated_cells[number] = cell.model_copy(update={"failure": failure})
+        plan = plan.model_copy(update={"cells": updated_cells})
         records.write(folder / cells.PLAN_FILE, plan)
-    if refusal is not None and not begun:
+    if refusal is not None and not has_started:
         (folder / cells.PLAN_FILE).unlink()
         raise refusal
 
 
-def stored(folder: Path, repeats: int | None) -> MatrixPlan:
+def stored_plan(folder: Path, repeats: int | None) -> MatrixPlan:
     """The plan of a stored matrix, to go on with it."""
     plan = cells.read(folder)
     comparison_plan.refuse_fewer(repeats, plan.repeats, folder)
-    comparison_plan.enter(plan.contestants, folder)
+    comparison_plan.register_contestants(plan.contestants, folder)
     return plan.model_copy(update={"repeats": plan.repeats if repeats is None else repeats})
 
 
@@ -166,22 +166,22 @@ def rehearse(plan: MatrixPlan, out: Path | None, *, as_json: bool, like: Path | 
             _identity(plan),
             identity=_identity,
             kind=cells.KIND,
-            is_begun=partial(_is_begun, out),
+            has_started=partial(_has_started, out),
         )
     if plan.on is not None:
         return spread.rehearse(plan, out or store.new_folder(cells.KIND), as_json=as_json)
-    estimate.say_what_is_measured(like)
-    made: dict[str, Report] = {}
-    refused: dict[str, str] = {}
+    estimate.print_measurement_notice(like)
+    reports: dict[str, Report] = {}
+    refusals: dict[str, str] = {}
     for cell in plan.cells:
-        there = out / cell.name if out and (out / cell.name / store.PLAN_FILE).exists() else None
+        cell_folder = out / cell.name if out and (out / cell.name / store.PLAN_FILE).exists() else None
         try:
-            request = comparison_plan.of_rows(cell.rows, plan, there)
-            comparison_plan.refuse_used(request)
-            made[cell.name] = estimate.rehearsed(replace(request, again=again), like)
+            request = comparison_plan.request_for_rows(cell.rows, plan, cell_folder)
+            comparison_plan.refuse_other_rows(request)
+            reports[cell.name] = estimate.rehearsal_report(replace(request, again=again), like)
         except _REFUSALS as error:
-            refused[cell.name] = str(error)
-    values = {name: report.values for name, report in made.items()}
+            refusals[cell.name] = str(error)
+    values = {name: report.values for name, report in reports.items()}
     columns = (
         Column("cell", "comparison"),
         Column("runs", "runs"),
@@ -192,32 +192,34 @@ def rehearse(plan: MatrixPlan, out: Path | None, *, as_json: bool, like: Path | 
     rows: list[dict[str, Any]] = [
         {
             "cell": name,
-            "runs": len(each["runs"]),
-            "seconds": each["seconds"],
-            "proof_seconds": each["proof_seconds"],
-            "mib": each["num_bytes"] / 2**20,
+            "runs": len(cell_values["runs"]),
+            "seconds": cell_values["seconds"],
+            "proof_seconds": cell_values["proof_seconds"],
+            "mib": cell_values["num_bytes"] / 2**20,
         }
-        for name, each in values.items()
+        for name, cell_values in values.items()
     ]
     total: dict[str, Any] = {key: sum(row[key] or 0 for row in rows) for key in ("runs", "seconds", "proof_seconds", "mib")}
-    alone, whole = (wording.clock_words(seconds) for seconds in (total["seconds"], total["seconds"] + total["proof_seconds"]))
+    run_time, total_time = (
+        wording.clock_words(seconds) for seconds in (total["seconds"], total["seconds"] + total["proof_seconds"])
+    )
     unknown = sum(each["unknown"] for each in values.values())
-    besides = f", and {unknown} of which nothing is known" if unknown else ""
-    said = [
-        f"{wording.count(total['runs'], 'run')} in {wording.count(len(made), 'comparison')}: about {alone} min{besides}; "
-        f"{total['mib']:.1f} MiB of disk. With the proofs: about {whole} min.",
+    suffix = f", and {unknown} of which nothing is known" if unknown else ""
+    sentences = [
+        f"{wording.count(total['runs'], 'run')} in {wording.count(len(reports), 'comparison')}: about {run_time} min{suffix}; "
+        f"{total['mib']:.1f} MiB of disk. With the proofs: about {total_time} min.",
         "Each comparison is proved by itself, unless its proof is remembered. No results folder was touched.",
     ]
     return Report(
         title="Dry run",
-        findings=[("Refused", [f"{name}: {why}" for name, why in refused.items()]), ("Time and disk", said)],
+        findings=[("Refused", [f"{name}: {why}" for name, why in refusals.items()]), ("Time and disk", sentences)],
         tables=[Table("dry_run", "Comparisons, in this order", columns, rows)] if rows else [],
-        values={"cells": values, "refused": refused, **total},
-        exit_code=exits.RUN_FAILED if refused or any(report.exit_code for report in made.values()) else 0,
+        values={"cells": values, "refused": refusals, **total},
+        exit_code=exits.RUN_FAILED if refusals or any(report.exit_code for report in reports.values()) else 0,
     ).deliver(None, as_json=as_json)
 
 
-def _is_begun(folder: Path) -> bool:
+def _has_started(folder: Path) -> bool:
     return any(folder.glob(f"*/{store.PLAN_FILE}")) or any(folder.glob(f"{jobs.FOLDER}/*"))
 
 
@@ -227,9 +229,9 @@ def _identity(plan: MatrixPlan) -> dict[str, Any]:
     return {"cells": rows, "on other machines": plan.on is not None, **shared}
 
 
-def _merged(stored: MatrixPlan, wanted: MatrixPlan) -> MatrixPlan:
+def _merge_plans(stored: MatrixPlan, new: MatrixPlan) -> MatrixPlan:
     """The stored plan with the larger number of repeats, and when to stop and restart as asked for now."""
-    repeats = max(stored.repeats, wanted.repeats)
+    repeats = max(stored.repeats, new.repeats)
     return stored.model_copy(
-        update={"repeats": repeats, "until": wanted.until or stored.until, "restarts": wanted.restarts, "on": wanted.on}
+        update={"repeats": repeats, "until": new.until or stored.until, "restarts": new.restarts, "on": new.on}
     )

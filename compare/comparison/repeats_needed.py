@@ -18,7 +18,7 @@ from compare.reporting.tables import Cell, Column, Table
 
 Floats, Integers, Booleans = npt.NDArray[np.float64], npt.NDArray[np.int64], npt.NDArray[np.bool_]
 
-NUMBERS = (1, 2, 4, 8)
+QUESTION_COUNTS = (1, 2, 4, 8)
 """Of questions that are decided together."""
 NOISES = (0.01, 0.02, 0.03, 0.05)
 """Standard deviation of the logarithm of one run's time."""
@@ -31,11 +31,11 @@ DIFFERENCES: dict[str, tuple[float, ...]] = {
     "none in half, 20 % in half": (0.0, 0.2),
 }
 """True differences, which the questions take in turns."""
-MOST_KNOWN = 1000
+MOST_FIXED_REPEATS = 1000
 """Repeats beyond which no bound is looked for."""
 
 
-class Decided(NamedTuple):
+class FamilyDecisions(NamedTuple):
     """What came of families of questions: [families, questions]."""
 
     different: Booleans
@@ -54,11 +54,11 @@ class Decided(NamedTuple):
 
     def wrong(self, truths: Floats, effect: float) -> Booleans:
         """[families]: whether any answer is false: the slower side called faster, equal ones different, or too much smaller."""
-        side = self.different & (np.sign(self.means) != np.sign(truths))
-        return np.any(side | self.smaller & (np.abs(truths) >= math.log1p(effect)), axis=1)
+        wrong_direction = self.different & (np.sign(self.means) != np.sign(truths))
+        return np.any(wrong_direction | self.smaller & (np.abs(truths) >= math.log1p(effect)), axis=1)
 
 
-def decide(logs: Floats, until: UntilDecided) -> Decided:
+def decide(logs: Floats, until: UntilDecided) -> FamilyDecisions:
     """Decide families as `run --until-decided` does: a question gets no more pairs while it is decided.
 
     Args:
@@ -71,24 +71,24 @@ def decide(logs: Floats, until: UntilDecided) -> Decided:
     different_p, looks_p, look_p, means = (np.ones(shape) for _ in range(4))
     different, smaller, repeats = np.zeros(shape, bool), np.zeros(shape, bool), np.full(families, most)
     for n in range(VERDICT_PAIRS, most + 1):
-        going = ~(different | smaller)
+        undecided = ~(different | smaller)
         mean = sums[..., n - 1] / n
         error = np.sqrt(np.maximum(squares[..., n - 1] - n * mean**2, 1e-300) / (n - 1) / n)
-        single = special.stdtr(n - 1, (np.abs(mean) - effect) / error)
-        means = np.where(going, mean, means)
+        one_sided = special.stdtr(n - 1, (np.abs(mean) - effect) / error)
+        means = np.where(undecided, mean, means)
         two_sided = 2.0 * special.stdtr(n - 1, -np.abs(mean) / error)
-        different_p = np.where(going, looking.DIFFERENT.all_corrected(two_sided, n), different_p)
-        look_p = np.where(going, single, look_p)
-        inside = np.where(np.abs(mean) < effect, looking.SMALLER.all_corrected(single, n), 1.0)
-        looks_p = np.where(going, inside, looks_p)
-        for family in np.flatnonzero(going.any(axis=1)):
+        different_p = np.where(undecided, looking.TWO_SIDED.corrected_p_array(two_sided, n), different_p)
+        look_p = np.where(undecided, one_sided, look_p)
+        equivalence_p = np.where(np.abs(mean) < effect, looking.EQUIVALENCE.corrected_p_array(one_sided, n), 1.0)
+        looks_p = np.where(undecided, equivalence_p, looks_p)
+        for family in np.flatnonzero(undecided.any(axis=1)):
             adjusted = statistics.holm(different_p[family].tolist())
-            small = statistics.smaller_p(looks_p[family].tolist(), look_p[family].tolist())
+            small = statistics.equivalence_p_values(looks_p[family].tolist(), look_p[family].tolist())
             different[family] = np.array(adjusted) < SIGNIFICANCE
             smaller[family] = (np.array(small) < SIGNIFICANCE) & ~different[family]
             if (different[family] | smaller[family]).all():
                 repeats[family] = n
-    return Decided(different, smaller, means, repeats)
+    return FamilyDecisions(different, smaller, means, repeats)
 
 
 def least_known(truths: Sequence[float], noise: float, effect: float) -> int | None:
@@ -102,15 +102,15 @@ def least_known(truths: Sequence[float], noise: float, effect: float) -> int | N
         noise: of one run.
         effect: the difference that matters.
     """
-    one, two = (float(special.ndtri(1.0 - SIGNIFICANCE / sides)) for sides in (1, 2))
-    for n in range(1, MOST_KNOWN + 1):
-        error, found = noise * math.sqrt(2.0 / n), 1.0
+    one_sided_z, two_sided_z = (float(special.ndtri(1.0 - SIGNIFICANCE / sides)) for sides in (1, 2))
+    for n in range(1, MOST_FIXED_REPEATS + 1):
+        error, power = noise * math.sqrt(2.0 / n), 1.0
         for truth in truths:
-            different = special.ndtr(abs(truth) / error - two) if truth else 0.0
-            upper, lower = ((math.log1p(effect) + side * truth) / error - one for side in (-1.0, 1.0))
+            different = special.ndtr(abs(truth) / error - two_sided_z) if truth else 0.0
+            upper, lower = ((math.log1p(effect) + sign * truth) / error - one_sided_z for sign in (-1.0, 1.0))
             small = special.ndtr(upper) + special.ndtr(lower) - 1.0 if abs(truth) < math.log1p(effect) else 0.0
-            found *= max(float(different), float(small))
-        if found >= POWER:
+            power *= max(float(different), float(small))
+        if power >= POWER:
             return n
     return None
 
@@ -124,25 +124,28 @@ def table(families: int, seed: int, until: UntilDecided) -> Table:
         until: the most repeats, and the effect that matters.
     """
     generator = np.random.default_rng(seed)
-    most = max(NUMBERS)
+    most = max(QUESTION_COUNTS)
     rows: list[dict[str, Cell]] = []
     for noise in NOISES:
         for name, differences in DIFFERENCES.items():
             row: dict[str, Cell] = {"noise": percent(noise), "difference": name}
-            for number in NUMBERS:
+            for number in QUESTION_COUNTS:
                 truths = np.log1p(np.resize(differences, number))
                 logs = generator.normal(0.0, noise * math.sqrt(2.0), (families, number, until.most_repeats))
-                made = decide(logs + truths[:, None], until)
-                decided = float(made.all_decided.mean())
-                row[str(number)] = f"{made.repeats.mean():.1f} ({np.quantile(made.repeats, POWER):.0f})"
+                decisions = decide(logs + truths[:, None], until)
+                decided_rate = float(decisions.all_decided.mean())
+                row[str(number)] = f"{decisions.repeats.mean():.1f} ({np.quantile(decisions.repeats, POWER):.0f})"
                 if number == most:
-                    row |= {"decided": percent(decided), "wrong": percent(made.wrong(truths, until.smallest_effect).mean(), 1)}
+                    row |= {
+                        "decided": percent(decided_rate),
+                        "wrong": percent(decisions.wrong(truths, until.smallest_effect).mean(), 1),
+                    }
                     row["known"] = least_known(truths.tolist(), noise, until.smallest_effect)
             rows.append(row)
     columns = (
         Column("noise", "noise of a run"),
         Column("difference", "true difference", fold=14),
-        *(Column(str(number), f"{number} question{'s' if number > 1 else ''}") for number in NUMBERS),
+        *(Column(str(number), f"{number} question{'s' if number > 1 else ''}") for number in QUESTION_COUNTS),
         Column("decided", f"{most}: decided"),
         Column("wrong", f"{most}: any false answer", fold=10),
         Column("known", f"{most}: bound", 0),

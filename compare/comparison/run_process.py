@@ -18,14 +18,14 @@ from common.data.sources import DataRefused
 from common.models.weights import WeightsError
 from common.spec import Spec, SpecError, plain_values
 from compare.comparison import matrix_run, run
-from compare.comparison.comparison_plan import Request
+from compare.comparison.comparison_plan import ComparisonRequest
 from compare.core import until_decided
 from compare.core.errors import FolderError, LaunchError, UnfitError
 from compare.core.interrupt import Interrupted, interruptible
 from compare.execution import launch, options, run_settings, signing
 
-_KNOWN = (SpecError, FolderError, WeightsError, DataRefused, UnfitError, LaunchError, OSError)
-_ERRORS = {each.__name__: each for each in _KNOWN}
+_ERROR_TYPES = (SpecError, FolderError, WeightsError, DataRefused, UnfitError, LaunchError, OSError)
+_ERRORS = {error_type.__name__: error_type for error_type in _ERROR_TYPES}
 _INTERRUPTED = Interrupted.__name__
 
 
@@ -49,30 +49,30 @@ def call(
         SpecError, FolderError, WeightsError, DataRefused, LaunchError, OSError: as the command says it.
         KeyboardInterrupt: it was interrupted. What had ended is in the folder.
     """
-    asked = {
-        "spec": stated(spec),
+    request = {
+        "spec": spec_values(spec),
         "out": None if out is None else os.fspath(out),
         "frameworks": None if frameworks is None else list(frameworks),
         "proof": proof,
         "sign": None if sign is None else os.fspath(sign),
     }
-    with launch.of_suite(__name__) as process:
+    with launch.start_suite_module(__name__) as process:
         try:
             try:
-                answer, _ = process.communicate(json.dumps(asked))
+                answer, _ = process.communicate(json.dumps(request))
             except KeyboardInterrupt:  # the process may have it too, and ignores a second one
                 process.send_signal(signal.SIGINT)
                 answer, _ = process.communicate()
         finally:
             process.kill()
     try:
-        told = json.loads(answer)
+        message = json.loads(answer)
     except ValueError:
-        ending = launch.exit_words(process.returncode)
+        ending = launch.describe_exit(process.returncode)
         raise LaunchError(f"The process of the comparison ended without an answer ({ending}). Its stderr says why.") from None
-    if "folder" in told:
-        return Path(told["folder"])
-    raise (KeyboardInterrupt if told["error"] == _INTERRUPTED else _ERRORS[told["error"]])(told["words"])
+    if "folder" in message:
+        return Path(message["folder"])
+    raise (KeyboardInterrupt if message["error"] == _INTERRUPTED else _ERRORS[message["error"]])(message["words"])
 
 
 def main() -> None:
@@ -80,31 +80,35 @@ def main() -> None:
     with os.fdopen(os.dup(1), "w") as answer:
         os.dup2(2, 1)  # a user's model may print
         try:
-            with interruptible(to_the_end=True):
-                told = {"folder": str(_run(**json.load(sys.stdin)))}
+            with interruptible(until_exit=True):
+                message = {"folder": str(_run(**json.load(sys.stdin)))}
         except Interrupted as interruption:
-            told = {"error": _INTERRUPTED, "words": interruption.words}
+            message = {"error": _INTERRUPTED, "words": interruption.message}
         except tuple(_ERRORS.values()) as error:
-            name = next(name for name, each in _ERRORS.items() if isinstance(error, each))
-            told = {"error": name, "words": str(error)}
-        json.dump(told, answer)
+            name = next(name for name, error_type in _ERRORS.items() if isinstance(error, error_type))
+            message = {"error": name, "words": str(error)}
+        json.dump(message, answer)
 
 
 def _run(spec: dict[str, Any] | str, out: str | None, frameworks: list[str] | None, *, proof: bool, sign: str | None) -> Path:
     key = None if sign is None else Path(sign)
-    signing.check(key)
-    asked = run_settings.of_cells(None, Path(spec) if isinstance(spec, str) else spec, {}, [])
-    named = options.contestants(None if frameworks is None else ",".join(frameworks), None, asked[0][1].contestants)
-    argv = ["run", *(["--spec", spec] if isinstance(spec, str) else option_words(spec))]
-    argv += ["--frameworks", ",".join(named)] if frameworks is not None else []
+    signing.check_key(key)
+    cell_settings = run_settings.settings_of_cells(None, Path(spec) if isinstance(spec, str) else spec, {}, [])
+    contestant_names = options.contestants(
+        None if frameworks is None else ",".join(frameworks), None, cell_settings[0][1].contestants
+    )
+    argv = ["run", *(["--spec", spec] if isinstance(spec, str) else spec_to_options(spec))]
+    argv += ["--frameworks", ",".join(contestant_names)] if frameworks is not None else []
     argv += ["--out", out] if out is not None else []
     argv += [] if proof else ["--no-proof"]
     folder = None if out is None else Path(out)
-    requests = [(labels, Request(each, named, folder, proof, argv=argv)) for labels, each in asked]
-    return run.quietly(matrix_run.planned(requests) if requests[0][0] else requests[0][1], folder, key)
+    requests = [
+        (labels, ComparisonRequest(settings, contestant_names, folder, proof, argv=argv)) for labels, settings in cell_settings
+    ]
+    return run.run_quietly(matrix_run.build_plan(requests) if requests[0][0] else requests[0][1], folder, key)
 
 
-def stated(spec: Any) -> dict[str, Any] | str:
+def spec_values(spec: Any) -> dict[str, Any] | str:
     """The fields that a spec states, as JSON has them, or the path of its file."""
     if isinstance(spec, str | os.PathLike):
         return os.fspath(cast(str, spec))
@@ -119,23 +123,23 @@ def stated(spec: Any) -> dict[str, Any] | str:
         ) from None
 
 
-def option_words(values: Mapping[str, Any]) -> list[str]:
+def spec_to_options(values: Mapping[str, Any]) -> list[str]:
     """Options of `run` that say the same as a spec file of these values."""
     words: list[str] = []
     for name, value in values.items():
         option = f"--{name.replace('_', '-')}"
         if name == "contestants":
-            for each, fields in (value or {}).items():
+            for contestant, fields in (value or {}).items():
                 python = f"@{fields['python']}" if fields.get("python") else ""
-                switches = [f",{switch}={json.dumps(set_to)}" for switch, set_to in fields.get("switches", {}).items()]
-                words += ["--contestant", "".join([each, "=", fields["twin"], python, *switches])]
+                switches = [f",{switch}={json.dumps(setting)}" for switch, setting in fields.get("switches", {}).items()]
+                words += ["--contestant", "".join([contestant, "=", fields["twin"], python, *switches])]
         elif name == "modes" and isinstance(value, list):
             words += [option, ",".join(cast(list[str], value))]
         elif name == "one_core":
             words += [] if value is None else [option if value else "--no-one-core"]
         elif name == until_decided.FIELDS[0]:
             words += [option] if value else []
-        elif name in (*run_settings.OF_THE_MATRIX, *until_decided.FIELDS):
+        elif name in (*run_settings.MATRIX_FIELDS, *until_decided.FIELDS):
             words += [option, str(value)] if value is not None else []
         else:
             words += ["--set", f"{name}={json.dumps(value)}"]

@@ -7,9 +7,9 @@ from typing import Any, Literal
 
 from common import spec
 from common.spec import SpecError
-from compare.core.option_parsing import chosen
+from compare.core.option_parsing import parse_choices
 from compare.core.presets import Preset
-from compare.execution import contestants as known
+from compare.execution import contestants as registry
 from compare.execution import launch, matrix
 from compare.execution.matrix import Row
 
@@ -17,7 +17,7 @@ Kind = Literal["strong", "weak"]
 KINDS: tuple[Kind, ...] = ("strong", "weak")
 
 
-def rows(settings: Preset, contestants: Sequence[str], *, sizes: Sequence[int], kinds: Sequence[Kind]) -> list[Row]:
+def build_rows(settings: Preset, contestants: Sequence[str], *, sizes: Sequence[int], kinds: Sequence[Kind]) -> list[Row]:
     """Lay out a scaling.
 
     Args:
@@ -29,17 +29,17 @@ def rows(settings: Preset, contestants: Sequence[str], *, sizes: Sequence[int], 
         SpecError: a row's spec is refused.
     """
     values = settings.values
-    known.check(contestants, launch.FRAMEWORKS)
-    chosen("--modes", settings.modes, tuple(spec.VARIANTS))
+    registry.check(contestants, launch.FRAMEWORKS)
+    parse_choices("--modes", settings.modes, tuple(spec.VARIANTS))
     available, batch = _cores_and_batch(values)
-    made: dict[str, Row] = {}
+    rows: dict[str, Row] = {}
     for contestant in contestants:
-        for fed in [matrix.fed(values, number) for number in settings.workers] or [values]:
-            ending = f"-{fed['workers']}workers" if len(settings.workers) > 1 else ""
-            for name, fields in _configurations(fed, settings.modes, sizes, kinds, available, batch):
-                row_id = f"{contestant}-{name}{ending}"
-                made.setdefault(row_id, matrix.row(row_id, contestant, spec.build(fields)))
-    return list(made.values())
+        for input_values in [matrix.with_workers(values, number) for number in settings.workers] or [values]:
+            suffix = f"-{input_values['workers']}workers" if len(settings.workers) > 1 else ""
+            for name, fields in _configurations(input_values, settings.modes, sizes, kinds, available, batch):
+                row_id = f"{contestant}-{name}{suffix}"
+                rows.setdefault(row_id, matrix.build_row(row_id, contestant, spec.build(fields)))
+    return list(rows.values())
 
 
 def _cores_and_batch(values: dict[str, Any]) -> tuple[int, int]:
@@ -63,18 +63,18 @@ def _configurations(
 
     def serial(cores: int, size: int) -> tuple[str, dict[str, Any]]:
         # Over several hosts, serial has the first: with_variant limits it to the cores that are there.
-        one = spec.with_variant({**values, "cores": cores, "global_batch_size": size}, "serial", 1)
-        return f"serial-{one['cores']}cores-batch{size}", one
+        serial_values = spec.with_variant({**values, "cores": cores, "global_batch_size": size}, "serial", 1)
+        return f"serial-{serial_values['cores']}cores-batch{size}", serial_values
 
     yield serial(1, batch)
     for mode in modes:
         for size in sizes if mode != "serial" else ():
             for kind in kinds:
                 total = batch if kind == "strong" else batch * size
-                wanted = spec.with_variant({**values, "global_batch_size": total}, mode, size)
-                wanted["cores"] = min(wanted["replicas"], available)
-                wanted["hosts"] = hosts[: wanted["replicas"]]
-                row = spec.build(wanted)
-                yield f"{mode}-{row.replicas}replicas-{kind}", wanted
+                parallel_values = spec.with_variant({**values, "global_batch_size": total}, mode, size)
+                parallel_values["cores"] = min(parallel_values["replicas"], available)
+                parallel_values["hosts"] = hosts[: parallel_values["replicas"]]
+                row = spec.build(parallel_values)
+                yield f"{mode}-{row.replicas}replicas-{kind}", parallel_values
                 yield serial(row.cores, total)
                 yield serial(1, row.per_replica_batch_size)

@@ -1,1 +1,1 @@
-"""Does a twin keep the contract? Any installed twin is tried over it."""
+"""Checks of an installed twin against the contract of all twins."""

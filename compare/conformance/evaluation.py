@@ -28,7 +28,7 @@ class _Evaluation(Network):
 
 
 def logits(architecture: Architecture, arrays: Arrays, images: npt.NDArray[Any]) -> Array:
-    """The referee's logits in evaluation mode, of pixels without normalisation."""
+    """Return the referee's logits in evaluation mode for pixels without normalisation."""
     pixels = network.scaled(images, [0.0] * 3, [1.0] * 3, np.float64)
     evaluation = _Evaluation(arrays, Batch(pixels, np.zeros(len(images), np.int64)))
     return evaluation.through(architecture.layers, pixels)[0]

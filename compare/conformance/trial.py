@@ -1,4 +1,4 @@
-"""One twin that is tried: its commands, its recordings, and the words for what it lacks."""
+"""The twin under test: its commands, its recordings, and sentences on its faults."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from compare.proof.differences import Arrays
 from compare.proof.recordings import Recorder, Recording
 
 TOLERANCE = 1e-12
-"""Float64 arrays that differ by rounding alone agree within it, on the scale of the largest value."""
+"""Largest difference of float64 arrays that rounding explains, relative to the largest value."""
 _MOST_SHOWN = 3
 
 Faults = Iterator[str]
 
 
 @dataclass
-class Trial:
-    """One twin that is tried.
+class TwinUnderTest:
+    """An installed twin that is checked against the contract.
 
     Args:
         out: folder of specs, recordings, results and logs.
@@ -47,38 +47,38 @@ class Trial:
         return launch.describe(self.name)
 
     def call(self, words: Sequence[str | Path]) -> tuple[int, str]:
-        """(exit code, output) of one command of the twin."""
+        """Run one command of the twin. Return (exit code, output)."""
         self._count += 1
         log = self.out / f"{self._count}.log"
         log.unlink(missing_ok=True)
         code = launch.call(self.name, [str(word) for word in words], log=log)
         return code, log.read_text(encoding="utf-8", errors="replace")
 
-    def written(self, what: Spec | str, name: str) -> Path:
-        """A file of a spec."""
+    def write_spec(self, run_spec: Spec | str, name: str) -> Path:
+        """Write a spec to a file of this name. Return its path."""
         path = self.out / f"{name}.json"
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(what if isinstance(what, str) else what.to_json(), encoding="utf-8")
+        path.write_text(run_spec if isinstance(run_spec, str) else run_spec.to_json(), encoding="utf-8")
         return path
 
     @cached_property
     def recorder(self) -> Recorder:
         return Recorder(self.out, self.progress)
 
-    def traced(self, what: Spec, label: str, *options: str, teacher: Recording | None = None) -> Arrays:
-        """A recording of the twin."""
-        return self.recorder.arrays(Recording(label, self.name, what, options, teacher))
+    def record(self, run_spec: Spec, label: str, *options: str, teacher: Recording | None = None) -> Arrays:
+        """Return the arrays of a recording of the twin."""
+        return self.recorder.arrays(Recording(label, self.name, run_spec, options, teacher))
 
-    def run(self, what: Spec, name: str, *options: str | Path) -> tuple[int, str, Path]:
-        """(exit code, output, folder) of a training."""
+    def run(self, run_spec: Spec, name: str, *options: str | Path) -> tuple[int, str, Path]:
+        """Run a training. Return (exit code, output, folder)."""
         folder = self.out / name
-        return *self.call(["run", self.written(what, f"{name}-spec"), "--out", folder, *options]), folder
+        return *self.call(["run", self.write_spec(run_spec, f"{name}-spec"), "--out", folder, *options]), folder
 
 
-def loaded(what: Spec) -> tuple[Dataset, Architecture]:
-    """The data and the model of a spec."""
-    dataset = sources.load(what.data, seed=what.split_seed, cache_dir=what.paths.cache_dir)
-    return dataset, architectures.of(what, len(dataset.class_names), dataset.image_size)
+def load_data_and_model(run_spec: Spec) -> tuple[Dataset, Architecture]:
+    """Load the data of a spec, and build its model's architecture."""
+    dataset = sources.load(run_spec.data, seed=run_spec.split_seed, cache_dir=run_spec.paths.cache_dir)
+    return dataset, architectures.of(run_spec, len(dataset.class_names), dataset.image_size)
 
 
 def spec_of(model: str = "simple_cnn", optimizer: str = "sgd", **fields: Any) -> Spec:
@@ -94,17 +94,17 @@ def spec_of(model: str = "simple_cnn", optimizer: str = "sgd", **fields: Any) ->
     return spec.build({**values, **fields})
 
 
-def failed(rungs: Sequence[Rung]) -> Faults:
+def rung_faults(rungs: Sequence[Rung]) -> Faults:
     for rung in rungs:
         if rung.status == "failed":
-            apart, where = f"{rung.max_relative_difference:.1e}", f" ({rung.where})" if rung.where else ""
-            yield f"{rung.name} differ by {apart}, tolerance {rung.tolerance:.0e}{where}"
+            difference, where = f"{rung.max_relative_difference:.1e}", f" ({rung.where})" if rung.where else ""
+            yield f"{rung.name} differ by {difference}, tolerance {rung.tolerance:.0e}{where}"
 
 
-def last_line(said: str) -> str:
-    lines = [line for line in said.splitlines() if line.strip()]
+def last_line(output: str) -> str:
+    lines = [line for line in output.splitlines() if line.strip()]
     return wording.one_line(lines[-1]) if lines else "it printed nothing"
 
 
-def some(found: Sequence[str]) -> str:
-    return wording.listed(found, _MOST_SHOWN)
+def list_some(names: Sequence[str]) -> str:
+    return wording.listed(names, _MOST_SHOWN)

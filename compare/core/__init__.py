@@ -1,1 +1,1 @@
-"""What every command needs: options, errors and exit codes, interrupts, progress, presets, text and statistics."""
+"""Shared parts of all commands: options, errors and exit codes, interrupts, progress, presets, text and statistics."""

@@ -1,4 +1,4 @@
-"""How far numbers are apart."""
+"""Absolute and relative differences of numbers and arrays."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ import numpy as np
 import numpy.typing as npt
 
 FLOAT32_TOLERANCE = 1e-5
-"""Relative, of the first losses of the same training in float32: rounding, and no more."""
+"""Largest relative difference between first losses of the same training in float32, which only rounding explains."""
 
 
 def relative(ours: npt.NDArray[Any], theirs: npt.NDArray[Any]) -> npt.NDArray[np.floating]:
-    """Each difference, on the scale of the larger of its two values."""
-    apart = absolute(ours, theirs)
+    """Return elementwise differences, relative to the larger of the two values. Infinite as in `absolute`."""
+    difference = absolute(ours, theirs)
     if ours.shape != theirs.shape:
-        return apart
+        return difference
     scale = np.maximum(np.maximum(np.abs(ours), np.abs(theirs)), np.finfo(np.float64).tiny)
-    return np.divide(apart, scale, out=np.full(apart.shape, np.inf), where=np.isfinite(apart))
+    return np.divide(difference, scale, out=np.full(difference.shape, np.inf), where=np.isfinite(difference))
 
 
 def absolute(ours: npt.NDArray[Any], theirs: npt.NDArray[Any] | None) -> npt.NDArray[np.floating]:
-    """Absolute differences in the shape of `ours`. Infinite if a value is not finite, or if the other shape differs."""
+    """Return absolute differences in the shape of `ours`. Infinite if a value is not finite, or if the shapes differ."""
     if theirs is None or ours.shape != theirs.shape:
         return np.full(ours.shape, np.inf)
     finite = np.isfinite(ours) & np.isfinite(theirs)
@@ -30,7 +30,7 @@ def absolute(ours: npt.NDArray[Any], theirs: npt.NDArray[Any] | None) -> npt.NDA
 
 
 def relative_difference(a: float, b: float) -> float:
-    """|a - b| divided by the larger magnitude; 0 if both are 0."""
+    """Return |a - b| divided by the larger magnitude; 0 if both are 0."""
     scale = max(abs(a), abs(b))
     if math.isnan(a) or math.isnan(b):
         return math.inf

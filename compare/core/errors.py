@@ -1,4 +1,4 @@
-"""Errors that a user can fix. `exits.reported` turns each into a line on stderr and an exit code."""
+"""Errors that a user can fix. `exits.exit_on_error` turns each into a line on stderr and an exit code."""
 
 from __future__ import annotations
 

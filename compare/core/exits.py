@@ -16,7 +16,7 @@ RUN_FAILED, USAGE, DATA_REFUSED, UNKNOWN, FINDINGS = 1, 2, 4, 5, 6
 
 
 @contextmanager
-def reported() -> Generator[None]:
+def exit_on_error() -> Generator[None]:
     """End the command with a message and an exit code if the block raises an error that a user can fix.
 
     Raises:
@@ -25,15 +25,15 @@ def reported() -> Generator[None]:
     try:
         yield
     except Interrupted as interruption:
-        code, words = interruption.exit_code, interruption.words
+        code, message = interruption.exit_code, interruption.message
     except UserError as error:
-        code, words = error.exit_code, str(error)
+        code, message = error.exit_code, str(error)
     except PlainFileError as error:
-        code, words = USAGE, f"{error}. Remove it, or name another folder."
+        code, message = USAGE, f"{error}. Remove it, or name another folder."
     except OSError as error:
         advice = atomic_files.remedy(error, "name another folder")
-        code, words = RUN_FAILED, f"{error}. {advice} The same command continues from what is there."
+        code, message = RUN_FAILED, f"{error}. {advice} The same command continues from what is there."
     else:
         return
-    typer.echo(words, err=True)
+    typer.echo(message, err=True)
     raise typer.Exit(code)

@@ -8,58 +8,58 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from types import FrameType
 
-_NUMBERS = (signal.SIGINT, signal.SIGTERM)
-_WORDS = "Interrupted."
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_MESSAGE = "Interrupted."
 
-SIGNALLED = 128
+SIGNAL_EXIT_BASE = 128
 """Exit code of a process that a signal ended, minus the number of the signal."""
 
 
 class Interrupted(BaseException):
     """SIGINT or SIGTERM arrived."""
 
-    words = _WORDS
+    message = _MESSAGE
     """The last line of the command."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
-        self.exit_code = SIGNALLED + number
+        self.exit_code = SIGNAL_EXIT_BASE + number
 
 
 @contextmanager
-def interruptible(words: str = _WORDS, *, to_the_end: bool = False) -> Generator[None]:
+def interruptible(message: str = _MESSAGE, *, until_exit: bool = False) -> Generator[None]:
     """Turn the first SIGINT or SIGTERM into Interrupted. Later signals are ignored until the outermost block has ended.
 
-    So a command says once that it was interrupted, also if the signal comes twice, as `timeout` sends it.
+    A command says only once that it was interrupted, also if the signal comes twice, as `timeout` sends it.
 
     Args:
         words: the last line of a command that is interrupted within the block.
-        to_the_end: the process ends after the block. Then later signals are ignored until it has ended.
+        until_exit: the process ends after the block. Then later signals are ignored until it has ended.
     """
 
     def interrupt(number: int, frame: FrameType | None) -> None:
-        for each in _NUMBERS:
-            signal.signal(each, signal.SIG_IGN)
+        for signal_number in _SIGNALS:
+            signal.signal(signal_number, signal.SIG_IGN)
         raise Interrupted(number)
 
-    with _handled_by(interrupt, to_the_end=to_the_end):
+    with _signal_handlers(interrupt, until_exit=until_exit):
         try:
             yield
         except Interrupted as interruption:
-            if words != _WORDS:
-                interruption.words = words
+            if message != _MESSAGE:
+                interruption.message = message
             raise
 
 
 @contextmanager
-def ended_at_once() -> Generator[None]:
+def exit_on_signal() -> Generator[None]:
     """Let SIGINT or SIGTERM end the process at once, while there is nothing to clean up or to keep."""
 
     def end(number: int, frame: FrameType | None) -> None:
-        os.write(2, f"{_WORDS}\n".encode())
-        os._exit(SIGNALLED + number)  # code that runs during imports may catch an exception
+        os.write(2, f"{_MESSAGE}\n".encode())
+        os._exit(SIGNAL_EXIT_BASE + number)  # code that runs during imports may catch an exception
 
-    with _handled_by(end):
+    with _signal_handlers(end):
         yield
 
 
@@ -67,22 +67,22 @@ _open_blocks = 0
 
 
 @contextmanager
-def _handled_by(handler: Callable[[int, FrameType | None], None], *, to_the_end: bool = False) -> Generator[None]:
+def _signal_handlers(handler: Callable[[int, FrameType | None], None], *, until_exit: bool = False) -> Generator[None]:
     global _open_blocks  # the handlers of signals are those of the process, too
-    if _open_blocks and _are_ignored():
+    if _open_blocks and _signals_are_ignored():
         yield
         return
-    before = [signal.signal(number, handler) for number in _NUMBERS]
+    previous_handlers = [signal.signal(number, handler) for number in _SIGNALS]
     _open_blocks += 1
     try:
         yield
     finally:
         _open_blocks -= 1
-        if not ((_open_blocks or to_the_end) and _are_ignored()):
-            for number, earlier in zip(_NUMBERS, before, strict=True):
-                signal.signal(number, earlier)
+        if not ((_open_blocks or until_exit) and _signals_are_ignored()):
+            for number, previous in zip(_SIGNALS, previous_handlers, strict=True):
+                signal.signal(number, previous)
 
 
-def _are_ignored() -> bool:
-    """Within a block: whether a signal has arrived."""
-    return all(signal.getsignal(number) is signal.SIG_IGN for number in _NUMBERS)
+def _signals_are_ignored() -> bool:
+    """Whether a signal has arrived within an open block."""
+    return all(signal.getsignal(number) is signal.SIG_IGN for number in _SIGNALS)

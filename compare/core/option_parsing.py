@@ -12,20 +12,20 @@ from common.spec import LEVELS, VARIANTS, SpecError
 from common.spec.errors import format_value
 
 _MOST_DIGITS = 19
-"""Of a whole number: more have no use, and very many are slow to read."""
+"""Digits of a whole number. More have no use, and very many are slow to read."""
 
 
-def names(text: str) -> list[str]:
-    """The words between the commas, in order. Empty words are left out."""
+def split_names(text: str) -> list[str]:
+    """Return the words between the commas, in order. Empty words are left out."""
     return [name.strip() for name in text.split(",") if name.strip()]
 
 
-def each_once(option: str, words: Sequence[str], known: Sequence[str]) -> list[str]:
+def require_distinct(option: str, words: Sequence[str], known: Sequence[str]) -> list[str]:
     """Check that there is at least one word, and none twice.
 
     Args:
         option: its name, as a user types it.
-        known: examples for the error. `chosen` allows no others.
+        known: examples for the error. `parse_choices` allows no others.
 
     Raises:
         SpecError: there is no word, or one occurs twice.
@@ -37,13 +37,13 @@ def each_once(option: str, words: Sequence[str], known: Sequence[str]) -> list[s
     return list(words)
 
 
-def chosen(option: str, words: Sequence[str], known: Sequence[str]) -> list[str]:
-    """The same, if only known words are allowed.
+def parse_choices(option: str, words: Sequence[str], known: Sequence[str]) -> list[str]:
+    """Check that there is at least one word, none twice, and each of them known.
 
     Raises:
-        SpecError: also if a word is unknown.
+        SpecError: there is no word, one occurs twice, or one is unknown.
     """
-    for word in each_once(option, words, known):
+    for word in require_distinct(option, words, known):
         if word not in known:
             close = difflib.get_close_matches(word, known, n=1)
             hint = f" Did you mean {close[0]}?" if close else ""
@@ -51,71 +51,73 @@ def chosen(option: str, words: Sequence[str], known: Sequence[str]) -> list[str]
     return list(words)
 
 
-def variants(modes: str) -> list[str]:
-    """The modes named by `--modes`. `all`: every mode."""
-    return list(VARIANTS) if modes == "all" else chosen("--modes", names(modes), tuple(VARIANTS))
+def parse_modes(modes: str) -> list[str]:
+    """Return the modes named by `--modes`. `all`: every mode."""
+    return list(VARIANTS) if modes == "all" else parse_choices("--modes", split_names(modes), tuple(VARIANTS))
 
 
-def levels(switches: str) -> list[str]:
-    """The levels named by `--switches`."""
-    return chosen("--switches", names(switches), LEVELS)
+def parse_levels(switches: str) -> list[str]:
+    """Return the levels named by `--switches`."""
+    return parse_choices("--switches", split_names(switches), LEVELS)
 
 
-def numbers(option: str, text: str, *, least: int) -> tuple[int, ...]:
-    """The whole numbers of an option, each once.
+def parse_integers(option: str, text: str, *, least: int) -> tuple[int, ...]:
+    """Return the whole numbers of an option, each once.
 
     Raises:
-        SpecError: also if a word is not a number, or is below `least`.
+        SpecError: there is no word, one occurs twice, is not a number, or is below `least`.
     """
     examples = [str(least + more) for more in range(3)]
-    words = each_once(option, names(text), examples)
+    words = require_distinct(option, split_names(text), examples)
     for word in words:
         if not (word.isascii() and word.isdecimal() and len(word) <= _MOST_DIGITS) or int(word) < least:
             use = ",".join(examples)
-            raise SpecError(f"{option} must be whole numbers of at least {least}. Received: {format_value(word)}. Use e.g. {use}.")
+            raise SpecError(
+                f"{option} must be whole numbers of at least {least}. Received: {format_value(word)}. Use e.g. {use}."
+            )
     return tuple(map(int, words))
 
 
-def factors(option: str, text: str, *, above: float) -> tuple[float, ...]:
-    """The numbers of an option, each once.
+def parse_factors(option: str, text: str, *, above: float) -> tuple[float, ...]:
+    """Return the numbers of an option, each once.
 
     Raises:
-        SpecError: also if a word is not a number above `above`.
+        SpecError: there is no word, one occurs twice, or is not a number above `above`.
     """
     examples = [f"{above + more:g}" for more in (0.5, 1.0, 3.0)]
-    made: list[float] = []
-    for word in each_once(option, names(text), examples):
+    values: list[float] = []
+    for word in require_distinct(option, split_names(text), examples):
         try:
-            made.append(float(word))
+            values.append(float(word))
         except ValueError:
-            made.append(math.nan)
-        if not above < made[-1] < math.inf:
+            values.append(math.nan)
+        if not above < values[-1] < math.inf:
             use = ",".join(examples)
             raise SpecError(f"{option} must be numbers above {above:g}. Received: {format_value(word)}. Use e.g. {use}.")
-    return tuple(made)
+    return tuple(values)
 
 
-def at_least_and_most(option: str, text: str) -> tuple[int, int]:
-    """`1:4` as (1, 4).
+def parse_range(option: str, text: str) -> tuple[int, int]:
+    """Parse `1:4` into (1, 4).
 
     Raises:
-        SpecError: it is no such pair, or the first number is not smaller.
+        SpecError: the text is no such pair, or the first number is not smaller.
     """
     least, _, most = text.partition(":")
     try:
-        found = numbers(option, least, least=1) + numbers(option, most, least=2)
+        numbers = parse_integers(option, least, least=1) + parse_integers(option, most, least=2)
     except SpecError:
-        found = ()
-    if len(found) != 2 or found[0] >= found[1]:
+        numbers = ()
+    if len(numbers) != 2 or numbers[0] >= numbers[1]:
         raise SpecError(f"{option} takes MIN:MAX, numbers of replicas. Received: {format_value(text)}. Use e.g. 1:2.")
-    return found[0], found[1]
+    return numbers[0], numbers[1]
 
 
-def mebibytes(option: str, text: str) -> float:
-    """`2GiB` or `512MiB` in MiB.
+def parse_mebibytes(option: str, text: str) -> float:
+    """Parse `2GiB` or `512MiB` into MiB.
 
     Raises:
-        SpecError: it is neither, or no size above 0.
+        SpecError: the text is neither, or no size above 0.
     """
     number, unit = text.strip()[:-3], text.strip()[-3:].lower()
     try:
@@ -127,8 +129,8 @@ def mebibytes(option: str, text: str) -> float:
     return size
 
 
-def fraction(text: str) -> float:
-    """`5%`, `5 %` or `0.05` as 0.05. NaN: it is no number."""
+def parse_fraction(text: str) -> float:
+    """Parse `5%`, `5 %` or `0.05` into 0.05. NaN if the text is no number."""
     number = text.strip()
     try:
         return float(number.removesuffix("%")) / (100.0 if number.endswith("%") else 1.0)
@@ -136,10 +138,10 @@ def fraction(text: str) -> float:
         return math.nan
 
 
-def given_besides(context: typer.Context, allowed: Collection[str]) -> list[str]:
-    """Options that were typed on the command line, by the names a user types, except the allowed parameters.
+def unexpected_options(context: typer.Context, allowed: Collection[str]) -> list[str]:
+    """Return the options that were typed on the command line, by the names a user types, except the allowed parameters.
 
-    How much is printed goes with everything.
+    `--full` is always allowed, because it only sets how much is printed.
     """
     typed: list[str] = []
     for option in context.command.params:

@@ -19,20 +19,22 @@ class Preset:
     modes: tuple[str, ...] = ("serial", "data_parallel", "multi_process")
     replicas: int = 2
     one_core: bool = True
-    """Whether serial also runs on one core, which the speed-up is against. False: on the cores of the parallel modes only."""
+    """Whether serial also runs on one core, as the baseline of the speed-up. False: it runs on the cores of the parallel modes
+    only."""
     repeats: int = 1
     workers: tuple[int, ...] = ()
-    """Numbers of input workers. Each makes rows of its own. Empty: the number in the values."""
+    """Numbers of input workers, each with its own rows. Empty: the number in the values."""
     levels: tuple[str, ...] = ()
-    """Levels of switches. Each makes rows of its own. Empty: the level in the values."""
+    """Levels of switches, each with its own rows. Empty: the level in the values."""
     seeds: tuple[int, ...] = ()
     """Seeds of the repeats, in a cycle. Empty: all repeats have the seed in the values."""
     until: UntilDecided | None = None
-    """When to stop adding repeats. None: `repeats` are made."""
-    stated: tuple[str, ...] = ()
-    """Which of `modes`, `one_core` and `repeats` a spec file states. Commands with other defaults keep those else."""
+    """Stopping rule for repeats. None: exactly `repeats` are made."""
+    stated_settings: tuple[str, ...] = ()
+    """Names among `modes`, `one_core` and `repeats` that a spec file sets. A command with other defaults uses them for the
+    rest."""
     contestants: dict[str, Any] = field(default_factory=dict[str, Any])
-    """Of the spec file, by name, as it says them."""
+    """Contestants by name, as the spec file has them."""
 
 
 def digits() -> Preset:
@@ -70,7 +72,7 @@ PRESETS = {"digits": digits, "verdict": verdict, "cifar10-minixception": cifar10
 
 
 def preset(name: str) -> Preset:
-    """A preset by its name."""
+    """Return a preset by its name."""
     if name not in PRESETS:
         close = difflib.get_close_matches(name, PRESETS, n=1, cutoff=0.5)
         hint = f" Did you mean {close[0]}?" if close else ""

@@ -17,23 +17,23 @@ _REFRESH_PER_SECOND = 2  # drawing takes CPU time from the runs that are measure
 
 
 class Terminal(NamedTuple):
-    """What a display draws on."""
+    """Progress bars of a display: one for all runs, one for the current step."""
 
     progress: Progress
-    whole: TaskID
-    now: TaskID
+    overall: TaskID
+    current: TaskID
 
 
 class Display:
     """One line for the whole comparison and one for its current step.
 
     Args:
-        clock: in seconds.
+        clock: returns seconds.
     """
 
     def __init__(self, terminal: Terminal, clock: Callable[[], float]) -> None:
         self.terminal = terminal
-        self._progress, self._whole, self._now = terminal
+        self._progress, self._overall, self._current = terminal
         self.clock = clock
         self._jobs: Sequence[str] = ()
         self._seconds: dict[str, list[float]] = {}
@@ -41,31 +41,31 @@ class Display:
         self._started = clock()
 
     def say(self, text: str) -> None:
-        """Show what happens before and after the runs."""
-        self._progress.update(self._now, description=text, total=None, facts="")
+        """Show a message about work before or after the runs."""
+        self._progress.update(self._current, description=text, total=None, facts="")
 
     def stage(self, text: str) -> None:
-        """The same of what may take minutes. Outside a terminal, a line says that it begins."""
+        """Show a message about work that may take minutes. Outside a terminal, print a line that it begins."""
         self.say(text)
         self._line(f"{text} ...")
 
     def tell(self, text: str) -> None:
-        """The same of what has ended."""
+        """Show a message about work that has ended. Outside a terminal, print it as a line."""
         self.say(text)
         self._line(text)
 
     def plan(self, jobs: Sequence[str]) -> None:
-        """The planned runs in order, by the name of their row. The repeats of a row take about the same time."""
+        """Set the planned runs, in order, by the name of their row. The repeats of a row take about the same time."""
         self._jobs = jobs
-        self._progress.update(self._whole, total=len(jobs), completed=0, visible=True)
+        self._progress.update(self._overall, total=len(jobs), completed=0, visible=True)
 
     def begin(self, name: str, label: str) -> None:
-        """A run starts."""
+        """Show that a run starts."""
         self._name, self._label, self._started = name, label, self.clock()
-        self._progress.reset(self._now, description=label, total=None, facts="starting")
+        self._progress.reset(self._current, description=label, total=None, facts="starting")
 
     def watch(self, events: list[dict[str, Any]]) -> None:
-        """Show the running run's events."""
+        """Show the progress of the current run from its events."""
         total = next((float(event["total_epochs"]) for event in events if event.get("event") == "start"), None)
         epochs = [event for event in events if event.get("event") == "epoch"]
         facts = "first step" if events else "starting"
@@ -75,17 +75,20 @@ class Display:
                 facts += f"  loss {train['loss']:.4f}  accuracy {train['accuracy']:.4f}"
             elapsed = self.clock() - self._started
             resumed = next((event["epochs"] for event in events if event.get("event") == "resume"), 0)
-            if own := len(epochs) - resumed:
-                self._show_left({**self._seconds, self._name: [elapsed * (total - resumed) / own]}, elapsed)
-        self._progress.update(self._now, total=total, completed=len(epochs), facts=facts)
+            if num_epochs := len(epochs) - resumed:
+                self._show_time_left({**self._seconds, self._name: [elapsed * (total - resumed) / num_epochs]}, elapsed)
+        self._progress.update(self._current, total=total, completed=len(epochs), facts=facts)
 
     def end(self, result: RunResult | None = None, note: str = "") -> None:
-        """The run has ended. The tables show its result. Outside a terminal, a line reports it, with a note at its end."""
+        """Count the current run as ended. Outside a terminal, print a line about it, with a note at its end.
+
+        Tables show its result.
+        """
         seconds = self.clock() - self._started
         self._seconds.setdefault(self._name, []).append(seconds)
-        self._progress.advance(self._whole)
+        self._progress.advance(self._overall)
         self._jobs = self._jobs[1:]
-        self._show_left(self._seconds, 0.0)
+        self._show_time_left(self._seconds, 0.0)
         status = "" if result is None or result.status == "ok" else f", {result.status}"
         if status and result is not None and result.reason:
             status += f" ({one_line(result.reason)})"
@@ -98,13 +101,13 @@ class Display:
         if self._progress.disable:
             self._progress.console.print(text, markup=False, soft_wrap=True)
 
-    def _show_left(self, seconds: dict[str, list[float]], elapsed: float) -> None:
-        left = max(time_left(self._jobs, seconds) - elapsed, 0.0)
-        self._progress.update(self._whole, facts=f"about {clock_words(left)} left")
+    def _show_time_left(self, seconds: dict[str, list[float]], elapsed: float) -> None:
+        seconds_left = max(time_left(self._jobs, seconds) - elapsed, 0.0)
+        self._progress.update(self._overall, facts=f"about {clock_words(seconds_left)} left")
 
 
 def time_left(jobs: Sequence[str], seconds: dict[str, list[float]]) -> float:
-    """Seconds that these runs will take: the mean of their row so far, or of all rows if it has not run."""
+    """Estimate the seconds that these runs will take: each the mean of its row so far, or of all rows if that has not run."""
     known = [value for values in seconds.values() for value in values]
     if not known:
         return 0.0
@@ -127,6 +130,6 @@ def display(console: Console | None = None) -> Generator[Display]:
         disable=not console.is_terminal,
     )
     with progress:
-        whole = progress.add_task("runs", visible=False, facts="")
-        now = progress.add_task("starting", total=None, facts="")
-        yield Display(Terminal(progress, whole, now), time.monotonic)
+        overall = progress.add_task("runs", visible=False, facts="")
+        current = progress.add_task("starting", total=None, facts="")
+        yield Display(Terminal(progress, overall, current), time.monotonic)

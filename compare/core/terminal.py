@@ -14,8 +14,10 @@ _full = ContextVar("full", default=False)
 
 def stdout() -> Console:
     """Return stdout for tables: as wide as the terminal, else 120 characters. COLUMNS in the environment wins."""
-    made = Console(highlight=False)
-    return made if made.is_terminal or "COLUMNS" in os.environ else Console(highlight=False, width=_WIDTH_WITHOUT_TERMINAL)
+    console = Console(highlight=False)
+    return (
+        console if console.is_terminal or "COLUMNS" in os.environ else Console(highlight=False, width=_WIDTH_WITHOUT_TERMINAL)
+    )
 
 
 def is_full() -> bool:
@@ -23,6 +25,6 @@ def is_full() -> bool:
     return _full.get()
 
 
-def show_all(asked: bool) -> None:
+def show_all(full: bool) -> None:
     """Print the reports of this command whole, or their first screens."""
-    _full.set(asked)
+    _full.set(full)

@@ -15,7 +15,7 @@ _CONTROL = re.compile(
 
 
 def visible(name: str) -> str:
-    """A name from outside (of a class, a file) as Python's repr writes it, without the quotes. It shows each character.
+    """Escape a name from outside (e.g. of a class or a file) as Python's repr does, so that each character is visible.
 
     Reports show every name this way, in all their forms. JSON holds the name itself.
     """
@@ -25,40 +25,40 @@ def visible(name: str) -> str:
 
 
 def shortened(text: str, length: int) -> str:
-    """Text of at most `length` characters (at least 3). Of a longer text, its start and its end."""
+    """Shorten a text to at most `length` characters (at least 3). A longer text keeps its start and its end."""
     end = (length - 1) // 3
     return text if len(text) <= length else f"{text[: length - 1 - end]}…{text[len(text) - end :]}"
 
 
 def one_line(text: str) -> str:
-    """Text from outside (a log's last line) without line breaks, escape sequences and direction marks."""
+    """Strip line breaks, escape sequences and direction marks from a text from outside (e.g. the last line of a log)."""
     return _CONTROL.sub(" ", text).strip()
 
 
 def count(number: float, one: str, many: str = "") -> str:
-    """`1 core`, `2,000 images`, `2.5 epochs`, `3 classes`. `many` is the plural if it does not end in s alone."""
+    """Format a number with its noun: `1 core`, `2,000 images`, `2.5 epochs`, `3 classes`. `many` is an irregular plural."""
     return f"{number:{',' if isinstance(number, int) else 'g'}} {one if number == 1 else many or f'{one}s'}"
 
 
 def listed(names: Iterable[str], most: int = 3) -> str:
-    """`a, b, c and 2 more`. `none` of none."""
-    found = list(names)
-    more = f" and {len(found) - most} more" if len(found) > most else ""
-    return f"{', '.join(found[:most]) or 'none'}{more}"
+    """List at most `most` names: `a, b, c and 2 more`, or `none` if there are no names."""
+    items = list(names)
+    more = f" and {len(items) - most} more" if len(items) > most else ""
+    return f"{', '.join(items[:most]) or 'none'}{more}"
 
 
 def joined(names: Sequence[str]) -> str:
-    """`a, b and c`. `none` of none."""
+    """List all names: `a, b and c`, or `none` if there are no names."""
     return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]])) or "none"
 
 
-def versions(found: Mapping[str, str]) -> str:
-    """`torch 2.14.1, numpy 2.3.5`."""
-    return ", ".join(f"{name} {version}" for name, version in found.items())
+def versions(version_of: Mapping[str, str]) -> str:
+    """List packages with their versions: `torch 2.14.1, numpy 2.3.5`."""
+    return ", ".join(f"{name} {version}" for name, version in version_of.items())
 
 
 def clock_words(seconds: float, *, hours: bool = False) -> str:
-    """`2:05` of 125 seconds. With `hours`, `1:02:05` of an hour or more."""
+    """Format 125 seconds as `2:05`. With `hours`, 3725 seconds become `1:02:05`."""
     minutes, rest = divmod(round(seconds), 60)
     if hours and minutes >= 60:
         return f"{minutes // 60}:{minutes % 60:02d}:{rest:02d}"
@@ -66,23 +66,23 @@ def clock_words(seconds: float, *, hours: bool = False) -> str:
 
 
 def percent(part: float, digits: int = 0) -> str:
-    """`95 %` of 0.95."""
+    """Format 0.95 as `95 %`."""
     return f"{100 * part:.{digits}f} %"
 
 
 def shell(words: Sequence[str]) -> str:
-    """A command line of these words. A word with letters that are invisible or change direction is written by its bytes."""
+    """Quote words as a command line. A word with letters that are invisible or change direction is written by its bytes."""
     return " ".join(shlex.quote(word) if word.isprintable() else f"$'{_by_bytes(word)}'" for word in words)
 
 
 def command(*words: str) -> str:
-    """A command of the suite with these words, as a user can paste it."""
+    """Return a command of the suite with these words, as a user can paste it."""
     return f"{COMMAND} {shell(words)}"
 
 
 def _by_bytes(word: str) -> str:
-    kept = (letter if letter.isprintable() and letter not in "'\\" else None for letter in word)
+    characters = (letter if letter.isprintable() and letter not in "'\\" else None for letter in word)
     return "".join(
-        letter or "".join(f"\\x{byte:02x}" for byte in hidden.encode("utf-8", "surrogateescape"))
-        for letter, hidden in zip(kept, word, strict=True)
+        letter or "".join(f"\\x{byte:02x}" for byte in character.encode("utf-8", "surrogateescape"))
+        for letter, character in zip(characters, word, strict=True)
     )

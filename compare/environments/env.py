@@ -10,7 +10,7 @@ import typer
 from common.spec import SpecError
 from compare.core import exits
 from compare.core.interrupt import interruptible
-from compare.core.option_parsing import chosen
+from compare.core.option_parsing import parse_choices
 from compare.environments import checking, creating
 from compare.execution import contestants, options
 
@@ -37,8 +37,8 @@ def command(
     as_json: options.AsJson = False,
 ) -> None:
     """Make, list or check environments for contestants: env create NAME --lock FILE, env list, env check NAME."""
-    with exits.reported(), interruptible():
-        chosen("env", [action], ACTIONS)
+    with exits.exit_on_error(), interruptible():
+        parse_choices("env", [action], ACTIONS)
         if action != "create" and (lock or python or no_deps):
             raise SpecError(f"--lock, --python and --no-deps are for env create. Received: env {action}. Leave them out.")
         if action == "create":
@@ -47,19 +47,19 @@ def command(
             report = checking.report(checking.check(name, str(creating.create(name, lock, folder, python, no_deps=no_deps))))
         elif action == "list":
             report = checking.listing(
-                [checking.look(path.name, str(path / "bin" / "python")) for path in creating.environments(folder)]
+                [checking.inspect(path.name, str(path / "bin" / "python")) for path in creating.environments(folder)]
             )
         elif name is None:
             report = checking.report(checking.check(_THIS, None))
         else:
-            own = (folder / name).absolute()
-            interpreter = contestants.interpreter(str(own) if own.is_dir() else name)
+            environment_path = (folder / name).absolute()
+            interpreter = contestants.interpreter(str(environment_path) if environment_path.is_dir() else name)
             if not interpreter.exists():
                 raise SpecError(
                     f"env check takes the name of an environment, its folder, or an interpreter. Received: {name}, but there "
                     f"is no {interpreter}. See env list, or make one with env create."
                 )
-            known = interpreter.parents[1].name if interpreter.parent.name == "bin" else interpreter.name
-            report = checking.report(checking.check(known.strip("._-") or "environment", str(interpreter)))
+            label = interpreter.parents[1].name if interpreter.parent.name == "bin" else interpreter.name
+            report = checking.report(checking.check(label.strip("._-") or "environment", str(interpreter)))
         code = report.deliver(None, as_json=as_json)
     raise typer.Exit(code)

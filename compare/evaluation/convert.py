@@ -19,7 +19,7 @@ from common.spec import SpecError
 from compare.core import exits
 from compare.core.interrupt import interruptible
 from compare.execution import launch, twin_client
-from compare.execution.twin_client import OwnModel
+from compare.execution.twin_client import CustomModel
 
 CARD_SUFFIX = ".card.json"
 """Suffix of the card of a framework's own file. Such a file holds weights alone; the card holds the rest."""
@@ -32,10 +32,10 @@ def command(
         Path | None,
         typer.Option(metavar="CHECKPOINT", help="Has the model, classes and scaling of SRC, if no card is beside SRC."),
     ] = None,
-    model: OwnModel = None,
+    model: CustomModel = None,
 ) -> None:
     """Write a trained model in another form: the suite's .safetensors, or a framework's own file of weights."""
-    with exits.reported(), interruptible():
+    with exits.exit_on_error(), interruptible():
         card = convert(source, target, like=like, own_model=model)
     typer.echo(
         f"{target}: {card.model}, {len(card.class_names)} classes, {card.image_size} px, {card.precision}, trained in "
@@ -80,7 +80,7 @@ def convert(source: Path, target: Path, *, like: Path | None = None, own_model: 
         else:
             target.parent.mkdir(parents=True, exist_ok=True)
             _check_space(target, sum(array.nbytes for array in found.weights.values()))
-            words = ["write", checkpoint, "--out", target, *twin_client.own_model(found)]
+            words = ["write", checkpoint, "--out", target, *twin_client.model_arguments(found)]
             twin_client.call(writer, words, folder / "log.txt")
             atomic_files.write_atomically(_beside(target), found.card.model_dump_json(indent=1) + "\n")
     return found.card

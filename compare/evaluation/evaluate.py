@@ -12,7 +12,7 @@ from common import spec
 from compare.comparison import comparison_plan
 from compare.core import exits, wording
 from compare.core.interrupt import interruptible
-from compare.core.option_parsing import names
+from compare.core.option_parsing import split_names
 from compare.core.progress import display
 from compare.evaluation import evaluation_report, final_training
 from compare.evaluation.final_training import Evaluation
@@ -42,10 +42,10 @@ def command(
     as_json: options.AsJson = False,
 ) -> None:
     """Train every framework to its best validation epoch, and score that epoch on the test split in every way."""
-    with exits.reported():
+    with exits.exit_on_error():
         own = {"best_epoch.patience": patience or None, "epochs": epochs, "limit": limit, "seed": seed, "cores": cores}
-        wanted = settings(*of_spec.asked(**own))
-        named = tuple(contestants.own_twins("--frameworks", names(frameworks), launch.FRAMEWORKS))
+        wanted = settings(*of_spec.to_request(**own))
+        named = tuple(contestants.builtin_twins("--frameworks", split_names(frameworks), launch.FRAMEWORKS))
         fields, tuned_on = final_training.read_tuned(tuned, named) if tuned is not None else ({}, None)
         asked = Evaluation(values=wanted, frameworks=named, tuned=fields, tuned_on=tuned_on, repeats=repeats)
         folder = out or store.new_folder("evaluate", str(wanted.get("model", spec.Spec.model_fields["model"].default)))
@@ -71,4 +71,4 @@ def settings(preset: str | None, spec_file: Path | None, given: dict[str, Any], 
     stated = spec.read_values(spec_file) if spec_file is not None else {}
     if not {"epochs", "steps"} & (given.keys() | assigned.keys() | stated.keys()):
         given["epochs"] = EPOCHS
-    return comparison_plan.values_of_one(preset, spec_file, given, assignments)
+    return comparison_plan.single_run_values(preset, spec_file, given, assignments)

@@ -13,12 +13,12 @@ from common.machine import machine
 from common.training import inference
 from compare.core import exits, wording
 from compare.core.interrupt import interruptible
-from compare.core.option_parsing import names, numbers
+from compare.core.option_parsing import parse_integers, split_names
 from compare.core.progress import display
 from compare.evaluation import inference_report, inference_timing
 from compare.evaluation.inference_timing import Settings
 from compare.execution import contestants, launch, options, store
-from compare.execution.twin_client import OwnModel
+from compare.execution.twin_client import CustomModel
 
 
 def command(
@@ -33,17 +33,17 @@ def command(
     ] = 5,
     calls: Annotated[int, typer.Option(min=inference.LEAST_CALLS, help=f"{options.CALLS} Of each batch size, at most.")] = 200,
     seconds: Annotated[float, typer.Option(min=0.001, help="No call of a batch size begins after this time.")] = 3.0,
-    model: OwnModel = None,
+    model: CustomModel = None,
     out: options.Out = None,
     as_json: options.AsJson = False,
 ) -> None:
     """Time how fast a trained model answers: latency and throughput by batch size, frameworks in turns, fresh processes."""
-    with exits.reported():
+    with exits.exit_on_error():
         found = trained.load(checkpoint, model)
         settings = Settings(
-            frameworks=tuple(contestants.own_twins("--frameworks", names(frameworks), launch.FRAMEWORKS)),
-            batches=numbers("--batches", batches, least=1),
-            cores=tuple(sorted({1, machine.available_cores()})) if cores is None else numbers("--cores", cores, least=1),
+            frameworks=tuple(contestants.builtin_twins("--frameworks", split_names(frameworks), launch.FRAMEWORKS)),
+            batches=parse_integers("--batches", batches, least=1),
+            cores=tuple(sorted({1, machine.available_cores()})) if cores is None else parse_integers("--cores", cores, least=1),
             repeats=repeats,
             calls=calls,
             seconds=seconds,

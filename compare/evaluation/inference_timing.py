@@ -25,7 +25,7 @@ from common.training.inference import BatchTimes, Latencies
 from compare.core import errors, exits, statistics, wording
 from compare.core.errors import FolderError
 from compare.core.progress import Display
-from compare.core.statistics import Judged, Ratio, Spread, paired_ratio, spread
+from compare.core.statistics import JudgedRatio, Ratio, Spread, paired_ratio, spread
 from compare.execution import code_digest, launch, results_folder, store, twin_client
 from compare.execution.interleaving import turn
 from compare.execution.matrix import FileName
@@ -96,7 +96,7 @@ class Inferred(Frozen):
     versions: dict[str, dict[str, str]]
     machine: Facts
     rows: list[Measured]
-    verdicts: list[Judged]
+    verdicts: list[JudgedRatio]
     """Seconds of one framework divided by those of the other (p50), by cores and batch size: one family."""
     failures: dict[str, str]
     """Process: why it measured nothing."""
@@ -132,7 +132,9 @@ def measure(settings: Settings, checkpoint: Path, model: Trained, folder: Path, 
         machine=machine.describe(),
     )
     what = "measurement of inference"
-    claimed = results_folder.open_or_resume(folder, PLAN_FILE, wanted, what, identity=_identity, merge=lambda stored, wanted: wanted)
+    claimed = results_folder.open_or_resume(
+        folder, PLAN_FILE, wanted, what, identity=_identity, merge=lambda stored, wanted: wanted
+    )
     lock.enter_context(claimed)
     found, failures = _run_all(settings, checkpoint, model, folder, shown)
     _refuse_other_versions(found, folder)

@@ -1,6 +1,6 @@
 """Contestants: what is compared. Each is a twin with an interpreter and switches, under a name of its own.
 
-A name that nobody has entered is the twin of that name, in this interpreter, with the usual switches.
+A name that is not registered is the twin of that name, in this interpreter, with the usual switches.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ from common.artifacts.schema import Environment
 from common.frozen import Frozen
 from common.machine import plugins
 from common.spec import SpecError, plain_values
-from compare.core.option_parsing import chosen
+from compare.core.option_parsing import parse_choices
 
 FOLDER = Path(".environments")
-"""Of environments that `env create` makes, in the working directory."""
+"""Folder of the environments that `env create` makes, relative to the working directory."""
 
 TAKE_CONTESTANTS = "run, parity, scaling, plan, stragglers, regress, bisect, layers, predict and conformance"
 """Commands that take any twin."""
 
-_MOST_NAMED = 5
-"""Changes of an environment that a refusal names."""
+_MOST_LISTED = 5
+"""Number of changes of an environment that a refusal names."""
 
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", max_length=60)]
-"""It stands in file names, ids of rows and tables."""
+"""A contestant's name. It stands in file names, ids of rows and tables."""
 
 
 class Contestant(Frozen):
@@ -38,21 +38,21 @@ class Contestant(Frozen):
 
     name: Name
     twin: Name
-    """Of `launch.FRAMEWORKS`, or of a package that its interpreter has."""
+    """Name of a twin: one of `launch.FRAMEWORKS`, or one from a package that the interpreter has."""
     python: str | None = None
     """Absolute path of the interpreter that runs the twin. None: this process's own."""
     switches: dict[str, bool | int | float | str] = Field(default={}, strict=True)
-    """Switches of the twin, by the names that its `describe` lists. They go over those of the spec."""
+    """Switches of the twin, by the names that its `describe` lists. They override those of the spec."""
 
     @field_validator("python", mode="before")
     @classmethod
-    def _found(cls, python: Any) -> Any:
+    def _absolute_path(cls, python: Any) -> Any:
         if isinstance(python, str) and (not python or "\0" in python):
             raise ValueError("it is no path")
         return str(interpreter(python)) if isinstance(python, str) else python
 
     @classmethod
-    def of_word(cls, word: str) -> Self:
+    def from_option(cls, word: str) -> Self:
         """Read `NAME=TWIN[@PYTHON][,switch=value...]`. Values are YAML, as with `--set`.
 
         Raises:
@@ -67,16 +67,16 @@ class Contestant(Frozen):
                 f"--contestant takes NAME=TWIN[@PYTHON][,switch=value...]. Received: {word!r}. Use e.g. "
                 "pytorch-old=pytorch@.venv-old/bin/python."
             )
-        if twice := {key for key, _, _ in pairs if [key for key, _, _ in pairs].count(key) > 1}:
-            raise SpecError(f"--contestant {name} sets {min(twice)} twice. Received: {word!r}. Set it once.")
+        if duplicates := {key for key, _, _ in pairs if [key for key, _, _ in pairs].count(key) > 1}:
+            raise SpecError(f"--contestant {name} sets {min(duplicates)} twice. Received: {word!r}. Set it once.")
         try:
             switches = {key: plain_values.from_yaml(text) for key, _, text in pairs}
         except plain_values.PlainValuesError as error:
             raise SpecError(f"--contestant {name} has a value that cannot be read. Received: {word!r} ({error}).") from None
-        return cls.of_fields(name, {"twin": twin, "switches": switches, **({"python": python} if at else {})})
+        return cls.from_fields(name, {"twin": twin, "switches": switches, **({"python": python} if at else {})})
 
     @classmethod
-    def of_fields(cls, name: str, fields: Any) -> Self:
+    def from_fields(cls, name: str, fields: Any) -> Self:
         """Read the entry of a spec file: `{twin: ..., python: ..., switches: {...}}`.
 
         Raises:
@@ -97,7 +97,7 @@ class Contestant(Frozen):
             ) from None
 
 
-_ENTERED: dict[str, Contestant] = {}
+_REGISTRY: dict[str, Contestant] = {}
 
 
 def interpreter(python: str) -> Path:
@@ -115,33 +115,34 @@ def interpreter(python: str) -> Path:
     return Path(path, "bin", "python") if os.path.isdir(path) else Path(path)  # noqa: PTH112
 
 
-def enter(contestants: Iterable[Contestant]) -> None:
-    """Make contestants known by their names, in place of earlier ones."""
-    _ENTERED.update({each.name: each for each in contestants})
+def register(contestants: Iterable[Contestant]) -> None:
+    """Register contestants by their names. Each replaces an earlier one of its name."""
+    _REGISTRY.update({contestant.name: contestant for contestant in contestants})
 
 
-def leave() -> None:
-    """Forget all contestants."""
-    _ENTERED.clear()
+def clear_registry() -> None:
+    """Remove all contestants from the registry."""
+    _REGISTRY.clear()
 
 
-def named(name: str) -> Contestant:
-    return _ENTERED.get(name) or Contestant(name=name, twin=name)
+def by_name(name: str) -> Contestant:
+    """Return the registered contestant, or the twin of this name with this interpreter and the usual switches."""
+    return _REGISTRY.get(name) or Contestant(name=name, twin=name)
 
 
-def entered(names: Iterable[str]) -> list[Contestant]:
-    """Those of these names that were entered, and are more than a twin's name."""
-    return [_ENTERED[name] for name in names if name in _ENTERED]
+def registered(names: Iterable[str]) -> list[Contestant]:
+    """Return the registered contestants among these names. Names that stand for a plain twin are skipped."""
+    return [_REGISTRY[name] for name in names if name in _REGISTRY]
 
 
 def check(names: Sequence[str], twins: Collection[str]) -> list[str]:
-    """Check names of contestants: each once, each entered or a twin's that this interpreter has.
+    """Check names of contestants: each once, each registered or a twin's that this interpreter has.
 
     Raises:
         SpecError: one is not.
     """
-    known = dict.fromkeys([*twins, *_ENTERED])
-    return chosen("--frameworks", names, tuple(known if known.keys() >= set(names) else known | _brought()))
+    known = dict.fromkeys([*twins, *_REGISTRY])
+    return parse_choices("--frameworks", names, tuple(known if known.keys() >= set(names) else known | _installed_twins()))
 
 
 def choose(
@@ -150,84 +151,89 @@ def choose(
     in_file: Mapping[str, Any],
     twins: Collection[str],
     *,
-    elsewhere: bool = False,
+    has_other_interpreters: bool = False,
 ) -> list[str]:
-    """Enter the contestants of a command, and return the names of those that are compared.
+    """Register the contestants of a command, and return the names of those that are compared.
 
     Args:
-        frameworks: names of `--frameworks`: twins, or contestants of the spec file. None: not given.
-        words: each `--contestant`.
+        frameworks: values of `--frameworks`: twins, or contestants of the spec file. None: not given.
+        words: values of `--contestant`.
         in_file: `contestants` of the spec file. They are compared if the command line names none.
-        twins: all that there are.
-        elsewhere: whether other interpreters run them all. Each says for itself which twins it has.
+        twins: names of the twins of this interpreter.
+        has_other_interpreters: whether other interpreters run them all. Each says for itself which twins it has.
 
     Raises:
         SpecError: a contestant is refused, two have one name, or a twin is unknown.
     """
-    leave()
-    of_file = [Contestant.of_fields(name, fields) for name, fields in in_file.items()]
-    of_line = [Contestant.of_word(word) for word in words]
-    names = [each.name for each in of_line]
-    for twice in (name for name in names if names.count(name) > 1 or name in (frameworks or ())):
-        raise SpecError(f"Two contestants are named {twice}. Received: {' and '.join(words)}. Give each a name of its own.")
-    for each in (*of_file, *of_line):
-        if each.name != each.twin and (each.name in twins or each.name in _brought()):
-            raise SpecError(f"{each.name} is the name of another twin. Received: {each.name}={each.twin}. Choose another name.")
-        if each.python is None and each.twin not in twins and not elsewhere:
-            chosen(f"The twin of {each.name}", [each.twin], (*twins, *_brought()))
-    enter([*of_file, *of_line])
-    if frameworks is not None or of_line:
-        asked = [*(frameworks or ()), *names]
-        if elsewhere:
-            enter(Contestant.of_fields(name, {"twin": name}) for name in asked if name not in _ENTERED)
-        return check(asked, twins)
-    return [each.name for each in of_file] or list(twins)
+    clear_registry()
+    file_contestants = [Contestant.from_fields(name, fields) for name, fields in in_file.items()]
+    option_contestants = [Contestant.from_option(word) for word in words]
+    names = [contestant.name for contestant in option_contestants]
+    for duplicate in (name for name in names if names.count(name) > 1 or name in (frameworks or ())):
+        raise SpecError(f"Two contestants are named {duplicate}. Received: {' and '.join(words)}. Give each a name of its own.")
+    for contestant in (*file_contestants, *option_contestants):
+        if contestant.name != contestant.twin and (contestant.name in twins or contestant.name in _installed_twins()):
+            received = f"{contestant.name}={contestant.twin}"
+            raise SpecError(f"{contestant.name} is the name of another twin. Received: {received}. Choose another name.")
+        if contestant.python is None and contestant.twin not in twins and not has_other_interpreters:
+            parse_choices(f"The twin of {contestant.name}", [contestant.twin], (*twins, *_installed_twins()))
+    register([*file_contestants, *option_contestants])
+    if frameworks is not None or option_contestants:
+        selection = [*(frameworks or ()), *names]
+        if has_other_interpreters:
+            register(Contestant.from_fields(name, {"twin": name}) for name in selection if name not in _REGISTRY)
+        return check(selection, twins)
+    return [contestant.name for contestant in file_contestants] or list(twins)
 
 
-def own_twins(option: str, words: Sequence[str], twins: Collection[str]) -> list[str]:
-    """Check names where only the suite's own twins will do.
+def builtin_twins(option: str, words: Sequence[str], twins: Collection[str]) -> list[str]:
+    """Check the values of an option that takes the suite's own twins only.
 
     Raises:
         SpecError: one is another twin's or a contestant's, unknown, or named twice.
     """
     for word in words:
-        if word not in twins and (word in _ENTERED or word in _brought()):
-            what = "a contestant" if word in _ENTERED else "the twin of a package"
+        if word not in twins and (word in _REGISTRY or word in _installed_twins()):
+            kind = "a contestant" if word in _REGISTRY else "the twin of a package"
             raise SpecError(
-                f"{option} takes the suite's own twins here. Received: {word!r}, {what}. Use {', '.join(twins)}. "
-                f"{TAKE_CONTESTANTS} take {what}."
+                f"{option} takes the suite's own twins here. Received: {word!r}, {kind}. Use {', '.join(twins)}. "
+                f"{TAKE_CONTESTANTS} take {kind}."
             )
-    return chosen(option, words, tuple(twins))
+    return parse_choices(option, words, tuple(twins))
 
 
-def _brought() -> dict[str, Any]:
-    """Twins of packages that are installed beside this program. Reading them takes a tenth of a second."""
+def _installed_twins() -> dict[str, Any]:
+    """Twins of packages that are installed in this interpreter. Reading them takes a tenth of a second."""
     return dict(plugins.installed(plugins.TWINS))
 
 
-def differing(one: Environment, other: Environment) -> list[tuple[str, str | None, str | None]]:
-    """(what, its version in one environment, its version in the other) of all that differs. None: it is not there.
+def version_differences(one: Environment, other: Environment) -> list[tuple[str, str | None, str | None]]:
+    """List (name, version in one environment, version in the other) of everything that differs. None: it is not installed.
 
-    A library counts only if both know it.
+    A library counts only if both environments record it.
     """
-    ours, theirs = (dict(text.split("==", 1) for text in each.distributions) for each in (one, other))
-    found = [("Python", one.python, other.python)]
-    found += [(name, ours.get(name), theirs.get(name)) for name in sorted({*ours, *theirs})]
-    found += [(name, one.libraries[name], other.libraries[name]) for name in one.libraries if name in other.libraries]
-    return [each for each in found if each[1] != each[2]]
+    first_versions, second_versions = (
+        dict(text.split("==", 1) for text in environment.distributions) for environment in (one, other)
+    )
+    versions = [("Python", one.python, other.python)]
+    versions += [
+        (name, first_versions.get(name), second_versions.get(name)) for name in sorted({*first_versions, *second_versions})
+    ]
+    versions += [(name, one.libraries[name], other.libraries[name]) for name in one.libraries if name in other.libraries]
+    return [entry for entry in versions if entry[1] != entry[2]]
 
 
-def changes(before: Environment, now: Environment) -> str | None:
-    """What has changed in an environment, in words. None: nothing that a run can import."""
+def describe_changes(before: Environment, now: Environment) -> str | None:
+    """Describe how an environment has changed. None: nothing that a run can import has changed."""
     if before.distributions_hash == now.distributions_hash:
         return None
-    found = [
-        f"{name} {'was added' if then is None else f'was {then}'}, {'is gone' if here is None else f'now {here}'}"
-        for name, then, here in differing(before, now.model_copy(update={"libraries": {}}))
+    sentences = [
+        f"{name} {'was added' if old is None else f'was {old}'}, {'is gone' if new is None else f'now {new}'}"
+        for name, old, new in version_differences(before, now.model_copy(update={"libraries": {}}))
     ]
-    return some(found) or "it has another build of Python"
+    return join_first(sentences) or "it has another build of Python"
 
 
-def some(texts: Sequence[str], most: int = _MOST_NAMED) -> str:
-    """The first of these texts, and how many more there are."""
+def join_first(texts: Sequence[str], most: int = _MOST_LISTED) -> str:
+    """Join the first texts with semicolons, and say how many more there are."""
     return "; ".join([*texts[:most], *([f"and {len(texts) - most} more"] if len(texts) > most else [])])

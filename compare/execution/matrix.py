@@ -72,7 +72,7 @@ def build_rows(
         SpecError: a row's spec is refused.
     """
     contestants.check(frameworks, launch.FRAMEWORKS)
-    option_parsing.chosen("--modes", modes, tuple(spec.VARIANTS))
+    option_parsing.parse_choices("--modes", modes, tuple(spec.VARIANTS))
     matrix_rows: list[Row] = []
     for framework in frameworks:
         for mode in modes:

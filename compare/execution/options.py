@@ -9,14 +9,14 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, cast, get_type_hints
+from typing import Annotated, Any, Literal, NamedTuple, cast, get_type_hints
 
 import typer
 
 from common import spec
 from common.data import sources
 from compare.core import presets
-from compare.core.option_parsing import chosen, names, numbers
+from compare.core.option_parsing import parse_choices, parse_integers, split_names
 from compare.execution import contestants as named_contestants
 from compare.execution import launch
 
@@ -26,7 +26,7 @@ OPTIMIZERS: dict[str, dict[str, Any]] = {
     "sgd": {"name": "sgd", "learning_rate": 0.05, "momentum": 0.9},
     "adam": {"name": "adam", "learning_rate": 1e-3},
 }
-"""What `--optimizer` stands for."""
+"""{value of `--optimizer`: fields of the spec's optimizer}."""
 
 # The first sentence of each option's help is the same in all commands. A command may add others of its own.
 DATA = f"{', '.join(sources.NAMES)}, torchvision:NAME, tfds:NAME, huggingface:NAME, or an image folder or archive."
@@ -44,7 +44,7 @@ REPEATS = "How often each is run."
 MOST_REPEATS = "The most repeats."
 STEPS = "Training steps."
 MOST_COMPARED_STEPS = 100_000
-"""Of `match`, `parity` and `optimize`. A larger number is a slip: each step is kept, or takes a part of a second."""
+"""Largest number of steps of `match`, `parity` and `optimize`. More is a typing error: each step is stored."""
 CALLS = "Timed calls."
 PROFILE = "Time the parts of a step separately, after each run."
 PROOF = "Prove first that the training is the same."
@@ -60,7 +60,7 @@ _SEVERAL = "Several, with commas, make a matrix."
 
 Frameworks = Annotated[str, typer.Option(help=FRAMEWORKS)]
 SomeFrameworks = Annotated[str | None, typer.Option("--frameworks", help=f"{FRAMEWORKS} Default: all, or --contestant.")]
-"""With `Contestants`. `contestants` reads both."""
+"""Option `--frameworks` of commands that also have `Contestants`. `contestants` reads both."""
 Contestants = Annotated[
     list[str] | None,
     typer.Option(
@@ -95,7 +95,7 @@ Resume = Annotated[
 Out = Annotated[Path | None, typer.Option(help=f"{OUT} Default: one named by time under results/.")]
 OutOrNone = Annotated[Path | None, typer.Option("--out", help=f"{OUT} Default: nothing is kept.")]
 Sign = Annotated[Path | None, typer.Option(metavar="KEY", help="Sign the results with this SSH key, in ssh-keygen's format.")]
-"""A command calls `signing.check` before it begins."""
+"""Option `--sign`. A command calls `signing.check_key` before it begins."""
 Signers = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Demand a signature by a key in this file of ssh's allowed signers.")
 ]
@@ -103,19 +103,21 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print everything as JSON."
 
 
 def contestants(
-    frameworks: str | None, words: list[str] | None, in_file: Mapping[str, Any], *, elsewhere: bool = False
+    frameworks: str | None, words: list[str] | None, in_file: Mapping[str, Any], *, has_other_interpreters: bool = False
 ) -> list[str]:
-    """Enter the contestants that a command compares, and return their names.
+    """Register the contestants that a command compares, and return their names.
 
     Args:
         in_file: `contestants` of the spec file.
-        elsewhere: whether other interpreters run them, see `contestants.choose`.
+        has_other_interpreters: whether other interpreters run them, see `contestants.choose`.
 
     Raises:
         SpecError: one is refused.
     """
-    named = None if frameworks is None else names(frameworks)
-    return named_contestants.choose(named, words or [], in_file, launch.FRAMEWORKS, elsewhere=elsewhere)
+    framework_names = None if frameworks is None else split_names(frameworks)
+    return named_contestants.choose(
+        framework_names, words or [], in_file, launch.FRAMEWORKS, has_other_interpreters=has_other_interpreters
+    )
 
 
 _FIELDS = {
@@ -130,48 +132,63 @@ _FIELDS = {
 
 
 def fields(**options: Any) -> dict[str, Any]:
-    """Dotted fields of the spec from shared options by their Python names. None: the option was not given.
+    """Return dotted fields of the spec from shared options by their Python names. None: the option was not given.
 
     Raises:
         SpecError: `optimizer` is unknown.
     """
-    found = {_FIELDS.get(name, name): value for name, value in options.items()}
-    if (optimizer := found.pop("optimizer", None)) is not None:
-        named = chosen("--optimizer", optimizer if isinstance(optimizer, list) else [optimizer], tuple(OPTIMIZERS))
-        one = {f"optimizer.{field}": value for field, value in OPTIMIZERS[named[0]].items()}
-        found |= one if len(named) == 1 else {"optimizer": [OPTIMIZERS[name] for name in named]}
-    return found
+    values = {_FIELDS.get(name, name): value for name, value in options.items()}
+    if (optimizer := values.pop("optimizer", None)) is not None:
+        optimizers = parse_choices("--optimizer", optimizer if isinstance(optimizer, list) else [optimizer], tuple(OPTIMIZERS))
+        optimizer_fields = {f"optimizer.{field}": value for field, value in OPTIMIZERS[optimizers[0]].items()}
+        values |= optimizer_fields if len(optimizers) == 1 else {"optimizer": [OPTIMIZERS[name] for name in optimizers]}
+    return values
 
 
-_BESIDE_FIELDS = ("preset", "spec_file", "assignments")
+_NOT_SPEC_FIELDS = ("preset", "spec_file", "assignments")
 
 
-class _Asked:
-    """A group of options that has some of the spec."""
+class SpecRequest(NamedTuple):
+    """The arguments of `run_settings.settings`, from the options of a command."""
+
+    preset: str | None
+    spec_file: Path | None
+    options: dict[str, Any]
+    """{dotted field of the spec: value}."""
+    assignments: list[str]
+    """Values of `--set`."""
+
+
+class _SpecOptionGroup:
+    """Base of the groups of options that include fields of the spec."""
 
     preset: str | None
     spec_file: Path | None
     assignments: list[str] | None
 
-    def asked(self, **others: Any) -> tuple[str | None, Path | None, dict[str, Any], list[str]]:
-        """(preset, spec file, fields, assignments) as `run_settings.settings` takes them.
+    def to_request(self, **others: Any) -> SpecRequest:
+        """Return the arguments of `run_settings.settings`.
 
         Args:
-            others: options of the command's own, as `fields` takes them.
+            others: further options of the command, as `fields` takes them.
 
         Raises:
             SpecError: the optimizer is unknown.
         """
-        return self.preset, self.spec_file, fields(**self._own(), **others), self.assignments or []
+        return SpecRequest(self.preset, self.spec_file, fields(**self._field_values(), **others), self.assignments or [])
 
-    def _own(self) -> dict[str, Any]:
-        own = dataclasses.fields(cast(Any, self))
-        return {each.name: getattr(self, each.name) for each in own if each.name not in _BESIDE_FIELDS}
+    def _field_values(self) -> dict[str, Any]:
+        group_fields = dataclasses.fields(cast(Any, self))
+        return {
+            group_field.name: getattr(self, group_field.name)
+            for group_field in group_fields
+            if group_field.name not in _NOT_SPEC_FIELDS
+        }
 
 
 @dataclass(frozen=True, kw_only=True)
-class SpecOptions(_Asked):
-    """A group of options, see `grouped`: the spec of what is run."""
+class SpecOptions(_SpecOptionGroup):
+    """A group of options, see `grouped`: the spec of the run."""
 
     preset: PresetName = None
     spec_file: SpecFile = None
@@ -186,7 +203,7 @@ class SpecOptions(_Asked):
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingOptions(SpecOptions):
-    """The spec with its length, cores and seed."""
+    """A group of options: the spec with its length, cores and seed."""
 
     epochs: Epochs = None
     limit: Limit = None
@@ -195,8 +212,8 @@ class TrainingOptions(SpecOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class MatrixOptions(_Asked):
-    """The same as TrainingOptions, where some may have several values. `cells.AXES` names their fields."""
+class MatrixOptions(_SpecOptionGroup):
+    """A group of options like TrainingOptions, where some may have several values. `cells.AXES` names their fields."""
 
     preset: PresetName = None
     spec_file: SpecFile = None
@@ -216,22 +233,24 @@ class MatrixOptions(_Asked):
     cores: Cores = None
     seed: Seed = None
 
-    def _own(self) -> dict[str, Any]:
-        own = super()._own()
+    def _field_values(self) -> dict[str, Any]:
+        values = super()._field_values()
         for name in ("batch_size", "image_size", "model", "data", "optimizer", "precision"):
-            text = own[name]
+            text = values[name]
             if text is None or (name == "data" and Path(text).exists()):  # a path may have commas
                 continue
-            numbered = name in ("batch_size", "image_size")
-            listed: list[Any] = [*numbers(f"--{name.replace('_', '-')}", text, least=1)] if numbered else names(text)
+            is_numeric = name in ("batch_size", "image_size")
+            parsed: list[Any] = (
+                [*parse_integers(f"--{name.replace('_', '-')}", text, least=1)] if is_numeric else split_names(text)
+            )
             if name == "data":
-                listed = _with_settings(listed)
-            own[name] = listed[0] if len(listed) == 1 else listed or text
-        return own
+                parsed = _join_settings(parsed)
+            values[name] = parsed[0] if len(parsed) == 1 else parsed or text
+        return values
 
 
-def _with_settings(words: Sequence[str]) -> list[str]:
-    """The sources among the words between commas. `name=value` is a setting of the source before it."""
+def _join_settings(words: Sequence[str]) -> list[str]:
+    """Join comma-separated words into sources. `name=value` is a setting of the source before it."""
     sources: list[str] = []
     for word in words:
         if sources and re.match(r"\w+=", word):
@@ -243,40 +262,40 @@ def _with_settings(words: Sequence[str]) -> list[str]:
 
 @dataclass(frozen=True, kw_only=True)
 class ContestantOptions:
-    """A group of options: what is compared."""
+    """A group of options: the contestants that are compared."""
 
     frameworks: SomeFrameworks = None
     contestant: Contestants = None
 
-    def names(self, in_file: Mapping[str, Any], *, elsewhere: bool = False) -> list[str]:
-        """Enter the contestants and return their names, see `contestants`."""
-        return contestants(self.frameworks, self.contestant, in_file, elsewhere=elsewhere)
+    def names(self, in_file: Mapping[str, Any], *, has_other_interpreters: bool = False) -> list[str]:
+        """Register the contestants and return their names, see `contestants`."""
+        return contestants(self.frameworks, self.contestant, in_file, has_other_interpreters=has_other_interpreters)
 
 
 def grouped(command: Callable[..., None]) -> Callable[..., None]:
     """Let a command take groups of options: a parameter whose type is a dataclass stands for the options of its fields."""
     parameters: list[inspect.Parameter] = []
     groups: dict[str, Any] = {}
-    for each in inspect.signature(command, eval_str=True).parameters.values():
-        if not dataclasses.is_dataclass(each.annotation):
-            parameters.append(each)
+    for parameter in inspect.signature(command, eval_str=True).parameters.values():
+        if not dataclasses.is_dataclass(parameter.annotation):
+            parameters.append(parameter)
             continue
-        groups[each.name] = each.annotation
-        types = get_type_hints(each.annotation, include_extras=True)
+        groups[parameter.name] = parameter.annotation
+        types = get_type_hints(parameter.annotation, include_extras=True)
         parameters += [
             inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=types[field.name])
-            for field in dataclasses.fields(each.annotation)
+            for field in dataclasses.fields(parameter.annotation)
         ]
 
     @functools.wraps(command)
-    def called(**given: Any) -> None:
-        made = {
-            name: group(**{field.name: given.pop(field.name) for field in dataclasses.fields(group)})
+    def wrapper(**values: Any) -> None:
+        group_arguments = {
+            name: group(**{field.name: values.pop(field.name) for field in dataclasses.fields(group)})
             for name, group in groups.items()
         }
-        command(**given, **made)
+        command(**values, **group_arguments)
 
-    # Where typer looks for the options of a command.
-    vars(called)["__signature__"] = inspect.Signature(parameters)
-    called.__annotations__ = {each.name: each.annotation for each in parameters}
-    return called
+    # Typer looks for the options of a command here.
+    vars(wrapper)["__signature__"] = inspect.Signature(parameters)
+    wrapper.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return wrapper

@@ -1,4 +1,4 @@
-"""What `run` is asked for: a preset or a spec file, with the options of the command line over it."""
+"""Settings of `run`: a preset or a spec file, overridden by the options of the command line."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ from typing import Any, cast
 from common import spec
 from common.spec import VARIANTS, SpecError
 from compare.core import presets, until_decided
-from compare.core.option_parsing import chosen, names, variants
+from compare.core.option_parsing import parse_choices, parse_modes, split_names
 from compare.core.presets import Preset
 from compare.execution import cells
 
-OF_THE_MATRIX = ("modes", "one_core", "repeats")
-"""Fields of a spec file that are no fields of a single run. Commands that look at one run pass over them."""
+MATRIX_FIELDS = ("modes", "one_core", "repeats")
+"""Fields of a spec file that are no fields of a single run. Commands that look at one run ignore them."""
 
 
 def settings(preset: str | None, spec_file: Path | None, options: Mapping[str, Any], assignments: list[str]) -> Preset:
-    """The preset or spec file with the options over it, and `--set` over these.
+    """Return the preset or spec file, overridden by the options, and these by `--set`.
 
     Raises:
         SpecError: something is refused, e.g. several values where only a matrix has them.
     """
-    ((labels, one), *_) = of_cells(preset, spec_file, options, assignments)
+    ((labels, first), *_) = settings_of_cells(preset, spec_file, options, assignments)
     if labels:
         raise SpecError(f"Only run takes several values. Received: a list for {', '.join(labels)}. Name one of them.")
-    return one
+    return first
 
 
-def of_cells(
+def settings_of_cells(
     preset: str | None, spec_file: Path | Mapping[str, Any] | None, options: Mapping[str, Any], assignments: list[str]
 ) -> list[tuple[dict[str, str], Preset]]:
-    """(labels, settings) of each cell, see `cells.expand`.
+    """Return (labels, settings) of each cell, see `cells.expand`.
 
     Args:
         spec_file: its path, or the values that it would hold.
@@ -44,53 +44,53 @@ def of_cells(
     values = settings.values
     if spec_file is not None:
         stated = spec_file if isinstance(spec_file, Mapping) else spec.read_values(spec_file)
-        values, until = until_decided.of_fields(stated)
+        values, until = until_decided.split_stopping_rule(stated)
         named = values.pop("contestants", {})
         if not isinstance(named, dict) or ("contestants" in stated and not named):
             raise SpecError(f"contestants must be a group of them. Received: {named!r}. Write {{NAME: {{twin: pytorch}}}}.")
-        values, matrix = _of_the_matrix(values)
+        values, matrix = _split_matrix_fields(values)
         settings = replace(settings, until=until, stated=tuple(matrix), contestants=cast(dict[str, Any], named), **matrix)
-    given = {field: value for field, value in options.items() if value is not None}
-    for asked in (given, spec.parse_assignments(assignments)):
+    given_options = {field: value for field, value in options.items() if value is not None}
+    for overrides in (given_options, spec.parse_assignments(assignments)):
         for field, other in (("epochs", "steps"), ("steps", "epochs")):
-            if asked.get(field) is not None:
+            if overrides.get(field) is not None:
                 values = {name: value for name, value in values.items() if name != other}
-        values = spec.overlay(values, asked)
-    return [(labels, _with_modes(replace(settings, values=own))) for labels, own in cells.expand(values)]
+        values = spec.overlay(values, overrides)
+    return [(labels, _with_modes(replace(settings, values=cell_values))) for labels, cell_values in cells.expand(values)]
 
 
-def with_matrix(settings: Preset, modes: str | None, usual: str, repeats: int | None, usual_repeats: int) -> Preset:
-    """The settings with modes and repeats of the options, else of the spec file, else the command's usual ones."""
-    if modes is not None or "modes" not in settings.stated:
-        settings = replace(settings, modes=tuple(variants(modes or usual)))
-    if repeats is not None or "repeats" not in settings.stated:
-        settings = replace(settings, repeats=repeats or usual_repeats)
+def with_matrix(settings: Preset, modes: str | None, default_modes: str, repeats: int | None, default_repeats: int) -> Preset:
+    """Return the settings with modes and repeats of the options, else of the spec file, else the command's defaults."""
+    if modes is not None or "modes" not in settings.stated_settings:
+        settings = replace(settings, modes=tuple(parse_modes(modes or default_modes)))
+    if repeats is not None or "repeats" not in settings.stated_settings:
+        settings = replace(settings, repeats=repeats or default_repeats)
     return settings
 
 
-def _of_the_matrix(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """(the other fields, those of `OF_THE_MATRIX`) of a spec file.
+def _split_matrix_fields(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Split the fields of a spec file into (other fields, MATRIX_FIELDS).
 
     Raises:
         SpecError: one has no possible value, or `mode` stands beside `modes`.
     """
-    others, made = {name: value for name, value in values.items() if name not in OF_THE_MATRIX}, dict[str, Any]()
+    others, matrix_fields = {name: value for name, value in values.items() if name not in MATRIX_FIELDS}, dict[str, Any]()
     if (modes := values.get("modes")) is not None:
-        words = names(modes) if isinstance(modes, str) else modes
+        words = split_names(modes) if isinstance(modes, str) else modes
         if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
             raise SpecError(f"modes must be a list of modes. Received: {modes!r}. Use e.g. [serial, data_parallel].")
         if "mode" in values:
             raise SpecError(f"mode and modes exclude each other. Received: {values['mode']!r} and {modes!r}. Use one of them.")
-        made["modes"] = tuple(VARIANTS if words == ["all"] else chosen("modes", words, tuple(VARIANTS)))
+        matrix_fields["modes"] = tuple(VARIANTS if words == ["all"] else parse_choices("modes", words, tuple(VARIANTS)))
     if (one_core := values.get("one_core")) is not None:
         if type(one_core) is not bool:
             raise SpecError(f"one_core must be true or false. Received: {one_core!r}. Use false.")
-        made["one_core"] = one_core
+        matrix_fields["one_core"] = one_core
     if (repeats := values.get("repeats")) is not None:
         if type(repeats) is not int or repeats < 1:
             raise SpecError(f"repeats must be a whole number of at least 1. Received: {repeats!r}. Verdicts need 5.")
-        made["repeats"] = repeats
-    return others, made
+        matrix_fields["repeats"] = repeats
+    return others, matrix_fields
 
 
 def _with_modes(settings: Preset) -> Preset:
@@ -111,6 +111,6 @@ def _with_modes(settings: Preset) -> Preset:
         return settings
     if mode == "serial":
         return replace(settings, modes=("serial",))
-    asked = spec.build({**values, "mode": mode, "replicas": settings.replicas})
-    copies = asked.data_replicas if asked.mode == "hybrid" else asked.replicas
-    return replace(settings, modes=("serial", asked.variant), replicas=copies)
+    parallel_run = spec.build({**values, "mode": mode, "replicas": settings.replicas})
+    copies = parallel_run.data_replicas if parallel_run.mode == "hybrid" else parallel_run.replicas
+    return replace(settings, modes=("serial", parallel_run.variant), replicas=copies)

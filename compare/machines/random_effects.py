@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from scipy import special
 
-from compare.core.statistics import CONFIDENCE, Estimate, Ratio, exp
+from compare.core.statistics import CONFIDENCE, MeanEstimate, Ratio, bounded_exp
 
 LEAST_MACHINES = 5
 """Fewer do not tell how much machines differ, so there is no estimate over them."""
@@ -28,7 +28,7 @@ class Overall(NamedTuple):
     machines' noise differs fivefold."""
 
 
-def overall(machines: Sequence[Estimate]) -> Overall:
+def overall(machines: Sequence[MeanEstimate]) -> Overall:
     """Combine the logarithms of the machines' ratios. The machine is the random effect, and each counts alike.
 
     A machine's mean varies by its own noise and by what makes it another machine. The variance of the means holds both. So the
@@ -41,12 +41,12 @@ def overall(machines: Sequence[Estimate]) -> Overall:
     number = len(machines)
     means = np.array([each.mean for each in machines])
     variance = float(np.var(means, ddof=1))
-    estimate = Estimate(float(means.mean()), math.sqrt(variance / number), number - 1)
+    estimate = MeanEstimate(float(means.mean()), math.sqrt(variance / number), number - 1)
     between = variance - float(np.mean([each.error**2 for each in machines]))
     half = float(special.stdtrit(number - 1, 0.5 + CONFIDENCE / 2)) * math.sqrt(variance * (1.0 + 1.0 / number))
-    low, high = (exp(estimate.mean + side * estimate.half) for side in (-1.0, 1.0))
+    low, high = (bounded_exp(estimate.mean + side * estimate.half_width) for side in (-1.0, 1.0))
     return Overall(
-        Ratio(value=exp(estimate.mean), low=low, high=high, n=number, p=estimate.p),
+        Ratio(value=bounded_exp(estimate.mean), low=low, high=high, n=number, p=estimate.p),
         math.sqrt(max(between, 0.0)),
-        (exp(estimate.mean - half), exp(estimate.mean + half)),
+        (bounded_exp(estimate.mean - half), bounded_exp(estimate.mean + half)),
     )

@@ -20,7 +20,7 @@ from common.frozen import Frozen
 from common.machine import plain_file
 from common.spec import SpecError, plain_values
 from common.spec.errors import format_value
-from compare.core.option_parsing import chosen
+from compare.core.option_parsing import parse_choices
 from compare.core.wording import shortened
 from compare.execution.launch import FRAMEWORKS
 from compare.execution.matrix import FileName
@@ -465,7 +465,7 @@ def find(argument: str) -> Paper:
     if Path(argument).suffix in (".yaml", ".yml"):
         return read(Path(argument), argument)
     try:
-        chosen("PAPER", [argument], names())
+        parse_choices("PAPER", [argument], names())
     except SpecError as error:
         raise SpecError(f"{error} The path of a paper's YAML file works too.") from None
     return read(FOLDER / f"{argument}.yaml", argument)
@@ -511,31 +511,33 @@ def _check(paper: Paper) -> None:
         if paper.data.class_pattern:
             paper.knows("")
     except Exception:  # pydantic does not export the class of this error
-        raise SpecError(f"data.class_pattern is no regular expression. Received: {format_value(paper.data.class_pattern)}.") from None
+        raise SpecError(
+            f"data.class_pattern is no regular expression. Received: {format_value(paper.data.class_pattern)}."
+        ) from None
     if set(paper.scales) != set(SCALES):
         raise SpecError(f"scales must be {', '.join(SCALES)}. Received: {', '.join(paper.scales)}.")
     runs, tables = tuple(paper.runs), paper.published_tables
     for name, run in paper.runs.items():
-        chosen(f"as_it_was.runs.{name}.framework", [run.framework], tuple(FRAMEWORKS))
+        parse_choices(f"as_it_was.runs.{name}.framework", [run.framework], tuple(FRAMEWORKS))
     for name, table in tables.items():
         if table.rows_are == "epochs":
-            chosen(f"tables.{name}.run", [table.run], runs)
+            parse_choices(f"tables.{name}.run", [table.run], runs)
         if table.rows_are == "runs":
-            chosen(f"tables.{name}", [run_name(key) for key in table.rows], runs)
+            parse_choices(f"tables.{name}", [run_name(key) for key in table.rows], runs)
         for column, kind in table.columns.items():
-            chosen(f"tables.{name}.columns.{column}.measure", [kind.measure or column], MEASURES[table.rows_are])
+            parse_choices(f"tables.{name}.columns.{column}.measure", [kind.measure or column], MEASURES[table.rows_are])
         assert table.rows is not None  # refuses rows of another length
     drawn = [(f"curves.{number}", each.tables, each.column) for number, each in enumerate(paper.curves)]
     drawn += [
         (f"tables.{name}", each.tables, each.column) for name, each in paper.tables.items() if isinstance(each, SideBySide)
     ]
     for field, named, column in drawn:
-        for table in chosen(field, named, tuple(tables)):
-            chosen(f"{field}.column", [column], tuple(tables[table].columns))
+        for table in parse_choices(field, named, tuple(tables)):
+            parse_choices(f"{field}.column", [column], tuple(tables[table].columns))
     for name, claim in paper.claims.items():
         for field, value in claim.model_dump().items():
             if field in _RUNS:
-                chosen(f"claims.{name}.{field}", value if isinstance(value, tuple) else [value], runs)
+                parse_choices(f"claims.{name}.{field}", value if isinstance(value, tuple) else [value], runs)
 
 
 def _with_csv(paper: Paper, folder: Path) -> Iterator[tuple[str, PublishedTable | SideBySide]]:
@@ -544,7 +546,9 @@ def _with_csv(paper: Paper, folder: Path) -> Iterator[tuple[str, PublishedTable 
             yield name, table
             continue
         if Path(table.csv).name != table.csv:
-            raise SpecError(f"tables.{name}.csv must lie beside the paper. Received: {format_value(table.csv)}. Use its name alone.")
+            raise SpecError(
+                f"tables.{name}.csv must lie beside the paper. Received: {format_value(table.csv)}. Use its name alone."
+            )
         text = plain_file.read(folder / table.csv, _MOST_CSV_BYTES).decode()
         rows = list(csv.DictReader(io.StringIO(text, newline="")))
         if not rows:

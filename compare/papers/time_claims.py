@@ -7,7 +7,7 @@ import statistics as python_statistics
 from common.machine import machine
 from common.machine.interference import DISTURBED_FROM
 from compare.core import statistics, verdict_words, wording
-from compare.core.statistics import Judged, Ratio
+from compare.core.statistics import JudgedRatio, Ratio
 from compare.data import preprocess_report
 from compare.execution import store
 from compare.papers import judging, schema
@@ -70,7 +70,7 @@ def gains_more(here: Here, claim: schema.GainsMore) -> Judgement:
         return CANNOT_TELL, evidence
     best = max((known[name] for name in claim.runs if name in known), key=lambda ratio: ratio.value, default=None)
     missing = claim.corrected and len(known) < len(ratios)
-    if best is None or missing or not all(ratio.decided for ratio in known.values()):
+    if best is None or missing or not all(ratio.has_enough_pairs for ratio in known.values()):
         return CANNOT_TELL, [*evidence, "There are too few repeats to tell."]
     return judging.gains_more(best, known[claim.than]), evidence
 
@@ -119,7 +119,7 @@ def scans_scale_more(here: Here, claim: schema.ScansScaleMore) -> Judgement:
 
 
 def _surely_gains(ratio: Ratio | None) -> bool:
-    return ratio is not None and ratio.decided and (ratio.low or 0.0) > 1.0
+    return ratio is not None and ratio.has_enough_pairs and (ratio.low or 0.0) > 1.0
 
 
 def no_gain_beyond_cores(here: Here, claim: schema.NoGainBeyondCores) -> Judgement:
@@ -164,18 +164,18 @@ def no_gain_beyond_cores(here: Here, claim: schema.NoGainBeyondCores) -> Judgeme
     return joined, evidence
 
 
-def no_gain(ratio: Ratio | None, judged: Judged | None, gain: float) -> tuple[Verdict, str]:
+def no_gain(ratio: Ratio | None, judged: JudgedRatio | None, gain: float) -> tuple[Verdict, str]:
     """More workers compared with as many as cores. `judged` compares that ratio with the gain."""
     if ratio is None or judged is None:
         return CANNOT_TELL, "not measured"
     said = f"{verdict_words.interval_words(ratio)} times as fast"
-    if not ratio.decided or ratio.high is None:
+    if not ratio.has_enough_pairs or ratio.high is None:
         return CANNOT_TELL, f"{said}; too few repeats to tell"
     least = f"{100 * (gain - 1):.0f} %"
     if ratio.high < gain:
         return "reproduced", f"{said}: a gain of {least} is ruled out"
     if judged.verdict == "above":
-        return "not reproduced", f"{said}: they gain more than {least}{verdict_words.surety(judged)}"
+        return "not reproduced", f"{said}: they gain more than {least}{verdict_words.p_value_text(judged)}"
     return CANNOT_TELL, f"{said}: neither a gain of {least} nor its absence is shown"
 
 
@@ -193,7 +193,7 @@ def search_gain(here: Here, claim: schema.SearchGain) -> Judgement:
     gains = {gain.jobs: gain.seconds for gain in tuning_findings.find(here.tuned).gains if gain.seconds}
     disturbed = tuning_findings.disturbed(here.tuned)
     evidence = [
-        f"{jobs} jobs: {verdict_words.interval_words(each.ratio)} times as fast as 1{verdict_words.surety(each)}."
+        f"{jobs} jobs: {verdict_words.interval_words(each.ratio)} times as fast as 1{verdict_words.p_value_text(each)}."
         for jobs, each in gains.items()
         if not disturbed
     ]
@@ -205,7 +205,7 @@ def search_gain(here: Here, claim: schema.SearchGain) -> Judgement:
     if disturbed:
         return CANNOT_TELL, evidence
     gain = gains.get(claim.jobs)
-    if gain is None or not gain.ratio.decided or gain.ratio.low is None or gain.ratio.high is None:
+    if gain is None or not gain.ratio.has_enough_pairs or gain.ratio.low is None or gain.ratio.high is None:
         return CANNOT_TELL, [*evidence, "There are too few repeats to tell."]
     if gain.verdict == "above" and gain.ratio.low <= stated <= gain.ratio.high:
         return "reproduced", [*evidence, f"That holds the {stated:g} times."]

@@ -16,7 +16,7 @@ from common.models import work
 from common.models.architectures import Architecture
 from compare.core import exits
 from compare.core.interrupt import interruptible
-from compare.core.option_parsing import each_once, names
+from compare.core.option_parsing import require_distinct, split_names
 from compare.execution import contestants, launch, options, twin_client
 
 
@@ -28,11 +28,11 @@ def command(
     as_json: options.AsJson = False,
 ) -> None:
     """Print layers, output shapes, values and FLOPs of the models as each framework has built them."""
-    with exits.reported():
-        named = contestants.own_twins("--frameworks", names(frameworks), launch.FRAMEWORKS)
+    with exits.exit_on_error():
+        named = contestants.builtin_twins("--frameworks", split_names(frameworks), launch.FRAMEWORKS)
         summaries: list[dict[str, Any]] = []
         with interruptible():
-            for each in each_once("--model", names(model), spec.MODELS):
+            for each in require_distinct("--model", split_names(model), spec.MODELS):
                 wanted = spec.build({"model": each, "data": {"source": data, "image_size": image_size}})
                 architecture = sources.architecture_of(wanted)
                 summaries.append(summarize(architecture, wanted, named))
@@ -50,7 +50,7 @@ def command(
 
 def summarize(architecture: Architecture, wanted: spec.Spec, frameworks: list[str]) -> dict[str, Any]:
     """The architecture's layers with their FLOPs, and beside them what each framework says that it has built."""
-    built: dict[str, dict[str, Any]] = {name: json.loads(twin_client.answer(name, "models", wanted)) for name in frameworks}
+    built: dict[str, dict[str, Any]] = {name: json.loads(twin_client.query(name, "models", wanted)) for name in frameworks}
     by_layer = {framework: {layer["name"]: layer for layer in summary["layers"]} for framework, summary in built.items()}
     first = by_layer[frameworks[0]]
     layers: list[dict[str, Any]] = []

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from common.spec import SpecError
 from compare.comparison import comparison_plan
-from compare.comparison.comparison_plan import Request
+from compare.comparison.comparison_plan import ComparisonRequest
 from compare.core import exits, wording
 from compare.core.interrupt import interruptible
 from compare.core.progress import display
@@ -52,7 +52,7 @@ def command(
 
     The same command with the same --out continues what was interrupted.
     """
-    with exits.reported():
+    with exits.exit_on_error():
         named = metrics_named(metric)
         if len(named) > 1:
             raise SpecError(f"bisect follows one metric. Received: {metric}. Name one.")
@@ -64,8 +64,8 @@ def command(
             raise SpecError(f"--bad goes with --good. Received: {bad} with --environments, whose last one is the bad end.")
         if environments is None and others:
             raise SpecError(f"Environments need --environments. Received: {', '.join(others)}. Leave them out.")
-        settings = requests.settings(*of_spec.asked(), modes, most_repeats, most_repeats)
-        compared = contestants.names(settings.contestants, elsewhere=bool(together))
+        settings = requests.settings(*of_spec.to_request(), modes, most_repeats, most_repeats)
+        compared = contestants.names(settings.contestants, has_other_interpreters=bool(together))
         folder = (out or store.new_folder("bisect")).resolve()
         asked = Asked(named[0], regress.threshold_of("--threshold", threshold), good, bad or "HEAD", together)
         found, chosen = bisect(requests.request(settings, compared, folder, only), asked, folder)
@@ -73,7 +73,7 @@ def command(
     raise typer.Exit(code)
 
 
-def bisect(request: Request, asked: Asked, folder: Path) -> tuple[Found, Candidates]:
+def bisect(request: ComparisonRequest, asked: Asked, folder: Path) -> tuple[Found, Candidates]:
     """Search for the change, and return what was found among which candidates.
 
     Raises:
@@ -90,7 +90,7 @@ def bisect(request: Request, asked: Asked, folder: Path) -> tuple[Found, Candida
             chosen = candidates.of_environments(asked.environments, request, shown)
         else:
             request = revisions.with_absolute_path(request)
-            chosen = candidates.of_revisions(asked.good or "", asked.bad, comparison_plan.judged(request, shown))
+            chosen = candidates.of_revisions(asked.good or "", asked.bad, comparison_plan.build_plan(request, shown))
         if len(chosen.rows) > 1:
             raise SpecError(
                 f"bisect follows one row. Received: {', '.join(row.id for row in chosen.rows)}. Choose with --frameworks, "

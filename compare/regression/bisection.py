@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from typing import Literal
 
 from common.frozen import Frozen
-from compare.core.statistics import SIGNIFICANCE, Ratio, beside
+from compare.core.statistics import SIGNIFICANCE, Ratio, one_sided_p_values
 
 What = Literal["the ends", "a candidate", "the change itself"]
 Verdict = Literal["good", "bad", "undecided"]
@@ -147,7 +147,7 @@ def _steps(candidates: int) -> int:
 
 def _side(ratio: Ratio, border: float, level: float) -> Verdict:
     """On which side of a border a ratio is shown to be."""
-    above, below = beside(ratio, border)
+    above, below = one_sided_p_values(ratio, border)
     return "bad" if above < level else "good" if below < level else "undecided"
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import optuna
 
 from common.machine.interference import DISTURBED_FROM, cores_taken
-from compare.core.statistics import Judged, Ratio, Spread, paired_ratio, spread, verdicts
+from compare.core.statistics import JudgedRatio, Ratio, Spread, paired_ratio, spread, verdicts
 from compare.tuning.records import Objective, SearchResult, Trial, Tuned
 
 IMPORTANCE_TRIALS = 10
@@ -28,11 +28,11 @@ class Gain:
     contestant: str
     jobs: int
     against: int
-    seconds: Judged | None
+    seconds: JudgedRatio | None
     """Seconds of the fewest jobs divided by these. Above 1, these are faster."""
-    after_trials: Judged | None
+    after_trials: JudgedRatio | None
     """Best value of these divided by that of the fewest, each after all its trials."""
-    after_seconds: Judged | None
+    after_seconds: JudgedRatio | None
     """The same, after the seconds of the faster of the two searches."""
     empty: int = 0
     """Repeats with a search that had no trial trained to its end by then. If there are any, `after_seconds` is None: the
@@ -44,7 +44,7 @@ class Findings:
     """All findings of a tuning."""
 
     gains: list[Gain]
-    judged: list[Judged]
+    judged: list[JudgedRatio]
     """Every comparison, as one family."""
     importances: dict[str, dict[str, float]]
     """Framework: part of the objective's variance by field (fANOVA). Missing if too few trials were trained to their end."""

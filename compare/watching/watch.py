@@ -38,7 +38,7 @@ def command(
     as_json: options.AsJson = False,
 ) -> None:
     """Say whether a running job is healthy, slow or stuck, and which rank is to blame; exit code 6 where it is stuck."""
-    with exits.reported(), interruptible():
+    with exits.exit_on_error(), interruptible():
         watcher = Watcher(pids, patience, learned.stored() if judge == "tree" else None)
         try:
             found = _watched(watcher, seconds, interval)

@@ -14,7 +14,7 @@ from common.frozen import Frozen
 from common.models import architectures
 from common.spec import Spec, SpecError
 from common.spec.errors import format_value
-from compare.core.option_parsing import chosen
+from compare.core.option_parsing import parse_choices
 from compare.core.presets import Preset
 from compare.evaluation import final_training
 from compare.evaluation.final_training import Evaluation
@@ -105,7 +105,7 @@ class Study(Frozen):
         Raises:
             SpecError: the file is refused, or a field of it, which is named.
         """
-        chosen("--scale", [scale], SCALES)
+        parse_choices("--scale", [scale], SCALES)
         values = spec.read_values(path, "study file")
         scales = values.pop("scales", {})
         try:
@@ -114,7 +114,7 @@ class Study(Frozen):
                     f"scales must be groups of dotted fields. Received: {scales!r}. Write {{smoke: {{tune.trials: 3}}}}."
                 )
             if scales:
-                chosen("scales", list(scales), SCALES)
+                parse_choices("scales", list(scales), SCALES)
             study = cls.model_validate(spec.overlay(spec.overlay(values, scales.get(scale, {})), assignments))
             study._judge()
         except (pydantic.ValidationError, SpecError) as error:
@@ -163,7 +163,7 @@ class Study(Frozen):
             raise SpecError(f"in spec, {error}") from None
         if base.data.image_size is not None:
             architectures.of(base, 2, base.data.image_size)  # refuses images that are too small for it
-        for variant in chosen("pretrain.modes", self.pretrain.modes, tuple(spec.VARIANTS)):
+        for variant in parse_choices("pretrain.modes", self.pretrain.modes, tuple(spec.VARIANTS)):
             spec.build(spec.with_variant(self.values(epochs=self.pretrain.epochs), variant, self.pretrain.replicas))
         tuner.check(self.tuning())
         if alike := sorted(field for field in self.tune.space if field.split(".")[0] in final_training.SHARED):

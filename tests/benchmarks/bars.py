@@ -34,15 +34,15 @@ from rich.table import Table
 from common import spec
 from compare.comparison import run
 from compare.core.presets import Preset
-from compare.core.statistics import VERDICT_PAIRS, Estimate, Ratio, of_differences, paired_ratio
+from compare.core.statistics import VERDICT_PAIRS, MeanEstimate, Ratio, mean_difference, paired_ratio
 from compare.core.verdict_words import interval_words
 from compare.execution import launch
 from compare.execution.best_switches import BestSwitches
 from compare.execution.interleaving import turn
-from compare.execution.store import Stored
+from compare.execution.store import StoredComparison
 from compare.judgement.run_figures import epoch_seconds, images_per_second
 from compare.judgement.summary import ratio_of_seconds, summarize
-from compare.switches.search import EPOCH_STEPS, USUAL, Step
+from compare.switches.search import EPOCH_STEPS, USUAL, LadderStep
 from tensorflow_impl.__main__ import _NOT_NEEDED
 from tests.benchmarks import flat, harness, overhead, reports, scans
 from tests.benchmarks.flat import Pairs
@@ -128,7 +128,7 @@ class _Bars:
                 {images: _overhead(framework, images) for images in turn(flat.TRAINED, number)} for number in range(self._pairs)
             ]
             what = "the loop's own time of a step"
-            alone = of_differences([each[few] for each in found])
+            alone = mean_difference([each[few] for each in found])
             self._add_estimate(framework, what, alone, overhead.MOST_MICROSECONDS, _in_microseconds)
             pairs = [(each[few], each[many]) for each in found]
             self._add_ratio(framework, f"few over many images, {what}", paired_ratio(pairs), 1 / flat.MOST)
@@ -189,7 +189,7 @@ class _Bars:
     def reports(self) -> None:
         seconds = reports.seconds(self._folder / "reports", self._pairs)
         what = f"a report over {reports.RUNS:,} runs"
-        self._add_estimate("both", what, of_differences(seconds), MOST_REPORT_SECONDS, _in_seconds)
+        self._add_estimate("both", what, mean_difference(seconds), MOST_REPORT_SECONDS, _in_seconds)
 
     def _add_flat(self, framework: str, found: Pairs, *, in_doubt: bool = False) -> None:
         for what, each in found.items():
@@ -203,9 +203,16 @@ class _Bars:
         self._add(framework, what, shown, f"{bar:.2f}" if bar else "-", met(ratio, bar, in_doubt=in_doubt))
 
     def _add_estimate(
-        self, framework: str, what: str, found: Estimate, most: float, words: Callable[[float], str], *, in_doubt: bool = False
+        self,
+        framework: str,
+        what: str,
+        found: MeanEstimate,
+        most: float,
+        words: Callable[[float], str],
+        *,
+        in_doubt: bool = False,
     ) -> None:
-        shown = f"{words(found.mean)} ({words(found.mean - found.half)} to {words(found.mean + found.half)})"
+        shown = f"{words(found.mean)} ({words(found.mean - found.half_width)} to {words(found.mean + found.half_width)})"
         shown += _DISTURBED if in_doubt else ""
         self._add(framework, what, shown, f"at most {words(most)}", within(found, most, in_doubt=in_doubt))
 
@@ -264,20 +271,20 @@ def met(ratio: Ratio | None, bar: float | None, *, in_doubt: bool = False) -> st
         return NO
     if bar is None:
         return NO_BAR
-    if in_doubt or not ratio.decided:
+    if in_doubt or not ratio.has_enough_pairs:
         return NOT_SHOWN
     if ratio.low is not None and ratio.low >= bar:
         return YES
     return NO if ratio.high is not None and ratio.high < bar else NOT_SHOWN
 
 
-def within(found: Estimate, most: float, *, in_doubt: bool = False) -> str:
+def within(found: MeanEstimate, most: float, *, in_doubt: bool = False) -> str:
     """Whether a mean is at most so large: YES or NO where its interval says so, else NOT_SHOWN; `in_doubt` as in `met`."""
     if in_doubt or found.freedom + 1 < VERDICT_PAIRS:
         return NOT_SHOWN
-    if found.mean + found.half <= most:
+    if found.mean + found.half_width <= most:
         return YES
-    return NO if found.mean - found.half > most else NOT_SHOWN
+    return NO if found.mean - found.half_width > most else NOT_SHOWN
 
 
 def _in_seconds(value: float) -> str:
@@ -292,7 +299,7 @@ def _in_percent(part: float) -> str:
     return f"{100 * part:.2f} %"
 
 
-def _of_matrix_rate(step: Step) -> str:
+def _of_matrix_rate(step: LadderStep) -> str:
     return (
         f"at {step.matrix_fraction:.2f} of the matrix rate" if step.matrix_fraction else "at an unknown part of the matrix rate"
     )
@@ -309,16 +316,18 @@ def _scans(folder: Path) -> tuple[scans.Scans, Path] | str:
     return program if isinstance(program, str) else (scans.Scans(archive, place), program)
 
 
-def _modes(frameworks: list[str], pairs: int, folder: Path) -> Stored:
+def _modes(frameworks: list[str], pairs: int, folder: Path) -> StoredComparison:
     modes = ("serial", "data_parallel", "multi_process", "model_averaging")
-    request = run.Request(Preset(SETTINGS | {"epochs": 2}, modes, replicas=2, repeats=pairs), frameworks, folder, prove=False)
-    made, _ = run.within(request, folder)
+    request = run.ComparisonRequest(
+        Preset(SETTINGS | {"epochs": 2}, modes, replicas=2, repeats=pairs), frameworks, folder, prove=False
+    )
+    made, _ = run.run_nested(request, folder)
     return made.stored
 
 
 def _searched(
     framework: str, model: str, image_size: int, batch_size: int, options: dict[str, object], folder: Path
-) -> tuple[BestSwitches, list[Step]]:
+) -> tuple[BestSwitches, list[LadderStep]]:
     """What a search with these options finds, and its ladder; what is stored for `--switches best` stays as it is."""
     words: dict[str, object] = {
         "model": model,
@@ -333,7 +342,7 @@ def _searched(
     command = [sys.executable, "-m", "compare", "optimize", *given, "--json"]
     printed = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
     told = json.loads(printed)["frameworks"][framework]
-    ladder = [Step.model_validate(step) for step in told["ladder"]]
+    ladder = [LadderStep.model_validate(step) for step in told["ladder"]]
     return BestSwitches.model_validate(told["best"], context={"recorded": True}), ladder
 
 
@@ -351,14 +360,14 @@ def _best_over_fair(best: BestSwitches, rounds: int, runs: Runs) -> Ratio | None
     return paired_ratio(found)
 
 
-def _waits(best: BestSwitches, rounds: int, runs: Runs) -> Estimate:
+def _waits(best: BestSwitches, rounds: int, runs: Runs) -> MeanEstimate:
     """The part of whole trainings that waits for input, cached and inline."""
     parts: list[float] = []
     for _ in range(rounds):
         phases = runs.ran(best.framework, _short(best, epochs=3) | {"framework_options": best.options}).phases
         assert phases is not None
         parts.append(phases.input_wait_seconds / phases.training_seconds)
-    return of_differences(parts)
+    return mean_difference(parts)
 
 
 def _short(best: BestSwitches, **fields: Any) -> dict[str, Any]:
@@ -390,12 +399,12 @@ def _streaming(framework: str, rounds: int, runs: Runs) -> Ratio | None:
     return paired_ratio(found)
 
 
-def _ratio(stored: Stored, slow: str, fast: str) -> Ratio | None:
+def _ratio(stored: StoredComparison, slow: str, fast: str) -> Ratio | None:
     rows = {row.id: row for row in stored.comparison.rows}
     return ratio_of_seconds(stored, rows[slow], rows[fast])
 
 
-def _start_up(framework: str, pairs: int, runs: Runs) -> Estimate:
+def _start_up(framework: str, pairs: int, runs: Runs) -> MeanEstimate:
     """Seconds from a twin's command to the first step less those of a bare import, in turn; the first pair warms the caches."""
     wanted = spec.build(SETTINGS | {"epochs": None, "steps": 2})
     beyond: list[float] = []
@@ -414,7 +423,7 @@ def _start_up(framework: str, pairs: int, runs: Runs) -> Estimate:
         turns = (bare, whole) if number % 2 == 0 else (whole, bare)
         seconds = {turn: turn() for turn in turns}
         beyond.append(seconds[whole] - seconds[bare])
-    return of_differences(beyond[1:])
+    return mean_difference(beyond[1:])
 
 
 def _overhead(framework: str, images: int) -> float:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from compare.core.statistics import Estimate, Ratio
+from compare.core.statistics import MeanEstimate, Ratio
 from tests.benchmarks.bars import exit_code, met, within
 
 
@@ -24,13 +24,13 @@ def test_a_bar_is_met_or_missed_where_the_whole_interval_is_above_or_below_it(
 
 @pytest.mark.parametrize(("mean", "answer"), [(1.0, "yes"), (1.95, "not shown"), (2.05, "not shown"), (3.0, "no")])
 def test_seconds_are_within_a_bar_where_their_whole_interval_is(mean: float, answer: str) -> None:
-    assert within(Estimate(mean, 0.1, 4), 2.0) == answer
+    assert within(MeanEstimate(mean, 0.1, 4), 2.0) == answer
 
 
 def test_too_few_pairs_and_disturbed_ones_show_nothing() -> None:
     assert met(Ratio(value=1.95, low=1.94, high=1.96, n=4), 1.9) == "not shown"
     assert met(Ratio(value=1.95, low=1.94, high=1.96, n=5), 1.9, in_doubt=True) == "not shown"
-    assert within(Estimate(1.0, 0.1, 3), 2.0) == within(Estimate(1.0, 0.1, 4), 2.0, in_doubt=True) == "not shown"
+    assert within(MeanEstimate(1.0, 0.1, 3), 2.0) == within(MeanEstimate(1.0, 0.1, 4), 2.0, in_doubt=True) == "not shown"
 
 
 def test_a_bar_that_was_not_measured_is_missed() -> None:

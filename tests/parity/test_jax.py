@@ -10,7 +10,7 @@ import pytest
 from common import spec
 from common.machine import machine
 from compare.conformance import conformance, training
-from compare.conformance.trial import Trial
+from compare.conformance.trial import TwinUnderTest
 from compare.execution import contestants, launch, options
 from compare.proof import ladder
 
@@ -47,13 +47,13 @@ def entered(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def test_the_twin_keeps_the_contract(check: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(training, "STEPS", {"simple_cnn": 3})
     monkeypatch.setattr(options, "OPTIMIZERS", {"adam": options.OPTIMIZERS["adam"]})
-    (made,) = conformance.conform(Trial("jax", tmp_path), [check])
+    (made,) = conformance.conform(TwinUnderTest("jax", tmp_path), [check])
     assert made.faults == []
 
 
 @pytest.mark.slow
 def test_the_twin_keeps_the_whole_contract(tmp_path: Path) -> None:
-    made = conformance.conform(Trial("jax", tmp_path), list(conformance.CHECKS))
+    made = conformance.conform(TwinUnderTest("jax", tmp_path), list(conformance.CHECKS))
     assert [fault for check in made for fault in check.faults] == []
 
 

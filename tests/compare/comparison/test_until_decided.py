@@ -216,7 +216,7 @@ def test_what_cannot_be_decided_is_refused(
 
 @pytest.mark.parametrize(("text", "effect"), [("5%", 0.05), ("5 %", 0.05), ("0.05", 0.05), (".5%", 0.005), ("2.5%", 0.025)])
 def test_an_effect_is_a_percentage_or_a_fraction(text: str, effect: float) -> None:
-    asked = until_decided.asked_for(True, None, text, None)
+    asked = until_decided.stopping_rule_from_options(True, None, text, None)
     assert asked is not None and asked.smallest_effect == pytest.approx(effect)
 
 
@@ -225,7 +225,7 @@ def test_an_effect_is_a_percentage_or_a_fraction(text: str, effect: float) -> No
 )
 def test_wrong_fields_of_a_spec_file_are_refused(values: dict[str, Any]) -> None:
     with pytest.raises(SpecError):
-        until_decided.of_fields(values)
+        until_decided.split_stopping_rule(values)
 
 
 @pytest.mark.parametrize(

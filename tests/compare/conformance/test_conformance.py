@@ -16,7 +16,7 @@ from common.models import architectures
 from common.spec import SpecError
 from compare.conformance import conformance, models, runs, single_steps, training
 from compare.conformance.description import FIELDS, description_faults
-from compare.conformance.trial import Trial
+from compare.conformance.trial import TwinUnderTest
 from compare.core.errors import FolderError, LaunchError
 from compare.execution import code_digest, contestants, launch, options
 from compare.proof.differences import Arrays
@@ -168,7 +168,7 @@ def test_the_page_of_the_contract_lists_the_fields_that_the_check_asks_for() -> 
 
 
 @pytest.fixture
-def plant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Trial]]:
+def plant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], TwinUnderTest]]:
     """A package with a twin that is PyTorch's but for a planted defect, on the path of its interpreter."""
     place = tmp_path / "site"
     (place / "planted_impl").mkdir(parents=True)
@@ -184,21 +184,21 @@ def plant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
     monkeypatch.setattr(training, "STEPS", {"simple_cnn": 3})
     monkeypatch.setattr(options, "OPTIMIZERS", {"sgd": options.OPTIMIZERS["sgd"]})
 
-    def planted(defect: str) -> Trial:
+    def planted(defect: str) -> TwinUnderTest:
         monkeypatch.setenv("PLANTED", defect)
-        return Trial("planted", tmp_path / "out")
+        return TwinUnderTest("planted", tmp_path / "out")
 
     yield planted
     contestants.clear_registry()
 
 
-def tried(trial: Trial, check: str) -> list[str]:
+def tried(trial: TwinUnderTest, check: str) -> list[str]:
     (made,) = conformance.conform(trial, [check])
     return made.faults
 
 
 @pytest.mark.slow
-def test_a_twin_of_a_package_is_described_and_trains_as_the_referee_does(plant: Callable[[str], Trial]) -> None:
+def test_a_twin_of_a_package_is_described_and_trains_as_the_referee_does(plant: Callable[[str], TwinUnderTest]) -> None:
     trial = plant("")
     assert contestants.choose(["pytorch", "planted"], [], {}, launch.FRAMEWORKS) == ["pytorch", "planted"]
     assert tried(trial, "describe") == []
@@ -220,7 +220,7 @@ def test_a_twin_of_a_package_is_described_and_trains_as_the_referee_does(plant: 
     ],
     ids=["momentum", "pixels", "gradients", "exit code", "state", "streamed", "mean", "slots"],
 )
-def test_a_planted_defect_is_named(plant: Callable[[str], Trial], defect: str, check: str, words: str) -> None:
+def test_a_planted_defect_is_named(plant: Callable[[str], TwinUnderTest], defect: str, check: str, words: str) -> None:
     found = tried(plant(defect), check)
     assert any(words in fault for fault in found), found
 
@@ -231,7 +231,7 @@ def test_a_run_that_makes_no_checkpoint_is_a_fault(ending: str, tmp_path: Path, 
     (tmp_path / "forgetful.py").write_text(f"import sys; print('All done.'); {ending}")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.setattr(launch, "FRAMEWORKS", {"forgetful": "forgetful"})
-    (fault,) = runs._resumed(Trial("forgetful", tmp_path), spec.build({}), None)
+    (fault,) = runs._resumed(TwinUnderTest("forgetful", tmp_path), spec.build({}), None)
     assert fault.startswith("run --resume could not be tried: a run must save checkpoint.safetensors after each epoch")
     assert fault.endswith(f"It ended with exit code {ending[-2]} before one was seen: All done.")
 
@@ -250,7 +250,7 @@ def twins(monkeypatch: pytest.MonkeyPatch) -> FakeTwins:
 
 @pytest.mark.slow
 def test_right_single_steps_have_no_faults(twins: FakeTwins, tmp_path: Path) -> None:
-    assert tried(Trial("pytorch", tmp_path), "single steps") == []
+    assert tried(TwinUnderTest("pytorch", tmp_path), "single steps") == []
 
 
 @pytest.mark.slow
@@ -263,7 +263,7 @@ def test_gradients_that_are_wrong_everywhere_are_no_truth_of_their_own(twins: Fa
                 arrays[name] = arrays[name] * (1 + 1e-9)
 
     twins.changes["pytorch", "steps"] = scale
-    found = tried(Trial("pytorch", tmp_path), "single steps")
+    found = tried(TwinUnderTest("pytorch", tmp_path), "single steps")
     assert found[0].startswith("sgd, float64: 8 one step in float64: gradients differ by 1.0e-09, tolerance"), found
     assert all(fault.startswith("sgd, float64: ") for fault in found)
 
@@ -281,9 +281,15 @@ def test_files_of_an_earlier_trial_are_not_judged(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(launch, "call", call)
     monkeypatch.setattr(launch, "describe", lambda name: GOOD)
     out = tmp_path / "out"
-    assert "has 1 values" in conformance.conform(Trial("third", conformance.fresh(out)), ["models"])[0].faults[0]
+    assert (
+        "has 1 values"
+        in conformance.conform(TwinUnderTest("third", conformance.prepare_trial_folder(out)), ["models"])[0].faults[0]
+    )
     writes = False
-    assert "No such file" in conformance.conform(Trial("third", conformance.fresh(out)), ["models"])[0].faults[0]
+    assert (
+        "No such file"
+        in conformance.conform(TwinUnderTest("third", conformance.prepare_trial_folder(out)), ["models"])[0].faults[0]
+    )
 
 
 @pytest.mark.parametrize(
@@ -326,18 +332,18 @@ def test_a_layer_that_is_built_otherwise_is_named(
     monkeypatch.setattr(launch, "call", call)
     monkeypatch.setattr(launch, "describe", lambda name: GOOD)
     monkeypatch.setattr(models, "STEPS", {"simple_cnn": 3})
-    found = tried(Trial("third", tmp_path), "models")
+    found = tried(TwinUnderTest("third", tmp_path), "models")
     assert (found == []) if words is None else (len(found) == 1 and found[0].startswith(words)), found
 
 
 def test_a_folder_with_other_files_is_refused(tmp_path: Path) -> None:
     (tmp_path / "thesis.tex").write_text("all of it")
     with pytest.raises(FolderError, match=r"holds files that belong to no trial of a twin \(thesis.tex\)"):
-        conformance.fresh(tmp_path)
+        conformance.prepare_trial_folder(tmp_path)
     assert (tmp_path / "thesis.tex").exists()
 
 
-def test_a_twin_that_no_package_brings_is_refused_by_name(plant: Callable[[str], Trial]) -> None:
+def test_a_twin_that_no_package_brings_is_refused_by_name(plant: Callable[[str], TwinUnderTest]) -> None:
     with pytest.raises(SpecError, match=r"names something unknown. Received: 'plantd'.* Did you mean planted\?"):
         contestants.choose(["plantd"], [], {}, launch.FRAMEWORKS)
     other = Path(os.path.realpath(sys.executable))
@@ -358,5 +364,5 @@ def test_the_report_says_what_is_missing() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("framework", ["pytorch", "tensorflow"])
 def test_the_suites_own_twins_keep_the_contract(framework: str, tmp_path: Path) -> None:
-    found = conformance.conform(Trial(framework, tmp_path), list(conformance.CHECKS))
+    found = conformance.conform(TwinUnderTest(framework, tmp_path), list(conformance.CHECKS))
     assert [fault for check in found for fault in check.faults] == []

@@ -43,7 +43,7 @@ def test_every_refusal_is_an_exit_code_and_a_sentence(raised: BaseException, cod
 
     @app.command()
     def command() -> NoReturn:
-        with exits.reported():
+        with exits.exit_on_error():
             raise raised
 
     done = CliRunner().invoke(app)
@@ -52,5 +52,5 @@ def test_every_refusal_is_an_exit_code_and_a_sentence(raised: BaseException, cod
 
 
 def test_a_defect_of_the_suite_is_no_refusal() -> None:
-    with pytest.raises(KeyError), exits.reported():
+    with pytest.raises(KeyError), exits.exit_on_error():
         raise KeyError("x")

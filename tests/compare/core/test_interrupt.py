@@ -100,8 +100,8 @@ def test_only_the_first_signal_counts_until_the_outermost_block_has_ended() -> N
                     os.kill(os.getpid(), numbers[0])
                     time.sleep(1)
             except interrupt.Interrupted as interruption:
-                said.append(interruption.words)
-            with interrupt.interruptible(), interrupt.ended_at_once():  # what is still to be tidied up
+                said.append(interruption.message)
+            with interrupt.interruptible(), interrupt.exit_on_signal():  # what is still to be tidied up
                 os.kill(os.getpid(), numbers[1])
                 time.sleep(0.01)
         assert said == ["Interrupted."]

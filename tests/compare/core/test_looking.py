@@ -10,7 +10,7 @@ from compare.core import looking, statistics
 Floats = npt.NDArray[np.float64]
 
 
-def crossing(looks: looking.Looks, h: float, last: int, *, sides: int, cells: int = 150, most: float = 7.0) -> float:
+def crossing(looks: looking.AlphaSpending, h: float, last: int, *, sides: int, cells: int = 150, most: float = 7.0) -> float:
     """P(for some n of 3 to `last`, the p of n equal pairs < h * weight(n)), by integration.
 
     The vector of the first n logarithms has a random direction, so the cosine u of its angle to (1, ..., 1) is a Markov chain:
@@ -62,7 +62,7 @@ def crossing(looks: looking.Looks, h: float, last: int, *, sides: int, cells: in
     return 1.0 - left
 
 
-def beyond(looks: looking.Looks, h: float, last: int, *, sides: int) -> float:
+def beyond(looks: looking.AlphaSpending, h: float, last: int, *, sides: int) -> float:
     """The same for all n above `last`, where the statistic is nearly normal: Pickands' rate of a high boundary."""
     p = h * looks.weight(last)
     return float(0.5 * special.ndtri(p / sides) ** 2 * p / looks.decline)
@@ -70,15 +70,15 @@ def beyond(looks: looking.Looks, h: float, last: int, *, sides: int) -> float:
 
 @pytest.mark.parametrize(
     ("looks", "sides"),
-    [(looking.DIFFERENT, 2), pytest.param(looking.SMALLER, 1, marks=pytest.mark.slow)],
+    [(looking.TWO_SIDED, 2), pytest.param(looking.EQUIVALENCE, 1, marks=pytest.mark.slow)],
     ids=["different", "smaller"],
 )
 @pytest.mark.parametrize("h", [0.033, *(pytest.param(h, marks=pytest.mark.slow) for h in (0.3, 0.0033, 1e-4))])
-def test_the_factors_are_those_of_the_integral(looks: looking.Looks, sides: int, h: float) -> None:
+def test_the_factors_are_those_of_the_integral(looks: looking.AlphaSpending, sides: int, h: float) -> None:
     together = crossing(looks, h, 60, sides=sides) + beyond(looks, h, 60, sides=sides)
-    assert looks.corrected(h, 5) == pytest.approx(together, rel=0.02)
-    assert looks.corrected(h, 5) > 0.995 * together
-    assert looks.level(5, looks.corrected(h, 5)) == pytest.approx(h)
+    assert looks.corrected_p(h, 5) == pytest.approx(together, rel=0.02)
+    assert looks.corrected_p(h, 5) > 0.995 * together
+    assert looks.level(5, looks.corrected_p(h, 5)) == pytest.approx(h)
 
 
 def p_values(trials: int, last: int, seed: int, effect: float = 0.0) -> Floats:
@@ -126,14 +126,14 @@ def test_a_difference_that_matters_is_called_smaller_no_more_often_than_stated(t
     deviation = np.sqrt(squares[:, 4:] - sums[:, 4:] ** 2 / numbers) / np.sqrt(numbers - 1)
     t = sums[:, 4:] / np.sqrt(numbers) / deviation
     one_sided = special.stdtr(numbers - 1, t)
-    levels = np.array([looking.SMALLER.level(int(n), together) for n in numbers])
+    levels = np.array([looking.EQUIVALENCE.level(int(n), together) for n in numbers])
     false = (one_sided < levels).any(axis=1).mean()
     assert 0.75 * together < false <= stats.binom.isf(0.001, trials, together) / trials
     assert (one_sided < together).any(axis=1).mean() > 2 * together
 
 
 def test_fewer_than_three_pairs_are_not_tested() -> None:
-    assert looking.DIFFERENT.weight(2) == looking.SMALLER.weight(4) == 0.0
+    assert looking.TWO_SIDED.weight(2) == looking.EQUIVALENCE.weight(4) == 0.0
     two = statistics.paired_ratio([(1.0, 1.1), (1.0, 1.2)])
     assert two is not None and (two.n, two.low, two.high, two.p) == (2, None, None, None)
 
@@ -150,5 +150,5 @@ def test_the_stated_power_holds_where_the_noise_is_estimated(pairs: int, compari
         estimated, noise = (np.sqrt(draw.chisquare(freedom, trials) / freedom) for _ in range(2))
         return float((draw.normal(factor * estimated) > critical * noise).mean())
 
-    assert power(statistics.least_found(1.0, freedom, comparisons, pairs)) == pytest.approx(0.9, abs=0.006)
+    assert power(statistics.detectable_mean(1.0, freedom, comparisons, pairs)) == pytest.approx(0.9, abs=0.006)
     assert power(special.nctdtrinc(freedom, 0.1, critical)) < 0.84

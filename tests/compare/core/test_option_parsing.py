@@ -7,10 +7,10 @@ from compare.core import option_parsing
 
 
 def test_words_keep_their_order_and_empty_ones_are_passed_over() -> None:
-    assert option_parsing.names(" b, a,,c ") == ["b", "a", "c"]
-    assert option_parsing.chosen("--of", ["b", "a"], ("a", "b", "c")) == ["b", "a"]
-    assert option_parsing.each_once("--of", ["b", "own.module"], ("a", "b")) == ["b", "own.module"]
-    assert option_parsing.numbers("--workers", "4, 0,1", least=0) == (4, 0, 1)
+    assert option_parsing.split_names(" b, a,,c ") == ["b", "a", "c"]
+    assert option_parsing.parse_choices("--of", ["b", "a"], ("a", "b", "c")) == ["b", "a"]
+    assert option_parsing.require_distinct("--of", ["b", "own.module"], ("a", "b")) == ["b", "own.module"]
+    assert option_parsing.parse_integers("--workers", "4, 0,1", least=0) == (4, 0, 1)
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,7 @@ def test_words_keep_their_order_and_empty_ones_are_passed_over() -> None:
 )
 def test_what_is_no_list_of_numbers_is_refused(text: str, message: str) -> None:
     with pytest.raises(SpecError, match=re.escape(message)):
-        option_parsing.numbers("--workers", text, least=1)
+        option_parsing.parse_integers("--workers", text, least=1)
 
 
 @pytest.mark.parametrize(
@@ -41,9 +41,9 @@ def test_what_is_no_list_of_numbers_is_refused(text: str, message: str) -> None:
 )
 def test_what_is_no_choice_of_known_words_is_refused(text: str, message: str) -> None:
     with pytest.raises(SpecError, match=re.escape(message)):
-        option_parsing.chosen("--of", option_parsing.names(text), ("a", "b"))
+        option_parsing.parse_choices("--of", option_parsing.split_names(text), ("a", "b"))
 
 
 def test_an_unknown_level_of_switches_is_refused() -> None:
     with pytest.raises(SpecError, match=re.escape("Received: 'quick'. Use plain, usual, closed, best.")):
-        option_parsing.levels("quick")
+        option_parsing.parse_levels("quick")

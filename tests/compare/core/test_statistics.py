@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from scipy import special, stats
 
 from compare.core import looking, statistics, verdict_words
-from compare.core.statistics import Judged, Ratio, paired_ratio, spread, verdicts
+from compare.core.statistics import JudgedRatio, Ratio, paired_ratio, spread, verdicts
 
 
 def test_spread_is_median_and_quartiles_of_the_finite_values() -> None:
@@ -78,7 +78,7 @@ def test_p_is_that_of_the_paired_t_test_on_the_logarithms() -> None:
     once = paired_ratio(pairs, one_look=True)
     assert found is not None and once is not None
     assert once.p == pytest.approx(expected.pvalue)
-    assert found.p == pytest.approx(looking.corrected(expected.pvalue, 5)) and found.p > once.p
+    assert found.p == pytest.approx(looking.corrected_p(expected.pvalue, 5)) and found.p > once.p
     assert statistics.inverse(found).p == found.p
 
 
@@ -118,7 +118,7 @@ def ratio(value: float, low: float | None, high: float | None, n: int, p: float 
     return Ratio(value=value, low=low, high=high, n=n, p=p)
 
 
-def judged(*ratios: Ratio) -> Judged:
+def judged(*ratios: Ratio) -> JudgedRatio:
     return verdicts([(f"ratio {number}", each) for number, each in enumerate(ratios)])[0]
 
 
@@ -177,7 +177,7 @@ def test_a_verdict_is_never_stronger_than_its_data(ratios: list[Ratio], words: s
     [(None, None), (FEW, "too few repeats to tell"), (QUICK, "pays"), (UNSHOWN, "no gain shown"), (SLOW, "does not pay")],
 )
 def test_a_mode_pays_only_where_the_interval_lies_above_one(found: Ratio | None, said: str | None) -> None:
-    assert verdict_words.pays(found and judged(found)) == said
+    assert verdict_words.speedup_verdict(found and judged(found)) == said
 
 
 @pytest.mark.parametrize(
@@ -191,7 +191,7 @@ def test_a_range_has_the_digits_that_tell_its_bounds_from_one(low: float, high: 
 @pytest.mark.parametrize(("pairs", "comparisons"), [(5, 1), (5, 8), (6, 8), (30, 3)])
 def test_what_is_said_to_be_found_is_found_in_nine_of_ten_cases(pairs: int, comparisons: int) -> None:
     error = 0.03 / math.sqrt(pairs)
-    least = statistics.least_found(error, pairs - 1, comparisons)
+    least = statistics.detectable_mean(error, pairs - 1, comparisons)
     critical = stats.t.ppf(1 - 0.05 / 2 / comparisons, pairs - 1)
     noises = np.sqrt(stats.chi2.ppf((np.arange(2000) + 0.5) / 2000, pairs - 1) / (pairs - 1))
     assert stats.nct.sf(critical, pairs - 1, noises * least / error).mean() == pytest.approx(0.9, abs=1e-3)
@@ -205,7 +205,7 @@ def test_so_many_pairs_as_are_said_to_be_needed_tell_a_ratio_from_a_border_and_o
     needed = statistics.pairs_needed(found, 1.05)
     assert needed is not None and needed > len(logs)
     noise, distance = float(stats.tstd(logs)), math.log(1.05) - sum(logs) / len(logs)
-    most, fewer = (statistics.least_found(noise / math.sqrt(number), number - 1, 1) for number in (needed, needed - 1))
+    most, fewer = (statistics.detectable_mean(noise / math.sqrt(number), number - 1, 1) for number in (needed, needed - 1))
     assert most <= distance < fewer
     # Above the border no number would do, and just below it no number that anybody makes.
     assert statistics.pairs_needed(found, found.value * 0.99) is None
@@ -216,7 +216,7 @@ def test_the_difference_that_a_family_finds_is_that_of_its_middle_ratio() -> Non
     pairs = [[(1.0 + spread * sign, 1.0) for sign in (0, 1, -1, 2, -2)] for spread in (0.001, 0.01, 0.03)]
     ratios = [found for each in pairs if (found := paired_ratio(each)) is not None]
     logs = [math.log(first) for first, _ in pairs[1]]
-    expected = math.expm1(statistics.least_found(float(stats.sem(logs)), 4, 3, 5))
+    expected = math.expm1(statistics.detectable_mean(float(stats.sem(logs)), 4, 3, 5))
     assert statistics.resolution(ratios, 3) == pytest.approx(expected)
     words = verdict_words.family_words(verdicts([(str(number), each) for number, each in enumerate(ratios)]))
     assert words is not None and words.endswith(
@@ -252,10 +252,10 @@ def test_hochberg_steps_up_and_is_never_above_holm(p_values: list[float], adjust
 
 
 def test_a_difference_that_is_far_larger_takes_no_share_of_the_others_level() -> None:
-    assert statistics.smaller_p([0.04], [0.04]) == [0.04]
-    assert statistics.smaller_p([0.02, 1.0, 1.0], [0.02, 0.95, 0.99]) == pytest.approx([0.02 / 0.9, 1.0, 1.0])
-    assert statistics.smaller_p([0.02, 1.0, 1.0], [0.02, 0.89, 0.99]) == pytest.approx([0.04 / 0.9, 1.0, 1.0])
-    assert statistics.smaller_p([1.0, 1.0], [0.95, 0.99]) == [1.0, 1.0]
+    assert statistics.equivalence_p_values([0.04], [0.04]) == [0.04]
+    assert statistics.equivalence_p_values([0.02, 1.0, 1.0], [0.02, 0.95, 0.99]) == pytest.approx([0.02 / 0.9, 1.0, 1.0])
+    assert statistics.equivalence_p_values([0.02, 1.0, 1.0], [0.02, 0.89, 0.99]) == pytest.approx([0.04 / 0.9, 1.0, 1.0])
+    assert statistics.equivalence_p_values([1.0, 1.0], [0.95, 0.99]) == [1.0, 1.0]
 
 
 BASES = {"none": (), "one for all": (0,) * 8, "pairs of frameworks and modes": (0, 1, 2, 3, 1, 1, 5, 5)}
@@ -277,7 +277,7 @@ def test_no_difference_of_a_family_is_called_smaller_more_often_than_stated(base
     mean = logs.mean(axis=2) + beyond
     p = special.stdtr(pairs - 1, mean / (logs.std(axis=2, ddof=1) / math.sqrt(pairs)))
     some = p[(p < 0.05).any(axis=1)].tolist()  # the others call nothing
-    false = sum(min(statistics.smaller_p(each, each)) < 0.05 for each in some) / trials
+    false = sum(min(statistics.equivalence_p_values(each, each)) < 0.05 for each in some) / trials
     assert false <= stats.binom.isf(0.001, trials, 0.05) / trials
     assert beyond or bases == "one for all" or false > 0.8 * 0.05
     assert len(some) / trials > 0.1
@@ -306,7 +306,7 @@ def test_a_ratio_is_smaller_than_the_effect_that_matters_if_it_is_surely_so(
 def _two_one_sided(low: float, value: float, high: float, pairs: int) -> float:
     error = math.log(high / low) / 2 / statistics.critical(pairs - 1, pairs)
     t = (math.log(1.05) - abs(math.log(value))) / error
-    return looking.SMALLER.corrected(float(stats.t.sf(t, pairs - 1)), pairs) if t > 0 else 1.0
+    return looking.EQUIVALENCE.corrected_p(float(stats.t.sf(t, pairs - 1)), pairs) if t > 0 else 1.0
 
 
 def test_a_family_of_equal_rows_is_called_equal_only_if_every_correction_allows_it() -> None:
@@ -322,4 +322,4 @@ def test_a_family_of_equal_rows_is_called_equal_only_if_every_correction_allows_
     alone = verdicts([("a", equal)], smallest_effect=0.05)[0]
     said = verdict_words.faster(alone, "a", "b")
     assert said.startswith("no difference of 5 % or more between a and b; a is 0.96 to 1.04 times as fast (p = 0.0")
-    assert verdict_words.pays(alone) == "no difference of 5 % or more"
+    assert verdict_words.speedup_verdict(alone) == "no difference of 5 % or more"

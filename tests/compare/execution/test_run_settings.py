@@ -26,7 +26,7 @@ def test_modes_and_repeats_of_a_spec_file_are_those_of_the_matrix(tmp_path: Path
 
 def test_a_spec_file_without_them_is_read_as_before(tmp_path: Path) -> None:
     found = run_settings.settings(None, written(tmp_path, epochs=3), {}, [])
-    assert (found.modes, found.repeats, found.stated) == (Preset().modes, Preset().repeats, ())
+    assert (found.modes, found.repeats, found.stated_settings) == (Preset().modes, Preset().repeats, ())
     assert run_settings.settings(None, written(tmp_path, mode="pipeline"), {}, []).modes == ("serial", "pipeline")
 
 

@@ -3,13 +3,13 @@ import math
 import numpy as np
 import pytest
 
-from compare.core.statistics import Estimate, of_differences
+from compare.core.statistics import MeanEstimate, mean_difference
 from compare.machines.random_effects import overall
 
 
 def test_the_average_of_five_machines() -> None:
     means = (0.1, 0.3, 0.2, 0.4, 0.5)
-    found = overall([Estimate(mean, 0.05, 4) for mean in means])
+    found = overall([MeanEstimate(mean, 0.05, 4) for mean in means])
     variance, critical = 0.025, 2.776445  # of the means; t of 4 degrees of freedom
     half = critical * math.sqrt(variance / 5)
     assert found.ratio.n == 5 and found.ratio.value == pytest.approx(math.exp(0.3))
@@ -20,8 +20,8 @@ def test_the_average_of_five_machines() -> None:
 
 
 def test_machines_that_differ_by_less_than_their_noise_have_no_spread_of_their_own() -> None:
-    assert overall([Estimate(mean, 0.1, 4) for mean in (0.20, 0.21, 0.19, 0.2, 0.2)]).spread == 0.0
-    assert overall([Estimate(0.2, 0.0, 4)] * 5).ratio.value == pytest.approx(math.exp(0.2))
+    assert overall([MeanEstimate(mean, 0.1, 4) for mean in (0.20, 0.21, 0.19, 0.2, 0.2)]).spread == 0.0
+    assert overall([MeanEstimate(0.2, 0.0, 4)] * 5).ratio.value == pytest.approx(math.exp(0.2))
 
 
 @pytest.mark.parametrize("spread", [0.0, 0.02, 0.1])
@@ -34,11 +34,11 @@ def test_intervals_cover_the_truth_as_often_as_they_say(machines: int, spread: f
         truths = 0.2 + spread * draw.standard_normal(machines + 1)
         noise = draw.uniform(0.01, 0.05, machines + 1)
         pairs = truths[:, None] + noise[:, None] * draw.standard_normal((machines + 1, 5))
-        found = overall([of_differences(list(each)) for each in pairs[:-1]])
+        found = overall([mean_difference(list(each)) for each in pairs[:-1]])
         assert found.ratio.low is not None and found.ratio.high is not None
         covered += found.ratio.low <= math.exp(0.2) <= found.ratio.high
         kept += found.further[0] <= math.exp(pairs[-1].mean()) <= found.further[1]
-        naive = of_differences(list(pairs[:-1].ravel()))
-        of_repeats += abs(naive.mean - 0.2) <= naive.half
+        naive = mean_difference(list(pairs[:-1].ravel()))
+        of_repeats += abs(naive.mean - 0.2) <= naive.half_width
     assert covered / trials >= 0.94 and kept / trials >= 0.92, (covered / trials, kept / trials)
     assert spread == 0.0 or of_repeats / trials < 0.93

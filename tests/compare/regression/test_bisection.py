@@ -104,13 +104,13 @@ def test_at_most_one_search_in_twenty_names_a_wrong_change(
 def test_tests_that_do_not_share_their_level_name_wrong_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     def uncorrected(ratio: Ratio, border: float) -> tuple[float, float]:
         error = statistics._error(ratio)
-        if error is None or not ratio.decided:
+        if error is None or not ratio.has_enough_pairs:
             return 1.0, 1.0
         t = math.log(ratio.value / border) / error
         one_look = [float(special.stdtr(ratio.n - 1, side * t)) for side in (-1.0, 1.0)]
         return one_look[0] / 5, one_look[1] / 5  # as if each of the tests had the whole level, and one look
 
-    monkeypatch.setattr(bisection, "beside", uncorrected)
+    monkeypatch.setattr(bisection, "one_sided_p_values", uncorrected)
     errors = sum(wrong(NEAR, simulated(NEAR, 0.03, 0.05, seed)) for seed in range(SEARCHES))
     assert errors > special.bdtrik(0.999, SEARCHES, 0.05)
 
@@ -135,13 +135,13 @@ def test_a_ratio_is_beside_a_border_by_the_test_that_shows_that_it_is_smaller() 
     ratio = statistics.paired_ratio([(1.01 + 0.01 * place, 1.0) for place in range(6)])
     assert ratio is not None
     (judged,) = statistics.verdicts([("it", ratio)], 0.06)
-    above, below = statistics.beside(ratio, 1.06)
+    above, below = statistics.one_sided_p_values(ratio, 1.06)
     assert below == pytest.approx(judged.smaller_p) and below < 0.05 < above
-    assert statistics.beside(ratio, 0.95)[0] < 0.001
+    assert statistics.one_sided_p_values(ratio, 0.95)[0] < 0.001
     few = statistics.paired_ratio([(1.2, 1.0), (1.21, 1.0), (1.2, 1.0), (1.22, 1.0)])
-    assert few is not None and statistics.beside(few, 1.0) == (1.0, 1.0)
+    assert few is not None and statistics.one_sided_p_values(few, 1.0) == (1.0, 1.0)
     same = statistics.paired_ratio([(1.2, 1.0)] * 5)
-    assert same is not None and statistics.beside(same, 1.0)[0] < 1e-9
+    assert same is not None and statistics.one_sided_p_values(same, 1.0)[0] < 1e-9
 
 
 def test_a_clear_step_is_found_wherever_it_is_in_few_tests() -> None:

@@ -58,35 +58,37 @@ def test_an_estimate_is_that_of_the_textbook_tests() -> None:
     first, second = draw.normal(0.0, 1.0, 7), draw.normal(0.3, 2.0, 7)
     for estimate, oracle in (
         (
-            statistics.of_differences([now - before for before, now in zip(first, second, strict=True)]),
+            statistics.mean_difference([now - before for before, now in zip(first, second, strict=True)]),
             stats.ttest_rel(second, first),
         ),
-        (statistics.of_samples(first, second[:5]), stats.ttest_ind(second[:5], first, equal_var=False)),
+        (statistics.mean_difference_of_samples(first, second[:5]), stats.ttest_ind(second[:5], first, equal_var=False)),
     ):
         interval = oracle.confidence_interval(0.95)
         assert estimate.p == pytest.approx(oracle.pvalue)
-        assert estimate.mean - estimate.half == pytest.approx(interval.low)
-        assert estimate.mean + estimate.half == pytest.approx(interval.high)
+        assert estimate.mean - estimate.half_width == pytest.approx(interval.low)
+        assert estimate.mean + estimate.half_width == pytest.approx(interval.high)
 
 
 def test_values_without_spread_are_equal_or_surely_different() -> None:
     same, other = [512.0] * 5, [513.0] * 5
-    assert statistics.of_samples(same, same).p == statistics.of_differences([0.0] * len(same)).p == 1.0
-    assert statistics.of_samples(same, other).p == statistics.of_differences([1.0] * len(same)).p == 0.0
+    assert statistics.mean_difference_of_samples(same, same).p == statistics.mean_difference([0.0] * len(same)).p == 1.0
+    assert statistics.mean_difference_of_samples(same, other).p == statistics.mean_difference([1.0] * len(same)).p == 0.0
 
 
 def test_one_sample_has_no_interval() -> None:
-    assert math.isinf(statistics.of_differences([1.0]).half) and math.isinf(statistics.of_samples([1.0], [2.0, 3.0]).half)
+    assert math.isinf(statistics.mean_difference([1.0]).half_width) and math.isinf(
+        statistics.mean_difference_of_samples([1.0], [2.0, 3.0]).half_width
+    )
 
 
 def test_what_rounding_hides_is_in_the_error_of_equal_differences() -> None:
-    estimate = statistics.of_differences([0.01] * 5, rounding=0.01)
+    estimate = statistics.mean_difference([0.01] * 5, rounding=0.01)
     assert estimate.error == pytest.approx(0.01 / math.sqrt(6 * 5)) and 0.001 < estimate.p < 0.01
 
 
 def test_two_samples_of_the_same_machine_are_called_different_once_in_twenty_times() -> None:
     draw = np.random.default_rng(2)
-    calls = [statistics.of_samples(*draw.normal(0.0, 0.02, (2, 5))).p < 0.05 for _ in range(4000)]
+    calls = [statistics.mean_difference_of_samples(*draw.normal(0.0, 0.02, (2, 5))).p < 0.05 for _ in range(4000)]
     assert 0.035 <= np.mean(calls) <= 0.055  # Welch's test errs on the safe side at n = 5
 
 
@@ -272,7 +274,7 @@ def test_two_folders_have_one_interval_and_one_p_in_regress_and_report(tmp_path:
     shown = statistics.unpaired_ratio(noise, noise[:5])
     assert shown is not None and change.change.p == pytest.approx(shown.p)
     assert (change.change.low, change.change.high) == pytest.approx((shown.low, shown.high))
-    looked = statistics.of_samples([math.log(each) for each in noise[:5]], [math.log(each) for each in noise])
+    looked = statistics.mean_difference_of_samples([math.log(each) for each in noise[:5]], [math.log(each) for each in noise])
     assert change.change.p is not None and change.change.p > looked.p
     said = [line for _, lines in regress_report.sentences(judged) for line in lines]
     assert any("however often repeats are added" in line for line in said)
@@ -836,7 +838,7 @@ def test_the_two_commits_of_one_folder_are_compared_in_pairs_if_they_were_measur
     logs = {
         letter: [math.log(value) for value in seconds_of(storage, commit)] for letter, commit in (("A", FIRST), ("B", SECOND))
     }
-    estimate = statistics.of_differences([b - a for a, b in zip(logs["A"], logs["B"], strict=True)])
+    estimate = statistics.mean_difference([b - a for a, b in zip(logs["A"], logs["B"], strict=True)])
     assert judged.changes[0].change.value == pytest.approx(math.exp(estimate.mean))
     assert "By their times, the files were measured in turn" in " ".join(compare(storage, "--full").stdout.split())
     apart = judge(autosaved(tmp_path / "apart", "AAAAABBBBB", drift=0.0), None)

@@ -251,7 +251,7 @@ def test_an_unpaired_ratio_has_the_interval_of_welch_at_the_level_of_its_looks()
     ratio = unpaired_ratio(first, second)
     welch = stats.ttest_ind(np.log(first), np.log(second), equal_var=False)
     expected = welch.confidence_interval(1.0 - looking.level(3, 0.05))
-    assert ratio is not None and ratio.n == 3 and ratio.p == pytest.approx(looking.corrected(welch.pvalue, 3))
+    assert ratio is not None and ratio.n == 3 and ratio.p == pytest.approx(looking.corrected_p(welch.pvalue, 3))
     assert (ratio.low, ratio.high) == pytest.approx((np.exp(expected.low), np.exp(expected.high)))
 
 

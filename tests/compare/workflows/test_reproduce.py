@@ -21,7 +21,7 @@ from common.machine import machine, rates
 from common.machine.rates import Rates
 from common.models import architectures
 from common.training import scores
-from compare.core.statistics import Judged, Ratio, paired_ratio, relative_to, verdicts
+from compare.core.statistics import JudgedRatio, Ratio, paired_ratio, relative_to, verdicts
 from compare.execution import launch, store
 from compare.judgement.row_figures import Summary
 from compare.papers import cells, claims, curves, here, judging, schema, time_claims
@@ -417,7 +417,7 @@ def test_one_of_several_numbers_of_workers_gains_only_as_surely_as_the_first_of_
         assert time_claims.no_gain(ratio, judged[0], GAIN)[0] == verdict
 
 
-def _judged(value: float, spread: float = 0.01, pairs: int = 5) -> Judged:
+def _judged(value: float, spread: float = 0.01, pairs: int = 5) -> JudgedRatio:
     ratio = paired_ratio([(value * (1 + spread * (each - pairs // 2)), 1.0) for each in range(pairs)])
     assert ratio
     return verdicts([("gain", ratio)])[0]
