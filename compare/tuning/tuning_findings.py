@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 import optuna
 
-from common.machine.interference import DISTURBED_FROM, cores_taken
+from common.machine import interference
+from common.machine.interference import DISTURBED_FROM
 from compare.core.statistics import JudgedRatio, Ratio, Spread, paired_ratio, spread, verdicts
 from compare.tuning.records import Objective, SearchResult, Trial, Tuned
 
@@ -123,7 +124,7 @@ def cores_taken(tuned: Tuned, search: SearchResult) -> float:
     """Cores of the search's budget that other work used."""
     if search.cores_of_others is None:
         return 0.0
-    return cores_taken(search.cores_of_others, tuned.plan.budget, tuned.plan.machine)
+    return interference.cores_taken(search.cores_of_others, tuned.plan.budget, tuned.plan.machine)
 
 
 def disturbed(tuned: Tuned) -> list[SearchResult]:

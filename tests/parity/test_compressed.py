@@ -9,7 +9,7 @@ import pytest
 from common import spec
 from common.spec import Spec
 from common.training import compression
-from compare.proof.compressed import Buckets, exchange
+from compare.proof.compressed import Buckets, expected_exchange
 from compare.proof.decisions import share_of
 
 NAMES, SHAPES = ("a.kernel", "a.bias", "b.kernel"), ((3, 3, 4, 8), (8,), (32, 10))
@@ -64,7 +64,7 @@ def test_a_run_that_rounds_otherwise_stays_within_what_is_allowed(name: str, fee
         shares = _shares(generator, replicas)
         errors = _errors(shares, name)
         lost = [1e-2 * generator.normal(size=size).astype(np.float32) for size in buckets.sizes] if feedback else []
-        expected = exchange(buckets, shares, errors, lost)
+        expected = expected_exchange(buckets, shares, errors, lost)
         moved = {key: values + generator.uniform(-1, 1, values.shape) * errors[key] for key, values in shares.items()}
         found, kept = _carried_out(buckets, moved, lost)
         for key in NAMES:
@@ -95,7 +95,7 @@ def test_another_compression_is_found(name: str, mode: str, fields: dict[str, An
     what = _run(name, 2, mode, **fields)
     generator, buckets = np.random.default_rng(2), Buckets(NAMES, SHAPES, what)
     shares = _shares(generator, 2)
-    expected = exchange(buckets, shares, _errors(shares), [])
+    expected = expected_exchange(buckets, shares, _errors(shares), [])
     other = what.with_fields(communication={**what.communication.model_dump(), **instead})
     found, _ = _carried_out(Buckets(NAMES, SHAPES, other), shares, [])
     assert not expected.is_loose
@@ -104,12 +104,12 @@ def test_another_compression_is_found(name: str, mode: str, fields: dict[str, An
 
 def test_what_proves_little_says_so() -> None:
     shares = _shares(np.random.default_rng(3), 3)
-    found = exchange(Buckets(NAMES, SHAPES, _run("float16", 3, error_feedback=False)), shares, _errors(shares), [])
+    found = expected_exchange(Buckets(NAMES, SHAPES, _run("float16", 3, error_feedback=False)), shares, _errors(shares), [])
     assert found.is_loose
 
 
 def test_a_bucket_that_is_nothing_but_rounding_may_be_no_further_off_than_rounding() -> None:
     buckets = Buckets(("bias",), ((2,),), _run("int8", error_feedback=False))
     shares = {share_of("bias", rank): np.array([1e-18, -3e-19]) for rank in range(2)}
-    found = exchange(buckets, shares, dict.fromkeys(shares, 8e-9), [])
+    found = expected_exchange(buckets, shares, dict.fromkeys(shares, 8e-9), [])
     assert found.allowed["bias"].max() < 1e-7

@@ -16,7 +16,7 @@ from compare.execution import launch, matrix
 from compare.execution.matrix import Row
 from compare.execution.store import IN_FLOAT64
 from compare.proof import ladder, timed_rows, tolerances
-from compare.proof.certificate import RISES, Proof, Rung, Setting
+from compare.proof.certificate import LOSS_RISES, Proof, Rung, TrainingSetting
 from compare.proof.differences import Arrays
 from tests.parity.made_up import Change, FakeTwins
 
@@ -110,7 +110,7 @@ def test_the_twins_are_held_with_the_timed_batch_and_rate_in_float64_and_with_th
     proof = prove(tmp_path, what)
     (_, recorded), *_ = twins.calls
     assert (recorded.global_batch_size, recorded.precision, recorded.mode, recorded.steps) == (512, "float64", "serial", 5)
-    assert proof.proved == proof.timed == Setting(batch_size=512, learning_rate=0.05, images=1258)
+    assert proof.proved == proof.timed == TrainingSetting(batch_size=512, learning_rate=0.05, images=1258)
     assert not recorded.optimizer.native and recorded.optimizer.weight_decay == 1e-4
     assert (recorded.schedule.name, recorded.schedule.scaling) == ("cosine", "none")
     assert recorded.augmentation.horizontal_flip
@@ -221,7 +221,7 @@ def test_a_loss_that_rises_at_every_learning_rate_is_called_no_proof(twins: Fake
     (losses,) = [rung for rung in proof.rungs if rung.name == "5 losses"]
     assert losses.status == "shown" and "the loss rises at every learning rate" in losses.reason
     without_steps = proof.model_copy(update={"rungs": [each for each in proof.rungs if not each.name.startswith("8 ")]})
-    why = f"{RISES}, so later losses are only shown, and single steps were not compared: one update alone was judged"
+    why = f"{LOSS_RISES}, so later losses are only shown, and single steps were not compared: one update alone was judged"
     assert f"; {why} (parity --single-steps judges more); " in without_steps.sentence
     assert "losses of the frameworks agree" not in proof.sentence
 
@@ -468,7 +468,7 @@ def test_a_model_too_large_for_the_timed_batch_has_a_smaller_one_with_its_rate_a
     what = timed(model="mini_xception", width=1.0, global_batch_size=64, optimizer={"learning_rate": 0.1})
     proof = prove(tmp_path, what, steps=None)
     assert {(each.global_batch_size, each.optimizer.learning_rate) for _, each in twins.calls} == {(16, 0.1 * 16 / 64)}
-    assert proof.proved != proof.timed == Setting(batch_size=64, learning_rate=0.1, images=1258)
+    assert proof.proved != proof.timed == TrainingSetting(batch_size=64, learning_rate=0.1, images=1258)
     assert " with batch 16, learning rate 0.025, " in proof.sentence
     assert " (timed: batch 64, learning rate 0.1, 1,258 images)" in proof.sentence
 

@@ -11,7 +11,7 @@ from common import spec
 from common.processes import commands
 from compare.execution import launch
 from compare.proof import ladder
-from compare.proof.recordings import Recorder, Recording
+from compare.proof.recordings import Recorder, TraceRequest
 from tests.parity.made_up import FakeTwins
 
 SMALL = {"steps": 2, "global_batch_size": 10, "width": 0.125}
@@ -34,12 +34,12 @@ def test_a_process_promises_just_the_recordings_that_are_read(
         spec.build({**SMALL, "mode": mode, "replicas": number}) for mode, number in (("serial", 1), ("data_parallel", 2))
     )
     drawn = ("--drawn", "0,1")
-    teacher = Recording("teacher", "pytorch", serial, drawn)
+    teacher = TraceRequest("teacher", "pytorch", serial, drawn)
     wanted = [
-        Recording("serial", "pytorch", serial, ("--batches",)),
+        TraceRequest("serial", "pytorch", serial, ("--batches",)),
         teacher,
-        Recording("pupil", "pytorch", parallel, drawn, teacher),
-        Recording("pupil", "tensorflow", serial, drawn, teacher),
+        TraceRequest("pupil", "pytorch", parallel, drawn, teacher),
+        TraceRequest("pupil", "tensorflow", serial, drawn, teacher),
     ]
     recorder = Recorder(tmp_path, lambda text: None)
     recorder.make(wanted)
@@ -51,8 +51,8 @@ def test_a_process_starts_while_its_teacher_records_and_never_before(
 ) -> None:
     serial = spec.build(SMALL)
     drawn = ("--drawn", "0,1")
-    teacher = Recording("teacher", "pytorch", serial, drawn)
-    pupils = [Recording("pupil", "tensorflow", serial, drawn, teacher), Recording("pupil", "pytorch", serial, drawn, teacher)]
+    teacher = TraceRequest("teacher", "pytorch", serial, drawn)
+    pupils = [TraceRequest("pupil", "tensorflow", serial, drawn, teacher), TraceRequest("pupil", "pytorch", serial, drawn, teacher)]
     started: list[str] = []
     ended_before: list[int] = []
     made: list[bool] = []
@@ -85,7 +85,7 @@ def test_a_twin_waits_for_the_recording_of_its_teacher(tmp_path: Path) -> None:
     path = tmp_path / "teacher"
     timer = threading.Timer(0.2, path.touch)
     timer.start()
-    assert not path.exists() and commands.awaited(path) == path and path.exists()
+    assert not path.exists() and commands.wait_for_file(path) == path and path.exists()
     timer.join()
 
 

@@ -337,12 +337,12 @@ def test_both_frameworks_tell_what_their_relus_and_maxima_decide(recorded: Recor
         far = next(point for point in leader.points if (point.near > 2 * decisions.RECORDED_REACH).any())
         opposite = far.chosen.copy()
         opposite.flat[np.argmax(far.near)] ^= True  # rounding cannot turn it
-        wrong = [tracing.packed(opposite) if point is far else own for point, own in zip(leader.points, arrays, strict=True)]
+        wrong = [tracing.pack(opposite) if point is far else own for point, own in zip(leader.points, arrays, strict=True)]
         found = leader.as_recorded(wrong, chain)
         assert found is not None and found[2] == 1
         pool = next(number for number, point in enumerate(leader.points) if point.layer)
         for winner in (-1, leader.points[pool].layer.kernel_size ** 2):
-            outside = tracing.packed(np.full_like(leader.points[pool].chosen, winner))
+            outside = tracing.pack(np.full_like(leader.points[pool].chosen, winner))
             assert leader.as_recorded([*arrays[:pool], outside, *arrays[pool + 1 :]], chain) is None
         assert leader.as_recorded(arrays[1:], chain) is None
 
@@ -581,7 +581,7 @@ def test_many_decisions_that_a_run_tells_are_taken_over_and_the_rest_is_judged_a
     (leader,) = judging._leaders.values()
     for number, point in enumerate(leader.points):
         decided = decisions.with_others(point.chosen, [turn for tie in turned for turn in tie.at(number)])
-        other[f"decisions/0/{number}"] = tracing.packed(decided)
+        other[f"decisions/0/{number}"] = tracing.pack(decided)
     assert len(turned) > 3
     gradients = _gradients_of(judging.rungs(what, other, "telling"))
     assert gradients.status == "passed" and "otherwise than in float64" in gradients.reason
@@ -608,13 +608,13 @@ def test_with_one_decision_that_rounding_does_not_explain_none_told_is_taken_ove
     other = _with_gradients(what, recording, _turned(judging, what, truth, [tie]))
     (leader,) = judging._leaders.values()
     chosen = [decisions.with_others(point.chosen, tie.at(number)) for number, point in enumerate(leader.points)]
-    told = {f"decisions/0/{number}": tracing.packed(own) for number, own in enumerate(chosen)}
+    told = {f"decisions/0/{number}": tracing.pack(own) for number, own in enumerate(chosen)}
     assert _gradients_of(judging.rungs(what, other | told, "explained")).status == "passed"
     last = max(number for number, point in enumerate(leader.points) if point.layer is None)
     far = leader.points[last].near
     assert far.max() > 2 * decisions.RECORDED_REACH
     chosen[last].flat[np.argmax(far)] ^= True
-    told[f"decisions/0/{last}"] = tracing.packed(chosen[last])
+    told[f"decisions/0/{last}"] = tracing.pack(chosen[last])
     gradients = _gradients_of(judging.rungs(what, other | told, "unexplained"))
     assert gradients.status == "shown" and "; rounding does not explain 1 decision that the framework tells" in gradients.reason
     assert ("it decided 1 otherwise than in float64" in gradients.reason) == found_by_gradients
@@ -629,10 +629,10 @@ def test_with_one_decision_that_rounding_does_not_explain_none_told_is_taken_ove
 @pytest.mark.parametrize("dtype", [np.bool_, np.int16])
 def test_decisions_are_packed_and_unpacked(shape: tuple[int, ...], dtype: Any) -> None:
     given = np.random.default_rng(0).integers(0, 2 if dtype == np.bool_ else 9, shape).astype(dtype)
-    words = tracing.packed(given)
-    np.testing.assert_array_equal(tracing.unpacked(words, shape, dtype), given)
-    assert tracing.unpacked(words, (*shape[:-1], 64 * shape[-1]), dtype) is None
-    assert tracing.unpacked(words, (shape[0] - 1, *shape[1:]), dtype) is None
+    words = tracing.pack(given)
+    np.testing.assert_array_equal(tracing.unpack(words, shape, dtype), given)
+    assert tracing.unpack(words, (*shape[:-1], 64 * shape[-1]), dtype) is None
+    assert tracing.unpack(words, (shape[0] - 1, *shape[1:]), dtype) is None
 
 
 @pytest.mark.parametrize("terms", [1_000, 16_000])

@@ -16,7 +16,7 @@ from common.artifacts import results
 from common.data.batches import Plan
 from common.machine import placement
 from common.models.architectures import resolve
-from common.training.spot_checks import Draw, example_hashes, fingerprint, strata
+from common.training.spot_checks import StepDraw, example_hashes, fingerprint, strata
 from compare.execution import store
 from compare.execution.matrix import Row
 from compare.execution.store import IN_FLOAT64, SpotCheck
@@ -267,7 +267,7 @@ def plan(**changes: Any) -> Plan:
 def test_each_part_of_a_run_and_the_short_batches_have_a_recorded_step() -> None:
     places = Counter[int]()
     for word in map(str, range(200)):
-        draw, drawn = Draw(word, plan()), list[int]()
+        draw, drawn = StepDraw(word, plan()), list[int]()
         for epoch in range(6):
             drawn += draw.steps([2.0 + epoch] * max(epoch, 1), max(8 * epoch, 1), 8 * (epoch + 1))
         assert drawn == sorted(set(drawn)) and len(drawn) <= 4
@@ -278,7 +278,7 @@ def test_each_part_of_a_run_and_the_short_batches_have_a_recorded_step() -> None
 
 def test_the_losses_so_far_decide_which_steps_are_recorded() -> None:
     """So nobody knows them before."""
-    drawn = {tuple(Draw("word", plan()).steps([loss], 1, 8)) for loss in np.linspace(2.0, 2.1, 50)}
+    drawn = {tuple(StepDraw("word", plan()).steps([loss], 1, 8)) for loss in np.linspace(2.0, 2.1, 50)}
     assert len(drawn) > 5
 
 

@@ -49,7 +49,7 @@ def test_a_comparison_travels_whole_without_its_reports_and_replaces_what_it_was
 ) -> None:
     there, here = sent(tmp_path / "there"), tmp_path / "here"
     (here / "one" / "runs" / "old").mkdir(parents=True)
-    archive.join(archive.pack(there), plan, plan.cells[0], here)
+    archive.install(archive.pack(there), plan, plan.cells[0], here)
     assert store.read(here / "one") == store.read(there)
     assert sorted(path.name for path in here.iterdir()) == ["one"]
     assert sorted(path.name for path in (here / "one").iterdir()) == ["compare.json", "runs"]
@@ -90,7 +90,7 @@ def test_a_hostile_archive_is_refused_and_nothing_of_it_stays(
     kept = tmp_path / "here" / "one" / "kept"
     kept.mkdir(parents=True)
     with pytest.raises((DataRefused, FolderError), match=said):
-        archive.join(content.getvalue(), plan, plan.cells[0], tmp_path / "here")
+        archive.install(content.getvalue(), plan, plan.cells[0], tmp_path / "here")
     assert kept.exists() and os.listdir(tmp_path / "here") == ["one"] and os.listdir(tmp_path) == ["here"]  # noqa: PTH208
 
 
@@ -100,15 +100,15 @@ def test_bytes_that_are_no_archive_or_too_many_are_refused(
     (tmp_path / "here").mkdir()
     for content in (b"", b"x" * 1000, gzip.compress(b"x" * 1000)):
         with pytest.raises((DataRefused, FolderError)):
-            archive.join(content, plan, plan.cells[0], tmp_path / "here")
+            archive.install(content, plan, plan.cells[0], tmp_path / "here")
     monkeypatch.setattr(archive, "MOST_BYTES", 10)
     with pytest.raises(FolderError, match=r"too large to be sent\. Received: 11 bytes"):
-        archive.join(bytes(11), plan, plan.cells[0], tmp_path / "here")
+        archive.install(bytes(11), plan, plan.cells[0], tmp_path / "here")
 
 
 def test_another_comparison_other_code_and_runs_of_two_machines_are_refused(plan: MatrixPlan, tmp_path: Path) -> None:
     def join(folder: Path, of: MatrixPlan = plan) -> None:
-        archive.join(archive.pack(folder), of, of.cells[0], tmp_path)
+        archive.install(archive.pack(folder), of, of.cells[0], tmp_path)
 
     with pytest.raises(FolderError, match="its rows are"):
         join(sent(tmp_path / "a"), matrix(comparisons.repeated().comparison.rows[:1]))
@@ -144,5 +144,5 @@ def test_a_comparison_that_cannot_be_replaced_stays(plan: MatrixPlan, tmp_path: 
 
     monkeypatch.setattr(Path, "rename", refusing)
     with pytest.raises(OSError, match="no space"):
-        archive.join(content, plan, plan.cells[0], tmp_path)
+        archive.install(content, plan, plan.cells[0], tmp_path)
     assert kept.exists() and sorted(path.name for path in tmp_path.iterdir()) == ["one", "there"]

@@ -183,7 +183,7 @@ def other_code(plan: str) -> dict[str, Any]:
 def test_a_job_whose_code_was_changed_after_the_check_is_refused_on_its_machine(
     fakes: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    code_of = jobs.code_of
+    code_of = jobs.matrix_code_hash
     with cluster("127.0.0.2") as address, fakes.context() as patch:
         patch.setattr(jobs, "code_of", lambda plan: code_of(plan)[::-1])
         done = convtwins("run", *QUICK, "--on", address, "--out", tmp_path / "out", "--json")

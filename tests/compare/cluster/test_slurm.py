@@ -17,7 +17,7 @@ from common.artifacts import records
 from common.machine import machine
 from common.processes import supervisor
 from compare.cluster import jobs, slurm
-from compare.cluster.jobs import Answer
+from compare.cluster.jobs import JobStatus
 from compare.comparison import spread
 from compare.execution import cells, store
 from tests.compare.cluster.test_dask_slots import QUICK, REAL, TWO, states
@@ -69,7 +69,7 @@ def test_a_dry_run_prints_what_sbatch_would_be_given_and_submits_nothing(program
     done = convtwins("run", *QUICK, *TWO, "--on", "slurm", "--out", out, "--dry-run")
     assert done.exit_code == 0, done.output
     flags = {line.removeprefix("#SBATCH --") for line in done.stdout.splitlines() if line.startswith("#SBATCH")}
-    assert {"exclusive", "mem=0", "nodes=1", "no-requeue", "array=0-1%2", f"job-name={slurm._name(out)}"} <= flags
+    assert {"exclusive", "mem=0", "nodes=1", "no-requeue", "array=0-1%2", f"job-name={slurm._job_name(out)}"} <= flags
     assert not any(flag.startswith(("time", "partition", "wckey", "nodelist")) for flag in flags)  # those of sbatch's variables
     assert done.stdout.startswith("#!/bin/bash\n") and "srun" not in done.stdout
     assert done.stdout.rstrip().endswith(f"{sys.executable} -u -m submitit.core._submit '{out}/jobs'")
@@ -104,7 +104,7 @@ def test_a_machine_without_slurm_is_refused_before_anything_is_written(fake_twin
 
 def test_states_of_the_jobs_of_a_folder_are_read(programs: Path, fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (programs / "squeue").write_text("#!/bin/sh\necho '7_0|RUNNING|None'\necho '7_1|PENDING|Resources'\n")
-    words = {job: state.words for job, state in slurm._states(tmp_path).items()}
+    words = {job: state.text for job, state in slurm._states(tmp_path).items()}
     assert words == {"7_0": "running", "7_1": "pending (Resources)"}
     fake_twins.setattr(slurm, "_ASK_SECONDS", 0.0)
     (programs / "squeue").write_text("#!/bin/sh\necho 'Unable to contact slurm controller' >&2\nexit 1\n")
@@ -125,16 +125,16 @@ def test_jobs_that_a_killed_command_left_are_cancelled_where_it_did_not_note_the
     fake_twins.setenv("SBATCH_JOB_NAME", "mine")
     fake_twins.setenv("SLURM_ARRAY_JOB_ID", "3")
     (tmp_path / jobs.FOLDER).mkdir()
-    records.write(jobs.answer_file(tmp_path, "a"), Answer(job="7_0", node="n", code=130, failure="its job was cancelled"))
-    records.write(jobs.answer_file(tmp_path, "b"), Answer(job="7_1", node="n"))
+    records.write(jobs.status_file(tmp_path, "a"), JobStatus(job="7_0", node="n", code=130, failure="its job was cancelled"))
+    records.write(jobs.status_file(tmp_path, "b"), JobStatus(job="7_1", node="n"))
     submitted, rest = dict[str, str](), {"nodes": dict[str, str](), "submitted": lambda made: submitted.update(made)}
-    ends = slurm.run(tmp_path, ["a", "b"], "c", known={"a": "7_0", "b": "7_1"}, say=lambda line: ends.throw(KeyError), **rest)
+    ends = slurm.run(tmp_path, ["a", "b"], "c", job_ids={"a": "7_0", "b": "7_1"}, say=lambda line: ends.throw(KeyError), **rest)
     with pytest.raises(ValueError, match="already executing"):
         next(ends)
     first, *others = Path(log).read_text().splitlines()
     assert set(first.split()) == {"scancel", "7_0", "7_2"}
     assert submitted == {"a": "9", "b": "7_1"}
-    assert others == ["sbatch  ", f"scancel --name={slurm._name(tmp_path)}"]
+    assert others == ["sbatch  ", f"scancel --name={slurm._job_name(tmp_path)}"]
 
 
 def test_jobs_that_cannot_be_cancelled_are_named(programs: Path, tmp_path: Path) -> None:
@@ -142,7 +142,7 @@ def test_jobs_that_cannot_be_cancelled_are_named(programs: Path, tmp_path: Path)
     slurm._cancel(tmp_path, {"a": "7"}, said.append)
     assert said == [
         "The jobs are not cancelled. Received from scancel: scancel: no cluster here. "
-        f"Run: scancel --name={slurm._name(tmp_path)}"
+        f"Run: scancel --name={slurm._job_name(tmp_path)}"
     ]
 
 
@@ -209,7 +209,7 @@ def test_a_real_slurm_runs_comparisons_one_at_a_time_and_an_interrupted_command_
     begun = {cell.name for cell in cells.read(out).cells if (out / cell.name / store.PLAN_FILE).exists()}
     assert len(begun) == 1
     (name,) = begun
-    answer = jobs.answered(out, name)
+    answer = jobs.read_status(out, name)
     assert (
         answer is not None
         and answer.failure == "its job was cancelled, or its time was over."

@@ -143,7 +143,7 @@ def test_a_dry_run_of_stored_results_measures_nothing_and_names_what_is_unknown(
 
 def test_stored_times_are_those_of_runs_of_the_same_kind_and_of_the_middle_one(tmp_path: Path) -> None:
     stored = comparisons.repeated()
-    known = estimate.stored(comparisons.stored_in(stored, tmp_path))
+    known = estimate.stored_results(comparisons.stored_in(stored, tmp_path))
     row = stored.comparison.rows[0]
     longer = row.model_copy(update={"spec": row.spec.with_fields(epochs=9, seed=1, data={"limit": 100})})
     found = known(longer)

@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 
 from compare.concurrency import sources
-from compare.concurrency.meanings import Meanings
+from compare.concurrency.meanings import KnownNames
 from compare.concurrency.program import Program
-from compare.concurrency.search import Searched, search
+from compare.concurrency.search import SearchResult, search
 
 
-def searched(text: str, folder: Path, nodes: int = 20_000) -> Searched:
+def searched(text: str, folder: Path, nodes: int = 20_000) -> SearchResult:
     (folder / "program.py").write_text(text)
-    return search(Program(sources.read(str(folder / "program.py")), Meanings()), nodes=nodes, seconds=20)
+    return search(Program(sources.read(str(folder / "program.py")), KnownNames()), nodes=nodes, seconds=20)
 
 
 def rules(text: str, folder: Path) -> set[str]:
@@ -254,7 +254,7 @@ def test_a_loop_is_followed_to_the_turn_that_a_test_asks_for_or_is_said_to_be_ex
 ) -> None:
     body = f"seen += 1\n        if {test}:\n            if rank == 0:\n                dist.barrier()"
     done = searched(COUNTS.format(turns=turns, body=body), tmp_path)
-    assert [each.partition("explored in part: ")[2] for each in done.left] == left
+    assert [each.partition("explored in part: ")[2] for each in done.unexplored] == left
     assert {each.rule for each in done.findings} == (set() if left else {"collective-missing"})
 
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from compare.concurrency import concurrency
 from compare.concurrency.findings import ConcurrencyFinding, TraceStep
-from compare.concurrency.search import Searched
+from compare.concurrency.search import SearchResult
 from compare.reporting.document import Report
 from tests.support.snapshots import Screens
 
@@ -27,8 +27,8 @@ def report(
     roots: int = 1,
     suppressed: int = 0,
 ) -> Report:
-    searched = Searched(roots=roots, executions=roots, nodes=20 * roots, left=list(left))
-    searched.assumed = {TraceStep("train.py", 3 + at, says): True for at, says in enumerate(alike)}
+    searched = SearchResult(roots=roots, executions=roots, nodes=20 * roots, unexplored=list(left))
+    searched.assumptions = {TraceStep("train.py", 3 + at, says): True for at, says in enumerate(alike)}
     hidden = [(finding(), "the other rank has its own barrier")] * suppressed
     return concurrency.report("train.py", 1, searched, findings, hidden)
 

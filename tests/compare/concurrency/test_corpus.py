@@ -14,9 +14,9 @@ import pytest
 
 from compare.concurrency import sources
 from compare.concurrency.findings import RULES
-from compare.concurrency.meanings import Meanings
+from compare.concurrency.meanings import KnownNames
 from compare.concurrency.program import Program as Checked
-from compare.concurrency.search import Searched, search
+from compare.concurrency.search import SearchResult, search
 from tests.concurrency.corpus import confirm, generator
 from tests.concurrency.corpus.generator import Program
 
@@ -24,10 +24,10 @@ PROJECT = Path(__file__).parents[3]
 PROGRAMS = generator.programs()
 
 
-def found(program: Program, folder: Path, nodes: int) -> Searched:
+def found(program: Program, folder: Path, nodes: int) -> SearchResult:
     path = folder / f"{program.name}.py"
     path.write_text(program.text)
-    return search(Checked(sources.read(str(path)), Meanings()), nodes=nodes, seconds=60)
+    return search(Checked(sources.read(str(path)), KnownNames()), nodes=nodes, seconds=60)
 
 
 def judged(programs: list[Program], folder: Path, nodes: int = 20_000) -> list[str]:
@@ -100,15 +100,15 @@ def test_a_hang_is_seen_again(tmp_path: Path) -> None:
 @pytest.mark.parametrize("package", ["pytorch_impl", "tensorflow_impl", "common", "compare"])
 def test_nothing_is_found_in_our_own_code(package: str) -> None:
     files = sources.read(str(PROJECT / package))
-    searched = search(Checked(files, Meanings()), nodes=2_000, seconds=120)
+    searched = search(Checked(files, KnownNames()), nodes=2_000, seconds=120)
     assert searched.findings == [] and searched.executions > 50
-    assert [each for each in searched.left if "failed" in each] == []
+    assert [each for each in searched.unexplored if "failed" in each] == []
 
 
 def test_the_deadlock_that_runs_are_planted_with_is_found_in_its_source() -> None:
     """That of docs/deadlock.md, which tests/twins/test_hangs.py and test_watch.py find in real runs."""
     (found,) = search(
-        Checked(sources.read(str(PROJECT / "tests/planted/hanging.py")), Meanings()), nodes=3_000, seconds=60
+        Checked(sources.read(str(PROJECT / "tests/planted/hanging.py")), KnownNames()), nodes=3_000, seconds=60
     ).findings
     lines = (PROJECT / "tests/planted/hanging.py").read_text().splitlines()
     assert found.rule == "lock-order" and lines[found.line - 1].strip() == "with other:"
@@ -150,5 +150,5 @@ def test_a_bug_that_is_planted_in_our_own_code_is_found(file: str, line: str, pl
             shutil.copy(PROJECT / package.name / beside, package)
     for changed, expected in ((text, set[str]()), (text.replace(line, planted), {rule})):
         (package / "copy.py").write_text(changed)
-        searched = search(Checked(sources.read(str(package)), Meanings()), nodes=3_000, seconds=60)
+        searched = search(Checked(sources.read(str(package)), KnownNames()), nodes=3_000, seconds=60)
         assert {each.rule for each in searched.findings} == expected

@@ -9,19 +9,19 @@ from pathlib import Path
 import pytest
 
 from compare.concurrency import sources
-from compare.concurrency.meanings import Meanings, configured
+from compare.concurrency.meanings import KnownNames, read_known_names
 from compare.concurrency.program import Program
-from compare.concurrency.search import UNUSUAL, Searched, search
+from compare.concurrency.search import UNUSUAL, SearchResult, search
 
-Check = Callable[..., Searched]
+Check = Callable[..., SearchResult]
 
 
 @pytest.fixture
 def check(tmp_path: Path) -> Check:
-    def checked(text: str, meanings: Meanings | None = None, **others: str) -> Searched:
+    def checked(text: str, meanings: KnownNames | None = None, **others: str) -> SearchResult:
         for name, source in {"program": text, **others}.items():
             (tmp_path / f"{name}.py").write_text(source)
-        return search(Program(sources.read(str(tmp_path)), meanings or Meanings()), nodes=20_000, seconds=20)
+        return search(Program(sources.read(str(tmp_path)), meanings or KnownNames()), nodes=20_000, seconds=20)
 
     return checked
 
@@ -169,11 +169,11 @@ def train(x):
         hvd.allgather(x)
 """
     assert not check(text).findings
-    one = check(text, configured(["horovod.torch.allreduce"], None)).findings
+    one = check(text, read_known_names(["horovod.torch.allreduce"], None)).findings
     assert [each.line for each in one] == [6]
     names = tmp_path / "names.yaml"
     names.write_text("collectives: [horovod.torch.allgather]\nranks: [place_in_ring]\n")
-    assert [each.line for each in check(text, configured([], names)).findings] == [8]
+    assert [each.line for each in check(text, read_known_names([], names)).findings] == [8]
 
 
 def test_ranks_that_a_program_spawns_are_followed_through_modules(check: Check) -> None:
@@ -463,11 +463,11 @@ def test_what_was_not_explored_is_said(check: Check, tmp_path: Path) -> None:
     lines = "\n".join(f"if config.a{n}:\n    with LOCK:\n        pass" for n in range(12))
     body = "def main(config):\n" + "".join(f"    {line}\n" for line in lines.splitlines()) + "    Thread(target=main).start()\n"
     (tmp_path / "big.py").write_text(THREADS.format(body=body))
-    program = Program(sources.read(str(tmp_path / "big.py")), Meanings())
+    program = Program(sources.read(str(tmp_path / "big.py")), KnownNames())
     short = search(program, nodes=100, seconds=20)
-    assert short.nodes <= 101 and short.left[0].endswith(": explored in part: 100 nodes (--nodes)")
+    assert short.nodes <= 101 and short.unexplored[0].endswith(": explored in part: 100 nodes (--nodes)")
     late = search(program, nodes=10**6, seconds=0.0)
-    assert late.left and late.left[0].endswith("not begun: 0 s (--search-seconds)")
+    assert late.unexplored and late.unexplored[0].endswith("not begun: 0 s (--search-seconds)")
     for times, most, why in (
         (2, UNUSUAL, []),
         (3, UNUSUAL, ["executions with more than 2 unusual decisions left out"]),
@@ -476,8 +476,8 @@ def test_what_was_not_explored_is_said(check: Check, tmp_path: Path) -> None:
         branches = (f"    if config.a{n}:\n        LOCK.acquire()\n        LOCK.release()\n" for n in range(times))
         body = "def main(config):\n" + "".join(branches)
         (tmp_path / "big.py").write_text(THREADS.format(body=body).replace("    main()", "    main(os.environ)"))
-        whole = search(Program(sources.read(str(tmp_path / "big.py")), Meanings()), nodes=10**5, seconds=20, unusual=most)
-        assert [each.partition(": explored in part: ")[2] for each in whole.left] == why
+        whole = search(Program(sources.read(str(tmp_path / "big.py")), KnownNames()), nodes=10**5, seconds=20, unusual=most)
+        assert [each.partition(": explored in part: ")[2] for each in whole.unexplored] == why
 
 
 @pytest.mark.parametrize(
@@ -561,13 +561,13 @@ def test_methods_of_what_a_library_makes_are_collectives(
     check: Check, body: str, named: tuple[str, ...], rules: set[str]
 ) -> None:
     text = ACCELERATED.format(body=textwrap.indent(body, " " * 8))
-    assert {each.rule for each in check(text, configured(named, None)).findings} == rules
+    assert {each.rule for each in check(text, read_known_names(named, None)).findings} == rules
 
 
 def test_a_method_that_is_named_is_a_collective_of_an_object_whose_class_is_not_known(check: Check) -> None:
     text = "def save(comm, x, rank):\n    if rank == 0:\n        comm.collect(x)\n"
     assert not check(text).findings
-    assert {each.rule for each in check(text, configured(["collect"], None)).findings} == {"collective-missing"}
+    assert {each.rule for each in check(text, read_known_names(["collect"], None)).findings} == {"collective-missing"}
 
 
 ORDERS = """

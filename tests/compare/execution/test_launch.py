@@ -12,7 +12,7 @@ import pytest
 from common import spec
 from common.artifacts import results
 from common.processes import signals, watchdog
-from common.processes.process_spec import SETTLED
+from common.processes.process_spec import RESERVED_VARIABLES
 from compare.core import errors
 from compare.core.interrupt import Interrupted, interruptible
 from compare.execution import executor, launch, matrix, store
@@ -94,7 +94,7 @@ def test_a_twin_inherits_no_thread_or_rank_settings_of_the_shell(
     for name in names:
         monkeypatch.setenv(name, "1")
     monkeypatch.setenv("HARMLESS", "kept")
-    assert not SETTLED.fullmatch("TFDS_DATA_DIR") and SETTLED.fullmatch("LD_PRELOAD")
+    assert not RESERVED_VARIABLES.fullmatch("TFDS_DATA_DIR") and RESERVED_VARIABLES.fullmatch("LD_PRELOAD")
     script.write_text(f"import os; print([n for n in {names} if n in os.environ], os.environ['HARMLESS'])")
     launch.call("scripted", ["run"], log=tmp_path / "log.txt")
     assert (tmp_path / "log.txt").read_text() == "[] kept\n"
@@ -353,7 +353,7 @@ def test_no_twin_is_left_running_where_another_ends_all(script: Path, tmp_path: 
     assert not runs(int((tmp_path / "pid").read_text()))
 
 
-@pytest.mark.parametrize("number", signals.ENDING)
+@pytest.mark.parametrize("number", signals.TERMINATION_SIGNALS)
 @pytest.mark.parametrize("start", ["call", "describe", "execute"])
 def test_no_twin_is_left_by_a_signal_that_comes_while_it_is_started(
     script: Path, tmp_path: Path, start: str, number: signal.Signals, monkeypatch: pytest.MonkeyPatch

@@ -17,10 +17,10 @@ from common.models import architectures, user_code, work
 from common.spec import SpecError
 from compare import api
 from compare.execution import launch
-from compare.matching import causes, climbing, pair_file
+from compare.matching import causes, model_comparison, pair_file
 from compare.matching import match as matching
 from compare.matching.causes import KNOWN_CAUSES, Cause
-from compare.matching.climbing import Match, Process
+from compare.matching.model_comparison import Match, ModelProcess
 from compare.proof import ladder
 from compare.proof.certificate import Proof, Rung
 from tests.planted import pair_for_run
@@ -29,13 +29,13 @@ TORCH, KERAS = "tests.planted.ports_torch", "tests.planted.ports_keras"
 IMAGE, CLASSES = (8, 8, 3), 5
 EXAMPLE = launch.PROJECT_ROOT / "docs" / "examples" / "match"
 
-Both = tuple[Process, Process]
+Both = tuple[ModelProcess, ModelProcess]
 OWN = {"optimizer": ("sgd", "sgd"), "loss": ("cross_entropy", "cross_entropy"), "prepare": ("prepare", "prepare")}
 
 
 @pytest.fixture(scope="session")
 def both(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Both]:
-    with climbing.processes(tmp_path_factory.mktemp("match")) as started:
+    with model_comparison.start_processes(tmp_path_factory.mktemp("match")) as started:
         yield started
 
 
@@ -48,7 +48,7 @@ def matched(both: Both, net: str, model: str, **options: Any) -> Match:
         if name in options:
             options[name] = (f"{TORCH}:{options[name][0]}", f"{KERAS}:{options[name][1]}")
     return matching.match(
-        f"{TORCH}:{net}", f"{KERAS}:{model}", image=IMAGE, classes=CLASSES, **{"steps": 2, **options}, both=both
+        f"{TORCH}:{net}", f"{KERAS}:{model}", image=IMAGE, classes=CLASSES, **{"steps": 2, **options}, processes=both
     )
 
 
@@ -117,7 +117,7 @@ def test_parallel_branches_are_paired_by_their_paths(both: Both, model: str) -> 
     """Shapes do not tell them apart, and the port makes and runs them in another order."""
     found = matched(both, "Inception", model, accept=["biased-variance"])
     assert found.holds, found.sentences
-    assert [rung.name for rung in found.rungs if rung.status != climbing.PASSED] == ["running statistics"]
+    assert [rung.name for rung in found.rungs if rung.status != model_comparison.PASSED] == ["running statistics"]
 
 
 def test_branches_that_only_an_activation_tells_apart_are_refused_with_a_command_that_works(both: Both) -> None:
@@ -292,7 +292,7 @@ def test_a_planted_mistake_is_found_where_it_is_and_named(
 ) -> None:
     found = matched(both, net, model, **options)
     assert not found.same and not found.holds
-    first = next(each for each in found.rungs if each.status == climbing.FAILED and each.causes)
+    first = next(each for each in found.rungs if each.status == model_comparison.FAILED and each.causes)
     if rung != "logits, inference" or cause != "bias-missing":  # that one is seen in the parameters too
         assert first.name == rung, found.sentences
     causes = [each for failed in found.rungs for each in failed.causes if each.name == cause]
@@ -348,7 +348,7 @@ def test_another_fault_at_the_same_place_does_not_get_the_name(
 def test_settings_that_act_from_the_second_step_on_are_named(both: Both, optimizers: tuple[str, str], cause: str) -> None:
     found = matched(both, "Net", "port", optimizer=optimizers)
     update, steps = found.rungs[-2:]
-    assert update.status == climbing.PASSED and steps.status == climbing.FAILED, found.sentences
+    assert update.status == model_comparison.PASSED and steps.status == model_comparison.FAILED, found.sentences
     assert [each.name for each in steps.causes] == [cause] and not found.holds
 
 
@@ -489,7 +489,9 @@ def test_a_pass_that_proves_nothing_is_left_out_and_said(both: Both) -> None:
     assert "weights as they are, images times 255 (pytorch refuses them)" in checked.sentences[1]
     large = matched(both, "Overflows", "Overflows", loss=("tiny", "tiny"))
     (far,) = (rung for rung in large.rungs if rung.name == FAR)
-    assert far.status == climbing.PASSED and "weights times 8, images as they are (values are not finite)" in far.left_out
+    assert (
+        far.status == model_comparison.PASSED and "weights times 8, images as they are (values are not finite)" in far.left_out
+    )
 
 
 def test_what_is_accepted_does_not_fail_the_match(both: Both) -> None:
@@ -512,7 +514,7 @@ def test_what_is_accepted_excuses_nothing_that_it_hides(both: Both) -> None:
 def test_normalisation_and_dropout_of_a_flattened_image_agree_in_all_but_the_biased_variance(both: Both) -> None:
     found = matched(both, "mixed", "mixed", accept=["biased-variance"])
     assert found.holds, found.sentences
-    assert [rung.name for rung in found.rungs if rung.status != climbing.PASSED] == ["running statistics"]
+    assert [rung.name for rung in found.rungs if rung.status != model_comparison.PASSED] == ["running statistics"]
 
 
 def test_a_bias_in_front_of_batch_norm_whose_gradient_is_rounding_is_no_difference(both: Both) -> None:
@@ -529,7 +531,7 @@ def test_biases_that_training_moves_by_rounding_alone_are_no_difference(both: Bo
 def test_statistics_of_every_layer_must_be_explained(both: Both) -> None:
     found = matched(both, "norm_twice_with_a_second_that_keeps_its_variance", "norm_twice", accept=["biased-variance"])
     (statistics,) = (rung for rung in found.rungs if rung.name == "running statistics")
-    assert not found.holds and statistics.status == climbing.FAILED and not statistics.causes, found.sentences
+    assert not found.holds and statistics.status == model_comparison.FAILED and not statistics.causes, found.sentences
 
 
 def test_the_same_call_gives_the_same_answer(both: Both) -> None:
@@ -542,7 +544,7 @@ def test_a_rounded_constant_is_told_and_tried_out_also_where_outputs_agree_withi
     assert found.holds and not found.same
     assert found.sentences[0] == "Yes, but for constants that a framework rounds to float32."
     (inference,) = (rung for rung in found.rungs if rung.name == "logits, inference")
-    assert inference.status == climbing.ROUNDS and inference.difference < inference.tolerance
+    assert inference.status == model_comparison.ROUNDS and inference.difference < inference.tolerance
     (cause,) = inference.causes
     assert cause.residual is not None and cause.residual < 1e-14 < 1e-10 < (inference.first or 0)
 
@@ -557,7 +559,7 @@ def test_layers_that_see_the_same_are_judged_by_their_running_statistics_and_oth
     rungs = {rung.name: rung for rung in found.rungs}
     assert not found.holds and [cause.name for cause in rungs["logits, training"].causes] in ([], ["epsilon"])
     statistics = rungs["running statistics"]
-    assert statistics.status == climbing.ACCEPTED and statistics.where == "1.variance" and statistics.difference < 1e-2
+    assert statistics.status == model_comparison.ACCEPTED and statistics.where == "1.variance" and statistics.difference < 1e-2
     behind = matched(both, "norm_twice", "norm_twice_of_other_epsilon")
     assert behind.sentences[0] == "No: they part first at: logits, inference."
 
@@ -585,9 +587,9 @@ def test_wrong_usage_names_the_option(both: Both) -> None:
     with pytest.raises(SpecError, match=r"ports_keras has no prot\. Received: .* Did you mean port\?"):
         matching.match(f"{TORCH}:Net", f"{KERAS}:prot", image=IMAGE, classes=CLASSES)  # before any process starts
     with pytest.raises(SpecError, match=r"--classes must be the number of outputs\. Received: 7; both models give 5\."):
-        matching.match(f"{TORCH}:InTurn", f"{KERAS}:in_turn", image=IMAGE, classes=7, both=both)
+        matching.match(f"{TORCH}:InTurn", f"{KERAS}:in_turn", image=IMAGE, classes=7, processes=both)
     with pytest.raises(SpecError, match=r"was given images of --input 16x16x3: does it take these\?"):
-        matching.match(f"{TORCH}:Net", f"{KERAS}:port", image=(16, 16, 3), classes=CLASSES, both=both)
+        matching.match(f"{TORCH}:Net", f"{KERAS}:port", image=(16, 16, 3), classes=CLASSES, processes=both)
 
 
 def test_what_tensorflow_rounds_is_accepted_alone_and_hides_nothing(both: Both) -> None:
@@ -602,7 +604,7 @@ def test_what_tensorflow_rounds_is_accepted_alone_and_hides_nothing(both: Both) 
 @pytest.mark.slow
 def test_all_rounded_constants_are_looked_behind_and_each_is_tried_out(both: Both) -> None:
     right = matched(both, "TwoRounded", "two_rounded")
-    assert right.holds and right.but_for == "constants that a framework rounds to float32", right.sentences
+    assert right.holds and right.tolerated_difference == "constants that a framework rounds to float32", right.sentences
     (gelu,) = (cause for rung in matched(both, "with_gelu", "gelu").rungs[1:2] for cause in rung.causes)
     assert gelu.residual is not None and gelu.residual < 1e-14, gelu
     wrong = matched(both, "TwoRounded", "two_rounded_with_another_epsilon")
@@ -620,7 +622,7 @@ def test_all_rounded_constants_are_looked_behind_and_each_is_tried_out(both: Bot
 )
 def test_a_scaling_whose_constants_tensorflow_rounds_is_accepted(both: Both, net: str, model: str) -> None:
     found = matched(both, net, model)
-    assert found.holds and found.but_for == "constants that a framework rounds to float32", found.sentences
+    assert found.holds and found.tolerated_difference == "constants that a framework rounds to float32", found.sentences
     (cause,) = found.rungs[1].causes
     assert cause.residual is not None and cause.residual < 1e-14 < 1e-10 < found.rungs[1].difference
     assert "scales and shifts by constants that are rounded to float32" in cause.sentence
@@ -644,34 +646,39 @@ def test_what_tensorflow_computes_in_float32_is_said_and_accepted(both: Both, mo
     found = matched(both, "Upsampled", model, accept=["biased-variance"], steps=20)
     assert found.holds and not found.same, found.sentences
     (inference,) = (rung for rung in found.rungs if rung.name == "logits, inference")
-    assert inference.status == climbing.ROUNDS and [cause.name for cause in inference.causes] == ["lower-precision"]
+    assert inference.status == model_comparison.ROUNDS and [cause.name for cause in inference.causes] == ["lower-precision"]
     assert 1e-9 < (inference.first or 0) < 3e-7
     assert any("only by what a framework computes in float32" in said for said in found.sentences)
 
 
 def test_a_rounded_constant_is_remembered_behind_a_rung_that_the_tolerance_lets_pass() -> None:
     cause = Cause("rounded-constants", "A slope is rounded.", "", 1e-16)
-    update = climbing.Rung("one update, sgd", 1.02e-8, 1e-8, climbing.FAILED, "conv.kernel")
+    update = model_comparison.RungResult("one update, sgd", 1.02e-8, 1e-8, model_comparison.FAILED, "conv.kernel")
     rungs = [
-        climbing.Rung("logits, inference", 9e-10, 1e-10, climbing.FAILED, causes=(cause,), first=2e-9),
-        climbing.Rung("logits, training", 9e-13, 1e-10, climbing.PASSED),
-        climbing.Rung("gradients", 9.9e-9, 1e-8, climbing.PASSED),
+        model_comparison.RungResult("logits, inference", 9e-10, 1e-10, model_comparison.FAILED, causes=(cause,), first=2e-9),
+        model_comparison.RungResult("logits, training", 9e-13, 1e-10, model_comparison.PASSED),
+        model_comparison.RungResult("gradients", 9.9e-9, 1e-8, model_comparison.PASSED),
     ]
 
-    def statuses(*rungs: climbing.Rung) -> list[str]:
-        return [each.status for each in climbing._accept(climbing._settled(rungs), [])]
+    def statuses(*rungs: model_comparison.RungResult) -> list[str]:
+        return [each.status for each in model_comparison._apply_accepted(model_comparison._mark_consequences(rungs), [])]
 
-    assert statuses(*rungs, update) == [climbing.ROUNDS, climbing.PASSED, climbing.PASSED, climbing.ROUNDS]
-    assert statuses(*rungs[1:], update)[-1] == climbing.FAILED  # no constant is rounded
-    assert statuses(*rungs, replace(update, difference=1e-5))[-1] == climbing.FAILED  # more than it may make
+    assert statuses(*rungs, update) == [
+        model_comparison.ROUNDS,
+        model_comparison.PASSED,
+        model_comparison.PASSED,
+        model_comparison.ROUNDS,
+    ]
+    assert statuses(*rungs[1:], update)[-1] == model_comparison.FAILED  # no constant is rounded
+    assert statuses(*rungs, replace(update, difference=1e-5))[-1] == model_comparison.FAILED  # more than it may make
 
 
 def test_running_means_behind_a_bias_that_is_missing_follow_from_it(both: Both) -> None:
     found = matched(both, "norm_twice", "norm_twice_without_a_bias", accept=["biased-variance"])
     rungs = {rung.name: rung for rung in found.rungs}
     assert not found.holds and [cause.name for cause in rungs["logits, inference"].causes] == ["bias-missing"]
-    assert rungs["logits, training"].status == climbing.PASSED
-    assert rungs["running statistics"].status == climbing.ACCEPTED and rungs["running statistics"].difference < 1e-2
+    assert rungs["logits, training"].status == model_comparison.PASSED
+    assert rungs["running statistics"].status == model_comparison.ACCEPTED and rungs["running statistics"].difference < 1e-2
     assert not any("None of the known causes" in said for said in found.sentences), found.sentences
 
 
@@ -684,7 +691,7 @@ def test_layers_that_join_several_inputs_are_not_said_to_take_the_same(both: Bot
 
 def test_an_optimizer_is_judged_behind_a_rounded_constant_too(both: Both) -> None:
     decays = matched(both, "with_leaky", "right_leaky", optimizer=("sgd_with_a_little_decay", "sgd"))
-    causes = {cause.name for rung in decays.rungs for cause in rung.causes if rung.status == climbing.FAILED}
+    causes = {cause.name for rung in decays.rungs for cause in rung.causes if rung.status == model_comparison.FAILED}
     assert not decays.holds and causes == {"weight-decay"}, decays.sentences
     adam = matched(both, "with_leaky", "right_leaky", optimizer=("adam", "adam"), accept=["adam-epsilon"])
     assert adam.holds, adam.sentences
@@ -702,8 +709,8 @@ def test_a_difference_says_where_it_begins_and_what_was_not_compared(both: Both)
 def test_a_rung_with_a_cause_of_its_own_follows_from_no_other_and_other_settings_are_told(both: Both) -> None:
     found = matched(both, "norm_twice", "norm_twice_of_other_momentum_with_softmax", accept=["biased-variance"])
     rungs = {rung.name: rung for rung in found.rungs}
-    assert rungs["logits, inference"].status == rungs["running statistics"].status == climbing.FAILED
-    assert rungs["loss"].status == climbing.FOLLOWS
+    assert rungs["logits, inference"].status == rungs["running statistics"].status == model_comparison.FAILED
+    assert rungs["loss"].status == model_comparison.FOLLOWS
     assert {each.name for each in rungs["running statistics"].causes} == {"batch-norm-momentum", "biased-variance"}
     both_at_once = matched(both, "with_norm", "default_norm").sentences
     assert both_at_once[-1].startswith("Other settings, which other layers may even out: norm (epsilon 1e-05, 0.001"), (
@@ -720,7 +727,10 @@ def test_a_bias_in_front_of_relu_and_batch_norm_is_judged_and_a_gradient_half_a_
     wrong = matched(both, "relu_then_norm_of_wrong_gradient", "relu_then_norm", accept=["biased-variance"])
     assert not wrong.holds
     statuses = {rung.name: rung.status for rung in wrong.rungs}
-    assert statuses["logits, training"] == statuses["loss"] == climbing.PASSED and statuses["gradients"] == climbing.FAILED
+    assert (
+        statuses["logits, training"] == statuses["loss"] == model_comparison.PASSED
+        and statuses["gradients"] == model_comparison.FAILED
+    )
     (gradients,) = (rung for rung in wrong.rungs if rung.name == "gradients")
     assert "conv.bias" in gradients.where and 1e-4 < gradients.difference < 5e-3
 
@@ -731,10 +741,12 @@ def test_a_sixth_that_pytorch_rounds_in_a_gradient_is_said_and_accepted_and_hide
     (cause,) = [each for rung in found.rungs for each in rung.causes]
     assert cause.name == "rounded-constants" and "Behind conv2, pytorch multiplies the gradient of a hard" in cause.sentence
     assert cause.residual is not None and cause.residual < 1e-11
-    assert {rung.name: rung.status for rung in found.rungs}["gradients"] == climbing.ROUNDS
+    assert {rung.name: rung.status for rung in found.rungs}["gradients"] == model_comparison.ROUNDS
     for port in ("with_hardsigmoid_of_wrong_gradient", "with_hardsigmoid_and_another_fault"):
         wrong = matched(both, "with_hardsigmoid", port)
-        assert not wrong.holds and {rung.name: rung.status for rung in wrong.rungs}["gradients"] == climbing.FAILED, port
+        assert not wrong.holds and {rung.name: rung.status for rung in wrong.rungs}["gradients"] == model_comparison.FAILED, (
+            port
+        )
 
 
 def test_a_constant_that_tensorflow_rounds_is_said_and_accepted(both: Both) -> None:
@@ -1013,7 +1025,7 @@ def test_weights_of_files_are_copied_or_compared(both: Both, tmp_path: Path) -> 
     )
     assert matched(both, "with_buffers", "centred", weights=files[:1]).same
     subprocess.run([sys.executable, "-c", torch, files[0]], cwd=launch.PROJECT_ROOT, check=True)
-    first = next(rung for rung in matched(both, "Net", "port", weights=files).rungs if rung.status == climbing.FAILED)
+    first = next(rung for rung in matched(both, "Net", "port", weights=files).rungs if rung.status == model_comparison.FAILED)
     assert first.name == "weights as given" and [cause.name for cause in first.causes] == ["initialisation"]
     with pytest.raises(SpecError, match=r"net\.pt does not fit .*with_norm.* Give the state_dict of this model"):
         matched(both, "with_norm", "with_norm", weights=files[:1])

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from common.matching.records import Layer, ModelReport, OpenRequest
-from compare.matching import climbing, match
+from compare.matching import match, model_comparison
 from compare.matching.causes import BIASED_VARIANCE, Cause
-from compare.matching.climbing import Line, Match, Rung
+from compare.matching.model_comparison import LayerPair, Match, RungResult
 from tests.support.snapshots import Screens
 
 NAMES = (
@@ -24,14 +24,14 @@ NOTES = [Cause("flatten-order", "The rows of its kernel were reordered.", WHERE)
 
 def matched(settings: str = "", /, **changed: Any) -> Match:
     """A match whose rungs agree but for these: their numbers by the start of their names."""
-    rungs = [Rung(name, 2e-16, 1e-10, climbing.PASSED) for name in NAMES]
+    rungs = [RungResult(name, 2e-16, 1e-10, model_comparison.PASSED) for name in NAMES]
     for start, fields in changed.items():
         place = next(at for at, name in enumerate(NAMES) if name.replace(",", "").replace(" ", "_").startswith(start))
         rungs[place] = replace(rungs[place], **fields)
     asks = tuple(OpenRequest(model=model, image=(28, 28, 1), classes=10) for model in ("net:Net", "keras_net:build"))
     layers = Layer(name="conv2", kind="conv"), Layer(name="conv2d_1", kind="conv")
     return Match(
-        ("pytorch", "tensorflow"), (asks[0], asks[1]), rungs, [Line(*layers, 0.0, 0.0, settings)], NOTES,
+        ("pytorch", "tensorflow"), (asks[0], asks[1]), rungs, [LayerPair(*layers, 0.0, 0.0, settings)], NOTES,
         (ModelReport(layers=[], outputs=[10], where=None), ModelReport(layers=[], outputs=[10], where=None, unrecorded=True)),
     )  # fmt: skip
 
@@ -43,10 +43,10 @@ def screened(screens: Screens, found: Match, *written: str, folder: Path | None 
     return " ".join(screens(report, folder).split())
 
 
-FOLLOWS = {"status": climbing.FOLLOWS, "difference": 0.3}
+FOLLOWS = {"status": model_comparison.FOLLOWS, "difference": 0.3}
 PARTED: dict[str, Any] = {
     "logits_inference": {
-        "status": climbing.FAILED, "difference": 0.34, "where": "conv2, conv2d_1", "first": 0.89, "causes": (PADDING,),
+        "status": model_comparison.FAILED, "difference": 0.34, "where": "conv2, conv2d_1", "first": 0.89, "causes": (PADDING,),
         "at_the_end": False,
     },
     "logits_far": FOLLOWS, "logits_training": FOLLOWS, "loss": FOLLOWS, "gradients": FOLLOWS, "one_update_sgd": FOLLOWS,
@@ -77,11 +77,11 @@ def test_a_difference_without_a_name_says_so(screens: Screens) -> None:
     assert "look at" not in shown
 
 
-@pytest.mark.parametrize("status", [climbing.FAILED, climbing.ACCEPTED])
+@pytest.mark.parametrize("status", [model_comparison.FAILED, model_comparison.ACCEPTED])
 def test_what_keras_cannot_do_otherwise_is_let_pass_by_a_word(screens: Screens, status: str) -> None:
     biased = {"status": status, "difference": 4.4e-6, "where": "norm.variance", "causes": (BIAS,)}
     found = matched(running={**biased, "tolerance": 1e-10})
-    is_accepted = status == climbing.ACCEPTED
+    is_accepted = status == model_comparison.ACCEPTED
     written = ["pairs/net.py was written. Train it in both frameworks: run --model pairs.net --image-size 28."]
     shown = screened(screens, found, *(written if is_accepted else []))
     assert ("let it pass the same command with --accept biased-variance" in shown) is not is_accepted
@@ -90,7 +90,7 @@ def test_what_keras_cannot_do_otherwise_is_let_pass_by_a_word(screens: Screens, 
 
 
 def test_what_was_accepted_and_hides_the_rest_is_no_yes(screens: Screens) -> None:
-    hidden = {"status": climbing.UNJUDGED, "difference": 0.3}
+    hidden = {"status": model_comparison.UNJUDGED, "difference": 0.3}
     found = matched(logits_inference={**hidden, "causes": (PADDING,)}, logits_training=hidden, loss=hidden)
     shown = screened(screens, found, folder=Path("results/made"))
     assert match.report(found, []).values["verdict"] == "cannot tell"

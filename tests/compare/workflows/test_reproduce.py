@@ -54,7 +54,7 @@ def fakes(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
     monkeypatch.setattr(launch, "FRAMEWORKS", found)
     monkeypatch.setattr(machine, "available_cores", lambda: 2)
     monkeypatch.setattr(
-        rates, "measured", lambda cores: Rates(cores=cores, float32_gflops=9.0, float64_gflops=5.0, copy_gb_per_second=9.0)
+        rates, "measure", lambda cores: Rates(cores=cores, float32_gflops=9.0, float64_gflops=5.0, copy_gb_per_second=9.0)
     )
     launch.DESCRIPTIONS.clear()
     launch.DESCRIPTIONS.update({name: fake.describe(name, {}) for name in found})
