@@ -133,7 +133,7 @@ class MeasuredModel:
     arrays: Mapping[str, Array]
     optimizers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict[str, Mapping[str, Any]])
     refused: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Reasons why the model fails in passes of `records.far`, by the name of the pass."""
+    """Reasons why the model fails in passes of `records.stress_inputs`, by the name of the pass."""
 
     def values(self, mode: str, name: str) -> tuple[Array, Array]:
         """(input, output) of a layer."""

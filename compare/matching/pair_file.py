@@ -16,11 +16,11 @@ from common.models.architectures import BatchNorm, Dropout, Native, Opaque
 from common.spec import SpecError
 from compare.matching.alignment import describe_layer
 from compare.matching.causes import BIASED_VARIANCE, ROUNDING_CAUSES
-from compare.matching.climbing import ACCEPTED, FAILED, ROUNDS, Match
+from compare.matching.model_comparison import ACCEPTED, FAILED, ROUNDS, Match
 
 _MAY_DIFFER = {BIASED_VARIANCE, *ROUNDING_CAUSES, "adam-epsilon", "weight-decay", "learning-rate"}
-"""A pair with these accepted causes is written all the same. `run` has optimizers and a rule of running variances of its own.
-Constants that were rounded stay rounded: `write` says what that does to the proof."""
+"""Accepted causes with which a pair is written. `run` has its own optimizers and its own rule of running variances. Rounded
+constants stay rounded: `write` says what that does to the proof."""
 _FIRST_LINE = '"""A pair of models that are the same, written by `convtwins match`.\n'
 _KINDS = {"conv", "depthwise_conv", "dense", "batch_norm", "layer_norm", "group_norm", "dropout"}
 _ROLES = {"gamma", "beta", "mean", "variance"}
@@ -97,7 +97,7 @@ def _importable(name: str) -> bool:
 
 
 def _module(path: Path) -> tuple[str, str]:
-    """(name of the module, how Python finds it if not from the current folder)."""
+    """Return (name of the module, the variable with which Python finds it outside the current folder)."""
     below = path.resolve().relative_to(Path.cwd()).parts if path.resolve().is_relative_to(Path.cwd()) else ()
     parts = [*below[:-1], path.stem]
     if len(parts) > 1 and all(map(_importable, parts)):
@@ -107,7 +107,7 @@ def _module(path: Path) -> tuple[str, str]:
 
 
 def write(result: Match, path: Path) -> list[str]:
-    """Write the module of a pair, and say how to train it. A pair that did not match is not written, which is said.
+    """Write the module of a pair. Returns sentences: how to train it, or why a pair that did not match is not written.
 
     Raises:
         SpecError: the pair has a layer that a run cannot have, or differs in what was accepted.
@@ -129,9 +129,13 @@ def write(result: Match, path: Path) -> list[str]:
     words = f"run --model {name} --image-size {model.shape[0]}"
     sentences = [f"{path} was written. Train it in both frameworks: {', '.join(filter(None, (words, where)))}."]
     if BIASED_VARIANCE in accepted:
-        sentences.append("Keras's running variances become unbiased there, as PyTorch's are. Without that, scores would differ.")
+        sentences.append(
+            "Keras's running variances become unbiased there, as PyTorch's are. Without that, scores would differ."
+        )
     if ROUNDING_CAUSES & accepted:
-        sentences.append("A framework rounds a constant or a layer to float32. The proof of a run fails by that much, and names it.")
+        sentences.append(
+            "A framework rounds a constant or a layer to float32. The proof of a run fails by that much, and names it."
+        )
     return sentences
 
 
@@ -157,7 +161,7 @@ def _model(result: Match, name: str) -> tuple[Opaque, tuple[PairedModel, PairedM
         model_layer = _layer(pair.left, pair.right)
         model_layers.append(model_layer)
         outputs.append(tuple(pair.left.output))
-        # A call of the one may be paired with another call of the other.
+        # A call in one model may be paired with a call of another number in the other.
         sides[0].layers[model_layer.name], sides[1].layers[model_layer.name] = pair.left.name, pair.right.name.partition("#")[0]
         if pair.left.flattened != pair.right.flattened:
             if pair.right.flattened == "chw":
@@ -166,7 +170,9 @@ def _model(result: Match, name: str) -> tuple[Opaque, tuple[PairedModel, PairedM
                 _refuse(pair.left, "is behind a flattened image in one model only")
             sides[0].flattened[model_layer.name] = _image(ask.image, result.opened[0].layers, pair.left)
     rounded = next((cause.note for rung in result.rungs for cause in rung.causes if cause.name in ROUNDING_CAUSES), "")
-    return Opaque(name, ask.image, result.opened[0].outputs[0], tuple(model_layers), tuple(outputs), tuple(again), rounded), sides
+    return Opaque(
+        name, ask.image, result.opened[0].outputs[0], tuple(model_layers), tuple(outputs), tuple(again), rounded
+    ), sides
 
 
 def _layer(left: Layer, right: Layer) -> Native | BatchNorm | Dropout:
@@ -209,7 +215,7 @@ def _dropout(left: Layer, right: Layer) -> Dropout:
 
 
 def _image(input_shape: tuple[int, int, int], layers: Sequence[Layer], layer: Layer) -> tuple[int, int, int]:
-    """Shape of the last image in front of a layer that takes it flattened. `given` is the model's own."""
+    """Return the shape of the last image in front of a layer that takes it flattened. `input_shape`: that of the model."""
 
     def images() -> Iterator[tuple[int, int, int]]:
         yield input_shape

@@ -12,7 +12,7 @@ from pydantic import Field
 from common.frozen import Finite, Moment
 from common.machine.machine import Facts
 from common.models import architectures
-from common.models.architectures import Concatenation, Cut, Layer, Residual
+from common.models.architectures import Concatenation, StageFragment, Layer, Residual
 from common.spec import Spec, SpecError
 from compare.judgement.scaling_laws import LinkModel
 
@@ -129,12 +129,12 @@ def layer_names(layers: Sequence[Layer]) -> Iterator[str]:
     They are those of `common.training.layers.units`: each time belongs to one name.
     """
     for layer in layers:
-        if not isinstance(layer, Residual | Concatenation | Cut):
+        if not isinstance(layer, Residual | Concatenation | StageFragment):
             yield layer.name
             continue
         for branch in architectures.branches(layer):
             yield from layer_names(branch)
-        join = layer.join if isinstance(layer, Cut) else layer
+        join = layer.join if isinstance(layer, StageFragment) else layer
         if join is not None:
             yield join.name
             if isinstance(join, Residual) and join.relu:

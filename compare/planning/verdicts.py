@@ -42,7 +42,7 @@ def by_framework(plan: PlanResult) -> dict[str, FrameworkVerdict]:
             ]
             verdicts[name] = FrameworkVerdict(sentences, _certainty(pairs, may_measure=False) if pairs else [])
         else:
-            verdicts[name] = FrameworkVerdict(_winner(layouts), _certainty(pairs, may_measure=plan.here))
+            verdicts[name] = FrameworkVerdict(_winner(layouts), _certainty(pairs, may_measure=plan.is_local))
     return verdicts
 
 
