@@ -50,3 +50,7 @@ def check_trained(paired_model: PairedModel, architecture: Architecture, num_tra
 def pair_architecture(model: Opaque, num_classes: int, image_size: int) -> Architecture:
     """Build the architecture of a pair. The caller checks that the pair was matched with this number of classes."""
     return Architecture(model.name, image_size, num_classes, (model,))
+
+
+Side, whole = PairedModel, pair_architecture
+"""Names that files of `match --write` from earlier versions import."""

@@ -1493,7 +1493,7 @@ def explain_update(
     """Return causes why an update differs where gradients agree.
 
     Args:
-        rule: a rule of `Ask.rules`.
+        rule: a rule of `OpenRequest.rules`.
         left, right: the models.
         names: pairs of parameters that have gradients.
         judged: bool[n] for each pair: the components that are not rounding alone.

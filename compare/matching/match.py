@@ -134,7 +134,7 @@ def match(
         if not module or not attribute.isidentifier():
             raise SpecError(f"A model or function is named package.module:name. Received: {name!r}. Use e.g. net:Net.")
     files = _weights(weights)
-    asks = tuple(
+    requests = tuple(
         OpenRequest(
             model=models[place], image=image, classes=classes, steps=steps, weights=files[place],
             prepare=prepare and prepare[place], loss=loss and loss[place], optimizer=optimizer and optimizer[place],
@@ -146,11 +146,11 @@ def match(
         _check_exists(name)
     if processes is not None:
         return model_comparison.match(
-            processes, (asks[0], asks[1]), dict(user_pairs), accepted, as_built=as_built, progress=progress
+            processes, (requests[0], requests[1]), dict(user_pairs), accepted, as_built=as_built, progress=progress
         )
     with PrivateFolder() as folder, model_comparison.start_processes(folder.path) as processes:
         return model_comparison.match(
-            processes, (asks[0], asks[1]), dict(user_pairs), accepted, as_built=as_built, progress=progress
+            processes, (requests[0], requests[1]), dict(user_pairs), accepted, as_built=as_built, progress=progress
         )
 
 
@@ -286,7 +286,7 @@ def report(result: Match, words: Sequence[str], written: Sequence[str] = ()) -> 
         title="Is my port the same?",
         name=NAME,
         json_file=RESULTS_FILE,
-        facts=[f"{result.names[0]}: {result.asks[0].model}; {result.names[1]}: {result.asks[1].model}"],
+        facts=[f"{result.names[0]}: {result.requests[0].model}; {result.names[1]}: {result.requests[1].model}"],
         marks=[Mark("Same model", verdict, "good" if result.holds else "bad")],
         findings=[
             ("Is it the same model?", result.sentences),
@@ -313,7 +313,7 @@ def report(result: Match, words: Sequence[str], written: Sequence[str] = ()) -> 
 
 def _screen(result: Match, verdict: str, written: Sequence[str]) -> Screen:
     """Build the first screen: same or not, the causes by name, and the lines to change."""
-    ask, rungs = result.asks[0], result.primary_rungs
+    request, rungs = result.requests[0], result.primary_rungs
     first = min(rungs, key=lambda rung: rung.status != model_comparison.FAILED, default=None)
     causes = list({(cause.name, cause.sentence): cause for rung in rungs for cause in rung.causes}.values())
     whys = [f"{cause.name}: {cause.sentence} {cause.verified}" for cause in causes[:MAX_NAMED]]
@@ -335,8 +335,8 @@ def _screen(result: Match, verdict: str, written: Sequence[str]) -> Screen:
     return Screen(
         subject=[
             "Is my port the same model?",
-            *(f"{name}: {ask.model}" for name, ask in zip(result.names, result.asks, strict=True)),
-            f"images {'x'.join(map(str, ask.image))}, {wording.count(ask.steps, 'step')} in float64",
+            *(f"{name}: {request.model}" for name, request in zip(result.names, result.requests, strict=True)),
+            f"images {'x'.join(map(str, request.image))}, {wording.count(request.steps, 'step')} in float64",
         ],
         answers=[answer for answer in answers if answer.sentences],
         table=Table.from_items(

@@ -109,7 +109,7 @@ class Match:
 
     names: tuple[str, str]
     """Names of the frameworks."""
-    asks: tuple[OpenRequest, OpenRequest]
+    requests: tuple[OpenRequest, OpenRequest]
     rungs: list[RungResult]
     lines: list[LayerPair]
     notes: list[Cause] = field(default_factory=list[Cause])
@@ -161,10 +161,10 @@ class Match:
     @property
     def answer(self) -> str:
         """Sentence: same or not, and the first rung that differs."""
-        models = f"{self.asks[0].model} and {self.asks[1].model}"
+        models = f"{self.requests[0].model} and {self.requests[1].model}"
         rungs = (
             f"In float64 all {len(self.rungs)} rungs agree: outputs, gradients, updates, and "
-            f"{wording.count(self.asks[0].steps, 'step')} of training."
+            f"{wording.count(self.requests[0].steps, 'step')} of training."
         )
         if self.same:
             return f"Yes: {models} are the same model. {rungs}"
@@ -314,7 +314,7 @@ def start_processes(folder: Path) -> Generator[tuple[ModelProcess, ModelProcess]
 
 def match(
     processes: tuple[ModelProcess, ModelProcess],
-    asks: tuple[OpenRequest, OpenRequest],
+    requests: tuple[OpenRequest, OpenRequest],
     user_pairs: Mapping[str, str],
     accepted: Sequence[str] = (),
     *,
@@ -325,7 +325,7 @@ def match(
 
     Args:
         processes: running processes.
-        asks: the models.
+        requests: the requests that open the models.
         user_pairs: names of layers that the user pairs.
         accepted: names of causes that do not count against the models.
         as_built: whether weights are compared as they are, and none are copied.
@@ -336,28 +336,28 @@ def match(
         LaunchError: a process ends.
     """
     progress("opening both models ...")
-    for process, ask in zip(processes, asks, strict=True):
-        process.send({"open": ask.model_dump()})
+    for process, request in zip(processes, requests, strict=True):
+        process.send({"open": request.model_dump()})
     answers = _answers(processes)
     opened = [ModelReport.model_validate(answer["opened"]) for answer, _ in answers]
     starts = [arrays for _, arrays in answers]
     names = (processes[0].framework, processes[1].framework)
     by_name = [{layer.name: layer for layer in side.layers} for side in opened]
     alignment = align(opened[0].layers, opened[1].layers, user_pairs)
-    result = Match(names, asks, [_shapes(names, alignment, opened, by_name)], [])
+    result = Match(names, requests, [_shapes(names, alignment, opened, by_name)], [])
     progress(result.rungs[0].progress_text)
     if alignment.incompatible or opened[0].outputs != opened[1].outputs:
         return replace(result, lines=_layer_pairs(names, by_name, alignment))  # nothing was measured, so nothing is accepted
-    outputs, ask = opened[0].outputs[0], asks[0]
-    if outputs < ask.classes and not ask.loss:
-        raise SpecError(f"--classes must be the number of outputs. Received: {ask.classes}; both models give {outputs}.")
-    own_weights = as_built or all(ask.weights for ask in asks)
+    outputs, request = opened[0].outputs[0], requests[0]
+    if outputs < request.classes and not request.loss:
+        raise SpecError(f"--classes must be the number of outputs. Received: {request.classes}; both models give {outputs}.")
+    own_weights = as_built or all(request.weights for request in requests)
     copied = dict(starts[1])
     for one, other in {} if own_weights else alignment.names.items():
         copied |= {
             f"{other}.{role}": starts[0][f"{one}.{role}"] for role in by_name[0][one].parameters if f"{other}.{role}" in copied
         }
-    progress(f"measuring both: outputs, gradients, {wording.count(ask.steps, 'step')} of training ...")
+    progress(f"measuring both: outputs, gradients, {wording.count(request.steps, 'step')} of training ...")
     processes[0].send({"measure": None})
     processes[1].send({"measure": processes[1].give(copied)})
     left, right = (_side(process, *answer) for process, answer in zip(processes, _answers(processes), strict=True))
@@ -366,17 +366,17 @@ def match(
     rungs = result.rungs
     weights_given = [_compare_weights(left, right, alignment, as_built=as_built)] if own_weights else []
     for rung in itertools.chain(
-        weights_given, _compare_models(asks[0], left, right, alignment, functools.partial(_run_pass, processes))
+        weights_given, _compare_models(requests[0], left, right, alignment, functools.partial(_run_pass, processes))
     ):
         rungs.append(rung)
         progress(rung.progress_text)
-    notes = [] if own_weights or asks[0].weights else causes.explain_initialisation(names, starts, alignment)
+    notes = [] if own_weights or requests[0].weights else causes.explain_initialisation(names, starts, alignment)
     notes += _flatten_order_notes(names, alignment, by_name, copied=not own_weights)
     lines = _layer_pairs(names, by_name, alignment, (left, right))
     rungs = _apply_accepted(_mark_consequences(rungs), accepted)
     own_settings = [side.optimizers[OWN_RULE] for side in (left, right) if OWN_RULE in side.optimizers]
     differences = causes.optimizer_settings(names, own_settings) if own_settings else ""
-    return Match(names, asks, rungs, lines, notes, tuple(opened), differences)
+    return Match(names, requests, rungs, lines, notes, tuple(opened), differences)
 
 
 def _run_pass(processes: Sequence[ModelProcess], words: str, *, record: bool) -> tuple[MeasuredModel, MeasuredModel]:
@@ -431,19 +431,19 @@ def _compare_weights(left: MeasuredModel, right: MeasuredModel, alignment: Align
 
 
 def _compare_models(
-    ask: OpenRequest, left: MeasuredModel, right: MeasuredModel, alignment: Alignment, run_pass: _RunPass
+    request: OpenRequest, left: MeasuredModel, right: MeasuredModel, alignment: Alignment, run_pass: _RunPass
 ) -> Generator[RungResult]:
-    pixels, labels = images(ask)
+    pixels, labels = images(request)
     sides = (left, right)
-    follow = False
+    inputs_differ = False
     for mode in ("inference", "training"):
         rung = _rung(f"logits, {mode}", [("logits", left.arrays[f"{mode}/logits"], right.arrays[f"{mode}/logits"])], _FORWARD)
         rung = _locate_first_difference(rung, mode, sides, alignment, np.asarray(pixels, np.float64))
         yield rung
-        follow |= rung.status != PASSED
+        inputs_differ |= rung.status != PASSED
         if mode == "inference":
-            yield _check_extreme_inputs(ask, sides, alignment, rung, run_pass)
-    yield _statistics(left, right, alignment, follow=follow)
+            yield _check_extreme_inputs(request, sides, alignment, rung, run_pass)
+    yield _statistics(left, right, alignment, inputs_differ=inputs_differ)
     trained = [(mine, other) for mine, other, _ in _names(left, right, alignment, "gradients/")]
     rung = _rung("loss", [("loss", left.arrays["loss"], right.arrays["loss"])], _FORWARD)
     yield rung if rung.status == PASSED else replace(rung, causes=tuple(causes.explain_loss(left, right, trained, labels)))
@@ -462,7 +462,7 @@ def _compare_models(
         formulas.beyond_rounding(ours, theirs, floor, _GRADIENT)
         for (_, ours, theirs), floor in zip(gradients, least, strict=True)
     ]
-    for rule in ask.rules:
+    for rule in request.rules:
         updates = [
             (mine, _change(left, rule, mine).reshape(-1)[mask], _change(right, rule, other).reshape(-1)[mask])
             for (mine, other), mask in zip(trained, masks, strict=True)
@@ -475,7 +475,7 @@ def _compare_models(
         last = [entry for entry in _parameters(left, right, alignment, f"{rule}/last/") if not _is_statistic(entry[0])]
         scales = _largest_of_layers(last)
         rung = _rung(
-            f"{wording.count(ask.steps, 'step')}, {_rule_words(rule)}",
+            f"{wording.count(request.steps, 'step')}, {_rule_words(rule)}",
             [("losses", left.arrays[f"{rule}/losses"], right.arrays[f"{rule}/losses"]), *last],
             _STEPS,
             [0.0, *(scales[name] if name in rounding else 0.0 for name, *_ in last)],
@@ -487,7 +487,11 @@ def _compare_models(
 
 
 def _check_extreme_inputs(
-    ask: OpenRequest, sides: tuple[MeasuredModel, MeasuredModel], alignment: Alignment, ordinary: RungResult, run_pass: _RunPass
+    request: OpenRequest,
+    sides: tuple[MeasuredModel, MeasuredModel],
+    alignment: Alignment,
+    usual_rung: RungResult,
+    run_pass: _RunPass,
 ) -> RungResult:
     """Compare outputs where weights and images are large, dark or negative: functions saturate there, and conditions change.
 
@@ -495,13 +499,13 @@ def _check_extreme_inputs(
     float32, the effect of rounding to float32 is the bound.
 
     Args:
-        ask: the request of both models.
+        request: the request that opens both models.
         sides: the models.
         alignment: the pairs of their layers.
-        ordinary: the rung of usual values. If it fails for another cause than rounding, this one fails, too.
+        usual_rung: the rung of usual values. If it fails for another cause than rounding, this one fails, too.
         run_pass: see `_RunPass`.
     """
-    passes, left_out, sizes = stress_inputs(ask), list[str](), dict[str, float]()
+    passes, left_out, sizes = stress_inputs(request), list[str](), dict[str, float]()
     for words in passes:
         if refusing := [side.name for side in sides if words in side.refused]:
             left_out.append(f"{words} ({' and '.join(refusing)} {'refuse' if len(refusing) > 1 else 'refuses'} them)")
@@ -512,9 +516,9 @@ def _check_extreme_inputs(
         else:
             sizes[words] = size
     failed = [words for words, size in sizes.items() if size > _FORWARD]
-    only_rounded = ordinary.status == FAILED and _only_rounding(ordinary.causes)
+    only_rounded = usual_rung.status == FAILED and _only_rounding(usual_rung.causes)
     rung = RungResult(_EXTREME_INPUTS, max(sizes.values(), default=0.0), _FORWARD, FAILED if failed else PASSED)
-    if not failed or (ordinary.status == FAILED and not only_rounded):
+    if not failed or (usual_rung.status == FAILED and not only_rounded):
         return replace(rung, left_out=tuple(left_out))
     rounded: dict[str, float] = {}
     for words in list(failed):
@@ -579,14 +583,14 @@ def _rounding_bounds(words: str, sides: tuple[MeasuredModel, MeasuredModel], run
     return bounds
 
 
-def _statistics(left: MeasuredModel, right: MeasuredModel, alignment: Alignment, *, follow: bool) -> RungResult:
-    """Compare running statistics. `follow`: inputs may differ; then layers with equal inputs are judged, if any differs."""
+def _statistics(left: MeasuredModel, right: MeasuredModel, alignment: Alignment, *, inputs_differ: bool) -> RungResult:
+    """Compare running statistics. `inputs_differ`: only layers with equal inputs are judged, if any of these differs."""
     rung = _rung_of_statistics(left, right, alignment)
     if rung.status == PASSED:
         return rung
     names = equal_inputs = causes.layers_with_equal_inputs(left, right, alignment)
     judged = _rung_of_statistics(left, right, replace(alignment, names=equal_inputs))
-    if judged.status == PASSED or not follow:
+    if judged.status == PASSED or not inputs_differ:
         judged, names = rung, alignment.names
     return replace(judged, causes=tuple(causes.explain_statistics(left, right, names, equal_inputs)))
 
@@ -754,7 +758,7 @@ def _apply_accepted(rungs: Sequence[RungResult], accepted: Sequence[str]) -> lis
     steps of an accepted update count as its consequence.
     """
     results: list[RungResult] = []
-    rounded, behind, rule = 0.0, False, ""
+    rounded, after_accepted, rule = 0.0, False, ""
     for rung in rungs:
         names = {cause.name for cause in rung.causes}
         explained = all(cause.residual is None or cause.residual <= rung.tolerance for cause in rung.causes)
@@ -766,20 +770,20 @@ def _apply_accepted(rungs: Sequence[RungResult], accepted: Sequence[str]) -> lis
             rung = replace(rung, status=ROUNDS)
             # Layers that compute in float32 have gradients in float32.
             size = rung.first if rung.first and LOWER_PRECISION in names else rung.difference
-            rounded, behind, rule = max(rounded, size, rung.difference), True, ""
+            rounded, after_accepted, rule = max(rounded, size, rung.difference), True, ""
         elif rung.status == FAILED and names and explained and names <= {*accepted, *ROUNDING_CAUSES}:
             rung = replace(rung, status=ACCEPTED if rung.at_the_end else UNJUDGED)
-            behind = True
+            after_accepted = True
             rule = rung.name.removeprefix(_UPDATE_NAME) if rung.name.startswith(_UPDATE_NAME) else ""
         elif rung.status == FAILED:
-            behind, rounded = False, rounded if rung.name in (_STATISTICS, _EXTREME_INPUTS) else 0.0
-        elif rung.status == FOLLOWS and behind and rule and rung.name.endswith(rule):
+            after_accepted, rounded = False, rounded if rung.name in (_STATISTICS, _EXTREME_INPUTS) else 0.0
+        elif rung.status == FOLLOWS and after_accepted and rule and rung.name.endswith(rule):
             pass  # a consequence of the update that was accepted
         elif rung.status == FOLLOWS and rounded:
             follows = rung.difference <= min(_MAX_TRAINING_GROWTH * rounded, _FLOAT32_TOLERANCE)
             rung = replace(rung, status=ROUNDS if follows else FAILED)
-            rounded, behind = (max(rounded, rung.difference), behind) if follows else (0.0, False)
-        elif rung.status == FOLLOWS and behind:
+            rounded, after_accepted = (max(rounded, rung.difference), after_accepted) if follows else (0.0, False)
+        elif rung.status == FOLLOWS and after_accepted:
             rung = replace(rung, status=UNJUDGED)
         results.append(rung)
     return results

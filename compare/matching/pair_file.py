@@ -33,7 +33,7 @@ _TEXT = (
 """
 
 from common.matching import pair
-from common.matching.pair import Side
+from common.matching.pair import PairedModel
 from common.models.architectures import BatchNorm, Dropout, Native, Opaque
 
 MODEL = Opaque(
@@ -52,7 +52,7 @@ IMPORTS = PYTORCH.model, TENSORFLOW.model
 
 
 def architecture(num_classes, image_size):
-    return pair.whole(MODEL, num_classes, image_size)
+    return pair.pair_architecture(MODEL, num_classes, image_size)
 
 
 def build_pytorch(architecture, precision, group):
@@ -140,13 +140,15 @@ def write(result: Match, path: Path) -> list[str]:
 
 
 def _model(result: Match, name: str) -> tuple[Opaque, tuple[PairedModel, PairedModel]]:
-    ask = result.asks[0]
-    if ask.image[0] != ask.image[1] or ask.image[2] not in (1, 3):
-        raise SpecError(f"--write takes square images of 1 or 3 channels. Received: --input {'x'.join(map(str, ask.image))}.")
+    request = result.requests[0]
+    if request.image[0] != request.image[1] or request.image[2] not in (1, 3):
+        raise SpecError(
+            f"--write takes square images of 1 or 3 channels. Received: --input {'x'.join(map(str, request.image))}."
+        )
     model_layers: list[Native | BatchNorm | Dropout] = []
     outputs: list[tuple[int, ...]] = []
     again: list[tuple[str, tuple[int, ...]]] = []
-    sides = PairedModel(result.asks[0].model, {}), PairedModel(result.asks[1].model, {})
+    sides = PairedModel(result.requests[0].model, {}), PairedModel(result.requests[1].model, {})
     for pair in result.lines:
         layers = [layer for layer in (pair.left, pair.right) if layer is not None]
         known = [layer for layer in layers if layer.parameters or layer.kind == "dropout"]
@@ -168,10 +170,10 @@ def _model(result: Match, name: str) -> tuple[Opaque, tuple[PairedModel, PairedM
                 _refuse(pair.right, "takes an image flattened channels first, which only torch does")
             if pair.left.flattened != "chw":
                 _refuse(pair.left, "is behind a flattened image in one model only")
-            sides[0].flattened[model_layer.name] = _image(ask.image, result.opened[0].layers, pair.left)
+            sides[0].flattened[model_layer.name] = _image(request.image, result.opened[0].layers, pair.left)
     rounded = next((cause.note for rung in result.rungs for cause in rung.causes if cause.name in ROUNDING_CAUSES), "")
     return Opaque(
-        name, ask.image, result.opened[0].outputs[0], tuple(model_layers), tuple(outputs), tuple(again), rounded
+        name, request.image, result.opened[0].outputs[0], tuple(model_layers), tuple(outputs), tuple(again), rounded
     ), sides
 
 
