@@ -7,10 +7,10 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from compare.concurrency.control_flow import NOWHERE, Graph
+from compare.concurrency.control_flow import NO_NODE, Graph
 from compare.concurrency.evaluation import Evaluation
 from compare.concurrency.program import last_name
-from compare.concurrency.state import MAX_FRAMES, CallFrame, PendingOperation, SimulatedThread, OsProcess
+from compare.concurrency.state import MAX_FRAMES, CallFrame, OsProcess, PendingOperation, SimulatedThread
 from compare.concurrency.values import (
     BUFFERS,
     Class,
@@ -32,10 +32,10 @@ class Calls(Evaluation):
 
     def enter(
         self,
-        process: SimulatedThread,
+        thread: SimulatedThread,
         function: Function,
         values: Sequence[Value],
-        words: Mapping[str, Value],
+        keywords: Mapping[str, Value],
         on_return: Callable[[Value], None],
     ) -> bool:
         """Call a function of the package. False: it is not executed, since nothing in it matters or it is too deep."""
@@ -43,34 +43,34 @@ class Calls(Evaluation):
         if isinstance(tree, ast.AsyncFunctionDef):
             return False
         graph = self.program.graph(tree)
-        depth = sum(frame.graph is graph for frame in process.frames)
-        if len(process.frames) >= MAX_FRAMES or depth > 2:
+        depth = sum(frame.graph is graph for frame in thread.frames)
+        if len(thread.frames) >= MAX_FRAMES or depth > 2:
             return False
         if len(graph.nodes) > _SMALL and not any(map(self.program.matters, graph.nodes)):
             return False
         self.entered_functions.add(id(tree))
         frame = CallFrame(graph, function.module, graph.entry, parent=function.closure, function=function, on_return=on_return)
         frame.outer_names = _declared(tree)
-        self._bind_arguments(process, frame, tree.args, function, values, words)
+        self._bind_arguments(thread, frame, tree.args, function, values, keywords)
         if graph.is_generator:
             kind = "contextmanager" if "contextmanager" in decorators(tree) else "generator"
             thing = SyncObject(kind=kind, owner=frame, name=graph.name)
             frame.generator = thing
             on_return(thing)
             return True
-        if process.frames and any(map(self.program.matters, graph.nodes)):
-            process.record(f"calls {graph.name}()")
-        process.frames.append(frame)
+        if thread.frames and any(map(self.program.matters, graph.nodes)):
+            thread.record(f"calls {graph.name}()")
+        thread.frames.append(frame)
         return True
 
     def _bind_arguments(
         self,
-        process: SimulatedThread,
+        thread: SimulatedThread,
         frame: CallFrame,
         arguments: ast.arguments,
         function: Function,
         values: Sequence[Value],
-        words: Mapping[str, Value],
+        keywords: Mapping[str, Value],
     ) -> None:
         given = [*([function.receiver] if function.receiver is not None else []), *function.bound_arguments, *values]
         names = [each.arg for each in (*arguments.posonlyargs, *arguments.args)]
@@ -83,13 +83,13 @@ class Calls(Evaluation):
         outer = function.closure or CallFrame(frame.graph, frame.module, 0)
         bound = dict(zip(names, given, strict=False))
         for name in [*names, *(each.arg for each in arguments.kwonlyargs)]:
-            if name in words:
-                bound[name] = words[name]
+            if name in keywords:
+                bound[name] = keywords[name]
             elif name not in bound and name in defaults:
-                bound[name] = self.evaluate(process, defaults[name], outer)
+                bound[name] = self.evaluate(thread, defaults[name], outer)
             elif name not in bound:
-                made = Unknown(origin=(*process.position, id(function.tree), name))
-                bound[name] = self.named(process, name) or self.by_name(name, made)
+                made = Unknown(origin=(*thread.position, id(function.tree), name))
+                bound[name] = self.named(thread, name) or self.by_name(name, made)
         if arguments.vararg:
             bound[arguments.vararg.arg] = SequenceValue(list(given[len(names) :]))
         if arguments.kwarg:
@@ -98,24 +98,24 @@ class Calls(Evaluation):
 
     def make(
         self,
-        process: SimulatedThread,
+        thread: SimulatedThread,
         of: Class,
         values: Sequence[Value],
-        words: Mapping[str, Value],
+        keywords: Mapping[str, Value],
         deliver: Callable[[Value], None],
     ) -> bool:
         """Make an instance of a class of the package. False: its `__init__` is not executed."""
-        site = process.site if process.frames else (of.module.file, 0, 0)
-        instance = Instance(class_value=of, origin=process.position, site=site)
+        site = thread.site if thread.frames else (of.module.file, 0, 0)
+        instance = Instance(class_value=of, origin=thread.position, site=site)
         if of.tree is not None and self.program.has_buffers(of.tree):
             instance.marks = frozenset([BUFFERS])
-        initial = self.member(process, of, "__init__")
+        initial = self.member(thread, of, "__init__")
         if isinstance(initial, Function):
             function = Function(tree=initial.tree, module=initial.module, receiver=instance, owner=initial.owner)
             function.closure = of.closure
-            if self.enter(process, function, values, words, lambda _: deliver(instance)):
+            if self.enter(thread, function, values, keywords, lambda _: deliver(instance)):
                 return True
-        instance.attributes |= words
+        instance.attributes |= keywords
         deliver(instance)
         return False
 
@@ -158,44 +158,44 @@ class Calls(Evaluation):
         push(target)
         return started
 
-    def finish(self, process: SimulatedThread) -> None:
-        process.ended = True
-        if process.sync_object is not None:
-            process.sync_object.clock = process.advance_clock()
+    def finish(self, thread: SimulatedThread) -> None:
+        thread.ended = True
+        if thread.sync_object is not None:
+            thread.sync_object.clock = thread.advance_clock()
 
-    def leave(self, process: SimulatedThread, value: Value) -> None:
+    def leave(self, thread: SimulatedThread, value: Value) -> None:
         """Return from the function on top."""
-        frame = process.frames.pop()
+        frame = thread.frames.pop()
         if frame.generator is not None:
             frame.generator.is_set = True  # it is exhausted
         frame.on_return(value)
-        if not process.frames:
-            self.finish(process)
+        if not thread.frames:
+            self.finish(thread)
 
-    def throw(self, process: SimulatedThread, exception: str) -> None:
+    def throw(self, thread: SimulatedThread, exception: str) -> None:
         """Raise an exception where the process is."""
-        while process.frames:
-            frame = process.frame
+        while thread.frames:
+            frame = thread.frame
             target = frame.node.error
-            if target != NOWHERE:
+            if target != NO_NODE:
                 frame.error, frame.next_node = exception, target
                 return
-            process.frames.pop()
-        process.crashed = True
-        self.finish(process)
+            thread.frames.pop()
+        thread.crashed = True
+        self.finish(thread)
 
-    def caught(self, process: SimulatedThread, exception: str) -> bool:
+    def caught(self, thread: SimulatedThread, exception: str) -> bool:
         """Whether a handler of this process takes such an exception here."""
-        return any(self.program.catches(frame.graph, frame.node.error, exception) for frame in process.frames)
+        return any(self.program.catches(frame.graph, frame.node.error, exception) for frame in thread.frames)
 
-    def may_fail(self, process: SimulatedThread, exception: str) -> bool:
+    def may_fail(self, thread: SimulatedThread, exception: str) -> bool:
         """Whether an exception here is worth a look: the code expects it, or a lock would stay taken."""
-        frame = process.frame
-        explicit = any(by_acquire for _, _, by_acquire in process.held_locks)
-        if not (explicit or self.caught(process, exception)):
+        frame = thread.frame
+        explicit = any(by_acquire for _, _, by_acquire in thread.held_locks)
+        if not (explicit or self.caught(thread, exception)):
             return False
         node = frame.node
-        if explicit or node.error == NOWHERE:
+        if explicit or node.error == NO_NODE:
             return True
         entry = node.error
         meets = _meeting(frame.graph, node.next, entry)
@@ -210,7 +210,7 @@ class Calls(Evaluation):
             if isinstance(value, SyncObject):
                 value.has_escaped = True
 
-    def wait(self, process: SimulatedThread, operation: PendingOperation, deliver: Callable[[Value], None]) -> None:
+    def wait(self, thread: SimulatedThread, operation: PendingOperation, deliver: Callable[[Value], None]) -> None:
         """Do an operation as soon as it can be done. `act` gives its result."""
 
         def act() -> Value:
@@ -218,11 +218,11 @@ class Calls(Evaluation):
             deliver(value)
             return value
 
-        process.pending = operation._replace(perform=act)
+        thread.pending = operation._replace(perform=act)
 
 
 def _meeting(graph: Graph, one: int, two: int) -> int | None:
-    joins = graph.joins
+    joins = graph.post_dominators
     ways: list[int] = [one]
     while (after := joins.get(ways[-1])) is not None:
         ways.append(after)
@@ -233,7 +233,7 @@ def _meeting(graph: Graph, one: int, two: int) -> int | None:
 
 
 def _until(graph: Graph, place: int, end: int) -> list[Any]:
-    return [] if place in (end, len(graph.nodes)) else [graph.nodes[place], *graph.between(place, end)]
+    return [] if place in (end, len(graph.nodes)) else [graph.nodes[place], *graph.nodes_between(place, end)]
 
 
 def decorators(tree: Any) -> set[str]:

@@ -81,7 +81,10 @@ def report(
 ) -> Report:
     """What was found, with the way of each thread or rank, and what was not explored."""
     certain_findings = [finding for finding in findings if finding.condition is None]
-    said = [(f"{finding.file}:{finding.line}: {finding.severity} {finding.rule}", [finding.message, *_traces(finding)]) for finding in findings]
+    finding_sections = [
+        (f"{finding.file}:{finding.line}: {finding.severity} {finding.rule}", [finding.message, *_traces(finding)])
+        for finding in findings
+    ]
     suppressed_lines = [f"{finding.file}:{finding.line} {finding.rule}, because {reason}" for finding, reason in suppressed]
     unexplored = [f"{reason}." for reason in result.unexplored]
     explored = (
@@ -95,7 +98,11 @@ def report(
     if assumed_same:
         decisions = wording.count(len(assumed_same), "unknown decision")
         nothing += f", if {decisions} {'is' if len(assumed_same) == 1 else 'are'} the same on all ranks"
-    tail_sections = (("Suppressed", suppressed_lines), (ASSUMED_SAME_TITLE, _first_lines(assumed_same)), ("Not explored", _first_lines(unexplored)))
+    tail_sections = (
+        ("Suppressed", suppressed_lines),
+        (ASSUMED_SAME_TITLE, _first_lines(assumed_same)),
+        ("Not explored", _first_lines(unexplored)),
+    )
     verdict = wording.count(len(certain_findings), "finding") if certain_findings else nothing
     if len(certain_findings) < len(findings):
         verdict += f", and {wording.count(len(findings) - len(certain_findings), 'conditional warning')}"
@@ -104,7 +111,7 @@ def report(
         name=NAME,
         facts=[f"{explored}: {verdict}"],
         marks=[Mark("Findings", str(len(certain_findings)), "bad" if certain_findings else "good")],
-        findings=[*said, *((title, lines) for title, lines in tail_sections if lines)],
+        findings=[*finding_sections, *((title, lines) for title, lines in tail_sections if lines)],
         values={
             "findings": [_to_dict(finding) for finding in certain_findings],
             "conditional": [_to_dict(finding) for finding in findings if finding.condition is not None],

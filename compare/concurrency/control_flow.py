@@ -12,14 +12,14 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-NOWHERE = -1
+NO_NODE = -1
 """As the target of an exception: it leaves the function."""
 
 FunctionLike = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
 
 @dataclass(slots=True, eq=False)
-class Node:
+class GraphNode:
     """One step.
 
     Kinds: call; do, a statement without calls; pick, the value of a conditional expression; collect, an item of a
@@ -30,9 +30,9 @@ class Node:
     tree: Any
     next: int
     """The node that follows. Of a branch: if the test is true. Of next: the body."""
-    other: int = NOWHERE
+    next_if_false: int = NO_NODE
     """Of a branch: if the test is false. Of next: after the loop."""
-    error: int = NOWHERE
+    error: int = NO_NODE
     """Where an exception goes."""
     extra: Any = None
     """Of branch: whether the source has a `not` before the test. Of pick: the chosen expression.
@@ -45,16 +45,16 @@ class Node:
         return getattr(self.tree, "lineno", 0) or 0
 
     @property
-    def ways(self) -> list[int]:
+    def successors(self) -> list[int]:
         """All nodes that may follow inside of the function, without what follows an exception in this node."""
         if self.kind == "catch":
             return [entry for _, _, entry in self.extra]
         if self.kind in ("raise", "reraise"):
-            return [] if self.error == NOWHERE else [self.error]
-        ways = [self.next] if self.kind not in ("return", "end") else []
+            return [] if self.error == NO_NODE else [self.error]
+        successors = [self.next] if self.kind not in ("return", "end") else []
         if self.kind in ("branch", "next"):
-            ways.append(self.other)
-        return [way for way in ways if way != NOWHERE]
+            successors.append(self.next_if_false)
+        return [successor for successor in successors if successor != NO_NODE]
 
 
 @dataclass(eq=False)
@@ -62,74 +62,74 @@ class Graph:
     """The control flow of one function or module."""
 
     name: str
-    nodes: list[Node] = field(default_factory=list[Node])
+    nodes: list[GraphNode] = field(default_factory=list[GraphNode])
     entry: int = 0
     is_generator: bool = False
     tests: set[int] = field(default_factory=set[int])
     """Identities of the tests of its `while` loops."""
 
     @cached_property
-    def joins(self) -> dict[int, int]:
+    def post_dominators(self) -> dict[int, int]:
         """Node: its immediate post-dominator, where every way from it meets again. `len(nodes)` stands for the function's end.
 
         A way that ends in an exception which leaves the function is left out. So is one that never ends.
         """
         count = len(self.nodes)
         end = count
-        after = [[end] if node.kind in ("return", "end") else node.ways for node in self.nodes]
-        before: list[list[int]] = [[] for _ in range(count + 1)]
-        for one, ways in enumerate(after):
-            for way in ways:
-                before[way].append(one)
+        successors = [[end] if node.kind in ("return", "end") else node.successors for node in self.nodes]
+        predecessors: list[list[int]] = [[] for _ in range(count + 1)]
+        for node, followers in enumerate(successors):
+            for follower in followers:
+                predecessors[follower].append(node)
         order: list[int] = []  # postorder of the reversed graph
-        seen = {end}
-        stack: list[tuple[int, Iterator[int]]] = [(end, iter(before[end]))]
+        visited = {end}
+        stack: list[tuple[int, Iterator[int]]] = [(end, iter(predecessors[end]))]
         while stack:
-            node, rest = stack[-1]
-            for each in rest:
-                if each not in seen:
-                    seen.add(each)
-                    stack.append((each, iter(before[each])))
+            node, unvisited = stack[-1]
+            for predecessor in unvisited:
+                if predecessor not in visited:
+                    visited.add(predecessor)
+                    stack.append((predecessor, iter(predecessors[predecessor])))
                     break
             else:
                 stack.pop()
                 order.append(node)
-        number = {node: place for place, node in enumerate(order)}
-        found = {end: end}
+        order_of = {node: index for index, node in enumerate(order)}
+        dominators = {end: end}
         changed = True
         while changed:  # Cooper, Harvey and Kennedy, A Simple, Fast Dominance Algorithm (2001)
             changed = False
             for node in reversed(order):
                 if node == end:
                     continue
-                new: int | None = None
-                for way in after[node]:
-                    if way in found:
-                        one = way
-                        while new is not None and one != new:
-                            if number[one] < number[new]:
-                                one = found[one]
+                dominator: int | None = None
+                for follower in successors[node]:
+                    if follower in dominators:
+                        candidate = follower
+                        while dominator is not None and candidate != dominator:
+                            if order_of[candidate] < order_of[dominator]:
+                                candidate = dominators[candidate]
                             else:
-                                new = found[new]
-                        new = one
-                if new is not None and found.get(node) != new:
-                    found[node] = new
+                                dominator = dominators[dominator]
+                        dominator = candidate
+                if dominator is not None and dominators.get(node) != dominator:
+                    dominators[node] = dominator
                     changed = True
-        del found[end]
-        return found
+        del dominators[end]
+        return dominators
 
-    def between(self, node: int, join: int) -> list[Node]:
+    def nodes_between(self, node: int, end: int) -> list[GraphNode]:
         """The nodes on all ways from `node` to `join`, without both."""
-        seen = {node, join}
-        waiting = self.nodes[node].ways
-        found: list[Node] = []
-        while waiting:
-            one = waiting.pop()
-            if one not in seen:
-                seen.add(one)
-                found.append(self.nodes[one])
-                waiting += self.nodes[one].ways
-        return found
+        visited = {node, end}
+        pending = self.nodes[node].successors
+        nodes: list[GraphNode] = []
+        while pending:
+            index = pending.pop()
+            if index not in visited:
+                visited.add(index)
+                nodes.append(self.nodes[index])
+                pending += self.nodes[index].successors
+        return nodes
 
 
 Finalizer = Callable[[int], int]
@@ -139,48 +139,48 @@ Finalizer = Callable[[int], int]
 class _Context:
     """Where the ways out of a statement lead."""
 
-    error: int = NOWHERE
+    error: int = NO_NODE
     finalizers: tuple[Finalizer, ...] = ()
     """What must still be done on the way out, the outermost first."""
-    after_break: int = NOWHERE
-    after_continue: int = NOWHERE
-    in_loop: int = 0
+    after_break: int = NO_NODE
+    after_continue: int = NO_NODE
+    num_outer_finalizers: int = 0
     """How many finalizers stand outside of the loop."""
 
-    def leave(self, target: int, outside: int = 0) -> int:
-        for each in self.finalizers[outside:]:
-            target = each(target)
+    def leave(self, target: int, num_outer: int = 0) -> int:
+        for finalizer in self.finalizers[num_outer:]:
+            target = finalizer(target)
         return target
 
 
-def of_function(function: FunctionLike, name: str) -> Graph:
+def function_graph(function: FunctionLike, name: str) -> Graph:
     """The graph of a function's body."""
     if isinstance(function, ast.Lambda):
         body: Sequence[ast.stmt] = [ast.copy_location(ast.Return(function.body), function.body)]
     else:
         body = function.body
-    return of_body(body, name)
+    return body_graph(body, name)
 
 
-def of_body(body: Sequence[ast.stmt], name: str) -> Graph:
+def body_graph(body: Sequence[ast.stmt], name: str) -> Graph:
     """The graph of these statements."""
-    building = _Building(Graph(name))
-    end = building.node("end", body[-1] if body else None, NOWHERE, _Context())
-    building.graph.entry = building.block(body, end, _Context())
-    return building.graph
+    builder = _GraphBuilder(Graph(name))
+    end = builder.node("end", body[-1] if body else None, NO_NODE, _Context())
+    builder.graph.entry = builder.block(body, end, _Context())
+    return builder.graph
 
 
-class _Building:
+class _GraphBuilder:
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
 
-    def node(self, kind: str, tree: Any, after: int, context: _Context, other: int = NOWHERE, extra: Any = None) -> int:
-        self.graph.nodes.append(Node(kind, tree, after, other, context.error, extra))
+    def node(self, kind: str, tree: Any, after: int, context: _Context, other: int = NO_NODE, extra: Any = None) -> int:
+        self.graph.nodes.append(GraphNode(kind, tree, after, other, context.error, extra))
         return len(self.graph.nodes) - 1
 
     def block(self, statements: Sequence[ast.stmt], after: int, context: _Context) -> int:
-        for each in reversed(statements):
-            after = self.statement(each, after, context)
+        for statement in reversed(statements):
+            after = self.statement(statement, after, context)
         return after
 
     def statement(self, tree: ast.stmt, after: int, context: _Context) -> int:
@@ -199,18 +199,18 @@ class _Building:
             case ast.Match():
                 return self.match(tree, after, context)
             case ast.Return():
-                done = self.node("return", tree, NOWHERE, context)
+                done = self.node("return", tree, NO_NODE, context)
                 # The value is computed before the finalizers run, and they may compute others.
                 left = context.leave(done)
-                kept = self.node("pick", tree, left, context, extra=tree.value)
-                return self.expression(tree.value, kept, context)
+                value = self.node("pick", tree, left, context, extra=tree.value)
+                return self.expression(tree.value, value, context)
             case ast.Raise():
-                raised = self.node("raise", tree, NOWHERE, context)
+                raised = self.node("raise", tree, NO_NODE, context)
                 return self.expression(tree.exc, raised, context)
             case ast.Break():
-                return context.leave(context.after_break, context.in_loop)
+                return context.leave(context.after_break, context.num_outer_finalizers)
             case ast.Continue():
-                return context.leave(context.after_continue, context.in_loop)
+                return context.leave(context.after_continue, context.num_outer_finalizers)
             case ast.Pass() | ast.Global() | ast.Nonlocal():
                 return after
             case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
@@ -224,24 +224,24 @@ class _Building:
         """A branch. `not`, `and` and `or` become branches of their own where a call stands in a later operand."""
         if isinstance(tree, ast.UnaryOp) and isinstance(tree.op, ast.Not):
             return self.test(tree.operand, no, yes, context, negated=not negated)
-        if isinstance(tree, ast.BoolOp) and any(_has_call(each) for each in tree.values[1:]):
-            for each in reversed(tree.values[1:]):
-                entry = self.test(each, yes, no, context, negated=negated)
+        if isinstance(tree, ast.BoolOp) and any(_has_call(value) for value in tree.values[1:]):
+            for value in reversed(tree.values[1:]):
+                entry = self.test(value, yes, no, context, negated=negated)
                 yes, no = (entry, no) if isinstance(tree.op, ast.And) else (yes, entry)
             return self.test(tree.values[0], yes, no, context, negated=negated)
         return self.expression(tree, self.node("branch", tree, yes, context, other=no, extra=negated), context)
 
     def while_loop(self, tree: ast.While, after: int, context: _Context) -> int:
-        head = self.node("join", tree, NOWHERE, context)
+        head = self.node("join", tree, NO_NODE, context)
         self.graph.tests.add(id(tree.test))
-        inside = replace(context, after_break=after, after_continue=head, in_loop=len(context.finalizers))
+        inside = replace(context, after_break=after, after_continue=head, num_outer_finalizers=len(context.finalizers))
         body = self.block(tree.body, head, inside)
         self.graph.nodes[head].next = self.test(tree.test, body, self.block(tree.orelse, after, context), context)
         return head
 
     def for_loop(self, tree: ast.For | ast.AsyncFor, after: int, context: _Context) -> int:
-        head = self.node("next", tree, NOWHERE, context, other=self.block(tree.orelse, after, context))
-        inside = replace(context, after_break=after, after_continue=head, in_loop=len(context.finalizers))
+        head = self.node("next", tree, NO_NODE, context, other=self.block(tree.orelse, after, context))
+        inside = replace(context, after_break=after, after_continue=head, num_outer_finalizers=len(context.finalizers))
         self.graph.nodes[head].next = self.block(tree.body, head, inside)
         return self.expression(tree.iter, self.node("iter", tree, head, context), context)
 
@@ -253,13 +253,13 @@ class _Building:
                 collect = self.node("collect", tree, after, context)
                 items = [tree.key, tree.value] if isinstance(tree, ast.DictComp) else [tree.elt]
                 return self.expressions(items, collect, context)
-            one, *rest = generators
-            head = self.node("next", one, NOWHERE, context, other=after)
-            body = loop(rest, head)
-            for condition in reversed(one.ifs):
+            generator, *others = generators
+            head = self.node("next", generator, NO_NODE, context, other=after)
+            body = loop(others, head)
+            for condition in reversed(generator.ifs):
                 body = self.test(condition, body, head, context)
             self.graph.nodes[head].next = body
-            return self.expression(one.iter, self.node("iter", one, head, context), context)
+            return self.expression(generator.iter, self.node("iter", generator, head, context), context)
 
         return self.node("collect", tree, loop(tree.generators, after), context, extra="begin")
 
@@ -270,28 +270,28 @@ class _Building:
             def finalizer(target: int) -> int:
                 return self.block(tree.finalbody, target, context)
 
-            again = self.node("reraise", tree, NOWHERE, context)
-            inside = replace(context, error=finalizer(again), finalizers=(*context.finalizers, finalizer))
+            reraise = self.node("reraise", tree, NO_NODE, context)
+            inside = replace(context, error=finalizer(reraise), finalizers=(*context.finalizers, finalizer))
             after = finalizer(after)
         guarded = inside
         if tree.handlers:
-            handlers = [(each.type, each.name, self.block(each.body, after, inside)) for each in tree.handlers]
-            guarded = replace(inside, error=self.node("catch", tree, NOWHERE, inside, extra=handlers))
+            handlers = [(handler.type, handler.name, self.block(handler.body, after, inside)) for handler in tree.handlers]
+            guarded = replace(inside, error=self.node("catch", tree, NO_NODE, inside, extra=handlers))
         return self.block(tree.body, self.block(tree.orelse, after, inside), guarded)
 
     def with_items(self, items: Sequence[ast.withitem], body: Sequence[ast.stmt], after: int, context: _Context) -> int:
         if not items:
             return self.block(body, after, context)
-        one, *rest = items
-        place = ast.copy_location(ast.Pass(), one.context_expr)
+        item, *others = items
+        position = ast.copy_location(ast.Pass(), item.context_expr)
 
         def finalizer(target: int) -> int:
-            return self.node("exit", place, target, context, extra=one)
+            return self.node("exit", position, target, context, extra=item)
 
-        again = self.node("reraise", place, NOWHERE, context)
-        inside = replace(context, error=finalizer(again), finalizers=(*context.finalizers, finalizer))
-        entered = self.with_items(rest, body, finalizer(after), inside)
-        return self.expression(one.context_expr, self.node("enter", place, entered, context, extra=one), context)
+        reraise = self.node("reraise", position, NO_NODE, context)
+        inside = replace(context, error=finalizer(reraise), finalizers=(*context.finalizers, finalizer))
+        entered = self.with_items(others, body, finalizer(after), inside)
+        return self.expression(item.context_expr, self.node("enter", position, entered, context, extra=item), context)
 
     def match(self, tree: ast.Match, after: int, context: _Context) -> int:
         entry = after
@@ -307,8 +307,8 @@ class _Building:
         return self.expression(tree.subject, entry, context)
 
     def expressions(self, trees: Any, after: int, context: _Context) -> int:
-        for each in reversed(list(trees)):
-            after = self.expression(each, after, context)
+        for tree in reversed(list(trees)):
+            after = self.expression(tree, after, context)
         return after
 
     def expression(self, tree: ast.AST | None, after: int, context: _Context) -> int:
@@ -318,21 +318,21 @@ class _Building:
                 return after
             case ast.Call():
                 call = self.node("call", tree, after, context)
-                words = [keyword.value for keyword in tree.keywords]
-                return self.expressions([tree.func, *tree.args, *words], call, context)
+                keyword_values = [keyword.value for keyword in tree.keywords]
+                return self.expressions([tree.func, *tree.args, *keyword_values], call, context)
             case ast.IfExp() if _has_call(tree.body) or _has_call(tree.orelse):
-                chosen = [self.node("pick", tree, after, context, extra=each) for each in (tree.body, tree.orelse)]
+                chosen = [self.node("pick", tree, after, context, extra=value) for value in (tree.body, tree.orelse)]
                 yes, no = self.expression(tree.body, chosen[0], context), self.expression(tree.orelse, chosen[1], context)
                 return self.test(tree.test, yes, no, context)
-            case ast.BoolOp() if any(_has_call(each) for each in tree.values[1:]):
+            case ast.BoolOp() if any(_has_call(value) for value in tree.values[1:]):
                 entry = self.expression(
                     tree.values[-1], self.node("pick", tree, after, context, extra=tree.values[-1]), context
                 )
-                for each in reversed(tree.values[:-1]):
-                    chosen_here = self.node("pick", tree, after, context, extra=each)
-                    ways = (entry, chosen_here) if isinstance(tree.op, ast.And) else (chosen_here, entry)
-                    branch = self.node("branch", each, ways[0], context, other=ways[1])
-                    entry = self.expression(each, branch, context)
+                for operand in reversed(tree.values[:-1]):
+                    pick = self.node("pick", tree, after, context, extra=operand)
+                    targets = (entry, pick) if isinstance(tree.op, ast.And) else (pick, entry)
+                    branch = self.node("branch", operand, targets[0], context, other=targets[1])
+                    entry = self.expression(operand, branch, context)
                 return entry
             case ast.ListComp() | ast.SetComp() | ast.GeneratorExp() | ast.DictComp():
                 return self.comprehension(tree, after, context) if _has_call(tree) else after
@@ -344,4 +344,4 @@ class _Building:
 
 
 def _has_call(tree: ast.AST) -> bool:
-    return any(isinstance(each, (ast.Call, ast.Yield, ast.YieldFrom)) for each in ast.walk(tree))
+    return any(isinstance(node, (ast.Call, ast.Yield, ast.YieldFrom)) for node in ast.walk(tree))

@@ -8,26 +8,26 @@ from dataclasses import replace
 from typing import Any
 
 from compare.concurrency import races
-from compare.concurrency.meanings import RANK_VARIABLES, SIZE_VARIABLES, is_loader, is_measured
+from compare.concurrency.meanings import RANK_VARIABLES, SIZE_VARIABLES, is_loader, is_metric
 from compare.concurrency.program import Module, bound, last_name
-from compare.concurrency.state import CallFrame, MemoryLocation, SimulatedThread, ExecutionState
+from compare.concurrency.state import CallFrame, ExecutionState, MemoryLocation, SimulatedThread
 from compare.concurrency.values import (
     COLLECTIVE_RESULT,
+    DATA_DEPENDENT,
+    DATA_DEPENDENT_LENGTH,
     LARGE,
     LOCAL,
     NAMED_LOADER,
     NO_MARKS,
-    DATA_DEPENDENT,
     UNEVEN,
-    DATA_DEPENDENT_LENGTH,
     Class,
     Const,
-    RangeValue,
     Function,
     Instance,
     Lib,
     Marks,
     Method,
+    RangeValue,
     SequenceValue,
     SyncObject,
     Unknown,
@@ -56,36 +56,36 @@ VIEWS = {"keys", "values", "items", "copy"}
 class Evaluation(ExecutionState):
     """Evaluates expressions. Calls in them have been made before: each is a node of its own."""
 
-    def rank_of(self, process: SimulatedThread) -> Const:
-        return Const(process.os_process.rank or 0, marks=_LOCAL)
+    def rank_of(self, thread: SimulatedThread) -> Const:
+        return Const(thread.os_process.rank or 0, marks=_LOCAL)
 
-    def named(self, process: SimulatedThread, name: str) -> Value | None:
+    def named(self, thread: SimulatedThread, name: str) -> Value | None:
         """The value of something that is known by its name alone, such as a parameter `rank`."""
         meanings = self.program.meanings
-        if process.os_process.rank is not None:
+        if thread.os_process.rank is not None:
             if meanings.is_rank(name):
-                return self.rank_of(process)
-            if meanings.is_first(name):
-                return Const(process.os_process.rank == 0, marks=_LOCAL)
-        return Const(self.num_ranks) if meanings.is_size(name) and process.os_process.rank is not None else None
+                return self.rank_of(thread)
+            if meanings.is_first_rank(name):
+                return Const(thread.os_process.rank == 0, marks=_LOCAL)
+        return Const(self.num_ranks) if meanings.is_size(name) and thread.os_process.rank is not None else None
 
     @staticmethod
     def by_name(name: str, value: Value) -> Value:
         """The value, which may be of the rank's own data by the name of the variable that it is bound to."""
         if isinstance(value, Unknown) and not value.dotted and not value.marks & {LOCAL, COLLECTIVE_RESULT}:
-            if is_measured(name):
+            if is_metric(name):
                 value.marks |= {DATA_DEPENDENT}
             elif is_loader(name):
                 value.marks |= {NAMED_LOADER}
         return value
 
-    def evaluate(self, process: SimulatedThread, tree: ast.AST | None, frame: CallFrame) -> Value:
+    def evaluate(self, thread: SimulatedThread, tree: ast.AST | None, frame: CallFrame) -> Value:
         """The value of an expression."""
         if tree is not None and (made := frame.results.get(id(tree))) is not None:
             return made
 
         def of(each: ast.AST | None) -> Value:
-            return self.evaluate(process, each, frame)
+            return self.evaluate(thread, each, frame)
 
         match tree:
             case None:
@@ -93,11 +93,11 @@ class Evaluation(ExecutionState):
             case ast.Constant():
                 return Const(tree.value)
             case ast.Name():
-                return self.lookup(process, tree.id, frame)
+                return self.lookup(thread, tree.id, frame)
             case ast.Attribute():
-                return self._read(process, tree, of(tree.value))
+                return self._read(thread, tree, of(tree.value))
             case ast.Tuple() | ast.List() | ast.Set():
-                return self._sequence(process, tree.elts, frame)
+                return self._sequence(thread, tree.elts, frame)
             case ast.BinOp():
                 return binary(tree.op, of(tree.left), of(tree.right))
             case ast.Compare():
@@ -121,10 +121,10 @@ class Evaluation(ExecutionState):
                     return chosen
                 return Unknown(marks=marks_of([of(tree.body), of(tree.orelse), test]))
             case ast.Subscript():
-                return self._item(process, of(tree.value), tree.slice, frame)
+                return self._item(thread, of(tree.value), tree.slice, frame)
             case ast.NamedExpr():
                 value = of(tree.value)
-                self.assign(process, tree.target, value, frame)
+                self.assign(thread, tree.target, value, frame)
                 return value
             case ast.Lambda():
                 return Function(tree=tree, module=frame.module, closure=frame)
@@ -141,11 +141,11 @@ class Evaluation(ExecutionState):
                 parts = [of(each) for each in ast.iter_child_nodes(tree) if isinstance(each, ast.expr)]
                 return Unknown(marks=marks_of(parts))
 
-    def _sequence(self, process: SimulatedThread, trees: list[ast.expr], frame: CallFrame) -> SequenceValue:
+    def _sequence(self, thread: SimulatedThread, trees: list[ast.expr], frame: CallFrame) -> SequenceValue:
         items: list[Value] = []
         exact = True
         for each in trees:
-            value = self.evaluate(process, each, frame)
+            value = self.evaluate(thread, each, frame)
             if not isinstance(each, ast.Starred):
                 items.append(value)
             elif isinstance(value, SequenceValue):
@@ -183,15 +183,15 @@ class Evaluation(ExecutionState):
             return Unknown(marks=marks_of(values), attributes=getattr(values[1], "attributes", {}))
         return Unknown(marks=marks_of(values))
 
-    def lookup(self, process: SimulatedThread, name: str, frame: CallFrame) -> Value:
+    def lookup(self, thread: SimulatedThread, name: str, frame: CallFrame) -> Value:
         """The value of a variable."""
         level: CallFrame | None = frame
         while level is not None:
             if name in level.names and name not in level.outer_names:
                 return self._noted((level, name), level.names[name]) if name in frame.outer_names else level.names[name]
             level = level.parent
-        value = self.of_module(process, frame.module, name)
-        return self._noted((process.os_process, f"{frame.module.name}.{name}"), value) if name in frame.outer_names else value
+        value = self.of_module(thread, frame.module, name)
+        return self._noted((thread.os_process, f"{frame.module.name}.{name}"), value) if name in frame.outer_names else value
 
     def _noted(self, place: MemoryLocation, value: Value) -> Value:
         """A number with the place that it was read from, so that writing it back is an update."""
@@ -199,9 +199,9 @@ class Evaluation(ExecutionState):
             return value
         return replace(value, marks=value.marks | {("read", *place)})
 
-    def of_module(self, process: SimulatedThread, module: Module, name: str) -> Value:
+    def of_module(self, thread: SimulatedThread, module: Module, name: str) -> Value:
         """The value of a variable of a module. What has not been executed is evaluated when it is first used."""
-        names = process.os_process.names.setdefault(module.name, {})
+        names = thread.os_process.names.setdefault(module.name, {})
         if name in names:
             return names[name]
         statement = module.top.get(name)
@@ -212,17 +212,17 @@ class Evaluation(ExecutionState):
             case ast.ClassDef():
                 value = Class(statement, module)
             case ast.Import() | ast.ImportFrom():
-                value = self.imported(process, module, statement, name)
+                value = self.imported(thread, module, statement, name)
             case ast.Assign() | ast.AnnAssign() if statement.value is not None:
                 names[name] = Unknown()  # for a circle
-                value = self._settled(process, module, statement, names).get(name, names[name])
+                value = self._settled(thread, module, statement, names).get(name, names[name])
             case _:
                 if name == "__name__":
                     value = Const("__main__")
                 elif hasattr(builtins, name):
                     value = Lib(f"builtins.{name}")
                 else:
-                    value = self.named(process, name) or Unknown()
+                    value = self.named(thread, name) or Unknown()
         if isinstance(value, Unknown) and not value.origin:
             value.origin = (module.name, name)
         names[name] = value
@@ -230,7 +230,7 @@ class Evaluation(ExecutionState):
 
     def _settled(
         self,
-        process: SimulatedThread,
+        thread: SimulatedThread,
         module: Module,
         statement: ast.Assign | ast.AnnAssign,
         names: dict[str, Value],
@@ -243,20 +243,20 @@ class Evaluation(ExecutionState):
         """
         assert statement.value is not None
         frame = CallFrame(self.program.graph(module.tree), module, 0)
-        value = self.simple(process, module, statement.value)
+        value = self.simple(thread, module, statement.value)
         computed, self.assigns_computed = self.assigns_computed, False  # of the assignment that asks for it
         for target in statement.targets if isinstance(statement, ast.Assign) else [statement.target]:
-            self.assign(process, target, value, frame)
+            self.assign(thread, target, value, frame)
         self.assigns_computed = computed
         for name, each in frame.names.items():
             names.setdefault(owner + name, each)
         return frame.names
 
-    def simple(self, process: SimulatedThread, module: Module, tree: ast.expr) -> Value:
+    def simple(self, thread: SimulatedThread, module: Module, tree: ast.expr) -> Value:
         """The value of an expression at the top of a module that is not executed."""
         raise NotImplementedError
 
-    def imported(self, process: SimulatedThread, module: Module, statement: ast.Import | ast.ImportFrom, name: str) -> Value:
+    def imported(self, thread: SimulatedThread, module: Module, statement: ast.Import | ast.ImportFrom, name: str) -> Value:
         """What an import binds to a name."""
         modules = self.program.modules
         if isinstance(statement, ast.Import):
@@ -270,11 +270,11 @@ class Evaluation(ExecutionState):
                 if f"{source}.{alias.name}" in modules:
                     return Lib(f"{source}.{alias.name}")
                 if source in modules and modules[source] is not module:
-                    return self.of_module(process, modules[source], alias.name)
+                    return self.of_module(thread, modules[source], alias.name)
                 return Lib(f"{source}.{alias.name}")
         return Unknown()
 
-    def attribute(self, process: SimulatedThread, value: Value, name: str) -> Value:
+    def attribute(self, thread: SimulatedThread, value: Value, name: str) -> Value:
         """The value of an attribute."""
         match value:
             case Lib():
@@ -282,18 +282,18 @@ class Evaluation(ExecutionState):
                 if value.dotted in self.program.modules:
                     if dotted in self.program.modules:
                         return Lib(dotted)
-                    return self.of_module(process, self.program.modules[value.dotted], name)
+                    return self.of_module(thread, self.program.modules[value.dotted], name)
                 if dotted.startswith(("tf.", "torch.multiprocessing.queue")):
                     return Lib(dotted.replace("tf.", "tensorflow.", 1))
                 return Lib(dotted, marks=value.marks)
             case Instance():
                 if name in value.attributes:
                     return value.attributes[name]
-                found = None if value.class_value is None else self.member(process, value.class_value, name)
+                found = None if value.class_value is None else self.member(thread, value.class_value, name)
                 if isinstance(found, Function):
                     decorators = {last_name(each) for each in getattr(found.tree, "decorator_list", [])}
                     if decorators & {"property", "cached_property"}:
-                        return value.attributes.setdefault(name, self.named(process, name) or Unknown())
+                        return value.attributes.setdefault(name, self.named(thread, name) or Unknown())
                     receiver = (
                         None if "staticmethod" in decorators else value.class_value if "classmethod" in decorators else value
                     )
@@ -302,21 +302,21 @@ class Evaluation(ExecutionState):
                     return found
                 if name in ITSELF:
                     return Method(receiver=value, name=name)
-                if value.class_value is not None and self.thread_base(process, value.class_value):
-                    return Method(receiver=self.own_thread(process, value), name=name)
-                return value.attributes.setdefault(name, self.named(process, name) or _part_of(value, name))
+                if value.class_value is not None and self.thread_base(thread, value.class_value):
+                    return Method(receiver=self.own_thread(thread, value), name=name)
+                return value.attributes.setdefault(name, self.named(thread, name) or _part_of(value, name))
             case Class():
-                found = self.member(process, value, name)
+                found = self.member(thread, value, name)
                 if found is None:
                     return Method(receiver=value, name=name)
                 decorators = {last_name(each) for each in getattr(getattr(found, "tree", None), "decorator_list", [])}
                 return replace(found, receiver=value) if isinstance(found, Function) and "classmethod" in decorators else found
             case Unknown():
                 if value.dotted == "super":
-                    return self._of_super(process, value, name)
+                    return self._of_super(thread, value, name)
                 if name in value.attributes:
                     return value.attributes[name]
-                known = None if name in ("rank",) and value.dotted == "shape" else self.named(process, name)
+                known = None if name in ("rank",) and value.dotted == "shape" else self.named(thread, name)
                 if known is None:
                     inherited = NO_MARKS if name in _ALIKE else marks_of([value])
                     inherited |= {COLLECTIVE_RESULT} if name == "grad" else NO_MARKS
@@ -331,20 +331,20 @@ class Evaluation(ExecutionState):
             case _:
                 return Method(receiver=value, name=name)
 
-    def _read(self, process: SimulatedThread, tree: ast.Attribute, of: Value) -> Value:
-        value = self.attribute(process, of, tree.attr)
+    def _read(self, thread: SimulatedThread, tree: ast.Attribute, of: Value) -> Value:
+        value = self.attribute(thread, of, tree.attr)
         if isinstance(of, Instance) and isinstance(value, (Const, Unknown)) and self.has_started_threads:
             place = (of, tree.attr)
-            self.use(process, place, "read", ast.unparse(tree))
+            self.use(thread, place, "read", ast.unparse(tree))
             return self._noted(place, value)
         return value
 
-    def use(self, process: SimulatedThread, place: MemoryLocation, kind: str, says: str) -> None:
+    def use(self, thread: SimulatedThread, place: MemoryLocation, kind: str, says: str) -> None:
         """Record an access for the search of races."""
-        repeated = any(frame.loops or frame.visits[frame.current_node] > 1 for frame in process.frames)
-        races.access(self, process, place, kind, says, repeated=repeated)
+        repeated = any(frame.loops or frame.visits[frame.current_node] > 1 for frame in thread.frames)
+        races.access(self, thread, place, kind, says, repeated=repeated)
 
-    def member(self, process: SimulatedThread, of: Class, name: str, deepest: int = 12) -> Value | None:
+    def member(self, thread: SimulatedThread, of: Class, name: str, deepest: int = 12) -> Value | None:
         """A method or variable of a class or of its bases in the package."""
         if of.tree is None or not deepest:
             return None
@@ -353,65 +353,65 @@ class Evaluation(ExecutionState):
                 case ast.FunctionDef() | ast.AsyncFunctionDef() if statement.name == name:
                     return Function(tree=statement, module=of.module, closure=of.closure, owner=of)
                 case ast.Assign() | ast.AnnAssign() if statement.value is not None and name in bound(statement):
-                    owner, names = f"{of.tree.name}.", process.os_process.names.setdefault(of.module.name, {})
+                    owner, names = f"{of.tree.name}.", thread.os_process.names.setdefault(of.module.name, {})
                     if owner + name not in names:
-                        self._settled(process, of.module, statement, names, owner)
+                        self._settled(thread, of.module, statement, names, owner)
                     return names.get(owner + name)
                 case _:
                     pass
-        for base in self.bases(process, of):
-            if isinstance(base, Class) and (found := self.member(process, base, name, deepest - 1)) is not None:
+        for base in self.bases(thread, of):
+            if isinstance(base, Class) and (found := self.member(thread, base, name, deepest - 1)) is not None:
                 return found
         return None
 
-    def bases(self, process: SimulatedThread, of: Class) -> list[Value]:
+    def bases(self, thread: SimulatedThread, of: Class) -> list[Value]:
         if of.tree is None:
             return []
         frame = of.closure or CallFrame(self.program.graph(of.module.tree), of.module, 0)
-        return [self.evaluate(process, each, frame) for each in of.tree.bases if isinstance(each, (ast.Name, ast.Attribute))]
+        return [self.evaluate(thread, each, frame) for each in of.tree.bases if isinstance(each, (ast.Name, ast.Attribute))]
 
-    def thread_base(self, process: SimulatedThread, of: Class, deepest: int = 8) -> str:
+    def thread_base(self, thread: SimulatedThread, of: Class, deepest: int = 8) -> str:
         """The library's class if this is a thread or process."""
-        for base in self.bases(process, of):
+        for base in self.bases(thread, of):
             if isinstance(base, Lib) and base.dotted.endswith((".Thread", ".Process")):
                 return base.dotted
-            if isinstance(base, Class) and deepest and (found := self.thread_base(process, base, deepest - 1)):
+            if isinstance(base, Class) and deepest and (found := self.thread_base(thread, base, deepest - 1)):
                 return found
         return ""
 
-    def own_thread(self, process: SimulatedThread, value: Instance) -> SyncObject:
+    def own_thread(self, thread: SimulatedThread, value: Instance) -> SyncObject:
         """The thread that an instance of a subclass of Thread is."""
         found = value.attributes.get("?thread")
         if not isinstance(found, SyncObject):
             assert value.class_value is not None
             flags = (
-                frozenset(["process"]) if self.thread_base(process, value.class_value).endswith("Process") else frozenset[str]()
+                frozenset(["process"]) if self.thread_base(thread, value.class_value).endswith("Process") else frozenset[str]()
             )
             name = value.class_value.tree.name if value.class_value.tree is not None else ""
             found = SyncObject(
-                kind="thread", site=value.site, name=name, flags=flags, target=self.attribute(process, value, "run")
+                kind="thread", site=value.site, name=name, flags=flags, target=self.attribute(thread, value, "run")
             )
             value.attributes["?thread"] = found
         return found
 
-    def _of_super(self, process: SimulatedThread, value: Unknown, name: str) -> Value:
+    def _of_super(self, thread: SimulatedThread, value: Unknown, name: str) -> Value:
         of, owner = value.attributes["of"], value.attributes["class"]
         if isinstance(owner, Class):
-            for base in self.bases(process, owner):
-                if isinstance(base, Class) and isinstance(found := self.member(process, base, name), Function):
+            for base in self.bases(thread, owner):
+                if isinstance(base, Class) and isinstance(found := self.member(thread, base, name), Function):
                     return replace(found, receiver=of)
             if (
                 isinstance(of, Instance)
                 and of.class_value is not None
                 and name != "__init__"
-                and self.thread_base(process, of.class_value)
+                and self.thread_base(thread, of.class_value)
             ):
-                return Method(receiver=self.own_thread(process, of), name=name)
+                return Method(receiver=self.own_thread(thread, of), name=name)
         return Unknown(dotted="super of a library")
 
-    def _item(self, process: SimulatedThread, of: Value, index: ast.expr, frame: CallFrame) -> Value:
+    def _item(self, thread: SimulatedThread, of: Value, index: ast.expr, frame: CallFrame) -> Value:
         if isinstance(index, ast.Slice):
-            parts = [self.evaluate(process, each, frame) for each in (index.lower, index.upper, index.step)]
+            parts = [self.evaluate(thread, each, frame) for each in (index.lower, index.upper, index.step)]
             marks = marks_of([of, *parts])
             begin, end = (marks_of([each]) & {LOCAL, UNEVEN} for each in parts[:2])
             from_the_end = isinstance(index.upper, ast.UnaryOp)
@@ -420,9 +420,9 @@ class Evaluation(ExecutionState):
             if index.step is not None and index.lower is not None and LOCAL in parts[0].marks:
                 marks |= {UNEVEN, LOCAL}  # files[rank::ranks]: the last ranks may get one less
             return Unknown(marks=marks)
-        key = self.evaluate(process, index, frame)
+        key = self.evaluate(thread, index, frame)
         if isinstance(of, Lib) and of.dotted == "os.environ" and isinstance(key, Const):
-            return self.variable(process, str(key.value))
+            return self.variable(thread, str(key.value))
         place = key.value if isinstance(key, Const) and isinstance(key.value, int) else None
         if isinstance(of, SequenceValue) and of.exact and place is not None and -len(of.items) <= place < len(of.items):
             return self.item_read(of, key, of.items[place])
@@ -441,38 +441,38 @@ class Evaluation(ExecutionState):
         """What was read at a key of a list or dictionary, so that writing it back there is an update."""
         return self._noted(_item_of(of, item_name(key)), value) if isinstance(key, Const) else value
 
-    def variable(self, process: SimulatedThread, name: str) -> Value:
+    def variable(self, thread: SimulatedThread, name: str) -> Value:
         """A variable of the environment."""
-        if process.os_process.rank is not None and name in RANK_VARIABLES:
-            return Const(str(process.os_process.rank), marks=_LOCAL)
-        if process.os_process.rank is not None and name in SIZE_VARIABLES:
+        if thread.os_process.rank is not None and name in RANK_VARIABLES:
+            return Const(str(thread.os_process.rank), marks=_LOCAL)
+        if thread.os_process.rank is not None and name in SIZE_VARIABLES:
             return Const(str(self.num_ranks))
         return Unknown()
 
-    def assign(self, process: SimulatedThread, target: ast.AST, value: Value, frame: CallFrame) -> None:
+    def assign(self, thread: SimulatedThread, target: ast.AST, value: Value, frame: CallFrame) -> None:
         """Bind a value to a target of an assignment."""
         match target:
             case ast.Name():
-                self._bind(process, target.id, self.by_name(target.id, value) if self.assigns_computed else value, frame)
+                self._bind(thread, target.id, self.by_name(target.id, value) if self.assigns_computed else value, frame)
             case ast.Tuple() | ast.List():
                 items = value.items if isinstance(value, SequenceValue) and len(value.items) == len(target.elts) else None
                 for place, each in enumerate(target.elts):
                     inherited = value.marks if not isinstance(value, Const) else NO_MARKS
-                    self.assign(process, each, items[place] if items else Unknown(marks=inherited), frame)
+                    self.assign(thread, each, items[place] if items else Unknown(marks=inherited), frame)
             case ast.Starred():
-                self.assign(process, target.value, Unknown(marks=marks_of([value])), frame)
+                self.assign(thread, target.value, Unknown(marks=marks_of([value])), frame)
             case ast.Attribute():
                 value = self.by_name(target.attr, value) if self.assigns_computed else value
-                self._store(process, self.evaluate(process, target.value, frame), target.attr, value, target)
+                self._store(thread, self.evaluate(thread, target.value, frame), target.attr, value, target)
             case ast.Subscript():
-                of, key = self.evaluate(process, target.value, frame), target.slice
-                name = self.evaluate(process, key, frame) if not isinstance(key, ast.Slice) else Const(":")
-                self._store(process, of, item_name(name), value, target)
+                of, key = self.evaluate(thread, target.value, frame), target.slice
+                name = self.evaluate(thread, key, frame) if not isinstance(key, ast.Slice) else Const(":")
+                self._store(thread, of, item_name(name), value, target)
                 _put(of, name, value)
             case _:
                 pass
 
-    def _bind(self, process: SimulatedThread, name: str, value: Value, frame: CallFrame) -> None:
+    def _bind(self, thread: SimulatedThread, name: str, value: Value, frame: CallFrame) -> None:
         if name not in frame.outer_names:
             if isinstance(value, SyncObject) and not value.name and value.kind != "thread":
                 value.name = name
@@ -481,25 +481,25 @@ class Evaluation(ExecutionState):
         level = frame.parent
         while level is not None:
             if name in level.names and name not in level.outer_names:
-                self._write(process, (level, name), value, name)
+                self._write(thread, (level, name), value, name)
                 level.names[name] = value
                 return
             level = level.parent
-        self._write(process, (process.os_process, f"{frame.module.name}.{name}"), value, name)
-        process.os_process.names.setdefault(frame.module.name, {})[name] = value
+        self._write(thread, (thread.os_process, f"{frame.module.name}.{name}"), value, name)
+        thread.os_process.names.setdefault(frame.module.name, {})[name] = value
 
-    def _write(self, process: SimulatedThread, place: MemoryLocation, value: Value, says: str) -> None:
+    def _write(self, thread: SimulatedThread, place: MemoryLocation, value: Value, says: str) -> None:
         kind = "update" if ("read", *place) in value.marks else "flag" if self.assigns_constant else "write"
-        self.use(process, place, kind, says)
+        self.use(thread, place, kind, says)
 
-    def _store(self, process: SimulatedThread, of: Value, name: str, value: Value, target: ast.AST) -> None:
+    def _store(self, thread: SimulatedThread, of: Value, name: str, value: Value, target: ast.AST) -> None:
         if name.startswith("[") and ("read", *(place := _item_of(of, name))) in value.marks:
-            self._write(process, place, value, ast.unparse(target))
+            self._write(thread, place, value, ast.unparse(target))
         if isinstance(of, SyncObject) and name == "daemon":
             of.flags = of.flags | {"daemon"} if truth(value) is not False else of.flags - {"daemon"}
         elif isinstance(of, Instance) or (isinstance(of, Unknown) and not of.dotted):
             if not name.startswith("["):
-                self._write(process, (of, name), value, ast.unparse(target))
+                self._write(thread, (of, name), value, ast.unparse(target))
             if isinstance(value, SyncObject) and not value.name and value.kind != "thread":
                 value.name = name
             of.attributes[name] = value
@@ -511,44 +511,44 @@ class Evaluation(ExecutionState):
             value.has_escaped = True
             of.exact = False
 
-    def update(self, process: SimulatedThread, tree: ast.AugAssign, frame: CallFrame) -> None:
+    def update(self, thread: SimulatedThread, tree: ast.AugAssign, frame: CallFrame) -> None:
         """`target += value`."""
-        value = self.evaluate(process, tree.value, frame)
+        value = self.evaluate(thread, tree.value, frame)
         target: Any = tree.target
         load = ast.copy_location(_loaded(target), target)
-        before = self.evaluate(process, load, frame)
+        before = self.evaluate(thread, load, frame)
         after = binary(tree.op, before, value)
         after = self.by_name(last_name(target), after)
         place: MemoryLocation | None = None
         if isinstance(target, ast.Attribute):
-            of = self.evaluate(process, target.value, frame)
+            of = self.evaluate(thread, target.value, frame)
             place = (of, target.attr) if isinstance(of, Instance) else None
         elif isinstance(target, ast.Subscript) and not isinstance(target.slice, ast.Slice):
-            of, key = self.evaluate(process, target.value, frame), self.evaluate(process, target.slice, frame)
+            of, key = self.evaluate(thread, target.value, frame), self.evaluate(thread, target.slice, frame)
             if isinstance(of, (Unknown, SequenceValue, Instance)) and isinstance(key, Const):
                 place = _item_of(of, item_name(key))
         elif isinstance(target, ast.Name) and target.id in frame.outer_names:
             level = frame.parent
             while level is not None and target.id not in level.names:
                 level = level.parent
-            place = (level, target.id) if level else (process.os_process, f"{frame.module.name}.{target.id}")
+            place = (level, target.id) if level else (thread.os_process, f"{frame.module.name}.{target.id}")
         if place is not None:
-            self.use(process, place, "update", ast.unparse(target))
+            self.use(thread, place, "update", ast.unparse(target))
             after = replace(after, marks=frozenset(each for each in after.marks if not isinstance(each, tuple)))
         if isinstance(target, ast.Subscript):
-            of = self.evaluate(process, target.value, frame)
-            key = Const(":") if isinstance(target.slice, ast.Slice) else self.evaluate(process, target.slice, frame)
+            of = self.evaluate(thread, target.value, frame)
+            key = Const(":") if isinstance(target.slice, ast.Slice) else self.evaluate(thread, target.slice, frame)
             if isinstance(of, Unknown) and isinstance(key, Const) and item_name(key) in of.attributes:
                 of.attributes[item_name(key)] = after
             _put(of, key, after)
         elif isinstance(target, ast.Name) and target.id not in frame.outer_names:
             frame.names[target.id] = after
         elif isinstance(target, ast.Attribute):
-            of = self.evaluate(process, target.value, frame)
+            of = self.evaluate(thread, target.value, frame)
             if isinstance(of, (Instance, Unknown)):
                 of.attributes[target.attr] = after
         elif isinstance(target, ast.Name):
-            process.os_process.names.setdefault(frame.module.name, {})[target.id] = after
+            thread.os_process.names.setdefault(frame.module.name, {})[target.id] = after
 
 
 def item_name(key: Value) -> str:

@@ -10,55 +10,55 @@ from dataclasses import replace
 from typing import Any
 
 from compare.concurrency.calls import decorators
-from compare.concurrency.control_flow import Node
+from compare.concurrency.control_flow import GraphNode
 from compare.concurrency.evaluation import ITSELF, READS_ITEM, VIEWS, length
 from compare.concurrency.meanings import (
     DDP_CLASSES,
-    FINITE,
+    FINITENESS_CHECKS,
+    HARMLESS_BUILTINS,
     LOADERS,
     LOCAL_CALLS,
-    MADE_OF_SHAPE,
     NO_GRADIENTS,
-    POLITE,
+    TENSOR_FACTORIES,
     has_buffers,
     is_point_to_point,
     may_combine,
     may_exchange,
-    reads,
+    may_read_data,
 )
 from compare.concurrency.program import SOME, Module, Root, bound, last_name, raised_by, stored_names
 from compare.concurrency.ranks import Ranks
 from compare.concurrency.state import (
     MAX_VISITS,
-    SearchBudget,
     CallFrame,
-    NumberTable,
-    PendingOperation,
     DecisionPath,
-    SimulatedThread,
+    NumberTable,
     OsProcess,
+    PendingOperation,
+    SearchBudget,
+    SimulatedThread,
 )
 from compare.concurrency.values import (
-    COLLECTIVE_RESULT,
     BUFFERS,
-    DDP,
+    COLLECTIVE_RESULT,
+    DATA_DEPENDENT,
+    DATA_DEPENDENT_LENGTH,
     DATA_ITEM,
+    DDP,
     LARGE,
     LOADER,
     LOCAL,
     NAMED_LOADER,
     NO_MARKS,
     NONE,
-    DATA_DEPENDENT,
     UNEVEN,
-    DATA_DEPENDENT_LENGTH,
     Class,
     Const,
-    RangeValue,
     Function,
     Instance,
     Lib,
     Method,
+    RangeValue,
     SequenceValue,
     SyncObject,
     Unknown,
@@ -109,21 +109,21 @@ class Execution(Ranks):
     def _main(self, root: Root, system: OsProcess) -> None:
         """The main thread of a rank, or of the program."""
         name = "the main thread" if system.rank is None else f"rank {system.rank}"
-        process = SimulatedThread(len(self.threads), name, (), system)
-        process.clock[process.number] = 1
-        self.threads.append(process)
+        thread = SimulatedThread(len(self.threads), name, (), system)
+        thread.clock[thread.number] = 1
+        self.threads.append(thread)
 
         def drive(made: Value) -> None:
             if isinstance(made, SyncObject) and made.kind in ("generator", "contextmanager") and not made.is_set:
-                made.owner.results[-1] = Const(lambda _: process.frames.append(made.owner))  # pyright: ignore[reportUnknownLambdaType]
-                process.frames.append(made.owner)
+                made.owner.results[-1] = Const(lambda _: thread.frames.append(made.owner))  # pyright: ignore[reportUnknownLambdaType]
+                thread.frames.append(made.owner)
 
         if root.function is None:
             graph = self.program.graph(root.module.tree)
             names = system.names.setdefault(root.module.name, {})
-            process.frames.append(CallFrame(graph, root.module, graph.entry, names=names))
+            thread.frames.append(CallFrame(graph, root.module, graph.entry, names=names))
         elif root.of_class is None:
-            self.enter(process, Function(tree=root.function, module=root.module), [], {}, drive)
+            self.enter(thread, Function(tree=root.function, module=root.module), [], {}, drive)
         else:
             of = Class(root.of_class, root.module)
             made: list[Value] = []
@@ -133,14 +133,14 @@ class Execution(Ranks):
                 self.caller_values.append(instance)
                 if method.name != "__init__" and not made:
                     made.append(instance)
-                    member = self.attribute(process, instance, method.name)
+                    member = self.attribute(thread, instance, method.name)
                     if isinstance(member, Function):
-                        self.enter(process, member, [], {}, drive)
+                        self.enter(thread, member, [], {}, drive)
 
-            self.make(process, of, [], {}, call)
-        process.ended = not process.frames
-        if process.frames and root.function is not None:
-            self.caller_values += process.frame.names.values()
+            self.make(thread, of, [], {}, call)
+        thread.ended = not thread.frames
+        if thread.frames and root.function is not None:
+            self.caller_values += thread.frame.names.values()
 
     def run(self) -> None:
         """Execute until nobody can go on.
@@ -180,29 +180,29 @@ class Execution(Ranks):
                 self.budget.spend()
                 self._step(current)
 
-    def _able(self, process: SimulatedThread) -> bool:
-        if process.ended or process.is_abandoned:
+    def _able(self, thread: SimulatedThread) -> bool:
+        if thread.ended or thread.is_abandoned:
             return False
-        if (pool := process.full_pool) is not None:
+        if (pool := thread.full_pool) is not None:
             running = sum(not each.owner.ended and each.owner.full_pool is None for each in pool.items)
             if pool.size is not None and running >= pool.size:
                 return False
-        return process.pending is None or process.pending.is_ready()
+        return thread.pending is None or thread.pending.is_ready()
 
-    def _may_expire(self, process: SimulatedThread) -> bool:
-        waiting = process.pending
+    def _may_expire(self, thread: SimulatedThread) -> bool:
+        waiting = thread.pending
         return (
-            not (process.ended or process.is_abandoned)
+            not (thread.ended or thread.is_abandoned)
             and waiting is not None
             and waiting.on_timeout is not None
             and not waiting.has_long_timeout
         )
 
     @staticmethod
-    def _time_out(process: SimulatedThread) -> None:
-        assert process.pending is not None and process.pending.on_timeout is not None
-        process.record(f"{process.pending.description} until its time runs out")
-        expire, process.pending = process.pending.on_timeout, None
+    def _time_out(thread: SimulatedThread) -> None:
+        assert thread.pending is not None and thread.pending.on_timeout is not None
+        thread.record(f"{thread.pending.description} until its time runs out")
+        expire, thread.pending = thread.pending.on_timeout, None
         expire()
 
     def _expire(self) -> bool:
@@ -213,95 +213,95 @@ class Execution(Ranks):
                 return True
         return False
 
-    def simple(self, process: SimulatedThread, module: Module, tree: ast.expr) -> Value:
+    def simple(self, thread: SimulatedThread, module: Module, tree: ast.expr) -> Value:
         frame = CallFrame(self.program.graph(module.tree), module, 0)
-        frame.names = process.os_process.names.setdefault(module.name, {})
+        frame.names = thread.os_process.names.setdefault(module.name, {})
         if isinstance(tree, (ast.Tuple, ast.List)) and not any(isinstance(each, ast.Starred) for each in tree.elts):
-            return SequenceValue([self.simple(process, module, each) for each in tree.elts])
+            return SequenceValue([self.simple(thread, module, each) for each in tree.elts])
         if isinstance(tree, ast.Call):
-            callee = self.evaluate(process, tree.func, frame)
-            values = [self.evaluate(process, each, frame) for each in tree.args]
-            words = {each.arg: self.evaluate(process, each.value, frame) for each in tree.keywords if each.arg}
-            made = self.thing(process, callee.dotted, values, words, callee.marks) if isinstance(callee, Lib) else None
+            callee = self.evaluate(thread, tree.func, frame)
+            values = [self.evaluate(thread, each, frame) for each in tree.args]
+            keywords = {each.arg: self.evaluate(thread, each.value, frame) for each in tree.keywords if each.arg}
+            made = self.thing(thread, callee.dotted, values, keywords, callee.marks) if isinstance(callee, Lib) else None
             if made is not None:
                 made.site = (module.file, tree.lineno, tree.col_offset)
                 return made
             if isinstance(callee, Lib) and callee.dotted == "builtins.object":
                 return Instance()
             return Unknown()
-        return self.evaluate(process, tree, frame)
+        return self.evaluate(thread, tree, frame)
 
-    def _step(self, process: SimulatedThread) -> None:
-        frame = process.frame
+    def _step(self, thread: SimulatedThread) -> None:
+        frame = thread.frame
         frame.current_node = frame.next_node
         node = frame.node
         if frame.divergences and (names := frame.divergences.pop(frame.current_node, None)):
-            self._differ(process, frame, *names)
+            self._differ(thread, frame, *names)
         frame.visits[frame.current_node] += 1
         if frame.visits[frame.current_node] > frame.max_visits:
-            process.is_abandoned = True
+            thread.is_abandoned = True
             return
         frame.next_node = node.next
         match node.kind:
             case "call":
-                self._call(process, frame, node)
+                self._call(thread, frame, node)
             case "do":
-                self._do(process, frame, node.tree)
+                self._do(thread, frame, node.tree)
             case "branch":
-                self._branch(process, frame, node)
+                self._branch(thread, frame, node)
             case "pick":
                 key = id(frame) if isinstance(node.tree, ast.Return) else id(node.tree)
                 frame.results.pop(key, None)
-                frame.results[key] = self.evaluate(process, node.extra, frame)
+                frame.results[key] = self.evaluate(thread, node.extra, frame)
             case "collect":
-                self._collect(process, frame, node)
+                self._collect(thread, frame, node)
             case "iter":
                 frame.results.pop(id(node.tree), None)
-                frame.loops[id(node.tree)] = self._iterator(process, frame, node.tree.iter)
+                frame.loops[id(node.tree)] = self._iterator(thread, frame, node.tree.iter)
             case "next":
-                self._next(process, frame, node)
+                self._next(thread, frame, node)
             case "enter":
-                self._enter_with(process, frame, node)
+                self._enter_with(thread, frame, node)
             case "exit":
-                self._exit_with(process, frame, node)
+                self._exit_with(thread, frame, node)
             case "yield":
-                self._yield(process, frame, node)
+                self._yield(thread, frame, node)
             case "return":
-                self.leave(process, frame.results.get(id(frame), NONE))
+                self.leave(thread, frame.results.get(id(frame), NONE))
             case "end":
-                self.leave(process, NONE)
+                self.leave(thread, NONE)
             case "raise":
-                self._raise(process, frame, node)
+                self._raise(thread, frame, node)
             case "reraise":
-                self.throw(process, frame.error or SOME)
+                self.throw(thread, frame.error or SOME)
             case "catch":
                 for kind, name, entry in node.extra:
                     if self.program.takes(kind, frame.error):
                         frame.next_node = entry
                         if name:
                             frame.names[name] = Unknown()
-                        process.record(f"handles {frame.error}")
+                        thread.record(f"handles {frame.error}")
                         return
-                self.throw(process, frame.error)
+                self.throw(thread, frame.error)
             case _:
                 pass
 
     # Statements.
 
-    def _do(self, process: SimulatedThread, frame: CallFrame, tree: Any) -> None:
+    def _do(self, thread: SimulatedThread, frame: CallFrame, tree: Any) -> None:
         match tree:
             case ast.Assign():
                 self.assigns_constant = isinstance(tree.value, ast.Constant)
-                value = self.evaluate(process, tree.value, frame)
+                value = self.evaluate(thread, tree.value, frame)
                 self.assigns_computed = isinstance(tree.value, (ast.Call, ast.BinOp))
                 for target in tree.targets:
-                    self.assign(process, target, value, frame)
+                    self.assign(thread, target, value, frame)
                 self.assigns_computed = False
             case ast.AnnAssign():
                 if tree.value is not None:
-                    self.assign(process, tree.target, self.evaluate(process, tree.value, frame), frame)
+                    self.assign(thread, tree.target, self.evaluate(thread, tree.value, frame), frame)
             case ast.AugAssign():
-                self.update(process, tree, frame)
+                self.update(thread, tree, frame)
             case ast.FunctionDef() | ast.AsyncFunctionDef():
                 closure = None if frame.function is None else frame
                 frame.names[tree.name] = Function(tree=tree, module=frame.module, closure=closure)
@@ -310,61 +310,59 @@ class Execution(Ranks):
             case ast.Import() | ast.ImportFrom():
                 for alias in tree.names:
                     name = alias.asname or (alias.name.partition(".")[0] if isinstance(tree, ast.Import) else alias.name)
-                    frame.names[name] = self.imported(process, frame.module, tree, name)
+                    frame.names[name] = self.imported(thread, frame.module, tree, name)
             case _:
                 pass
 
-    def _branch(self, process: SimulatedThread, frame: CallFrame, node: Node) -> None:
-        value = self.evaluate(process, node.tree, frame)
+    def _branch(self, thread: SimulatedThread, frame: CallFrame, node: GraphNode) -> None:
+        value = self.evaluate(thread, node.tree, frame)
         known = truth(value)
         is_loop = id(node.tree) in frame.graph.tests
-        remembered = None if is_loop else process.assumed_truths.get(id(value))
+        remembered = None if is_loop else thread.assumed_truths.get(id(value))
         if known is None and remembered is not None:
             known = remembered[1]
         local, negated = LOCAL in value.marks, bool(node.extra)
-        doubt = process.current_step(_shown(node.tree, negated)) if DATA_DEPENDENT in value.marks and not local else None
+        doubt = thread.current_step(_shown(node.tree, negated)) if DATA_DEPENDENT in value.marks and not local else None
         if is_loop:
             frame.in_guessed_loop = known is None
-            for lock, _, _ in process.held_locks if known is None else []:
+            for lock, _, _ in thread.held_locks if known is None else []:
                 self.unknown_loop_tests[lock].add(id(node.tree))
         if known is None:
             quiet, join, nodes = self.program.region(frame.graph, frame.current_node)
             if quiet and self.prune:
-                self._skip(process, frame, nodes, join, marks_of([value]))
+                self._skip(thread, frame, nodes, join, marks_of([value]))
                 return
             if is_loop and frame.visits[frame.current_node] > _TWICE:
                 known = False
                 self._note_turns(frame, frame.current_node, node, None, _TWICE)
             else:
                 usual = is_loop or self.program.usual(frame.graph, frame.current_node)
-                known = usual != bool(self.choose(process, 2, local=local, divergence=doubt))
+                known = usual != bool(self.choose(thread, 2, local=local, divergence=doubt))
             if isinstance(value, Unknown):
-                process.assumed_truths[id(value)] = value, known
+                thread.assumed_truths[id(value)] = value, known
             if not local:
-                step = process.record(f"assumes {'true' if known != negated else 'false'}: {_shown(node.tree, negated)}")
+                step = thread.record(f"assumes {'true' if known != negated else 'false'}: {_shown(node.tree, negated)}")
                 if doubt is not None:
-                    process.divergences.append((process.num_collectives, step))
-            self._assume(process, _shown(node.tree, negated), same=not local and doubt is None)
+                    thread.divergences.append((thread.num_collectives, step))
+            self._assume(thread, _shown(node.tree, negated), same=not local and doubt is None)
         if local:
             quiet, _, _ = self.program.region(frame.graph, frame.current_node)
-            self._part(
-                process, f"{'takes' if known != negated else 'does not take'}: {_shown(node.tree, negated)}", quiet=quiet
-            )
-        frame.next_node = node.next if known else node.other
+            self._part(thread, f"{'takes' if known != negated else 'does not take'}: {_shown(node.tree, negated)}", quiet=quiet)
+        frame.next_node = node.next if known else node.next_if_false
         if local:
-            self._watch(process, frame)
+            self._watch(thread, frame)
 
-    def _watch(self, process: SimulatedThread, frame: CallFrame) -> None:
+    def _watch(self, thread: SimulatedThread, frame: CallFrame) -> None:
         """Note the numbers that are set on one way of a branch on which ranks may part."""
         _, join, nodes = self.program.region(frame.graph, frame.current_node)
         if join is None or join == len(frame.graph.nodes):
             return
-        places, before = frame.divergences.setdefault(join, ({}, numbers(process, frame)))
+        places, before = frame.divergences.setdefault(join, ({}, numbers(thread, frame)))
         numbered, counting = set(_numbered(nodes)), set(_numbered(nodes, counting=True))
         for each in stored_names(nodes):
             places[id(frame.names), each] = frame.names, (None if each in numbered else frame.names.get(each))
         for each in _stored_attributes(nodes):
-            of = self.evaluate(process, each.value, frame)
+            of = self.evaluate(thread, each.value, frame)
             if isinstance(of, Instance):
                 was = None if f".{each.attr}" in numbered else of.attributes.get(each.attr)
                 places[id(of.attributes), each.attr] = of.attributes, was
@@ -373,7 +371,7 @@ class Execution(Ranks):
                 before.pop(key)
 
     @staticmethod
-    def _differ(process: SimulatedThread, frame: CallFrame, places: NumberTable, before: NumberTable) -> None:
+    def _differ(thread: SimulatedThread, frame: CallFrame, places: NumberTable, before: NumberTable) -> None:
         """Mark what one rank has kept while another has set it, and numbers that only some have got or counted.
 
         What is set to another value keeps that one's marks: all ranks may have got it from a collective.
@@ -384,7 +382,7 @@ class Execution(Ranks):
             before: the numbers that there were, but for those that the source sets without counting them. A function that was
                 called may have counted one. In a loop that is followed for fewer turns than it has, such a number is any.
         """
-        in_part = any(each.in_truncated_loop for each in process.frames)
+        in_part = any(each.in_truncated_loop for each in thread.frames)
         for (_, name), (holder, was) in places.items():
             value = holder.get(name)
             if isinstance(value, Const) and _is_number(value) and (was is None or was is value):
@@ -395,50 +393,50 @@ class Execution(Ranks):
                 marks = value.marks | _LOCAL
                 holder[name] = Unknown(marks=marks) if in_part else Const(value.value, marks=marks)
 
-    def _note_turns(self, frame: CallFrame, place: int, node: Node, turns: int | None, followed: int) -> None:
+    def _note_turns(self, frame: CallFrame, place: int, node: GraphNode, turns: int | None, followed: int) -> None:
         """Record that a loop is followed for fewer turns than it has, if a test in it may wait for a later one."""
         if self.program.counts(frame.graph, place, by_item=turns is not None):
             many = f"{turns} turns" if turns is not None else "unknown turns"
             self.truncated_loops[f"a loop of {many} (line {node.line}) followed for {followed}"] = None
 
-    def _assume(self, process: SimulatedThread, says: str, *, same: bool) -> None:
+    def _assume(self, thread: SimulatedThread, says: str, *, same: bool) -> None:
         """Record an unknown decision of ranks, and whether they take it alike."""
-        if process.os_process.rank is not None:
-            step = process.current_step(says)
+        if thread.os_process.rank is not None:
+            step = thread.current_step(says)
             self.assumptions[step] = same and self.assumptions.get(step, True)
 
     @staticmethod
-    def _part(process: SimulatedThread, says: str, *, quiet: bool = False) -> None:
+    def _part(thread: SimulatedThread, says: str, *, quiet: bool = False) -> None:
         """Note a decision that ranks may take differently.
 
         Args:
             quiet: nothing on its ways is noticed by others, so it is not where ranks part.
         """
-        step = process.record(says)
+        step = thread.record(says)
         if not quiet:
-            process.divergences.append((process.num_collectives, step))
+            thread.divergences.append((thread.num_collectives, step))
 
     def _skip(
-        self, process: SimulatedThread, frame: CallFrame, nodes: Sequence[Node], join: int | None, marks: frozenset[Any]
+        self, thread: SimulatedThread, frame: CallFrame, nodes: Sequence[GraphNode], join: int | None, marks: frozenset[Any]
     ) -> None:
         """Go on where all ways meet. What is assigned on them is unknown."""
         if join == len(frame.graph.nodes):
-            returned = [self._guess(process, frame, each.extra) for each in nodes if each.kind == "pick"]
-            self.leave(process, Unknown(marks=marks_of(returned) | marks))
+            returned = [self._guess(thread, frame, each.extra) for each in nodes if each.kind == "pick"]
+            self.leave(thread, Unknown(marks=marks_of(returned) | marks))
             return
         assert join is not None
         assigned = [each.tree for each in nodes if each.kind == "do" and isinstance(each.tree, (ast.Assign, ast.AugAssign))]
         guessed: list[Value] = []
         for _ in range(_TWICE):  # what is assigned may be used by the next, in whichever order they stand here
             for tree in assigned:
-                value = self._guess(process, frame, tree.value)
+                value = self._guess(thread, frame, tree.value)
                 guessed += [value] if any(isinstance(each, ast.Attribute) for each in _targets(tree)) else []
                 for name in bound(tree):
                     before = frame.names.get(name)
                     if not isinstance(before, (SyncObject, Instance, Function)):  # those are mostly replaced by their like
                         frame.names[name] = Unknown(marks=marks_of([before, value]) | marks)
         for each in _stored_attributes(nodes):
-            of = self.evaluate(process, each.value, frame)
+            of = self.evaluate(thread, each.value, frame)
             if isinstance(of, Instance) and not isinstance(of.attributes.get(each.attr), (SyncObject, Instance, Function)):
                 of.attributes[each.attr] = Unknown(marks=marks_of([of.attributes.get(each.attr), *guessed]) | marks)
         for each in nodes:
@@ -453,58 +451,58 @@ class Execution(Ranks):
                 frame.names[name] = Unknown(marks=marks_of([frame.names.get(name)]) | marks)
         for each in nodes:
             if each.kind == "pick" and not isinstance(each.tree, ast.Return):
-                frame.results[id(each.tree)] = Unknown(marks=marks_of([self._guess(process, frame, each.extra)]) | marks)
+                frame.results[id(each.tree)] = Unknown(marks=marks_of([self._guess(thread, frame, each.extra)]) | marks)
         frame.next_node = join
 
-    def _guess(self, process: SimulatedThread, frame: CallFrame, tree: ast.AST | None) -> Value:
+    def _guess(self, thread: SimulatedThread, frame: CallFrame, tree: ast.AST | None) -> Value:
         """The value of an expression whose calls are not made: their results have the marks of what they get."""
         if tree is None or not any(isinstance(each, ast.Call) for each in ast.walk(tree)):
-            return self.evaluate(process, tree, frame)
-        parts = [self._guess(process, frame, each) for each in ast.iter_child_nodes(tree) if isinstance(each, ast.expr)]
+            return self.evaluate(thread, tree, frame)
+        parts = [self._guess(thread, frame, each) for each in ast.iter_child_nodes(tree) if isinstance(each, ast.expr)]
         if not isinstance(tree, ast.Call):
             return Unknown(marks=marks_of(parts))
         name = last_name(tree.func)
-        if (named := self.named(process, name)) is not None:
+        if (named := self.named(thread, name)) is not None:
             return named
-        of = self._guess(process, frame, tree.func.value if isinstance(tree.func, ast.Attribute) else tree.func)
-        values = [self._guess(process, frame, each) for each in tree.args]
-        words = {each.arg: self._guess(process, frame, each.value) for each in tree.keywords if each.arg}
-        return Unknown(marks=_result_marks(name, of, values, words))
+        of = self._guess(thread, frame, tree.func.value if isinstance(tree.func, ast.Attribute) else tree.func)
+        values = [self._guess(thread, frame, each) for each in tree.args]
+        keywords = {each.arg: self._guess(thread, frame, each.value) for each in tree.keywords if each.arg}
+        return Unknown(marks=_result_marks(name, of, values, keywords))
 
-    def _collect(self, process: SimulatedThread, frame: CallFrame, node: Node) -> None:
+    def _collect(self, thread: SimulatedThread, frame: CallFrame, node: GraphNode) -> None:
         if node.extra == "begin":
-            frame.results[id(node.tree)] = SequenceValue([], origin=process.position)
+            frame.results[id(node.tree)] = SequenceValue([], origin=thread.position)
             return
         made = frame.results.get(id(node.tree))
         tree = node.tree.value if isinstance(node.tree, ast.DictComp) else node.tree.elt
         if isinstance(made, SequenceValue):
-            self._grow(process, made, self.evaluate(process, tree, frame))
+            self._grow(thread, made, self.evaluate(thread, tree, frame))
             if isinstance(node.tree, ast.DictComp):
                 made.exact = False
 
-    def _raise(self, process: SimulatedThread, frame: CallFrame, node: Node) -> None:
+    def _raise(self, thread: SimulatedThread, frame: CallFrame, node: GraphNode) -> None:
         name = (raised_by(node.tree.exc) if node.tree.exc is not None else frame.error) or SOME
-        process.raise_step = process.record(f"raises {name}")
-        self.throw(process, name)
+        thread.raise_step = thread.record(f"raises {name}")
+        self.throw(thread, name)
 
     # Loops.
 
-    def _iterator(self, process: SimulatedThread, frame: CallFrame, tree: ast.expr) -> list[Any]:
+    def _iterator(self, thread: SimulatedThread, frame: CallFrame, tree: ast.expr) -> list[Any]:
         """[items that are left or None, turns that are left, the value of each item, whether ranks may part here].
 
         Of items that are left, the second says whether there are more that are not followed.
         """
-        value = self.evaluate(process, tree, frame)
+        value = self.evaluate(thread, tree, frame)
         if isinstance(value, SyncObject) and value.kind == "generator":
             return [value]
         if isinstance(value, SequenceValue) and value.exact and len(value.items) <= MAX_VISITS - 4:
             return [list(value.items), 0, None, False]
         uneven = UNEVEN in value.marks
         stop = value.stop if isinstance(value, RangeValue) else None
-        bounded, many = self._bound(process)
+        bounded, many = self._bound(thread)
         # A rank that leaves in a second turn is only missed in a third. What is compared with an earlier turn needs two.
         # Other loops over the same turn as often.
-        usual = _TWICE + (process.os_process.rank is not None and ast.unparse(tree) in self.program.left_early)
+        usual = _TWICE + (thread.os_process.rank is not None and ast.unparse(tree) in self.program.left_early)
         if isinstance(stop, Const) and isinstance(stop.value, int):
             most = max(_EXACT, many)
             count = min(max(stop.value, 0), most) if stop.value <= _EXACT or bounded else usual
@@ -529,13 +527,13 @@ class Execution(Ranks):
         else:
             options = self.iteration_options.setdefault(key, options) if key else options
             unsure = DATA_DEPENDENT_LENGTH in value.marks or (isinstance(stop, Unknown) and DATA_DEPENDENT in stop.marks)
-            doubt = process.current_step(f"how many turns {_shown(tree)} has") if unsure and not uneven else None
-            self._assume(process, f"how many turns {_shown(tree)} has", same=not uneven and doubt is None)
-            turns = options[self.choose(process, len(options), local=uneven, key=key, divergence=doubt)]
+            doubt = thread.current_step(f"how many turns {_shown(tree)} has") if unsure and not uneven else None
+            self._assume(thread, f"how many turns {_shown(tree)} has", same=not uneven and doubt is None)
+            turns = options[self.choose(thread, len(options), local=uneven, key=key, divergence=doubt)]
         self._note_turns(frame, frame.next_node, frame.node, None, options[0])
         return [None, turns, (frozenset(item_marks), wrapped), uneven]
 
-    def _bound(self, process: SimulatedThread) -> tuple[bool, int]:
+    def _bound(self, thread: SimulatedThread) -> tuple[bool, int]:
         """(whether there are bounded queues, turns that fill them and what the threads between them hold).
 
         0 turns: there are no bounded queues, or too large ones. All ranks get the same for one loop, whatever queues each has:
@@ -543,19 +541,19 @@ class Execution(Ranks):
         """
         many = self.queue_capacity + len(self.threads) + 2
         now = bool(self.queue_capacity), many if self.queue_capacity and many < MAX_VISITS else 0
-        if process.os_process.rank is None:
+        if thread.os_process.rank is None:
             return now
-        return self.queue_bounds.setdefault(process.position, now)
+        return self.queue_bounds.setdefault(thread.position, now)
 
-    def _next(self, process: SimulatedThread, frame: CallFrame, node: Node) -> None:
+    def _next(self, thread: SimulatedThread, frame: CallFrame, node: GraphNode) -> None:
         state: list[Any] = frame.loops.get(id(node.tree)) or [None, 0, (frozenset[Any](), None), False]
         if isinstance(state[0], SyncObject):
-            self._advance(process, frame, node, state[0])
+            self._advance(thread, frame, node, state[0])
             return
         items, turns, kind, uneven = state
         if items is None:
             if not turns:
-                self._leave_loop(process, frame, node, uneven)
+                self._leave_loop(thread, frame, node, uneven)
                 return
             state[1] -= 1
             marks, wrapped = kind
@@ -565,187 +563,187 @@ class Execution(Ranks):
         elif items:
             item = items.pop(0)
         else:
-            self._leave_loop(process, frame, node, uneven)
+            self._leave_loop(thread, frame, node, uneven)
             return
         if uneven:
-            self._part(process, f"turns once more: {_shown(node.tree.iter)}")
-        self.assign(process, node.tree.target, item, frame)
+            self._part(thread, f"turns once more: {_shown(node.tree.iter)}")
+        self.assign(thread, node.tree.target, item, frame)
 
-    def _leave_loop(self, process: SimulatedThread, frame: CallFrame, node: Node, uneven: bool) -> None:
+    def _leave_loop(self, thread: SimulatedThread, frame: CallFrame, node: GraphNode, uneven: bool) -> None:
         if uneven:
-            self._part(process, f"has no more of: {_shown(node.tree.iter)}")
+            self._part(thread, f"has no more of: {_shown(node.tree.iter)}")
         frame.loops.pop(id(node.tree), None)
-        frame.next_node = node.other
+        frame.next_node = node.next_if_false
 
-    def _advance(self, process: SimulatedThread, frame: CallFrame, node: Node, generator: SyncObject) -> None:
+    def _advance(self, thread: SimulatedThread, frame: CallFrame, node: GraphNode, generator: SyncObject) -> None:
         """Let a generator go on to its next item."""
-        if generator.is_set or generator.owner in process.frames:
-            self._leave_loop(process, frame, node, False)
+        if generator.is_set or generator.owner in thread.frames:
+            self._leave_loop(thread, frame, node, False)
             return
         inner: CallFrame = generator.owner
 
         def arrived(value: Value, *, ended: bool) -> None:
             if ended:
-                self._leave_loop(process, frame, node, False)
+                self._leave_loop(thread, frame, node, False)
             else:
                 item = SequenceValue([Unknown(), value]) if "enumerated" in generator.flags else value
-                self.assign(process, node.tree.target, item, frame)
+                self.assign(thread, node.tree.target, item, frame)
 
         inner.on_return = functools.partial(arrived, ended=True)
         inner.results[-1] = Const(functools.partial(arrived, ended=False))
-        process.frames.append(inner)
+        thread.frames.append(inner)
 
-    def _yield(self, process: SimulatedThread, frame: CallFrame, node: Node) -> None:
-        value = self.evaluate(process, node.tree.value, frame)
+    def _yield(self, thread: SimulatedThread, frame: CallFrame, node: GraphNode) -> None:
+        value = self.evaluate(thread, node.tree.value, frame)
         if isinstance(node.tree, ast.YieldFrom):
             value = Unknown(marks=frozenset([DATA_ITEM]))
         listener = frame.results.get(-1)
         if frame.generator is None or not isinstance(listener, Const):
             return
         frame.results[id(node.tree)] = NONE
-        process.frames.pop()
+        thread.frames.pop()
         listener.value(value)
 
     # with.
 
-    def _enter_with(self, process: SimulatedThread, frame: CallFrame, node: Node) -> None:
+    def _enter_with(self, thread: SimulatedThread, frame: CallFrame, node: GraphNode) -> None:
         item: ast.withitem = node.extra
         frame.results.pop(id(item), None)
-        value = self.evaluate(process, item.context_expr, frame)
+        value = self.evaluate(thread, item.context_expr, frame)
         frame.results[id(item)] = value
 
         def entered(result: Value) -> None:
             if item.optional_vars is not None:
-                self.assign(process, item.optional_vars, result, frame)
+                self.assign(thread, item.optional_vars, result, frame)
 
         match value:
             case SyncObject() if value.kind == "contextmanager":
                 inner: CallFrame = value.owner
                 inner.on_return = entered
                 inner.results[-1] = Const(entered)
-                process.frames.append(inner)
+                thread.frames.append(inner)
             case SyncObject():
-                if not self.use_thing(process, value, "__enter__", [], {}, entered):
+                if not self.use_thing(thread, value, "__enter__", [], {}, entered):
                     entered(value)
             case Instance():
-                function = self.attribute(process, value, "__enter__")
-                if not (isinstance(function, Function) and self.enter(process, function, [], {}, entered)):
+                function = self.attribute(thread, value, "__enter__")
+                if not (isinstance(function, Function) and self.enter(thread, function, [], {}, entered)):
                     entered(value)
             case Unknown() if value.dotted == "no_sync":
-                process.no_sync_depth += 1
+                thread.no_sync_depth += 1
                 entered(value)
             case Unknown() if value.dotted == "no_grad":
-                process.no_grad_depth += 1
+                thread.no_grad_depth += 1
                 entered(value)
             case Unknown() if value.dotted == "join":
-                process.is_abandoned = True  # uneven ranks are what this is for
+                thread.is_abandoned = True  # uneven ranks are what this is for
             case _:
                 entered(value)
 
-    def _exit_with(self, process: SimulatedThread, frame: CallFrame, node: Node) -> None:
+    def _exit_with(self, thread: SimulatedThread, frame: CallFrame, node: GraphNode) -> None:
         value = frame.results.get(id(node.extra))
         match value:
             case SyncObject() if value.kind == "contextmanager":
-                if not value.is_set and value.owner not in process.frames:
+                if not value.is_set and value.owner not in thread.frames:
                     inner: CallFrame = value.owner
                     inner.on_return = lambda _: None
                     inner.results[-1] = Const(_nothing)
-                    process.frames.append(inner)
+                    thread.frames.append(inner)
             case SyncObject():
-                self.use_thing(process, value, "__exit__", [], {}, lambda _: None)
+                self.use_thing(thread, value, "__exit__", [], {}, lambda _: None)
             case Instance():
-                function = self.attribute(process, value, "__exit__")
+                function = self.attribute(thread, value, "__exit__")
                 if isinstance(function, Function):
-                    self.enter(process, function, [Unknown(), Unknown(), Unknown()], {}, lambda _: None)
+                    self.enter(thread, function, [Unknown(), Unknown(), Unknown()], {}, lambda _: None)
             case Unknown() if value.dotted == "no_sync":
-                process.no_sync_depth -= 1
+                thread.no_sync_depth -= 1
             case Unknown() if value.dotted == "no_grad":
-                process.no_grad_depth -= 1
+                thread.no_grad_depth -= 1
             case _:
                 pass
 
     # Calls.
 
-    def _call(self, process: SimulatedThread, frame: CallFrame, node: Node) -> None:
+    def _call(self, thread: SimulatedThread, frame: CallFrame, node: GraphNode) -> None:
         tree: ast.Call = node.tree
         frame.results.pop(id(tree), None)
-        callee = self.evaluate(process, tree.func, frame)
+        callee = self.evaluate(thread, tree.func, frame)
         values: list[Value] = []
         for each in tree.args:
-            value = self.evaluate(process, each, frame)
+            value = self.evaluate(thread, each, frame)
             if isinstance(each, ast.Starred):
                 values += value.items if isinstance(value, SequenceValue) else []
             else:
                 values.append(value)
-        words = {each.arg: self.evaluate(process, each.value, frame) for each in tree.keywords if each.arg}
+        keywords = {each.arg: self.evaluate(thread, each.value, frame) for each in tree.keywords if each.arg}
 
         def deliver(value: Value) -> None:
             if isinstance(value, (Unknown, SequenceValue)) and not value.origin:
-                value.origin = process.position
+                value.origin = thread.position
             frame.results[id(tree)] = value
 
-        self.invoke(process, frame, callee, values, words, deliver)
+        self.invoke(thread, frame, callee, values, keywords, deliver)
 
     def invoke(
         self,
-        process: SimulatedThread,
+        thread: SimulatedThread,
         frame: CallFrame,
         callee: Value,
         values: list[Value],
-        words: Mapping[str, Value],
+        keywords: Mapping[str, Value],
         deliver: Any,
     ) -> None:
         """Call anything."""
         match callee:
             case Function():
-                if self._fails(process, quiet=callee):
+                if self._fails(thread, quiet=callee):
                     return
-                if not self.enter(process, callee, values, words, deliver):
-                    self._unread(process, callee, values, words, deliver)
+                if not self.enter(thread, callee, values, keywords, deliver):
+                    self._unread(thread, callee, values, keywords, deliver)
             case Class():
-                self.make(process, callee, values, words, deliver)
+                self.make(thread, callee, values, keywords, deliver)
             case Instance():
-                call = self.attribute(process, callee, "__call__")
-                if not (isinstance(call, Function) and self.enter(process, call, values, words, deliver)):
-                    self._unread(process, callee, values, words, deliver)
+                call = self.attribute(thread, callee, "__call__")
+                if not (isinstance(call, Function) and self.enter(thread, call, values, keywords, deliver)):
+                    self._unread(thread, callee, values, keywords, deliver)
             case Lib():
-                if not self._library(process, frame, callee, values, words, deliver):
-                    self._unread(process, callee, values, words, deliver)
+                if not self._library(thread, frame, callee, values, keywords, deliver):
+                    self._unread(thread, callee, values, keywords, deliver)
             case Method():
-                if not self._method(process, callee, values, words, deliver):
-                    self._unread(process, callee, values, words, deliver)
+                if not self._method(thread, callee, values, keywords, deliver):
+                    self._unread(thread, callee, values, keywords, deliver)
             case Unknown() if callee.dotted == "ddp" and BUFFERS in callee.marks:
-                self._forward(process, callee, values, words, deliver)
+                self._forward(thread, callee, values, keywords, deliver)
             case _:
-                self._unread(process, callee, values, words, deliver)
+                self._unread(thread, callee, values, keywords, deliver)
 
     def _forward(
-        self, process: SimulatedThread, model: Unknown, values: list[Value], words: Mapping[str, Value], deliver: Any
+        self, thread: SimulatedThread, model: Unknown, values: list[Value], keywords: Mapping[str, Value], deliver: Any
     ) -> None:
         """Call a DistributedDataParallel: it broadcasts buffers first, unless its last forward made no gradients."""
-        made = Unknown(marks=_result_marks("", model, values, words))
+        made = Unknown(marks=_result_marks("", model, values, keywords))
         synchronizes = model.attributes.get("?synchronizes", Const(True))
-        without = any("no_grad" in each or "inference_mode" in each for frame in process.frames for each in _decorated(frame))
-        model.attributes["?synchronizes"] = Const(not (without or process.no_grad_depth))
+        without = any("no_grad" in each or "inference_mode" in each for frame in thread.frames for each in _decorated(frame))
+        model.attributes["?synchronizes"] = Const(not (without or thread.no_grad_depth))
         if truth(synchronizes):
-            self.collective(process, "forward (buffers)", [], {}, lambda _: deliver(made))
+            self.collective(thread, "forward (buffers)", [], {}, lambda _: deliver(made))
         else:
             deliver(made)
 
     def _unread(
-        self, process: SimulatedThread, callee: Value, values: Sequence[Value], words: Mapping[str, Value], deliver: Any
+        self, thread: SimulatedThread, callee: Value, values: Sequence[Value], keywords: Mapping[str, Value], deliver: Any
     ) -> None:
         """Call code that is not read. It may fail on one rank alone."""
         dotted = callee.dotted if isinstance(callee, Lib) else ""
         name = callee.name if isinstance(callee, Method) else dotted.rpartition(".")[2]
-        polite = name in POLITE or dotted.startswith(_POLITE_MODULES) or name in _POLITE_METHODS
-        if not polite and self._fails(process):
+        polite = name in HARMLESS_BUILTINS or dotted.startswith(_POLITE_MODULES) or name in _POLITE_METHODS
+        if not polite and self._fails(thread):
             return
         if not polite:
-            self.escape([*values, *words.values()])
+            self.escape([*values, *keywords.values()])
         of = callee.receiver if isinstance(callee, Method) else callee
-        marks = _result_marks(name, of, values, words)
-        called = last_name(getattr(process.frame.node.tree, "func", ast.Name("")))
+        marks = _result_marks(name, of, values, keywords)
+        called = last_name(getattr(thread.frame.node.tree, "func", ast.Name("")))
         if has_buffers(dotted):
             marks |= {BUFFERS}
         if called in _NUMBERS:
@@ -762,7 +760,7 @@ class Execution(Ranks):
         reads = name in READS_ITEM and values and isinstance(callee, Method)
         deliver(self.item_read(of, values[0], made) if reads else made)
 
-    def _fails(self, process: SimulatedThread, quiet: Function | None = None) -> bool:
+    def _fails(self, thread: SimulatedThread, quiet: Function | None = None) -> bool:
         """Whether a call raises an exception here: one of the ways to look at.
 
         Args:
@@ -770,23 +768,23 @@ class Execution(Ranks):
         """
         if quiet is not None and not self.program.may_raise(quiet.tree):
             return False
-        frame = process.frame
+        frame = thread.frame
         own = sorted(self.program.errors_of(frame.module, frame.node.tree)) if frame.node.kind == "call" else []
-        kinds = [each for each in (SOME, *own) if self.may_fail(process, each)]
-        if not kinds or not (chosen := self.choose(process, 1 + len(kinds), local=True)):
+        kinds = [each for each in (SOME, *own) if self.may_fail(thread, each)]
+        if not kinds or not (chosen := self.choose(thread, 1 + len(kinds), local=True)):
             return False
-        process.raise_step = process.record(f"gets an exception from {_shown(frame.node.tree)}")
-        process.divergences.append((process.num_collectives, process.raise_step))
-        self.throw(process, kinds[chosen - 1])
+        thread.raise_step = thread.record(f"gets an exception from {_shown(frame.node.tree)}")
+        thread.divergences.append((thread.num_collectives, thread.raise_step))
+        self.throw(thread, kinds[chosen - 1])
         return True
 
     def _library(
         self,
-        process: SimulatedThread,
+        thread: SimulatedThread,
         frame: CallFrame,
         callee: Lib,
         values: list[Value],
-        words: Mapping[str, Value],
+        keywords: Mapping[str, Value],
         deliver: Any,
     ) -> bool:
         dotted = callee.dotted
@@ -794,49 +792,49 @@ class Execution(Ranks):
         first = values[0] if values else None
         collective = self.program.meanings.collective(dotted)
         if collective is not None:
-            self.collective(process, collective, values, words, deliver)
+            self.collective(thread, collective, values, keywords, deliver)
         elif (
             dotted in ("torch.distributed.is_available", "torch.distributed.is_initialized")
-            and process.os_process.rank is not None
+            and thread.os_process.rank is not None
         ):
             deliver(Const(True))
         elif is_point_to_point(dotted):
-            self.message(process, last, values, words, deliver)
+            self.message(thread, last, values, keywords, deliver)
         elif dotted in DDP_CLASSES:
-            buffers = any(BUFFERS in each.marks for each in reachable([*values[:1], *words.values()]))
-            kept = buffers and truth(words.get("broadcast_buffers", Const(True))) is not False
+            buffers = any(BUFFERS in each.marks for each in reachable([*values[:1], *keywords.values()]))
+            kept = buffers and truth(keywords.get("broadcast_buffers", Const(True))) is not False
             made = Unknown(marks=frozenset([DDP, BUFFERS] if kept else [DDP]), dotted="ddp")
-            self.collective(process, "DistributedDataParallel", [], words, lambda _: deliver(made))
+            self.collective(thread, "DistributedDataParallel", [], keywords, lambda _: deliver(made))
         elif dotted in NO_GRADIENTS:
             deliver(Unknown(dotted="no_grad"))
-        elif self.program.meanings.makes(dotted):
+        elif self.program.meanings.makes_collectives(dotted):
             deliver(Unknown(dotted=dotted))
-        elif (made_thing := self.thing(process, dotted, values, words, callee.marks)) is not None:
+        elif (made_thing := self.thing(thread, dotted, values, keywords, callee.marks)) is not None:
             deliver(made_thing)
         elif last == "get_context" and "multiprocessing" in dotted:
             kind = first.value if isinstance(first, Const) else "fork"
             deliver(Lib("multiprocessing", marks=frozenset() if kind == "fork" else frozenset(["spawn"])))
         elif last == "set_start_method" and isinstance(first, Const):
-            process.os_process.uses_spawn = first.value != "fork"
+            thread.os_process.uses_spawn = first.value != "fork"
             deliver(NONE)
         elif dotted in ("torch.multiprocessing.spawn", "torch.multiprocessing.start_processes"):
-            self._spawn(process, values, words, deliver)
+            self._spawn(thread, values, keywords, deliver)
         elif dotted == "os.fork":
-            self.forks(process)
-            process.is_abandoned = True
+            self.forks(thread)
+            thread.is_abandoned = True
         elif dotted in _EXITS:
-            process.record("ends the process")
-            self.throw(process, "SystemExit")
+            thread.record("ends the process")
+            self.throw(thread, "SystemExit")
         elif dotted == "time.sleep":
-            self.wait(process, PendingOperation("sleeps", lambda: False, lambda: NONE, None, lambda: deliver(NONE)), deliver)
+            self.wait(thread, PendingOperation("sleeps", lambda: False, lambda: NONE, None, lambda: deliver(NONE)), deliver)
         elif dotted in LOCAL_CALLS:
             deliver(Unknown(marks=_LOCAL))
         elif dotted in ("os.environ.get", "os.getenv") and isinstance(first, Const):
-            deliver(self.variable(process, str(first.value)))
+            deliver(self.variable(thread, str(first.value)))
         elif dotted == "functools.partial" and isinstance(first, Function):
             deliver(replace(first, bound_arguments=[*first.bound_arguments, *values[1:]]))
         elif dotted in LOADERS:
-            sampled = "sampler" in words or "batch_sampler" in words
+            sampled = "sampler" in keywords or "batch_sampler" in keywords
             uneven = frozenset([UNEVEN]) if not sampled and any(UNEVEN in each.marks for each in values) else frozenset[Any]()
             held = marks_of([each for one in values[:1] if isinstance(one, Instance) for each in one.attributes.values()])
             unsure = frozenset[Any]() if sampled else (held | marks_of(values)) & {DATA_DEPENDENT_LENGTH}
@@ -845,25 +843,25 @@ class Execution(Ranks):
             deliver(Unknown(dotted="join"))
         elif last == "DistributedSampler":
             deliver(Unknown())
-        elif dotted in MADE_OF_SHAPE:
+        elif dotted in TENSOR_FACTORIES:
             deliver(_tensor(values))
         elif dotted in ("concurrent.futures.wait", "concurrent.futures.as_completed"):
             tasks = [each for each in (first.items if isinstance(first, SequenceValue) else []) if isinstance(each, SyncObject)]
             done = lambda: all(each.owner.ended for each in tasks)  # noqa: E731
             futures = SequenceValue(list(tasks))
-            ended = self._ended(process, tasks)
+            ended = self._ended(thread, tasks)
 
             def act() -> Value:
                 ended()
                 return futures
 
-            self.wait(process, PendingOperation("waits for tasks", done, act, None, None, "future"), deliver)
+            self.wait(thread, PendingOperation("waits for tasks", done, act, None, None, "future"), deliver)
         elif dotted.startswith("builtins."):
             return self._builtin(frame, last, values, deliver)
         elif last in _PASSES_ITEMS and values:
             source = values[-1] if last == "zip" else values[0]
             deliver(source if last != "cycle" else Unknown(marks=source.marks - {UNEVEN}))
-        elif (named := self.named(process, last)) is not None:
+        elif (named := self.named(thread, last)) is not None:
             deliver(named)
         else:
             return False
@@ -916,30 +914,30 @@ class Execution(Ranks):
         return True
 
     def _method(
-        self, process: SimulatedThread, callee: Method, values: list[Value], words: Mapping[str, Value], deliver: Any
+        self, thread: SimulatedThread, callee: Method, values: list[Value], keywords: Mapping[str, Value], deliver: Any
     ) -> bool:
         of, name = callee.receiver, callee.name
         if isinstance(of, SyncObject):
             if of.kind == "work" and name == "wait":
-                self.wait(process, of.owner, deliver)
+                self.wait(thread, of.owner, deliver)
                 return True
-            if self.use_thing(process, of, name, values, words, deliver):
+            if self.use_thing(thread, of, name, values, keywords, deliver):
                 return True
             of.has_escaped = of.has_escaped or name in ("add_done_callback",)
             return False
         if isinstance(of, SequenceValue):
-            return self._of_list(process, of, name, values, deliver)
+            return self._of_list(thread, of, name, values, deliver)
         if isinstance(of, Unknown):
             if self.program.meanings.collective(f"{of.dotted}.{name}") is not None:
-                self.collective(process, name, [], {}, deliver)
+                self.collective(thread, name, [], {}, deliver)
             elif of.dotted == "ddp" and name in ("no_sync", "join"):
                 deliver(Unknown(dotted=name))
             elif name == "backward" and DDP in of.marks:
-                if process.no_sync_depth:
+                if thread.no_sync_depth:
                     deliver(NONE)
                 else:
-                    self.collective(process, "backward (gradients)", [], {}, deliver)
-            elif (named := self.named(process, name)) is not None:
+                    self.collective(thread, "backward (gradients)", [], {}, deliver)
+            elif (named := self.named(thread, name)) is not None:
                 deliver(named)
             else:
                 return False
@@ -947,21 +945,21 @@ class Execution(Ranks):
         if isinstance(of, Instance) and name in ITSELF:
             deliver(of)
             return True
-        if (named := self.named(process, name)) is not None and isinstance(of, Lib):
+        if (named := self.named(thread, name)) is not None and isinstance(of, Lib):
             deliver(named)
             return True
         return False
 
-    def _grow(self, process: SimulatedThread, of: SequenceValue, value: Value) -> None:
+    def _grow(self, thread: SimulatedThread, of: SequenceValue, value: Value) -> None:
         """Append to a list. What loops of unknown length append may be large for a queue between processes."""
         of.items.append(value)
-        if self.program.has_processes and self.is_large(self.size_of(process, value)):
+        if self.program.has_processes and self.is_large(self.size_of(thread, value)):
             of.marks |= {LARGE}
 
-    def _of_list(self, process: SimulatedThread, of: SequenceValue, name: str, values: list[Value], deliver: Any) -> bool:
+    def _of_list(self, thread: SimulatedThread, of: SequenceValue, name: str, values: list[Value], deliver: Any) -> bool:
         match name:
             case "append" | "add" if values:
-                self._grow(process, of, values[0])
+                self._grow(thread, of, values[0])
             case "extend" if values and isinstance(values[0], SequenceValue):
                 of.items += values[0].items
                 of.exact = of.exact and values[0].exact
@@ -975,10 +973,10 @@ class Execution(Ranks):
         deliver(NONE)
         return True
 
-    def _spawn(self, process: SimulatedThread, values: list[Value], words: Mapping[str, Value], deliver: Any) -> None:
+    def _spawn(self, thread: SimulatedThread, values: list[Value], keywords: Mapping[str, Value], deliver: Any) -> None:
         """`torch.multiprocessing.spawn`: a process for each rank."""
-        target = words.get("fn", values[0] if values else None)
-        given = words.get("args", values[1] if len(values) > 1 else None)
+        target = keywords.get("fn", values[0] if values else None)
+        given = keywords.get("args", values[1] if len(values) > 1 else None)
         arguments = list(given.items) if isinstance(given, SequenceValue) else []
         started: list[SyncObject] = []
         for rank in range(self.num_ranks):
@@ -987,36 +985,34 @@ class Execution(Ranks):
             # Each gets a copy of its own.
             own = [replace(each, attributes=dict(each.attributes)) if isinstance(each, Unknown) else each for each in arguments]
             values_of_rank = [Const(rank, marks=_LOCAL), *own]
-            thing.owner = self.begin(process, target, values_of_rank, f"rank {rank}", system, daemon=False)
+            thing.owner = self.begin(thread, target, values_of_rank, f"rank {rank}", system, daemon=False)
             thing.owner.key = ("rank",)
             thing.owner.sync_object = thing
             started.append(thing)
         done = lambda: all(each.owner.ended for each in started)  # noqa: E731
-        joins = truth(words.get("join", Const(True))) is not False
-        operation = PendingOperation(
-            "waits for the ranks", done, self._ended(process, started), started[0] if started else None
-        )
+        joins = truth(keywords.get("join", Const(True))) is not False
+        operation = PendingOperation("waits for the ranks", done, self._ended(thread, started), started[0] if started else None)
         if joins:
-            self.wait(process, operation._replace(kind="ranks"), deliver)
+            self.wait(thread, operation._replace(kind="ranks"), deliver)
         else:
             deliver(Unknown())
 
 
-def _result_marks(name: str, of: Value, values: Sequence[Value], words: Mapping[str, Value]) -> frozenset[Any]:
+def _result_marks(name: str, of: Value, values: Sequence[Value], keywords: Mapping[str, Value]) -> frozenset[Any]:
     """The marks of what a call of code that is not read returns."""
     # A place is no content: what is loaded or moved to a rank's own device is the same everywhere.
     telling = values[:1] if name.startswith("load") else [] if name in ("to", "cuda", "device") else values
-    telling = [*telling, *(each for word, each in words.items() if word not in _PLACES)]
+    telling = [*telling, *(each for word, each in keywords.items() if word not in _PLACES)]
     marks = NO_MARKS if name in _ALIKE else marks_of([*telling, of])
     if name in _ASKS_KIND:
         return marks - {DATA_DEPENDENT}
-    if LOCAL in marks and reads(name):
+    if LOCAL in marks and may_read_data(name):
         marks |= {DATA_DEPENDENT_LENGTH}
     if may_exchange(name):
         return marks - {LOCAL, DATA_DEPENDENT} | {COLLECTIVE_RESULT}
     if may_combine(name):
         return marks - {DATA_DEPENDENT} | {COLLECTIVE_RESULT}
-    return marks | {DATA_DEPENDENT} if name in FINITE and not marks & {LOCAL, COLLECTIVE_RESULT} else marks
+    return marks | {DATA_DEPENDENT} if name in FINITENESS_CHECKS and not marks & {LOCAL, COLLECTIVE_RESULT} else marks
 
 
 def _item_marks(value: Value) -> frozenset[Any]:
@@ -1046,7 +1042,7 @@ def _is_number(value: Value | None) -> bool:
     return isinstance(value, Const) and isinstance(value.value, (int, float))
 
 
-def _numbered(nodes: Sequence[Node], *, counting: bool = False) -> Iterator[str]:
+def _numbered(nodes: Sequence[GraphNode], *, counting: bool = False) -> Iterator[str]:
     """Names that these nodes set to a number of the source or count up, and attributes, which have a dot before them.
 
     Args:
@@ -1071,7 +1067,7 @@ def _targets(tree: ast.Assign | ast.AugAssign) -> list[ast.expr]:
     return tree.targets if isinstance(tree, ast.Assign) else [tree.target]
 
 
-def _stored_attributes(nodes: Sequence[Node]) -> Iterator[ast.Attribute]:
+def _stored_attributes(nodes: Sequence[GraphNode]) -> Iterator[ast.Attribute]:
     """The attributes of objects with a name that any of these nodes assigns."""
     for node in nodes:
         if node.kind == "do" and isinstance(node.tree, (ast.Assign, ast.AugAssign)):
@@ -1080,9 +1076,9 @@ def _stored_attributes(nodes: Sequence[Node]) -> Iterator[ast.Attribute]:
                     yield target
 
 
-def numbers(process: SimulatedThread, frame: CallFrame) -> NumberTable:
+def numbers(thread: SimulatedThread, frame: CallFrame) -> NumberTable:
     """Every number within reach, but for truth values: (identity of what holds it, name): (what holds it, the number)."""
-    holders: list[dict[str, Value]] = list(process.os_process.names.values())
+    holders: list[dict[str, Value]] = list(thread.os_process.names.values())
     level: CallFrame | None = frame
     while level is not None:
         holders.append(level.names)

@@ -123,7 +123,7 @@ def apply_suppressions(
             for location in sorted(finding.locations)
             if (suppression := comments.get(location[0], {}).get(location[1])) and finding.rule in suppression.rules
         ]
-        used_locations.update(place for place, _ in matches)
+        used_locations.update(location for location, _ in matches)
         reasons = [suppression.reason for _, suppression in matches if suppression.reason]
         if reasons:
             suppressed.append((finding, reasons[0]))

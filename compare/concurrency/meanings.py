@@ -20,22 +20,30 @@ _TORCH_COLLECTIVES = {
     "init_process_group": None, "new_group": None, "all_reduce_coalesced": 0,
 }  # fmt: skip
 """Name: the argument that all ranks have alike afterwards."""
-SAME_SHAPE = {"all_reduce", "reduce", "broadcast", "all_gather", "reduce_scatter_tensor", "all_gather_into_tensor"}
-ROOTED = {"broadcast": 1, "reduce": 1, "gather": 2, "scatter": 2, "broadcast_object_list": 1, "gather_object": 2}
+SAME_SHAPE_COLLECTIVES = {"all_reduce", "reduce", "broadcast", "all_gather", "reduce_scatter_tensor", "all_gather_into_tensor"}
+ROOT_POSITIONS = {"broadcast": 1, "reduce": 1, "gather": 2, "scatter": 2, "broadcast_object_list": 1, "gather_object": 2}
 """Name: position of its root."""
-_KEEPS_LOCAL = {"reduce", "gather", "gather_object", "scatter", "scatter_object_list", "reduce_scatter", "all_to_all"}
-GROUP_AT = {"all_reduce": 2, "broadcast": 2, "barrier": 0, "all_gather": 2, "reduce": 3, "all_gather_object": 2}
-_OF_STRATEGY = {"run", "reduce", "gather"}
-_OF_ACCELERATOR = {"gather", "gather_for_metrics", "reduce", "pad_across_processes", "wait_for_everyone"}
-_OBJECTS = {
-    "tensorflow.distribute.MultiWorkerMirroredStrategy": _OF_STRATEGY,
-    "tensorflow.distribute.experimental.MultiWorkerMirroredStrategy": _OF_STRATEGY,
+_RANK_LOCAL_COLLECTIVES = {
+    "reduce",
+    "gather",
+    "gather_object",
+    "scatter",
+    "scatter_object_list",
+    "reduce_scatter",
+    "all_to_all",
+}
+GROUP_POSITIONS = {"all_reduce": 2, "broadcast": 2, "barrier": 0, "all_gather": 2, "reduce": 3, "all_gather_object": 2}
+_STRATEGY_COLLECTIVES = {"run", "reduce", "gather"}
+_ACCELERATOR_COLLECTIVES = {"gather", "gather_for_metrics", "reduce", "pad_across_processes", "wait_for_everyone"}
+_OBJECT_COLLECTIVES = {
+    "tensorflow.distribute.MultiWorkerMirroredStrategy": _STRATEGY_COLLECTIVES,
+    "tensorflow.distribute.experimental.MultiWorkerMirroredStrategy": _STRATEGY_COLLECTIVES,
     "tensorflow.distribute.get_replica_context": {"all_reduce", "all_gather"},
-    "accelerate.Accelerator": _OF_ACCELERATOR,
-    "accelerate.accelerator.Accelerator": _OF_ACCELERATOR,
+    "accelerate.Accelerator": _ACCELERATOR_COLLECTIVES,
+    "accelerate.accelerator.Accelerator": _ACCELERATOR_COLLECTIVES,
 }
 """What makes an object: its methods that are collectives."""
-_MODULES = {
+_MODULE_COLLECTIVES = {
     "accelerate.utils": {
         "gather", "gather_object", "broadcast", "broadcast_object_list", "reduce", "pad_across_processes", "wait_for_everyone",
     },
@@ -75,7 +83,7 @@ LOCAL_CALLS = {
     "platform.node", "psutil.virtual_memory", "os.getloadavg", "shutil.disk_usage",
 }  # fmt: skip
 """Each rank gets another answer."""
-MADE_OF_SHAPE = {f"torch.{name}" for name in ("zeros", "ones", "empty", "rand", "randn")}
+TENSOR_FACTORIES = {f"torch.{name}" for name in ("zeros", "ones", "empty", "rand", "randn")}
 
 _EXCHANGES = re.compile(r"broadcast(?!_(to|tensors|arrays|shapes))|bcast|all_?reduce|all_?gather")
 
@@ -86,11 +94,11 @@ _MEASURED = re.compile(
 _LOADER = re.compile(r"(?:^|_)(?:data)?_?loader$", re.IGNORECASE)
 _COMBINES = re.compile(r"reduce|gather|sync|^compute$|grad.*norm|norm.*grad")
 _READS = re.compile(r"load|read|open|listdir|glob|dataset", re.IGNORECASE)
-FINITE = {"isnan", "isinf", "isfinite", "is_nan", "is_inf", "is_finite"}
+FINITENESS_CHECKS = {"isnan", "isinf", "isfinite", "is_nan", "is_inf", "is_finite"}
 """Functions that ask whether a number is one. They are asked of what may not be: the rank's own loss."""
 
 
-def is_measured(name: str) -> bool:
+def is_metric(name: str) -> bool:
     """Whether a variable holds what a rank measures on its own data, by its name."""
     return _MEASURED.search(name) is not None
 
@@ -105,7 +113,7 @@ def may_combine(name: str) -> bool:
     return _COMBINES.search(name) is not None
 
 
-def reads(name: str) -> bool:
+def may_read_data(name: str) -> bool:
     """Whether a function reads data from the place that it gets, by its name."""
     return _READS.search(name) is not None
 
@@ -125,7 +133,7 @@ def may_be_collective(name: str) -> bool:
     return _EXCHANGES.match(name.lower().removeprefix("i")) is not None or name == "barrier"
 
 
-KNOWN = ("torch.", "tensorflow.", "accelerate.")
+KNOWN_LIBRARIES = ("torch.", "tensorflow.", "accelerate.")
 """Libraries whose collectives are built in."""
 
 _QUEUES = ("Queue", "SimpleQueue", "LifoQueue", "PriorityQueue", "JoinableQueue")
@@ -135,7 +143,7 @@ _LOCKS = {
 }  # fmt: skip
 
 
-def thing(dotted: str) -> tuple[str, frozenset[str]] | None:
+def sync_object_kind(dotted: str) -> tuple[str, frozenset[str]] | None:
     """(kind, flags) of the lock, queue, thread or pool that a class of a library makes."""
     module, _, name = dotted.rpartition(".")
     kind = None
@@ -147,17 +155,17 @@ def thing(dotted: str) -> tuple[str, frozenset[str]] | None:
         kind = "pool"
     if kind is None:
         return None
-    of_processes = "multiprocessing" in module
-    return kind, frozenset(["process"] * of_processes + ["reentrant"] * (name == "RLock"))
+    is_multiprocessing = "multiprocessing" in module
+    return kind, frozenset(["process"] * is_multiprocessing + ["reentrant"] * (name == "RLock"))
 
 
-POLITE = {
+HARMLESS_BUILTINS = {
     "print", "len", "str", "repr", "int", "float", "bool", "isinstance", "id", "hash", "abs", "min", "max", "sum", "sorted",
     "format", "round", "type", "getattr", "hasattr", "issubclass", "callable", "any", "all", "next", "divmod", "ord", "chr",
 }  # fmt: skip
 """Builtins that keep nothing of what they get, and start nothing."""
 
-_WORDS = {
+_CALLS_BY_API = {
     "Lock": {"acquire", "release"},
     "Semaphore": {"acquire", "release"},
     "Queue": {"put", "put_nowait", "get", "get_nowait", "join", "task_done"},
@@ -170,19 +178,21 @@ _WORDS = {
     "fork": {"fork"},
     "DistributedDataParallel": {"backward", "DistributedDataParallel"},
     "distributed": {*_TORCH_COLLECTIVES, *_POINT_TO_POINT, "wait", "spawn"},
-    "accelerate": set[str]().union(*_MODULES.values()),
-    **{name.rpartition(".")[2]: methods for name, methods in _OBJECTS.items()},
+    "accelerate": set[str]().union(*_MODULE_COLLECTIVES.values()),
+    **{name.rpartition(".")[2]: methods for name, methods in _OBJECT_COLLECTIVES.items()},
 }
 """Part of a name that a program must have: last names of calls that may then mean something here."""
 _STARTERS = {"Thread", "Process", "ThreadPoolExecutor", "spawn", "start_processes", "fork", "acquire", "send", "recv"}
-_ELSEWHERE_TOO = {"reduce", "gather", "scatter"}
+_AMBIGUOUS_COLLECTIVES = {"reduce", "gather", "scatter"}
 """Collectives whose last names are also those of functions that have nothing to do with ranks."""
-_TELLING = (_TORCH_COLLECTIVES.keys() - _ELSEWHERE_TOO) | {each.rpartition(".")[2] for each in (*DDP_CLASSES, *_OBJECTS)}
-THREAD_WORDS = {"Thread", "ThreadPoolExecutor", "Timer", "submit"}
+_DISTINCTIVE_NAMES = (_TORCH_COLLECTIVES.keys() - _AMBIGUOUS_COLLECTIVES) | {
+    name.rpartition(".")[2] for name in (*DDP_CLASSES, *_OBJECT_COLLECTIVES)
+}
+THREAD_NAMES = {"Thread", "ThreadPoolExecutor", "Timer", "submit"}
 
 
 @dataclass(frozen=True)
-class Meanings:
+class KnownNames:
     """The names of collectives and ranks, with a user's own."""
 
     collectives: frozenset[str] = frozenset()
@@ -195,8 +205,8 @@ class Meanings:
         owner, _, last = dotted.rpartition(".")
         if dotted.startswith(_TORCH) and last in _TORCH_COLLECTIVES:
             return last
-        built_in = last in _OBJECTS.get(owner, ()) or last in _MODULES.get(owner, ())
-        named = any(dotted == each or dotted.endswith(f".{each}") for each in self.collectives)
+        built_in = last in _OBJECT_COLLECTIVES.get(owner, ()) or last in _MODULE_COLLECTIVES.get(owner, ())
+        named = any(dotted == name or dotted.endswith(f".{name}") for name in self.collectives)
         return last if built_in or named else None
 
     def is_rank(self, name: str) -> bool:
@@ -205,61 +215,65 @@ class Meanings:
     def is_size(self, name: str) -> bool:
         return name in _SIZE_NAMES or name in self.sizes
 
-    def is_first(self, name: str) -> bool:
+    def is_first_rank(self, name: str) -> bool:
         return name in _FIRST_NAMES
 
-    def words(self, names: Collection[str]) -> frozenset[str]:
+    def relevant_calls(self, names: Collection[str]) -> frozenset[str]:
         """Last names of calls that may matter in a program.
 
         Args:
             names: all that it uses.
         """
-        everything = "\n".join(names)
-        found = {each.rpartition(".")[2] for each in self.collectives}
-        return frozenset(found.union(*(words for part, words in _WORDS.items() if part in everything)))
+        text = "\n".join(names)
+        calls = {name.rpartition(".")[2] for name in self.collectives}
+        return frozenset(calls.union(*(calls for part, calls in _CALLS_BY_API.items() if part in text)))
 
-    def makes(self, dotted: str) -> bool:
+    def makes_collectives(self, dotted: str) -> bool:
         """Whether a class or function of a library makes an object that has collectives as methods."""
-        return dotted in _OBJECTS or any(each.startswith(f"{dotted}.") for each in self.collectives)
+        return dotted in _OBJECT_COLLECTIVES or any(name.startswith(f"{dotted}.") for name in self.collectives)
 
-    def among_ranks(self, dotted: str) -> bool:
+    def is_rank_operation(self, dotted: str) -> bool:
         """Whether a call only makes sense among ranks: by its full name, or by a last name that tells enough."""
         if self.collective(dotted) is not None or is_point_to_point(dotted):
             return True
         last = dotted.rpartition(".")[2]
-        return last in _TELLING or any(each.rpartition(".")[2] == last for each in self.collectives)
+        return last in _DISTINCTIVE_NAMES or any(name.rpartition(".")[2] == last for name in self.collectives)
 
-    def starts(self, dotted: str) -> bool:
+    def starts_concurrency(self, dotted: str) -> bool:
         """Whether a call starts threads, or only makes sense among ranks."""
-        return dotted.rpartition(".")[2] in _STARTERS or self.among_ranks(dotted)
+        return dotted.rpartition(".")[2] in _STARTERS or self.is_rank_operation(dotted)
 
 
-def cleared(collective: str) -> int | None:
+def synced_position(collective: str) -> int | None:
     """The position of the argument that all ranks have alike after the collective."""
-    return None if collective in _KEEPS_LOCAL else _TORCH_COLLECTIVES.get(collective)
+    return None if collective in _RANK_LOCAL_COLLECTIVES else _TORCH_COLLECTIVES.get(collective)
 
 
 def is_point_to_point(dotted: str) -> bool:
     return dotted.startswith(_TORCH) and dotted.rpartition(".")[2] in _POINT_TO_POINT
 
 
-def configured(names: Sequence[str], file: Path | None) -> Meanings:
+def read_known_names(names: Sequence[str], file: Path | None) -> KnownNames:
     """The names of `--collective` and of a YAML file with `collectives`, `ranks` and `sizes`.
 
     Raises:
         SpecError: the file cannot be read, or holds something else.
     """
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     if file is not None:
-        found = spec.read_values(file, "file of --names")
+        values = spec.read_values(file, "file of --names")
         known = ("collectives", "ranks", "sizes")
-        if other := [name for name in found if name not in known]:
+        if other := [name for name in values if name not in known]:
             raise SpecError(f"--names has an unknown key. Received: {other[0]!r}. Use {', '.join(known)}.")
-        if not all(isinstance(words, list) and all(isinstance(word, str) for word in words) for words in found.values()):
+        if not all(
+            isinstance(entries, list) and all(isinstance(entry, str) for entry in entries) for entries in values.values()
+        ):
             raise SpecError(f"--names must hold lists of names. Received: {file}. Use {', '.join(known)}.")
-    for each in names:
-        if not all(part.isidentifier() for part in each.split(".")):
-            raise SpecError(f"--collective must be a name of Python. Received: {each!r}. Use e.g. horovod.torch.allreduce.")
-    return Meanings(
-        frozenset([*names, *found.get("collectives", [])]), frozenset(found.get("ranks", [])), frozenset(found.get("sizes", []))
+    for dotted in names:
+        if not all(part.isidentifier() for part in dotted.split(".")):
+            raise SpecError(f"--collective must be a name of Python. Received: {dotted!r}. Use e.g. horovod.torch.allreduce.")
+    return KnownNames(
+        frozenset([*names, *values.get("collectives", [])]),
+        frozenset(values.get("ranks", [])),
+        frozenset(values.get("sizes", [])),
     )

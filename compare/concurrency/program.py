@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 from common.spec import SpecError
 from compare.concurrency import control_flow
-from compare.concurrency.control_flow import NOWHERE, FunctionLike, Graph, Node
-from compare.concurrency.meanings import DDP_CLASSES, KNOWN, THREAD_WORDS, Meanings, has_buffers, may_be_collective
+from compare.concurrency.control_flow import NO_NODE, FunctionLike, Graph, GraphNode
+from compare.concurrency.meanings import DDP_CLASSES, KNOWN_LIBRARIES, THREAD_NAMES, KnownNames, has_buffers, may_be_collective
 from compare.concurrency.sources import SourceFile
 
 _CHANGES = {"append", "extend", "add", "update", "pop"}
@@ -101,7 +101,7 @@ class _Known:
 class Program:
     """All modules, by name, with what is known of every function without running anything."""
 
-    def __init__(self, sources: Sequence[SourceFile], meanings: Meanings) -> None:
+    def __init__(self, sources: Sequence[SourceFile], meanings: KnownNames) -> None:
         """Read all functions.
 
         Raises:
@@ -113,7 +113,7 @@ class Program:
         self.modules = {each.name: Module(each.name, each.file, each.tree, each.is_package) for each in sources}
         self._graphs: dict[int, Graph] = {}
         self._mattering: dict[int, bool] = {}
-        self._regions: dict[tuple[int, int], tuple[bool, int | None, list[Node]]] = {}
+        self._regions: dict[tuple[int, int], tuple[bool, int | None, list[GraphNode]]] = {}
         self._known: dict[int, _Known] = {}
         self._top = {name: _Known(module, "", is_top=True) for name, module in self.modules.items()}
         self._named: dict[str, list[_Known]] = defaultdict(list)
@@ -131,18 +131,20 @@ class Program:
         if self.unread and not self.modules:
             raise SpecError(f"{self.unread[0]}.")
         self.has_processes = not self.names.isdisjoint({"Process", "spawn", "start_processes"})
-        self.has_threads = bool(THREAD_WORDS & self.names)
-        self.words = meanings.words(self.names)
+        self.has_threads = bool(THREAD_NAMES & self.names)
+        self.words = meanings.relevant_calls(self.names)
         everyone = [*self._known.values(), *self._top.values()]
         calls = {id(each): list(self._callees(each)) for each in everyone}
         self._matter = self._reaching(
             calls, lambda each: any(self._is_event(each, call) for call in each.calls) or any(map(_is_lock, each.withs))
         )
         passed = {id(each): [*calls[id(each)], *self._passed(each)] for each in everyone}
-        self._meet = self._reaching(passed, lambda each: any(map(meanings.among_ranks, each.called)))
+        self._meet = self._reaching(passed, lambda each: any(map(meanings.is_rank_operation, each.called)))
 
         def begins(known: _Known) -> bool:
-            return any(map(meanings.starts, known.called)) or bool("Lock" in self.names and any(map(_is_lock, known.withs)))
+            return any(map(meanings.starts_concurrency, known.called)) or bool(
+                "Lock" in self.names and any(map(_is_lock, known.withs))
+            )
 
         self._begin = self._reaching(calls, begins)
         self._calls_that_matter = {
@@ -251,20 +253,20 @@ class Program:
         found = self._graphs.get(id(tree))
         if found is None:
             if isinstance(tree, ast.Module):
-                found = control_flow.of_body(tree.body, "module")
+                found = control_flow.body_graph(tree.body, "module")
             else:
-                found = control_flow.of_function(tree, getattr(tree, "name", "lambda"))
+                found = control_flow.function_graph(tree, getattr(tree, "name", "lambda"))
             self._graphs[id(tree)] = found
         return found
 
-    def matters(self, node: Node) -> bool:
+    def matters(self, node: GraphNode) -> bool:
         """Whether a node may do something that other threads or ranks notice."""
         found = self._mattering.get(id(node))
         if found is None:
             found = self._mattering[id(node)] = self._judge(node)
         return found
 
-    def _judge(self, node: Node) -> bool:
+    def _judge(self, node: GraphNode) -> bool:
         match node.kind:
             case "call":
                 return id(node.tree) in self._calls_that_matter
@@ -356,7 +358,7 @@ class Program:
         waiting = [place]
         while waiting:
             one = waiting.pop()
-            if one == NOWHERE or one in seen:
+            if one == NO_NODE or one in seen:
                 continue
             seen.add(one)
             node = graph.nodes[one]
@@ -367,10 +369,10 @@ class Program:
             elif node.kind == "reraise":
                 waiting.append(node.error)
             else:
-                waiting += node.ways
+                waiting += node.successors
         return False
 
-    def region(self, graph: Graph, place: int) -> tuple[bool, int | None, list[Node]]:
+    def region(self, graph: Graph, place: int) -> tuple[bool, int | None, list[GraphNode]]:
         """(whether nothing matters between a branch and where its ways meet again, that node, the nodes between).
 
         That node is `len(graph.nodes)` if they only meet at the function's end, and None if they never do.
@@ -378,11 +380,11 @@ class Program:
         key = id(graph), place
         found = self._regions.get(key)
         if found is None:
-            join = graph.joins.get(place)
+            join = graph.post_dominators.get(place)
             if join is None:
                 found = False, None, []
             else:
-                nodes = graph.between(place, join)
+                nodes = graph.nodes_between(place, join)
                 found = not any(map(self.matters, nodes)), join, nodes
             self._regions[key] = found
         return found
@@ -423,10 +425,10 @@ class Program:
     def usual(self, graph: Graph, place: int) -> bool:
         """Whether a branch is usually taken: the way on which more happens comes first."""
         node = graph.nodes[place]
-        join = graph.joins.get(place, len(graph.nodes))
+        join = graph.post_dominators.get(place, len(graph.nodes))
         yes, no = (
-            0 if way == join else sum(map(self.matters, [graph.nodes[way], *graph.between(way, join)]))
-            for way in (node.next, node.other)
+            0 if way == join else sum(map(self.matters, [graph.nodes[way], *graph.nodes_between(way, join)]))
+            for way in (node.next, node.next_if_false)
         )
         return yes >= no
 
@@ -464,7 +466,7 @@ class Program:
             for call in each.calls:
                 dotted, last = each.module.named(call.func).lstrip("."), last_name(call.func)
                 where = f"{each.module.file}:{call.lineno}: {dotted}"
-                if self._named.get(last) or self.meanings.among_ranks(dotted) or dotted.startswith(KNOWN):
+                if self._named.get(last) or self.meanings.is_rank_operation(dotted) or dotted.startswith(KNOWN_LIBRARIES):
                     continue
                 if may_be_collective(last):
                     collectives.setdefault(dotted, f"{where} may be a collective. Name it: --collective {dotted}")
@@ -483,7 +485,7 @@ class Program:
         if root.function is None:
             starts = {each.rpartition(".")[2] for each in called} & {"spawn", "start_processes", "Process"}
             return id(self._top[root.module.name]) in self._meet and not starts
-        return any(map(self.meanings.among_ranks, called)) or id(self._known[id(root.function)]) in self._meet
+        return any(map(self.meanings.is_rank_operation, called)) or id(self._known[id(root.function)]) in self._meet
 
 
 def last_name(tree: ast.expr) -> str:
@@ -513,7 +515,7 @@ def bound(statement: ast.stmt) -> list[str]:
             return []
 
 
-def stored_names(nodes: Sequence[Node]) -> set[str]:
+def stored_names(nodes: Sequence[GraphNode]) -> set[str]:
     """The variables that any of these nodes assigns."""
     found: set[str] = set()
     for node in nodes:

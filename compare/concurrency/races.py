@@ -9,15 +9,15 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from compare.concurrency.findings import ConcurrencyFinding, TraceStep
-from compare.concurrency.state import MemoryLocation, SimulatedThread, ExecutionState
+from compare.concurrency.state import ExecutionState, MemoryLocation, SimulatedThread
 from compare.concurrency.values import SyncObject
 
-_MOST_KEPT = 24
+_MAX_ACCESSES = 24
 """Accesses of one value."""
 
 
 class _Access(NamedTuple):
-    process: SimulatedThread
+    thread: SimulatedThread
     moment: int
     """The process's own clock."""
     kind: str
@@ -29,7 +29,7 @@ class _Access(NamedTuple):
 
 
 def access(
-    state: ExecutionState, process: SimulatedThread, place: MemoryLocation, kind: str, says: str, *, repeated: bool
+    state: ExecutionState, thread: SimulatedThread, location: MemoryLocation, kind: str, value_name: str, *, repeated: bool
 ) -> None:
     """Record that a process uses a value, and report what this races with.
 
@@ -38,45 +38,46 @@ def access(
     """
     if not state.has_started_threads:
         return
-    step = process.current_step(f"{ {'read': 'reads', 'update': 'updates'}.get(kind, 'writes') } {says}")
-    locks = frozenset(lock for lock, _, _ in process.held_locks)
-    now = _Access(process, process.clock.get(process.number, 0), kind, locks, step, repeated, ())
-    before = process.os_process.accesses.setdefault(place, [])
-    for each in before:
+    step = thread.current_step(f"{ {'read': 'reads', 'update': 'updates'}.get(kind, 'writes') } {value_name}")
+    locks = frozenset(lock for lock, _, _ in thread.held_locks)
+    current = _Access(thread, thread.clock.get(thread.number, 0), kind, locks, step, repeated, ())
+    earlier_accesses = thread.os_process.accesses.setdefault(location, [])
+    for earlier in earlier_accesses:
         if (
-            each.process is not process
-            and not process.has_observed(each.process.number, each.moment)
-            and not (each.locks & locks)
+            earlier.process is not thread
+            and not thread.has_observed(earlier.process.number, earlier.moment)
+            and not (earlier.locks & locks)
         ):
-            _judge(state, each, now._replace(trace=tuple(process.trace)), says)
-    if len(before) < _MOST_KEPT and not any(
-        one.process is process and (one.kind, one.step, one.locks, one.moment) == (kind, step, locks, now.moment)
-        for one in before
+            _judge(state, earlier, current._replace(trace=tuple(thread.trace)), value_name)
+    if len(earlier_accesses) < _MAX_ACCESSES and not any(
+        earlier.process is thread
+        and (earlier.kind, earlier.step, earlier.locks, earlier.moment) == (kind, step, locks, current.moment)
+        for earlier in earlier_accesses
     ):
-        before.append(now._replace(trace=tuple(process.trace)))
+        earlier_accesses.append(current._replace(trace=tuple(thread.trace)))
 
 
-def _judge(state: ExecutionState, before: _Access, now: _Access, says: str) -> None:
-    kinds = {before.kind, now.kind}
+def _judge(state: ExecutionState, earlier: _Access, later: _Access, value_name: str) -> None:
+    kinds = {earlier.kind, later.kind}
     if "update" in kinds and kinds <= {"update", "write"}:
-        rule, what = "race", "so an update can get lost"
-    elif kinds == {"read", "write"} and not (before.repeated or now.repeated):
-        reader, writer = (before, now) if before.kind == "read" else (now, before)
+        rule, consequence = "race", "so an update can get lost"
+    elif kinds == {"read", "write"} and not (earlier.repeated or later.repeated):
+        reader, writer = (earlier, later) if earlier.kind == "read" else (later, earlier)
         # Only a thread that was started can be waited for: who starts it reads too early.
-        if reader.process.number > writer.process.number:
+        if reader.thread.number > writer.thread.number:
             return
-        rule, what = "read-before-join", "so the value may not be there yet"
+        rule, consequence = "read-before-join", "so the value may not be there yet"
     else:
         return
-    first, second = sorted((before, now), key=lambda each: (each.kind != "update", each.step))
-    paths = [(each.process.name, [*each.trace[-12:], each.step]) for each in (before, now)]
+    first, second = sorted((earlier, later), key=lambda access: (access.kind != "update", access.step))
+    paths = [(access.thread.name, [*access.trace[-12:], access.step]) for access in (earlier, later)]
     state.findings.append(
         ConcurrencyFinding(
             rule,
             first.step.file,
             first.step.line,
-            f"{says}: {before.process.name} and {now.process.name} use it without a common lock, and nothing orders them, "
-            f"{what}.",
+            f"{value_name}: {earlier.thread.name} and {later.thread.name} use it without a common lock, and nothing orders them, "
+            f"{consequence}.",
             paths,
             frozenset({(second.step.file, second.step.line)}),
         )

@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from compare.concurrency.findings import ConcurrencyFinding, TraceStep
-from compare.concurrency.meanings import GROUP_AT, ROOTED, SAME_SHAPE, cleared
+from compare.concurrency.meanings import GROUP_POSITIONS, ROOT_POSITIONS, SAME_SHAPE_COLLECTIVES, synced_position
 from compare.concurrency.state import PendingOperation, SimulatedThread
 from compare.concurrency.threads import Deliver, Threads
 from compare.concurrency.values import (
     COLLECTIVE_RESULT,
+    DATA_DEPENDENT,
     LOCAL,
     NONE,
-    DATA_DEPENDENT,
     Const,
     Lib,
     SequenceValue,
@@ -48,16 +48,16 @@ class Ranks(Threads):
     """Operations among ranks."""
 
     def collective(
-        self, process: SimulatedThread, name: str, values: Sequence[Value], words: Mapping[str, Value], deliver: Deliver
+        self, thread: SimulatedThread, name: str, values: Sequence[Value], keywords: Mapping[str, Value], deliver: Deliver
     ) -> None:
         """Issue a collective, and wait until every rank of its group has done so."""
-        rank = process.os_process.rank
-        if name == "new_group" and truth(words.get("use_local_synchronization", Const(False))) is not False:
+        rank = thread.os_process.rank
+        if name == "new_group" and truth(keywords.get("use_local_synchronization", Const(False))) is not False:
             deliver(Unknown())  # made by its members alone
             return
-        values = [*values, words["object_list"]] if not values and "object_list" in words else values
-        given = words.get("group", words.get("process_group"))
-        if given is None and (place := GROUP_AT.get(name)) is not None and len(values) > place:
+        values = [*values, keywords["object_list"]] if not values and "object_list" in keywords else values
+        given = keywords.get("group", keywords.get("process_group"))
+        if given is None and (place := GROUP_POSITIONS.get(name)) is not None and len(values) > place:
             given = values[place]
         group: object = WORLD
         members = range(self.num_ranks)
@@ -70,25 +70,25 @@ class Ranks(Threads):
             # A group that is not known: only its order among those of the same place is.
             deliver(self._after(name, values))
             return
-        if rank is None or len(members) < 2 or (name == "init_process_group" and "world_size" in words):
-            process.has_joined_ranks = process.has_joined_ranks or name == "init_process_group"
+        if rank is None or len(members) < 2 or (name == "init_process_group" and "world_size" in keywords):
+            thread.has_joined_ranks = thread.has_joined_ranks or name == "init_process_group"
             self.may_exclude_ranks = self.may_exclude_ranks or name == "init_process_group"
             deliver(self._after(name, values))
             return
-        process.has_joined_ranks = True
-        issue = self._issue(process, name, values, words)
+        thread.has_joined_ranks = True
+        issue = self._issue(thread, name, values, keywords)
         of_rank = self.collective_calls.setdefault(group, {each: [] for each in members})
         self._judge_threads(of_rank[rank], issue)
         place = len(of_rank[rank])
         of_rank[rank].append(issue)
-        process.num_collectives += 1
+        thread.num_collectives += 1
         self._judge_matching(of_rank, rank, place, issue)
-        asynchronous = words.get("async_op")
+        asynchronous = keywords.get("async_op")
         everyone = lambda: all(len(each) > place for each in of_rank.values())  # noqa: E731
 
         def done() -> Value:
             if name == "new_group":
-                return self._new_group(process, values, words)
+                return self._new_group(thread, values, keywords)
             if name == "broadcast" and issue.root == rank and values:
                 _shared(values[0])
             objects = next((each[place].objects for one, each in of_rank.items() if one == issue.root), None)
@@ -99,22 +99,22 @@ class Ranks(Threads):
             self._after(name, values)
             deliver(SyncObject(kind="work", name=name, target=Const(None), owner=operation))
         else:
-            self.wait(process, operation, deliver)
+            self.wait(thread, operation, deliver)
 
-    def _issue(self, process: SimulatedThread, name: str, values: Sequence[Value], words: Mapping[str, Value]) -> Issue:
-        tensor = words.get("tensor", values[0] if values else None)
-        shape = tensor.shape if isinstance(tensor, Unknown) and name in SAME_SHAPE else None
+    def _issue(self, thread: SimulatedThread, name: str, values: Sequence[Value], keywords: Mapping[str, Value]) -> Issue:
+        tensor = keywords.get("tensor", values[0] if values else None)
+        shape = tensor.shape if isinstance(tensor, Unknown) and name in SAME_SHAPE_COLLECTIVES else None
         root: object = None
-        if (place := ROOTED.get(name)) is not None:
-            given = words.get("src", words.get("dst", values[place] if len(values) > place else Const(0)))
+        if (place := ROOT_POSITIONS.get(name)) is not None:
+            given = keywords.get("src", keywords.get("dst", values[place] if len(values) > place else Const(0)))
             root = given.value if isinstance(given, Const) else None
         first = values[0] if values else None
         objects: tuple[Value, ...] | None = None
         if name == "broadcast_object_list" and isinstance(first, SequenceValue) and first.exact:
             objects = tuple(first.items)
-        step, moment = process.record(f"reaches {name}"), process.clock.get(process.number, 0)
-        members = self._members(values, words) if name == "new_group" else None
-        return Issue(name, shape, root, process, step, moment, tuple(sorted(members)) if members else None, objects)
+        step, moment = thread.record(f"reaches {name}"), thread.clock.get(thread.number, 0)
+        members = self._members(values, keywords) if name == "new_group" else None
+        return Issue(name, shape, root, thread, step, moment, tuple(sorted(members)) if members else None, objects)
 
     def _after(self, name: str, values: Sequence[Value], objects: Sequence[Value] | None = None) -> Value:
         """What ranks have alike after a collective.
@@ -122,7 +122,7 @@ class Ranks(Threads):
         Args:
             objects: the items of the root's list, which all have then.
         """
-        place = cleared(name)
+        place = synced_position(name)
         target = values[place] if place is not None and len(values) > place else None
         if name.endswith("_"):
             target = values[0] if values else None
@@ -137,16 +137,16 @@ class Ranks(Threads):
             target.items, target.exact = known, objects is not None
         return Unknown(marks=frozenset([COLLECTIVE_RESULT]))
 
-    def _new_group(self, process: SimulatedThread, values: Sequence[Value], words: Mapping[str, Value]) -> Value:
-        process.os_process.num_groups += 1
-        members = self._members(values, words)
+    def _new_group(self, thread: SimulatedThread, values: Sequence[Value], keywords: Mapping[str, Value]) -> Value:
+        thread.os_process.num_groups += 1
+        members = self._members(values, keywords)
         if members is None or any(each >= self.num_ranks for each in members):
             return Unknown()
-        return SyncObject(kind="group", size=process.os_process.num_groups, items=members, site=process.site)
+        return SyncObject(kind="group", size=thread.os_process.num_groups, items=members, site=thread.site)
 
-    def _members(self, values: Sequence[Value], words: Mapping[str, Value]) -> list[int] | None:
+    def _members(self, values: Sequence[Value], keywords: Mapping[str, Value]) -> list[int] | None:
         """The ranks that are given to `new_group`. None: unknown."""
-        given = words.get("ranks", values[0] if values else None)
+        given = keywords.get("ranks", values[0] if values else None)
         if isinstance(given, SequenceValue) and given.exact:
             numbers = [each.value for each in given.items if isinstance(each, Const) and isinstance(each.value, int)]
             return numbers if len(numbers) == len(given.items) else None
@@ -200,11 +200,11 @@ class Ranks(Threads):
         self.findings.append(ConcurrencyFinding(rule, first.file, first.line, says, paths, frozenset(also)))
 
     def message(
-        self, process: SimulatedThread, name: str, values: Sequence[Value], words: Mapping[str, Value], deliver: Deliver
+        self, thread: SimulatedThread, name: str, values: Sequence[Value], keywords: Mapping[str, Value], deliver: Deliver
     ) -> None:
         """Send to a rank, or receive from one."""
-        rank = process.os_process.rank
-        peer = words.get("dst", words.get("src", values[1] if len(values) > 1 else None))
+        rank = thread.os_process.rank
+        peer = keywords.get("dst", keywords.get("src", values[1] if len(values) > 1 else None))
         known = isinstance(peer, Const) and isinstance(peer.value, int) and 0 <= peer.value < self.num_ranks
         if rank is None or not known:
             if rank is not None:
@@ -217,7 +217,7 @@ class Ranks(Threads):
         source, target = (rank, int(peer.value)) if sends else (int(peer.value), rank)
         place = self.message_counts.get((source, target, own), 0)
         self.message_counts[source, target, own] = place + 1
-        process.record(f"reaches {name} with rank {peer.value}")
+        thread.record(f"reaches {name} with rank {peer.value}")
 
         def done() -> Value:
             if not sends and values:
@@ -235,7 +235,7 @@ class Ranks(Threads):
         if name.startswith("i"):
             deliver(SyncObject(kind="work", name=name, owner=operation))
         else:
-            self.wait(process, operation, deliver)
+            self.wait(thread, operation, deliver)
 
 
 def _groups_differ(theirs: Sequence[int] | None, own: Sequence[int] | None) -> bool:

@@ -19,9 +19,9 @@ def document(
 ) -> dict[str, Any]:
     """A SARIF log of one run. Suppressed findings are in it, with their reasons."""
     names = list(RULES)
-    results = [_result(each, names) for each in findings]
-    for each, reason in suppressed:
-        results.append({**_result(each, names), "suppressions": [{"kind": "inSource", "justification": reason}]})
+    results = [_result(finding, names) for finding in findings]
+    for finding, reason in suppressed:
+        results.append({**_result(finding, names), "suppressions": [{"kind": "inSource", "justification": reason}]})
     rules = [
         {
             "id": name,
@@ -35,32 +35,32 @@ def document(
 
 
 def _result(finding: ConcurrencyFinding, names: Sequence[str]) -> dict[str, Any]:
-    made: dict[str, Any] = {
+    result: dict[str, Any] = {
         "ruleId": finding.rule,
         "ruleIndex": names.index(finding.rule),
         "level": "note" if finding.condition is not None else finding.severity,
         "message": {"text": finding.message},
         "locations": [_location(finding.file, finding.line)],
     }
-    also = sorted(finding.related_locations - {(finding.file, finding.line)})
-    if also:
-        made["relatedLocations"] = [{"id": place, **_location(*each)} for place, each in enumerate(also, 1)]
-    flows = [{"id": who, "locations": [{"location": _step(each)} for each in steps]} for who, steps in finding.paths if steps]
+    locations = sorted(finding.related_locations - {(finding.file, finding.line)})
+    if locations:
+        result["relatedLocations"] = [{"id": number, **_location(*location)} for number, location in enumerate(locations, 1)]
+    flows = [{"id": who, "locations": [{"location": _step(step)} for step in steps]} for who, steps in finding.paths if steps]
     if flows:
-        made["codeFlows"] = [{"threadFlows": flows}]
-    return made
+        result["codeFlows"] = [{"threadFlows": flows}]
+    return result
 
 
 def _location(file: str, line: int) -> dict[str, Any]:
-    place = {"artifactLocation": {"uri": _uri(file, Path.cwd())}, "region": {"startLine": max(line, 1)}}
-    return {"physicalLocation": place}
+    location = {"artifactLocation": {"uri": _uri(file, Path.cwd())}, "region": {"startLine": max(line, 1)}}
+    return {"physicalLocation": location}
 
 
 @functools.lru_cache(maxsize=4096)
 def _uri(file: str, here: Path) -> str:
     """A file's path below the root of this repository, or below this folder if it is in none. Of other files: file:///..."""
     path = Path(file).resolve()
-    root = next((each for each in (here, *here.parents) if (each / ".git").exists()), here)
+    root = next((folder for folder in (here, *here.parents) if (folder / ".git").exists()), here)
     return quote(path.relative_to(root).as_posix()) if path.is_relative_to(root) else path.as_uri()
 
 

@@ -85,7 +85,7 @@ def _locate(target: str) -> Path:
 def _python_files(folder: Path) -> list[Path]:
     files: list[Path] = []
     for directory, folders, names in os.walk(folder):
-        folders[:] = sorted(each for each in folders if each not in _SKIPPED and not each.startswith("."))
+        folders[:] = sorted(name for name in folders if name not in _SKIPPED and not name.startswith("."))
         files += [Path(directory, name) for name in names if name.endswith(".py")]
     return files
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from compare.concurrency.control_flow import Graph, Node
+from compare.concurrency.control_flow import Graph, GraphNode
 from compare.concurrency.findings import ConcurrencyFinding, TraceStep
 from compare.concurrency.program import Module, Program
 from compare.concurrency.values import Function, SyncObject, Value
@@ -109,7 +109,7 @@ class CallFrame:
     generator: SyncObject | None = None
 
     @property
-    def node(self) -> Node:
+    def node(self) -> GraphNode:
         return self.graph.nodes[self.current_node]
 
     @property
@@ -290,7 +290,7 @@ class ExecutionState:
 
     def choose(
         self,
-        process: SimulatedThread,
+        thread: SimulatedThread,
         alternatives: int,
         *,
         local: bool,
@@ -303,13 +303,13 @@ class ExecutionState:
             key: what is decided, if it is the same wherever it is decided. Whoever has decided it does not decide it again.
             doubt: what may differ between ranks if their data do. One rank in one place may then take another way.
         """
-        rank = process.os_process.rank
+        rank = thread.os_process.rank
         if local or (rank is None and not key) or alternatives <= 1:
             return self.path.choose(alternatives)
-        frame, rank_key = process.frame, (rank, *key)
+        frame, rank_key = thread.frame, (rank, *key)
         if key and rank_key in self.shared_choices:
             return self.shared_choices[rank_key]
-        position = key or (process.key, id(frame.node), frame.visits[frame.current_node])
+        position = key or (thread.key, id(frame.node), frame.visits[frame.current_node])
         alternative = self.shared_choices.get(position)
         if alternative is None:
             alternative = self.shared_choices[position] = self.path.choose(alternatives)

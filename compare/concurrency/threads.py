@@ -12,14 +12,14 @@ from compare.concurrency import meanings
 from compare.concurrency.calls import Calls
 from compare.concurrency.evaluation import length
 from compare.concurrency.findings import ConcurrencyFinding
-from compare.concurrency.state import QueueItem, PendingOperation, SimulatedThread, OsProcess
+from compare.concurrency.state import OsProcess, PendingOperation, QueueItem, SimulatedThread
 from compare.concurrency.values import (
     DATA_ITEM,
     LARGE,
     NONE,
     Const,
-    RangeValue,
     Function,
+    RangeValue,
     SequenceValue,
     SyncObject,
     Unknown,
@@ -38,16 +38,16 @@ class Threads(Calls):
     """Operations on the things that threads share."""
 
     def thing(
-        self, process: SimulatedThread, dotted: str, values: Sequence[Value], words: Words, marks: frozenset[Any]
+        self, thread: SimulatedThread, dotted: str, values: Sequence[Value], keywords: Words, marks: frozenset[Any]
     ) -> SyncObject | None:
         """A new lock, queue, thread or other thing. None: the class makes none."""
-        if (found := meanings.thing(dotted)) is None:
+        if (found := meanings.sync_object_kind(dotted)) is None:
             return None
         kind, flags = found
-        made = SyncObject(kind=kind, site=process.site if process.frames else ("", 0, 0), flags=flags)
+        made = SyncObject(kind=kind, site=thread.site if thread.frames else ("", 0, 0), flags=flags)
 
         def given(place: int, name: str) -> Value | None:
-            return words.get(name, values[place] if place < len(values) else None)
+            return keywords.get(name, values[place] if place < len(values) else None)
 
         match kind:
             case "queue":
@@ -73,35 +73,35 @@ class Threads(Calls):
                 size = given(0, "max_workers")
                 made.size = size.value if isinstance(size, Const) and isinstance(size.value, int) else None
             case "thread" | "timer":
-                made.target = words.get("target", values[1] if kind == "timer" and len(values) > 1 else None)
-                given_args = words.get("args")
+                made.target = keywords.get("target", values[1] if kind == "timer" and len(values) > 1 else None)
+                given_args = keywords.get("args")
                 made.arguments = list(given_args.items) if isinstance(given_args, SequenceValue) else []
-                name = words.get("name")
+                name = keywords.get("name")
                 made.name = str(name.value) if isinstance(name, Const) and name.value else ""
-                if truth(words.get("daemon", Const(False))):
+                if truth(keywords.get("daemon", Const(False))):
                     made.flags |= {"daemon"}
                 made.flags |= {"spawn"} & marks
                 if kind == "timer":
                     self.escape([made.target])
-                if made.target is None and "target" not in words:
+                if made.target is None and "target" not in keywords:
                     made.has_escaped = True
             case _:
                 pass
         return made
 
     def use_thing(
-        self, process: SimulatedThread, thing: SyncObject, name: str, values: Sequence[Value], words: Words, deliver: Deliver
+        self, thread: SimulatedThread, thing: SyncObject, name: str, values: Sequence[Value], keywords: Words, deliver: Deliver
     ) -> bool:
         """Do what a method of a thing does. False: it is unknown."""
 
         def given(place: int, word: str) -> Value | None:
-            return words.get(word, values[place] if place < len(values) else None)
+            return keywords.get(word, values[place] if place < len(values) else None)
 
         def wait(
             says: str, ready: Callable[[], bool], act: Callable[[], Value], expire: Callable[[], None] | None = None,
             *, patient: bool = False,
         ) -> bool:  # fmt: skip
-            self.wait(process, PendingOperation(says, ready, act, thing, expire, thing.kind, patient), deliver)
+            self.wait(thread, PendingOperation(says, ready, act, thing, expire, thing.kind, patient), deliver)
             return True
 
         title = thing.title
@@ -109,62 +109,62 @@ class Threads(Calls):
             case (("lock" | "semaphore" | "condition"), ("acquire" | "__enter__")):
                 blocking, timeout = given(0, "blocking"), given(1, "timeout")
                 gives_up = (blocking is not None and truth(blocking) is not True) or timeout is not None
-                self.acquire(process, thing, deliver, by_acquire=name == "acquire", gives_up=gives_up)
+                self.acquire(thread, thing, deliver, by_acquire=name == "acquire", gives_up=gives_up)
             case (("lock" | "semaphore" | "condition"), ("release" | "__exit__")):
-                self.release(process, thing)
+                self.release(thread, thing)
                 deliver(NONE)
             case "condition", ("wait" | "wait_for"):
                 lock = thing.target
                 assert isinstance(lock, SyncObject)
-                if name == "wait_for" or lock.owner is not process:
-                    process.merge_clock(thing.clock)
+                if name == "wait_for" or lock.owner is not thread:
+                    thread.merge_clock(thing.clock)
                     deliver(Unknown())
                     return True
-                thing.items.append(process)
-                count, held = lock.count, [each for each in process.held_locks if each[0] is lock]
-                process.held_locks = [each for each in process.held_locks if each[0] is not lock]
+                thing.items.append(thread)
+                count, held = lock.count, [each for each in thread.held_locks if each[0] is lock]
+                thread.held_locks = [each for each in thread.held_locks if each[0] is not lock]
                 lock.owner, lock.count = None, 0
 
                 def wake() -> Value:
-                    lock.owner, lock.count = process, count
-                    process.held_locks += held
-                    process.merge_clock(thing.clock)
+                    lock.owner, lock.count = thread, count
+                    thread.held_locks += held
+                    thread.merge_clock(thing.clock)
                     return Unknown()
 
                 def expire() -> None:
-                    if process in thing.items:
-                        thing.items.remove(process)
+                    if thread in thing.items:
+                        thing.items.remove(thread)
                     free = lambda: lock.owner is None  # noqa: E731
-                    self.wait(process, PendingOperation(f"waits for {lock.title}", free, wake, lock, kind="lock"), deliver)
+                    self.wait(thread, PendingOperation(f"waits for {lock.title}", free, wake, lock, kind="lock"), deliver)
 
                 timed = given(0, "timeout") is not None
-                ready = lambda: process not in thing.items and lock.owner is None  # noqa: E731
+                ready = lambda: thread not in thing.items and lock.owner is None  # noqa: E731
                 return wait(f"waits for {title}", ready, wake, expire if timed else None)
             case "condition", ("notify" | "notify_all"):
-                _merge(thing, process)
+                _merge(thing, thread)
                 thing.items = [] if name == "notify_all" else thing.items[1:]
                 deliver(NONE)
             case "event", "set":
-                process.record(f"sets {title}")
+                thread.record(f"sets {title}")
                 thing.is_set = True
-                _merge(thing, process)
+                _merge(thing, thread)
                 deliver(NONE)
             case "event", "clear":
                 thing.is_set = False
                 deliver(NONE)
             case "event", ("is_set" | "isSet"):
                 if thing.is_set:
-                    process.merge_clock(thing.clock)
+                    thread.merge_clock(thing.clock)
                 deliver(Const(thing.is_set))
             case "event", "wait":
 
                 def happened() -> Value:
-                    process.merge_clock(thing.clock)
+                    thread.merge_clock(thing.clock)
                     return Const(True)
 
                 timed = given(0, "timeout") is not None
-                if timed and not thing.is_set and _in_a_test(process) and not self.path.choose(2):
-                    process.record(f"waits for {title} until its time runs out")
+                if timed and not thing.is_set and _in_a_test(thread) and not self.path.choose(2):
+                    thread.record(f"waits for {title} until its time runs out")
                     deliver(Const(False))  # what the loop does between two waits is usually done
                     return True
                 return wait(
@@ -176,35 +176,33 @@ class Threads(Calls):
                     value = values[0] if values else Unknown()
                     if isinstance(value, Unknown):
                         value = replace(value, marks=value.marks | {DATA_ITEM})
-                    process.record(f"puts into {title}")
-                    item = QueueItem(value, process.advance_clock(), self.size_of(process, value))
+                    thread.record(f"puts into {title}")
+                    item = QueueItem(value, thread.advance_clock(), self.size_of(thread, value))
                     thing.items.append(item)
-                    process.put_items += [(thing, item)] * ("process" in thing.flags)
+                    thread.put_items += [(thing, item)] * ("process" in thing.flags)
                     thing.count += 1
                     return NONE
 
-                full = (
-                    (lambda: self.throw(process, "Full")) if _gives_up(name, given(1, "block"), given(2, "timeout")) else None
-                )
+                full = (lambda: self.throw(thread, "Full")) if _gives_up(name, given(1, "block"), given(2, "timeout")) else None
                 room = lambda: thing.size is None or len(thing.items) < thing.size  # noqa: E731
-                return wait(f"puts into {title}", room, put, full, patient=not self.caught(process, "Full"))
+                return wait(f"puts into {title}", room, put, full, patient=not self.caught(thread, "Full"))
             case "queue", ("get" | "get_nowait"):
 
                 def get() -> Value:
                     item: QueueItem = thing.items.pop(0)
-                    process.record(f"gets from {title}")
-                    process.merge_clock(item.clock)
-                    self._judge_join(process, thing, item)
+                    thread.record(f"gets from {title}")
+                    thread.merge_clock(item.clock)
+                    self._judge_join(thread, thing, item)
                     return item.value
 
                 empty = (
-                    (lambda: self.throw(process, "Empty")) if _gives_up(name, given(0, "block"), given(1, "timeout")) else None
+                    (lambda: self.throw(thread, "Empty")) if _gives_up(name, given(0, "block"), given(1, "timeout")) else None
                 )
-                patient = not self.caught(process, "Empty")
+                patient = not self.caught(thread, "Empty")
                 return wait(f"waits for an item of {title}", lambda: bool(thing.items), get, empty, patient=patient)
             case "queue", "task_done":
                 thing.count -= 1
-                _merge(thing, process)
+                _merge(thing, thread)
                 deliver(NONE)
             case "queue", "cancel_join_thread":
                 thing.flags |= {"cancelled"}
@@ -212,7 +210,7 @@ class Threads(Calls):
             case "queue", "join":
 
                 def drained() -> Value:
-                    process.merge_clock(thing.clock)
+                    thread.merge_clock(thing.clock)
                     return NONE
 
                 return wait(f"waits until {title} is done", lambda: thing.count <= 0, drained)
@@ -226,10 +224,10 @@ class Threads(Calls):
                     return True
                 mine, parties = thing.count, thing.size
                 thing.count += 1
-                _merge(thing, process)
+                _merge(thing, thread)
 
                 def passed() -> Value:
-                    process.merge_clock(thing.clock)
+                    thread.merge_clock(thing.clock)
                     return Unknown()
 
                 timed = given(0, "timeout") is not None
@@ -237,11 +235,11 @@ class Threads(Calls):
                     f"waits at {title}",
                     lambda: thing.count >= (mine // parties + 1) * parties,
                     passed,
-                    (lambda: self.throw(process, "BrokenBarrierError")) if timed else None,
+                    (lambda: self.throw(thread, "BrokenBarrierError")) if timed else None,
                     patient=True,
                 )
             case "thread", "start":
-                self._start(process, thing)
+                self._start(thread, thing)
                 deliver(NONE)
             case "thread", "join":
                 if thing.owner is None:
@@ -250,43 +248,43 @@ class Threads(Calls):
                 timed = given(0, "timeout") is not None
                 return wait(
                     f"waits for the end of {thing.owner.name}", lambda: thing.owner.ended,
-                    self._ended(process, [thing], forever=not timed), (lambda: deliver(NONE)) if timed else None, patient=True,
+                    self._ended(thread, [thing], forever=not timed), (lambda: deliver(NONE)) if timed else None, patient=True,
                 )  # fmt: skip
             case "thread", "is_alive":
                 deliver(Const(thing.owner is not None and not thing.owner.ended))
             case "timer", ("start" | "cancel"):
                 deliver(NONE)
             case "pool", "submit" if values:
-                deliver(self._submit(process, thing, values[0], values[1:]))
+                deliver(self._submit(thread, thing, values[0], values[1:]))
             case "pool", "map" if values:
                 made = [
-                    self._submit(process, thing, values[0], [Unknown(marks=frozenset([DATA_ITEM]))])
+                    self._submit(thread, thing, values[0], [Unknown(marks=frozenset([DATA_ITEM]))])
                     for _ in range(_TASKS_OF_MAP)
                 ]
                 return wait(
                     f"waits for the tasks of {title}",
                     lambda: all(each.owner.ended for each in made),
-                    self._ended(process, made),
+                    self._ended(thread, made),
                 )
             case "pool", ("shutdown" | "__exit__"):
-                if truth(words.get("wait", Const(True))) is False:
+                if truth(keywords.get("wait", Const(True))) is False:
                     deliver(NONE)
                     return True
                 return wait(
                     f"waits for the tasks of {title}",
                     lambda: all(each.owner.ended for each in thing.items),
-                    self._ended(process, thing.items),
+                    self._ended(thread, thing.items),
                 )
             case "future", ("result" | "exception"):
                 timed = given(0, "timeout") is not None
 
                 def result() -> Value:
-                    process.merge_clock(thing.clock)
+                    thread.merge_clock(thing.clock)
                     return thing.target or Unknown()
 
                 return wait(
                     f"waits for the result of {thing.owner.name}", lambda: thing.owner.ended, result,
-                    (lambda: self.throw(process, "TimeoutError")) if timed else None, patient=True,
+                    (lambda: self.throw(thread, "TimeoutError")) if timed else None, patient=True,
                 )  # fmt: skip
             case "future", "done":
                 deliver(Const(thing.owner.ended))
@@ -297,7 +295,7 @@ class Threads(Calls):
         return True
 
     def acquire(
-        self, process: SimulatedThread, thing: SyncObject, deliver: Deliver, *, by_acquire: bool, gives_up: bool = False
+        self, thread: SimulatedThread, thing: SyncObject, deliver: Deliver, *, by_acquire: bool, gives_up: bool = False
     ) -> None:
         lock = thing.target if thing.kind == "condition" and isinstance(thing.target, SyncObject) else thing
         title = thing.title
@@ -305,26 +303,26 @@ class Threads(Calls):
         def ready() -> bool:
             if lock.kind == "semaphore":
                 return lock.count > 0
-            return lock.owner is None or (lock.owner is process and "reentrant" in lock.flags)
+            return lock.owner is None or (lock.owner is thread and "reentrant" in lock.flags)
 
         def act() -> Value:
-            step = process.record(f"takes {title}")
+            step = thread.record(f"takes {title}")
             if lock.kind == "semaphore":
                 lock.count -= 1
                 return Const(True)
-            others = [each for each in process.held_locks if each[0] is not lock]
+            others = [each for each in thread.held_locks if each[0] is not lock]
             for held, where, _ in others:
                 every = frozenset(id(each) for each, _, _ in others)
-                self.lock_acquisitions.append((held, lock, process, where, step, every))
-            lock.owner = process
+                self.lock_acquisitions.append((held, lock, thread, where, step, every))
+            lock.owner = thread
             lock.count += 1
-            process.held_locks.append((lock, step, by_acquire))
+            thread.held_locks.append((lock, step, by_acquire))
             return Const(True) if by_acquire else thing
 
         failed = (lambda: deliver(Const(False))) if gives_up else None
-        self.wait(process, PendingOperation(f"waits for {title}", ready, act, lock, failed, kind=lock.kind), deliver)
+        self.wait(thread, PendingOperation(f"waits for {title}", ready, act, lock, failed, kind=lock.kind), deliver)
 
-    def release(self, process: SimulatedThread, thing: SyncObject) -> None:
+    def release(self, thread: SimulatedThread, thing: SyncObject) -> None:
         lock = thing.target if thing.kind == "condition" and isinstance(thing.target, SyncObject) else thing
         if lock.kind == "semaphore":
             lock.count += 1
@@ -333,22 +331,22 @@ class Threads(Calls):
         if not lock.count:
             owner = lock.owner
             lock.owner = None
-            for each in (owner, process):
+            for each in (owner, thread):
                 if each is not None:
                     each.held_locks = [held for held in each.held_locks if held[0] is not lock]
 
-    def _start(self, process: SimulatedThread, thing: SyncObject) -> None:
+    def _start(self, thread: SimulatedThread, thing: SyncObject) -> None:
         name = thing.name or _target_name(thing.target) or f"thread of line {thing.site[1]}"
-        system = process.os_process
+        system = thread.os_process
         values = thing.arguments
         if "process" in thing.flags:
             if not (system.uses_spawn or "spawn" in thing.flags):
-                self.forks(process)
-            system = self.child(process.os_process, values)
+                self.forks(thread)
+            system = self.child(thread.os_process, values)
         if any(each.name == name for each in self.threads):
             name += f" ({sum(each.name.startswith(name) for each in self.threads) + 1})"
         daemon = "daemon" in thing.flags
-        thing.owner = self.begin(process, thing.target, values, name, system, daemon=daemon)
+        thing.owner = self.begin(thread, thing.target, values, name, system, daemon=daemon)
         thing.owner.sync_object = thing
         if thing.owner.ended:
             thing.owner.is_abandoned = thing.has_escaped or not isinstance(thing.target, Function)
@@ -361,28 +359,28 @@ class Threads(Calls):
         system.num_children += 1
         return OsProcess(rank, uses_spawn=system.uses_spawn)
 
-    def forks(self, process: SimulatedThread) -> None:
+    def forks(self, thread: SimulatedThread) -> None:
         """Report a fork beside other threads."""
-        others = [each for each in self.live_threads(process.os_process) if each is not process and not each.is_abandoned]
+        others = [each for each in self.live_threads(thread.os_process) if each is not thread and not each.is_abandoned]
         if not others:
             return
-        step = process.record("forks")
+        step = thread.record("forks")
         self.findings.append(
             ConcurrencyFinding(
                 "fork-after-threads",
                 step.file,
                 step.line,
-                f"{process.name} forks while {others[0].name} runs. A lock that this thread holds stays taken in the child. "
+                f"{thread.name} forks while {others[0].name} runs. A lock that this thread holds stays taken in the child. "
                 "Start processes before threads, or by spawn.",
-                [(process.name, process.trace[-12:]), (others[0].name, others[0].trace[-12:])],
+                [(thread.name, thread.trace[-12:]), (others[0].name, others[0].trace[-12:])],
             )
         )
 
-    def _submit(self, process: SimulatedThread, pool: SyncObject, function: Value, values: Sequence[Value]) -> SyncObject:
+    def _submit(self, thread: SimulatedThread, pool: SyncObject, function: Value, values: Sequence[Value]) -> SyncObject:
         task = len(pool.items) + 1
         future = SyncObject(kind="future", site=pool.site, name=f"task {task}")
         name = f"task {task} of {pool.title}"
-        future.owner = self.begin(process, function, values, name, process.os_process, daemon=False)
+        future.owner = self.begin(thread, function, values, name, thread.os_process, daemon=False)
         future.owner.sync_object = future
         if future.owner.frames:
             bottom = future.owner.frames[0]
@@ -392,31 +390,31 @@ class Threads(Calls):
         pool.items.append(future)
         return future
 
-    def size_of(self, process: SimulatedThread, value: Value) -> int | None:
+    def size_of(self, thread: SimulatedThread, value: Value) -> int | None:
         """About how many bytes all turns of the loops around a `put` put together. None: not known, and perhaps many."""
         size = _bytes(value)
-        for frame in process.frames:
+        for frame in thread.frames:
             if frame.visits[frame.current_node] > 1 and not frame.loops:
                 return None  # `while`
             for node in frame.graph.nodes:
                 if node.kind == "iter" and id(node.tree) in frame.loops:
-                    turns = length(self.evaluate(process, node.tree.iter, frame))
+                    turns = length(self.evaluate(thread, node.tree.iter, frame))
                     if size is None or not isinstance(turns, Const) or not isinstance(turns.value, int):
                         return None
                     size *= turns.value
         return size
 
-    def _judge_join(self, process: SimulatedThread, queue: SyncObject, item: QueueItem) -> None:
+    def _judge_join(self, thread: SimulatedThread, queue: SyncObject, item: QueueItem) -> None:
         """Report an item that is read only after the end of the process that has put it there."""
-        if item.joined_before_read is None or not process.has_observed(*item.joined_before_read[:2]):
+        if item.joined_before_read is None or not thread.has_observed(*item.joined_before_read[:2]):
             return
         step, putter = item.joined_before_read[2], next(each for each in self.threads if (queue, item) in each.put_items)
         says = (
-            f"{process.name} waits for the end of {putter.name} before it reads {queue.title}. {putter.name} does not end if a "
+            f"{thread.name} waits for the end of {putter.name} before it reads {queue.title}. {putter.name} does not end if a "
             "pipe is too small for what lies there (64 KiB). Read the queue first."
         )
-        paths = [(each.name, each.trace[-12:]) for each in (putter, process)]
-        here = process.current_step()
+        paths = [(each.name, each.trace[-12:]) for each in (putter, thread)]
+        here = thread.current_step()
         self.findings.append(
             ConcurrencyFinding("queue-join", step.file, step.line, says, paths, frozenset({(here.file, here.line)}))
         )
@@ -427,29 +425,29 @@ class Threads(Calls):
         return size is None or size > _PIPE_BYTES
 
     @staticmethod
-    def _ended(process: SimulatedThread, things: Sequence[SyncObject], *, forever: bool = True) -> Callable[[], Value]:
+    def _ended(thread: SimulatedThread, things: Sequence[SyncObject], *, forever: bool = True) -> Callable[[], Value]:
         def act() -> Value:
             for each in things:
-                process.merge_clock(each.clock)
+                thread.merge_clock(each.clock)
                 owner: SimulatedThread = each.owner
                 left = [
                     (queue, item) for queue, item in owner.put_items if item in queue.items and "cancelled" not in queue.flags
                 ]
                 if (
                     forever
-                    and owner.os_process is not process.os_process
+                    and owner.os_process is not thread.os_process
                     and any(Threads.is_large(item.num_bytes) for _, item in left)
                 ):
                     for _, item in left:
-                        item.joined_before_read = process.number, process.clock.get(process.number, 0), process.current_step()
+                        item.joined_before_read = thread.number, thread.clock.get(thread.number, 0), thread.current_step()
             return SequenceValue([each.target or Unknown() for each in things], exact=False)
 
         return act
 
 
-def _merge(thing: SyncObject, process: SimulatedThread) -> None:
+def _merge(thing: SyncObject, thread: SimulatedThread) -> None:
     """What the process has done happened before those who see the thing."""
-    for number, count in process.advance_clock().items():
+    for number, count in thread.advance_clock().items():
         thing.clock[number] = max(count, thing.clock.get(number, 0))
 
 
@@ -478,9 +476,9 @@ def _bytes(value: Value) -> int | None:
     return None if None in sizes else sum(each for each in sizes if each is not None)
 
 
-def _in_a_test(process: SimulatedThread) -> bool:
+def _in_a_test(thread: SimulatedThread) -> bool:
     """Whether a call is the test of a loop that has only begun to turn."""
-    frame = process.frame
+    frame = thread.frame
     after = frame.graph.nodes[frame.next_node]
     return after.kind == "branch" and id(after.tree) in frame.graph.tests and frame.visits[frame.current_node] <= _TURNS
 

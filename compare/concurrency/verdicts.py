@@ -51,12 +51,12 @@ def _judged(execution: Execution) -> list[ConcurrencyFinding]:
     return [_among_threads(execution, hopeless)]
 
 
-def _is_guess(execution: Execution, process: SimulatedThread) -> bool:
+def _is_guess(execution: Execution, thread: SimulatedThread) -> bool:
     """Whether it waits in a loop whose test is unknown, and another such test depends on the same: not full, not empty."""
-    thing = process.pending.sync_object if process.pending is not None else None
+    thing = thread.pending.sync_object if thread.pending is not None else None
     if thing is None or thing.kind != "condition" or not isinstance(thing.target, SyncObject):
         return False
-    return process.frame.in_guessed_loop and len(execution.unknown_loop_tests[thing.target]) > 1
+    return thread.frame.in_guessed_loop and len(execution.unknown_loop_tests[thing.target]) > 1
 
 
 def _settled(execution: Execution, finding: ConcurrencyFinding) -> ConcurrencyFinding:
@@ -70,12 +70,12 @@ def _settled(execution: Execution, finding: ConcurrencyFinding) -> ConcurrencyFi
     return finding
 
 
-def _is_open(process: SimulatedThread, known: set[int]) -> bool:
+def _is_open(thread: SimulatedThread, known: set[int]) -> bool:
     """Whether code that is not read may give what the process waits for."""
-    assert process.pending is not None
-    thing = process.pending.sync_object
+    assert thread.pending is not None
+    thing = thread.pending.sync_object
     if thing is None:
-        return process.pending.kind not in ("future",)
+        return thread.pending.kind not in ("future",)
     if thing.kind == "lock":
         return False
     return thing.has_escaped or (id(thing) in known and thing.kind not in ("thread", "future", "pool"))
@@ -91,10 +91,10 @@ def _closed(hopeless: Sequence[SimulatedThread]) -> list[SimulatedThread]:
         left = stay
 
 
-def _giver(process: SimulatedThread) -> SimulatedThread | None:
+def _giver(thread: SimulatedThread) -> SimulatedThread | None:
     """Who alone can give what the process waits for."""
-    assert process.pending is not None
-    thing = process.pending.sync_object
+    assert thread.pending is not None
+    thing = thread.pending.sync_object
     return thing.owner if thing is not None and thing.kind in ("lock", "thread", "future") else None
 
 
@@ -166,9 +166,9 @@ def _rule(
     return "never-signalled", waits[0] if waits else involved[0]
 
 
-def _cycle(process: SimulatedThread) -> list[SimulatedThread]:
+def _cycle(thread: SimulatedThread) -> list[SimulatedThread]:
     """The processes that wait for each other in a circle, or the chain to the first who waits for no single one."""
-    chain = [process]
+    chain = [thread]
     while (giver := _giver(chain[-1])) is not None and giver.pending is not None and not giver.ended:
         if giver in chain:
             return chain[chain.index(giver) :]
@@ -176,8 +176,8 @@ def _cycle(process: SimulatedThread) -> list[SimulatedThread]:
     return []
 
 
-def _waits(process: SimulatedThread) -> TraceStep:
-    return process.current_step(process.pending.description if process.pending is not None else "")
+def _waits(thread: SimulatedThread) -> TraceStep:
+    return thread.current_step(thread.pending.description if thread.pending is not None else "")
 
 
 def _among_ranks(execution: Execution, stuck: Sequence[SimulatedThread]) -> list[ConcurrencyFinding]:
@@ -247,9 +247,9 @@ def lock_orders(
         taken: see `State.locks_taken`, of several executions. Locks of the same place are the same.
     """
     edges: dict[tuple[object, object], tuple[str, TraceStep, TraceStep, SyncObject, SyncObject]] = {}
-    for held, lock, process, where, step, every in taken:
+    for held, lock, thread, where, step, every in taken:
         if len(every) == 1 and held.site != lock.site:
-            edges.setdefault((held.site, lock.site), (process.trace[0].says if process.trace else "", where, step, held, lock))
+            edges.setdefault((held.site, lock.site), (thread.trace[0].says if thread.trace else "", where, step, held, lock))
     found: list[ConcurrencyFinding] = []
     for (one, two), (_, where, step, held, lock) in edges.items():
         back = edges.get((two, one))

@@ -6,7 +6,7 @@ import ast
 
 import pytest
 
-from compare.concurrency.control_flow import NO_NODE, Graph, Node, body_graph
+from compare.concurrency.control_flow import NO_NODE, Graph, GraphNode, body_graph
 
 
 def graph(text: str) -> Graph:
@@ -88,7 +88,7 @@ def test_ways_meet_where_the_code_says(text: str, expected: str) -> None:
 
 def _first(found: Graph, place: int) -> bool:
     """Whether this is the outermost branch: the entry, or what it leads to without another one."""
-    node: Node = found.nodes[found.entry]
+    node: GraphNode = found.nodes[found.entry]
     while node.kind not in ("branch", "next"):
         node = found.nodes[node.next]
     return node is found.nodes[place]

@@ -12,9 +12,9 @@ from collections import defaultdict
 from pathlib import Path
 
 from compare.concurrency import sources
-from compare.concurrency.meanings import Meanings
+from compare.concurrency.meanings import KnownNames
 from compare.concurrency.program import Program as Checked
-from compare.concurrency.search import Searched, search
+from compare.concurrency.search import SearchResult, search
 from tests.concurrency.corpus import generator
 from tests.concurrency.corpus.generator import Program
 
@@ -23,14 +23,14 @@ NODES = 20_000
 
 def main() -> None:
     programs = generator.programs()
-    found: dict[bool, dict[str, Searched]] = {True: {}, False: {}}
+    found: dict[bool, dict[str, SearchResult]] = {True: {}, False: {}}
     with tempfile.TemporaryDirectory() as folder:
         for prune in (True, False):
             started = time.process_time()
             for each in programs:
                 path = Path(folder) / f"{each.name}.py"
                 path.write_text(each.text)
-                checked = Checked(sources.read(str(path)), Meanings())
+                checked = Checked(sources.read(str(path)), KnownNames())
                 found[prune][each.name] = search(checked, nodes=NODES, seconds=60, prune=prune)
             print(f"{'pruned' if prune else 'not pruned'}: {time.process_time() - started:.0f} CPU seconds")
     _by_rule(programs, found[True])
@@ -38,9 +38,9 @@ def main() -> None:
         planted = [each for each in programs if each.planted]
         hits = [each for each in planted if {one.rule for one in found[prune][each.name].findings} == set(each.rules)]
         false = [each for each in programs if not each.planted and found[prune][each.name].findings]
-        first = [found[prune][each.name].first or NODES for each in planted]
+        first = [found[prune][each.name].nodes_to_first_finding or NODES for each in planted]
         nodes = [found[prune][each.name].nodes for each in programs]
-        whole = sum(not found[prune][each.name].left for each in programs)
+        whole = sum(not found[prune][each.name].unexplored for each in programs)
         print(
             f"| {word} | {len(hits)} of {len(planted)} | {len(false)} of {len(programs) - len(planted)} "
             f"| {statistics.median(first):,.0f} "
@@ -48,7 +48,7 @@ def main() -> None:
         )
 
 
-def _by_rule(programs: list[Program], found: dict[str, Searched]) -> None:
+def _by_rule(programs: list[Program], found: dict[str, SearchResult]) -> None:
     rows: dict[str, list[Program]] = defaultdict(list)
     for each in programs:
         rows[", ".join(each.rules)].append(each)

@@ -31,9 +31,9 @@ from sklearn.ensemble import RandomForestClassifier
 
 from compare.concurrency import search, sources, verdicts
 from compare.concurrency.execution import Execution
-from compare.concurrency.meanings import Meanings
+from compare.concurrency.meanings import KnownNames
 from compare.concurrency.program import Program, last_name
-from compare.concurrency.state import SearchBudget, SearchLimitReached, DecisionPath
+from compare.concurrency.state import DecisionPath, SearchBudget, SearchLimitReached
 from tests.concurrency.corpus import generator
 
 NODES = 20_000
@@ -135,7 +135,7 @@ class Recorded(DecisionPath):
         if key not in self._distances:
             seen, ring, steps = {frame.now}, [frame.now], 0
             while ring and not any(_exchanges(frame.graph.nodes[each]) for each in ring):
-                ways = {way for each in ring for way in frame.graph.nodes[each].ways if way < len(frame.graph.nodes)}
+                ways = {way for each in ring for way in frame.graph.nodes[each].successors if way < len(frame.graph.nodes)}
                 ring, steps = sorted(ways - seen), steps + 1
                 seen |= ways
             self._distances[key] = steps if ring else 99
@@ -205,12 +205,12 @@ def tree_of(program: generator.Program, folder: FilePath, *, prune: bool) -> Tre
     """Search a program as `search` does, and keep the tree of its executions."""
     path = folder / f"{program.name}.py"
     path.write_text(program.text)
-    checked, made = Program(sources.read(str(path)), Meanings()), Tree(program)
+    checked, made = Program(sources.read(str(path)), KnownNames()), Tree(program)
     entered: set[int] = set()
     for root in checked.roots():
         if root.function is not None and id(root.function) in entered:
             continue
-        budget, ranks, distances = SearchBudget(NODES, 60.0), search._ranks(root), dict[Any, int]()
+        budget, ranks, distances = SearchBudget(NODES, 60.0), search._num_ranks(root), dict[Any, int]()
         levels: list[list[tuple[tuple[int, ...], int | None, int | None]]] = [[((), None, None)]]
         levels += [[] for _ in range(UNUSUAL)]
         while any(levels):
