@@ -44,13 +44,13 @@ def access(
     earlier_accesses = thread.os_process.accesses.setdefault(location, [])
     for earlier in earlier_accesses:
         if (
-            earlier.process is not thread
-            and not thread.has_observed(earlier.process.number, earlier.moment)
+            earlier.thread is not thread
+            and not thread.has_observed(earlier.thread.number, earlier.moment)
             and not (earlier.locks & locks)
         ):
             _judge(state, earlier, current._replace(trace=tuple(thread.trace)), value_name)
     if len(earlier_accesses) < _MAX_ACCESSES and not any(
-        earlier.process is thread
+        earlier.thread is thread
         and (earlier.kind, earlier.step, earlier.locks, earlier.moment) == (kind, step, locks, current.moment)
         for earlier in earlier_accesses
     ):
@@ -76,8 +76,8 @@ def _judge(state: ExecutionState, earlier: _Access, later: _Access, value_name: 
             rule,
             first.step.file,
             first.step.line,
-            f"{value_name}: {earlier.thread.name} and {later.thread.name} use it without a common lock, and nothing orders them, "
-            f"{consequence}.",
+            f"{value_name}: {earlier.thread.name} and {later.thread.name} use it without a common lock, "
+            f"and nothing orders them, {consequence}.",
             paths,
             frozenset({(second.step.file, second.step.line)}),
         )
