@@ -14,8 +14,8 @@ from matplotlib.ticker import FixedLocator, NullLocator, ScalarFormatter
 from common import spec
 from common.data.preprocessing import scan, statistics
 from common.data.preprocessing.sums import Sums
-from common.machine import machine
-from common.machine.interference import DISTURBED_FROM, cores_taken
+from common.machine import interference, machine
+from common.machine.interference import DISTURBED_FROM
 from compare.core import wording
 from compare.data.engine_scans import Outcome, Row
 from compare.execution import launch
@@ -31,7 +31,8 @@ NAME, RESULTS_FILE = "preprocess", "preprocess.json"
 def cores_taken(row: Mapping[str, Any]) -> float:
     """Cores that other work took from a row's scans, at most. The row is one of `to_rows`, of this machine."""
     cores, known = machine.available_cores(), machine.describe()
-    return max((cores_taken(scan["cores_of_others"], min(row["workers"], cores), known) for scan in row["scans"]), default=0.0)
+    budget = min(row["workers"], cores)
+    return max((interference.cores_taken(scan["cores_of_others"], budget, known) for scan in row["scans"]), default=0.0)
 
 
 def doubt(rows: Iterable[Mapping[str, Any]]) -> str:

@@ -373,7 +373,9 @@ def with_rows(stored: StoredComparison, rows: str = "", **fields: Any) -> Stored
     return with_plan(stored, rows=changed_rows)
 
 
-def with_runs(stored: StoredComparison, rows: str = "", repeats: Sequence[int] | None = None, **fields: Any) -> StoredComparison:
+def with_runs(
+    stored: StoredComparison, rows: str = "", repeats: Sequence[int] | None = None, **fields: Any
+) -> StoredComparison:
     """A copy in which some runs have other fields.
 
     Args:

@@ -20,7 +20,12 @@ class Caught:
 
 @contextmanager
 def refused(
-    kind: type[UserError] = UserError, *, field: str | None = None, received: object = None, fix: object | Sequence[object] = ()
+    kind: type[UserError] = UserError,
+    *,
+    field: str | None = None,
+    received: object = None,
+    fix: object | Sequence[object] = (),
+    names: Sequence[object] = (),
 ) -> Generator[Caught]:
     """Assert that the block raises an error of a kind, with these parts.
 
@@ -29,15 +34,23 @@ def refused(
         field: the field, option or file that the problem names as a whole word; None: any.
         received: the value that was received, as the text writes it or as an object; None: any, or none.
         fix: one or several values that the advice names as whole words; none: any advice.
+        names: values that stand anywhere in the text as whole words, e.g. a file and what is wrong with it.
     """
     caught = Caught()
     with pytest.raises(kind) as information:
         yield caught
     caught.error = information.value
-    check(caught.error, field=field, received=received, fix=fix)
+    check(caught.error, field=field, received=received, fix=fix, names=names)
 
 
-def check(error: UserError, *, field: str | None = None, received: object = None, fix: object | Sequence[object] = ()) -> None:
+def check(
+    error: UserError,
+    *,
+    field: str | None = None,
+    received: object = None,
+    fix: object | Sequence[object] = (),
+    names: Sequence[object] = (),
+) -> None:
     """Assert the parts of an error, as `refused` does. An error that names a value also says what to do."""
     text = str(error)
     assert field is None or _names(error.problem, field), f"the problem does not name {field}: {text}"
@@ -46,6 +59,8 @@ def check(error: UserError, *, field: str | None = None, received: object = None
         assert _names(error.received, str(received)), f"not {received} is said to be received: {text}"
     for value in [fix] if isinstance(fix, str) or not isinstance(fix, Sequence) else fix:
         assert _names(error.fix or text, str(value)), f"the advice does not name {value}: {text}"
+    for value in names:
+        assert _names(text, str(value)), f"{value} is not named: {text}"
 
 
 def check_ended(ended: Ended, *, exit_code: int = 2, **parts: object) -> None:
