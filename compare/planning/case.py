@@ -11,7 +11,7 @@ from common.models.architectures import Architecture
 from common.models.stages import Stage
 from common.spec import Spec
 from common.training import layers
-from common.training.layers import Unit
+from common.training.layers import UniqueLayer
 from compare.judgement.scaling_laws import LinkModel
 from compare.planning.costs import Costs, Device, Links, item_bytes, layer_names
 from compare.planning.events import Kind, Task
@@ -50,7 +50,7 @@ class Case:
         return tuple(layer_names(self.architecture.layers))
 
     @cached_property
-    def units(self) -> Mapping[str, Unit]:
+    def units(self) -> Mapping[str, UniqueLayer]:
         """Units by the name of a layer."""
         return _units(self.architecture)
 
@@ -101,7 +101,7 @@ class Case:
 
 
 @lru_cache
-def _units(architecture: Architecture) -> Mapping[str, Unit]:
+def _units(architecture: Architecture) -> Mapping[str, UniqueLayer]:
     return {name: unit for unit in layers.unique_layers(architecture) for name in unit.names}
 
 

@@ -12,7 +12,7 @@ from pydantic import Field
 from common.frozen import Finite, Moment
 from common.machine.machine import Facts
 from common.models import architectures
-from common.models.architectures import Concatenation, StageFragment, Layer, Residual
+from common.models.architectures import Concatenation, Layer, Residual, StageFragment
 from common.spec import Spec, SpecError
 from compare.judgement.scaling_laws import LinkModel
 

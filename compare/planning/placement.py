@@ -18,7 +18,7 @@ from functools import lru_cache
 
 from common.models import stages
 from common.models.architectures import Architecture
-from common.models.stages import Place
+from common.models.stages import CutPoint
 from compare.planning.case import Case
 from compare.planning.costs import Device, layer_names
 
@@ -97,10 +97,10 @@ def place_stages(case: Case) -> Case | None:
     link, crowded = case.link("send"), run.micro_batches() > 1
     seconds = [[sum(case.passes(kind, before, size, crowded=crowded)) for before in names] for kind in kinds]
     messages = [
-        2 * (link.alpha_seconds + link.beta_seconds_per_byte * size * case.num_bytes(math.prod(place.handed_on)))
+        2 * (link.alpha_seconds + link.beta_seconds_per_byte * size * case.num_bytes(math.prod(place.boundary_shape)))
         for place in places
     ]
-    cuttable = [[stop.learned > start.learned for stop in places] for start in places]
+    cuttable = [[stop.weighted_layers > start.weighted_layers for stop in places] for start in places]
     if (chosen := best_cut(seconds, messages, cuttable, counts, run.micro_batches())) is None:
         return None
     _, bounds, order = chosen
@@ -108,13 +108,13 @@ def place_stages(case: Case) -> Case | None:
         index: [device for device in case.devices[:number] if device.speed == kind.speed] for index, kind in enumerate(kinds)
     }
     devices = tuple(free_devices[kind].pop(0) for kind in order)
-    return replace(case, devices=devices, stages=stages.at(case.architecture, [places[bound] for bound in bounds]))
+    return replace(case, devices=devices, stages=stages.cut_at(case.architecture, [places[bound] for bound in bounds]))
 
 
 @lru_cache
-def _names_before(architecture: Architecture) -> tuple[list[Place], list[tuple[str, ...]]]:
+def _names_before(architecture: Architecture) -> tuple[list[CutPoint], list[tuple[str, ...]]]:
     """Return all places, and the names of the layers in front of each."""
-    places = list(stages.places(architecture))
+    places = list(stages.cut_points(architecture))
     first, *later = places
-    cuts = [stages.at(architecture, [first, place])[0] for place in later]
+    cuts = [stages.cut_at(architecture, [first, place])[0] for place in later]
     return places, [(), *(tuple(layer_names(stage.architecture.layers)) for stage in cuts)]

@@ -267,7 +267,7 @@ def _add_pipeline_passes(
         link.alpha_seconds + link.beta_seconds_per_byte * size * case.num_bytes(math.prod(stage.output_shape)) for stage in cut
     ]
     shares = [case.weight_bytes(stage.architecture) / case.weight_bytes() for stage in cut]
-    arrived: dict[tuple[int, stages.Operation], int] = {}
+    arrived: dict[tuple[int, stages.PipelineOperation], int] = {}
     for index, operation in stages.sequence(schedule, number, pieces * batches):
         device, (kind, micro_batch) = row[index], operation
         if kind == "forward" and micro_batch % pieces == 0:
