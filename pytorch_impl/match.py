@@ -16,7 +16,7 @@ from torch.overrides import TorchFunctionMode
 
 from common.matching import recording, records
 from common.matching.recording import LayerRecorder
-from common.matching.records import Array, OpenRequest, Layer, ModelReport
+from common.matching.records import Array, Layer, ModelReport, OpenRequest
 from common.models import user_code
 from common.spec import SpecError
 
@@ -54,34 +54,34 @@ _OTHER_DROPOUTS = (
 )
 
 
-class Model:
-    """See `common.matching.records.Model`."""
+class RecordedModel:
+    """Implementation of `common.matching.records.MatchModel`."""
 
-    def __init__(self, ask: OpenRequest) -> None:
-        self._ask = ask
+    def __init__(self, request: OpenRequest) -> None:
+        self._request = request
         # Twin: here the type of new tensors is a setting of the process.
         torch.set_default_dtype(torch.float64)
         _seed()
-        with user_code.noting_lines(nn.Module) as self._lines:
-            user_code.find(ask.model)
+        with user_code.record_lines(nn.Module) as self._lines:
+            user_code.find(request.model)
             # The same call gives the same answer, whatever importing the module has drawn.
             _seed()
-            net = user_code.build(ask.model, nn.Module, classes=ask.classes, image=ask.image)
+            net = user_code.build(request.model, nn.Module, classes=request.classes, image_shape=request.image)
         # Twin: torch makes layers before it converts them; Keras takes the type where they are made.
         self._net: nn.Module = net.double()
-        self._prepare = user_code.find(ask.prepare) if ask.prepare else None
-        self._loss = user_code.find(ask.loss) if ask.loss else functional.cross_entropy
+        self._prepare = user_code.find(request.prepare) if request.prepare else None
+        self._loss = user_code.find(request.loss) if request.loss else functional.cross_entropy
         self._leaves = {id(layer): (name, layer) for name, layer in net.named_modules() if _is_leaf(layer)}
-        if ask.weights is not None:
-            self._read(ask.weights)
+        if request.weights is not None:
+            self._read(request.weights)
         self._refuse_unsupported()
         self._orders: dict[str, Array] | None = None
-        layers, _, logits = self.forward(records.images(ask)[0], training=False)
-        self._ran = list(dict.fromkeys(layer.name.partition("#")[0] for layer in layers if layer.parameters))
-        self.opened = ModelReport(layers=layers, outputs=list(logits.shape[1:]), where=self._lines.get(id(net)))
+        layers, _, logits = self.forward(records.images(request)[0], training=False)
+        self._used_layers = list(dict.fromkeys(layer.name.partition("#")[0] for layer in layers if layer.parameters))
+        self.report = ModelReport(layers=layers, outputs=list(logits.shape[1:]), where=self._lines.get(id(net)))
 
     def parameters(self) -> dict[str, Array]:
-        """All parameters and running statistics, in canonical form."""
+        """Return all parameters and running statistics, in canonical form."""
         return {name: self._canonical(name, role, layer, tensor) for name, role, layer, tensor in self._all()}
 
     def load(self, parameters: dict[str, Array]) -> None:
@@ -92,37 +92,37 @@ class Model:
                 tensor.copy_(torch.from_numpy(np.ascontiguousarray(_from_canonical(array, role, layer))))
 
     def forward(self, images: Array, *, training: bool) -> tuple[list[Layer], list[tuple[Array, Array]], Array]:
-        """Layers in order of execution, (input, output) of each, and the model's output."""
+        """Return layers in order of execution, (input, output) of each, and the model's output."""
         recorder = LayerRecorder(edges=self._orders is None)
         constants = {name: buffer.clone() for name, buffer in self._constants.items()}
         with torch.no_grad():
             logits = self._run(images, recorder, training=training)
         for name, before in constants.items():
-            if not torch.equal(before, now := self._net.get_buffer(name)):
-                now.copy_(before)
+            if not torch.equal(before, buffer_now := self._net.get_buffer(name)):
+                buffer_now.copy_(before)
                 raise SpecError(
-                    f"The buffer {name} of {self._ask.model} changes while the model runs. Only constants are supported."
+                    f"The buffer {name} of {self._request.model} changes while the model runs. Only constants are supported."
                 )
         if self._orders is None:  # ordinary images tell orders, and are the first; black ones fit any order
             self._orders = recorder.orders
         return recorder.layers, recorder.values, logits.numpy()
 
     def gradients(self, images: Array, labels: Array) -> tuple[float, dict[str, Array]]:
-        """(loss, gradients) in training mode."""
+        """Return (loss, gradients) in training mode."""
         loss = self._backward(images, labels, LayerRecorder(keep=False))
-        found: dict[str, Array] = {}
+        gradients: dict[str, Array] = {}
         for name, role, layer, tensor in self._all():
             if isinstance(tensor, nn.Parameter):
                 gradient = torch.zeros_like(tensor) if tensor.grad is None else tensor.grad
-                found[name] = self._canonical(name, role, layer, gradient)
-        return loss, found
+                gradients[name] = self._canonical(name, role, layer, gradient)
+        return loss, gradients
 
     def start(self, rule: str) -> dict[str, Any]:
-        """Begin a training with a rule of `Ask.rules`. Returns the optimizer's settings, by names that all frameworks share."""
+        """Begin training with a rule of `OpenRequest.rules`. Returns the optimizer's settings, by names common to all twins."""
         parameters = list(self._net.parameters())
-        if self._ask.optimizer:
-            with user_code.running(self._ask.optimizer):
-                self._optimizer = user_code.find(self._ask.optimizer)(parameters)
+        if self._request.optimizer:
+            with user_code.report_errors(self._request.optimizer):
+                self._optimizer = user_code.find(self._request.optimizer)(parameters)
         elif rule == "sgd":
             self._optimizer = torch.optim.SGD(parameters, records.LEARNING_RATE[rule], records.MOMENTUM)
         else:
@@ -130,19 +130,19 @@ class Model:
             self._optimizer = torch.optim.Adam(parameters, records.LEARNING_RATE[rule], betas, records.EPSILON)
         self._steps = 0
         # Twin: torch's Adam adds weight decay to the gradient, Keras's takes it from the weights.
-        kind, given = type(self._optimizer).__name__.lower(), self._optimizer.defaults
-        found = {"rule": {"adamw": "adam"}.get(kind, kind), "learning_rate": given["lr"], "epsilon": given.get("eps")}
-        found |= {"weight_decay": given.get("weight_decay", 0), "coupled": kind != "adamw", "rounding": 1.0}
-        found |= dict(zip(("beta_1", "beta_2"), given.get("betas", (0, 0)), strict=True))
+        kind, defaults = type(self._optimizer).__name__.lower(), self._optimizer.defaults
+        settings = {"rule": {"adamw": "adam"}.get(kind, kind), "learning_rate": defaults["lr"], "epsilon": defaults.get("eps")}
+        settings |= {"weight_decay": defaults.get("weight_decay", 0), "coupled": kind != "adamw", "rounding": 1.0}
+        settings |= dict(zip(("beta_1", "beta_2"), defaults.get("betas", (0, 0)), strict=True))
         # Twin: torch's RMSprop adds epsilon behind the root, Keras's below it.
-        found |= {"epsilon_before_correction": False, "epsilon_below_root": False, "decay": given.get("alpha")}
+        settings |= {"epsilon_before_correction": False, "epsilon_below_root": False, "decay": defaults.get("alpha")}
         # Twin: torch clips, averages and schedules outside of the optimizer.
-        more = ("amsgrad", "centered", "maximize", "lr_decay", "initial_accumulator_value")
-        found["more"] = {key: str(given[key]) for key in more if given.get(key)}
-        return {**found, **{key: given.get(key, 0) for key in ("momentum", "nesterov")}}
+        option_names = ("amsgrad", "centered", "maximize", "lr_decay", "initial_accumulator_value")
+        settings["more"] = {key: str(defaults[key]) for key in option_names if defaults.get(key)}
+        return {**settings, **{key: defaults.get(key, 0) for key in ("momentum", "nesterov")}}
 
     def step(self, images: Array, labels: Array) -> float:
-        """One update. Returns the loss before it."""
+        """Do one update. Returns the loss before it."""
         loss = self._backward(images, labels, LayerRecorder(keep=False, step=self._steps))
         self._optimizer.step()
         self._steps += 1
@@ -151,51 +151,55 @@ class Model:
     def _backward(self, images: Array, labels: Array, recorder: LayerRecorder) -> float:
         self._net.zero_grad()
         outputs = self._run(images, recorder, training=True)
-        with user_code.running(self._ask.loss or self._ask.model):
+        with user_code.report_errors(self._request.loss or self._request.model):
             loss = self._loss(outputs, torch.from_numpy(labels))
             loss.backward()
         return loss.item()
 
     def _run(self, images: Array, recorder: LayerRecorder, *, training: bool) -> torch.Tensor:
-        with user_code.running(self._ask.prepare or self._ask.model):
+        with user_code.report_errors(self._request.prepare or self._request.model):
             # Twin: torch's images are NCHW.
-            given = self._prepare(images) if self._prepare else torch.from_numpy(images).permute(0, 3, 1, 2).contiguous()
-            given = torch.as_tensor(given).double()
-        recorder.set_input(given.numpy(), self._ask.image, channels_first=True)
+            tensor = self._prepare(images) if self._prepare else torch.from_numpy(images).permute(0, 3, 1, 2).contiguous()
+            tensor = torch.as_tensor(tensor).double()
+        recorder.set_input(tensor.numpy(), self._request.image, channels_first=True)
         self._net.train(training)
-        functions = _Functions(recorder)
+        functions = _FunctionRecorder(recorder)
         hooks: list[Any] = []
         for name, layer in self._leaves.values():
             hooks.append(layer.register_forward_pre_hook(functions.enter))
             hooks.append(layer.register_forward_hook(self._leave(name, functions)))
         try:
-            with user_code.running(self._ask.model, self._ask.hint), functions:
-                outputs = self._net(given)
+            with user_code.report_errors(self._request.model, self._request.hint), functions:
+                outputs = self._net(tensor)
         finally:
             for hook in hooks:
                 hook.remove()
         if not isinstance(outputs, torch.Tensor) or outputs.ndim != 2:
             received = list(outputs.shape) if isinstance(outputs, torch.Tensor) else type(outputs).__name__
-            raise SpecError(f"{self._ask.model} must return one tensor [N, classes]. Received: {received}.")
+            raise SpecError(f"{self._request.model} must return one tensor [N, classes]. Received: {received}.")
         return outputs
 
-    def _leave(self, name: str, functions: _Functions) -> Callable[[nn.Module, tuple[Any, ...], Any], None]:
-        def leave(layer: nn.Module, given: tuple[Any, ...], made: Any) -> None:
-            kind, settings = _described(layer)
+    def _leave(self, name: str, functions: _FunctionRecorder) -> Callable[[nn.Module, tuple[Any, ...], Any], None]:
+        def leave(layer: nn.Module, inputs: tuple[Any, ...], output: Any) -> None:
+            kind, settings = _describe(layer)
             shapes = {
                 role: list(_to_canonical(tensor.detach().numpy(), role, layer).shape) for role, tensor in _parameters(layer)
             }
             where = self._lines.get(id(layer))
-            called = Layer(name=name, kind=kind, settings=settings, where=where, parameters=shapes, inputs=functions.inputs)
-            functions.leave(called, made, last_axis=_is_along_last_axis(layer))
+            recorded_layer = Layer(
+                name=name, kind=kind, settings=settings, where=where, parameters=shapes, inputs=functions.inputs
+            )
+            functions.leave(recorded_layer, output, last_axis=_is_along_last_axis(layer))
 
         return leave
 
     def _all(self) -> list[tuple[str, str, nn.Module, torch.Tensor]]:
-        """(name, role, layer, tensor) of each parameter of the layers that ran, in this order."""
+        """List (name, role, layer, tensor) of each parameter of the layers that ran, in this order."""
         layers = dict(self._leaves.values())
         return [
-            (f"{name}.{role}", role, layers[name], tensor) for name in self._ran for role, tensor in _parameters(layers[name])
+            (f"{name}.{role}", role, layers[name], tensor)
+            for name in self._used_layers
+            for role, tensor in _parameters(layers[name])
         ]
 
     def _order(self, name: str) -> Array | None:
@@ -206,81 +210,83 @@ class Model:
         return np.array(recording.to_canonical(array, role, self._order(name)))
 
     def _weights_in(self, state: Any) -> Any:
-        """The state_dict of a file. A checkpoint has it beside an epoch and an optimizer. `nn.DataParallel` adds a prefix."""
+        """Find the state_dict in a file. A checkpoint also has an epoch and an optimizer. `nn.DataParallel` adds a prefix."""
         # Twin: a file of torch.save may hold anything. Keras's .weights.h5 holds the weights of one model.
         if not isinstance(state, dict):
             return state
         names = self._net.state_dict().keys()
 
-        def known(held: Any) -> list[Any]:
-            if not isinstance(held, dict):
+        def state_dicts(candidate: Any) -> list[Any]:
+            if not isinstance(candidate, dict):
                 return []
-            bare = {str(name).removeprefix("module."): value for name, value in held.items()}
-            return [each for each in (held, bare) if names & each.keys()][:1]
+            bare = {str(name).removeprefix("module."): value for name, value in candidate.items()}
+            return [weights for weights in (candidate, bare) if names & weights.keys()][:1]
 
-        surest = known(state) or known(state.get("state_dict"))
-        inside = surest or [each for held in state.values() for each in known(held)]
-        if len(inside) != 1:
-            few = ", ".join([*map(str, state)][:6]) or "nothing"
-            raise ValueError(f"it holds {few}, and weights of this model in {len(inside)} of them")
-        return inside[0]
+        top_level = state_dicts(state) or state_dicts(state.get("state_dict"))
+        matches = top_level or [weights for candidate in state.values() for weights in state_dicts(candidate)]
+        if len(matches) != 1:
+            names_words = ", ".join([*map(str, state)][:6]) or "nothing"
+            raise ValueError(f"it holds {names_words}, and weights of this model in {len(matches)} of them")
+        return matches[0]
 
     def _read(self, path: str) -> None:
         try:
             state = torch.load(path, map_location="cpu", weights_only=True)
         except Exception as error:
-            found = re.search(r"Unsupported global: GLOBAL (\S+)", str(error))
-            what = f"an object of {found[1]}" if found else "no file of torch.save"
+            match = re.search(r"Unsupported global: GLOBAL (\S+)", str(error))
+            content = f"an object of {match[1]}" if match else "no file of torch.save"
             raise SpecError(
-                f"{path} is no state_dict. Received: {what}. Save one with torch.save(model.state_dict(), FILE)."
+                f"{path} is no state_dict. Received: {content}. Save one with torch.save(model.state_dict(), FILE)."
             ) from error
         try:
             built = {name: buffer.clone() for name, buffer in self._constants.items()}
             self._net.load_state_dict(self._weights_in(state))
             for name, before in built.items():  # a file of float32 rounds a constant; then the model's own is the exact one
-                if torch.equal(before.float(), (now := self._net.get_buffer(name)).float()):
-                    now.copy_(before)
+                if torch.equal(before.float(), (buffer_now := self._net.get_buffer(name)).float()):
+                    buffer_now.copy_(before)
         except Exception as error:
             words = " ".join(str(error).split())[:400]
-            raise SpecError(f"{path} does not fit {self._ask.model}: {words}. Give the state_dict of this model.") from error
+            raise SpecError(
+                f"{path} does not fit {self._request.model}: {words}. Give the state_dict of this model."
+            ) from error
 
     @property
     def _constants(self) -> dict[str, torch.Tensor]:
-        """Buffers by name that are no running statistics: numbers that the model computes with."""
-        known = [f"{name}." for name, layer in self._leaves.values() if _described(layer)[0] in _WITH_PARAMETERS]
-        return {name: buffer for name, buffer in self._net.named_buffers() if not name.startswith(tuple(known))}
+        """Buffers by name that are no running statistics but constants of the model."""
+        prefixes = [f"{name}." for name, layer in self._leaves.values() if _describe(layer)[0] in _WITH_PARAMETERS]
+        return {name: buffer for name, buffer in self._net.named_buffers() if not name.startswith(tuple(prefixes))}
 
     def _refuse_unsupported(self) -> None:
         for name, layer in self._net.named_modules():
-            own = [each for each, _ in layer.named_parameters(recurse=False)]
-            known = id(layer) in self._leaves and _described(layer)[0] in _WITH_PARAMETERS
-            if (own and not known) or hasattr(layer, "parametrizations"):
-                named = f" ({', '.join(own)})" if own else ""
+            parameter_names = [parameter_name for parameter_name, _ in layer.named_parameters(recurse=False)]
+            is_supported = id(layer) in self._leaves and _describe(layer)[0] in _WITH_PARAMETERS
+            if (parameter_names and not is_supported) or hasattr(layer, "parametrizations"):
+                names_words = f" ({', '.join(parameter_names)})" if parameter_names else ""
                 raise SpecError(
                     f"{name or 'The model itself'} ({type(layer).__name__}, {self._lines.get(id(layer)) or 'line unknown'}) "
-                    f"has parameters of its own{named} and is not supported. Use layers of the list in docs/match.md."
+                    f"has parameters of its own{names_words} and is not supported. Use layers of the list in docs/match.md."
                 )
 
 
-class _Functions(TorchFunctionMode):
-    """Records calls of functions that no layer makes, and gives dropout its mask."""
+class _FunctionRecorder(TorchFunctionMode):
+    """Records calls of functions outside of layers, and gives dropout its mask."""
 
     def __init__(self, recorder: LayerRecorder) -> None:
         super().__init__()
         self._recorder = recorder
         self._depth = 0
 
-    def enter(self, layer: nn.Module, given: tuple[Any, ...]) -> None:
+    def enter(self, layer: nn.Module, inputs: tuple[Any, ...]) -> None:
         self._depth += 1
         # A layer may work in place.
-        self._given = given[0].detach().clone() if given and isinstance(given[0], torch.Tensor) else None
-        self.inputs = sum(isinstance(each, torch.Tensor) for each in given)
+        self._layer_input = inputs[0].detach().clone() if inputs and isinstance(inputs[0], torch.Tensor) else None
+        self.inputs = sum(isinstance(value, torch.Tensor) for value in inputs)
 
-    def leave(self, layer: Layer, made: Any, *, last_axis: bool) -> None:
+    def leave(self, layer: Layer, output: Any, *, last_axis: bool) -> None:
         self._depth -= 1
-        if self._given is not None and isinstance(made, torch.Tensor):
-            channels_first = None if last_axis and self._given.ndim == 4 else True
-            self._recorder.add(layer, self._given.numpy(), made.detach().numpy().copy(), channels_first=channels_first)
+        if self._layer_input is not None and isinstance(output, torch.Tensor):
+            channels_first = None if last_axis and self._layer_input.ndim == 4 else True
+            self._recorder.add(layer, self._layer_input.numpy(), output.detach().numpy().copy(), channels_first=channels_first)
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -289,33 +295,33 @@ class _Functions(TorchFunctionMode):
             raise SpecError(f"{name} draws random numbers and is not supported ({user_code.line()}). Use Dropout or Dropout2d.")
         kind = next((kind for kind, names in SUPPORTED.items() if name in names), None)
         tensors = args[0] if kind == "concatenate" and args else args
-        recorded = self._depth == 0 and kind is not None and self._is_layer(kind, tensors)
-        given = tensors[0].detach().clone() if recorded else None
-        made = self._drop(name, *args, **kwargs) if name in _DROPOUTS else func(*args, **kwargs)
-        if name in ("mean", "amax") and (made.ndim not in (2, 4) or made.numel() != made.shape[0] * made.shape[1]):
-            recorded = False  # over other axes than height and width
-        if recorded and given is not None and kind is not None:
+        is_recorded = self._depth == 0 and kind is not None and self._is_layer(kind, tensors)
+        function_input = tensors[0].detach().clone() if is_recorded else None
+        output = self._drop(name, *args, **kwargs) if name in _DROPOUTS else func(*args, **kwargs)
+        if name in ("mean", "amax") and (output.ndim not in (2, 4) or output.numel() != output.shape[0] * output.shape[1]):
+            is_recorded = False  # over other axes than height and width
+        if is_recorded and function_input is not None and kind is not None:
             where = user_code.line()
-            settings = _of_function(name, func, args, kwargs)
-            inputs = sum(isinstance(each, torch.Tensor) for each in tensors)
+            settings = _function_settings(name, func, args, kwargs)
+            inputs = sum(isinstance(value, torch.Tensor) for value in tensors)
             layer = Layer(name=f"{name.strip('_')} at {where}", kind=kind, settings=settings, where=where, inputs=inputs)
-            self._recorder.add(layer, given.numpy(), made.detach().numpy().copy(), channels_first=True)
-        return made
+            self._recorder.add(layer, function_input.numpy(), output.detach().numpy().copy(), channels_first=True)
+        return output
 
     def _is_layer(self, kind: str, tensors: Any) -> bool:
-        floats = [each for each in tensors if isinstance(each, torch.Tensor) and each.is_floating_point()]
+        floats = [tensor for tensor in tensors if isinstance(tensor, torch.Tensor) and tensor.is_floating_point()]
         if not floats or floats[0].ndim not in (2, 4):
             return False
         return len(floats) > 1 if kind in ("add", "concatenate") else True
 
     def _drop(
-        self, name: str, given: torch.Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
+        self, name: str, values: torch.Tensor, p: float = 0.5, training: bool = True, inplace: bool = False
     ) -> torch.Tensor:
         if not training or p == 0:
-            return given
-        shape = (*given.shape[:2], 1, 1) if name == "dropout2d" and given.ndim == 4 else tuple(given.shape)
-        kept = self._recorder.keep_mask(given.detach().numpy(), shape, p, channels_first=True)
-        return given * torch.from_numpy(np.ascontiguousarray(kept)).to(given.dtype) / (1 - p)
+            return values
+        shape = (*values.shape[:2], 1, 1) if name == "dropout2d" and values.ndim == 4 else tuple(values.shape)
+        mask = self._recorder.keep_mask(values.detach().numpy(), shape, p, channels_first=True)
+        return values * torch.from_numpy(np.ascontiguousarray(mask)).to(values.dtype) / (1 - p)
 
 
 def _seed() -> None:
@@ -330,23 +336,23 @@ def _is_leaf(layer: nn.Module) -> bool:
 
 
 def _is_along_last_axis(layer: nn.Module) -> bool:
-    """Whether the channels are the last axis of any image that a layer takes. Its own forward may turn it first."""
+    """Return whether channels are the last axis of any image that a layer takes. Its own forward may transpose it first."""
     return type(layer).forward in (nn.Linear.forward, nn.LayerNorm.forward)
 
 
 def _parameters(layer: nn.Module) -> list[tuple[str, torch.Tensor]]:
-    """(role, tensor) of each parameter and running statistic of a layer."""
-    kind = _described(layer)[0]
+    """List (role, tensor) of each parameter and running statistic of a layer."""
+    kind = _describe(layer)[0]
     names = {"weight": "kernel", "bias": "bias"} if kind.endswith(("conv", "dense")) else _ROLES
-    found = ((role, getattr(layer, name, None)) for name, role in names.items())
-    return [(role, tensor) for role, tensor in found if isinstance(tensor, torch.Tensor)]
+    tensors = ((role, getattr(layer, name, None)) for name, role in names.items())
+    return [(role, tensor) for role, tensor in tensors if isinstance(tensor, torch.Tensor)]
 
 
 def _to_canonical(array: Array, role: str, layer: nn.Module) -> Array:
-    """Kernels as HWIO (depthwise: height, width, channels, multiplier; transposed: HWOI), dense kernels as inputs, outputs."""
+    """Convert kernels to HWIO (depthwise: height, width, channels, multiplier; transposed: HWOI), dense ones to IO."""
     if role != "kernel":
         return array
-    if _described(layer)[0] == "depthwise_conv":
+    if _describe(layer)[0] == "depthwise_conv":
         array = array.reshape(getattr(layer, "groups", 1), -1, *array.shape[2:])
         return array.transpose(2, 3, 0, 1)
     return array.T if array.ndim == 2 else array.transpose(2, 3, 1, 0)
@@ -355,29 +361,31 @@ def _to_canonical(array: Array, role: str, layer: nn.Module) -> Array:
 def _from_canonical(array: Array, role: str, layer: nn.Module) -> Array:
     if role != "kernel":
         return array
-    if _described(layer)[0] == "depthwise_conv":
+    if _describe(layer)[0] == "depthwise_conv":
         return array.transpose(2, 3, 0, 1).reshape(-1, 1, *array.shape[:2])
     return array.T if array.ndim == 2 else array.transpose(3, 2, 0, 1)
 
 
-def _described(layer: nn.Module) -> tuple[str, dict[str, Any]]:
-    """(kind, settings) of a layer."""
+def _describe(layer: nn.Module) -> tuple[str, dict[str, Any]]:
+    """Return (kind, settings) of a layer."""
     match layer:
         case nn.Conv2d():
             padding = layer.padding
             if isinstance(padding, str):
                 # Twin: torch's `same` allows no stride, so it needs no image size.
                 zipped = zip(layer.kernel_size, layer.dilation, strict=True)
-                padding = [recording.same_padding(1, size, 1, apart) if padding == "same" else (0, 0) for size, apart in zipped]
-            found = {
+                padding = [
+                    recording.same_padding(1, size, 1, dilation) if padding == "same" else (0, 0) for size, dilation in zipped
+                ]
+            settings = {
                 "kernel": list(layer.kernel_size), "stride": list(layer.stride), "dilation": list(layer.dilation),
-                "groups": layer.groups, "padding": [list(_pair(each)) for each in padding], "bias": layer.bias is not None,
+                "groups": layer.groups, "padding": [list(_pair(size)) for size in padding], "bias": layer.bias is not None,
                 "padding_mode": layer.padding_mode, "data_format": "channels_first",
             }  # fmt: skip
-            return "depthwise_conv" if layer.groups == layer.in_channels > 1 else "conv", found
+            return "depthwise_conv" if layer.groups == layer.in_channels > 1 else "conv", settings
         case nn.ConvTranspose2d():
-            found = {"stride": list(layer.stride), "dilation": list(layer.dilation), "bias": layer.bias is not None}
-            return "transposed_conv", found
+            settings = {"stride": list(layer.stride), "dilation": list(layer.dilation), "bias": layer.bias is not None}
+            return "transposed_conv", settings
         case nn.Linear():
             return "dense", {"bias": layer.bias is not None}
         case nn.BatchNorm1d() | nn.BatchNorm2d():
@@ -388,42 +396,46 @@ def _described(layer: nn.Module) -> tuple[str, dict[str, Any]]:
             return "group_norm", {"epsilon": layer.eps, "groups": layer.num_groups}
     name = type(layer).__name__
     kind = next((kind for kind, names in SUPPORTED.items() if name in names and not name.islower()), "other")
-    given = {
+    attributes = {
         key: value for key, value in vars(layer).items() if (not key.startswith("_") and key != "training") or kind == "dropout"
     }
-    return kind, _settings(kind, name, given)
+    return kind, _settings(kind, name, attributes)
 
 
-def _of_function(name: str, func: Any, args: Any, kwargs: Any) -> dict[str, Any]:
+def _function_settings(name: str, func: Any, args: Any, kwargs: Any) -> dict[str, Any]:
     kind = next(kind for kind, names in SUPPORTED.items() if name in names)
     try:
         implementation = getattr(functional, f"_{name}", func)  # of a function that chooses between two
         bound = inspect.signature(implementation).bind(*args, **kwargs)
         bound.apply_defaults()
-        given = {key: value for key, value in bound.arguments.items() if not isinstance(value, torch.Tensor)}
+        arguments = {key: value for key, value in bound.arguments.items() if not isinstance(value, torch.Tensor)}
     except (TypeError, ValueError):  # a builtin has no signature
-        given = kwargs
-    return _settings(kind, name, given)
+        arguments = kwargs
+    return _settings(kind, name, arguments)
 
 
-def _settings(kind: str, name: str, given: dict[str, Any]) -> dict[str, Any]:
-    """Settings in the form that all frameworks share."""
-    if kind in ("max_pool", "average_pool") and "kernel_size" in given:
-        size = _pair(given["kernel_size"])
-        stride = _pair(given.get("stride") or size)
-        padding = [[each, each] for each in _pair(given.get("padding", 0))]
-        found: dict[str, Any] = {"window": list(size), "stride": list(stride), "padding": padding}
-        return {**found, "count_padding": bool(given.get("count_include_pad", True))} if kind == "average_pool" else found
+def _settings(kind: str, name: str, arguments: dict[str, Any]) -> dict[str, Any]:
+    """Return settings in the form that all frameworks share."""
+    if kind in ("max_pool", "average_pool") and "kernel_size" in arguments:
+        size = _pair(arguments["kernel_size"])
+        stride = _pair(arguments.get("stride") or size)
+        padding = [[pixels, pixels] for pixels in _pair(arguments.get("padding", 0))]
+        settings: dict[str, Any] = {"window": list(size), "stride": list(stride), "padding": padding}
+        return (
+            {**settings, "count_padding": bool(arguments.get("count_include_pad", True))}
+            if kind == "average_pool"
+            else settings
+        )
     if kind == "dropout":
         channels = name.lower() == "dropout2d"
-        return {"rate": given.get("p", 0.5), "active": bool(given.get("training", True)), "whole_channels": channels}
+        return {"rate": arguments.get("p", 0.5), "active": bool(arguments.get("training", True)), "whole_channels": channels}
     if kind == "activation":
         function = {"logsoftmax": "log_softmax", "leakyrelu": "leaky_relu"}.get(name.lower(), name.lower().strip("_"))
-        slope = {"slope": given.get("negative_slope", 0.01)} if function == "leaky_relu" else {}
+        slope = {"slope": arguments.get("negative_slope", 0.01)} if function == "leaky_relu" else {}
         return {
             "function": function,
             **slope,
-            **({"approximate": given.get("approximate", "none")} if function == "gelu" else {}),
+            **({"approximate": arguments.get("approximate", "none")} if function == "gelu" else {}),
         }
     return {}
 
