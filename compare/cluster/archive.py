@@ -1,4 +1,4 @@
-"""A comparison's folder as bytes. Those of a worker are checked before they stand among the results."""
+"""A comparison's folder as an archive. A worker's archive is checked before it is installed among the results."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from compare.execution.cells import Cell, MatrixPlan
 
 _FOLDERS = (store.RUNS_FOLDER, store.PROOF_FOLDER)
 MOST_BYTES = 2**30
-"""Of an archive as it comes, and of all its files on disk."""
+"""Largest size in bytes of an archive, and of all its files on disk."""
 _BLOCK_BYTES = 4096
-"""That a file takes on disk besides its content, at most. Else many empty ones would fill it."""
-_RECEIVED, _BEFORE = ".{}.received", ".{}.before"
-"""Names beside a comparison's folder: what is not checked yet, and what is replaced."""
+"""Bytes that a file takes on disk besides its content, at most. Without it, many empty files could fill the disk."""
+_RECEIVED_NAME, _PREVIOUS_NAME = ".{}.received", ".{}.before"
+"""Names of folders beside a comparison's: a received one that is not checked yet, and the previous one while it is replaced."""
 
 
 def pack(folder: Path) -> bytes | None:
-    """The plan, the runs and the proof of a comparison. None: it has not begun. Reports are made again where they are read."""
+    """Pack the plan, the runs and the proof of a comparison. None: it has not started. Reports are made again from these."""
     if not (folder / store.PLAN_FILE).exists():
         return None
     content = io.BytesIO()
@@ -43,13 +43,13 @@ def unpack(content: bytes, folder: Path) -> None:
         DataRefused: it holds anything but plain files below that folder, or unpacks to too much.
         FolderError: it is too large, or holds a file that is no part of a comparison.
     """
-    packed = folder.with_name(f"{folder.name}.tar.gz")
+    archive_file = folder.with_name(f"{folder.name}.tar.gz")
     total = len(content)
     if total > MOST_BYTES:
         raise _too_large(total)
     try:
-        atomic_files.write_atomically(packed, content)
-        tar = archives.Tar(packed)
+        atomic_files.write_atomically(archive_file, content)
+        tar = archives.Tar(archive_file)
         for name, file in tar.read(tar.listing().files):
             top, _, rest = name.partition("/")
             if name != store.PLAN_FILE and (top not in _FOLDERS or not rest):
@@ -60,57 +60,57 @@ def unpack(content: bytes, folder: Path) -> None:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(file.read())
     finally:
-        packed.unlink(missing_ok=True)
+        archive_file.unlink(missing_ok=True)
 
 
-def join(content: bytes, plan: MatrixPlan, cell: Cell, folder: Path) -> None:
-    """Put a comparison that a worker sent into the folder of its matrix, in place of what it was begun with.
+def install(content: bytes, plan: MatrixPlan, cell: Cell, folder: Path) -> None:
+    """Install a comparison that a worker sent in the folder of its matrix, in place of the previous state.
 
     Raises:
-        DataRefused, FolderError: it is refused, see `unpack`, or is not the comparison that was asked for. Nothing is changed.
+        DataRefused, FolderError: it is refused, see `unpack`, or is not the requested comparison. Nothing is changed.
     """
-    place, received, before = (folder / name.format(cell.name) for name in ("{}", _RECEIVED, _BEFORE))
+    cell_folder, received, previous = (folder / name.format(cell.name) for name in ("{}", _RECEIVED_NAME, _PREVIOUS_NAME))
     shutil.rmtree(received, ignore_errors=True)
     try:
         unpack(content, received)
-        refuse_other(received, plan, cell)
-        with signals.deferred():
-            if place.exists():
-                store.refuse_busy(place)
-                place.rename(before)
-            received.rename(place)
+        refuse_other_comparison(received, plan, cell)
+        with signals.defer_signals():
+            if cell_folder.exists():
+                store.refuse_busy(cell_folder)
+                cell_folder.rename(previous)
+            received.rename(cell_folder)
     finally:
         shutil.rmtree(received, ignore_errors=True)
         restore(folder, cell)
 
 
 def restore(folder: Path, cell: Cell) -> None:
-    """Put back what a comparison was begun with, if `join` was killed while it replaced it."""
-    place, before = folder / cell.name, folder / _BEFORE.format(cell.name)
-    if before.exists() and not place.exists():
-        before.rename(place)
-    shutil.rmtree(before, ignore_errors=True)
+    """Restore the previous state of a comparison, if `install` was killed while it replaced it."""
+    cell_folder, previous = folder / cell.name, folder / _PREVIOUS_NAME.format(cell.name)
+    if previous.exists() and not cell_folder.exists():
+        previous.rename(cell_folder)
+    shutil.rmtree(previous, ignore_errors=True)
 
 
-def refuse_other(folder: Path, plan: MatrixPlan, cell: Cell) -> None:
-    """Check that a folder holds the comparison that was asked for, made by this code on one machine. It is not changed.
+def refuse_other_comparison(folder: Path, plan: MatrixPlan, cell: Cell) -> None:
+    """Check that a folder holds the requested comparison, made by this code on one machine. It is not changed.
 
     Raises:
         FolderError: it does not.
     """
     stored = store.read(folder)
-    store.refuse_used(folder, cell.rows, plan.seeds)
-    wanted = code_digest.of(list(dict.fromkeys(row.contestant for row in cell.rows)), cell.rows[0].spec.model)
-    if stored.comparison.code_hash != wanted:
+    store.refuse_other_rows(folder, cell.rows, plan.seeds)
+    code_hash = code_digest.compute(list(dict.fromkeys(row.contestant for row in cell.rows)), cell.rows[0].spec.model)
+    if stored.comparison.code_hash != code_hash:
         raise FolderError(
             f"{cell.name} was made by other code. Received: {stored.comparison.code_hash[:12]}. Install this one."
         )
     for row_id, runs in stored.runs.items():
         for run in runs.values():
-            if others := machine.differences(stored.comparison.machine, run.machine or {}):
+            if differences := machine.differences(stored.comparison.machine, run.machine or {}):
                 raise FolderError(
                     f"{cell.name} has runs of several machines, which cannot be compared. Received: another "
-                    f"{', '.join(others)} in {row_id}. Remove its folder, and run it again."
+                    f"{', '.join(differences)} in {row_id}. Remove its folder, and run it again."
                 )
 
 

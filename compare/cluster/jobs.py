@@ -1,4 +1,4 @@
-"""One comparison of a matrix as a job: what it answers, and the process that does it on its machine."""
+"""One comparison of a matrix as a job: its status, and the process that runs it on its machine."""
 
 from __future__ import annotations
 
@@ -18,77 +18,81 @@ from compare.execution import code_digest, launch
 from compare.execution.cells import MatrixPlan
 
 FOLDER = "jobs"
-"""Of what belongs to jobs, in the folder of the matrix."""
+"""Subfolder of a matrix that holds the files of its jobs."""
 PROCESS = "compare.comparison.cell_process"
-"""Runs one comparison of a matrix that is in a folder."""
+"""Module that runs one comparison of a matrix that is in a folder."""
 _POLL_SECONDS = 0.25
 
 Say = Callable[[str], object]
 
 
-class Answer(Exact):
-    """jobs/<comparison>.json: how far a job is."""
+class JobStatus(Exact):
+    """jobs/<comparison>.json: the status of a job."""
 
     job: str
-    """As its scheduler calls it."""
+    """Id of the job in its scheduler."""
     node: str
-    """The machine's name."""
+    """Name of the machine that runs the job."""
     code: int | None = None
     """Exit code of the comparison. None: it has not ended, or its process died."""
     failure: str | None = None
-    """Why there is no comparison."""
+    """Why there is no comparison. None: there is one, or the job has not ended."""
 
 
-class Ended(NamedTuple):
-    """A job that is over."""
+class JobEnd(NamedTuple):
+    """A job that has ended."""
 
     cell: str
     failure: str | None
-    """None: the comparison is in its folder."""
+    """Why the job failed. None: the comparison is in its folder."""
 
 
-Ends = Generator[Ended]
-"""Jobs as they end. To close it cancels the others."""
+JobEnds = Generator[JobEnd]
+"""Generator of jobs as they end. Closing it cancels the others."""
 
 
-def answer_file(folder: Path, cell: str) -> Path:
+def status_file(folder: Path, cell: str) -> Path:
     return folder / FOLDER / f"{cell}.json"
 
 
-def answered(folder: Path, cell: str, job: str | None = None) -> Answer | None:
-    """What the job of a comparison has answered so far. None: nothing that can be read, or another job has.
+def read_status(folder: Path, cell: str, job: str | None = None) -> JobStatus | None:
+    """Read the status of the job of a comparison. None: it cannot be read, or is of another job.
 
     Args:
-        job: None: whichever was the last.
+        job: id of the job. None: the last one.
     """
     try:
-        answer = records.read(answer_file(folder, cell), Answer, kind="answer", remedy="Run it again.", raises=FolderError)
+        status = records.read(status_file(folder, cell), JobStatus, kind="answer", remedy="Run it again.", raises=FolderError)
     except FolderError:
         return None
-    return answer if job in (None, answer.job) else None
+    return status if job in (None, status.job) else None
 
 
-def code_of(plan: MatrixPlan) -> str:
-    """SHA-256 of all code that runs a matrix here.
+def matrix_code_hash(plan: MatrixPlan) -> str:
+    """Compute SHA-256 over all code that runs a matrix here.
 
     Raises:
         SpecError, LaunchError: a user's model or somebody else's twin is not here.
     """
-    of_cells = {(cell.rows[0].spec.model, tuple(dict.fromkeys(row.contestant for row in cell.rows))) for cell in plan.cells}
-    digests = [code_digest.compute(names, model) for model, names in sorted(of_cells)]
+    models_and_contestants = {
+        (cell.rows[0].spec.model, tuple(dict.fromkeys(row.contestant for row in cell.rows))) for cell in plan.cells
+    }
+    digests = [code_digest.compute(names, model) for model, names in sorted(models_and_contestants)]
     return hashlib.sha256(" ".join([machine.code_digest([machine.PROJECT_ROOT / "compare"]), *digests]).encode()).hexdigest()
 
 
-def do(folder: Path, cell: str, code: str, job: str, say: Say, is_cancelled: Callable[[], bool] = lambda: False) -> None:
-    """Run one comparison of a matrix on this machine, in a process that ends with this one. It leaves an answer.
+def run_job(
+    folder: Path, cell: str, code_hash: str, job: str, say: Say, is_cancelled: Callable[[], bool] = lambda: False
+) -> None:
+    """Run one comparison of a matrix on this machine, in a process that ends with this one. It writes its status.
 
     Args:
-        folder: of the matrix.
-        code: see `code_of`. The process refuses to run other code.
+        folder: folder of the matrix.
+        code_hash: see `matrix_code_hash`. The process refuses to run other code.
         say: called with each line of its progress.
     """
-    words = (str(folder), cell, code, job)
-    with launch.start_suite_module(PROCESS, *words, stderr=subprocess.STDOUT) as process:
+    arguments = (str(folder), cell, code_hash, job)
+    with launch.start_suite_module(PROCESS, *arguments, stderr=subprocess.STDOUT) as process:
 
         def read() -> None:
             for line in process.stdout or ():
@@ -103,13 +107,13 @@ def do(folder: Path, cell: str, code: str, job: str, say: Say, is_cancelled: Cal
         reader.join()
 
 
-def outcome(answer: Answer | None, otherwise: str) -> str | None:
-    """Why a job that is over has failed. None: it has not.
+def failure_reason(status: JobStatus | None, default_reason: str) -> str | None:
+    """Explain why a job that has ended failed. None: it has not failed.
 
     Args:
-        otherwise: how it ended, if it gave no answer.
+        default_reason: how it ended, if it wrote no status.
     """
-    if answer is None or answer.code is None:
-        where = f" on {answer.node}" if answer else ""
-        return f"its job was lost{where}: {otherwise}"
-    return answer.failure
+    if status is None or status.code is None:
+        where = f" on {status.node}" if status else ""
+        return f"its job was lost{where}: {default_reason}"
+    return status.failure

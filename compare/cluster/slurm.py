@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from common.machine.machine import PROJECT_ROOT
 from common.processes import signals
 from compare.cluster import jobs
-from compare.cluster.jobs import Ended, Ends, Say
+from compare.cluster.jobs import JobEnd, JobEnds, Say
 from compare.core import wording
 from compare.core.errors import LaunchError
 from compare.execution import launch
@@ -25,19 +25,19 @@ from compare.execution import launch
 NAME = "slurm"
 _PROGRAMS = ("sbatch", "squeue", "scancel", "srun")
 _ALIVE = {"PENDING", "CONFIGURING", "RUNNING", "COMPLETING", "SUSPENDED", "STOPPED", "RESIZING", "SIGNALING", "STAGE_OUT"}
-# sbatch prefers some of these variables to its script. The others are of an array that this command is a task of.
-_OVERRULING = (
+# sbatch prefers some of these variables to its script. The others belong to an array that this command is a task of.
+_OVERRIDING_VARIABLES = (
     *("SBATCH_ARRAY_INX", "SBATCH_EXCLUSIVE", "SBATCH_JOB_NAME", "SBATCH_REQUEUE"),
     *("SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID"),
 )
 _POLL_SECONDS = 1.0
 _ANSWER_SECONDS = 20.0
-"""How long an answer may take after its job has gone. A shared disk shows files late, and a cancelled run stores its part."""
-_ASKED, _ASK_SECONDS = 30, 10.0
-"""How often Slurm is asked while jobs run, and the time between, if its controller does not answer."""
+"""Seconds to wait for a status after its job has gone. A shared disk shows files late, and a cancelled run stores results."""
+_QUERY_ATTEMPTS, _QUERY_SECONDS = 30, 10.0
+"""Number of queries, and the seconds between them, if Slurm's controller does not answer while jobs run."""
 
 
-def refuse_missing() -> None:
+def check_commands() -> None:
     """Check that this machine can submit jobs.
 
     Raises:
@@ -50,39 +50,39 @@ def refuse_missing() -> None:
         )
 
 
-def script(folder: Path, num_jobs: int) -> str:
-    """What sbatch is given.
+def batch_script(folder: Path, num_jobs: int) -> str:
+    """Return the batch script for sbatch.
 
     Args:
-        folder: of the matrix.
+        folder: folder of the matrix.
     """
     from submitit.slurm import slurm  # here: only this mode needs it
 
-    # What submitit does with `map_count` when it submits several jobs.
+    # submitit does the same with `map_count` when it submits several jobs.
     array: dict[str, Any] = {"map_count": num_jobs} if num_jobs > 1 else {}
-    place = _place(folder)
-    command = f"{shlex.quote(sys.executable)} -u -m submitit.core._submit {shlex.quote(str(place))}"
-    make = slurm._make_sbatch_string  # pyright: ignore[reportPrivateUsage]  what submitit itself calls; no public name has it
-    return make(command, place, **_parameters(folder, None), **array)
+    jobs_folder = _jobs_folder(folder)
+    command = f"{shlex.quote(sys.executable)} -u -m submitit.core._submit {shlex.quote(str(jobs_folder))}"
+    make_script = slurm._make_sbatch_string  # pyright: ignore[reportPrivateUsage]  what submitit itself calls; no public name has it
+    return make_script(command, jobs_folder, **_submitit_parameters(folder, None), **array)
 
 
-def _place(folder: Path) -> Path:
-    place = folder.absolute() / jobs.FOLDER
-    if "%" in str(place):  # sbatch would put a job's id there
+def _jobs_folder(folder: Path) -> Path:
+    jobs_folder = folder.absolute() / jobs.FOLDER
+    if "%" in str(jobs_folder):  # sbatch would put a job's id there
         raise LaunchError(f"Slurm writes to no folder with % in its path. Received: {folder}. Choose another --out.")
-    return place
+    return jobs_folder
 
 
-def _name(folder: Path) -> str:
-    """Of the jobs of a folder, by which Slurm finds them. No other folder's have it."""
+def _job_name(folder: Path) -> str:
+    """Return the name that Slurm finds the jobs of a folder by. It is unique to the folder."""
     return f"convtwins-{hashlib.sha256(str(folder.resolve()).encode()).hexdigest()[:16]}"
 
 
-def _parameters(folder: Path, node: str | None) -> dict[str, Any]:
-    """Of submitit. What a site asks for besides, sbatch takes from its variables: SBATCH_PARTITION, SBATCH_ACCOUNT ..."""
+def _submitit_parameters(folder: Path, node: str | None) -> dict[str, Any]:
+    """Return parameters for submitit. sbatch takes a site's own settings from SBATCH_PARTITION, SBATCH_ACCOUNT ..."""
     path = os.pathsep.join([str(PROJECT_ROOT), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))])
     return {
-        "job_name": _name(folder),
+        "job_name": _job_name(folder),
         "time": None,  # submitit's default is five minutes
         "wckey": None,
         "nodes": 1,
@@ -97,11 +97,11 @@ def _parameters(folder: Path, node: str | None) -> dict[str, Any]:
     }
 
 
-def work(folder: Path, cell: str, code: str) -> None:
-    """What a job runs, on its machine."""
+def run_in_job(folder: Path, cell: str, code_hash: str) -> None:
+    """Run one comparison inside a job, on its machine."""
     job = "_".join(filter(None, [os.environ.get("SLURM_ARRAY_JOB_ID"), os.environ.get("SLURM_ARRAY_TASK_ID")]))
     with _log(folder, cell).open("a", encoding="utf-8") as log:
-        jobs.do(folder, cell, code, job or os.environ["SLURM_JOB_ID"], lambda line: print(line, file=log, flush=True))
+        jobs.run_job(folder, cell, code_hash, job or os.environ["SLURM_JOB_ID"], lambda line: print(line, file=log, flush=True))
 
 
 def _log(folder: Path, cell: str) -> Path:
@@ -111,45 +111,47 @@ def _log(folder: Path, cell: str) -> Path:
 def run(
     folder: Path,
     cells: Sequence[str],
-    code: str,
+    code_hash: str,
     *,
-    known: Mapping[str, str],
+    job_ids: Mapping[str, str],
     nodes: Mapping[str, str],
-    submitted: Callable[[Mapping[str, str]], object],
+    on_submitted: Callable[[Mapping[str, str]], object],
     say: Say,
-) -> Ends:
+) -> JobEnds:
     """Submit these comparisons, and wait for them.
 
     Args:
-        code: see `jobs.code_of`.
-        known: jobs that an earlier command submitted, by their comparison. One that Slurm still has is waited for.
-        nodes: the machines that comparisons were begun on.
-        submitted: called with all jobs that are waited for, once.
+        code_hash: see `jobs.matrix_code_hash`.
+        job_ids: jobs that an earlier command submitted, by their comparison. A job that Slurm still has is waited for.
+        nodes: machines that comparisons were started on, by comparison.
+        on_submitted: called once, with all jobs that are waited for.
 
     Yields:
-        Each comparison when its job is over.
+        Each comparison when its job has ended.
 
     Raises:
         LaunchError: Slurm takes no jobs, or cannot be asked.
     """
     alive = {job for job, state in _states(folder).items() if state.name in _ALIVE}
-    waiting = {cell: job for cell, job in known.items() if cell in cells and job in alive and not _has_ended(folder, cell, job)}
-    if others := alive.difference(waiting.values()):  # of a command that was killed before it knew them
-        subprocess.run(["scancel", *others], capture_output=True, check=False)
+    waiting = {
+        cell: job for cell, job in job_ids.items() if cell in cells and job in alive and not _has_ended(folder, cell, job)
+    }
+    if orphans := alive.difference(waiting.values()):  # of a command that was killed before it knew them
+        subprocess.run(["scancel", *orphans], capture_output=True, check=False)
     try:
         groups: dict[str | None, list[str]] = defaultdict(list)
         for cell in cells:
             if cell not in waiting:
                 groups[nodes.get(cell)].append(cell)
         for node, group in groups.items():
-            with signals.deferred():  # else an interruption could leave jobs that nobody knows
-                waiting |= _submit(folder, group, code, node)
-        submitted(waiting)
+            with signals.defer_signals():  # else an interruption could leave jobs that nobody knows
+                waiting |= _submit(folder, group, code_hash, node)
+        on_submitted(waiting)
     except BaseException:
         _cancel(folder, waiting, say)
         raise
     try:
-        yield from _ends(folder, waiting, say)
+        yield from _wait_for_jobs(folder, waiting, say)
     except LaunchError:
         raise  # Slurm does not answer: the jobs go on, and are known
     except BaseException:
@@ -157,109 +159,111 @@ def run(
         raise
 
 
-def _submit(folder: Path, cells: Sequence[str], code: str, node: str | None) -> dict[str, str]:
-    """Jobs by their comparison."""
+def _submit(folder: Path, cells: Sequence[str], code_hash: str, node: str | None) -> dict[str, str]:
+    """Submit jobs. Returns their ids by comparison."""
     import submitit
     from submitit.core.utils import FailedJobError, FailedSubmissionError
 
-    executor = submitit.SlurmExecutor(_place(folder))
-    executor.update_parameters(**_parameters(folder, node))
-    for name in _OVERRULING:
+    executor = submitit.SlurmExecutor(_jobs_folder(folder))
+    executor.update_parameters(**_submitit_parameters(folder, node))
+    for name in _OVERRIDING_VARIABLES:
         os.environ.pop(name, None)
     try:
-        made = executor.map_array(work, *zip(*[(folder.absolute(), cell, code) for cell in cells], strict=True))
+        submitted_jobs = executor.map_array(
+            run_in_job, *zip(*[(folder.absolute(), cell, code_hash) for cell in cells], strict=True)
+        )
     except (FailedJobError, FailedSubmissionError, OSError) as error:
         raise LaunchError(
             f"sbatch took no job. Received: {wording.one_line(str(error))}. What your cluster asks for, such as a partition or "
             "an account, is set by sbatch's variables: SBATCH_PARTITION, SBATCH_ACCOUNT, SBATCH_TIMELIMIT."
         ) from None
-    return {cell: job.job_id for cell, job in zip(cells, made, strict=True)}
+    return {cell: job.job_id for cell, job in zip(cells, submitted_jobs, strict=True)}
 
 
-def _ends(folder: Path, waiting: dict[str, str], say: Say) -> Ends:
-    """Wait for jobs, and take each out of `waiting` when it is over."""
-    shown: dict[str, tuple[str, bool]] = {}
-    read = {cell: log.stat().st_size if (log := _log(folder, cell)).exists() else 0 for cell in waiting}
+def _wait_for_jobs(folder: Path, waiting: dict[str, str], say: Say) -> JobEnds:
+    """Wait for jobs, and remove each from `waiting` when it has ended."""
+    reported: dict[str, tuple[str, bool]] = {}
+    bytes_read = {cell: log.stat().st_size if (log := _log(folder, cell)).exists() else 0 for cell in waiting}
     gone_since: dict[str, float] = {}
     while waiting:
         time.sleep(_POLL_SECONDS)
-        states = _states(folder, _ASKED)
+        states = _states(folder, _QUERY_ATTEMPTS)
         for cell, job in list(waiting.items()):
-            state = states.get(job, _State("gone"))
-            told = state.name, state.why != "None"  # a reason may change at every look
-            if shown.get(cell) != told and state.name in _ALIVE:
-                shown[cell] = told
-                say(f"{cell}: job {job} is {state.words}")
-            read[cell] = _follow(_log(folder, cell), read[cell], cell, say)
+            state = states.get(job, _JobState("gone"))
+            report_key = state.name, state.reason != "None"  # a reason may change at every look
+            if reported.get(cell) != report_key and state.name in _ALIVE:
+                reported[cell] = report_key
+                say(f"{cell}: job {job} is {state.text}")
+            bytes_read[cell] = _tail_log(_log(folder, cell), bytes_read[cell], cell, say)
             is_alive = (
                 state.name in _ALIVE or time.monotonic() - gone_since.setdefault(cell, time.monotonic()) < _ANSWER_SECONDS
             )
             if is_alive and not _has_ended(folder, cell, job):
                 continue
             del waiting[cell]
-            answer = jobs.answered(folder, cell, job)
-            last = launch.last_line(next((folder / jobs.FOLDER).glob(f"{job}_*log.out"), Path()))
-            yield Ended(cell, jobs.outcome(answer, f"job {job}, {state.words}{f': {last}' if last else ''}"))
+            status = jobs.read_status(folder, cell, job)
+            last_line = launch.last_line(next((folder / jobs.FOLDER).glob(f"{job}_*log.out"), Path()))
+            yield JobEnd(cell, jobs.failure_reason(status, f"job {job}, {state.text}{f': {last_line}' if last_line else ''}"))
 
 
 def _has_ended(folder: Path, cell: str, job: str) -> bool:
-    answer = jobs.answered(folder, cell, job)
-    return answer is not None and answer.code is not None
+    status = jobs.read_status(folder, cell, job)
+    return status is not None and status.code is not None
 
 
-def _follow(log: Path, read: int, cell: str, say: Say) -> int:
-    """Say what is new in the log of a job. Returns how much of it has been read."""
-    new = log.read_bytes()[read:] if log.exists() else b""
-    whole = new[: new.rfind(b"\n") + 1]
-    for line in whole.decode(errors="replace").splitlines():
+def _tail_log(log: Path, bytes_read: int, cell: str, say: Say) -> int:
+    """Print new lines of a job's log. Returns the number of bytes that have been read."""
+    new = log.read_bytes()[bytes_read:] if log.exists() else b""
+    complete_lines = new[: new.rfind(b"\n") + 1]
+    for line in complete_lines.decode(errors="replace").splitlines():
         say(f"{cell}: {line}")
-    return read + len(whole)
+    return bytes_read + len(complete_lines)
 
 
-class _State(NamedTuple):
-    """Of a job, and why it waits, in Slurm's words."""
+class _JobState(NamedTuple):
+    """State of a job, and why it is pending, in Slurm's words."""
 
     name: str
-    why: str = "None"
+    reason: str = "None"
 
     @property
-    def words(self) -> str:
-        return self.name.lower() + (f" ({self.why})" if self.name == "PENDING" and self.why != "None" else "")
+    def text(self) -> str:
+        return self.name.lower() + (f" ({self.reason})" if self.name == "PENDING" and self.reason != "None" else "")
 
 
-def _states(folder: Path, times: int = 1) -> dict[str, _State]:
-    """State of each job of a folder that Slurm still knows.
+def _states(folder: Path, attempts: int = 1) -> dict[str, _JobState]:
+    """Query the state of each job of a folder that Slurm still knows.
 
     Args:
-        times: how often it is asked, at most.
+        attempts: largest number of queries.
 
     Raises:
-        LaunchError: it cannot be asked.
+        LaunchError: Slurm does not answer.
     """
-    command = ["squeue", "--noheader", "--array", "--states=all", "--format=%i|%T|%r", f"--name={_name(folder)}"]
-    why = ""
-    for number in range(times):
-        time.sleep(_ASK_SECONDS if number else 0.0)
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode == 0:
-            lines = (line.strip().split("|", 2) for line in done.stdout.splitlines() if "|" in line)
-            return {job: _State(*state) for job, *state in lines}
-        why = wording.one_line(done.stderr)
-    raise LaunchError(f"Slurm does not answer. Received from squeue: {why}. The same command goes on when it does.")
+    command = ["squeue", "--noheader", "--array", "--states=all", "--format=%i|%T|%r", f"--name={_job_name(folder)}"]
+    error = ""
+    for number in range(attempts):
+        time.sleep(_QUERY_SECONDS if number else 0.0)
+        result = subprocess.run(command, capture_output=True, text=True, check=False)
+        if result.returncode == 0:
+            lines = (line.strip().split("|", 2) for line in result.stdout.splitlines() if "|" in line)
+            return {job: _JobState(*state) for job, *state in lines}
+        error = wording.one_line(result.stderr)
+    raise LaunchError(f"Slurm does not answer. Received from squeue: {error}. The same command goes on when it does.")
 
 
 def _cancel(folder: Path, waiting: Mapping[str, str], say: Say) -> None:
-    """Cancel all jobs of a folder, and wait until those that run have stored what they have."""
+    """Cancel all jobs of a folder, and wait until the running ones have stored their results."""
 
     def is_running(cell: str) -> bool:
-        answer = jobs.answered(folder, cell, waiting[cell])
-        return answer is not None and answer.code is None
+        status = jobs.read_status(folder, cell, waiting[cell])
+        return status is not None and status.code is None
 
-    command = ["scancel", f"--name={_name(folder)}"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        say(f"The jobs are not cancelled. Received from scancel: {wording.one_line(done.stderr)}. Run: {' '.join(command)}")
+    command = ["scancel", f"--name={_job_name(folder)}"]
+    result = subprocess.run(command, capture_output=True, text=True, check=False)
+    if result.returncode != 0:
+        say(f"The jobs are not cancelled. Received from scancel: {wording.one_line(result.stderr)}. Run: {' '.join(command)}")
         return
-    until = time.monotonic() + _ANSWER_SECONDS
-    while time.monotonic() < until and any(map(is_running, waiting)):
+    deadline_seconds = time.monotonic() + _ANSWER_SECONDS
+    while time.monotonic() < deadline_seconds and any(map(is_running, waiting)):
         time.sleep(0.2)

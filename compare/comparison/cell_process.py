@@ -21,7 +21,7 @@ from compare.execution import cells
 
 
 def main(folder: Path, name: str, code_hash: str, job: str) -> None:
-    """Run the comparison, and write its answer."""
+    """Run the comparison, and write the status of its job."""
     status, path = JobStatus(job=job, node=os.environ.get("SLURMD_NODENAME", platform.node())), jobs.status_file(folder, name)
     records.write(path, status)
     failure: str | None = None

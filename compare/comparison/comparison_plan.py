@@ -1,4 +1,4 @@
-"""What a comparison will run: its settings read, and every run judged before the first one starts."""
+"""Plan a comparison: read its settings, and check every run before the first one starts."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from compare.judgement.summary import has_comparisons
 
 @dataclass(frozen=True)
 class ComparisonRequest:
-    """The options of the command line, read but not yet judged."""
+    """The options of the command line, parsed but not yet checked."""
 
     settings: Preset
     frameworks: list[str]
@@ -41,13 +41,19 @@ class ComparisonRequest:
     out: Path | None
     prove: bool
     lay_out: Callable[[Preset, Sequence[str]], list[Row]] = lambda settings, frameworks: matrix.build_rows(
-        settings.values, frameworks, settings.modes, settings.replicas, settings.workers, settings.levels, one_core=settings.one_core
+        settings.values,
+        frameworks,
+        settings.modes,
+        settings.replicas,
+        settings.workers,
+        settings.levels,
+        one_core=settings.one_core,
     )
-    """The rows of these settings for these frameworks."""
+    """Function that lays out the rows of these settings for these frameworks."""
     oversubscribe: bool = False
     """Whether to run modes with more replicas than cores. The replicas then share cores."""
     restarts: int = 0
-    """See `executor.execute`."""
+    """How often a run that dies is restarted, see `executor.execute`."""
     target_accuracy: float | None = None
     """The time to accuracy ends at this validation accuracy."""
     live: bool = False
@@ -57,18 +63,18 @@ class ComparisonRequest:
     sign: Path | None = None
     """The SSH key that signs the results."""
     argv: Sequence[str] = field(default_factory=lambda: sys.argv[1:])
-    """Words behind `convtwins` that repeat it."""
+    """Arguments of `convtwins` that repeat the comparison."""
 
 
 def stored_request(folder: Path, repeats: int | None = None) -> ComparisonRequest:
-    """The request that made a results folder, from its compare.json.
+    """Return the request that made a results folder, from its compare.json.
 
     Args:
-        repeats: of each row; None: as many as before.
+        repeats: repeats of each row. None: as many as before.
 
     Raises:
         FolderError: the folder holds no comparison, or brings an interpreter of its own.
-        SpecError: fewer repeats than it has.
+        SpecError: there are fewer repeats than the folder has.
     """
     stored = store.read_plan(folder)
     refuse_fewer(repeats, stored.repeats, folder)
@@ -77,10 +83,10 @@ def stored_request(folder: Path, repeats: int | None = None) -> ComparisonReques
 
 
 def refuse_fewer(repeats: int | None, planned: int, folder: Path) -> None:
-    """Refuse to leave out repeats: who may choose among them chooses a verdict.
+    """Refuse to leave out repeats: to choose among them is to choose a verdict.
 
     Raises:
-        SpecError: fewer than were planned.
+        SpecError: there are fewer repeats than were planned.
     """
     if repeats is not None and repeats < planned:
         raise SpecError(
@@ -89,7 +95,7 @@ def refuse_fewer(repeats: int | None, planned: int, folder: Path) -> None:
 
 
 def register_contestants(stored: Sequence[Contestant], folder: Path) -> None:
-    """Enter the contestants of a results folder.
+    """Register the contestants of a results folder.
 
     Raises:
         FolderError: the folder brings an interpreter of its own.
@@ -101,14 +107,16 @@ def register_contestants(stored: Sequence[Contestant], folder: Path) -> None:
         paths = (Path(contestant.python), Path(contestant.python).parent)  # the program of a virtual environment is a link
         if any(path.resolve().is_relative_to(folder.resolve()) for path in paths):
             raise FolderError(
-                f"The interpreter of {contestant.name} lies in the results folder. Received: {contestant.python!r}. Name another with "
-                "--contestant, and a new folder with --out."
+                f"The interpreter of {contestant.name} lies in the results folder. Received: {contestant.python!r}. "
+                "Name another with --contestant, and a new folder with --out."
             )
         typer.echo(f"The folder's plan starts {contestant.python!r} for {contestant.name}.", err=True)
 
 
-def request_for_rows(rows: Sequence[Row], plan: Comparison | MatrixPlan, out: Path | None, repeats: int | None = None) -> ComparisonRequest:
-    """The request of rows that are laid out already, with the settings of a plan."""
+def request_for_rows(
+    rows: Sequence[Row], plan: Comparison | MatrixPlan, out: Path | None, repeats: int | None = None
+) -> ComparisonRequest:
+    """Return the request for rows that are laid out already, with the settings of a plan."""
     parallel = [row.spec for row in rows if row.spec.mode != "serial"]
     copies = [run.data_replicas if run.mode == "hybrid" else run.replicas for run in parallel]
     settings = Preset(
@@ -139,10 +147,10 @@ def single_run_values(
     *,
     with_contestants: bool = False,
 ) -> dict[str, Any]:
-    """The same for a single run: the values, with the mode and the replicas that were asked for.
+    """Return the spec values for commands that look at one model, with mode and replicas as requested.
 
     Raises:
-        SpecError: also if the spec file has contestants, but for a command that takes them.
+        SpecError: a value is refused, or the spec file has contestants and the command takes none.
     """
     stated = spec.read_values(spec_file) if spec_file is not None else {}
     if "contestants" in stated and not with_contestants:
@@ -165,7 +173,7 @@ def single_run_spec(
     *,
     with_contestants: bool = False,
 ) -> Spec:
-    """The spec of a command that looks at one model.
+    """Return the spec for a command that looks at one model.
 
     Raises:
         SpecError: a field is refused, or no model is named.
@@ -177,12 +185,12 @@ def single_run_spec(
 
 
 def with_seeds(settings: Preset, seeds: tuple[int, ...], repeats: int | None) -> Preset:
-    """The settings with a seed for each repeat. The splits keep one seed, so that all repeats are scored on the same images.
+    """Return the settings with a seed for each repeat. The splits keep one seed, so all repeats are scored on the same images.
 
     Args:
-        settings: with the repeats that were asked for, if any.
-        seeds: each once.
-        repeats: as asked for; None: one for each seed.
+        settings: the settings, with the requested repeats, if any.
+        seeds: the seeds, each once.
+        repeats: requested repeats. None: one for each seed.
 
     Raises:
         SpecError: a seed is too large, or there are fewer repeats than seeds.
@@ -201,7 +209,7 @@ def with_seeds(settings: Preset, seeds: tuple[int, ...], repeats: int | None) ->
 
 
 def check_repeats(settings: Preset) -> Preset:
-    """The settings, with enough repeats for a verdict if they are added until it is decided.
+    """Return the settings, with enough repeats for a verdict if repeats are added until it is decided.
 
     Raises:
         SpecError: there are too many.
@@ -219,7 +227,7 @@ def check_repeats(settings: Preset) -> Preset:
 
 
 def refuse_other_rows(request: ComparisonRequest) -> None:
-    """Refuse the results folder at once for what shows before anything is prepared, see `store.refuse_used`.
+    """Refuse the results folder early, before anything is prepared, see `store.refuse_other_rows`.
 
     Raises:
         SpecError: a row is refused.
@@ -246,7 +254,7 @@ def build_plan(request: ComparisonRequest, progress: Display) -> Comparison:
     run_spec = rows[0].spec
     dataset = sources.load(run_spec.data, seed=run_spec.split_seed, cache_dir=run_spec.paths.cache_dir)
     matrix.check_data(rows, dataset, settings.seeds)
-    architecture = architectures.of(run_spec, len(dataset.class_names), dataset.image_size)
+    architecture = architectures.build(run_spec, len(dataset.class_names), dataset.image_size)
     plan = Comparison(
         created_at=datetime.now(UTC).isoformat(timespec="seconds"),
         argv=list(request.argv),
@@ -314,7 +322,7 @@ def _refuse_other_first_hosts(rows: Sequence[Row]) -> None:
 
 
 def order(rows: Sequence[Row], repeats: int) -> list[tuple[Row, int]]:
-    """The runs in the order of their execution: A B, then B A, and so on. See `interleaving`.
+    """Return the runs in the order of their execution: A B, then B A, and so on. See `interleaving`.
 
     Rows that differ by their framework alone follow one another. So little changes on the machine between the two that are
     compared most.
@@ -328,21 +336,21 @@ def order(rows: Sequence[Row], repeats: int) -> list[tuple[Row, int]]:
 
 
 def large_batch_caution(comparison: Comparison) -> str:
-    """What becomes of a batch that is larger than the training split. Empty if none is."""
+    """Explain what a batch that is larger than the training split means. Empty if none is."""
     largest = max(row.spec.global_batch_size for row in comparison.rows)
     if largest <= comparison.train_examples:
         return ""
     return (
-        f"A batch of {largest:,} is larger than the training split of {comparison.train_examples:,}: an epoch is a single step on "
-        "all its images. The first step of a run is not timed."
+        f"A batch of {largest:,} is larger than the training split of {comparison.train_examples:,}: "
+        "an epoch is a single step on all its images. The first step of a run is not timed."
     )
 
 
 def jobs(comparison: Comparison, folder: Path | None, again: Collection[tuple[str, int]] = ()) -> list[tuple[Row, int]]:
-    """The runs that still have no good result, in order, each with its repeat's seed.
+    """Return the runs that still have no good result, in order, each with its repeat's seed.
 
     Args:
-        again: row and repeat of those that are to be made again.
+        again: (row id, repeat) of the runs that are to be made again.
     """
     jobs = [
         (comparison.row_for_repeat(row, repeat), repeat)
@@ -355,7 +363,7 @@ def jobs(comparison: Comparison, folder: Path | None, again: Collection[tuple[st
 
 
 def has_good_result(folder: Path, row: Row, repeat: int) -> bool:
-    """Whether a run has a good result."""
+    """Return whether a run has a good result."""
     try:
         result = store.load_result(folder, row, repeat)
     except ResultError:

@@ -14,8 +14,8 @@ from common.artifacts import results
 from common.artifacts.schema import Phases, RunResult
 from common.machine import machine
 from common.machine.private_folder import PrivateFolder
-from compare.comparison import comparison_plan, made_again
-from compare.comparison.comparison_plan import Request
+from compare.comparison import comparison_plan, reruns
+from compare.comparison.comparison_plan import ComparisonRequest
 from compare.core import exits, wording
 from compare.core.interrupt import interruptible
 from compare.core.progress import display
@@ -28,132 +28,132 @@ from compare.reporting.document import Report
 from compare.reporting.tables import Cell, Column, Table
 
 STEPS = 8
-"""Training steps of a measured run."""
-_SLOTS = {"sgd": 1, "adam": 2}
-"""Values that each optimizer keeps per trained weight."""
+"""Number of training steps of a measured run."""
+_OPTIMIZER_SLOTS = {"sgd": 1, "adam": 2}
+"""{optimizer: values that it stores for each trained weight}."""
 _ITEM_BYTES = {"float32": 4, "float64": 8}
 _ID_BYTES = 8
-_FLOAT64 = 2
-"""Times as long as a step in float32 takes one in float64."""
+_FLOAT64_SLOWDOWN = 2
+"""Assumed duration of a step in float64, relative to float32."""
 _REPORT_BYTES = 2 * 2**20
-"""Approximate size of tables and plots."""
-_OF_ITS_LENGTH = ("epochs", "steps", "seed", "hang_seconds", "checkpoint_seconds", "profile_steps", "paths")
+"""Approximate size of tables and plots in bytes."""
+_FIELDS_WITHOUT_EFFECT_ON_STEP = ("epochs", "steps", "seed", "hang_seconds", "checkpoint_seconds", "profile_steps", "paths")
 """Spec fields that do not change the time of a step. `data.limit` and `data.seed` do not change it either."""
 
 
 @dataclass(frozen=True)
-class Estimate:
+class RunEstimate:
     """Estimate of one run."""
 
     row: str
     repeat: int
     seconds: float | None
-    """Wall time. None if it is unknown."""
+    """Wall time in seconds. None if it is unknown."""
     num_bytes: int | None
-    """Bytes that the run leaves on the disk."""
+    """Bytes that the run leaves on the disk. None if they are unknown."""
     source: str
-    """Where the figures come from."""
+    """Source of the figures, in words."""
 
 
-def rehearse(request: Request, *, as_json: bool, like: Path | None) -> int:
+def rehearse(request: ComparisonRequest, *, as_json: bool, times_from: Path | None) -> int:
     """Print the remaining runs of a comparison in order, with an estimate of their time and disk. Starts none of them.
 
     Args:
-        like: a results folder to take the times from. None: train and time a few steps of one row of each framework.
+        times_from: a results folder to take the times from. None: train and time a few steps of one row of each framework.
 
     Returns:
         The exit code: 0; 1 if a row could not be measured.
 
     Raises:
-        SpecError, DataRefused, LaunchError, FolderError: as `run`.
+        SpecError, DataRefused, LaunchError, FolderError: see `run.run`.
     """
-    comparison_plan.refuse_used(request)
-    say_what_is_measured(like)
-    return rehearsed(request, like).deliver(None, as_json=as_json)
+    comparison_plan.refuse_other_rows(request)
+    print_measurement_notice(times_from)
+    return rehearsal_report(request, times_from).deliver(None, as_json=as_json)
 
 
-def say_what_is_measured(like: Path | None) -> None:
-    if like is None:
+def print_measurement_notice(times_from: Path | None) -> None:
+    if times_from is None:
         typer.echo(
             "An estimate needs a few steps of one row of each framework. --from DIR takes times from results instead.",
             err=True,
         )
 
 
-def rehearsed(request: Request, like: Path | None) -> Report:
-    """The report that `rehearse` prints."""
-    with interruptible(), display() as shown:
-        wanted = comparison_plan.judged(request, shown)
-        if said := comparison_plan.of_a_large_batch(wanted):
-            typer.echo(said, err=True)
-        known = by_contestant(wanted.rows, shown.say) if like is None else stored(like)
-        jobs = comparison_plan.jobs(wanted, request.out, _again(request))
-        estimates = estimate(wanted, jobs, known)
-        unproved = no_proof(wanted, request) if jobs else "no run is left"
-        proof = 0.0 if unproved else proof_seconds(wanted, request, known)
-    return report(estimates, wanted, measured=like is None, proof=proof, unproved=unproved)
+def rehearsal_report(request: ComparisonRequest, times_from: Path | None) -> Report:
+    """Make the report that `rehearse` prints."""
+    with interruptible(), display() as progress:
+        plan = comparison_plan.build_plan(request, progress)
+        if warning := comparison_plan.large_batch_caution(plan):
+            typer.echo(warning, err=True)
+        find_result = measure_by_contestant(plan.rows, progress.say) if times_from is None else stored_results(times_from)
+        jobs = comparison_plan.jobs(plan, request.out, _runs_to_repeat(request))
+        estimates = estimate(plan, jobs, find_result)
+        why_unproved = why_no_proof(plan, request) if jobs else "no run is left"
+        proof = 0.0 if why_unproved else proof_seconds(plan, request, find_result)
+    return report(estimates, plan, measured=times_from is None, proof=proof, why_unproved=why_unproved)
 
 
-def _again(request: Request) -> set[tuple[str, int]]:
-    """Row and repeat of the runs that are to be made again."""
+def _runs_to_repeat(request: ComparisonRequest) -> set[tuple[str, int]]:
+    """Return (row id, repeat) of the runs that are to be made again."""
     if not request.again or request.out is None:
         return set()
-    return {(each.row, each.repeat) for each in made_again.chosen(store.read(request.out))}
+    return {(run.row, run.repeat) for run in reruns.select_disturbed(store.read(request.out))}
 
 
 def estimate(
     comparison: Comparison,
     jobs: Sequence[tuple[Row, int]],
-    known: Callable[[Row], tuple[RunResult, str] | str],
-) -> list[Estimate]:
+    find_result: Callable[[Row], tuple[RunResult, str] | str],
+) -> list[RunEstimate]:
     """Estimate every run, in order.
 
     Args:
-        comparison: judged, not started.
-        known: a result for a similar row and its source, or why there is none. Called once for each row.
+        comparison: a plan that is checked, but not started.
+        find_result: returns a result for a similar row and its source, or why there is none. Called once for each row.
     """
     rows = {row.id: row for row, _ in jobs}
-    likes = {name: known(row) for name, row in rows.items()}
+    similar_results = {name: find_result(row) for name, row in rows.items()}
     num_train, weights = comparison.train_examples, comparison.trainable_values
-    made: list[Estimate] = []
+    estimates: list[RunEstimate] = []
     for row, repeat in jobs:
-        like = likes[row.id]
-        if isinstance(like, str):
-            made.append(Estimate(row.id, repeat, None, None, like))
+        similar = similar_results[row.id]
+        if isinstance(similar, str):
+            estimates.append(RunEstimate(row.id, repeat, None, None, similar))
         else:
-            result, source = like
-            taken = num_bytes(row, result, num_train) + _best_bytes(row, weights)
-            made.append(Estimate(row.id, repeat, seconds(row, result, num_train), taken, source))
-    return made
+            result, source = similar
+            disk_bytes = num_bytes(row, result, num_train) + _best_bytes(row, weights)
+            estimates.append(RunEstimate(row.id, repeat, seconds(row, result, num_train), disk_bytes, source))
+    return estimates
 
 
-def seconds(row: Row, like: RunResult, num_train: int) -> float:
-    """Wall time of a run, scaled from a shorter or longer run of the same kind. On fewer cores it is longer in proportion."""
-    phases = like.phases
+def seconds(row: Row, reference: RunResult, num_train: int) -> float:
+    """Estimate the wall time of a run, scaled from another run of the same kind. On fewer cores it is longer in proportion."""
+    phases = reference.phases
     assert phases is not None, "a whole run has its phases"
-    fewer_cores = max(like.spec.cores / row.spec.cores, 1.0)
-    pace = _seconds_per_image(like) * fewer_cores
-    larger = num_train / like.epochs[0].epoch_images * fewer_cores
-    validation = [epoch.evaluation_seconds for epoch in like.epochs]
+    core_factor = max(reference.spec.cores / row.spec.cores, 1.0)
+    pace = _seconds_per_image(reference) * core_factor
+    evaluation_factor = num_train / reference.epochs[0].epoch_images * core_factor
+    validation = [epoch.evaluation_seconds for epoch in reference.epochs]
     test = phases.evaluation_seconds - sum(validation)
     epochs, images = _length(row, num_train)
-    return _seconds_once(phases) + pace * images + larger * (epochs * sum(validation) / len(validation) + test)
+    return _seconds_once(phases) + pace * images + evaluation_factor * (epochs * sum(validation) / len(validation) + test)
 
 
-def _seconds_per_image(like: RunResult) -> float:
-    timed_images = sum(epoch.timed_images for epoch in like.epochs)
-    return like.phases.training_seconds / timed_images if like.phases and timed_images else 0.0
+def _seconds_per_image(reference: RunResult) -> float:
+    timed_images = sum(epoch.timed_images for epoch in reference.epochs)
+    return reference.phases.training_seconds / timed_images if reference.phases and timed_images else 0.0
 
 
 def _seconds_once(phases: Phases) -> float:
-    """Of what a process does once, however long it trains."""
+    """Return the seconds of what a process does once, however long it trains."""
     return (
         phases.import_seconds + phases.build_seconds + phases.first_step_seconds + phases.compile_seconds + phases.other_seconds
     )
 
 
-def no_proof(comparison: Comparison, request: Request) -> str | None:
-    """Why no proof is made, in words. None: one is."""
+def why_no_proof(comparison: Comparison, request: ComparisonRequest) -> str | None:
+    """Explain why no proof is made. None: one is made."""
     rows = [row for row in comparison.rows if row.unavailable is None]
     if not comparison.prove:
         return "none was asked for (--no-proof)"
@@ -161,7 +161,7 @@ def no_proof(comparison: Comparison, request: Request) -> str | None:
         return "there is nothing to prove: no row runs here"
     if rows[0].spec.part != "training":
         return "there is nothing to prove: a part of the training learns nothing"
-    if len(request.frameworks) < 2 and timed_rows.modes_of(rows) == ["serial"]:
+    if len(request.frameworks) < 2 and timed_rows.available_modes(rows) == ["serial"]:
         return "there is nothing to prove: one framework alone has nothing to be compared with"
     if ladder.is_remembered(comparison.rows, request.frameworks, replicas=request.settings.replicas):
         return "it is remembered from an earlier comparison"
@@ -169,70 +169,75 @@ def no_proof(comparison: Comparison, request: Request) -> str | None:
 
 
 def proof_seconds(
-    comparison: Comparison, request: Request, known: Callable[[Row], tuple[RunResult, str] | str]
+    comparison: Comparison, request: ComparisonRequest, find_result: Callable[[Row], tuple[RunResult, str] | str]
 ) -> float | None:
-    """Wall time of the proof: what its processes do once, and their steps in float64.
+    """Estimate the wall time of the proof: what its processes do once, and their steps in float64.
 
     None if nothing is known of a framework.
     """
     rows = [row for row in comparison.rows if row.unavailable is None]
     seconds = 0.0
-    base = ladder.base_of(rows, request.frameworks, request.settings.replicas)
+    base = ladder.base_spec_of_rows(rows, request.frameworks, request.settings.replicas)
     for name in request.frameworks:
-        own = [row for row in rows if row.contestant == name]
-        found = [like[0] for row in own if isinstance(like := known(row), tuple)]
-        if not found or found[0].phases is None:
+        contestant_rows = [row for row in rows if row.contestant == name]
+        similar_results = [similar[0] for row in contestant_rows if isinstance(similar := find_result(row), tuple)]
+        if not similar_results or similar_results[0].phases is None:
             return None
-        claimed = len({row.spec.variant for row in own if row.spec.mode != "serial" and row.spec.departs is None})
-        processes = (1 + claimed) * len({row.spec.switches for row in own})
-        images = _FLOAT64 * (1 + claimed) * (base.steps or 0) * base.global_batch_size
-        seconds += processes * _seconds_once(found[0].phases) + images * _seconds_per_image(found[0])
+        num_modes = len(
+            {row.spec.variant for row in contestant_rows if row.spec.mode != "serial" and row.spec.not_serial_because is None}
+        )
+        processes = (1 + num_modes) * len({row.spec.switches for row in contestant_rows})
+        images = _FLOAT64_SLOWDOWN * (1 + num_modes) * (base.steps or 0) * base.global_batch_size
+        seconds += processes * _seconds_once(similar_results[0].phases) + images * _seconds_per_image(similar_results[0])
     return seconds / min(2, machine.available_cores())  # the proof runs two processes side by side
 
 
-def num_bytes(row: Row, like: RunResult, num_train: int) -> int:
-    """Bytes that a run leaves: its facts, its spec, and for each epoch a line in its events and an entry in its result."""
-    record = like.epochs[0]
-    of_epoch = 2 * len(record.model_dump_json())
-    of_run = len(results.to_line(like.model_copy(update={"epochs": []}))) + len(row.spec.to_json())
-    return _length(row, num_train)[0] * of_epoch + of_run
+def num_bytes(row: Row, reference: RunResult, num_train: int) -> int:
+    """Estimate the bytes that a run leaves: its facts, its spec, and for each epoch an event and an entry in its result."""
+    record = reference.epochs[0]
+    epoch_bytes = 2 * len(record.model_dump_json())
+    run_bytes = len(results.to_line(reference.model_copy(update={"epochs": []}))) + len(row.spec.to_json())
+    return _length(row, num_train)[0] * epoch_bytes + run_bytes
 
 
 def _best_bytes(row: Row, trainable_values: int) -> int:
-    """Bytes of the weights of the best epoch, if they are kept."""
+    """Return the bytes of the weights of the best epoch, if they are stored."""
     return trainable_values * _ITEM_BYTES[row.spec.precision] if row.spec.best_epoch.keep else 0
 
 
 def checkpoint_bytes(rows: Sequence[Row], comparison: Comparison) -> int:
-    """Temporary space for checkpoints. Two exist while one replaces the other. Every restart leaves one until the run's end."""
+    """Estimate the bytes of checkpoints. Two exist while one replaces the other. Every restart leaves one until the end."""
     largest = 0
     for row in rows:
-        if row.spec.starts_over is None:
-            values = comparison.trainable_values * (1 + _SLOTS[row.spec.optimizer.name])
+        if row.spec.not_resumable_because is None:
+            values = comparison.trainable_values * (1 + _OPTIMIZER_SLOTS[row.spec.optimizer.name])
             images = _length(row, comparison.train_examples)[1]
             best = _best_bytes(row, comparison.trainable_values)
             largest = max(largest, values * _ITEM_BYTES[row.spec.precision] + best + _ID_BYTES * images)
     return (2 + comparison.restarts) * largest
 
 
-def by_contestant(rows: Sequence[Row], say: Callable[[str], None]) -> Callable[[Row], tuple[RunResult, str] | str]:
-    """Measures one row of each contestant, serial on the most cores if there is one. The others are taken to be like it."""
-    found: dict[str, tuple[RunResult, str] | str] = {}
+def measure_by_contestant(rows: Sequence[Row], say: Callable[[str], None]) -> Callable[[Row], tuple[RunResult, str] | str]:
+    """Return a function that measures one row of each contestant: serial on the most cores, if there is one.
 
-    def known(row: Row) -> tuple[RunResult, str] | str:
-        own = [each for each in rows if each.unavailable is None and each.contestant == row.contestant]
-        first = min(own, key=lambda each: (each.spec.mode != "serial", -each.spec.cores))
-        if first.id not in found:
+    The other rows of the contestant are taken to be like it.
+    """
+    measurements: dict[str, tuple[RunResult, str] | str] = {}
+
+    def find_result(row: Row) -> tuple[RunResult, str] | str:
+        contestant_rows = [other for other in rows if other.unavailable is None and other.contestant == row.contestant]
+        first = min(contestant_rows, key=lambda candidate: (candidate.spec.mode != "serial", -candidate.spec.cores))
+        if first.id not in measurements:
             say(f"a few steps of {first.id}")
-            found[first.id] = measured(first)
-        made = found[first.id]
-        return made if row.id == first.id or isinstance(made, str) else (made[0], f"as {first.id}")
+            measurements[first.id] = measure_row(first)
+        measurement = measurements[first.id]
+        return measurement if row.id == first.id or isinstance(measurement, str) else (measurement[0], f"as {first.id}")
 
-    return known
+    return find_result
 
 
-def measured(row: Row) -> tuple[RunResult, str] | str:
-    """Trains a few steps of a row in a temporary folder. Returns the result, or why it failed."""
+def measure_row(row: Row) -> tuple[RunResult, str] | str:
+    """Train a few steps of a row in a temporary folder. Returns the result and its source, or why it failed."""
     spec = row.spec
     length = min(STEPS, spec.steps or STEPS)
     short = spec.with_fields(epochs=None, steps=length, profile_steps=0, checkpoint_seconds=None)
@@ -243,63 +248,63 @@ def measured(row: Row) -> tuple[RunResult, str] | str:
     return result, f"{length} steps measured now"
 
 
-def stored(folder: Path) -> Callable[[Row], tuple[RunResult, str] | str]:
-    """Looks up results of similar rows in another comparison. Of several, it takes the one with the median wall time.
+def stored_results(folder: Path) -> Callable[[Row], tuple[RunResult, str] | str]:
+    """Return a function that finds results of similar rows in another comparison. Of several: that with the median wall time.
 
     Raises:
         FolderError: the folder holds none.
     """
-    held = store.read(folder)
-    whole = [
+    comparison = store.read(folder)
+    complete_runs = [
         (row.contestant, result.phases.wall_seconds, result)
-        for row in held.comparison.rows
-        for result in held.runs[row.id].values()
+        for row in comparison.comparison.rows
+        for result in comparison.runs[row.id].values()
         if result.status in ("ok", "not parallel") and result.epochs and result.phases
     ]
 
-    def known(row: Row) -> tuple[RunResult, str] | str:
-        alike = [each for each in whole if each[0] == row.contestant and _alike(each[2], row)]
-        if not alike:
+    def find_result(row: Row) -> tuple[RunResult, str] | str:
+        similar_runs = [run for run in complete_runs if run[0] == row.contestant and _is_similar(run[2], row)]
+        if not similar_runs:
             return f"unknown: {folder} has no run of this kind"
-        return sorted(alike, key=itemgetter(1))[(len(alike) - 1) // 2][2], f"stored in {folder}"
+        return sorted(similar_runs, key=itemgetter(1))[(len(similar_runs) - 1) // 2][2], f"stored in {folder}"
 
-    return known
+    return find_result
 
 
 def report(
-    estimates: Sequence[Estimate],
+    estimates: Sequence[RunEstimate],
     comparison: Comparison,
     *,
     measured: bool,
     proof: float | None = None,
-    unproved: str | None = None,
+    why_unproved: str | None = None,
 ) -> Report:
     """Report the estimates. A row that could not be measured now is a failure; one missing from stored results is not.
 
     Args:
         proof: seconds of the proof, see `proof_seconds`.
-        unproved: why none is made, see `no_proof`.
+        why_unproved: why none is made, see `why_no_proof`.
     """
-    wanted = [row for row in comparison.rows if row.id in {each.row for each in estimates}]
-    plain: dict[str, Any] = {
-        "runs": [asdict(each) for each in estimates],
+    estimated_rows = [row for row in comparison.rows if row.id in {run.row for run in estimates}]
+    values: dict[str, Any] = {
+        "runs": [asdict(run) for run in estimates],
         "not_run": {row.id: row.unavailable for row in comparison.rows if row.unavailable},
-        "seconds": sum(each.seconds or 0.0 for each in estimates),
-        "num_bytes": sum(each.num_bytes or 0 for each in estimates) + _REPORT_BYTES,
-        "checkpoint_bytes": checkpoint_bytes(wanted, comparison),
-        "unknown": sum(each.seconds is None for each in estimates),
+        "seconds": sum(run.seconds or 0.0 for run in estimates),
+        "num_bytes": sum(run.num_bytes or 0 for run in estimates) + _REPORT_BYTES,
+        "checkpoint_bytes": checkpoint_bytes(estimated_rows, comparison),
+        "unknown": sum(run.seconds is None for run in estimates),
         "proof": comparison.prove,
         "proof_seconds": proof,
-        "no_proof": unproved,
-        "profile": any(row.spec.profile_steps for row in wanted),
+        "no_proof": why_unproved,
+        "profile": any(row.spec.profile_steps for row in estimated_rows),
         "restarts": comparison.restarts,
-        "start_over": {row.id: row.spec.starts_over for row in wanted if row.spec.starts_over},
+        "start_over": {row.id: row.spec.not_resumable_because for row in estimated_rows if row.spec.not_resumable_because},
         "most_repeats": comparison.until.most_repeats if comparison.until else None,
         "most_seconds": None,
     }
-    if comparison.until and (last := [each for each in estimates if each.repeat == comparison.repeats - 1]):
+    if comparison.until and (last := [run for run in estimates if run.repeat == comparison.repeats - 1]):
         more = comparison.until.most_repeats - comparison.repeats
-        plain["most_seconds"] = plain["seconds"] + max(more, 0) * sum(each.seconds or 0.0 for each in last)
+        values["most_seconds"] = values["seconds"] + max(more, 0) * sum(run.seconds or 0.0 for run in last)
     columns = (
         Column("number", "no."),
         Column("row", "run"),
@@ -308,62 +313,62 @@ def report(
         Column("source", "from", fold=50),
     )
     rows: list[dict[str, Cell]] = [
-        {**asdict(each), "number": number, "repeat": each.repeat + 1} for number, each in enumerate(estimates, 1)
+        {**asdict(run), "number": number, "repeat": run.repeat + 1} for number, run in enumerate(estimates, 1)
     ]
-    left_out = [f"{row}: {reason}" for row, reason in plain["not_run"].items()]
+    left_out = [f"{row}: {reason}" for row, reason in values["not_run"].items()]
     return Report(
         title="Dry run",
         first_sentences=cautions.nothing_can_run(comparison),
-        findings=[*([("Not run", left_out)] if left_out else []), ("Time and disk", _sentences(plain))],
+        findings=[*([("Not run", left_out)] if left_out else []), ("Time and disk", _sentences(values))],
         tables=[Table("dry_run", "Runs, in this order", columns, rows)] if rows else [],
-        values=plain,
-        exit_code=exits.RUN_FAILED if measured and plain["unknown"] else 0,
+        values=values,
+        exit_code=exits.RUN_FAILED if measured and values["unknown"] else 0,
     )
 
 
-def _sentences(plain: Mapping[str, Any]) -> list[str]:
-    number, unknown = len(plain["runs"]), plain["unknown"]
-    kept, checkpoints = plain["num_bytes"] / 2**20, plain["checkpoint_bytes"] / 2**20
+def _sentences(values: Mapping[str, Any]) -> list[str]:
+    number, unknown = len(values["runs"]), values["unknown"]
+    disk_mib, checkpoint_mib = values["num_bytes"] / 2**20, values["checkpoint_bytes"] / 2**20
     about = "nothing is known of their time"
     if unknown < number:
         besides = f", and {unknown} of which nothing is known" if unknown else ""
-        about = f"about {wording.clock_words(plain['seconds'])} min{besides}"
-        about += f"; {kept:.1f} MiB of disk, and {checkpoints:.1f} for checkpoints meanwhile"
+        about = f"about {wording.clock_words(values['seconds'])} min{besides}"
+        about += f"; {disk_mib:.1f} MiB of disk, and {checkpoint_mib:.1f} for checkpoints meanwhile"
     sentences = [f"{wording.count(number, 'run')}: {about}."]
-    if plain["most_repeats"]:
-        most = "" if plain["most_seconds"] is None else f", which take about {wording.clock_words(plain['most_seconds'])} min"
+    if values["most_repeats"]:
+        most = "" if values["most_seconds"] is None else f", which take about {wording.clock_words(values['most_seconds'])} min"
         sentences.append(
             "Repeats are added until every question is decided (--until-decided): at most "
-            f"{plain['most_repeats']} of each row{most}."
+            f"{values['most_repeats']} of each row{most}."
         )
-    if any(each["source"].startswith("as ") for each in plain["runs"]):
+    if any(run["source"].startswith("as ") for run in values["runs"]):
         sentences.append(
             "One row of each framework was measured. The others are taken to be as fast for each core, so a mode that pays is "
             "quicker. --from DIR counts each row by its own results."
         )
-    if plain["proof"]:
-        proof = plain["proof_seconds"]
+    if values["proof"]:
+        proof = values["proof_seconds"]
         if proof is None:
             about = "Nothing is known of its time."
         elif proof:
-            alone, all_of_it = map(wording.clock_words, (proof, proof + plain["seconds"]))
-            about = f"It takes about {alone} min, so all takes about {all_of_it} min."
+            proof_time, total_time = map(wording.clock_words, (proof, proof + values["seconds"]))
+            about = f"It takes about {proof_time} min, so all takes about {total_time} min."
         else:
-            about = f"It takes no time: {plain['no_proof']}."
+            about = f"It takes no time: {values['no_proof']}."
         sentences.append(f"The proof comes before the runs. {about}")
-    if plain["profile"]:
+    if values["profile"]:
         sentences.append("The profile after each run, and its trace, are not counted.")
-    if plain["restarts"]:
-        most = wording.count(plain["restarts"], "time")
+    if values["restarts"]:
+        most = wording.count(values["restarts"], "time")
         sentences.append(f"A run whose process dies is restarted at most {most} (--restarts). That time is not counted.")
-        for reason in dict.fromkeys(plain["start_over"].values()):
-            rows = ", ".join(row for row, own in plain["start_over"].items() if own == reason)
+        for reason in dict.fromkeys(values["start_over"].values()):
+            rows = ", ".join(row for row, row_reason in values["start_over"].items() if row_reason == reason)
             sentences.append(f"Without a checkpoint to go on from: {rows}; {reason}.")
     return [*sentences, "No results folder was touched."]
 
 
 def _length(row: Row, num_train: int) -> tuple[int, int]:
-    """(epochs, images) of a run."""
+    """Return (epochs, images) of a run."""
     spec = row.spec
     if spec.steps is None:
         return spec.epochs or 0, (spec.epochs or 0) * num_train
@@ -372,8 +377,8 @@ def _length(row: Row, num_train: int) -> tuple[int, int]:
     return epochs, min(spec.steps * spec.global_batch_size, epochs * num_train)
 
 
-def _alike(result: RunResult, row: Row) -> bool:
-    length: dict[str, Any] = {name: getattr(row.spec, name) for name in _OF_ITS_LENGTH}
+def _is_similar(result: RunResult, row: Row) -> bool:
+    length: dict[str, Any] = {name: getattr(row.spec, name) for name in _FIELDS_WITHOUT_EFFECT_ON_STEP}
     data = row.spec.data
     length["data"] = result.spec.data.model_copy(update={"limit": data.limit, "seed": data.seed})
     return result.spec.model_copy(update=length) == row.spec

@@ -33,13 +33,13 @@ _REFUSALS = (SpecError, DataRefused, LaunchError, FolderError)
 
 
 def build_plan(requests: Sequence[tuple[dict[str, str], ComparisonRequest]], on: str | None = None) -> MatrixPlan:
-    """The plan of these comparisons, by the labels of their cells.
+    """Build the plan of a matrix from (labels of a cell, its request).
 
     Args:
         on: see `MatrixPlan.on`. Then a single comparison makes a matrix too, of one cell.
 
     Raises:
-        SpecError: a row of one is refused.
+        SpecError: a row of a comparison is refused.
     """
     if on is not None:
         spread.check_rows([request for _, request in requests])
@@ -56,7 +56,9 @@ def build_plan(requests: Sequence[tuple[dict[str, str], ComparisonRequest]], on:
         code_hash=code_digest.compute(first.frameworks, cell_rows[0][0].spec.model),
         # Whichever machine waits for the jobs makes no run.
         machine=machine.describe() if on is None else {},
-        cells=[Cell(name=name, labels=own, rows=rows) for name, own, rows in zip(names, cell_labels, cell_rows, strict=True)],
+        cells=[
+            Cell(name=name, labels=labels, rows=rows) for name, labels, rows in zip(names, cell_labels, cell_rows, strict=True)
+        ],
         repeats=first.settings.repeats,
         seeds=list(first.settings.seeds),
         until=first.settings.until,
@@ -81,9 +83,9 @@ def run_all(
     """Run every comparison of a matrix that has not ended yet, and make one report. A refused one does not stop the others.
 
     Args:
-        within: runs one comparison in its folder, see `run.within`.
+        run_cell: runs one comparison in its folder, see `run.run_nested`.
         deliver: writes the report to the folder. Returns the exit code.
-        received: called with the folder of each comparison that other machines have run.
+        on_received: called with the folder of each comparison that other machines have run.
 
     Returns:
         The exit code: 0; 1 if a run failed or a comparison was refused; 130 or 143 if it was interrupted.
@@ -114,9 +116,9 @@ def run_all(
                 spread.run_cells(plan, folder, on_received)
         except Interrupted as interruption:
             code = interruption.exit_code
-        with signals.noted() as late_signals:
+        with signals.record_signals() as late_signals:
             report = matrix_report.report(matrix_report.read(folder), folder)
-            # Of an interrupted matrix, the interruption is the reason.
+            # The interruption is the reason why a matrix is incomplete.
             report_code = deliver(replace(report, failures=()) if code else report, folder)
     return code or (SIGNAL_EXIT_BASE + late_signals[0] if late_signals else report_code)
 
@@ -148,15 +150,15 @@ def _run_cells(plan: MatrixPlan, folder: Path, run_cell: RunCell, *, live: bool)
 
 
 def stored_plan(folder: Path, repeats: int | None) -> MatrixPlan:
-    """The plan of a stored matrix, to go on with it."""
+    """Return the plan of a stored matrix, to continue it."""
     plan = cells.read(folder)
     comparison_plan.refuse_fewer(repeats, plan.repeats, folder)
     comparison_plan.register_contestants(plan.contestants, folder)
     return plan.model_copy(update={"repeats": plan.repeats if repeats is None else repeats})
 
 
-def rehearse(plan: MatrixPlan, out: Path | None, *, as_json: bool, like: Path | None, again: bool = False) -> int:
-    """Print what the runs of every comparison that are left would take, added up. Starts none of them."""
+def rehearse(plan: MatrixPlan, out: Path | None, *, as_json: bool, times_from: Path | None, again: bool = False) -> int:
+    """Print an estimate of time and disk of the remaining runs of every comparison. Starts none of them."""
     if out is not None:
         results_folder.refuse_other_request(
             out,
@@ -170,7 +172,7 @@ def rehearse(plan: MatrixPlan, out: Path | None, *, as_json: bool, like: Path | 
         )
     if plan.on is not None:
         return spread.rehearse(plan, out or store.new_folder(cells.KIND), as_json=as_json)
-    estimate.print_measurement_notice(like)
+    estimate.print_measurement_notice(times_from)
     reports: dict[str, Report] = {}
     refusals: dict[str, str] = {}
     for cell in plan.cells:
@@ -178,7 +180,7 @@ def rehearse(plan: MatrixPlan, out: Path | None, *, as_json: bool, like: Path | 
         try:
             request = comparison_plan.request_for_rows(cell.rows, plan, cell_folder)
             comparison_plan.refuse_other_rows(request)
-            reports[cell.name] = estimate.rehearsal_report(replace(request, again=again), like)
+            reports[cell.name] = estimate.rehearsal_report(replace(request, again=again), times_from)
         except _REFUSALS as error:
             refusals[cell.name] = str(error)
     values = {name: report.values for name, report in reports.items()}
@@ -203,7 +205,7 @@ def rehearse(plan: MatrixPlan, out: Path | None, *, as_json: bool, like: Path | 
     run_time, total_time = (
         wording.clock_words(seconds) for seconds in (total["seconds"], total["seconds"] + total["proof_seconds"])
     )
-    unknown = sum(each["unknown"] for each in values.values())
+    unknown = sum(cell_values["unknown"] for cell_values in values.values())
     suffix = f", and {unknown} of which nothing is known" if unknown else ""
     sentences = [
         f"{wording.count(total['runs'], 'run')} in {wording.count(len(reports), 'comparison')}: about {run_time} min{suffix}; "
@@ -230,7 +232,7 @@ def _identity(plan: MatrixPlan) -> dict[str, Any]:
 
 
 def _merge_plans(stored: MatrixPlan, new: MatrixPlan) -> MatrixPlan:
-    """The stored plan with the larger number of repeats, and when to stop and restart as asked for now."""
+    """Return the stored plan with the larger number of repeats, and the new stopping rule, restarts and backend."""
     repeats = max(stored.repeats, new.repeats)
     return stored.model_copy(
         update={"repeats": repeats, "until": new.until or stored.until, "restarts": new.restarts, "on": new.on}

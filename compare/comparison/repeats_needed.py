@@ -1,4 +1,4 @@
-"""How many repeats `run --until-decided` needs for a whole family of questions, by simulation."""
+"""Simulate how many repeats `run --until-decided` needs for a whole family of questions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from compare.reporting.tables import Cell, Column, Table
 Floats, Integers, Booleans = npt.NDArray[np.float64], npt.NDArray[np.int64], npt.NDArray[np.bool_]
 
 QUESTION_COUNTS = (1, 2, 4, 8)
-"""Of questions that are decided together."""
+"""Numbers of questions that are decided together."""
 NOISES = (0.01, 0.02, 0.03, 0.05)
 """Standard deviation of the logarithm of one run's time."""
 DIFFERENCES: dict[str, tuple[float, ...]] = {
@@ -30,30 +30,33 @@ DIFFERENCES: dict[str, tuple[float, ...]] = {
     "20 %": (0.2,),
     "none in half, 20 % in half": (0.0, 0.2),
 }
-"""True differences, which the questions take in turns."""
+"""{name: true differences}. The questions of a family cycle through them."""
 MOST_FIXED_REPEATS = 1000
-"""Repeats beyond which no bound is looked for."""
+"""Largest number of repeats for which a bound is computed."""
 
 
 class FamilyDecisions(NamedTuple):
-    """What came of families of questions: [families, questions]."""
+    """Decisions on families of questions: arrays [families, questions]."""
 
     different: Booleans
     """Whether the family ended with this question decided as different."""
     smaller: Booleans
-    """Whether it ended with this difference as surely smaller than the effect that matters."""
+    """Whether the family ended with this difference decided as surely smaller than the effect that matters."""
     means: Floats
-    """Of the logarithms of its pairs."""
+    """Means of the logarithms of the ratios of pairs."""
     repeats: Integers
-    """[families]: those of the question that was decided last. As many as there are if one is open."""
+    """[families]: repeats of the question that was decided last. All repeats if one is undecided."""
 
     @property
     def all_decided(self) -> Booleans:
-        """[families]"""
+        """[families]: whether all questions of a family are decided."""
         return np.all(self.different | self.smaller, axis=1)
 
     def wrong(self, truths: Floats, effect: float) -> Booleans:
-        """[families]: whether any answer is false: the slower side called faster, equal ones different, or too much smaller."""
+        """Return [families]: whether any decision is false.
+
+        False are: the wrong side is faster, equal sides are different, or a relevant difference is small.
+        """
         wrong_direction = self.different & (np.sign(self.means) != np.sign(truths))
         return np.any(wrong_direction | self.smaller & (np.abs(truths) >= math.log1p(effect)), axis=1)
 
@@ -63,7 +66,7 @@ def decide(logs: Floats, until: UntilDecided) -> FamilyDecisions:
 
     Args:
         logs: logarithms of the ratios of pairs: [families, questions, repeats].
-        until: its effect that matters.
+        until: has the effect that matters.
     """
     families, questions, most = logs.shape
     shape, effect = (families, questions), math.log1p(until.smallest_effect)
@@ -91,15 +94,15 @@ def decide(logs: Floats, until: UntilDecided) -> FamilyDecisions:
     return FamilyDecisions(different, smaller, means, repeats)
 
 
-def least_known(truths: Sequence[float], noise: float, effect: float) -> int | None:
-    """Repeats, fixed beforehand, that decide all questions in 90 % of cases if the noise is known and each errs in 5 %.
+def least_fixed_repeats(truths: Sequence[float], noise: float, effect: float) -> int | None:
+    """Return the fixed number of repeats that decides all questions in 90 % of cases, if noise is known and each errs in 5 %.
 
     No smaller fixed number does, whatever the test: it errs in at most 5 % for all questions together, so also for each.
-    None: it is beyond MOST_KNOWN.
+    None: it is larger than MOST_FIXED_REPEATS.
 
     Args:
         truths: logarithm of each true ratio.
-        noise: of one run.
+        noise: standard deviation of the logarithm of one run's time.
         effect: the difference that matters.
     """
     one_sided_z, two_sided_z = (float(special.ndtri(1.0 - SIGNIFICANCE / sides)) for sides in (1, 2))
@@ -116,12 +119,12 @@ def least_known(truths: Sequence[float], noise: float, effect: float) -> int | N
 
 
 def table(families: int, seed: int, until: UntilDecided) -> Table:
-    """Repeats by noise, true difference and number of questions.
+    """Tabulate repeats by noise, true difference and number of questions.
 
     Args:
-        families: that are simulated for each cell.
-        seed: of the simulation.
-        until: the most repeats, and the effect that matters.
+        families: number of families that are simulated for each cell.
+        seed: seed of the simulation.
+        until: has the largest number of repeats, and the effect that matters.
     """
     generator = np.random.default_rng(seed)
     most = max(QUESTION_COUNTS)
@@ -140,7 +143,7 @@ def table(families: int, seed: int, until: UntilDecided) -> Table:
                         "decided": percent(decided_rate),
                         "wrong": percent(decisions.wrong(truths, until.smallest_effect).mean(), 1),
                     }
-                    row["known"] = least_known(truths.tolist(), noise, until.smallest_effect)
+                    row["known"] = least_fixed_repeats(truths.tolist(), noise, until.smallest_effect)
             rows.append(row)
     columns = (
         Column("noise", "noise of a run"),

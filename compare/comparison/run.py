@@ -1,4 +1,4 @@
-"""`convtwins run`: judge everything first, then prove, run, and report."""
+"""`convtwins run`: check everything first, then prove, run, and report."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from common.artifacts.schema import RunResult
 from common.machine import rates
 from common.processes import signals
 from common.spec import SpecError
-from compare.comparison import comparison_plan, estimate, made_again, matrix_run, spread
+from compare.comparison import comparison_plan, estimate, matrix_run, reruns, spread
 from compare.comparison.comparison_plan import ComparisonRequest
 from compare.core import exits, wording
 from compare.core.errors import FolderError, LaunchError
 from compare.core.interrupt import SIGNAL_EXIT_BASE, Interrupted, interruptible
-from compare.core.option_parsing import parse_range, unexpected_options, parse_levels, split_names, parse_integers, parse_modes
+from compare.core.option_parsing import parse_integers, parse_levels, parse_modes, parse_range, split_names, unexpected_options
 from compare.core.presets import Preset
 from compare.core.progress import Display, display
 from compare.core.statistics import VERDICT_PAIRS
@@ -42,7 +42,19 @@ from compare.reporting.live import Live
 PROFILE_STEPS = 20
 """Profiled steps of the segment that `--profile` adds to a run."""
 
-_PARAMETERS_WITH_RESUME = ("resume", "again", "repeats", "restarts", *UNTIL_FIELDS, "as_json", "dry_run", "like", "live", "sign", "on")
+_PARAMETERS_WITH_RESUME = (
+    "resume",
+    "again",
+    "repeats",
+    "restarts",
+    *UNTIL_FIELDS,
+    "as_json",
+    "dry_run",
+    "times_from",
+    "live",
+    "sign",
+    "on",
+)
 """Command parameters that do not change what is compared."""
 _FLOAT64_PREFIX = "The float64 proof alone: "
 
@@ -92,7 +104,7 @@ def command(
     ] = None,
     out: options.Out = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="List the runs, with an estimate of their time and disk.")] = False,
-    like: Annotated[
+    times_from: Annotated[
         Path | None,
         typer.Option("--from", metavar="DIR", help="With --dry-run: take times from these results, measure nothing."),
     ] = None,
@@ -124,13 +136,13 @@ def command(
 ) -> None:
     """Train the same CNN in every framework and mode, and compare."""
     with exits.exit_on_error():
-        if like is not None and not dry_run:
-            raise SpecError(f"--from goes with --dry-run. Received: {like} without it. Add --dry-run, or leave it out.")
+        if times_from is not None and not dry_run:
+            raise SpecError(f"--from goes with --dry-run. Received: {times_from} without it. Add --dry-run, or leave it out.")
         if again is not None and resume is None:
             raise SpecError(f"--again goes with --resume. Received: {again} without it. Name the results folder with --resume.")
         if on is not None:
             spread.check_backend(on)
-            if like is not None or again is not None or live:
+            if times_from is not None or again is not None or live:
                 raise SpecError("--on goes without --from, --again and --live. Received: one of them. Leave it out.")
         signing.check_key(sign)
         make_stopping_rule = partial(stopping_rule_from_options, until_decided, most_repeats, smallest_effect)
@@ -158,7 +170,9 @@ def command(
                     settings = replace(settings, levels=tuple(parse_levels(switches)))
                 if workers is not None:
                     settings = replace(settings, workers=parse_integers("--workers", workers, least=0))
-                if min_replicas is not None and not any(spec.VARIANTS[mode][0] in spec.ELASTIC_MODES for mode in settings.modes):
+                if min_replicas is not None and not any(
+                    spec.VARIANTS[mode][0] in spec.ELASTIC_MODES for mode in settings.modes
+                ):
                     allowed = " or ".join(spec.ELASTIC_MODES)
                     raise SpecError(f"--elastic is for {allowed}. Received: {', '.join(settings.modes)}. Add one to --modes.")
                 settings = replace(settings, until=make_stopping_rule(settings.until))
@@ -174,7 +188,7 @@ def command(
             requests = [(labels, build_request(settings)) for labels, settings in cell_settings]
             request = matrix_run.build_plan(requests, on) if requests[0][0] or on else requests[0][1]
         if isinstance(request, MatrixPlan) and dry_run:
-            code = matrix_run.rehearse(request, out, as_json=as_json, like=like, again=again is not None)
+            code = matrix_run.rehearse(request, out, as_json=as_json, times_from=times_from, again=again is not None)
         elif isinstance(request, MatrixPlan):
             folder = out or store.new_folder(cells.KIND)
             codes: list[int] = []
@@ -182,8 +196,8 @@ def command(
             def run_cell(cell_request: ComparisonRequest, cell_folder: Path) -> None:
                 codes.append(run_nested(replace(cell_request, sign=sign, again=again is not None), cell_folder)[1])
 
-            def on_received(cell: Path) -> None:
-                codes.append(_finish_received(cell, sign))
+            def on_received(cell_folder: Path) -> None:
+                codes.append(_finish_received(cell_folder, sign))
 
             deliver = partial(Report.deliver, as_json=as_json)
             code = matrix_run.run_all(request, folder, run_cell, deliver, live=live, on_received=on_received)
@@ -191,7 +205,7 @@ def command(
             if code > SIGNAL_EXIT_BASE:
                 typer.echo(f"Interrupted. {_resume_hint(folder)}", err=True)
         else:
-            execute = partial(estimate.rehearse, times_from=like) if dry_run else run
+            execute = partial(estimate.rehearse, times_from=times_from) if dry_run else run
             code = execute(replace(request, sign=sign, again=again is not None), as_json=as_json)
     raise typer.Exit(code)
 
@@ -200,7 +214,7 @@ def run(request: ComparisonRequest, *, as_json: bool, view: Callable[[JudgedComp
     """Do a whole comparison and print its report.
 
     Args:
-        view: makes another report of the same runs. It is written beside the comparison's own and printed instead.
+        view: makes another report of the same runs. It is written beside the comparison's own report and printed instead.
 
     Returns:
         The exit code: 0; 1 if a run failed; 130 or 143 if it was interrupted.
@@ -216,7 +230,9 @@ def run(request: ComparisonRequest, *, as_json: bool, view: Callable[[JudgedComp
     has_other_failure = outcome.unwritten or outcome.code  # the reason of the exit code then
     if view is not None:
         view_report = view(outcome.compared, outcome.folder)
-        code = (replace(view_report, failures=()) if has_other_failure else view_report).deliver(outcome.folder, as_json=as_json)
+        code = (replace(view_report, failures=()) if has_other_failure else view_report).deliver(
+            outcome.folder, as_json=as_json
+        )
     else:
         outcome.report.show(None if outcome.unwritten else outcome.folder, as_json=as_json)
         code = outcome.compared.exit_code
@@ -246,7 +262,9 @@ def run_quietly(request: ComparisonRequest | MatrixPlan, out: Path | None, sign:
     """
     if isinstance(request, MatrixPlan):
         folder = out or store.new_folder(cells.KIND)
-        code = matrix_run.run_all(request, folder, lambda cell_request, cell_folder: run_nested(replace(cell_request, sign=sign), cell_folder), _write)
+        code = matrix_run.run_all(
+            request, folder, lambda cell_request, cell_folder: run_nested(replace(cell_request, sign=sign), cell_folder), _write
+        )
     else:
         outcome = _run_comparison(replace(request, sign=sign))
         folder, code = outcome.folder, outcome.code
@@ -272,7 +290,7 @@ def run_nested(request: ComparisonRequest, folder: Path) -> tuple[JudgedComparis
         (the comparison, exit code). The code is 1 if a run or the proof failed or a file could not be written, else 0.
 
     Raises:
-        SpecError, DataRefused, LaunchError, FolderError: as `run`.
+        SpecError, DataRefused, LaunchError, FolderError: see `run`.
         Interrupted: some runs were made. Their results stay.
     """
     outcome = _run_comparison(replace(request, out=folder))
@@ -284,7 +302,7 @@ def run_nested(request: ComparisonRequest, folder: Path) -> tuple[JudgedComparis
 
 
 def _finish_received(folder: Path, sign: Path | None) -> int:
-    """Sign a comparison that another machine has run, and write its report. Returns the exit code, as `within`."""
+    """Sign a comparison that another machine has run, and write its report. Returns the exit code, see `run_nested`."""
     with store.locked(folder):
         unsigned = signing.sign(folder, store.read(folder).made_from, sign) if sign else None
         compared = comparison_report.read(folder)
@@ -295,15 +313,15 @@ def _finish_received(folder: Path, sign: Path | None) -> int:
 
 
 class ComparisonOutcome(NamedTuple):
-    """A comparison that was run, and what to print about it."""
+    """Result of `_run_comparison`: a comparison that was run, and its report."""
 
     compared: JudgedComparison
     report: Report
     folder: Path
     code: int
-    """0, or 130 or 143 if it was interrupted."""
+    """Exit code: 0, or 130 or 143 if it was interrupted."""
     unwritten: str | None
-    """Files that could not be written, in words."""
+    """Sentences on files that could not be written. None: all were written."""
 
 
 def _run_comparison(request: ComparisonRequest) -> ComparisonOutcome:
@@ -321,17 +339,19 @@ def _run_comparison(request: ComparisonRequest) -> ComparisonOutcome:
             if warning := comparison_plan.large_batch_caution(comparison):
                 typer.echo(warning, err=True)
             store.archive_replaced_runs(folder, comparison.replaced)  # a kill may have left some in place
-            live = Live(progress, folder if request.live else None, f"{comparison.rows[0].spec.model} on {comparison.data_name}")
+            live = Live(
+                progress, folder if request.live else None, f"{comparison.rows[0].spec.model} on {comparison.data_name}"
+            )
             try:
                 try:
                     comparison = _with_proof(comparison, request, folder, live)
                     if request.again:  # after the proof: an interrupted one leaves all runs where they are
-                        comparison = made_again.archive_and_requeue(comparison, folder)
+                        comparison = reruns.archive_and_requeue(comparison, folder)
                     unwritten_runs = run_all(comparison, folder, live)
                     _judge_spot_checks(folder, live)
                 except Interrupted as interruption:
                     code = interruption.exit_code
-                with signals.noted() as late_signals:
+                with signals.record_signals() as late_signals:
                     live.say("report")
                     unsigned = signing.sign(folder, store.read(folder).made_from, request.sign) if request.sign else None
                     compared = comparison_report.read(folder, unwritten_runs)
@@ -347,7 +367,7 @@ def _run_comparison(request: ComparisonRequest) -> ComparisonOutcome:
 
 
 def _parse_elastic(text: str | None, replicas: int | None) -> tuple[int | None, int | None]:
-    """(least replicas, replicas) of a command line."""
+    """Parse `--elastic` into (fewest replicas, replicas)."""
     if text is None:
         return None, replicas
     min_replicas, max_replicas = parse_range("--elastic", text)
@@ -357,7 +377,7 @@ def _parse_elastic(text: str | None, replicas: int | None) -> tuple[int | None, 
 
 
 def _with_proof(comparison: Comparison, request: ComparisonRequest, folder: Path, progress: Display) -> Comparison:
-    """The comparison with its proof, if one was asked for. Also in a folder that holds a proof: proofs are remembered."""
+    """Return the comparison with its proof, if one was requested. A proof in the folder is made again: proofs are cached."""
     if not request.prove:
         return comparison
     comparison = comparison.model_copy(update={"proof": proof(comparison, request, folder, progress)})
@@ -378,12 +398,12 @@ def _with_rates(comparison: Comparison, progress: Display) -> Comparison:
 
 
 def proof(comparison: Comparison, request: ComparisonRequest, folder: Path, progress: Display) -> ProofRecord:
-    """Prove that the frameworks train the same. A proof that breaks off proves nothing; it stops no run."""
+    """Prove that the frameworks train the same. A proof that fails with an error proves nothing, and stops no run."""
     if comparison.rows[0].spec.part != "training":
         return ProofRecord(verdict="not claimed", sentence="a part of the training was run, which learns nothing")
     if cautions.nothing_can_run(comparison):
         return ProofRecord(verdict="not claimed", sentence="no row can run here")
-    modes = timed_rows.modes_of(comparison.rows)
+    modes = timed_rows.available_modes(comparison.rows)
     if len(request.frameworks) < 2 and modes == ["serial"]:
         return ProofRecord(verdict="not claimed", sentence="one framework alone has nothing to be compared with")
     progress.stage("proof that the training is the same, which may take minutes")
@@ -406,7 +426,7 @@ def proof(comparison: Comparison, request: ComparisonRequest, folder: Path, prog
         if rows[row.id] == "not claimed" and verdicts[row.contestant].get(row.spec.variant) == "proved"
     }
     not_claimed |= {
-        row.id: proof.one_update(row.contestant, row.spec.variant)
+        row.id: proof.why_one_update(row.contestant, row.spec.variant)
         for row in comparison.rows
         if proof.verdict == "proved"
         and rows[row.id] == "not claimed"
@@ -414,7 +434,7 @@ def proof(comparison: Comparison, request: ComparisonRequest, folder: Path, prog
         and proof.is_one_update(row.contestant, row.spec.variant)
     }
     rungs, previous = [rung.model_dump() for rung in proof.rungs], comparison.proof
-    # From before this comparison was cut short, unless it tells of runs that are judged again.
+    # The proof is from before an interruption of this comparison, unless its sentence is about runs that are judged again.
     is_clean = previous is not None and not any(check.faults for check in previous.spot_checks)
     is_resumed_proof = previous is not None and is_clean and proof.remembered and _without_first_losses(previous.rungs) == rungs
     return ProofRecord(
@@ -430,7 +450,7 @@ def proof(comparison: Comparison, request: ComparisonRequest, folder: Path, prog
 
 
 def _without_first_losses(rungs: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The rungs without those of first losses, which are made when the runs have ended."""
+    """Return the rungs without those of first losses, which are made when the runs have ended."""
     return [rung for rung in rungs if rung.get("first_tolerance") is None]
 
 
@@ -438,16 +458,19 @@ def _judge_spot_checks(folder: Path, progress: Display, *, has_more_runs: bool =
     """Judge the steps that the timed runs recorded, and give each row the verdict of its own runs.
 
     Args:
-        runs_left: other runs follow. Then no row is proved yet, and no first loss is judged.
+        has_more_runs: whether other runs follow. Then no row is proved yet, and no first loss is judged.
     """
     plan = store.read_plan(folder)
     if not plan.prove or (proof := plan.proof) is None:
         return
     stored = store.read(folder)
     progress.stage("proof: recorded steps of the timed runs")
-    known_checks = spot_checks.current(stored, proof.spot_checks)
+    known_checks = spot_checks.current_checks(stored, proof.spot_checks)
     all_runs = [run for repeats in stored.runs.values() for run in repeats.values()]
-    checks = [*known_checks, *spot_checks.judge(spot_checks.open_runs(folder, stored, known_checks), known_checks, progress.say, all_runs)]
+    checks = [
+        *known_checks,
+        *spot_checks.judge(spot_checks.unjudged_runs(folder, stored, known_checks), known_checks, progress.say, all_runs),
+    ]
     losses = [] if has_more_runs else spot_checks.first_losses(stored)
     failed_modes = {(loss.framework, loss.mode or "serial") for loss in losses if loss.status == "failed"}
     faulty_rows = dict.fromkeys(check.row for check in checks if check.faults)
@@ -458,7 +481,9 @@ def _judge_spot_checks(folder: Path, progress: Display, *, has_more_runs: bool =
     proof = proof.model_copy(update={"spot_checks": checks, "row_verdicts": verdicts, "rungs": rungs})
     if faulty_rows:
         float64_sentence = proof.sentence.rpartition(_FLOAT64_PREFIX)[2]
-        sentence = f"not proved: timed runs of {wording.listed(faulty_rows)} are not as planned. {_FLOAT64_PREFIX}{float64_sentence}"
+        sentence = (
+            f"not proved: timed runs of {wording.listed(faulty_rows)} are not as planned. {_FLOAT64_PREFIX}{float64_sentence}"
+        )
         proof = proof.model_copy(update={"verdict": "not proved", "sentence": sentence})
     store.write_plan(folder, stored.comparison.model_copy(update={"proof": proof}))
 
@@ -488,7 +513,7 @@ def run_all(comparison: Comparison, folder: Path, progress: Display) -> list[tup
 
 
 def _rows_needing_repeats(comparison: Comparison, folder: Path) -> set[str]:
-    """Ids of the rows of which another repeat may decide a question that is still open."""
+    """Return ids of the rows that need another repeat because one of their comparisons is undecided."""
     if comparison.until is None or comparison.repeats >= comparison.until.most_repeats:
         return set()
     undecided = decision.undecided(comparison_report.read(folder).findings.verdicts)
@@ -497,24 +522,26 @@ def _rows_needing_repeats(comparison: Comparison, folder: Path) -> set[str]:
 
 
 def _run_jobs(
-    comparison: Comparison, jobs: Sequence[tuple[Row, int]], folder: Path, shown: Display
+    comparison: Comparison, jobs: Sequence[tuple[Row, int]], folder: Path, progress: Display
 ) -> list[tuple[str, RunResult]]:
-    shown.plan([row.id for row, _ in jobs])
+    progress.plan([row.id for row, _ in jobs])
     unwritten: list[tuple[str, RunResult]] = []
     most = comparison.until.most_repeats if comparison.until else comparison.repeats
     num_bytes = spot_checks.num_bytes(folder / store.RUNS_FOLDER)
     for (row, repeat), next_job in itertools.zip_longest(jobs, jobs[1:]):
         label = f"{row.id} ({repeat + 1} of {'at most ' if comparison.until else ''}{most})" if most > 1 else row.id
-        shown.begin(row.id, label)
+        progress.begin(row.id, label)
         has_spot_checks = comparison.proof is not None and spot_checks.is_checked(row.spec)
-        result = executor.execute(row, repeat, folder, shown.watch, restarts=comparison.restarts, has_spot_checks=has_spot_checks)
+        result = executor.execute(
+            row, repeat, folder, progress.watch, restarts=comparison.restarts, has_spot_checks=has_spot_checks
+        )
         if not (store.run_folder(folder, row.id, repeat) / results.RESULT_FILE).exists():
             unwritten.append((row.id, result))
-        shown.end(result, run_figures.disturbance_words(result))
+        progress.end(result, run_figures.disturbance_words(result))
         num_bytes += spot_checks.num_bytes(store.run_folder(folder, row.id, repeat))
         is_last_of_repeat = next_job is None or next_job[1] != repeat  # between two runs of a pair the machine must not change
         if is_last_of_repeat and num_bytes > spot_checks.MOST_BYTES:  # those of a large model would fill the disk
-            _judge_spot_checks(folder, shown, has_more_runs=True)
+            _judge_spot_checks(folder, progress, has_more_runs=True)
             num_bytes = 0
     return unwritten
 
@@ -528,7 +555,7 @@ def _stored_request(
     live: bool,
     on: str | None,
 ) -> ComparisonRequest | MatrixPlan:
-    """What made a results folder, with the options that `--resume` takes. None of a number: the stored one."""
+    """Return the request that made a results folder, updated by the options of `--resume`. None: the stored value."""
     if cells.is_matrix(folder):
         plan = matrix_run.stored_plan(folder, repeats)
         restarts = plan.restarts if restarts is None else restarts

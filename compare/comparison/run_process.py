@@ -1,6 +1,6 @@
-"""A comparison in a process of its own, for `api.run`: `call` starts the process, `main` is what it runs.
+"""A comparison in a process of its own, for `api.run`: `call` starts the process, and the process runs `main`.
 
-A Python session may live for days. A fresh process sees the user's model and the environments as they are now, takes Ctrl-C as
+A Python session may last for days. A fresh process sees the user's model and the environments as they are now, takes Ctrl-C as
 the command does, and shares no state with the session.
 """
 
@@ -40,14 +40,14 @@ def call(
     """Run a comparison or a matrix as `convtwins run --spec` does, in a process of its own.
 
     Args:
-        spec: as a file holds it, or the file's path.
+        spec: the values of a spec file, or the file's path.
 
     Returns:
         The results folder.
 
     Raises:
-        SpecError, FolderError, WeightsError, DataRefused, LaunchError, OSError: as the command says it.
-        KeyboardInterrupt: it was interrupted. What had ended is in the folder.
+        SpecError, FolderError, WeightsError, DataRefused, LaunchError, OSError: the comparison failed, see `run.run_quietly`.
+        KeyboardInterrupt: it was interrupted. Results of the runs that had ended are in the folder.
     """
     request = {
         "spec": spec_values(spec),
@@ -76,7 +76,7 @@ def call(
 
 
 def main() -> None:
-    """Read from stdin what to run, run it, and say on stdout where it is or why not."""
+    """Read a request from stdin, run it, and write the folder or the error to stdout."""
     with os.fdopen(os.dup(1), "w") as answer:
         os.dup2(2, 1)  # a user's model may print
         try:
@@ -109,7 +109,7 @@ def _run(spec: dict[str, Any] | str, out: str | None, frameworks: list[str] | No
 
 
 def spec_values(spec: Any) -> dict[str, Any] | str:
-    """The fields that a spec states, as JSON has them, or the path of its file."""
+    """Return the fields that a spec sets, as JSON values, or the path of its file."""
     if isinstance(spec, str | os.PathLike):
         return os.fspath(cast(str, spec))
     values = spec.model_dump(mode="json", exclude_unset=True) if isinstance(spec, Spec) else spec
@@ -124,7 +124,7 @@ def spec_values(spec: Any) -> dict[str, Any] | str:
 
 
 def spec_to_options(values: Mapping[str, Any]) -> list[str]:
-    """Options of `run` that say the same as a spec file of these values."""
+    """Return the options of `run` that are equal to a spec file of these values."""
     words: list[str] = []
     for name, value in values.items():
         option = f"--{name.replace('_', '-')}"

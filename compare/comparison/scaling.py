@@ -1,4 +1,4 @@
-"""`convtwins scaling`: measures the gain from more replicas, and projects it to other machines, labelled as such."""
+"""`convtwins scaling`: measure the gain from more replicas, and project it to other machines, labelled as such."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from common.spec import SpecError
 from compare.comparison import run, scaling_fit, scaling_report, scaling_rows
 from compare.comparison.scaling_fit import ProjectionTarget
 from compare.core import exits
-from compare.core.option_parsing import parse_choices, split_names, parse_integers
+from compare.core.option_parsing import parse_choices, parse_integers, split_names
 from compare.execution import options, run_settings, signing
 from compare.judgement import scaling_laws
 from compare.reporting import comparison_report
@@ -56,7 +56,9 @@ def command(
     with exits.exit_on_error():
         signing.check_key(sign)
         link = scaling_laws.parse_link(network)
-        target = ProjectionTarget() if project is None else ProjectionTarget(parse_integers("--project", project, least=1), link)
+        target = (
+            ProjectionTarget() if project is None else ProjectionTarget(parse_integers("--project", project, least=1), link)
+        )
         projection_arguments = [] if project is None else ["--project", project, "--network", network]
 
         def view(compared: JudgedComparison, folder: Path) -> Report:
@@ -68,15 +70,21 @@ def command(
                     f"--stored and --sign exclude each other. Received: both. Use run --resume {stored} --sign {sign} first."
                 )
             raise typer.Exit(view(comparison_report.read(stored), stored).deliver(stored, as_json=as_json))
-        spec_request = spec_options.to_request(epochs=epochs, limit=limit, cores=cores, hosts=None if hosts is None else split_names(hosts))
+        spec_request = spec_options.to_request(
+            epochs=epochs, limit=limit, cores=cores, hosts=None if hosts is None else split_names(hosts)
+        )
         settings = run_settings.settings(*spec_request)
         settings = run_settings.with_matrix(settings, modes, MODES, repeats, 1)
         if workers is not None:
             settings = replace(settings, workers=parse_integers("--workers", workers, least=0))
         sizes = tuple(size for size in parse_integers("--replicas", replicas, least=1) if size != 1)
         chosen_kinds = parse_choices("--kinds", split_names(kinds), scaling_rows.KINDS)
-        lay_out = partial(scaling_rows.build_rows, sizes=sizes, kinds=[kind for kind in scaling_rows.KINDS if kind in chosen_kinds])
+        lay_out = partial(
+            scaling_rows.build_rows, sizes=sizes, kinds=[kind for kind in scaling_rows.KINDS if kind in chosen_kinds]
+        )
         contestant_names = contestants.names(settings.contestants)
-        request = run.ComparisonRequest(settings, contestant_names, out, prove=False, lay_out=lay_out, oversubscribe=True, sign=sign)
+        request = run.ComparisonRequest(
+            settings, contestant_names, out, prove=False, lay_out=lay_out, oversubscribe=True, sign=sign
+        )
         code = run.run(request, as_json=as_json, view=view)
     raise typer.Exit(code)

@@ -15,13 +15,20 @@ from compare.execution.matrix import Row
 from compare.execution.store import StoredComparison
 from compare.judgement import sameness, scaling_laws
 from compare.judgement.row_figures import Summary
-from compare.judgement.run_figures import images_per_second, finite_median
+from compare.judgement.run_figures import finite_median, images_per_second
 from compare.judgement.scaling_laws import Compute, LinkModel, SerialFraction, Topology
-from compare.judgement.summary import uses_accelerator, finished_runs, pairs_of_seconds, ratio_of_seconds, serial_row_of, summarize
+from compare.judgement.summary import (
+    finished_runs,
+    pairs_of_seconds,
+    ratio_of_seconds,
+    serial_row_of,
+    summarize,
+    uses_accelerator,
+)
 
 TOPOLOGIES: tuple[Topology, ...] = ("ring", "tree", "server")
 EXCHANGES: dict[str, Topology] = {"multi_process": "ring", "parameter_server": "server"}
-"""Modes whose exchange the alpha-beta model describes. The model is checked on them; see `_topology`."""
+"""{mode: topology of its exchange}, for the modes on which the alpha-beta model is checked; see `_topology`."""
 
 
 class ScalingPoint(Frozen):
@@ -31,19 +38,19 @@ class ScalingPoint(Frozen):
     contestant: str
     mode: str
     kind: Kind
-    """strong: the global batch is fixed; weak: it grows with the replicas."""
+    """`strong`: the global batch is fixed; `weak`: it grows with the replicas."""
     replicas: int
     cores: int
     oversubscribed: bool
-    """More replicas than cores, so that replicas share cores; see `summary.oversubscribed`."""
+    """Whether replicas share cores, because there are more replicas than cores; see `summary.oversubscribed`."""
     global_batch_size: int
     per_replica_batch_size: int
     workers: int
     status: str
     disturbed: bool = False
-    """Other work disturbed this run or its serial run. Then no report shows its ratios, and no law is fitted to it."""
+    """Whether other work disturbed this run or its serial run. Then no report shows its ratios, and no law is fitted to it."""
     in_doubt: bool
-    """Other work disturbed this run or a run that it is compared with, or the runs were too short to tell."""
+    """Whether other work disturbed this run or a run that it is compared with, or the runs were too short to tell."""
     images_per_second: Spread | None
     speedup_one_core: Ratio | None
     """Epoch seconds of serial on one core, with the per-replica batch of the weak runs, divided by this row's."""
@@ -66,7 +73,7 @@ class ScalingLaw(Frozen):
 
 
 class ProjectionCheck(Frozen):
-    """The model is fitted on the smaller runs and compared with the largest measured run."""
+    """Check of the model: fitted on the smaller runs, and compared with the largest measured run."""
 
     contestant: str
     mode: str
@@ -74,18 +81,18 @@ class ProjectionCheck(Frozen):
     workers: int
     replicas: int
     fitted_on: list[int]
-    """Replicas of the parallel runs that the link was fitted on. Empty: compute alone."""
+    """Numbers of replicas of the parallel runs that the link was fitted on. Empty: compute alone."""
     predicted_seconds: float
     measured_seconds: float
 
     @property
     def error(self) -> float:
-        """(predicted - measured) / measured, for a step."""
+        """Relative error of a step: (predicted - measured) / measured."""
         return self.predicted_seconds / self.measured_seconds - 1.0
 
 
 class ScalingProjection(Frozen):
-    """Projected, not measured: this machine's compute, and the gradient's bytes over a network that it does not have."""
+    """A projection, not measured: this machine's compute, and the gradient's bytes over a network that it does not have."""
 
     contestant: str
     workers: int
@@ -94,7 +101,7 @@ class ScalingProjection(Frozen):
     network: str
     replicas: int
     step_seconds: float | None
-    """None if the global batch has fewer images than replicas."""
+    """Seconds of a step. None if the global batch has fewer images than replicas."""
     speedup: float | None
     """Images per second divided by those of one replica."""
 
@@ -110,14 +117,14 @@ class ScalingResult(Frozen):
 
 @dataclass(frozen=True)
 class ProjectionTarget:
-    """What to project."""
+    """Numbers of replicas and the link to project to."""
 
     replicas: tuple[int, ...] = ()
     link: LinkModel | None = None
 
 
 def read(stored: StoredComparison, target: ProjectionTarget) -> ScalingResult:
-    """The scaling of a comparison that was laid out by `scaling_rows.rows`. No ratios if its runs did not train the same.
+    """Compute the scaling of a comparison of `scaling_rows.build_rows`. No ratios if its runs did not train the same.
 
     Raises:
         FolderError: it holds no such rows.
@@ -134,7 +141,9 @@ def read(stored: StoredComparison, target: ProjectionTarget) -> ScalingResult:
     return ScalingResult(
         points=points,
         laws=_laws(stored, points),
-        checks=[check for rows in rows_by_input for mode in EXCHANGES for check in _checks(stored, rows, mode, oversubscribed_ids)],
+        checks=[
+            check for rows in rows_by_input for mode in EXCHANGES for check in _checks(stored, rows, mode, oversubscribed_ids)
+        ],
         projected=[projection for rows in rows_by_input for projection in _projections(stored, rows, target)],
     )
 
@@ -159,7 +168,7 @@ def _point(stored: StoredComparison, row: Row, summaries: Mapping[str, Summary])
         workers=spec.workers,
         status=summary.status,
         disturbed=any(summaries[compared_row.id].disturbed for compared_row in (row, *filter(None, bases))),
-        in_doubt=any(summaries[each.id].in_doubt for each in (row, *filter(None, bases))),
+        in_doubt=any(summaries[compared_row.id].in_doubt for compared_row in (row, *filter(None, bases))),
         images_per_second=summary.images_per_second,
         speedup_one_core=one_core,
         speedup_same_cores=same_cores,
@@ -170,12 +179,12 @@ def _point(stored: StoredComparison, row: Row, summaries: Mapping[str, Summary])
 
 
 def _base_batch(stored: StoredComparison) -> int | None:
-    """The batch that everything is scaled up from: the batch of the first serial row, which `rows` puts first."""
+    """Return the batch that everything is scaled up from: the batch of the first serial row, which `build_rows` puts first."""
     return next((row.spec.global_batch_size for row in stored.comparison.rows if row.spec.mode == "serial"), None)
 
 
 def _kind(stored: StoredComparison, row: Row) -> Kind:
-    """A row is a weak run if its batch has grown with the replicas."""
+    """Return the kind of scaling of a row: weak if its batch has grown with the replicas."""
     return "strong" if _base_batch(stored) in (None, row.spec.global_batch_size) else "weak"
 
 
@@ -188,12 +197,12 @@ def _laws(stored: StoredComparison, points: Sequence[ScalingPoint]) -> list[Scal
         ScalingLaw(contestant=contestant, mode=mode, workers=workers, fraction=fraction)
         for (contestant, mode, workers), group in groups.items()
         for kind, fit in (("strong", scaling_laws.amdahl), ("weak", scaling_laws.gustafson))
-        if (fraction := fit(_gains(stored, [(rows[each.id], each) for each in group if each.kind == kind]))) is not None
+        if (fraction := fit(_gains(stored, [(rows[point.id], point) for point in group if point.kind == kind]))) is not None
     ]
 
 
 def _gains(stored: StoredComparison, points: Sequence[tuple[Row, ScalingPoint]]) -> list[list[tuple[int, float]]]:
-    """(replicas, speed-up over serial on one core) by repeat."""
+    """Return (replicas, speed-up over serial on one core) of each point, by repeat."""
     gains: dict[int, list[tuple[int, float]]] = {}
     for row, point in points:
         base = serial_row_of(stored.comparison, row, cores=1, batch=_base_batch(stored))
@@ -204,7 +213,7 @@ def _gains(stored: StoredComparison, points: Sequence[tuple[Row, ScalingPoint]])
 
 
 def _group_by_input(stored: StoredComparison) -> list[list[Row]]:
-    """The rows by framework and input. Rows with another input have another pace and cannot be used together."""
+    """Group the rows by framework and input. Rows with different inputs have different speeds and cannot be used together."""
     groups: dict[tuple[str, str, int], list[Row]] = {}
     for row in stored.comparison.rows:
         groups.setdefault((row.contestant, row.spec.input, row.spec.workers), []).append(row)
@@ -212,7 +221,7 @@ def _group_by_input(stored: StoredComparison) -> list[list[Row]]:
 
 
 def _step_seconds(stored: StoredComparison, rows: Sequence[Row]) -> list[tuple[Row, float]]:
-    """Seconds for a step of a whole batch, at the pace of the timed images, for each run of these rows."""
+    """Return seconds for a step of a whole batch, at the speed of the timed images, for each run of these rows."""
 
     def seconds(result: RunResult) -> float:
         return result.spec.global_batch_size / images_per_second(result)
@@ -221,25 +230,25 @@ def _step_seconds(stored: StoredComparison, rows: Sequence[Row]) -> list[tuple[R
 
 
 def _compute(stored: StoredComparison, rows: Sequence[Row]) -> Compute | None:
-    """One replica's compute, from serial runs on one core."""
+    """Fit one replica's compute to serial runs on one core."""
     serial = [row for row in rows if (row.spec.mode, row.spec.cores) == ("serial", 1)]
     return scaling_laws.fit_compute([(row.spec.global_batch_size, seconds) for row, seconds in _step_seconds(stored, serial)])
 
 
 def _topology(row: Row) -> Topology:
-    """How a row exchanges gradients. Compressed data that cannot be summed goes to everybody, in every mode."""
+    """Return how a row exchanges gradients. Compressed data that cannot be summed is gathered by all, in every mode."""
     summable = row.spec.communication.compression in SUMMABLE
     return EXCHANGES[row.spec.variant] if summable else "all_gather"
 
 
 def _payload_bytes(stored: StoredComparison, rows: Sequence[Row]) -> float:
-    """Bytes that one replica sends in a step, as measured in these runs: compressed, with the sums of BatchNorm.
+    """Return the bytes that one replica sends in a step, as measured in these runs: compressed, with the sums of BatchNorm.
 
     If no run is parallel: all gradients, uncompressed.
     """
     for row in rows:
         if row.spec.variant in EXCHANGES:
-            # Sent by all replicas, and for each of them what beta is multiplied by; a server's link carries all of it.
+            # `bytes_per_step` counts all replicas; beta is multiplied by the bytes of each. A server's link carries all.
             num_senders = 1 if _topology(row) == "server" else row.spec.replicas
             volume = scaling_laws.exchange_terms(_topology(row), row.spec.replicas, 1.0)[1] * num_senders
             for result in finished_runs(stored, row).values():
@@ -249,11 +258,13 @@ def _payload_bytes(stored: StoredComparison, rows: Sequence[Row]) -> float:
     return comparison.trainable_values * {"float32": 4.0, "float64": 8.0}[comparison.rows[0].spec.precision]
 
 
-def _checks(stored: StoredComparison, rows: Sequence[Row], mode: str, oversubscribed_ids: Collection[str]) -> Iterator[ProjectionCheck]:
-    """The largest run of a mode against the model fitted on its smaller runs, for rows with the same input.
+def _checks(
+    stored: StoredComparison, rows: Sequence[Row], mode: str, oversubscribed_ids: Collection[str]
+) -> Iterator[ProjectionCheck]:
+    """Compare the largest run of a mode with the model fitted on its smaller runs, for rows with the same input.
 
     Args:
-        crowded: ids of rows with more replicas than cores, which are left out.
+        oversubscribed_ids: ids of rows with more replicas than cores, which are left out.
     """
     mode_rows = [row for row in rows if row.spec.variant == mode and row.id not in oversubscribed_ids]
     compute, runs = _compute(stored, rows), _step_seconds(stored, mode_rows)
@@ -284,7 +295,7 @@ def _checks(stored: StoredComparison, rows: Sequence[Row], mode: str, oversubscr
 
 
 def _projections(stored: StoredComparison, rows: Sequence[Row], target: ProjectionTarget) -> Iterator[ScalingProjection]:
-    """Each wished number of replicas, for rows with the same input."""
+    """Yield the projection to each requested number of replicas, for rows with the same input."""
     batch, compute = _base_batch(stored), _compute(stored, rows)
     if target.link is None or batch is None or compute is None:
         return

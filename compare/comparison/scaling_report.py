@@ -33,10 +33,10 @@ _RATIOS = ("speedup_one_core", "speedup_same_cores", "speedup_same_batch", "effi
 
 
 def report(compared: JudgedComparison, folder: Path, scaling: ScalingResult, arguments: Sequence[str]) -> Report:
-    """The report of a scaling, which stands beside the report of its runs.
+    """Build the report of a scaling, which is written beside the report of its runs.
 
     Args:
-        arguments: of the command, besides `scaling --stored DIR`, that makes it again.
+        arguments: arguments besides `scaling --stored DIR` of the command that makes it again.
     """
     tables = (points_table(scaling), laws_table(scaling), checks_table(scaling), projected_table(scaling))
     checks = [{**check.model_dump(), "error": check.error} for check in scaling.checks]
@@ -60,7 +60,7 @@ def report(compared: JudgedComparison, folder: Path, scaling: ScalingResult, arg
 
 
 def screen(compared: JudgedComparison, scaling: ScalingResult) -> Screen:
-    """How much faster the most replicas are, and the speed-up of every point."""
+    """Build the first screen: how much faster the largest number of replicas is, and the speed-up of every point."""
     stored = compared.stored
     largest: dict[tuple[str, str, Kind], ScalingPoint] = {}
     for point in sorted(scaling.points, key=lambda item: item.replicas):
@@ -73,7 +73,7 @@ def screen(compared: JudgedComparison, scaling: ScalingResult) -> Screen:
     not_comparable = [] if compared.findings.comparable else ["No ratios: the timed runs did not train the same."]
     caution_count = wording.count(len(compared.cautions), "caution")
     answers = [
-        Paragraph("Speed-up", [_speedup_text(each) for each in largest.values()]),
+        Paragraph("Speed-up", [_speedup_text(point) for point in largest.values()]),
         Paragraph("Trouble", [*failed, *not_comparable, *cautions.signature(stored)], "bad"),
     ]
     return Screen(
@@ -82,7 +82,7 @@ def screen(compared: JudgedComparison, scaling: ScalingResult) -> Screen:
         chart=Chart(
             ("times as fast as serial on 1 core", "times serial, 1 core"),
             ["efficiency", ""],
-            [_bar(each) for each in scaling.points],
+            [_bar(point) for point in scaling.points],
         ),
         remarks=[
             *([f"{caution_count}: {FULL}."] if compared.cautions else []),
@@ -262,7 +262,7 @@ def _draw_measured(axes: Axes, scaling: ScalingResult) -> None:
 
 
 def _draw_line(axes: Axes, index: int, line: Sequence[tuple[ScalingPoint, Ratio]]) -> None:
-    """One mode's measured points, from serial at 1, with their intervals."""
+    """Draw one mode's measured points, from serial at 1, with their intervals."""
     first, _ = line[0]
     colour = plots.COLOURS[index % len(plots.COLOURS)]
     values = [ratio.value for _, ratio in line]

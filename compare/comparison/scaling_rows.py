@@ -18,12 +18,12 @@ KINDS: tuple[Kind, ...] = ("strong", "weak")
 
 
 def build_rows(settings: Preset, contestants: Sequence[str], *, sizes: Sequence[int], kinds: Sequence[Kind]) -> list[Row]:
-    """Lay out a scaling.
+    """Build the rows of a scaling.
 
     Args:
-        settings: its values' `global_batch_size` is that of the strong runs and of each replica of the weak ones.
+        settings: the values' `global_batch_size` is the global batch of strong runs, and each replica's batch in weak runs.
         sizes: numbers of replicas, each at least 2.
-        kinds: of KINDS.
+        kinds: kinds of scaling, from KINDS.
 
     Raises:
         SpecError: a row's spec is refused.
@@ -43,9 +43,9 @@ def build_rows(settings: Preset, contestants: Sequence[str], *, sizes: Sequence[
 
 
 def _cores_and_batch(values: dict[str, Any]) -> tuple[int, int]:
-    """(cores on all hosts together, global batch of the first row)."""
+    """Return (cores on all hosts together, global batch of the first row)."""
     hosts = tuple(values.get("hosts") or ())
-    # Judged without hosts: every scaling begins with serial, which has none.
+    # The spec is checked without hosts: every scaling begins with serial, which has none.
     first = spec.build({name: value for name, value in values.items() if name not in (("hosts", "cores") if hosts else ())})
     available = first.cores * max(len(hosts), 1)
     if hosts and values.get("cores") is not None:
@@ -58,7 +58,7 @@ def _cores_and_batch(values: dict[str, Any]) -> tuple[int, int]:
 def _configurations(
     values: dict[str, Any], modes: Sequence[str], sizes: Sequence[int], kinds: Sequence[Kind], available: int, batch: int
 ) -> Iterator[tuple[str, dict[str, Any]]]:
-    """(name, fields of the spec) of each row of one framework and one input. Some come more than once."""
+    """Yield (name, fields of the spec) of each row of one framework and one input. Some come more than once."""
     hosts = tuple(values.get("hosts") or ())
 
     def serial(cores: int, size: int) -> tuple[str, dict[str, Any]]:

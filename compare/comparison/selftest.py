@@ -1,4 +1,4 @@
-"""`convtwins selftest`: tests whether the verdicts are reliable, in simulation and on this machine."""
+"""`convtwins selftest`: test whether the verdicts are reliable, in simulation and on this machine."""
 
 from __future__ import annotations
 
@@ -46,49 +46,49 @@ NOISE = 0.02
 """Standard deviation of the logarithm of one simulated run's time."""
 MUCH_NOISE = 0.03
 DRIFT = 0.3
-"""The same for the drift that both runs of a pair share: a machine that grows warmer or busier."""
+"""Standard deviation of the logarithm of the drift that both runs of a pair share: the machine grows warmer or busier."""
 SLOWDOWN = 1.10
 TREND = 0.003
 """Slowdown of a run relative to the run before it. The sign alternates between repeats."""
 FAMILY = 8
-"""Comparisons that are judged together: as many as `run` makes of both frameworks by default."""
+"""Number of comparisons that are judged together: as many as `run` makes of both frameworks by default."""
 MOST_REPEATS = 20
-"""Repeats that are added at most. The verdict is looked at after each one from VERDICT_PAIRS on."""
+"""Largest number of repeats. The verdict is checked after each repeat from VERDICT_PAIRS on."""
 UNTIL = UntilDecided(most_repeats=MOST_REPEATS)
 
 ALARM_RATE, LEAST_ALARM_RATE = statistics.SIGNIFICANCE, 0.03
-"""Fraction of comparisons of equal runs that may be called different at any look. Much fewer would waste repeats."""
+"""Bounds of the fraction of comparisons of equal runs that are called different at any look. Fewer would waste repeats."""
 
 REPLICA_COUNTS, SERIAL_FRACTION = (2, 4, 8), 0.1
-"""Replicas of the simulated scaling, and the truth of its law."""
+"""Numbers of replicas of the simulated scaling, and its true serial fraction."""
 
 PAIR_EPOCHS = 2
-"""Of each real pair's runs: many short runs show the noise of processes better than few long ones."""
+"""Epochs of the runs of real pairs: many short runs show the noise of processes better than few long ones."""
 LEAST_PAIRS = 20
-"""Real pairs below which nothing is said of them."""
+"""Smallest number of real pairs that are judged."""
 BLOCK_PAIRS = 2
-"""Successive real pairs that are resampled together. Longer blocks leave too few different ones: with blocks of 5, 200
+"""Number of successive real pairs in a resampled block. Longer blocks leave too few different ones: with blocks of 5, 200
 independent pairs would miss the bar in a fifth of cases. So dependence has a test of its own, see `_dependence`."""
 TESTED_CORRELATION = 0.2
-"""Correlation of successive pairs whose power is stated: false alarms are 9 % then."""
+"""Correlation of successive pairs for which the power of the test is stated: false alarms are 9 % then."""
 LEAST_DEPENDENCE_P = 0.05
 NUM_PERMUTATIONS = 2000
-"""Drawn orders of the pairs that theirs is compared with."""
+"""Number of random permutations of the pairs, for the test of dependence."""
 STRETCH_PAIRS = 10
-"""Successive real pairs whose mean is compared with that of others, for a drift that lasts longer."""
+"""Number of successive real pairs in a stretch. Means of stretches are compared to find a slow drift."""
 LEAST_DRIFT_P = 0.01
 NUM_SEQUENCES = 4000
-"""Of MOST real pairs each."""
+"""Number of resampled sequences, each of MOST_REPEATS real pairs."""
 NUM_RESAMPLES = 200
-"""How often the real pairs themselves are drawn again, in stretches: as many others might have been recorded instead."""
+"""Number of times that the real pairs themselves are resampled, in stretches (block bootstrap)."""
 MOST_ALARM_RATE = 0.07
-"""Of sequences of equal real runs: bar for the upper 95 % bound of these pairs."""
+"""Limit of the upper 95 % bound of the rate of false alarms in sequences of equal real runs."""
 
 MOST_LISTED_CHECKS = 3
-"""Checks of one place that passed, which the first screen names. It counts the others."""
+"""Number of passed checks of one place that the first screen lists. It counts the others."""
 
 LEAST_P = 0.001
-"""For equal runs. A verdict on them occurs by chance in one trial of twenty, a p below this in one of a thousand."""
+"""Smallest p of equal runs that passes. A verdict occurs by chance in one trial of 20, a p below this in one of 1000."""
 
 IMAGES, SLOWER_IMAGES = 1000, 1100
 """Images of an epoch, in batches that divide both. The slower run does exactly a tenth more of the same work."""
@@ -102,13 +102,13 @@ VALUES: dict[str, Any] = {
 
 
 class SelftestCheck(Frozen):
-    """One requirement, and what was found."""
+    """One requirement, and the result of its check."""
 
     where: str
     """`simulated`, or the framework that ran here."""
     what: str
     n: int
-    """Comparisons that were simulated, or pairs of real runs."""
+    """Number of comparisons that were simulated, or of pairs of real runs."""
     found: str
     required: str
     passed: bool
@@ -117,7 +117,7 @@ class SelftestCheck(Frozen):
 class Selftest(Frozen):
     checks: list[SelftestCheck]
     sentences: list[str]
-    """What the real trials show about this machine."""
+    """Sentences on what the real trials show about this machine."""
 
     @property
     def passed(self) -> bool:
@@ -167,10 +167,10 @@ def command(
 
 
 def simulate(trials: int, seed: int) -> list[SelftestCheck]:
-    """How often the verdicts of a report are wrong if the truth is known: pairs of times with log-normal noise.
+    """Simulate how often the verdicts of a report are wrong, for pairs of times with log-normal noise and a known truth.
 
     Args:
-        trials: single comparisons of each kind. There are a quarter as many families and scalings.
+        trials: number of single comparisons of each kind. There are a quarter as many families and scalings.
     """
     generator = np.random.default_rng(seed)
     number = trials // 4
@@ -184,7 +184,9 @@ def simulate(trials: int, seed: int) -> list[SelftestCheck]:
     any_smaller = float(families_at_threshold.smaller.any(axis=1).mean())
     families = _families(generator, number, 1.0)
     family_alarm_rate = _fraction(families, lambda judged: any(member.verdict in ("above", "below") for member in judged))
-    uncorrected_rate = _fraction(families, lambda judged: any((member.ratio.p or 0.0) < statistics.SIGNIFICANCE for member in judged))
+    uncorrected_rate = _fraction(
+        families, lambda judged: any((member.ratio.p or 0.0) < statistics.SIGNIFICANCE for member in judged)
+    )
     # The noise of a comparison of its own is what a report knows when it says what can be found.
     standard_errors = _logs(generator, number, NOISE)[:, :VERDICT_PAIRS].std(axis=1, ddof=1) / math.sqrt(VERDICT_PAIRS)
     least_slowdowns = np.exp(standard_errors * statistics.detectable_mean(1.0, VERDICT_PAIRS - 1, FAMILY, VERDICT_PAIRS))
@@ -226,15 +228,16 @@ def simulate(trials: int, seed: int) -> list[SelftestCheck]:
             passed=float(noisy.smaller.mean()) >= statistics.POWER and float(noisy.repeats.mean()) < 10,
         ),
         check(
-            what=f"differences of just {percent(UNTIL.smallest_effect)} called smaller at any of {VERDICT_PAIRS} to {MOST_REPEATS} "
-            f"repeats, noise {percent(MUCH_NOISE)}",
+            what=f"differences of just {percent(UNTIL.smallest_effect)} called smaller at any of {VERDICT_PAIRS} "
+            f"to {MOST_REPEATS} repeats, noise {percent(MUCH_NOISE)}",
             n=trials,
             found=percent(at_threshold.ever_smaller.mean(), 2),
             required=f"at most {100 * most_alarms:.3g} %",
             passed=float(at_threshold.ever_smaller.mean()) <= most_alarms,
         ),
         check(
-            what=f"families of {FAMILY} equal comparisons with any called different (uncorrected: {percent(uncorrected_rate, 1)})",
+            what=f"families of {FAMILY} equal comparisons with any called different (uncorrected: "
+            f"{percent(uncorrected_rate, 1)})",
             n=number,
             found=percent(family_alarm_rate, 2),
             required=f"at most {100 * most_family_alarms:.3g} %",
@@ -257,8 +260,8 @@ def simulate(trials: int, seed: int) -> list[SelftestCheck]:
             passed=family_power >= least_power,
         ),
         check(
-            what=f"intervals of serial fractions that hold the truth, {', '.join(map(str, REPLICA_COUNTS))} replicas over one serial "
-            "run, by one look",
+            what=f"intervals of serial fractions that hold the truth, {', '.join(map(str, REPLICA_COUNTS))} replicas "
+            "over one serial run, by one look",
             n=number,
             found=percent(coverage, 2),
             required=f"{100 * least_covered:.3g} to {100 * most_covered:.3g} %",
@@ -268,14 +271,14 @@ def simulate(trials: int, seed: int) -> list[SelftestCheck]:
 
 
 class SequenceDecisions(NamedTuple):
-    """What came of sequences of pairs: an array each."""
+    """Decisions on sequences of pairs. Every field is an array with one entry for each sequence."""
 
     larger: Booleans
     """Whether the sequence ended with a mean that is surely above zero."""
     smaller: Booleans
-    """Whether it ended with a mean that is surely smaller than the effect that matters."""
+    """Whether the sequence ended with a mean that is surely smaller than the effect that matters."""
     repeats: npt.NDArray[np.int64]
-    """At its end."""
+    """Number of repeats at the end of the sequence."""
     ever_different: Booleans
     """Whether any look, also later ones, would have called the mean different from zero."""
     ever_smaller: Booleans
@@ -287,10 +290,12 @@ def decide(logs: Floats, until: UntilDecided) -> SequenceDecisions:
 
     Args:
         logs: logarithms of the ratios of pairs: [sequences, repeats].
-        until: when to stop.
+        until: the stopping rule.
     """
     last = logs.shape[1]
-    larger, smaller, undecided, ever_different, ever_smaller = (np.full(len(logs), value) for value in (False, False, True, False, False))
+    larger, smaller, undecided, ever_different, ever_smaller = (
+        np.full(len(logs), value) for value in (False, False, True, False, False)
+    )
     repeats = np.full(len(logs), last)
     mean, squares = np.zeros(len(logs)), np.zeros(len(logs))  # of the pairs so far (Welford 1962)
     for n in range(1, last + 1):
@@ -314,12 +319,12 @@ def decide(logs: Floats, until: UntilDecided) -> SequenceDecisions:
 
 
 def _tolerance(rate: float, trials: int) -> float:
-    """Allowed distance from a rate: 0.01 or, for few trials, the distance that chance exceeds once in a thousand times."""
+    """Return the allowed distance from a rate: 0.01 or, for few trials, the distance that chance exceeds once in 1000 times."""
     return max(0.01, float(special.ndtri(0.9995)) * math.sqrt(rate * (1.0 - rate) / trials))
 
 
 def rows(settings: Preset, contestants: Sequence[str]) -> list[Row]:
-    """For each framework, two equal rows and one whose epoch is a tenth longer."""
+    """Build two equal rows of each framework, and one whose epoch is a tenth longer."""
     return [
         Row(
             id=f"{contestant}-{name}",
@@ -374,7 +379,7 @@ def report(result: Selftest) -> Report:
 
 
 def repeats_report(table: Table) -> Report:
-    """How many repeats `run --until-decided` needs."""
+    """Report how many repeats `run --until-decided` needs."""
     of_interest = ("noise", "difference", "1", str(FAMILY), "decided")
     return Report(
         title=table.title,
@@ -383,13 +388,15 @@ def repeats_report(table: Table) -> Report:
         screen=Screen(
             subject=["How many repeats does `run --until-decided` need?"],
             answers=[Paragraph("", ["Repeats on average (90 % of families need at most)."])],
-            table=replace(table, columns=tuple(replace(column, fold=None) for column in table.columns if column.key in of_interest)),
+            table=replace(
+                table, columns=tuple(replace(column, fold=None) for column in table.columns if column.key in of_interest)
+            ),
         ),
     )
 
 
 def _screen(title: str, result: Selftest) -> Screen:
-    """The first screen: how many checks passed, those that failed, and what was found."""
+    """Build the first screen: how many checks passed, those that failed, and what was found."""
     failed = [check for check in result.checks if not check.passed]
     places = list(dict.fromkeys(check.where for check in result.checks))
     sentences = [f"{len(result.checks) - len(failed)} of {len(result.checks)} checks passed."]
@@ -397,7 +404,9 @@ def _screen(title: str, result: Selftest) -> Screen:
         sentences.append("Nothing ran on this machine: leave out --simulate-only.")
     answers = [
         Paragraph("No" if failed else "Yes", sentences, "bad" if failed else "good"),
-        Paragraph("Failed", [f"{check.where}: {check.what}: {check.found}. Required: {check.required}." for check in failed], "bad"),
+        Paragraph(
+            "Failed", [f"{check.where}: {check.what}: {check.found}. Required: {check.required}." for check in failed], "bad"
+        ),
         *(Paragraph(place, _passed(result.checks, place), most=MOST_LISTED_CHECKS) for place in places),
         Paragraph("This machine", result.sentences),
     ]
@@ -409,10 +418,10 @@ def _passed(checks: Sequence[SelftestCheck], where: str) -> list[str]:
 
 
 def _run_trials(contestants: Sequence[str]) -> Selftest:
-    """The real trials, run like any comparison.
+    """Run the real trials like any comparison, and judge them.
 
     Raises:
-        SpecError, DataRefused, LaunchError, FolderError, Interrupted: as `run.within`.
+        SpecError, DataRefused, LaunchError, FolderError, Interrupted: see `run.run_nested`.
     """
     with PrivateFolder() as temporary:
         settings = Preset(values=VALUES, modes=("serial",), repeats=VERDICT_PAIRS)
@@ -422,17 +431,17 @@ def _run_trials(contestants: Sequence[str]) -> Selftest:
 
 
 def _pairs_request(framework: str, pairs: int, out: Path | None) -> ComparisonRequest:
-    """Equal runs of one framework in turns, so many pairs."""
+    """Return the request for pairs of equal, interleaved runs of one framework."""
     settings = Preset(values=VALUES | {"epochs": PAIR_EPOCHS}, modes=("serial",), repeats=pairs)
     folder = out or store.new_folder("selftest", framework)
     return ComparisonRequest(settings, [framework], folder, prove=False, lay_out=_equal_rows)
 
 
 def _run_pairs(request: ComparisonRequest, seed: int) -> Selftest:
-    """Run pairs, see `_of_pairs`. A folder with some of them is continued.
+    """Run pairs, see `_pairs_request`, and judge them. A folder with some of them is continued.
 
     Raises:
-        SpecError, DataRefused, LaunchError, FolderError, Interrupted: as `run.within`.
+        SpecError, DataRefused, LaunchError, FolderError, Interrupted: see `run.run_nested`.
     """
     folder = request.out
     assert folder is not None
@@ -499,8 +508,8 @@ def judge_pairs(compared: JudgedComparison, num_pairs: int, seed: int) -> Selfte
         ),
         *(
             check(
-                what=f"equal runs called different at any of {VERDICT_PAIRS} to {MOST_REPEATS} repeats: {NUM_SEQUENCES:,} sequences of "
-                f"blocks of {BLOCK_PAIRS} real pairs{suffix}",
+                what=f"equal runs called different at any of {VERDICT_PAIRS} to {MOST_REPEATS} repeats: {NUM_SEQUENCES:,} "
+                f"sequences of blocks of {BLOCK_PAIRS} real pairs{suffix}",
                 found=f"{percent(alarms / NUM_SEQUENCES, 2)}; below {percent(bound, 2)} of these pairs, "
                 f"below {percent(max(any_pairs_bound, dependent_alarm_rate), 2)} of any pairs",
                 required=f"at most {percent(MOST_ALARM_RATE)} of these pairs",
@@ -528,11 +537,11 @@ def judge_pairs(compared: JudgedComparison, num_pairs: int, seed: int) -> Selfte
 
 
 def alarms_bound(logs: Floats, generator: np.random.Generator, *, swapped: bool) -> float:
-    """Upper 95 % bound of the rate of false alarms among any pairs: the quantile over sets of as many, in stretches of these.
+    """Return the upper 95 % bound of the rate of false alarms among any pairs, by a block bootstrap over stretches.
 
     Args:
-        logs: of the real pairs, in their order.
-        generator: of the draws.
+        logs: logarithms of the ratios of the real pairs, in their order.
+        generator: generator of the draws.
         swapped: whether it is drawn which run of a block is called the slower one.
     """
     number, rates = len(logs) // STRETCH_PAIRS, list[float]()
@@ -544,7 +553,7 @@ def alarms_bound(logs: Floats, generator: np.random.Generator, *, swapped: bool)
 
 
 def _sequences(logs: Floats, generator: np.random.Generator, *, swapped: bool) -> Floats:
-    """[SEQUENCES, MOST], each put together from blocks of successive pairs, which get drawn signs or lose their mean."""
+    """Resample [NUM_SEQUENCES, MOST_REPEATS] from blocks of successive pairs, with random signs or without their mean."""
     logs = logs if swapped else logs - logs.mean()
     starts = generator.integers(0, len(logs), (NUM_SEQUENCES, MOST_REPEATS // BLOCK_PAIRS, 1))
     blocks = logs[(starts + np.arange(BLOCK_PAIRS)) % len(logs)]
@@ -554,7 +563,7 @@ def _sequences(logs: Floats, generator: np.random.Generator, *, swapped: bool) -
 
 
 def _drift_p(logs: Floats) -> float:
-    """Of the analysis of variance between stretches of pairs (Fisher 1925)."""
+    """Return p of the analysis of variance between stretches of pairs (Fisher 1925)."""
     stretches = logs[: len(logs) // STRETCH_PAIRS * STRETCH_PAIRS].reshape(-1, STRETCH_PAIRS)
     between, within = STRETCH_PAIRS * stretches.mean(axis=1).var(ddof=1), stretches.var(axis=1, ddof=1).mean()
     number = len(stretches)
@@ -562,9 +571,9 @@ def _drift_p(logs: Floats) -> float:
 
 
 def _dependence(logs: Floats, generator: np.random.Generator) -> tuple[float, float]:
-    """(correlation of successive pairs, p that it is not above zero): the share of drawn orders that have as large a one.
+    """Return (correlation of successive pairs, p that it is not above zero), by a permutation test.
 
-    The two runs of a pair take turns to be the first. What that makes is taken out: it alternates, and would hide a dependence.
+    The two runs of a pair alternate in being the first. This effect is removed, because it would hide a dependence.
     """
     rest = logs.copy()
     for half in (rest[0::2], rest[1::2]):
@@ -575,12 +584,12 @@ def _dependence(logs: Floats, generator: np.random.Generator) -> tuple[float, fl
 
 
 def _dependence_power(pairs: int) -> float:
-    """How often so many pairs fail the test of `_dependence` if successive ones have a correlation of DEPENDENCE."""
+    """Return the power of the test in `_dependence` with this number of pairs and a correlation of TESTED_CORRELATION."""
     return float(special.ndtr(TESTED_CORRELATION * math.sqrt(pairs) + special.ndtri(LEAST_DEPENDENCE_P)))
 
 
 def _correlated_pairs(generator: np.random.Generator, correlation: float) -> Floats:
-    """[SEQUENCES, MOST] of equal pairs, successive ones of this correlation: a first-order autoregression."""
+    """Simulate [NUM_SEQUENCES, MOST_REPEATS] equal pairs, successive ones of this correlation (first-order autoregression)."""
     logs = generator.normal(0.0, MUCH_NOISE, (NUM_SEQUENCES, MOST_REPEATS))
     for n in range(1, MOST_REPEATS):
         logs[:, n] = correlation * logs[:, n - 1] + math.sqrt(1.0 - correlation**2) * logs[:, n]
@@ -588,15 +597,15 @@ def _correlated_pairs(generator: np.random.Generator, correlation: float) -> Flo
 
 
 def _logs(generator: np.random.Generator, trials: int, noise: float) -> Floats:
-    """Logarithms of the ratios of MOST pairs of equal runs, whose trend alternates: [trials, MOST]."""
+    """Simulate logarithms of the ratios of pairs of equal runs, whose trend alternates: [trials, MOST_REPEATS]."""
     trend = TREND * np.where(np.arange(MOST_REPEATS) % 2, -1.0, 1.0)
     return generator.normal(0.0, noise * math.sqrt(2.0), (trials, MOST_REPEATS)) + trend
 
 
 def _families(generator: np.random.Generator, trials: int, slowdown: float | Floats) -> list[list[JudgedRatio]]:
-    """Simulated families of comparisons with one base. The runs of a pair share the same drift; verdicts are a report's own.
+    """Simulate families of comparisons with one base, and judge them as a report does. The runs of a pair share the same drift.
 
-    The base runs next to each, alternately before and after it. The first comparison has the slower run.
+    The base runs next to each other run, alternately before and after it. The first comparison has the slower run.
     """
     noise = generator.normal(0.0, NOISE, (trials, VERDICT_PAIRS, 1 + FAMILY))
     drift = generator.normal(0.0, DRIFT, (trials, VERDICT_PAIRS, 1))
@@ -608,21 +617,23 @@ def _families(generator: np.random.Generator, trials: int, slowdown: float | Flo
 
 
 def _ratios(runs: Floats) -> list[Ratio]:
-    """Ratio of each further column to the first: seconds [pairs, 1 + comparisons]."""
+    """Return the ratio of each further column to the first, of seconds [pairs, 1 + comparisons]."""
     base, *others = runs.T.tolist()
     ratios = [paired_ratio(list(zip(other, base, strict=True))) for other in others]
     return [ratio for ratio in ratios if ratio is not None]
 
 
 def _coverage(generator: np.random.Generator, trials: int) -> float:
-    """Fraction of scalings whose interval, by one look, holds the serial fraction that made them."""
+    """Return the fraction of scalings whose interval, by one look, contains the true serial fraction."""
     serial_noise = generator.normal(0.0, NOISE, (trials, VERDICT_PAIRS, 1))
     parallel_noise = generator.normal(0.0, NOISE, (trials, VERDICT_PAIRS, len(REPLICA_COUNTS)))
     shares = np.array([SERIAL_FRACTION + (1.0 - SERIAL_FRACTION) / size for size in REPLICA_COUNTS])
     freedom, num_covered = VERDICT_PAIRS - 1, 0
     one_look = statistics.critical(freedom, None) / statistics.critical(freedom, VERDICT_PAIRS)
     for gains in np.exp(serial_noise - parallel_noise) / shares:
-        fraction = scaling_laws.amdahl([list(zip(REPLICA_COUNTS, repeat_gains, strict=True)) for repeat_gains in gains.tolist()])
+        fraction = scaling_laws.amdahl(
+            [list(zip(REPLICA_COUNTS, repeat_gains, strict=True)) for repeat_gains in gains.tolist()]
+        )
         assert fraction is not None and fraction.low is not None and fraction.high is not None
         num_covered += abs(fraction.value - SERIAL_FRACTION) <= one_look * (fraction.high - fraction.low) / 2
     return num_covered / trials
@@ -650,10 +661,13 @@ def _check(contestant: str, other: str, judged: JudgedRatio | None) -> SelftestC
 
 
 def _resolution(stored: StoredComparison, contestant: str) -> str | None:
-    """The smallest difference that a comparison can find on this machine, from the noise of the equal runs."""
+    """Describe the smallest difference that a comparison can find on this machine, from the noise of the equal runs."""
     by_id = {row.id: row for row in stored.comparison.rows}
     first, second = (finished_runs(stored, by_id[f"{contestant}-{name}"]) for name in ("equal-1", "equal-2"))
-    logs = [math.log(epoch_seconds(first[repeat]) / epoch_seconds(second[repeat])) for repeat in sorted(first.keys() & second.keys())]
+    logs = [
+        math.log(epoch_seconds(first[repeat]) / epoch_seconds(second[repeat]))
+        for repeat in sorted(first.keys() & second.keys())
+    ]
     if len(logs) < VERDICT_PAIRS:
         return None
     deviation, freedom = float(np.std(logs, ddof=1)), len(logs) - 1

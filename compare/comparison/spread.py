@@ -13,9 +13,9 @@ from common.artifacts import records
 from common.data.sources import DataRefused
 from common.spec import SpecError
 from compare.cluster import archive, dask_slots, jobs, slurm
-from compare.cluster.jobs import Ends
+from compare.cluster.jobs import JobEnds
 from compare.comparison import comparison_plan
-from compare.comparison.comparison_plan import Request
+from compare.comparison.comparison_plan import ComparisonRequest
 from compare.core import wording
 from compare.core.errors import FolderError
 from compare.execution import cells, store
@@ -24,12 +24,12 @@ from compare.reporting.document import Report
 
 
 def _say(line: str) -> None:
-    """Progress. Part of it comes from other machines."""
+    """Print a line of progress. Part of it comes from other machines."""
     typer.echo(wording.one_line(line), err=True)
 
 
-def check(on: str) -> None:
-    """Check what `--on` names.
+def check_backend(on: str) -> None:
+    """Check the value of `--on`.
 
     Raises:
         SpecError: it is neither Slurm nor an address.
@@ -38,8 +38,8 @@ def check(on: str) -> None:
         raise SpecError(f"--on must be slurm or the address of a Dask scheduler. Received: {on!r}. Use e.g. tcp://HOST:8786.")
 
 
-def check_rows(requests: Sequence[Request]) -> None:
-    """Check that other machines can do what is asked for.
+def check_rows(requests: Sequence[ComparisonRequest]) -> None:
+    """Check that other machines can run the requested comparisons.
 
     Raises:
         SpecError: no number of cores is named, or a run is spread over machines itself.
@@ -51,7 +51,7 @@ def check_rows(requests: Sequence[Request]) -> None:
             raise SpecError("--on runs each comparison on one machine. Received also: --hosts. Leave one of them out.")
 
 
-def refuse_unready(plan: MatrixPlan) -> None:
+def check_can_submit(plan: MatrixPlan) -> None:
     """Check that jobs can be submitted, before a folder is made.
 
     Raises:
@@ -59,17 +59,17 @@ def refuse_unready(plan: MatrixPlan) -> None:
     """
     assert plan.on is not None
     if plan.on == slurm.NAME:
-        slurm.refuse_missing()
+        slurm.check_commands()
         return
-    with dask_slots.slots(plan.on, plan):
+    with dask_slots.connect_slots(plan.on, plan):
         pass
 
 
-def run_cells(plan: MatrixPlan, folder: Path, received: Callable[[Path], object]) -> None:
-    """Run the comparisons that are missing as jobs, and record which failed.
+def run_cells(plan: MatrixPlan, folder: Path, on_received: Callable[[Path], object]) -> None:
+    """Run the missing comparisons as jobs, and record which failed.
 
     Args:
-        received: called with the folder of each comparison that has come back and was checked.
+        on_received: called with the folder of each comparison that has come back and was checked.
 
     Raises:
         LaunchError: no job can be submitted.
@@ -77,77 +77,77 @@ def run_cells(plan: MatrixPlan, folder: Path, received: Callable[[Path], object]
     """
     for cell in plan.cells:
         archive.restore(folder, cell)
-    done = [cell.name for cell in plan.cells if _is_done(plan, cell, folder)]
-    left = [cell for cell in plan.cells if cell.name not in done]
-    _say(f"{wording.count(len(left), 'comparison')} to run on {plan.on}, {len(done)} there already.")
-    code = jobs.code_of(plan)
+    finished_names = [cell.name for cell in plan.cells if _is_done(plan, cell, folder)]
+    remaining = [cell for cell in plan.cells if cell.name not in finished_names]
+    _say(f"{wording.count(len(remaining), 'comparison')} to run on {plan.on}, {len(finished_names)} there already.")
+    code_hash = jobs.matrix_code_hash(plan)
     (folder / jobs.FOLDER).mkdir(exist_ok=True)
 
     def record(**changes: Mapping[str, str | None]) -> None:
         nonlocal plan
-        known = [
-            each.model_copy(update={field: of[each.name] for field, of in changes.items() if each.name in of})
-            for each in plan.cells
+        updated_cells = [
+            cell.model_copy(update={field: values[cell.name] for field, values in changes.items() if cell.name in values})
+            for cell in plan.cells
         ]
-        plan = plan.model_copy(update={"cells": known})
+        plan = plan.model_copy(update={"cells": updated_cells})
         records.write(folder / cells.PLAN_FILE, plan)
 
-    def taken(name: str) -> str | None:
+    def check_returned(name: str) -> str | None:
         """Check a comparison that has come back, and make its report. Returns why it is refused."""
         cell = next(cell for cell in plan.cells if cell.name == name)
         try:
-            archive.refuse_other(folder / name, plan, cell)
-            received(folder / name)
+            archive.refuse_other_comparison(folder / name, plan, cell)
+            on_received(folder / name)
         except (SpecError, DataRefused, FolderError) as error:
             return str(error)
-        answer = jobs.answered(folder, name)
-        if answer is not None and answer.code == 0 and not _is_done(plan, cell, folder):  # it was submitted for fewer
+        status = jobs.read_status(folder, name)
+        if status is not None and status.code == 0 and not _is_done(plan, cell, folder):  # it was submitted for fewer
             return "its job has not made all runs that are asked for now. Run the same command again."
         return None
 
-    record(failure={name: taken(name) for name in done})
-    with closing(_ends(plan, folder, left, code, lambda known: record(job=known))) as ends:
+    record(failure={name: check_returned(name) for name in finished_names})
+    with closing(_ends(plan, folder, remaining, code_hash, lambda job_ids: record(job=job_ids))) as ends:
         for number, (name, failure) in enumerate(ends, 1):
-            failure = failure or taken(name)
+            failure = failure or check_returned(name)
             record(failure={name: failure})
-            node = answer.node if (answer := jobs.answered(folder, name)) else "an unknown machine"
+            node = status.node if (status := jobs.read_status(folder, name)) else "an unknown machine"
             end = f"has failed: {failure}" if failure else f"has come back from {node}"
-            _say(f"{name} {end.rstrip('.')}; {len(left) - number} left.")
+            _say(f"{name} {end.rstrip('.')}; {len(remaining) - number} left.")
 
 
 def _ends(
     plan: MatrixPlan, folder: Path, left: Sequence[Cell], code: str, submitted: Callable[[Mapping[str, str]], None]
-) -> Ends:
+) -> JobEnds:
     assert plan.on is not None
     if plan.on != slurm.NAME:
         return dask_slots.run(plan.on, folder, plan, left, code, say=_say)
     names = [cell.name for cell in left]
-    begun = [name for name in names if (folder / name / store.PLAN_FILE).exists()]
-    nodes = {name: answer.node for name in begun if (answer := jobs.answered(folder, name))}
-    known = {cell.name: cell.job for cell in left if cell.job}
-    return slurm.run(folder, names, code, known=known, nodes=nodes, submitted=submitted, say=_say)
+    started_names = [name for name in names if (folder / name / store.PLAN_FILE).exists()]
+    nodes = {name: status.node for name in started_names if (status := jobs.read_status(folder, name))}
+    job_ids = {cell.name: cell.job for cell in left if cell.job}
+    return slurm.run(folder, names, code, job_ids=job_ids, nodes=nodes, on_submitted=submitted, say=_say)
 
 
 def _is_done(plan: MatrixPlan, cell: Cell, folder: Path) -> bool:
-    """Whether a comparison has all runs that are asked for now."""
-    place, answer = folder / cell.name, jobs.answered(folder, cell.name)
-    if answer is None or answer.code is None or answer.failure or not (place / store.PLAN_FILE).exists():
+    """Return whether a comparison has all runs that are requested now."""
+    cell_folder, status = folder / cell.name, jobs.read_status(folder, cell.name)
+    if status is None or status.code is None or status.failure or not (cell_folder / store.PLAN_FILE).exists():
         return False
-    comparison = store.read_plan(place)
-    asked = comparison_plan.check_repeats(comparison_plan.of_rows(cell.rows, plan, place).settings)
-    enough = comparison.repeats >= asked.repeats and comparison.until == plan.until
-    return enough and not comparison_plan.jobs(comparison, place)
+    comparison = store.read_plan(cell_folder)
+    settings = comparison_plan.check_repeats(comparison_plan.request_for_rows(cell.rows, plan, cell_folder).settings)
+    has_all_repeats = comparison.repeats >= settings.repeats and comparison.until == plan.until
+    return has_all_repeats and not comparison_plan.jobs(comparison, cell_folder)
 
 
 def rehearse(plan: MatrixPlan, folder: Path, *, as_json: bool) -> int:
-    """Print what would be submitted. Nothing is, and no folder is made.
+    """Print the jobs that would be submitted. None is submitted, and no folder is made.
 
     Raises:
         LaunchError: a Dask cluster cannot run the matrix.
     """
     names = [cell.name for cell in plan.cells if not _is_done(plan, cell, folder)]
     if plan.on == slurm.NAME:
-        text = slurm.script(folder, len(names))
+        text = slurm.batch_script(folder, len(names))
         if not as_json:
             typer.echo(text)
             _say(f"Would be submitted: {wording.count(len(names), 'job')} ({', '.join(names) or 'all are done'}). Nothing was.")
@@ -155,7 +155,9 @@ def rehearse(plan: MatrixPlan, folder: Path, *, as_json: bool) -> int:
         values: dict[str, Any] = {"jobs": names, "script": text}
     else:
         assert plan.on is not None
-        with dask_slots.slots(plan.on, plan) as (_, machines):
+        with dask_slots.connect_slots(plan.on, plan) as (_, machines):
             values = {"jobs": names, "machines": machines}
-    said = [f"{wording.count(len(names), 'job')} on {plan.on}: {', '.join(names) or 'all are done'}. Nothing was submitted."]
-    return Report(title="Dry run", findings=[("Jobs", said)], values=values).deliver(None, as_json=as_json)
+    sentences = [
+        f"{wording.count(len(names), 'job')} on {plan.on}: {', '.join(names) or 'all are done'}. Nothing was submitted."
+    ]
+    return Report(title="Dry run", findings=[("Jobs", sentences)], values=values).deliver(None, as_json=as_json)

@@ -38,15 +38,15 @@ class Cell(Exact):
     """One comparison of a matrix."""
 
     name: FileName
-    """Of its folder."""
+    """Name of the cell's folder."""
     labels: dict[str, str]
-    """Its value on each axis that has several, by the axis's name in reports."""
+    """{name of an axis in reports: the cell's value}, for the axes with several values."""
     rows: list[Row] = Field(min_length=1)
-    """As they are laid out, not judged yet."""
+    """Rows as they are laid out, before they are checked."""
     failure: str | None = None
-    """Why it was refused, last time."""
+    """Why the cell was refused at the last attempt."""
     job: str | None = None
-    """The last one that Slurm ran it as."""
+    """Id of the last Slurm job that ran the cell."""
 
 
 class MatrixPlan(Exact):
@@ -67,20 +67,20 @@ class MatrixPlan(Exact):
     restarts: Count = 0
     target_accuracy: float | None = None
     on: str | None = None
-    """What runs the comparisons on other machines: `slurm`, or the address of a Dask scheduler. None: this machine does."""
+    """Backend that runs the comparisons on other machines: `slurm`, or the address of a Dask scheduler. None: this machine."""
 
     @property
     def axes(self) -> list[str]:
         return list(self.cells[0].labels)
 
 
-def holds(folder: Path) -> bool:
+def is_matrix(folder: Path) -> bool:
     """Whether a folder holds a matrix."""
     return (folder / PLAN_FILE).exists()
 
 
 def read(folder: Path) -> MatrixPlan:
-    """The plan of a matrix.
+    """Read the plan of a matrix.
 
     Raises:
         FolderError: there is none, or it cannot be read.
@@ -89,49 +89,49 @@ def read(folder: Path) -> MatrixPlan:
 
 
 def expand(values: dict[str, Any]) -> list[tuple[dict[str, str], dict[str, Any]]]:
-    """(labels, values) of every combination of the listed values. Without a list: one, which has no label.
+    """Return (labels, values) of every combination of the listed values. Without a list: one, which has no label.
 
     Args:
-        values: of a spec, nested and plain.
+        values: values of a spec, nested and plain.
 
     Raises:
         SpecError: a list is empty or has a value twice, or there are too many combinations.
     """
-    made: list[tuple[dict[str, str], dict[str, Any]]] = [({}, values)]
+    cells: list[tuple[dict[str, str], dict[str, Any]]] = [({}, values)]
     for field, name in AXES.items():
         group, _, leaf = field.rpartition(".")
-        within: Any = values.get(group) if group else values
-        listed = cast(dict[str, Any], within).get(leaf) if isinstance(within, dict) else None
-        if not isinstance(listed, list):
+        group_values: Any = values.get(group) if group else values
+        axis_value = cast(dict[str, Any], group_values).get(leaf) if isinstance(group_values, dict) else None
+        if not isinstance(axis_value, list):
             continue
-        each_value = cast(list[Any], listed)
-        labels = _labels(each_value)
-        if (number := len(made) * len(each_value)) > MOST_CELLS:
+        axis_values = cast(list[Any], axis_value)
+        labels = _labels(axis_values)
+        if (number := len(cells) * len(axis_values)) > MOST_CELLS:
             raise SpecError(f"A matrix has at most {MOST_CELLS} comparisons. Received: {number} or more. Name fewer values.")
-        is_twice = any(one == other for one, other in itertools.combinations(each_value, 2))  # 64 is 64.0
-        if not labels or is_twice or len(set(labels)) < len(labels):
-            raise SpecError(f"{field} must list different values. Received: {listed!r}. Name each once.")
-        made = [
-            ({**own, name: label}, spec.overlay(of_one, {field: value}))
-            for own, of_one in made
-            for label, value in zip(labels, each_value, strict=True)
+        has_duplicates = any(one == other for one, other in itertools.combinations(axis_values, 2))  # 64 is 64.0
+        if not labels or has_duplicates or len(set(labels)) < len(labels):
+            raise SpecError(f"{field} must list different values. Received: {axis_value!r}. Name each once.")
+        cells = [
+            ({**cell_labels, name: label}, spec.overlay(cell_values, {field: value}))
+            for cell_labels, cell_values in cells
+            for label, value in zip(labels, axis_values, strict=True)
         ]
-    return made
+    return cells
 
 
 def names(labels: Sequence[dict[str, str]]) -> list[str]:
-    """Names of folders for cells with these labels."""
-    made: list[str] = []
-    for own in labels:
-        words = [label if re.match(r"\D", label) else f"{axis} {label}" for axis, label in own.items()]
+    """Return names of folders for cells with these labels."""
+    folder_names: list[str] = []
+    for cell_labels in labels:
+        words = [label if re.match(r"\D", label) else f"{axis} {label}" for axis, label in cell_labels.items()]
         name = "-".join(filter(None, (re.sub(r"[^A-Za-z0-9.]+", "_", word).strip("_.") for word in words))) or "cell"
-        made.append(name)
-    twice = {name for name, number in Counter(made).items() if number > 1}
-    return [f"{name}-{number}" if name in twice else name for number, name in enumerate(made, 1)]
+        folder_names.append(name)
+    duplicates = {name for name, number in Counter(folder_names).items() if number > 1}
+    return [f"{name}-{number}" if name in duplicates else name for number, name in enumerate(folder_names, 1)]
 
 
 def _labels(values: Sequence[Any]) -> list[str]:
-    """Words for the values of an axis: the shortest that tell them apart."""
+    """Return labels for the values of an axis: the shortest that distinguish them."""
     groups = [cast(dict[str, Any], value) if isinstance(value, dict) else {"": value} for value in values]
     short = [Path(str(group.get("name", next(iter(group.values()), "")))).name for group in groups]
     if len(set(short)) == len(short):

@@ -1,4 +1,4 @@
-"""The code of a run as one number. A stored record keeps it, so a later change of the code shows."""
+"""Digest of the code of a run. Stored records keep it, so that a later change of the code is noticed."""
 
 from __future__ import annotations
 
@@ -11,18 +11,20 @@ from common.models import user_code
 from compare.execution import contestants, launch
 
 
-def of(names: Sequence[str], model: str, moved: Callable[[Path], Path] = lambda folder: folder) -> str:
-    """SHA-256 over what the twins share, the twins of these contestants, and a user's own model with its package.
+def compute(names: Sequence[str], model: str, in_other_checkout: Callable[[Path], Path] = lambda folder: folder) -> str:
+    """Compute SHA-256 over the twins' shared code, the twins of these contestants, and a user's own model with its package.
 
     Args:
-        names: of the contestants.
-        model: as a spec names it.
-        moved: where a folder of the model lies in another checkout of it.
+        names: names of the contestants.
+        model: the model as a spec names it.
+        in_other_checkout: maps a folder of the model to the same folder in another checkout.
     """
-    subjects = {(each.twin, each.python): each.name for each in map(contestants.named, names)}
-    own = [folder for twin, folder in launch.FRAMEWORKS.items() if any(twin == each for each, _ in subjects)]
+    names_by_twin = {(contestant.twin, contestant.python): contestant.name for contestant in map(contestants.by_name, names)}
+    twin_folders = [
+        folder for twin, folder in launch.FRAMEWORKS.items() if any(twin == used_twin for used_twin, _ in names_by_twin)
+    ]
     # Somebody else's twin lies where only its own interpreter finds it, and each interpreter may have another version.
-    others = [launch.probe(name)["code"] for (twin, _), name in subjects.items() if twin not in launch.FRAMEWORKS]
-    folders = [machine.PROJECT_ROOT / folder for folder in ("common", *own)]
-    digest = machine.code_digest([*folders, *map(moved, user_code.folders(model))])
-    return hashlib.sha256(" ".join([digest, *others]).encode()).hexdigest() if others else digest
+    other_digests = [launch.probe(name)["code"] for (twin, _), name in names_by_twin.items() if twin not in launch.FRAMEWORKS]
+    folders = [machine.PROJECT_ROOT / folder for folder in ("common", *twin_folders)]
+    digest = machine.code_digest([*folders, *map(in_other_checkout, user_code.folders(model))])
+    return hashlib.sha256(" ".join([digest, *other_digests]).encode()).hexdigest() if other_digests else digest

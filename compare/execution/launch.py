@@ -29,7 +29,7 @@ from common.machine import environment, heartbeat, plugins
 from common.machine.machine import PROJECT_ROOT
 from common.machine.private_folder import PrivateFolder
 from common.processes import signals, watchdog
-from common.processes.process_spec import HELD_SECONDS, SETTLED
+from common.processes.process_spec import KILL_SECONDS, RESERVED_VARIABLES
 from compare.core import wording
 from compare.core.errors import LaunchError, UnfitError
 from compare.execution import contestants
@@ -103,7 +103,7 @@ def describe_all(names: Sequence[str], *, defer_errors: bool = False) -> Generat
     with contextlib.ExitStack() as process_stack:
         processes: dict[str, _CapturedProcess] = {}
         for key, name in missing.items():
-            with signals.deferred():
+            with signals.defer_signals():
                 processes[key] = process_stack.enter_context(_CapturedProcess(_command(name, ["describe"])))
 
         def answer(name: str) -> dict[str, Any]:
@@ -222,7 +222,7 @@ def _run_captured(
     """Run a short command of a contestant's interpreter. Returns (stdout, stderr, exit code)."""
     try:
         with contextlib.ExitStack() as process_stack:
-            with signals.deferred():
+            with signals.defer_signals():
                 process = process_stack.enter_context(_CapturedProcess(command, folder, environment))
             return *process.communicate(timeout=_PROBE_SECONDS), process.returncode
     except subprocess.TimeoutExpired:
@@ -303,7 +303,7 @@ class StartedProcess(subprocess.Popen[bytes]):
         environment: Mapping[str, str] = MappingProxyType({}),
         folder: Path | None = None,
     ) -> None:
-        self.watched = watchdog.Watched()
+        self.watched = watchdog.WatchedProcess()
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("ab") as file:
             self.temporary = PrivateFolder()
@@ -361,7 +361,7 @@ def stop(process: StartedProcess, *, grace_seconds: float | None = None) -> None
     _, alive = psutil.wait_procs(descendants, timeout=min(grace_seconds, 1.0))
     _signal_all(process, alive, signal.SIGKILL)
     with contextlib.suppress(subprocess.TimeoutExpired):  # of one that is held, and ends once it is let go
-        process.wait(HELD_SECONDS)
+        process.wait(KILL_SECONDS)
     process.release()
 
 
@@ -380,7 +380,7 @@ def wait(
     Returns:
         None if it ended without a hang, else how it hung, in words.
     """
-    hang_monitor = watchdog.Watchdog([watchdog.Member("the process", process.watched)], hang_seconds)
+    hang_monitor = watchdog.Watchdog([watchdog.WatchTarget("the process", process.watched)], hang_seconds)
     while True:
         try:
             process.wait(poll_seconds)
@@ -393,7 +393,7 @@ def wait(
 
 def _stop_if_hung(process: StartedProcess, hang_monitor: watchdog.Watchdog, folder: Path) -> str | None:
     """Stop a process if it hangs. Returns how it hung, in words; None if it works."""
-    if (hang := hang_monitor.look()) is None:
+    if (hang := hang_monitor.check()) is None:
         return None
     try:
         (path,) = watchdog.save_stacks(hang.stacks, ["rank 0"], folder)
@@ -401,7 +401,7 @@ def _stop_if_hung(process: StartedProcess, hang_monitor: watchdog.Watchdog, fold
     except OSError as error:
         stacks_text = f"; its stacks cannot be written ({error})"
     stop(process, grace_seconds=0.0)
-    return f"{hang.words}{stacks_text}"
+    return f"{hang.message}{stacks_text}"
 
 
 class Call(NamedTuple):
@@ -444,9 +444,11 @@ def call_all(
     try:
         while True:
             while len(running) < most_parallel and (new_call := next_call()) is not None:
-                with signals.deferred():
+                with signals.defer_signals():
                     process = start(new_call.framework, new_call.arguments, log=new_call.log, environment=new_call.environment)
-                    hang_monitor = watchdog.Watchdog([watchdog.Member("the process", process.watched)], new_call.hang_seconds)
+                    hang_monitor = watchdog.Watchdog(
+                        [watchdog.WatchTarget("the process", process.watched)], new_call.hang_seconds
+                    )
                     running.append((new_call, process, hang_monitor))
             if not running:
                 return
@@ -560,7 +562,7 @@ def _module(name: str) -> list[str]:
 
 
 def _environment(root: Path | None = None) -> dict[str, str]:
-    variables = {name: value for name, value in os.environ.items() if not SETTLED.fullmatch(name)}
+    variables = {name: value for name, value in os.environ.items() if not RESERVED_VARIABLES.fullmatch(name)}
     # An empty entry would be the caller's folder. That comes last.
     paths = [str(root or PROJECT_ROOT), *filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))]
     return variables | {

@@ -1,4 +1,4 @@
-"""The launcher's own clock, over the events of a run that it sees."""
+"""Check a run's clock against the launcher's own, by the times at which the run's events are written."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from typing import Any, NamedTuple
 
 from common.artifacts import event_log
 
-APART = 0.01
-"""Part of a span by which the two clocks may differ. More is a defect."""
+MAX_RELATIVE_DIFFERENCE = 0.01
+"""Largest relative difference of a duration between the two clocks. More is a defect."""
 _TICK_SECONDS = 0.02
-"""To which the kernel knows when a file was written: two of its ticks."""
-_SAME_SECONDS = 0.005
-"""By which the system's time may move against a monotonic clock between two looks. More: it was set."""
+"""Accuracy in seconds of a file's modification time: two ticks of the kernel."""
+_MOST_CLOCK_STEP_SECONDS = 0.005
+"""Seconds that the system's time may move against a monotonic clock between two polls. More: it was set."""
 
 
-class _Between(NamedTuple):
-    """A moment that lies between two."""
+class _Interval(NamedTuple):
+    """A moment that lies between two known ones, or a duration between two bounds. Seconds."""
 
     earliest: float
     latest: float
 
-    def until(self, later: _Between) -> _Between:
-        """How long it was until a later moment: at least and at most."""
-        return _Between(later.earliest - self.latest, later.latest - self.earliest)
+    def duration_until(self, later: _Interval) -> _Interval:
+        """Return the shortest and the longest duration until a later moment."""
+        return _Interval(later.earliest - self.latest, later.latest - self.earliest)
 
     @property
     def width(self) -> float:
@@ -33,77 +33,86 @@ class _Between(NamedTuple):
 
 
 class LaunchersClock:
-    """Sees when a run's events are written, and holds the run's own clock against it.
+    """Observe when a run's events are written, and compare the run's own clock with that.
 
-    Each event says what the run's clock showed before it was written, and the next one what it showed after that. A look finds
-    the last event that was written since the look before. The file's own time says when, where it agrees with that.
+    Each event records the run's clock before it was written, and the next event records it after that. A poll finds the last
+    event that was written since the poll before. The file's modification time says when, if it lies between the two polls.
 
     Args:
-        directory: of the run.
+        directory: folder of the run.
     """
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
         self._size = -1
-        self._looked = time.monotonic()
-        self._ahead = time.time() - self._looked
-        self._seen: dict[int, _Between] = {}
-        """When an event was written, by its place."""
+        self._polled_seconds = time.monotonic()
+        self._wall_offset = time.time() - self._polled_seconds
+        self._write_intervals: dict[int, _Interval] = {}
+        """{index of an event: when it was written}, by this process's monotonic clock."""
         self._events: list[dict[str, Any]] = []
 
-    def look(self) -> list[dict[str, Any]] | None:
-        """The events so far. None: there are no more than at the last look."""
+    def poll(self) -> list[dict[str, Any]] | None:
+        """Return the events so far. None: there are no more than at the last poll."""
         path = self._directory / event_log.EVENTS_FILE
         before, size = time.monotonic(), path.stat().st_size if path.exists() else 0
         if size == self._size:
-            self._looked = before
+            self._polled_seconds = before
             return None
         events = event_log.read_events(self._directory)
         if events[len(self._events) :]:
-            self._seen[len(events) - 1] = self._written(path, size)
-        self._size, self._looked, self._events = size, before, events
+            self._write_intervals[len(events) - 1] = self._write_interval(path, size)
+        self._size, self._polled_seconds, self._events = size, before, events
         return events
 
-    def _written(self, path: Path, size: int) -> _Between:
-        """When the last event was written, by this process's monotonic clock."""
+    def _write_interval(self, path: Path, size: int) -> _Interval:
+        """Return when the last event was written, by this process's monotonic clock."""
         file, now, wall = path.stat(), time.monotonic(), time.time()
-        between, ahead, was_ahead = _Between(self._looked, now), wall - now, self._ahead
-        self._ahead = ahead
-        written = file.st_mtime - ahead
-        if file.st_size != size or abs(ahead - was_ahead) > _SAME_SECONDS:
-            return between
-        earliest, latest = max(written - _TICK_SECONDS, between.earliest), min(written + _TICK_SECONDS, between.latest)
-        return _Between(earliest, latest) if earliest <= latest else between
+        since_poll, wall_offset, previous_offset = _Interval(self._polled_seconds, now), wall - now, self._wall_offset
+        self._wall_offset = wall_offset
+        written = file.st_mtime - wall_offset
+        if file.st_size != size or abs(wall_offset - previous_offset) > _MOST_CLOCK_STEP_SECONDS:
+            return since_poll
+        earliest, latest = max(written - _TICK_SECONDS, since_poll.earliest), min(written + _TICK_SECONDS, since_poll.latest)
+        return _Interval(earliest, latest) if earliest <= latest else since_poll
 
-    def _spans(self) -> Iterator[tuple[_Between, _Between]]:
-        """(by the run's clock, by this one): from the first event to each, from each to the next and to the last."""
-        moments: list[tuple[_Between, _Between]] = []
-        for place, seen in self._seen.items():
-            clock = self._events[place].get("clock") if place < len(self._events) else None
-            written = self._events[place + 1].get("written") if place + 1 < len(self._events) else None
+    def _spans(self) -> Iterator[tuple[_Interval, _Interval]]:
+        """Yield durations (by the run's clock, by this one) from the first event to each, and from each to the next
+        and the last.
+        """
+        moments: list[tuple[_Interval, _Interval]] = []
+        for index, write_interval in self._write_intervals.items():
+            clock = self._events[index].get("clock") if index < len(self._events) else None
+            written = self._events[index + 1].get("written") if index + 1 < len(self._events) else None
             if isinstance(clock, float) and isinstance(written, float):
-                moments.append((_Between(clock, written), seen))
-        for place, moment in enumerate(moments):
-            for other in {0, place - 1} if place else ():
-                yield _span(moments[other], moment)
-            if 0 < place < len(moments) - 1:
-                yield _span(moment, moments[-1])
+                moments.append((_Interval(clock, written), write_interval))
+        for index, moment in enumerate(moments):
+            for other in {0, index - 1} if index else ():
+                yield _span_between(moments[other], moment)
+            if 0 < index < len(moments) - 1:
+                yield _span_between(moment, moments[-1])
 
     def disagreement(self, framework: str) -> str | None:
-        """How the run's clock contradicts this one, with both figures. None: it does not, as far as can be told."""
-        for run, seen in self._spans():
-            if run.latest < seen.earliest * (1 - APART) or run.earliest > seen.latest * (1 + APART):
+        """Describe how the run's clock contradicts this one, with both figures. None: no contradiction is found."""
+        for run, launcher in self._spans():
+            if run.latest < launcher.earliest * (1 - MAX_RELATIVE_DIFFERENCE) or run.earliest > launcher.latest * (
+                1 + MAX_RELATIVE_DIFFERENCE
+            ):
                 return (
                     f"clocks that disagree: between two events of this run of {framework}, {run.latest:.2f} s passed by its "
-                    f"own clock, and {seen.latest:.2f} s by the launcher's"
+                    f"own clock, and {launcher.latest:.2f} s by the launcher's"
                 )
         return None
 
     def confirms(self) -> bool | None:
-        """Whether the run lasted long enough to tell a clock that is wrong by 2 * APART. None: it says nothing of its clock."""
-        found = [run.width + seen.width <= APART * seen.earliest for run, seen in self._spans()]
-        return any(found) if found else None
+        """Whether the run lasted long enough to detect a clock that is wrong by 2 * MAX_RELATIVE_DIFFERENCE.
+
+        None: the run records no clock.
+        """
+        is_precise = [
+            run.width + launcher.width <= MAX_RELATIVE_DIFFERENCE * launcher.earliest for run, launcher in self._spans()
+        ]
+        return any(is_precise) if is_precise else None
 
 
-def _span(one: tuple[_Between, _Between], other: tuple[_Between, _Between]) -> tuple[_Between, _Between]:
-    return one[0].until(other[0]), one[1].until(other[1])
+def _span_between(one: tuple[_Interval, _Interval], other: tuple[_Interval, _Interval]) -> tuple[_Interval, _Interval]:
+    return one[0].duration_until(other[0]), one[1].duration_until(other[1])

@@ -9,7 +9,7 @@ import numpy as np
 from pydantic import Field
 
 from common import spec
-from common.data.batches import Plan
+from common.data.batches import BatchPlan
 from common.data.sources import Dataset
 from common.frozen import Frozen
 from common.models import architectures
@@ -141,7 +141,7 @@ def check_rows(rows: Sequence[Row], descriptions: Mapping[str, dict[str, Any]], 
             if row.contestant == row.framework:
                 raise
             raise spec.SpecError(f"The contestant {row.contestant} is refused: {error}") from None
-        refusal = refusal or architectures.cannot_cut(row_spec)
+        refusal = refusal or architectures.why_not_divisible(row_spec)
         unavailable = refusal or (None if oversubscribe else _not_parallel(row_spec, description))
         checked_rows.append(row.model_copy(update={"spec": row_spec, "unavailable": unavailable, "budget": budget}))
     return checked_rows
@@ -164,9 +164,9 @@ def check_data(rows: Sequence[Row], dataset: Dataset, seeds: Sequence[int] = ())
         SpecError: a row does not fit the data.
     """
     for row in rows:
-        architecture = architectures.of(row.spec, len(dataset.class_names), dataset.image_size)
+        architecture = architectures.build(row.spec, len(dataset.class_names), dataset.image_size)
         for seed in seeds or (row.spec.seed,):
-            Plan(row.spec.with_fields(seed=seed), architecture, len(dataset.train), labels=dataset.train.labels)
+            BatchPlan(row.spec.with_fields(seed=seed), architecture, len(dataset.train), labels=dataset.train.labels)
     for model in dict.fromkeys(row.spec.model for row in rows):
         _refuse_coloured_images(architectures.resolve(model, len(dataset.class_names), dataset.image_size), dataset)
 

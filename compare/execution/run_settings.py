@@ -49,7 +49,9 @@ def settings_of_cells(
         if not isinstance(named, dict) or ("contestants" in stated and not named):
             raise SpecError(f"contestants must be a group of them. Received: {named!r}. Write {{NAME: {{twin: pytorch}}}}.")
         values, matrix = _split_matrix_fields(values)
-        settings = replace(settings, until=until, stated=tuple(matrix), contestants=cast(dict[str, Any], named), **matrix)
+        settings = replace(
+            settings, until=until, stated_settings=tuple(matrix), contestants=cast(dict[str, Any], named), **matrix
+        )
     given_options = {field: value for field, value in options.items() if value is not None}
     for overrides in (given_options, spec.parse_assignments(assignments)):
         for field, other in (("epochs", "steps"), ("steps", "epochs")):

@@ -18,7 +18,7 @@ from compare.core import exits, wording
 from compare.core.errors import FolderError
 from compare.execution import cells, options, store
 from compare.judgement import cautions
-from compare.machines.gathered import refuse_twice
+from compare.machines.questions import refuse_duplicates
 from compare.reporting import comparison_report, document
 from compare.reporting.comparison_report import JudgedComparison
 from compare.reporting.document import Mark, Report
@@ -27,11 +27,11 @@ from compare.reporting.tables import Column, Table
 KIND, NAME, RESULTS_FILE = "gallery", "index", "gallery.json"
 
 
-class Shown(NamedTuple):
+class GalleryEntry(NamedTuple):
     """A comparison of the gallery."""
 
     name: str
-    """Its folder in the gallery."""
+    """Name of the comparison's folder in the gallery."""
     compared: JudgedComparison
 
     @property
@@ -41,9 +41,9 @@ class Shown(NamedTuple):
     @property
     def answer(self) -> str:
         """Which framework is faster, or which mode pays, without the conditions that several verdicts share."""
-        found = self.compared.findings
-        sentences = found.contestants or found.modes
-        return next((each for each in sentences if not each.startswith("All ")), "no two rows that were compared")
+        findings = self.compared.findings
+        sentences = findings.contestants or findings.modes
+        return next((sentence for sentence in sentences if not sentence.startswith("All ")), "no two rows that were compared")
 
 
 def command(
@@ -54,79 +54,84 @@ def command(
 ) -> None:
     """Make a static page of many comparisons by machine, version and model, with the report of each."""
     with exits.exit_on_error():
-        found, others = _comparisons(folders)
-        whole: list[JudgedComparison] = []
-        for each in found:
-            store.refuse_growing(each)
+        comparison_folders, others = _comparisons(folders)
+        comparisons: list[JudgedComparison] = []
+        for folder in comparison_folders:
+            store.refuse_growing(folder)
             try:
-                whole.append(comparison_report.read(each, signers=signers))
-            except FolderError as damaged:
-                if len(found) == 1:
+                comparisons.append(comparison_report.read(folder, signers=signers))
+            except FolderError as error:
+                if len(comparison_folders) == 1:
                     raise
-                others.append(f"{each.name}: its comparison cannot be read.")
-                typer.echo(str(damaged), err=True)
-        shown = _named(whole)
-        own = (*document.report_files(NAME), *(each.name for each in shown))
-        store.refuse_others(out, RESULTS_FILE, KIND, "gallery", allowed=own)
-        store.refuse_links(out, [each.name for each in shown])
-        before = _names_in(out)
-        for each in shown:
-            of_one = comparison_report.report(_published(each.compared), Path(each.name))
-            if unwritten := of_one.write(out / each.name):
+                others.append(f"{folder.name}: its comparison cannot be read.")
+                typer.echo(str(error), err=True)
+        entries = _name_entries(comparisons)
+        allowed = (*document.report_files(NAME), *(entry.name for entry in entries))
+        store.refuse_others(out, RESULTS_FILE, KIND, "gallery", allowed=allowed)
+        store.refuse_links(out, [entry.name for entry in entries])
+        old_names = _names_in(out)
+        for entry in entries:
+            page = comparison_report.report(_without_paths(entry.compared), Path(entry.name))
+            if unwritten := page.write(out / entry.name):
                 typer.echo(unwritten, err=True)
                 raise typer.Exit(exits.RUN_FAILED)
-        code = _report(shown, others, out).deliver(out, as_json=as_json)
-        for name in before - {each.name for each in shown}:
+        code = _report(entries, others, out).deliver(out, as_json=as_json)
+        for name in old_names - {entry.name for entry in entries}:
             shutil.rmtree(out / name)
     raise typer.Exit(code)
 
 
 def _comparisons(folders: Sequence[Path]) -> tuple[list[Path], list[str]]:
-    """(every folder of a comparison: of those that were named, and of the cells of a matrix; names of all others).
+    """Return (folders of comparisons, among those named and the cells of matrices; sentences on all other folders).
 
     Raises:
-        FolderError: one was named twice, or there is none.
+        FolderError: a folder was named twice, or none holds a comparison.
     """
-    found: list[Path] = []
+    comparison_folders: list[Path] = []
     others: list[str] = []
     for folder in folders:
         if not folder.exists():
             raise FolderError(f"There is no such folder. Received: {folder}. Name what `run` has made.")
-        of_cells = [folder / cell.name for cell in cells.read(folder).cells] if cells.is_matrix(folder) else [folder]
-        begun = [each for each in of_cells if (each / store.PLAN_FILE).exists()]
-        found += begun
-        others += [] if begun else [f"{folder.name}: no comparison."]
-    if not found:
+        candidates = [folder / cell.name for cell in cells.read(folder).cells] if cells.is_matrix(folder) else [folder]
+        started = [candidate for candidate in candidates if (candidate / store.PLAN_FILE).exists()]
+        comparison_folders += started
+        others += [] if started else [f"{folder.name}: no comparison."]
+    if not comparison_folders:
         raise FolderError(f"No folder holds a comparison. Received: {', '.join(map(str, folders))}. Name what `run` has made.")
-    refuse_twice(found)
-    return found, others
+    refuse_duplicates(comparison_folders)
+    return comparison_folders, others
 
 
-def _named(compared: Sequence[JudgedComparison]) -> list[Shown]:
-    """Each with a name of its own: time, model and data. Two of one second and work are numbered."""
-    shown: list[Shown] = []
-    for each in compared:
-        comparison = each.stored.comparison
+def _name_entries(compared: Sequence[JudgedComparison]) -> list[GalleryEntry]:
+    """Give each comparison a unique name: time, model and data. Two of one second and work are numbered."""
+    entries: list[GalleryEntry] = []
+    for judged in compared:
+        comparison = judged.stored.comparison
         words = (comparison.created_at[:19], comparison.rows[0].spec.model, comparison.data_name)
         stem = "-".join(re.sub(r"[^A-Za-z0-9_]+", "-", word).strip("-") for word in words)[:100]
-        names = {other.name for other in shown}
-        shown.append(Shown(next(name for n in range(1, len(names) + 2) if (name := f"{stem}-{n}") not in names), each))
-    return shown
+        names = {entry.name for entry in entries}
+        entries.append(
+            GalleryEntry(next(name for n in range(1, len(names) + 2) if (name := f"{stem}-{n}") not in names), judged)
+        )
+    return entries
 
 
-def _published(compared: JudgedComparison) -> JudgedComparison:
-    """The same, with the names of interpreters alone. Their folders tell of whoever made it."""
+def _without_paths(compared: JudgedComparison) -> JudgedComparison:
+    """Return a comparison with the names of interpreters instead of their paths, which identify their owner."""
 
-    def named(environment: Environment) -> Environment:
+    def without_path(environment: Environment) -> Environment:
         return environment.model_copy(update={"interpreter": Path(environment.interpreter).name})
 
     stored, plan = compared.stored, compared.stored.comparison
-    environments = {name: named(each) for name, each in plan.environments.items()}
-    contestants = [each.model_copy(update={"python": each.python and Path(each.python).name}) for each in plan.contestants]
+    environments = {name: without_path(environment) for name, environment in plan.environments.items()}
+    contestants = [
+        contestant.model_copy(update={"python": contestant.python and Path(contestant.python).name})
+        for contestant in plan.contestants
+    ]
     comparison = plan.model_copy(update={"environments": environments, "contestants": contestants})
     runs = {
         row: {
-            repeat: run.model_copy(update={"environment": run.environment and named(run.environment)})
+            repeat: run.model_copy(update={"environment": run.environment and without_path(run.environment)})
             for repeat, run in repeats.items()
         }
         for row, repeats in stored.runs.items()
@@ -135,65 +140,69 @@ def _published(compared: JudgedComparison) -> JudgedComparison:
 
 
 def _names_in(out: Path) -> set[str]:
-    """Folders of an earlier gallery, as it lists them."""
+    """Return the folders of an earlier gallery, as it lists them."""
     try:
-        listed = atomic_files.parse_json(plain_file.read(out / RESULTS_FILE, records.MOST_BYTES))["folders"]
+        folders = atomic_files.parse_json(plain_file.read(out / RESULTS_FILE, records.MOST_BYTES))["folders"]
     except (OSError, ValueError, KeyError, TypeError):
         return set()
-    named = {each for each in listed if isinstance(each, str) and re.fullmatch(r"[A-Za-z0-9_-]+", each)}
-    return {each for each in named if (out / each / "report.html").is_file() and not (out / each).is_symlink()}
+    names = {name for name in folders if isinstance(name, str) and re.fullmatch(r"[A-Za-z0-9_-]+", name)}
+    return {name for name in names if (out / name / "report.html").is_file() and not (out / name).is_symlink()}
 
 
-def _report(shown: Sequence[Shown], others: Sequence[str], out: Path) -> Report:
-    """The page. It names no path of whoever made it."""
-    unsigned = cautions.unconfirmed_signatures((each.name, each.compared.stored) for each in shown)
-    machines = {str(each.compared.stored.comparison.machine.get("processor")) for each in shown}
-    failed = sum(bool(each.compared.failures) for each in shown)
+def _report(entries: Sequence[GalleryEntry], others: Sequence[str], out: Path) -> Report:
+    """Build the page. It contains no path of its author."""
+    unsigned = cautions.unconfirmed_signatures((entry.name, entry.compared.stored) for entry in entries)
+    machines = {str(entry.compared.stored.comparison.machine.get("processor")) for entry in entries}
+    failed = sum(bool(entry.compared.failures) for entry in entries)
     return Report(
         name=NAME,
         json_file=RESULTS_FILE,
         title="Gallery of comparisons",
         overline="Comparison of frameworks",
         marks=[
-            Mark("Comparisons", str(len(shown))),
+            Mark("Comparisons", str(len(entries))),
             Mark("Processors", str(len(machines))),
             Mark("With failures", str(failed), "warn" if failed else "good"),
         ],
         findings=[("Left out", others)] if others else [],
-        tables=[_table(shown)],
+        tables=[_table(entries)],
         commands=[("This page:", f"{document.COMPARE} gallery DIR... --out {wording.shell([out.name])}")],
-        values={"kind": KIND, "folders": [each.name for each in shown]},
+        values={"kind": KIND, "folders": [entry.name for entry in entries]},
         exit_code=exits.RUN_FAILED if unsigned else 0,
         failures=unsigned,
     )
 
 
-def _table(shown: Sequence[Shown]) -> Table:
+def _table(entries: Sequence[GalleryEntry]) -> Table:
     plan = "compared.stored.comparison"
 
-    def versions(each: Shown) -> str:
-        packages = [version for of in each.compared.stored.comparison.versions.values() for version in of.items()]
+    def versions(entry: GalleryEntry) -> str:
+        packages = [
+            version
+            for contestant_versions in entry.compared.stored.comparison.versions.values()
+            for version in contestant_versions.items()
+        ]
         return ", ".join(dict.fromkeys(f"{package} {version}" for package, version in packages))
 
-    def signed(each: Shown) -> str:
-        return each.compared.stored.signature.sentence if each.compared.stored.signature else "no"
+    def signed(entry: GalleryEntry) -> str:
+        return entry.compared.stored.signature.sentence if entry.compared.stored.signature else "no"
 
-    def failures(each: Shown) -> str:
-        return "; ".join(each.compared.failures) or "ok"
+    def failures(entry: GalleryEntry) -> str:
+        return "; ".join(entry.compared.failures) or "ok"
 
     columns = (
         Column("page", "report", link=True),
-        Column("made", "made", pick=lambda each: each.compared.stored.comparison.created_at[:10]),
-        Column("model", "model", pick=lambda each: each.compared.stored.comparison.rows[0].spec.model_label),
+        Column("made", "made", pick=lambda entry: entry.compared.stored.comparison.created_at[:10]),
+        Column("model", "model", pick=lambda entry: entry.compared.stored.comparison.rows[0].spec.model_label),
         Column("data", "data", pick=f"{plan}.data_name"),
         Column("processor", "processor", pick=f"{plan}.machine.processor", fold=24),
-        Column("cores", "cores", pick=lambda each: max(row.spec.cores for row in each.compared.stored.comparison.rows)),
+        Column("cores", "cores", pick=lambda entry: max(row.spec.cores for row in entry.compared.stored.comparison.rows)),
         Column("versions", "versions", pick=versions, fold=24, wide=True),
         Column("repeats", "repeats", pick=f"{plan}.repeats", wide=True),
         Column("proof", "same training", pick=f"{plan}.headline"),
         Column("state", "status", pick=failures, fold=24),
-        Column("answer", "answer", pick=lambda each: wording.one_line(each.answer), fold=40, wide=True),
+        Column("answer", "answer", pick=lambda entry: wording.one_line(entry.answer), fold=40, wide=True),
         Column("signed", "signed", pick=signed, fold=24, wide=True),
     )
     note = "The answer is the first verdict of each report, judged in its own comparison. The report has its conditions."
-    return Table.from_items("gallery", "Comparisons", columns, shown, note)
+    return Table.from_items("gallery", "Comparisons", columns, entries, note)

@@ -9,7 +9,7 @@ import typer
 
 from compare.core import exits
 from compare.execution import options, store
-from compare.machines import gathered, merge_report
+from compare.machines import merge_report, questions
 from compare.reporting import document
 
 
@@ -22,8 +22,10 @@ def command(
     """Join comparisons of several machines: who is faster on how many of them, and by how much on average."""
     with exits.exit_on_error():
         if out is not None:
-            own = document.report_files(merge_report.NAME)
-            store.refuse_others(out, merge_report.RESULTS_FILE, merge_report.KIND, "report of several machines", allowed=own)
-        found = gathered.gather(gathered.read(folders, signers))
-        code = merge_report.report(found, out).deliver(out, as_json=as_json)
+            allowed = document.report_files(merge_report.NAME)
+            store.refuse_others(
+                out, merge_report.RESULTS_FILE, merge_report.KIND, "report of several machines", allowed=allowed
+            )
+        merged = questions.merge(questions.read_machines(folders, signers))
+        code = merge_report.report(merged, out).deliver(out, as_json=as_json)
     raise typer.Exit(code)

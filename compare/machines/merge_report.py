@@ -13,8 +13,7 @@ from compare.core import exits, wording
 from compare.core.statistics import CONFIDENCE, VERDICT_PAIRS, inverse
 from compare.core.verdict_words import family_words, interval_words, p_words, verdict_text
 from compare.judgement import cautions
-from compare.machines.gathered import Answer as OfMachine
-from compare.machines.gathered import Gathered, Machine, Question
+from compare.machines.questions import MachineAnswer, MeasuredMachine, MergedComparisons, Question
 from compare.machines.random_effects import LEAST_MACHINES
 from compare.reporting import comparison_plots, document, plots
 from compare.reporting.comparison_report import facts
@@ -25,35 +24,37 @@ from compare.reporting.tables import Cell, Column, Table
 KIND, NAME, RESULTS_FILE = "merge", "merged", "merged.json"
 
 
-def report(found: Gathered, out: Path | None) -> Report:
-    """The report of what was gathered.
+def report(merged: MergedComparisons, out: Path | None) -> Report:
+    """Build the report on merged comparisons.
 
     Args:
-        out: where it is to be written. None: nowhere.
+        out: folder that the report is written to. None: it is not written.
     """
-    folders = [folder for machine in found.machines for folder, _ in machine.folders]
-    compared = [each for machine in found.machines for _, each in machine.folders]
-    unsigned = cautions.unconfirmed_signatures((folder, each.stored) for machine in found.machines for folder, each in machine.folders)
+    folders = [folder for machine in merged.machines for folder, _ in machine.folders]
+    compared = [comparison for machine in merged.machines for _, comparison in machine.folders]
+    unsigned = cautions.unconfirmed_signatures(
+        (folder, comparison.stored) for machine in merged.machines for folder, comparison in machine.folders
+    )
     return Report(
         name=NAME,
         json_file=RESULTS_FILE,
-        title=f"{wording.count(len(compared), 'comparison')} of {wording.count(len(found.machines), 'machine')}",
+        title=f"{wording.count(len(compared), 'comparison')} of {wording.count(len(merged.machines), 'machine')}",
         overline="Comparison of frameworks",
         facts=[
-            *([found.work] if found.work else []),
-            *(f"{machine.name}: {', '.join(f'{folder}' for folder, _ in machine.folders)}" for machine in found.machines),
+            *([merged.work] if merged.work else []),
+            *(f"{machine.name}: {', '.join(f'{folder}' for folder, _ in machine.folders)}" for machine in merged.machines),
         ],
         marks=[
-            Mark("Machines", str(len(found.machines)), "good" if len(found.machines) >= LEAST_MACHINES else "warn"),
-            Mark("Questions", str(len(found.questions))),
+            Mark("Machines", str(len(merged.machines)), "good" if len(merged.machines) >= LEAST_MACHINES else "warn"),
+            Mark("Questions", str(len(merged.questions))),
         ],
         findings=[
-            ("Who is faster?", [sentence for question in found.questions for sentence in _sentences(question)]),
-            ("How sure is that?", _surety(found)),
-            ("Cautions", [*found.left_out, *_cautions(found.machines), *unsigned]),
+            ("Who is faster?", [sentence for question in merged.questions for sentence in _sentences(question)]),
+            ("How sure is that?", _surety(merged)),
+            ("Cautions", [*merged.left_out, *_cautions(merged.machines), *unsigned]),
         ],
-        tables=[_machines_table(found.machines), _answers_table(found.questions), _overall_table(found.questions)],
-        drawings={"machines": lambda figure: _draw(figure, found.questions)},
+        tables=[_machines_table(merged.machines), _answers_table(merged.questions), _overall_table(merged.questions)],
+        drawings={"machines": lambda figure: _draw(figure, merged.questions)},
         commands=[
             (
                 "The report on all of them:",
@@ -63,43 +64,44 @@ def report(found: Gathered, out: Path | None) -> Report:
         values={
             "kind": KIND,
             "folders": list(map(str, folders)),
-            "work": found.work,
-            "questions": list(map(_plain, found.questions)),
+            "work": merged.work,
+            "questions": list(map(_to_dict, merged.questions)),
         },
         exit_code=exits.RUN_FAILED if unsigned else 0,
         failures=unsigned,
-        screen=screen(found, unsigned),
+        screen=screen(merged, unsigned),
     )
 
 
-def screen(found: Gathered, unsigned: Sequence[str]) -> Screen:
-    """Who is faster on how many machines, question by question."""
-    machines, folders = len(found.machines), sum(len(machine.folders) for machine in found.machines)
+def screen(merged: MergedComparisons, unsigned: Sequence[str]) -> Screen:
+    """Build the first screen: who is faster on how many machines, question by question."""
+    machines, folders = len(merged.machines), sum(len(machine.folders) for machine in merged.machines)
     few = f"No average: it needs {LEAST_MACHINES} machines, with at least {VERDICT_PAIRS} repeats each."
-    number = len(_cautions(found.machines))
-    trouble = [*found.left_out, *unsigned]
+    number = len(_cautions(merged.machines))
+    trouble = [*merged.left_out, *unsigned]
     columns = [Column("question", "question"), Column("answer", "faster")]
-    if any(question.judged for question in found.questions):
+    if any(question.judged for question in merged.questions):
         columns.append(Column("average", "on average"))
     rows: list[dict[str, Cell]] = [
-        {"question": each.subject.name, "answer": _told(each), "average": _average(each)} for each in found.questions
+        {"question": question.subject.name, "answer": _answer_text(question), "average": _average_text(question)}
+        for question in merged.questions
     ]
     return Screen(
         subject=[
-            f"Who is faster on which machine? {found.work}".strip(),
+            f"Who is faster on which machine? {merged.work}".strip(),
             f"{wording.count(folders, 'comparison')} of {wording.count(machines, 'machine')}",
         ],
         answers=[Paragraph("Trouble", trouble, "bad")] if trouble else [],
         table=Table("questions", "Who is faster?", tuple(columns), rows),
         remarks=[
-            *([few] if not any(question.judged for question in found.questions) else []),
+            *([few] if not any(question.judged for question in merged.questions) else []),
             *caution_count(number),
         ],
     )
 
 
-def _average(question: Question) -> str | None:
-    """The average over machines, with its verdict."""
+def _average_text(question: Question) -> str | None:
+    """Return the average over machines, with its verdict. None: there is no average."""
     if question.overall is None or question.judged is None:
         return None
     above, below, ratio = question.subject.above, question.subject.below, question.overall.ratio
@@ -113,98 +115,103 @@ def _average(question: Question) -> str | None:
     )
 
 
-def _told(question: Question) -> str:
-    """Who is faster on how many machines."""
+def _answer_text(question: Question) -> str:
+    """Return who is faster on how many machines."""
     subject, answers = question.subject, question.answers
-    said: list[str] = []
-    for verdict, name, turned in (("above", subject.above, False), ("below", subject.below, True)):
-        won = [each for each in answers if each.seconds.verdict == verdict]
-        if won:
-            times = sorted(1.0 / each.seconds.ratio.value if turned else each.seconds.ratio.value for each in won)
-            by = " to ".join(dict.fromkeys(f"{each:.2f}" for each in (times[0], times[-1])))
-            said.append(f"{name} is {by} times as fast on {_of(won, answers)}")
+    texts: list[str] = []
+    for verdict, name, is_inverted in (("above", subject.above, False), ("below", subject.below, True)):
+        winners = [answer for answer in answers if answer.seconds.verdict == verdict]
+        if winners:
+            times = sorted(
+                1.0 / answer.seconds.ratio.value if is_inverted else answer.seconds.ratio.value for answer in winners
+            )
+            factors = " to ".join(dict.fromkeys(f"{factor:.2f}" for factor in (times[0], times[-1])))
+            texts.append(f"{name} is {factors} times as fast on {_machine_list(winners, answers)}")
     for verdict, words in (
         ("no difference shown", "no difference is shown"),
         ("too few repeats to tell", "too few repeats to tell"),
     ):
-        if some := [each for each in answers if each.seconds.verdict == verdict]:
-            said.append(f"{words} on {_of(some, answers)}")
-    return "; ".join(said)
+        if others := [answer for answer in answers if answer.seconds.verdict == verdict]:
+            texts.append(f"{words} on {_machine_list(others, answers)}")
+    return "; ".join(texts)
 
 
 def _sentences(question: Question) -> list[str]:
     subject = question.subject
-    told = [f"{subject.name}: {_told(question)}."]
+    sentences = [f"{subject.name}: {_answer_text(question)}."]
     if question.overall is None or question.judged is None:
-        return told
+        return sentences
     ratio, spread, (low, high) = question.overall
     above, below = (f"{name} is faster" for name in (subject.above, subject.below))
     verdict = verdict_text(question.judged, when_above=above, when_below=below, when_neither="not decided")
-    among = f" among {question.judged.family}" if question.judged.family > 1 else ""
+    family = f" among {question.judged.family}" if question.judged.family > 1 else ""
     assert question.judged.p is not None
     return [
-        *told,
+        *sentences,
         f"On average over {ratio.n} machines: {verdict}. {subject.above} is {interval_words(ratio)} times as fast as "
-        f"{subject.below} (p {p_words(question.judged.p)}{among}). The machines differ by {wording.percent(spread)} (standard "
+        f"{subject.below} (p {p_words(question.judged.p)}{family}). The machines differ by {wording.percent(spread)} (standard "
         f"deviation). In about {wording.percent(CONFIDENCE)} of cases one more machine like these shows {low:.2f} to "
         f"{high:.2f}.",
     ]
 
 
-def _of(some: Sequence[OfMachine], all_of_them: Sequence[OfMachine]) -> str:
-    """`3 of 4 machines (M1, M2, M4)`."""
-    if len(some) == len(all_of_them):
-        return f"all {len(some)} machines"
-    return f"{len(some)} of {len(all_of_them)} machines ({', '.join(each.machine.name for each in some)})"
+def _machine_list(subset: Sequence[MachineAnswer], all_answers: Sequence[MachineAnswer]) -> str:
+    """Return e.g. `3 of 4 machines (M1, M2, M4)`."""
+    if len(subset) == len(all_answers):
+        return f"all {len(subset)} machines"
+    return f"{len(subset)} of {len(all_answers)} machines ({', '.join(answer.machine.name for answer in subset)})"
 
 
-def _surety(found: Gathered) -> list[str]:
-    words = family_words([answer.seconds for question in found.questions for answer in question.answers])
-    counted = [question.overall.ratio.n for question in found.questions if question.overall]
-    said = [f"Each machine's own answer: {words}"] if words else []
-    if counted:
-        said.append(
+def _surety(merged: MergedComparisons) -> list[str]:
+    words = family_words([answer.seconds for question in merged.questions for answer in question.answers])
+    machine_counts = [question.overall.ratio.n for question in merged.questions if question.overall]
+    sentences = [f"Each machine's own answer: {words}"] if words else []
+    if machine_counts:
+        sentences.append(
             "In an average each machine is one case, whatever its number of repeats (t-test on the machines' logarithms). They "
             "are Holm-corrected among each other, and not for looking again with each machine that is added."
         )
-        said.append("Nobody drew these machines at random. What they say of another one holds as far as it is like them.")
-    if len(counted) < len(found.questions):
-        said.append(
+        sentences.append("Nobody drew these machines at random. What they say of another one holds as far as it is like them.")
+    if len(machine_counts) < len(merged.questions):
+        sentences.append(
             f"An average over machines needs {LEAST_MACHINES} of them, with at least {VERDICT_PAIRS} repeats each. Where there "
             "are fewer, none is given."
         )
-    return said
+    return sentences
 
 
-def _cautions(machines: Sequence[Machine]) -> list[str]:
+def _cautions(machines: Sequence[MeasuredMachine]) -> list[str]:
     packages: dict[str, dict[str, list[str]]] = {}
-    said: list[str] = []
+    sentences: list[str] = []
     for machine in machines:
         for folder, compared in machine.folders:
-            said += [f"{machine.name}, {folder}: {each}" for each in compared.findings.troubles]
+            sentences += [f"{machine.name}, {folder}: {trouble}" for trouble in compared.findings.troubles]
             for versions in compared.stored.comparison.versions.values():
                 for package, version in versions.items():
                     names = packages.setdefault(package, {}).setdefault(version, [])
                     names += [machine.name] * (machine.name not in names)
         if len(machine.folders) > 1:
-            said.append(
+            sentences.append(
                 f"{machine.name} has {len(machine.folders)} folders. The repeats of all count as its own, as if made in a row."
             )
     differing = [
-        f"{package} " + ", ".join(f"{version} ({', '.join(names)})" for version, names in of.items())
-        for package, of in packages.items()
-        if len(of) > 1
+        f"{package} " + ", ".join(f"{version} ({', '.join(names)})" for version, names in by_version.items())
+        for package, by_version in packages.items()
+        if len(by_version) > 1
     ]
-    return [*([f"Versions differ, so the machines differ by them too: {'; '.join(differing)}."] if differing else []), *said]
+    return [
+        *([f"Versions differ, so the machines differ by them too: {'; '.join(differing)}."] if differing else []),
+        *sentences,
+    ]
 
 
-def _machines_table(machines: Sequence[Machine]) -> Table:
-    def proof(machine: Machine) -> str:
-        return ", ".join(dict.fromkeys(each.stored.comparison.headline for _, each in machine.folders))
+def _machines_table(machines: Sequence[MeasuredMachine]) -> Table:
+    def proof(machine: MeasuredMachine) -> str:
+        return ", ".join(dict.fromkeys(comparison.stored.comparison.headline for _, comparison in machine.folders))
 
-    def signed(machine: Machine) -> str:
-        signatures = [each.stored.signature for _, each in machine.folders]
-        return ", ".join(dict.fromkeys("no" if each is None else each.sentence for each in signatures))
+    def signed(machine: MeasuredMachine) -> str:
+        signatures = [comparison.stored.signature for _, comparison in machine.folders]
+        return ", ".join(dict.fromkeys("no" if signature is None else signature.sentence for signature in signatures))
 
     columns = (
         Column("name", "machine"),
@@ -224,7 +231,9 @@ def _answers_table(questions: Sequence[Question]) -> Table:
 
     def verdict(line: Any) -> str:
         subject, answer = line
-        return verdict_text(answer.seconds, when_above=subject.above, when_below=subject.below, when_neither="no difference shown")
+        return verdict_text(
+            answer.seconds, when_above=subject.above, when_below=subject.below, when_neither="no difference shown"
+        )
 
     columns = (
         Column("question", "question", pick=lambda line: line[0].name, fold=36),
@@ -257,11 +266,13 @@ def _overall_table(questions: Sequence[Question]) -> Table:
         "Machines differ by: standard deviation, without their noise. One more: what a further machine like these shows in "
         "about 95 % of cases."
     )
-    return Table.from_items("overall", "Over the machines", columns, [each for each in questions if each.overall], note)
+    return Table.from_items(
+        "overall", "Over the machines", columns, [question for question in questions if question.overall], note
+    )
 
 
 def _draw(figure: Figure, questions: Sequence[Question]) -> bool:
-    """Every machine's ratio with its interval, and the average below them."""
+    """Draw every machine's ratio with its interval, and the average below them."""
     axis: Axes = figure.subplots()
     names: list[str] = []
     for question in questions:
@@ -278,7 +289,7 @@ def _draw(figure: Figure, questions: Sequence[Question]) -> bool:
     return bool(names)
 
 
-def _plain(question: Question) -> dict[str, Any]:
+def _to_dict(question: Question) -> dict[str, Any]:
     combined = question.overall
     return {
         "first": question.subject.above,

@@ -1,4 +1,4 @@
-"""One ratio from those of several machines. Machines differ, so each has a true ratio of its own."""
+"""Combine the ratios of several machines. Machines differ, so each has a true ratio of its own."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from scipy import special
 from compare.core.statistics import CONFIDENCE, MeanEstimate, Ratio, bounded_exp
 
 LEAST_MACHINES = 5
-"""Fewer do not tell how much machines differ, so there is no estimate over them."""
+"""Smallest number of machines for an average. Fewer do not show how much machines differ."""
 
 
 class Overall(NamedTuple):
     """The ratio of an average machine, and how much machines differ."""
 
     ratio: Ratio
-    """Geometric mean over machines, with a 95 % interval and p. They hold for a number of machines that was not chosen by
-    looking."""
+    """Geometric mean over machines, with a 95 % interval and p. They are valid if the number of machines was not chosen by
+    their results."""
     spread: float
-    """Standard deviation of the logarithms of the machines' true ratios: that of the measured ones without their noise."""
+    """Standard deviation of the logarithms of the machines' true ratios, i.e. of the measured ones without their noise."""
     further: tuple[float, float]
-    """In about 95 % of cases one more machine like these, measured as they were, shows a ratio between the two. In 93 % if the
-    machines' noise differs fivefold."""
+    """Prediction interval: in about 95 % of cases one more machine like these, measured as they were, shows a ratio between the
+    two; in 93 % if the machines' noise differs fivefold."""
 
 
 def overall(machines: Sequence[MeanEstimate]) -> Overall:
@@ -36,17 +36,17 @@ def overall(machines: Sequence[MeanEstimate]) -> Overall:
     (Bakirov & Szekely 2005). Weights by each machine's noise would be narrower, but with five repeats it is hardly known.
 
     Args:
-        machines: at least 2.
+        machines: estimates of at least 2 machines.
     """
     number = len(machines)
-    means = np.array([each.mean for each in machines])
+    means = np.array([machine.mean for machine in machines])
     variance = float(np.var(means, ddof=1))
     estimate = MeanEstimate(float(means.mean()), math.sqrt(variance / number), number - 1)
-    between = variance - float(np.mean([each.error**2 for each in machines]))
-    half = float(special.stdtrit(number - 1, 0.5 + CONFIDENCE / 2)) * math.sqrt(variance * (1.0 + 1.0 / number))
-    low, high = (bounded_exp(estimate.mean + side * estimate.half_width) for side in (-1.0, 1.0))
+    between = variance - float(np.mean([machine.error**2 for machine in machines]))
+    half_width = float(special.stdtrit(number - 1, 0.5 + CONFIDENCE / 2)) * math.sqrt(variance * (1.0 + 1.0 / number))
+    low, high = (bounded_exp(estimate.mean + sign * estimate.half_width) for sign in (-1.0, 1.0))
     return Overall(
         Ratio(value=bounded_exp(estimate.mean), low=low, high=high, n=number, p=estimate.p),
         math.sqrt(max(between, 0.0)),
-        (bounded_exp(estimate.mean - half), bounded_exp(estimate.mean + half)),
+        (bounded_exp(estimate.mean - half_width), bounded_exp(estimate.mean + half_width)),
     )

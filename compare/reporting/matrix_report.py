@@ -196,7 +196,7 @@ def winners_table(plan: MatrixPlan, pair_verdicts: Sequence[CellVerdict]) -> Tab
         Column("compared", "compared", pick=lambda win: f"{win.first.contestant}, {win.second.contestant}", fold=24),
         Column("winner", "faster", pick="winner", fold=24),
         Column("times", "times as fast", 2, interval=True, pick=times),
-        Column("p", "p", 4, least=True, pick=lambda win: None if win.disturbed else win.seconds.p, wide=True),
+        Column("p", "p", 4, least=True, pick=lambda win: None if win.disturbed else win.judged.p, wide=True),
     )
     note = (
         "By seconds per epoch. Times as fast: of the quicker one here, whether or not that is sure. "

@@ -1,4 +1,4 @@
-"""`convtwins layers`: what a training step waits for, layer by layer, and how far each is from the machine's limit."""
+"""`convtwins layers`: time a training step layer by layer, and compare each layer with the machine's limit."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from common.machine.rates import Rates
 from common.models.architectures import Conv, Window
 from common.spec import Spec, SpecError
 from common.training import layers
-from common.training.layers import LayerTimes, Unit
+from common.training.layers import LayerTimes, UniqueLayer
 from compare.comparison import comparison_plan
 from compare.core import exits
 from compare.core.interrupt import interruptible
@@ -34,72 +34,77 @@ from compare.reporting.tables import Cell, Column, Table
 
 
 @dataclass(frozen=True)
-class Timed:
+class LayerTimings:
     """All measurements of one model."""
 
     spec: Spec
-    units: list[Unit]
+    units: list[UniqueLayer]
     rates: Rates | None
     """Rates of the machine. None if they could not be measured."""
     gpus: list[str] | None
-    """Names. None: the layers ran on the CPU."""
-    found: dict[str, list[LayerTimes]]
-    """By framework, one entry for each process."""
+    """Names of the GPUs. None: the layers ran on the CPU."""
+    measurements: dict[str, list[LayerTimes]]
+    """{framework: one entry for each process}."""
     specs: dict[str, Spec]
-    """By framework, without the switches that it lacks."""
+    """{framework: spec without the switches that it lacks}."""
 
     @property
     def frameworks(self) -> list[str]:
-        return list(self.found)
+        return list(self.measurements)
 
     @property
     def on_cpu(self) -> bool:
-        return all(each.device == "cpu" for made in self.found.values() for each in made)
+        return all(measured.device == "cpu" for processes in self.measurements.values() for measured in processes)
 
     @property
-    def reach(self) -> tuple[float, float] | None:
+    def peak_rates(self) -> tuple[float, float] | None:
         """(GFLOP/s of matrix products, GB/s of copies) of the device of the layers. None if they could not be measured.
 
-        On an accelerator: as the faster framework reaches them.
+        On an accelerator: the rates of the faster framework.
         """
         if self.on_cpu:
             return (self.rates.gflops(self.spec.precision), self.rates.copy_gb_per_second) if self.rates else None
-        known = [each.device_rates for made in self.found.values() for each in made if each.device_rates]
-        if not known:
+        device_rates = [
+            measured.device_rates for processes in self.measurements.values() for measured in processes if measured.device_rates
+        ]
+        if not device_rates:
             return None
-        return max(each.matrix_gflops for each in known), max(each.copy_gb_per_second for each in known)
+        return max(rate.matrix_gflops for rate in device_rates), max(rate.copy_gb_per_second for rate in device_rates)
 
     def cores_taken(self, framework: str) -> float:
-        """The most cores that other work took from a process of a framework. 0 if that is too few to disturb it."""
-        known = machine.describe()
-        worst = max(cores_taken(each.cores_of_others, self.spec.cores, known) for each in self.found[framework])
+        """Return the most cores that other work took from a process of a framework. 0 if that is too few to disturb it."""
+        facts = machine.describe()
+        worst = max(cores_taken(measured.cores_of_others, self.spec.cores, facts) for measured in self.measurements[framework])
         return worst if worst > DISTURBED_FROM else 0.0
 
     def seconds(self, framework: str, numbers: list[int]) -> Spread:
-        """Seconds of all layers of these units together in a step."""
-        made = spread(
-            [sum(each.seconds[number] * len(self.units[number].names) for number in numbers) for each in self.found[framework]]
+        """Return the seconds of all layers of these units together in a step."""
+        total = spread(
+            [
+                sum(measured.seconds[number] * len(self.units[number].names) for number in numbers)
+                for measured in self.measurements[framework]
+            ]
         )
-        assert made is not None  # there is a process at least
-        return made
+        assert total is not None  # there is a process at least
+        return total
 
     def limits(self, number: int) -> tuple[float, float] | None:
-        """Lower bounds (seconds at the rate of matrix products, seconds at the rate of copies) for all layers of a unit.
+        """Return lower bounds (seconds at the rate of matrix products, seconds at the rate of copies) for all layers of a unit.
 
         None if the rates could not be measured.
         """
-        if self.reach is None:
+        if self.peak_rates is None:
             return None
-        gflops, copied = self.reach
+        gflops, copy_rate = self.peak_rates
         unit, size = self.units[number], self.spec.global_batch_size
         computing = 1e-9 * unit.flops * size / gflops
-        moving = 1e-9 * unit.bytes_moved(self.spec) / copied
+        moving = 1e-9 * unit.bytes_moved(self.spec) / copy_rate
         return len(unit.names) * computing, len(unit.names) * moving
 
     def limit(self, numbers: list[int]) -> float | None:
-        """Lower bound in seconds for all layers of these units."""
-        found = [self.limits(number) for number in numbers]
-        return None if None in found else sum(max(both) for both in found if both is not None)
+        """Return the lower bound in seconds for all layers of these units."""
+        limits = [self.limits(number) for number in numbers]
+        return None if None in limits else sum(max(limit) for limit in limits if limit is not None)
 
 
 RESULTS_FILE = "layers.json"
@@ -108,8 +113,8 @@ RESULTS_FILE = "layers.json"
 @options.grouped
 def command(
     *,
-    of_spec: options.SpecOptions,
-    compared: options.ContestantOptions,
+    spec_options: options.SpecOptions,
+    contestant_options: options.ContestantOptions,
     cores: options.Cores = None,
     repeats: Annotated[int, typer.Option(min=1, help=f"{options.REPEATS} Each time in a process of its own.")] = 3,
     calls: Annotated[int, typer.Option(min=1, help=f"{options.CALLS} Of each layer, in each process.")] = 10,
@@ -118,26 +123,29 @@ def command(
 ) -> None:
     """Time each layer of a model alone, forward and backward, and compare it with the limits of the machine."""
     with exits.exit_on_error():
-        asked = of_spec.to_request(cores=cores)
-        named = compared.names(run_settings.settings(*asked).contestants)
-        wanted = comparison_plan.single_run_spec("layers", *asked, with_contestants=True)
-        if wanted.mode != "serial":
-            raise SpecError(f"layers times one replica. Received: mode {wanted.mode}. Leave it out.")
-        with interruptible(), results_folder.lock_folder(out, RESULTS_FILE, None, "timing of layers", allowed=document.report_files()):
-            with display() as shown:
-                timed = measure(wanted, named, repeats, calls, shown)
+        spec_request = spec_options.to_request(cores=cores)
+        contestant_names = contestant_options.names(run_settings.settings(*spec_request).contestants)
+        run_spec = comparison_plan.single_run_spec("layers", *spec_request, with_contestants=True)
+        if run_spec.mode != "serial":
+            raise SpecError(f"layers times one replica. Received: mode {run_spec.mode}. Leave it out.")
+        with (
+            interruptible(),
+            results_folder.lock_folder(out, RESULTS_FILE, None, "timing of layers", allowed=document.report_files()),
+        ):
+            with display() as progress:
+                timed = measure(run_spec, contestant_names, repeats, calls, progress)
             code = report(timed).deliver(out, as_json=as_json)
     raise typer.Exit(code)
 
 
-def report(timed: Timed) -> Report:
-    versions = {name: found[0].versions for name, found in timed.found.items()}
+def report(timed: LayerTimings) -> Report:
+    versions = {name: processes[0].versions for name, processes in timed.measurements.items()}
     kinds: defaultdict[str, list[int]] = defaultdict(list)
     for number, unit in enumerate(timed.units):
-        kinds[_kind(unit)].append(number)
-    by_words: defaultdict[str, list[int]] = defaultdict(list)
+        kinds[_kind_name(unit)].append(number)
+    by_description: defaultdict[str, list[int]] = defaultdict(list)
     for number, unit in enumerate(timed.units):
-        by_words[_words(unit)].append(number)
+        by_description[_describe(unit)].append(number)
     return Report(
         title=f"Layers of {timed.spec.model_label}",
         json_file=RESULTS_FILE,
@@ -145,69 +153,72 @@ def report(timed: Timed) -> Report:
         findings=[("How far that goes", sentences(timed))],
         tables=[
             _table(timed, "layer-kinds", f"What a step of {timed.spec.model_label} waits for, by kinds of layers", kinds),
-            _table(timed, "layers", f"Layers of {timed.spec.model_label}", by_words),
+            _table(timed, "layers", f"Layers of {timed.spec.model_label}", by_description),
         ],
         values={
             "spec": timed.spec.model_dump(mode="json"),
-            "framework_options": {framework: own.framework_options for framework, own in timed.specs.items()},
+            "framework_options": {
+                framework: framework_spec.framework_options for framework, framework_spec in timed.specs.items()
+            },
             "machine": machine.describe() | {"gpus": timed.gpus},
             "rates": timed.rates,
-            "processes": timed.found,
+            "processes": timed.measurements,
             "sentences": sentences(timed),
         },
     )
 
 
-def measure(wanted: Spec, frameworks: list[str], repeats: int, calls: int, shown: Display) -> Timed:
+def measure(run_spec: Spec, frameworks: list[str], repeats: int, calls: int, progress: Display) -> LayerTimings:
     """Time the layers of a model in fresh processes. The frameworks alternate.
 
     Raises:
         SpecError: a switch does not fit, or the model does not take these images.
         LaunchError: a process failed.
     """
-    shown.say("asking the frameworks what they can do here")
+    progress.say("asking the frameworks what they can do here")
     with launch.describe_all(frameworks) as answer:
-        rows = [matrix.build_row(framework, framework, wanted) for framework in frameworks]
+        rows = [matrix.build_row(framework, framework, run_spec) for framework in frameworks]
         rows = matrix.check_rows(rows, {framework: answer(framework) for framework in frameworks})
-        gpus = spec.gpus(wanted, map(answer, frameworks))
-    if refused := [f"{row.contestant}: {row.unavailable}" for row in rows if row.unavailable is not None]:
-        raise SpecError(refused[0])
+        gpus = spec.gpus(run_spec, map(answer, frameworks))
+    if refusals := [f"{row.contestant}: {row.unavailable}" for row in rows if row.unavailable is not None]:
+        raise SpecError(refusals[0])
     specs = {row.contestant: row.spec for row in rows}
-    architecture = sources.architecture_of(wanted)
-    shown.say("measuring what the machine can do")
-    known = rates.measure_in_subprocess(wanted.cores)
-    found: dict[str, list[LayerTimes]] = {framework: [] for framework in frameworks}
+    architecture = sources.architecture_of(run_spec)
+    progress.say("measuring what the machine can do")
+    machine_rates = rates.measure_in_subprocess(run_spec.cores)
+    measurements: dict[str, list[LayerTimes]] = {framework: [] for framework in frameworks}
     for repeat in range(repeats):
         for framework in turn(frameworks, repeat):
-            shown.say(f"{framework}, process {repeat + 1} of {repeats}")
-            made = twin_client.query(framework, "layers", specs[framework], "--calls", str(calls))
-            found[framework].append(LayerTimes.model_validate_json(made))
-    return Timed(wanted, layers.unique_layers(architecture), known, gpus, found, specs)
+            progress.say(f"{framework}, process {repeat + 1} of {repeats}")
+            output = twin_client.query(framework, "layers", specs[framework], "--calls", str(calls))
+            measurements[framework].append(LayerTimes.model_validate_json(output))
+    return LayerTimings(run_spec, layers.unique_layers(architecture), machine_rates, gpus, measurements, specs)
 
 
-def sentences(timed: Timed) -> list[str]:
-    """What a reader needs to know about the figures."""
-    said: list[str] = []
-    everything = list(range(len(timed.units)))
+def sentences(timed: LayerTimings) -> list[str]:
+    """Return sentences that a reader needs to know about the figures."""
+    texts: list[str] = []
+    all_units = list(range(len(timed.units)))
     for framework in timed.frameworks:
-        apart = timed.seconds(framework, everything).median
-        whole = statistics.median(each.whole_seconds for each in timed.found[framework])
-        taken = timed.cores_taken(framework)
-        said.append(
-            f"{framework}: forward and backward, without loss and update, its layers one by one take {1e3 * apart:.1f} ms, "
-            f"the model as a whole {1e3 * whole:.1f} ms{'' if taken else f' ({whole / apart:.2f} times that)'}."
+        sum_of_layers = timed.seconds(framework, all_units).median
+        whole_model = statistics.median(measured.whole_seconds for measured in timed.measurements[framework])
+        cores_taken = timed.cores_taken(framework)
+        texts.append(
+            f"{framework}: forward and backward, without loss and update, its layers one by one "
+            f"take {1e3 * sum_of_layers:.1f} ms, the model as a whole {1e3 * whole_model:.1f} ms"
+            f"{'' if cores_taken else f' ({whole_model / sum_of_layers:.2f} times that)'}."
         )
-        if taken:
-            said.append(f"{framework}: other work took up to {taken:.2f} cores.{verdict_sentences.DISTURBED}")
+        if cores_taken:
+            texts.append(f"{framework}: other work took up to {cores_taken:.2f} cores.{verdict_sentences.DISTURBED}")
         if left_out := sorted(timed.spec.framework_options.keys() - timed.specs[framework].framework_options.keys()):
-            said.append(f"{framework} has no {' or '.join(left_out)}. It was timed without it.")
-    if timed.reach is None:
-        said.append("The limits of the machine could not be measured.")
-    return said
+            texts.append(f"{framework} has no {' or '.join(left_out)}. It was timed without it.")
+    if timed.peak_rates is None:
+        texts.append("The limits of the machine could not be measured.")
+    return texts
 
 
-def _table(timed: Timed, name: str, title: str, numbers: Mapping[str, list[int]]) -> Table:
-    """Layers by their words, slowest first: by the longest time in any framework."""
+def _table(timed: LayerTimings, name: str, title: str, numbers: Mapping[str, list[int]]) -> Table:
+    """Build a table of layers by their description, slowest first: by the longest time in any framework."""
 
     def longest(words: str) -> float:
         return max(timed.seconds(framework, numbers[words]).median for framework in timed.frameworks)
@@ -225,11 +236,11 @@ def _table(timed: Timed, name: str, title: str, numbers: Mapping[str, list[int]]
         ]
     size = timed.spec.global_batch_size
     limits, whose = "", "NumPy's" if timed.on_cpu else "the device's"
-    if timed.reach is not None:
-        gflops, copied = timed.reach
+    if timed.peak_rates is not None:
+        gflops, copy_rate = timed.peak_rates
         limits = (
             f"Limit: the longer of two times. Operations take theirs at {gflops:.0f} GFLOP/s, the rate of {whose} matrix "
-            f"product here; values are moved at {copied:.1f} GB/s, the rate of a copy. Values in caches move faster. "
+            f"product here; values are moved at {copy_rate:.1f} GB/s, the rate of a copy. Values in caches move faster. "
         )
     return Table(
         name,
@@ -241,11 +252,11 @@ def _table(timed: Timed, name: str, title: str, numbers: Mapping[str, list[int]]
     )
 
 
-def _row(timed: Timed, words: str, numbers: list[int]) -> dict[str, Cell]:
+def _row(timed: LayerTimings, words: str, numbers: list[int]) -> dict[str, Cell]:
     limit = timed.limit(numbers)
-    both = [each for number in numbers if (each := timed.limits(number)) is not None]
-    bounds = {"operations" if computing > moving else "memory" for computing, moving in both}
-    everything = list(range(len(timed.units)))
+    limits = [unit_limits for number in numbers if (unit_limits := timed.limits(number)) is not None]
+    bounds = {"operations" if computing > moving else "memory" for computing, moving in limits}
+    all_units = list(range(len(timed.units)))
     row: dict[str, Cell] = {
         "layers": words,
         "number": sum(len(timed.units[number].names) for number in numbers),
@@ -255,13 +266,13 @@ def _row(timed: Timed, words: str, numbers: list[int]) -> dict[str, Cell]:
     for framework in timed.frameworks:
         seconds = timed.seconds(framework, numbers)
         row[f"{framework}_ms"] = seconds.times(1e3)
-        row[f"{framework}_share"] = 100.0 * seconds.median / timed.seconds(framework, everything).median
+        row[f"{framework}_share"] = 100.0 * seconds.median / timed.seconds(framework, all_units).median
         row[f"{framework}_times"] = (DISTURBED if timed.cores_taken(framework) else seconds.median / limit) if limit else None
     return row
 
 
-def _kind(unit: Unit) -> str:
-    """The name of its kind. Kernels of one pixel are matrix products, larger kernels are not."""
+def _kind_name(unit: UniqueLayer) -> str:
+    """Return the name of a unit's kind. Kernels of one pixel are matrix products, larger kernels are not."""
     layer = unit.layer
     if isinstance(layer, Conv):
         if layer.groups > 1:
@@ -281,7 +292,7 @@ def _kind(unit: Unit) -> str:
     }[unit.kind]
 
 
-def _words(unit: Unit) -> str:
+def _describe(unit: UniqueLayer) -> str:
     layer = unit.layer
     kernel = f" {layer.kernel_size}x{layer.kernel_size}" if isinstance(layer, Window) else ""
     stride = f"/{layer.stride}" if isinstance(layer, Window) and layer.stride > 1 else ""

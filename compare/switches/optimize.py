@@ -30,15 +30,24 @@ from compare.execution.best_switches import BestSwitches, SearchBudget
 from compare.reporting import document, tables
 from compare.reporting.document import Report
 from compare.reporting.tables import Column, Table
-from compare.switches.search import ACCELERATOR_EPOCHS, DRIFT_STEPS, MOST_DRIFT_RATIO, PLAIN, USUAL, SearchRequest, SwitchSearch, LadderStep
+from compare.switches.search import (
+    ACCELERATOR_EPOCHS,
+    DRIFT_STEPS,
+    MOST_DRIFT_RATIO,
+    PLAIN,
+    USUAL,
+    LadderStep,
+    SearchRequest,
+    SwitchSearch,
+)
 
 RECORD_FILE = "optimize.json"
 LADDER = "ladder"
-"""Name of the files with the ladder of each framework, in its folder."""
+"""Name of the files with the ladder of each framework, in the framework's folder."""
 
 
-class Record(Frozen):
-    """What a folder's search measures. Another search cannot resume in the folder."""
+class SearchRecord(Frozen):
+    """The plan of the search in a folder. Another search cannot resume in the folder."""
 
     request: SearchRequest
     frameworks: list[str]
@@ -46,25 +55,25 @@ class Record(Frozen):
     machine: Facts
     versions: dict[str, dict[str, str]]
     rates: Rates | None
-    """Of the machine when the search began."""
+    """Rates of the machine when the search began."""
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """One framework's ladder, and what is stored from it and where."""
+class SearchOutcome:
+    """One framework's ladder, and the best switches that are stored from it."""
 
     contestant: str
     ladder: list[LadderStep]
     best: BestSwitches
-    stored: Path
+    path: Path
     rounds: int
-    """Of each configuration that is not dropped."""
+    """Number of rounds of each configuration that is not dropped."""
 
 
 @options.grouped
 def command(
     *,
-    of_spec: options.SpecOptions,
+    spec_options: options.SpecOptions,
     frameworks: options.Frameworks = options.ALL_FRAMEWORKS,
     only: Annotated[str | None, typer.Option(help="Switches to try, with commas. Default: all.")] = None,
     repeats: Annotated[int, typer.Option(min=2, help=f"{options.REPEATS} In turns.")] = 5,
@@ -85,33 +94,33 @@ def command(
 ) -> None:
     """Search the switches that make training fastest here, and store them for `run --switches best`."""
     with exits.exit_on_error():
-        named = contestants.builtin_twins("--frameworks", split_names(frameworks), launch.FRAMEWORKS)
-        base = comparison_plan.single_run_spec("optimize", *of_spec.to_request(cores=cores))
-        _check(base)
+        framework_names = contestants.builtin_twins("--frameworks", split_names(frameworks), launch.FRAMEWORKS)
+        base = comparison_plan.single_run_spec("optimize", *spec_options.to_request(cores=cores))
+        _check_fixed_fields(base)
         folder = out or store.new_folder("optimize", base.model)
         switches = None if only is None else split_names(only)
         request = SearchRequest(spec=base, switches=switches, rounds=repeats, steps=steps, max_loss_drift=max_loss_drift)
         words = f"Interrupted. To continue, run the same command with {wording.shell(['--out', str(folder)])}."
         with interruptible(words), ExitStack() as lock:
-            with display() as shown:
-                outcomes, facts = _search(request, named, folder, shown, lock)
+            with display() as progress:
+                outcomes, facts = _search(request, framework_names, folder, progress, lock)
             code = report(outcomes, facts, folder).deliver(folder, as_json=as_json)
     raise typer.Exit(code)
 
 
-def report(outcomes: Sequence[Outcome], facts: Facts, folder: Path) -> Report:
-    """Each framework's ladder and what was found. Each ladder also has files of its own in its framework's folder.
+def report(outcomes: Sequence[SearchOutcome], facts: Facts, folder: Path) -> Report:
+    """Report each framework's ladder and best switches. Each ladder is also written to the framework's folder.
 
     Args:
-        facts: of the machine.
+        facts: facts about the machine.
     """
     ladders = {outcome.contestant: table(outcome) for outcome in outcomes}
-    plain = {outcome.contestant: _plain(outcome) for outcome in outcomes}
+    values = {outcome.contestant: _to_dict(outcome) for outcome in outcomes}
     files: dict[str, str | bytes] = {}
-    for framework, made in ladders.items():
-        files[f"{framework}/{LADDER}.md"] = tables.to_markdown(made) + "\n"
-        files[f"{framework}/{LADDER}.csv"] = tables.to_csv(made)
-        files[f"{framework}/{LADDER}.json"] = document.to_json(plain[framework]) + "\n"
+    for framework, ladder in ladders.items():
+        files[f"{framework}/{LADDER}.md"] = tables.to_markdown(ladder) + "\n"
+        files[f"{framework}/{LADDER}.csv"] = tables.to_csv(ladder)
+        files[f"{framework}/{LADDER}.json"] = document.to_json(values[framework]) + "\n"
     versions = {outcome.contestant: outcome.best.versions for outcome in outcomes}
     return Report(
         title="The fastest switches",
@@ -119,12 +128,12 @@ def report(outcomes: Sequence[Outcome], facts: Facts, folder: Path) -> Report:
         findings=[(outcome.contestant, sentences(outcome)) for outcome in outcomes],
         tables=list(ladders.values()),
         files=files,
-        values={"folder": str(folder), "frameworks": plain},
+        values={"folder": str(folder), "frameworks": values},
     )
 
 
-def table(outcome: Outcome) -> Table:
-    """The ladder: levels, then each single switch, the fastest first, then the combinations."""
+def table(outcome: SearchOutcome) -> Table:
+    """Build the table of a ladder: levels, then each single switch, the fastest first, then the combinations."""
     columns = (
         Column("configuration", "configuration", fold=60, pick=lambda step: step.name.replace(".", ", ")),
         Column("images_per_second", "images/s", 1, interval=True),
@@ -137,11 +146,11 @@ def table(outcome: Outcome) -> Table:
         Column("status", "status", fold=12, pick=lambda step: "best" if step.taken else step.status),
         Column("reason", "reason", terminal=False),
     )
-    parted = next((step.rounding for step in outcome.ladder if step.rounding is not None), None)
-    unsteady = (
-        f" Losses of {PLAIN} in float32 part from those in float64 by {parted:.1e}. A loss drift of up to {MOST_DRIFT_RATIO:g} times "
-        "this may be rounding that grew. It keeps no switch from being taken."
-        if parted is not None
+    rounding = next((step.rounding for step in outcome.ladder if step.rounding is not None), None)
+    rounding_note = (
+        f" Losses of {PLAIN} in float32 part from those in float64 by {rounding:.1e}. A loss drift of up to "
+        f"{MOST_DRIFT_RATIO:g} times this may be rounding that grew. It keeps no switch from being taken."
+        if rounding is not None
         else ""
     )
     order = {"level": 0, "switch": 1, "together": 2}
@@ -154,45 +163,48 @@ def table(outcome: Outcome) -> Table:
         note=f"Medians with quartiles, ratios with 95 % intervals, of up to {outcome.rounds} interleaved rounds. Compile "
         f"seconds: how much longer the first step takes than that of {USUAL}. They are paid back after so many epochs of the "
         f"whole data. Loss drift: largest relative difference of a loss over {DRIFT_STEPS} steps from that of {PLAIN} in "
-        f"float32.{unsteady} Matrix rate: NumPy's product in float32; on a GPU the framework's own, in the run's arithmetic.",
+        f"float32.{rounding_note} Matrix rate: NumPy's product in float32; on a GPU the framework's own, in the run's "
+        "arithmetic.",
     )
 
 
-def sentences(outcome: Outcome) -> list[str]:
-    """What was found, and what could not be measured."""
-    found = outcome.best
-    said = [f"{step.name}: {step.reason}" for step in outcome.ladder if step.reason]
+def sentences(outcome: SearchOutcome) -> list[str]:
+    """Summarize a search in sentences: the best switches, and what could not be measured."""
+    best = outcome.best
+    notes = [f"{step.name}: {step.reason}" for step in outcome.ladder if step.reason]
     doubtful = {step.name: step.in_doubt for step in outcome.ladder if step.in_doubt}
     if doubtful:
-        said.append(
+        notes.append(
             f"Times of {sum(doubtful.values())} runs are in doubt ({', '.join(doubtful)}). Other work took cores from them, or "
             "they were too short to tell. Search again with another --out while nothing else runs."
         )
-    if not found.options:
-        return [f"{outcome.contestant}: nothing is surely faster than {USUAL}. That is stored in {outcome.stored}.", *said]
-    switches = ", ".join(f"{name}={value}" for name, value in found.options.items())
-    return [f"{outcome.contestant}: best is {switches}. `run --switches best` takes it from {outcome.stored}.", *said]
+    if not best.options:
+        return [f"{outcome.contestant}: nothing is surely faster than {USUAL}. That is stored in {outcome.path}.", *notes]
+    switches = ", ".join(f"{name}={value}" for name, value in best.options.items())
+    return [f"{outcome.contestant}: best is {switches}. `run --switches best` takes it from {outcome.path}.", *notes]
 
 
-def _search(request: SearchRequest, named: list[str], folder: Path, shown: Display, lock: ExitStack) -> tuple[list[Outcome], Facts]:
-    """Search each framework's switches, and say what machine it is. `lock` holds the folder until its owner ends."""
+def _search(
+    request: SearchRequest, framework_names: list[str], folder: Path, progress: Display, lock: ExitStack
+) -> tuple[list[SearchOutcome], Facts]:
+    """Search each framework's switches. Returns the outcomes and the machine's facts. `lock` gets the lock of the folder."""
     base = request.spec
-    known_already = {"request": request.model_dump(mode="json"), "frameworks": named}
-    results_folder.refuse_other_request(folder, RECORD_FILE, Record, "search", known_already, identity=_identity)
-    shown.say("asking the frameworks what they can do here")
-    with launch.describe_all(named) as answer:
-        descriptions = {framework: spec.description_for_device(base, answer(framework)) for framework in named}
+    known_fields = {"request": request.model_dump(mode="json"), "frameworks": framework_names}
+    results_folder.refuse_other_request(folder, RECORD_FILE, SearchRecord, "search", known_fields, identity=_identity)
+    progress.say("asking the frameworks what they can do here")
+    with launch.describe_all(framework_names) as answer:
+        descriptions = {framework: spec.description_for_device(base, answer(framework)) for framework in framework_names}
     if request.switches is not None:
-        known = {name: None for description in descriptions.values() for name in description["options"]}
-        parse_choices("--only", request.switches, tuple(known))
-    shown.say("reading the data")
+        option_names = {name: None for description in descriptions.values() for name in description["options"]}
+        parse_choices("--only", request.switches, tuple(option_names))
+    progress.say("reading the data")
     dataset = sources.describe(base.data, seed=base.split_seed, cache_dir=base.paths.cache_dir)
-    architecture = architectures.of(base, len(dataset.class_names), dataset.image_size)
-    shown.say("measuring what the machine can do")
-    outcomes: list[Outcome] = []
-    wanted = _record(request, descriptions, is_new=not (folder / RECORD_FILE).exists())
-    record = lock.enter_context(results_folder.open_or_resume(folder, RECORD_FILE, wanted, "search", identity=_identity))
-    for framework in named:
+    architecture = architectures.build(base, len(dataset.class_names), dataset.image_size)
+    progress.say("measuring what the machine can do")
+    outcomes: list[SearchOutcome] = []
+    new_record = _record(request, descriptions, is_new=not (folder / RECORD_FILE).exists())
+    record = lock.enter_context(results_folder.open_or_resume(folder, RECORD_FILE, new_record, "search", identity=_identity))
+    for framework in framework_names:
         search = SwitchSearch(
             framework,
             request,
@@ -201,34 +213,36 @@ def _search(request: SearchRequest, named: list[str], folder: Path, shown: Displ
             train_images=dataset.sizes["train"],
             work=work.count(architecture),
             machine_rates=record.rates,
-            report=shown.say,
+            report=progress.say,
         )
-        ladder, found = search.run()
-        outcomes.append(_store(framework, request, descriptions[framework], ladder, found))
+        ladder, switches = search.run()
+        outcomes.append(_store(framework, request, descriptions[framework], ladder, switches))
         report(outcomes, record.machine, folder).write(folder)  # the command says at its end whether that worked
     return outcomes, record.machine
 
 
-def _record(request: SearchRequest, descriptions: Mapping[str, dict[str, Any]], *, is_new: bool) -> Record:
-    return Record(
+def _record(request: SearchRequest, descriptions: Mapping[str, dict[str, Any]], *, is_new: bool) -> SearchRecord:
+    return SearchRecord(
         request=request,
         frameworks=list(descriptions),
         code_hash=code_digest.compute(list(descriptions), request.spec.model),
         machine={fact: machine.describe().get(fact) for fact in (*machine.IDENTITY, "python")}
         | {"gpus": spec.gpus(request.spec, descriptions.values())},
         versions={framework: description["versions"] for framework, description in descriptions.items()},
-        rates=rates.measure_in_subprocess(request.spec.cores) if is_new else None,  # of a resumed search, those of its beginning count
+        rates=rates.measure_in_subprocess(request.spec.cores)
+        if is_new
+        else None,  # of a resumed search, those of its beginning count
     )
 
 
-def _identity(record: Record) -> dict[str, Any]:
+def _identity(record: SearchRecord) -> dict[str, Any]:
     return record.model_dump(mode="json", include={"request", "frameworks", "versions"})
 
 
 def _store(
     framework: str, request: SearchRequest, description: Mapping[str, Any], steps: list[LadderStep], options: dict[str, Any]
-) -> Outcome:
-    found = BestSwitches(
+) -> SearchOutcome:
+    best = BestSwitches(
         framework=framework,
         model=request.spec.model,
         machine=best_switches.identity(description),
@@ -239,24 +253,24 @@ def _store(
         measured_at=datetime.now(UTC).isoformat(timespec="seconds"),
         spec=request.spec,
     )
-    stored = best_switches.save(found, description, request.spec.paths.cache_dir)
-    return Outcome(framework, steps, found, stored, request.rounds)
+    path = best_switches.save(best, description, request.spec.paths.cache_dir)
+    return SearchOutcome(framework, steps, best, path, request.rounds)
 
 
-def _check(base: Spec) -> None:
+def _check_fixed_fields(base: Spec) -> None:
     """Refuse fields that the search itself sets.
 
     Raises:
         SpecError: a field differs from the search's own value.
     """
-    own = {"mode": "serial", "part": "training", "input": "inline", "precision": "float32", "switches": USUAL}
-    for name, needed in own.items():
+    fixed = {"mode": "serial", "part": "training", "input": "inline", "precision": "float32", "switches": USUAL}
+    for name, needed in fixed.items():
         if (received := getattr(base, name)) != needed:
             raise SpecError(f"optimize searches with {name} {needed}. Received: {received}. Leave it out.")
     if base.framework_options:
         raise SpecError(f"optimize searches framework_options. Received: {base.framework_options}. Leave them out.")
 
 
-def _plain(outcome: Outcome) -> dict[str, Any]:
+def _to_dict(outcome: SearchOutcome) -> dict[str, Any]:
     ladder = [json.loads(step.model_dump_json()) for step in outcome.ladder]
-    return {"best": json.loads(outcome.best.model_dump_json()), "stored": str(outcome.stored), "ladder": ladder}
+    return {"best": json.loads(outcome.best.model_dump_json()), "stored": str(outcome.path), "ladder": ladder}

@@ -166,7 +166,7 @@ async def silent(*given: object, dask_worker: Any) -> None:
 
 def test_a_worker_that_does_not_answer_is_named_in_time(fakes: pytest.MonkeyPatch, tmp_path: Path) -> None:
     fakes.setattr(dask_slots, "probe", silent)
-    fakes.setattr(dask_slots, "_ANY", silent)
+    fakes.setattr(dask_slots, "_ANY_TASK", silent)
     fakes.setattr(dask_slots, "_PROBE_SECONDS", 0.5)
     fakes.setattr(dask_slots, "_ANSWER_SECONDS", 0.5)
     with cluster("127.0.0.2", "127.0.0.3") as address:
@@ -185,7 +185,7 @@ def test_a_job_whose_code_was_changed_after_the_check_is_refused_on_its_machine(
 ) -> None:
     code_of = jobs.matrix_code_hash
     with cluster("127.0.0.2") as address, fakes.context() as patch:
-        patch.setattr(jobs, "code_of", lambda plan: code_of(plan)[::-1])
+        patch.setattr(jobs, "matrix_code_hash", lambda plan: code_of(plan)[::-1])
         done = convtwins("run", *QUICK, "--on", address, "--out", tmp_path / "out", "--json")
     assert done.exit_code == 1 and "is another than where the job was submitted" in done.stderr
     assert "Install the same version there" in states(done.stdout)["simple_cnn"][0]
@@ -252,7 +252,7 @@ def test_real_workers_run_real_comparisons_one_of_them_dies_and_a_stranger_is_re
         for run in runs.values()
     } == {"pytorch", "tensorflow"}
     with distributed.Client(address, set_as_default=False) as client, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(dask_scan, "_ANSWER_SECONDS", 1.0)
+        patch.setattr(dask_scan, "_REPLY_TIMEOUT_SECONDS", 1.0)
         assert dask_slots._workers(client)
         scheduler.send_signal(signal.SIGSTOP)
         assert not dask_slots._workers(client)

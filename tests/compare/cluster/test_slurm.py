@@ -106,7 +106,7 @@ def test_states_of_the_jobs_of_a_folder_are_read(programs: Path, fake_twins: pyt
     (programs / "squeue").write_text("#!/bin/sh\necho '7_0|RUNNING|None'\necho '7_1|PENDING|Resources'\n")
     words = {job: state.text for job, state in slurm._states(tmp_path).items()}
     assert words == {"7_0": "running", "7_1": "pending (Resources)"}
-    fake_twins.setattr(slurm, "_ASK_SECONDS", 0.0)
+    fake_twins.setattr(slurm, "_QUERY_SECONDS", 0.0)
     (programs / "squeue").write_text("#!/bin/sh\necho 'Unable to contact slurm controller' >&2\nexit 1\n")
     with pytest.raises(slurm.LaunchError, match="Received from squeue: Unable to contact slurm controller"):
         slurm._states(tmp_path, 2)
@@ -127,7 +127,7 @@ def test_jobs_that_a_killed_command_left_are_cancelled_where_it_did_not_note_the
     (tmp_path / jobs.FOLDER).mkdir()
     records.write(jobs.status_file(tmp_path, "a"), JobStatus(job="7_0", node="n", code=130, failure="its job was cancelled"))
     records.write(jobs.status_file(tmp_path, "b"), JobStatus(job="7_1", node="n"))
-    submitted, rest = dict[str, str](), {"nodes": dict[str, str](), "submitted": lambda made: submitted.update(made)}
+    submitted, rest = dict[str, str](), {"nodes": dict[str, str](), "on_submitted": lambda made: submitted.update(made)}
     ends = slurm.run(tmp_path, ["a", "b"], "c", job_ids={"a": "7_0", "b": "7_1"}, say=lambda line: ends.throw(KeyError), **rest)
     with pytest.raises(ValueError, match="already executing"):
         next(ends)

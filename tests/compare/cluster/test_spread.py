@@ -29,7 +29,7 @@ def submitted(fake_twins: pytest.MonkeyPatch) -> list[str]:
             yield JobEnd(name, jobs.failure_reason(jobs.read_status(folder, name, "7"), "gone"))
 
     fake_twins.setattr(slurm, "run", run)
-    fake_twins.setattr(slurm, "refuse_missing", lambda: None)
+    fake_twins.setattr(slurm, "check_commands", lambda: None)
     return given
 
 
@@ -135,7 +135,7 @@ def test_a_job_that_has_made_nothing_or_less_than_is_asked_for_has_failed(
 
 def test_a_job_says_why_it_ran_nothing(fake_twins: pytest.MonkeyPatch, submitted: list[str], tmp_path: Path) -> None:
     codes = iter("ab")
-    fake_twins.setattr(jobs, "code_of", lambda plan: next(codes) * 64)
+    fake_twins.setattr(jobs, "matrix_code_hash", lambda plan: next(codes) * 64)
     done = convtwins("run", *QUICK, "--on", "slurm", "--out", tmp_path / "out")
     assert done.exit_code == 1 and "Received: bbbbbbbbbbbb, needed: aaaaaaaaaaaa. Install the same version there" in done.stderr
     assert jobs.failure_reason(None, "job 7, node_fail") == "its job was lost: job 7, node_fail"

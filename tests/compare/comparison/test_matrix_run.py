@@ -189,7 +189,7 @@ def test_report_makes_it_again_and_writes_elsewhere(fake_twins: pytest.MonkeyPat
     assert done.exit_code == 0 and "Who wins where" in (tmp_path / "b" / "report.html").read_text()
     done = convtwins("report", out, out / CELLS[0])
     assert done.exit_code == 2 and "A matrix has no report beside another." in done.stderr
-    fake_twins.setattr(comparison_plan, "judged", pytest.fail)
+    fake_twins.setattr(comparison_plan, "build_plan", pytest.fail)
     done = convtwins("run", *QUICK, *AXES, "--seed", 7, "--dry-run", "--out", out)
     assert done.exit_code == 2 and "holds another matrix (cells." in done.stderr and "seed is 0 there" in done.stderr
 

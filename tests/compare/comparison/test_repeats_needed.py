@@ -55,12 +55,12 @@ def test_the_bound_is_that_of_a_fixed_number_and_known_noise() -> None:
     noise, margin = 0.03, math.log(1.05)
     one_side, power = special.ndtri(0.95), special.ndtri(0.95)  # either side may fail in 5 %
     expected = math.ceil(2 * (noise * (one_side + power) / margin) ** 2)
-    assert repeats_needed.least_known([0.0], noise, 0.05) == expected
+    assert repeats_needed.least_fixed_repeats([0.0], noise, 0.05) == expected
     different = math.ceil(2 * (noise * (special.ndtri(0.975) + special.ndtri(0.9)) / math.log(1.1)) ** 2)
-    assert repeats_needed.least_known([math.log(1.1)], noise, 0.05) == different
-    eight = repeats_needed.least_known([0.0] * 8, noise, 0.05)
+    assert repeats_needed.least_fixed_repeats([math.log(1.1)], noise, 0.05) == different
+    eight = repeats_needed.least_fixed_repeats([0.0] * 8, noise, 0.05)
     assert eight is not None and eight > expected
-    assert repeats_needed.least_known([math.log(1.05) / 2], 1.0, 0.05) is None
+    assert repeats_needed.least_fixed_repeats([math.log(1.05) / 2], 1.0, 0.05) is None
 
 
 def test_eight_questions_need_fewer_than_ten_repeats_at_2_percent_of_noise() -> None:

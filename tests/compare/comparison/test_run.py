@@ -296,7 +296,7 @@ def test_a_folder_in_use_is_refused_before_anything_is_prepared(
     fake_twins: pytest.MonkeyPatch, finished: Path, tmp_path: Path
 ) -> None:
     out = finished
-    fake_twins.setattr(comparison_plan, "judged", pytest.fail)
+    fake_twins.setattr(comparison_plan, "build_plan", pytest.fail)
 
     def refused(said: str, *asked: str, folder: Path = out) -> None:
         for words in (asked, (*asked, "--dry-run")):
@@ -425,10 +425,10 @@ def test_one_core_has_one_serial_row(fake_twins: pytest.MonkeyPatch) -> None:
 
 
 def _stand_in(verdict: str, *, remembered: bool = False) -> Any:
-    def prove(timed: Spec, frameworks: list[str], modes: list[str], **settings: Any) -> Any:
+    def prove(timed_spec: Spec, frameworks: list[str], modes: list[str], **settings: Any) -> Any:
         settings["progress"]("rung 5")
         rung = certificate.Rung(
-            name="5 losses", model=timed.model, optimizer="sgd", precision="float64", steps=50, max_relative_difference=3e-15,
+            name="5 losses", model=timed_spec.model, optimizer="sgd", precision="float64", steps=50, max_relative_difference=3e-15,
             step=49, tolerance=1e-12, reason="rounding", status="passed",
         )  # fmt: skip
         return SimpleNamespace(
@@ -518,7 +518,7 @@ def test_recorded_steps_that_would_fill_the_disk_are_judged_between_two_runs_and
     """At the end of a repeat. Records of repeats that were added one by one count together."""
     calls: list[tuple[int, int]] = []
 
-    def judge(runs: list[spot_checks.Timed], known: list[store.SpotCheck], *rest: object) -> list[store.SpotCheck]:
+    def judge(runs: list[spot_checks.TimedRun], known: list[store.SpotCheck], *rest: object) -> list[store.SpotCheck]:
         calls.append((len(runs), len(known)))
         for *_, folder in runs:
             (folder / "spot_check_2_before.safetensors").unlink(missing_ok=True)
@@ -733,7 +733,7 @@ def test_a_mode_of_which_one_update_alone_was_judged_is_not_claimed_with_its_rea
     proof = store.read_plan(tmp_path / "out").proof
     assert done.exit_code == 0 and proof is not None and proof.verdict == "proved"
     (row,) = [row for row in proof.row_verdicts if row.startswith("left-data_parallel")]
-    why = prove_rows().one_update("left", "data_parallel")
+    why = prove_rows().why_one_update("left", "data_parallel")
     assert why.startswith("later losses are only shown, and single steps were not compared: one update alone was judged")
     assert proof.row_verdicts[row] == "not claimed" and proof.not_claimed == {row: why}
     assert f"{row}: not claimed: {why}." in " ".join(done.stdout.split())

@@ -191,7 +191,7 @@ def test_the_recorded_command_means_what_the_values_mean(fake_twins: pytest.Monk
     stated = run_process.spec_values(values)
     assert isinstance(stated, dict)
     seen: list[Any] = []
-    fake_twins.setattr("compare.comparison.run.Request", lambda *fields, **others: seen.append(fields[:2]) or 1 / 0)
+    fake_twins.setattr("compare.comparison.run.ComparisonRequest", lambda *fields, **others: seen.append(fields[:2]) or 1 / 0)
     expected = run_settings.settings_of_cells(None, stated, {}, [])
     convtwins("run", *run_process.spec_to_options(stated))
     settings, names = seen[0]

@@ -85,7 +85,11 @@ def as_independent(repeats: Any) -> Any:
             statistics, "critical_equivalence", at_each_look, "differences of just 5 % called smaller", marks=pytest.mark.slow
         ),
         pytest.param(
-            statistics, "equivalence_p_values", uncorrected, "families of 8 differences of just 5 % over one base", marks=pytest.mark.slow
+            statistics,
+            "equivalence_p_values",
+            uncorrected,
+            "families of 8 differences of just 5 % over one base",
+            marks=pytest.mark.slow,
         ),
         pytest.param(statistics, "detectable_mean", known_noise, "slowdowns found among 8 comparisons", marks=pytest.mark.slow),
         pytest.param(scaling_laws, "amdahl", as_independent, "intervals of serial fractions", marks=pytest.mark.slow),
@@ -233,7 +237,7 @@ def test_pairs_that_depend_on_each_other_fail_as_often_as_is_said(
     monkeypatch: pytest.MonkeyPatch, correlation: float, number: int, least: float, most: float
 ) -> None:
     """Planted: dependence of 0.2, which blocks of two alone let pass in more than a third of cases."""
-    monkeypatch.setattr(selftest, "ORDERS", 400)
+    monkeypatch.setattr(selftest, "NUM_PERMUTATIONS", 400)
     draw = np.random.default_rng(1)
     found = [selftest._dependence(np.array(drifting(number, correlation, seed)), draw)[1] < 0.05 for seed in range(300)]
     assert least <= sum(found) / 300 <= most

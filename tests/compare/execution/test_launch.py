@@ -292,7 +292,7 @@ def test_a_twin_that_hangs_after_a_step_leaves_its_stacks(script: Path, tmp_path
 
 def test_a_twin_that_sigkill_does_not_end_is_left_behind(script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A control group's freezer holds a process: here a SIGKILL that does nothing stands for it."""
-    monkeypatch.setattr(launch, "HELD_SECONDS", 0.2)
+    monkeypatch.setattr(launch, "KILL_SECONDS", 0.2)
     script.write_text("import signal, time; signal.signal(15, signal.SIG_IGN); print('ready', flush=True); time.sleep(600)")
     process = launch.start("scripted", ["run"], log=tmp_path / "log")
     try:

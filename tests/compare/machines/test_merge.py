@@ -10,7 +10,7 @@ import pytest
 from common.artifacts.schema import Noise
 from compare.execution import store
 from compare.execution.store import StoredComparison
-from compare.machines import gathered, merge_report
+from compare.machines import merge_report, questions
 from tests.support import comparisons
 from tests.support.command_line import convtwins
 from tests.support.snapshots import Screens
@@ -32,8 +32,8 @@ def folders(at: Path, *stored: StoredComparison) -> list[Path]:
     return [comparisons.stored_in(each, at / str(place)) for place, each in enumerate(stored)]
 
 
-def question(at: Path, *stored: StoredComparison, where: str = "serial on all cores") -> gathered.Question:
-    found = gathered.gather(gathered.read(folders(at, *stored)))
+def question(at: Path, *stored: StoredComparison, where: str = "serial on all cores") -> questions.Question:
+    found = questions.merge(questions.read_machines(folders(at, *stored)))
     (one,) = (each for each in found.questions if each.subject.where == where)
     return one
 
@@ -59,7 +59,7 @@ def test_five_machines_have_an_average_with_an_interval(tmp_path: Path) -> None:
     expected = math.exp(-sum(map(math.log, times)) / 5) * 4.01 / 4.0
     assert asked.overall.ratio.value == pytest.approx(expected, rel=0.01)
     assert asked.judged.verdict == "below" and asked.overall.ratio.n == 5
-    page = merge_report.report(gathered.gather(gathered.read([tmp_path / str(each) for each in range(5)])), None)
+    page = merge_report.report(questions.merge(questions.read_machines([tmp_path / str(each) for each in range(5)])), None)
     said = dict(page.findings)["Who is faster?"]
     assert any(each.startswith("On average over 5 machines: tensorflow is faster. pytorch is 0.8") for each in said), said
     assert "Nobody drew these machines at random" in " ".join(dict(page.findings)["How sure is that?"])
@@ -75,7 +75,7 @@ def test_modes_are_asked_too_and_frameworks_in_another_order_are_the_same_questi
     turned = of_machine(2, 1.2)
     rows = turned.comparison.rows[2:] + turned.comparison.rows[:2]
     turned = turned.model_copy(update={"comparison": turned.comparison.model_copy(update={"rows": rows})})
-    found = gathered.gather(gathered.read(folders(tmp_path, of_machine(1, 1.2), turned)))
+    found = questions.merge(questions.read_machines(folders(tmp_path, of_machine(1, 1.2), turned)))
     assert {(each.subject.above, each.subject.below, each.subject.where) for each in found.questions} == {
         ("pytorch", "tensorflow", "serial on all cores"),
         ("pytorch", "tensorflow", "data_parallel x2"),
@@ -99,7 +99,7 @@ def test_disturbed_rows_and_untrained_sameness_do_not_count(tmp_path: Path) -> N
         disturbed.runs["pytorch-serial-2"][repeat] = run.model_copy(update={"noise": busy})
     for repeat, run in unlike.runs["pytorch-serial-2"].items():
         unlike.runs["pytorch-serial-2"][repeat] = run.model_copy(update={"weights_hash": "others"})
-    found = gathered.gather(gathered.read(folders(tmp_path, of_machine(1), disturbed, unlike, of_machine(4))))
+    found = questions.merge(questions.read_machines(folders(tmp_path, of_machine(1), disturbed, unlike, of_machine(4))))
     (serial,) = (each for each in found.questions if each.subject.where == "serial on all cores")
     assert [each.machine.name for each in serial.answers] == ["M1", "M4"]
     assert any("M2" in each and "times in doubt of pytorch-serial-2" in each for each in found.left_out)
@@ -108,7 +108,9 @@ def test_disturbed_rows_and_untrained_sameness_do_not_count(tmp_path: Path) -> N
 
 def test_a_comparison_that_is_not_proved_does_not_count(tmp_path: Path) -> None:
     refuted = store.ProofRecord(verdict="not proved", sentence="not proved: 1 of 9 rungs failed")
-    found = gathered.gather(gathered.read(folders(tmp_path, of_machine(1), of_machine(2, proof=refuted), of_machine(3))))
+    found = questions.merge(
+        questions.read_machines(folders(tmp_path, of_machine(1), of_machine(2, proof=refuted), of_machine(3)))
+    )
     assert {answer.machine.name for each in found.questions for answer in each.answers} == {"M1", "M3"}
 
 
@@ -119,7 +121,7 @@ def test_questions_of_one_name_keep_their_own_verdicts_and_are_told_apart(tmp_pa
         comparisons.other_work(of_machine(number + 10, 1.5 + 0.1 * number, host=number), optimizer={"learning_rate": 0.5})
         for number in range(1, 6)
     ]
-    found = gathered.gather(gathered.read(folders(tmp_path, *slow, *fast)))
+    found = questions.merge(questions.read_machines(folders(tmp_path, *slow, *fast)))
     serial = [each for each in found.questions if each.subject.where == "serial on all cores"]
     assert len(serial) == 2 and len({each.subject.name for each in found.questions}) == len(found.questions)
     for each in serial:
@@ -138,7 +140,7 @@ def test_the_same_data_fed_in_another_way_is_other_work(tmp_path: Path, data: di
 def test_a_machine_whose_host_is_unknown_is_no_other_machine(tmp_path: Path) -> None:
     nameless = of_machine(7)
     nameless = nameless.model_copy(update={"comparison": nameless.comparison.model_copy(update={"machine": {}})})
-    machines = gathered.read(folders(tmp_path, nameless, of_machine(1), of_machine(2)))
+    machines = questions.read_machines(folders(tmp_path, nameless, of_machine(1), of_machine(2)))
     assert [len(each.folders) for each in machines] == [1, 1, 1]
 
 
@@ -211,7 +213,7 @@ def test_a_p_below_all_digits_is_not_zero_in_the_table(tmp_path: Path) -> None:
 @pytest.mark.parametrize("machines", [4, 5])
 def test_the_first_screen_answers_each_question(screens: Screens, machines: int, tmp_path: Path) -> None:
     stored = [of_machine(number, times) for number, times in enumerate((1.2, 1.4, 1.3, 0.8, 1.25)[:machines])]
-    found = gathered.gather(gathered.read(folders(tmp_path, *stored)))
+    found = questions.merge(questions.read_machines(folders(tmp_path, *stored)))
     shown = screens(merge_report.report(found, None), None)
     assert f"{machines} comparisons of {machines} machines" in shown
     assert ("on average" in shown) == (machines == 5) != ("No average: it needs 5 machines" in shown)

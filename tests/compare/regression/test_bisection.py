@@ -26,7 +26,7 @@ from compare.execution import contestants, executor, launch, store
 from compare.execution.executor import CodeOverride
 from compare.execution.matrix import Row
 from compare.regression import bisection, candidates
-from compare.regression.bisection import Enough, Found, Unmeasurable
+from compare.regression.bisection import Enough, BisectionOutcome, Unmeasurable
 from tests.compare import test_schema
 from tests.compare.regression.conftest import upgrade
 from tests.compare.regression.repository import copied, git
@@ -40,7 +40,7 @@ from tests.support.command_line import convtwins
 MOST_PAIRS = 30
 
 
-def simulated(levels: Sequence[float], noise: float, threshold: float, seed: int, broken: Collection[int] = ()) -> Found:
+def simulated(levels: Sequence[float], noise: float, threshold: float, seed: int, broken: Collection[int] = ()) -> BisectionOutcome:
     """A search among candidates whose figures are exp(level), with relative noise of each run. Broken ones do not run."""
     drawn = random.Random(seed)
 
@@ -58,7 +58,7 @@ def simulated(levels: Sequence[float], noise: float, threshold: float, seed: int
     return bisection.search(len(levels) - 1, measure, threshold)
 
 
-def wrong(levels: Sequence[float], found: Found) -> bool:
+def wrong(levels: Sequence[float], found: BisectionOutcome) -> bool:
     """Whether an answer is false: a difference that is not there, or suspects on the wrong side of the border.
 
     A search that the ends do not decide names no suspects.
@@ -230,7 +230,7 @@ def stand_in(repository: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[st
         results.save(made_up, store.run_folder(folder, row.id, repeat))
         return made_up
 
-    monkeypatch.setattr(comparison_plan, "judged", judged)
+    monkeypatch.setattr(comparison_plan, "build_plan", judged)
     monkeypatch.setattr(executor, "execute", execute)
     return done
 

@@ -182,7 +182,7 @@ def stand_in(repository: Path, rows: list[Row], monkeypatch: pytest.MonkeyPatch)
         results.save(made_up, directory)
         return made_up
 
-    monkeypatch.setattr(comparison_plan, "judged", judged)
+    monkeypatch.setattr(comparison_plan, "build_plan", judged)
     monkeypatch.setattr(executor, "execute", execute)
     return done
 
@@ -317,7 +317,7 @@ def at_start(tmp_path: Path, program: str, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv("PYTHONPATH", str(tmp_path / "site"))
 
 
-def sides(revision: str, team: Path, model: str = "nets_of_a_team.net", *, dirty: bool = False) -> list[revisions.OneSide]:
+def sides(revision: str, team: Path, model: str = "nets_of_a_team.net", *, dirty: bool = False) -> list[revisions.SideRunner]:
     head = comparisons.repeated(1).comparison
     rows = [row.model_copy(update={"spec": row.spec.with_fields(model=model)}) for row in head.rows]
     own = {
@@ -717,7 +717,7 @@ def test_a_program_that_does_not_end_is_told_as_such(monkeypatch: pytest.MonkeyP
     with pytest.raises(RevisionError, match="git status took more than 300 s"):
         revisions.git("status")
     with pytest.raises(RevisionError, match="reading the fields of main took more than 300 s"):
-        revisions._fields(revisions.Checkout(tmp_path, "a" * 40, tmp_path), "main")
+        revisions._spec_defaults(revisions.Checkout(tmp_path, "a" * 40, tmp_path), "main")
 
 
 def test_what_git_sets_for_its_hooks_is_not_passed_on_but_its_configuration_is(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,8 +1,8 @@
-"""Repeats that other work disturbed, made again with `--again disturbed`.
+"""Rerun repeats that other work disturbed: `run --again disturbed`.
 
-A verdict rests on pairs of runs of one repeat, which met the same machine. So all runs of a disturbed repeat are made again, in
-turn, whichever of them was disturbed. Two runs that were both undisturbed stay a pair, see `summary.pairs_of_runs`. So a
-verdict that was given is never judged again by other runs.
+A verdict is computed from pairs of runs of one repeat, which saw the same machine. So all runs of a disturbed repeat are made
+again, interleaved, whichever of them was disturbed. Two runs that were both undisturbed stay a pair, see
+`summary.pairs_of_runs`. So a verdict that was given is never computed again from other runs.
 """
 
 from __future__ import annotations
@@ -16,10 +16,13 @@ from compare.judgement.summary import finished_runs
 
 
 def select_disturbed(stored: StoredComparison) -> list[ReplacedRun]:
-    """The good runs of every repeat in which other work disturbed a good run."""
+    """Return the good runs of every repeat in which other work disturbed a good run."""
     good = {row.id: finished_runs(stored, row) for row in stored.comparison.rows}
     repeats = {repeat for runs in good.values() for repeat, run in runs.items() if disturbing_cores(run) is not None}
-    previous_numbers = {replaced_run.repeat: replaced_run.number for replaced_run in sorted(stored.comparison.replaced, key=lambda replaced_run: replaced_run.number)}
+    previous_numbers = {
+        replaced_run.repeat: replaced_run.number
+        for replaced_run in sorted(stored.comparison.replaced, key=lambda replaced_run: replaced_run.number)
+    }
     return [
         ReplacedRun(
             row=row,
@@ -36,10 +39,10 @@ def select_disturbed(stored: StoredComparison) -> list[ReplacedRun]:
 
 
 def archive_and_requeue(comparison: Comparison, folder: Path) -> Comparison:
-    """Set the runs apart that are to be made again, and record them in the plan. A kill in between loses none of them.
+    """Archive the runs that are to be made again, and record them in the plan. A killed process loses none of them.
 
     Args:
-        folder: claimed for the comparison.
+        folder: folder of the comparison, locked.
     """
     replaced = select_disturbed(store.read(folder))
     comparison = comparison.model_copy(update={"replaced": [*comparison.replaced, *replaced]})

@@ -8,7 +8,7 @@ import pytest
 
 from common.artifacts import results
 from common.artifacts.schema import Noise
-from compare.comparison import comparison_plan, made_again
+from compare.comparison import comparison_plan, reruns
 from compare.core import wording
 from compare.core.statistics import SIGNIFICANCE, Ratio
 from compare.execution import store
@@ -168,7 +168,7 @@ def again(stored: StoredComparison, seconds: np.ndarray, loud: int | None = None
         seconds: [row], of the new runs.
         loud: the repeat in which the last row's run is disturbed now.
     """
-    chosen = made_again.select_disturbed(stored)
+    chosen = reruns.select_disturbed(stored)
     comparison = stored.comparison.model_copy(update={"replaced": [*stored.comparison.replaced, *chosen]})
     replaced = {repeat: dict(numbers) for repeat, numbers in stored.replaced.items()}
     runs = {row: dict(own) for row, own in stored.runs.items()}
