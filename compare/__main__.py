@@ -54,21 +54,21 @@ MODULES = {
     )
     for name in names
 }
-"""Name: module whose function `command` runs it, in the order of `--help`."""
+"""Module whose function `command` runs each command, in the order of `--help`."""
 
 EXIT_UNWRITTEN = EXIT_UNFINISHED = 1
 EXIT_UNREAD = SIGNAL_EXIT_BASE + signal.SIGPIPE
-"""stdout was closed by the reader (`| head`). That is no failure, and 0 would be a verdict."""
+"""Exit code if stdout was closed by the reader (`| head`). That is no failure, and 0 would be a verdict."""
 
 _FOLDERS = ("HOME", "TMPDIR", "XDG_CACHE_HOME", "CONVTWINS_CACHE", "TORCH_HOME", "KERAS_HOME")
-"""Variables of the environment that name folders which commands use."""
+"""Environment variables of folders that commands use."""
 
-_TABLE_FROM = 100
-"""Columns of a terminal that shows a command's options as a table. A narrower table cuts long names."""
+_MIN_TABLE_COLUMNS = 100
+"""Smallest number of columns of a terminal that shows a command's options as a table. A narrower table cuts long names."""
 
 
 class _Command(TyperCommand):
-    """Explains the error of a wrong option. Its help has no table on a narrow terminal."""
+    """A command that explains the error of a wrong option. Its help has no table on a narrow terminal."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         try:
@@ -78,28 +78,28 @@ class _Command(TyperCommand):
             raise
 
     def _explain(self, error: Any) -> None:
-        """Add what was received, or the field that other frameworks call as this unknown option."""
+        """Add the received value to an error, or the field that other frameworks call by the name of this unknown option."""
         if details := getattr(error.__cause__, "errors", None):  # of pydantic, which typer asks
-            said = error.message.removeprefix("Value error, ").rstrip(".")
-            error.message = f"{said}. Received: {details()[0]['input']}."
+            message = error.message.removeprefix("Value error, ").rstrip(".")
+            error.message = f"{message}. Received: {details()[0]['input']}."
         if getattr(error, "option_name", "") == "--contestant":
             from compare.execution.contestants import TAKE_CONTESTANTS
 
             error.message, error.possibilities = f"{error.message}. {TAKE_CONTESTANTS} take contestants.", None
         from common.spec.errors import FOREIGN_NAMES
 
-        own = {option for each in self.params for option in each.opts}
+        options = {option for param in self.params for option in param.opts}
         if error.message.startswith("Got unexpected extra argument") and not any(
-            each.param_type_name == "argument" for each in self.params
+            param.param_type_name == "argument" for param in self.params
         ):
-            example = ", e.g. --model NAME" if "--model" in own else ""
+            example = ", e.g. --model NAME" if "--model" in options else ""
             error.message = f"{error.message}. {self.name} takes options alone{example}."
         field = FOREIGN_NAMES.get(getattr(error, "option_name", "").strip("-").replace("-", "_"))
-        if field and "--set" in own and f"--{field.rpartition('.')[2].replace('_', '-')}" not in own:
+        if field and "--set" in options and f"--{field.rpartition('.')[2].replace('_', '-')}" not in options:
             error.message, error.possibilities = f"{error.message}. Use --set {field}=VALUE.", None
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
-        if shutil.get_terminal_size().columns < _TABLE_FROM:
+        if shutil.get_terminal_size().columns < _MIN_TABLE_COLUMNS:
             self.rich_markup_mode = None
         super().format_help(ctx, formatter)
 
@@ -114,11 +114,11 @@ class _Command(TyperCommand):
 
 
 class _Listed(TyperCommand):
-    """A command's name and help alone."""
+    """A command in a list: its name and help alone."""
 
 
 class _Commands(TyperGroup):
-    """Imports a command only when it is used. Importing all of them takes seconds."""
+    """The group of commands, which imports a command only when it is used. Importing all of them takes seconds."""
 
     _only_lists = False
 
@@ -134,10 +134,10 @@ class _Commands(TyperGroup):
                 module = importlib.import_module(MODULES[cmd_name])
             only.command(cmd_name, cls=_Command, context_settings=_SETTINGS)(module.command)
             self.commands[cmd_name] = get_command(only)
-            own = self.commands[cmd_name]
-            own.params += [each for each in self.params if each.name == "version"]
-            if any("--json" in each.opts for each in own.params):  # it reports
-                own.params += _options_of_reports()
+            command = self.commands[cmd_name]
+            command.params += [param for param in self.params if param.name == "version"]
+            if any("--json" in param.opts for param in command.params):  # it reports
+                command.params += _report_options()
         return self.commands.get(cmd_name)
 
     def format_help(self, ctx: Any, formatter: Any) -> None:
@@ -158,16 +158,16 @@ class _Commands(TyperGroup):
 
 
 def _help_of(name: str) -> str:
-    """The help of a command, from its source."""
+    """Return the help of a command, from its source."""
     source = (Path(__file__).parents[1] / f"{MODULES[name].replace('.', '/')}.py").read_text(encoding="utf-8")
-    told = re.search(r'^def command\(.*?^    """(.*?)"""', source, re.MULTILINE | re.DOTALL)
-    return inspect.cleandoc(told[1]) if told else ""
+    match = re.search(r'^def command\(.*?^    """(.*?)"""', source, re.MULTILINE | re.DOTALL)
+    return inspect.cleandoc(match[1]) if match else ""
 
 
-def _show_all(asked: bool) -> None:
+def _show_all(full: bool) -> None:
     from compare.core import terminal
 
-    terminal.show_all(asked)
+    terminal.show_all(full)
 
 
 def _report(
@@ -184,14 +184,14 @@ def _report(
     """Stand for every command that reports: it has their common option."""
 
 
-def _options_of_reports() -> list[Any]:
+def _report_options() -> list[Any]:
     only = typer.Typer(add_completion=False)
     only.command(cls=_Command)(_report)
-    return [each for each in get_command(only).params if each.name == "full"]
+    return [param for param in get_command(only).params if param.name == "full"]
 
 
-def _show_version(asked: bool) -> None:
-    if asked:
+def _show_version(version: bool) -> None:
+    if version:
         from common.machine import code_version, machine
 
         typer.echo(f"{NAME} {code_version.in_words(code_version.describe(machine.PROJECT_ROOT))}")
@@ -230,7 +230,7 @@ class _Output(io.TextIOWrapper):
             self._give_up(error)
 
     def close(self) -> None:
-        """A user's own code must not take it from the command."""
+        """Flush only. A user's own code must not close the command's stdout."""
         self.flush()
 
     def _give_up(self, error: OSError) -> NoReturn:
@@ -254,12 +254,12 @@ def _refuse(words: str, code: int) -> NoReturn:
 
 
 def _is_text(word: str) -> bool:
-    """Whether what the system handed over was UTF-8. Reports and results could not hold it else."""
+    """Tell whether a word from the system was UTF-8. Reports and results could not hold it else."""
     return word.isascii() or not any("\ud800" <= letter <= "\udfff" for letter in word)
 
 
 def _refuse_surroundings() -> None:
-    """Refuse what no command could work with, and put aside what would mislead libraries."""
+    """Refuse an environment that no command could work with, and remove variables that would mislead libraries."""
     if sys.stdout is None:  # pyright: ignore[reportUnnecessaryComparison]
         _refuse("stdout is closed. Send it to a file, or to /dev/null.", EXIT_UNWRITTEN)
     for before, word in itertools.pairwise(sys.argv):

@@ -65,7 +65,7 @@ class _SynchronisedBatchNorm(nn.BatchNorm2d):
 
 
 class _AllReduce(torch.autograd.Function):
-    """The group's sum, differentiable. The gradients of all replicas' losses by the sum are added up too."""
+    """Differentiable sum over the group. The gradients of all replicas' losses by the sum are added up too."""
 
     @staticmethod
     def forward(ctx: Any, tensor: torch.Tensor, group: ReplicaGroup) -> torch.Tensor:

@@ -22,7 +22,7 @@ def split(model: nn.Module, replicas: distributed.ProcessGroup, memory_format: s
     Args:
         model: its weights are not loaded yet.
         replicas: share the model.
-        memory_format: value of the switch, in which activations and their gradients are sent.
+        memory_format: value of the switch: the format in which activations and their gradients are sent.
 
     Returns:
         The split model. Layers keep their names.
@@ -38,8 +38,8 @@ def split(model: nn.Module, replicas: distributed.ProcessGroup, memory_format: s
 
 
 def holders(layer: nn.Module) -> list[tuple[nn.Module, slice]]:
-    """The layers that hold a layer's arrays in this process, each with its slice of the last canonical axis."""
-    return [(layer.own, layer.channels[layer.rank])] if isinstance(layer, _Split) else [(layer, slice(None))]
+    """Return the layers that hold a layer's arrays in this process, each with its slice of the last canonical axis."""
+    return [(layer.local_layer, layer.channels[layer.rank])] if isinstance(layer, _Split) else [(layer, slice(None))]
 
 
 def gather(layer: nn.Module, arrays: Sequence[npt.NDArray[np.floating]]) -> npt.NDArray[np.floating]:
@@ -48,12 +48,12 @@ def gather(layer: nn.Module, arrays: Sequence[npt.NDArray[np.floating]]) -> npt.
         return arrays[0]
     # Twin: other ranks hold the other slices. Keras' slices are all in this process.
     flat = torch.from_numpy(np.ascontiguousarray(arrays[0]).reshape(-1, arrays[0].shape[-1]))
-    whole = layer.gather(flat.to(layer.own.weight.device)).cpu().numpy()
+    whole = layer.gather(flat.to(layer.local_layer.weight.device)).cpu().numpy()
     return whole.reshape(*arrays[0].shape[:-1], whole.shape[-1])
 
 
 def bytes_per_example(model: nn.Module) -> int:
-    """Bytes that all replicas of a split model send per example in a training step, forward and backward.
+    """Return the bytes that all replicas of a split model send per example in a training step, forward and backward.
 
     The count comes from the shapes of the gathered activations and the summed gradients.
     """
@@ -89,27 +89,27 @@ class _Split(nn.Module):
             layer.out_features = bounds[self.rank][1] - bounds[self.rank][0]
         for parameter in layer.parameters(recurse=False):
             parameter.data = parameter.data[self.channels[self.rank]].clone()
-        self.own = layer
+        self.local_layer = layer
         self.bytes_per_example = 0
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """The whole output; every rank gets the same."""
-        own = _Scatter.apply(x, self) if self.inputs else _Copy.apply(x, self)
-        whole = _Gather.apply(self.own(own), self)
+        """Return the whole output, the same in every rank."""
+        local_input = _Scatter.apply(x, self) if self.inputs else _Copy.apply(x, self)
+        whole = _Gather.apply(self.local_layer(local_input), self)
         assert isinstance(whole, torch.Tensor)
         if self.training:
             self.bytes_per_example = self._bytes(x, whole) // len(x)
         return whole
 
-    def gather(self, own: torch.Tensor) -> torch.Tensor:
-        """All ranks' slices of the output, side by side on axis 1."""
-        return _exchange(own, self.channels, self)
+    def gather(self, local_output: torch.Tensor) -> torch.Tensor:
+        """Concatenate all ranks' slices of the output on axis 1."""
+        return _exchange(local_output, self.channels, self)
 
     def _bytes(self, x: torch.Tensor, whole: torch.Tensor) -> int:
-        """Gathering sends every slice to all R - 1 others; a ring all-reduce moves 2 (R - 1) times the whole."""
-        others = len(self.channels) - 1
+        """Return the bytes of a step. A gather sends every slice to R - 1 ranks; an all-reduce sends it all 2 (R - 1) times."""
+        num_others = len(self.channels) - 1
         backward = x.nbytes * (1 if self.inputs else 2) if x.requires_grad else 0
-        return others * (whole.nbytes + backward)
+        return num_others * (whole.nbytes + backward)
 
 
 class _Copy(torch.autograd.Function):
@@ -145,39 +145,41 @@ class _Gather(torch.autograd.Function):
     """Forward, the output channels of all ranks. Backward, this rank's slice of the gradient, which all ranks have in full."""
 
     @staticmethod
-    def forward(ctx: Any, own: torch.Tensor, layer: _Split) -> torch.Tensor:
+    def forward(ctx: Any, local_output: torch.Tensor, layer: _Split) -> torch.Tensor:
         ctx.layer = layer
-        return layer.gather(own)
+        return layer.gather(local_output)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Any) -> tuple[torch.Tensor, None]:
         return gradients[0][:, ctx.layer.channels[ctx.layer.rank]], None
 
 
-def _exchange(own: torch.Tensor, slices: list[slice], layer: _Split) -> torch.Tensor:
-    """Every rank's slice of axis 1, in order.
+def _exchange(local_slice: torch.Tensor, slices: list[slice], layer: _Split) -> torch.Tensor:
+    """Gather every rank's slice of axis 1, in order.
 
     Each rank sends its slice to every other. gloo's own all-gather needs slices of equal size and copies them twice.
     """
-    own, group = _dense(own, layer), layer.group
-    shapes = [(len(own), part.stop - part.start, *own.shape[2:]) for part in slices]
-    parts = [own if peer == layer.rank else _dense(own.new_empty(shape), layer) for peer, shape in enumerate(shapes)]
+    local_slice, group = _dense(local_slice, layer), layer.group
+    shapes = [(len(local_slice), part.stop - part.start, *local_slice.shape[2:]) for part in slices]
+    parts = [
+        local_slice if peer == layer.rank else _dense(local_slice.new_empty(shape), layer) for peer, shape in enumerate(shapes)
+    ]
     peers = [peer for peer in range(len(slices)) if peer != layer.rank]
-    sends = [distributed.P2POp(distributed.isend, _flat(own), group=group, group_peer=peer) for peer in peers]
+    sends = [distributed.P2POp(distributed.isend, _flat(local_slice), group=group, group_peer=peer) for peer in peers]
     receives = [distributed.P2POp(distributed.irecv, _flat(parts[peer]), group=group, group_peer=peer) for peer in peers]
-    whole = len(own), slices[-1].stop, *own.shape[2:]
-    collectives.swap(collectives.begin(group, "all_gather", own, whole), sends + receives)
+    whole = len(local_slice), slices[-1].stop, *local_slice.shape[2:]
+    collectives.swap(collectives.begin(group, "all_gather", local_slice, whole), sends + receives)
     return _dense(torch.cat(parts, 1), layer)
 
 
 def _dense(tensor: torch.Tensor, layer: _Split) -> torch.Tensor:
-    """The tensor, or a copy of it, without gaps in memory, in the layer's memory format.
+    """Return the tensor, or a copy, without gaps in memory, in the layer's memory format.
 
     Its own strides do not tell the format. A tensor with one channel has both formats, and another rank may have more channels.
     """
-    return models.formatted(tensor, layer.memory_format) if tensor.dim() == 4 else tensor.contiguous()
+    return models.to_memory_format(tensor, layer.memory_format) if tensor.dim() == 4 else tensor.contiguous()
 
 
 def _flat(tensor: torch.Tensor) -> torch.Tensor:
-    """A one-dimensional view of a dense tensor's memory, as it is sent."""
+    """Return a one-dimensional view of a dense tensor's memory, as it is sent."""
     return tensor.as_strided((tensor.numel(),), (1,))

@@ -17,23 +17,23 @@ _DTYPES = {getattr(torch, name): name for name in flight.DTYPES if name}
 
 @cache
 def channel(group: Any) -> flight.Channel:
-    """What some processes of the run exchange.
+    """Return the recorded channel of some processes of the run.
 
     Args:
-        group: of these processes. None: all.
+        group: the group of these processes. None: all.
     """
     # Twin: a process group may hold some of the ranks. A strategy of TensorFlow's holds all.
     return flight.group_channel(tuple(distributed.get_process_group_ranks(group)))
 
 
 def begin(group: Any, kind: str, tensor: torch.Tensor, shape: tuple[int, ...] | None = None) -> int:
-    """Record that an exchange begins; its number, for `flight.end`.
+    """Record that an exchange begins. Returns its number, for `flight.end`.
 
     Args:
         group: the processes that take part.
-        kind: of `flight.KINDS`.
-        tensor: that this process hands over or receives.
-        shape: of what all have in common. None: the tensor's.
+        kind: one of `flight.KINDS`.
+        tensor: the tensor that this process sends or receives.
+        shape: the shape that is equal in all processes. None: the tensor's.
     """
     return channel(group).begin(kind, _DTYPES.get(tensor.dtype, ""), tuple(shape or tensor.shape), tensor.nbytes)
 
@@ -46,7 +46,7 @@ class Pending:
         self._number = number
 
     def wait(self) -> None:
-        """Wait until it is done. On a GPU: let the device wait."""
+        """Wait until the exchange is done. On a GPU: let the device wait."""
         self._work.wait()
         flight.end(self._number)
 
@@ -71,14 +71,14 @@ def start_all_gather(gathered: list[torch.Tensor], tensor: torch.Tensor) -> Pend
 
 
 def broadcast(tensor: torch.Tensor, group: Any, source: int) -> None:
-    """Copy the tensor of one process, named by its place in the group, to all."""
+    """Copy the tensor of one process, named by its rank in the group, to all."""
     number = begin(group, "broadcast", tensor)
     distributed.broadcast(tensor, group=group, group_src=source)
     flight.end(number)
 
 
 def barrier() -> None:
-    """Wait until all processes are here."""
+    """Wait until all processes have reached this point."""
     number = channel(None).begin("barrier")
     distributed.barrier()
     flight.end(number)
@@ -93,36 +93,38 @@ def new_group(ranks: Sequence[int]) -> Any:
 
 
 def swap(number: int, messages: list[distributed.P2POp]) -> None:
-    """Send and receive messages at once, as the exchange with this number."""
+    """Send and receive messages at the same time, as the exchange with this number."""
     for work in distributed.batch_isend_irecv(messages):
         work.wait()
     flight.end(number)
 
 
 def send(tensor: torch.Tensor, group: Any, destination: int) -> Pending:
-    """Begin to send a tensor to a process, named by its place in the group."""
+    """Begin to send a tensor to a process, named by its rank in the group."""
     number = begin_message(tensor, _global(group, destination), sends=True)
     return Pending(distributed.isend(tensor, group=group, group_dst=destination), number)
 
 
 def receive(tensor: torch.Tensor, group: Any, source: int) -> Pending:
-    """Begin to receive a tensor from a process, named by its place in the group."""
+    """Begin to receive a tensor from a process, named by its rank in the group."""
     number = begin_message(tensor, _global(group, source), sends=False)
     return Pending(distributed.irecv(tensor, group=group, group_src=source), number)
 
 
 def begin_message(tensor: torch.Tensor, peer: int, *, sends: bool) -> int:
-    """Record that a message to or from a process of the run begins; its number, for `flight.end`."""
+    """Record that a message to or from a process of the run begins. Returns its number, for `flight.end`."""
     rank = distributed.get_rank()
-    way = flight.p2p_channel(rank, peer) if sends else flight.p2p_channel(peer, rank)
-    return way.begin("send" if sends else "receive", _DTYPES.get(tensor.dtype, ""), tuple(tensor.shape), tensor.nbytes)
+    message_channel = flight.p2p_channel(rank, peer) if sends else flight.p2p_channel(peer, rank)
+    return message_channel.begin(
+        "send" if sends else "receive", _DTYPES.get(tensor.dtype, ""), tuple(tensor.shape), tensor.nbytes
+    )
 
 
 class DataParallel(DistributedDataParallel):
     """A model whose gradients are averaged over processes while the backward pass still computes.
 
     The exchanges run in C++, one for each bucket. A hook in Python would see each of them, and cost time. So a step's exchanges
-    are one record, from the end of the forward pass to `exchanged`.
+    are one record, from the end of the forward pass to `finish_exchange`.
     """
 
     def __init__(self, model: torch.nn.Module, group: Any, bucket_mib: float) -> None:
@@ -131,22 +133,22 @@ class DataParallel(DistributedDataParallel):
             model, process_group=group, bucket_cap_mb=bucket_mib, forward_sync_buffers=False, gradient_as_bucket_view=True
         )
         flight.end(number)
-        own = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        count, num_bytes = sum(each.numel() for each in own), sum(each.nbytes for each in own)
-        self._exchange = "gradients", _DTYPES.get(own[0].dtype, ""), (count,), num_bytes
-        self._begun: list[int] = []
+        parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        count, num_bytes = sum(parameter.numel() for parameter in parameters), sum(parameter.nbytes for parameter in parameters)
+        self._exchange = "gradients", _DTYPES.get(parameters[0].dtype, ""), (count,), num_bytes
+        self._pending_numbers: list[int] = []
 
     def forward(self, *inputs: Any, **options: Any) -> Any:
-        """The model's outputs. From here on gradients are exchanged, unless it is in `no_sync`."""
+        """Return the model's outputs. From here on gradients are exchanged, unless it is in `no_sync`."""
         outputs = super().forward(*inputs, **options)
         if self.require_backward_grad_sync:
-            self._begun.append(channel(self.process_group).begin(*self._exchange))
+            self._pending_numbers.append(channel(self.process_group).begin(*self._exchange))
         return outputs
 
-    def exchanged(self, gradients: list[torch.Tensor]) -> list[torch.Tensor]:
-        """Gradients after a backward pass. Call it as soon as they are there."""
-        while self._begun:
-            flight.end(self._begun.pop())
+    def finish_exchange(self, gradients: list[torch.Tensor]) -> list[torch.Tensor]:
+        """Record that the exchange of gradients has ended. Call it directly after a backward pass. Returns the gradients."""
+        while self._pending_numbers:
+            flight.end(self._pending_numbers.pop())
         return gradients
 
 

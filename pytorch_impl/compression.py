@@ -35,8 +35,8 @@ def encode(values: torch.Tensor, settings: Communication) -> torch.Tensor:
         # Twin: torch's collectives send bytes. TensorFlow's send nothing smaller than 32 bits.
         return torch.cat([_bytes(scale), _bytes(functional.pad(steps, (0, -len(steps) % WORD_BYTES)))])
     if settings.compression == "top_k":
-        kept = _largest(values.abs(), top_k_count(len(values), settings.top_k))
-        return torch.cat([_bytes(values[kept]), _bytes(kept.to(torch.int32))])
+        indices = _largest(values.abs(), top_k_count(len(values), settings.top_k))
+        return torch.cat([_bytes(values[indices]), _bytes(indices.to(torch.int32))])
     return values
 
 
@@ -46,7 +46,7 @@ def decode(message: torch.Tensor, count: int, dtype: torch.dtype, settings: Comm
     Args:
         message: from `encode`; with `float16` it may be the sum of several messages.
         count: number of values in the bucket.
-        dtype: of the values.
+        dtype: dtype of the values.
 
     Returns:
         [count]; a value that was not sent is 0.
@@ -56,8 +56,8 @@ def decode(message: torch.Tensor, count: int, dtype: torch.dtype, settings: Comm
         return steps[:count].to(dtype) * scale
     if settings.compression == "top_k":
         cut = top_k_count(count, settings.top_k) * dtype.itemsize
-        values, kept = message[:cut].view(dtype), message[cut:].view(torch.int32)
-        return values.new_zeros(count).index_put_((kept.long(),), values)
+        values, indices = message[:cut].view(dtype), message[cut:].view(torch.int32)
+        return values.new_zeros(count).index_put_((indices.long(),), values)
     return message.to(dtype)
 
 
@@ -85,64 +85,64 @@ class Compressor:
         self._dtype = self._variables[0].dtype
         self._buckets = buckets(self.sizes, self._dtype.itemsize, settings.bucket_mib)
         self.counts = [sum(self.sizes[index] for index in bucket) for bucket in self._buckets]
-        self._lost: list[torch.Tensor] | None = None
+        self._residuals: list[torch.Tensor] | None = None
         if settings.compression != "none" and settings.error_feedback:
-            self._lost = [self._variables[0].new_zeros(count).detach() for count in self.counts]
+            self._residuals = [self._variables[0].new_zeros(count).detach() for count in self.counts]
 
     @torch.no_grad()
     def compress(self, gradients: list[torch.Tensor]) -> Iterator[torch.Tensor]:
         """Yield the message of each bucket. Gradients are in the order of the model's own parameters."""
         for number, bucket in enumerate(self._buckets):
             names = [self._names[index] for index in bucket]
-            values = torch.cat([self.flattened(name, gradients[self._positions[name]]) for name in names])
-            if self._lost is not None:
-                values = values + self._lost[number]
+            values = torch.cat([self.flatten(name, gradients[self._positions[name]]) for name in names])
+            if self._residuals is not None:
+                values = values + self._residuals[number]
             message = encode(values, self._settings)
-            if self._lost is not None:
-                self._lost[number] = values - decode(message, len(values), self._dtype, self._settings)
+            if self._residuals is not None:
+                self._residuals[number] = values - decode(message, len(values), self._dtype, self._settings)
             yield message
 
     @property
-    def lost(self) -> list[torch.Tensor]:
-        """Of each bucket [count]: what the next messages hold beside the gradients. Empty: nothing is kept."""
-        return self._lost or []
+    def residuals(self) -> list[torch.Tensor]:
+        """Residuals [count] of each bucket, which are added to the next gradients. Empty: there is no error feedback."""
+        return self._residuals or []
 
     @torch.no_grad()
-    def total(self, messages: Sequence[Sequence[torch.Tensor]]) -> list[torch.Tensor]:
-        """The sum of the replicas' gradients, in the order of the model's own parameters.
+    def sum_messages(self, messages: Sequence[Sequence[torch.Tensor]]) -> list[torch.Tensor]:
+        """Decode messages into the sum of the replicas' gradients, in the order of the model's own parameters.
 
         Args:
             messages: for each bucket the messages of every replica, in order; or only their sum, if summable.
         """
-        made: list[torch.Tensor] = [torch.empty(0)] * len(self._variables)
+        gradients: list[torch.Tensor] = [torch.empty(0)] * len(self._variables)
         for bucket, count, parts in zip(self._buckets, self.counts, messages, strict=True):
             summed = self._sum(parts, count).split([self.sizes[index] for index in bucket])
             for index, values in zip(bucket, summed, strict=True):
-                made[self._positions[self._names[index]]] = self.restored(self._names[index], values)
-        return made
+                gradients[self._positions[self._names[index]]] = self.restore(self._names[index], values)
+        return gradients
 
-    def flattened(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
-        """All values of a parameter or of its gradient [count], as messages hold them."""
+    def flatten(self, name: str, tensor: torch.Tensor) -> torch.Tensor:
+        """Return all values of a parameter or of its gradient [count], in the order of messages."""
         if self._is_canonical:
-            return weights.flattened(name, tensor, self._orders.get(name))
+            return weights.flatten(name, tensor, self._orders.get(name))
         is_channels_last = not self._variable(name).is_contiguous()
         return (tensor.permute(0, 2, 3, 1) if is_channels_last else tensor).reshape(-1)
 
-    def restored(self, name: str, values: torch.Tensor) -> torch.Tensor:
-        """Reshape values from `flattened` to those of the model's own variable."""
+    def restore(self, name: str, values: torch.Tensor) -> torch.Tensor:
+        """Reshape values from `flatten` to the shape of the model's own variable."""
         variable = self._variable(name)
         if self._is_canonical:
-            return weights.restored(name, values, variable, self._orders.get(name))
+            return weights.restore(name, values, variable, self._orders.get(name))
         if variable.is_contiguous():
             return values.view(variable.shape)
         outputs, inputs, height, width = variable.shape
         return values.view(outputs, height, width, inputs).permute(0, 3, 1, 2)
 
-    def canonical(self, name: str, values: torch.Tensor) -> torch.Tensor:
-        """Values from `flattened` in the canonical layout [count]."""
+    def to_canonical(self, name: str, values: torch.Tensor) -> torch.Tensor:
+        """Return values from `flatten` in the canonical layout [count]."""
         if self._is_canonical:
             return values
-        return weights.flattened(name, self.restored(name, values), self._orders.get(name))
+        return weights.flatten(name, self.restore(name, values), self._orders.get(name))
 
     def _variable(self, name: str) -> torch.Tensor:
         return self._variables[self._positions[name]]
@@ -160,9 +160,9 @@ class Compressor:
             else:
                 messages.append([torch.empty_like(message) for _ in range(replicas)])
                 work.append(collectives.start_all_gather(messages[-1], message))
-        for each in work:
-            each.wait()
-        return self.total(messages)
+        for pending in work:
+            pending.wait()
+        return self.sum_messages(messages)
 
     def _sum(self, parts: Sequence[torch.Tensor], count: int) -> torch.Tensor:
         if not self.summable:
@@ -178,9 +178,9 @@ def _bytes(values: torch.Tensor) -> torch.Tensor:
 
 
 def _largest(magnitudes: torch.Tensor, number: int) -> torch.Tensor:
-    """Indices of the largest. Among equal values the first ones win. NaN counts as the largest, so it is not hidden."""
+    """Return indices of the largest values. Among equal values the first ones win. NaN counts as the largest."""
     magnitudes = magnitudes.nan_to_num(nan=torch.inf, posinf=torch.inf)
     # Twin: torch.topk takes equal values in any order, tf.math.top_k takes the first ones.
     least = magnitudes.topk(number).values[-1]
-    above, equal = (magnitudes > least).nonzero(), (magnitudes == least).nonzero()
-    return torch.cat([above, equal[: number - len(above)]]).squeeze(1)
+    above_least, equal_to_least = (magnitudes > least).nonzero(), (magnitudes == least).nonzero()
+    return torch.cat([above_least, equal_to_least[: number - len(above_least)]]).squeeze(1)

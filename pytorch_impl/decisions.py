@@ -1,4 +1,4 @@
-"""What ReLUs and max-poolings decide in a forward pass. Rounding may decide otherwise than exact arithmetic."""
+"""Decisions of ReLUs and max-poolings in a forward pass. Rounding may change them."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from common.training import tracing
 
 
 # Twin: torch calls its functions one by one, so they can be watched. A Keras model names its layers' inputs.
-class Decisions(TorchFunctionMode):
-    """A context that notes what this thread's ReLUs and max-poolings decide, in `found`, as `Trainer.decisions` returns it."""
+class DecisionRecorder(TorchFunctionMode):
+    """A context that appends the decisions of this thread's ReLUs and max-poolings to `arrays`, see `BaseTrainer.decisions`."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.found: list[npt.NDArray[Any]] = []
+        self.arrays: list[npt.NDArray[Any]] = []
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         if func in (torch.relu, functional.relu):
-            self.found.append(_channels_last(args[0] > 0))
+            self.arrays.append(_channels_last(args[0] > 0))
         elif func is functional.max_pool2d:
-            self.found.append(_winners(*args, **(kwargs or {})))
+            self.arrays.append(_winners(*args, **(kwargs or {})))
         return func(*args, **(kwargs or {}))
 
 
@@ -36,7 +36,7 @@ def _winners(
     x: torch.Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0, *_: Any, **__: Any
 ) -> npt.NDArray[np.int16]:
     size, step, (rows, columns) = (
-        (each, each) if isinstance(each, int) else each for each in (kernel_size, stride or kernel_size, padding)
+        (pair, pair) if isinstance(pair, int) else pair for pair in (kernel_size, stride or kernel_size, padding)
     )
     return tracing.winners(_channels_last(x.detach().float()), size, step, ((rows, rows), (columns, columns)))
 

@@ -12,7 +12,7 @@ from common.data.decoding import decode as canonical
 
 
 def decode(content: bytes) -> torch.Tensor:
-    """Decode a plain JPEG (`Encoded.plain`) with the framework: accurate DCT, fancy upsampling.
+    """Decode a plain JPEG (`Encoded.decodes_identically`) with the framework: accurate DCT, fancy upsampling.
 
     Returns:
         uint8 [H, W, 3], equal to `common.data.decoding.decode.decode` to the last bit.
@@ -28,7 +28,7 @@ def image(content: bytes, plain: bool, image_size: int) -> torch.Tensor:
 
     Args:
         content: bytes of the file.
-        plain: the file's `Encoded.plain`.
+        plain: the file's `Encoded.decodes_identically`.
         image_size: height and width in pixels.
 
     Returns:

@@ -12,7 +12,7 @@ from torch.cuda import nccl
 from common.machine import machine
 from common.machine.rates import DEVICE_COPIED_BYTES, DEVICE_MATRIX_SIZE, DeviceRates, measure_device
 from common.spec import Spec
-from common.spec.shared_switches import mode_description, intra_op_threads
+from common.spec.shared_switches import intra_op_threads, mode_description
 from pytorch_impl import SUPPORTED, rendezvous, switches
 
 _ALL_REDUCE = "a process for each replica, gradients by all-reduce"
@@ -20,95 +20,97 @@ _AVERAGES = "a process for each replica, averages by all-reduce"
 
 
 def kind() -> str:
-    """`cuda` if there is a GPU, else `cpu`."""
+    """Return `cuda` if there is a GPU, else `cpu`."""
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def gpus() -> list[str]:
-    """The names of the GPUs that this process sees."""
+    """Return the names of the GPUs that this process sees."""
     return [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
 
 
 def describe() -> dict[str, Any]:
-    """Devices, available modes, switches and versions, JSON-ready. `common.spec.check_against` checks a spec against them."""
+    """Describe devices, available modes, switches and versions, JSON-ready, for `common.spec.check_against`."""
     names = gpus()
-    without = {"on_cpu": _on([])} if names else {}
-    of_build = {"versions": versions(), "supported": SUPPORTED, "libraries": libraries()}
-    return {"framework": "pytorch", **of_build, **_on(names), **without}
+    cpu_entries = {"on_cpu": _on([])} if names else {}
+    build_info = {"versions": versions(), "supported": SUPPORTED, "libraries": libraries()}
+    return {"framework": "pytorch", **build_info, **_on(names), **cpu_entries}
 
 
 def _on(names: list[str]) -> dict[str, Any]:
-    """What depends on the GPUs, given by name. Without names it describes the CPU."""
-    found = len(names)
-    backend = "nccl" if found else "gloo"
+    """Return the entries that depend on the GPUs, which are given by name. Without names they describe the CPU."""
+    num_gpus = len(names)
+    backend = "nccl" if num_gpus else "gloo"
     return {
         "devices": [{"name": name, "kind": "cuda"} for name in names] or [{"name": "cpu", "kind": "cpu"}],
         "modes": {
             "serial": mode_description("one replica", None),
             "data_parallel": mode_description(
-                "nn.DataParallel" if found else "replicas in CPU threads",
-                found,
-                None if found else "Python threads of this suite",
+                "nn.DataParallel" if num_gpus else "replicas in CPU threads",
+                num_gpus,
+                None if num_gpus else "Python threads of this suite",
                 # Twin: nn.DataParallel copies the model at every forward pass and sums gradients inside the backward pass. It
                 # has no synchronised BatchNorm.
-                synchronised=not found,
-                compression=not found,
+                synchronised=not num_gpus,
+                compression=not num_gpus,
                 one_process=True,
             ),
-            "multi_process": mode_description(f"DistributedDataParallel, {backend}", found, _ALL_REDUCE, hosts=True),
-            "sharded_data_parallel": mode_description(f"torch.distributed.fsdp.fully_shard, {backend}", found),
-            "parameter_server": mode_description("NumPy server, Dask actor", found, hosts=True),
-            "model_parallel": mode_description(f"torch.distributed.pipelining, {backend}", found),
-            "tensor_parallel": mode_description(f"each layer's channels over ranks, {backend}", found),
-            "pipeline": mode_description(f"torch.distributed.pipelining, {backend}", found),
-            "hybrid": mode_description(f"data-parallel copies of a model that ranks divide, {backend}", found),
+            "multi_process": mode_description(f"DistributedDataParallel, {backend}", num_gpus, _ALL_REDUCE, hosts=True),
+            "sharded_data_parallel": mode_description(f"torch.distributed.fsdp.fully_shard, {backend}", num_gpus),
+            "parameter_server": mode_description("NumPy server, Dask actor", num_gpus, hosts=True),
+            "model_parallel": mode_description(f"torch.distributed.pipelining, {backend}", num_gpus),
+            "tensor_parallel": mode_description(f"each layer's channels over ranks, {backend}", num_gpus),
+            "pipeline": mode_description(f"torch.distributed.pipelining, {backend}", num_gpus),
+            "hybrid": mode_description(f"data-parallel copies of a model that ranks divide, {backend}", num_gpus),
             # Separately trained models keep their own statistics until they are averaged.
             "model_averaging": mode_description(
-                f"own optimizers, averages by all-reduce, {backend}", found, _AVERAGES, hosts=True, synchronised=False
+                f"own optimizers, averages by all-reduce, {backend}", num_gpus, _AVERAGES, hosts=True, synchronised=False
             ),
         },
-        "options": switches.options("cuda" if found else "cpu"),
+        "options": switches.options("cuda" if num_gpus else "cpu"),
         "inputs": {"workers": "worker processes"},
         "deterministic": torch.are_deterministic_algorithms_enabled(),
     }
 
 
 def versions() -> dict[str, str]:
-    """Installed versions of the framework's packages."""
+    """Return the installed versions of the framework's packages."""
     return machine.versions("torch", "torchvision")
 
 
 def libraries() -> dict[str, str]:
-    """Versions of the libraries that the framework was built with. Those that it does not name are left out."""
+    """Return the versions of the libraries that the framework was built with. Unknown ones are left out."""
     build = re.search(r"(?:oneDNN|MKL-DNN) v([\d.]+)", torch.__config__.show())
     # Twin: each framework has its own record of what it was built with.
-    found = {"CUDA": torch.version.cuda, "oneDNN": build[1] if build else None}
+    library_versions = {"CUDA": torch.version.cuda, "oneDNN": build[1] if build else None}
     if torch.version.cuda:
         with contextlib.suppress(RuntimeError):  # another cuDNN is there than the one it was built with: no matter on a CPU
             cudnn = torch.backends.cudnn.version() or 0
-            found["cuDNN"] = f"{cudnn // 10000}.{cudnn // 100 % 100}.{cudnn % 100}"
+            library_versions["cuDNN"] = f"{cudnn // 10000}.{cudnn // 100 % 100}.{cudnn % 100}"
         with contextlib.suppress(AttributeError, RuntimeError):  # a build without NCCL
-            found["NCCL"] = ".".join(map(str, nccl.version()))
-    return {name: version for name, version in found.items() if version}
+            library_versions["NCCL"] = ".".join(map(str, nccl.version()))
+    return {name: version for name, version in library_versions.items() if version}
 
 
 def configure(spec: Spec, trials: int = 1) -> None:
     """Set this process's threads and precision, and connect to the other ranks. Call once, before making a tensor.
 
     Args:
-        spec: of the run, or of each trial.
-        trials: how many runs this process executes concurrently, each in its own thread.
+        spec: spec of the run, or of each trial.
+        trials: number of runs that this process executes concurrently, each in its own thread.
     """
-    chosen = switches.of(spec, kind())
-    if chosen["intra_op_threads"] != "default":
-        torch.set_num_threads({"budget": intra_op_threads(spec)}.get(chosen["intra_op_threads"]) or chosen["intra_op_threads"])
-    if chosen["inter_op_threads"] != "default":
-        torch.set_num_interop_threads({"budget": 1}.get(chosen["inter_op_threads"]) or chosen["inter_op_threads"])
+    switch_values = switches.switches_for(spec, kind())
+    if switch_values["intra_op_threads"] != "default":
+        torch.set_num_threads(
+            {"budget": intra_op_threads(spec)}.get(switch_values["intra_op_threads"]) or switch_values["intra_op_threads"]
+        )
+    if switch_values["inter_op_threads"] != "default":
+        torch.set_num_interop_threads({"budget": 1}.get(switch_values["inter_op_threads"]) or switch_values["inter_op_threads"])
     # float32 means float32. The reduced precision of tensor cores is a switch, never a default.
-    torch.backends.cuda.matmul.allow_tf32 = chosen["arithmetic"] == "tf32"
-    torch.backends.cudnn.allow_tf32 = chosen["arithmetic"] in ("tf32", "tf32_convolutions")
-    torch.backends.cudnn.benchmark = chosen["cudnn_autotune"]
-    torch.backends.mkldnn.enabled = chosen["onednn"]
+    torch.backends.cuda.matmul.allow_tf32 = switch_values["arithmetic"] == "tf32"
+    torch.backends.cudnn.allow_tf32 = switch_values["arithmetic"] in ("tf32", "tf32_convolutions")
+    torch.backends.cudnn.benchmark = switch_values["cudnn_autotune"]
+    torch.backends.mkldnn.enabled = switch_values["onednn"]
     rendezvous.join(spec)
 
 
@@ -119,12 +121,12 @@ def synchronize() -> None:
 
 
 def peak_memory_mib() -> list[float]:
-    """Peak memory so far of each device that this process sees; empty on a CPU."""
+    """Return the peak memory so far in MiB of each device that this process sees; empty on a CPU."""
     return [torch.cuda.max_memory_allocated(index) / 2**20 for index in range(torch.cuda.device_count())]
 
 
 def rates(spec: Spec) -> DeviceRates | None:
-    """Measured rates of this process's device in the run's arithmetic; None on a CPU, which NumPy measures."""
+    """Measure the rates of this process's device in the run's arithmetic. None on a CPU, which NumPy measures."""
     return None if kind() == "cpu" else measured_rates(spec, "cuda", DEVICE_MATRIX_SIZE, DEVICE_COPIED_BYTES)
 
 
@@ -133,16 +135,18 @@ def measured_rates(spec: Spec, where: str, size: int, num_bytes: int) -> DeviceR
 
     Args:
         size: rows and columns of the multiplied matrices.
-        num_bytes: how many bytes are copied.
+        num_bytes: number of bytes that are copied.
     """
-    fewer = {"bfloat16": torch.bfloat16, "float16": torch.float16}
-    digits = fewer.get(switches.of(spec, kind())["arithmetic"], dtype(spec))
-    left, right = (torch.rand(size, size, device=where).to(digits) for _ in range(2))
+    reduced_dtypes = {"bfloat16": torch.bfloat16, "float16": torch.float16}
+    matrix_dtype = reduced_dtypes.get(switches.switches_for(spec, kind())["arithmetic"], dtype(spec))
+    left, right = (torch.rand(size, size, device=where).to(matrix_dtype) for _ in range(2))
     product = torch.empty_like(left)
     source, target = (torch.zeros(num_bytes, dtype=torch.uint8, device=where) for _ in range(2))
-    return measure_device(lambda: torch.matmul(left, right, out=product), lambda: target.copy_(source), synchronize, size, num_bytes)
+    return measure_device(
+        lambda: torch.matmul(left, right, out=product), lambda: target.copy_(source), synchronize, size, num_bytes
+    )
 
 
 def dtype(spec: Spec) -> torch.dtype:
-    """The framework's name of the spec's precision."""
+    """Return the framework's dtype for the spec's precision."""
     return {"float32": torch.float32, "float64": torch.float64}[spec.precision]

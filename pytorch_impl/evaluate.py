@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from common.models.input_scaling import Scaling
+from common.models.input_scaling import InputScaling
 from pytorch_impl import input, train
 
 
@@ -26,8 +26,8 @@ def score(
     return train.share_of_loss(predicted, labels, 1, objective.loss), predicted.argmax(1)
 
 
-def logits(model: nn.Module, images: torch.Tensor, scaling: Scaling) -> torch.Tensor:
-    """Logits [N, classes] of images uint8 [N, H, W, 3] in evaluation mode."""
+def logits(model: nn.Module, images: torch.Tensor, scaling: InputScaling) -> torch.Tensor:
+    """Return logits [N, classes] of images uint8 [N, H, W, 3] in evaluation mode."""
     model.eval()
     with torch.inference_mode():
         return model(input.scale(images, next(model.parameters()).dtype, scaling))

@@ -1,4 +1,4 @@
-"""Messages between ranks, as the modes send them."""
+"""Exchanges between ranks, as the modes use them, for measurements."""
 
 from __future__ import annotations
 
@@ -8,31 +8,31 @@ import torch
 from torch import distributed
 
 from common.machine import flight
-from common.processes.exchanges import Ways
+from common.processes.exchanges import Collectives
 from pytorch_impl import collectives, device
 from pytorch_impl.parallel import group
 
 
-def ways() -> Ways:
-    """How the ranks of this run send tensors."""
+def rank_collectives() -> Collectives:
+    """Return the collectives with which the ranks of this run exchange tensors."""
     # Twin: torch's stages and slices are ranks, which send to each other. TensorFlow's are devices of one graph.
-    return Ways(_all_reduce, _send)
+    return Collectives(_all_reduce, _send)
 
 
 def _all_reduce(count: int) -> Callable[[], object]:
     ranks, values = group.all_ranks(), torch.zeros(count, device=device.kind())
-    return lambda: ranks.total(values)
+    return lambda: ranks.sum_tensor(values)
 
 
 def _send(count: int) -> Callable[[], object]:
-    """Every rank sends to its neighbour in a pair. Of an odd number the last one sends nothing."""
+    """Let every rank send to its neighbour in a pair. With an odd number of ranks the last one sends nothing."""
     rank, peer = distributed.get_rank(), distributed.get_rank() ^ 1
     pair = flight.group_channel((min(rank, peer), max(rank, peer)))
-    own, received = torch.zeros(count, device=device.kind()), torch.empty(count, device=device.kind())
+    sent, received = torch.zeros(count, device=device.kind()), torch.empty(count, device=device.kind())
 
     def swap() -> None:
         if peer < distributed.get_world_size():
-            both = [distributed.P2POp(distributed.isend, own, peer), distributed.P2POp(distributed.irecv, received, peer)]
-            collectives.swap(pair.begin("exchange", "float32", (count,), own.nbytes), both)
+            messages = [distributed.P2POp(distributed.isend, sent, peer), distributed.P2POp(distributed.irecv, received, peer)]
+            collectives.swap(pair.begin("exchange", "float32", (count,), sent.nbytes), messages)
 
     return swap

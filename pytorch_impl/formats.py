@@ -12,7 +12,7 @@ from common.models.weights import Weights, WeightsError
 from pytorch_impl import models, weights
 
 SUFFIXES: tuple[str, ...] = (".pt", ".pth")
-"""Suffixes of such files."""
+"""Suffixes of the framework's own files."""
 
 
 def write(trained: Trained, path: Path) -> None:
@@ -43,6 +43,6 @@ def read(card: Card, architecture: Architecture, path: Path) -> Weights:
         # Twin: a .pt file is a pickle. `weights_only` restricts it to tensors and plain containers.
         model.load_state_dict(torch.load(path, map_location="cpu", weights_only=True))
     except Exception as error:  # a damaged file may raise any error
-        said = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-        raise WeightsError(f"{path} holds no weights that fit {architecture.name}: {said}") from None
+        text = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+        raise WeightsError(f"{path} holds no weights that fit {architecture.name}: {text}") from None
     return weights.extract(model, architecture)

@@ -19,9 +19,9 @@ class Predictor:
         model = models.build(trained.architecture, trained.card.precision)
         weights.load(model, trained.architecture, trained.weights)
         # Twin: images come as NHWC. TensorFlow's kernels take them so, torch's too where the weights lie alike.
-        self._model = models.placed(model, self._device, "channels_last")
+        self._model = models.to_device(model, self._device, "channels_last")
 
     def logits(self, images: npt.NDArray[np.uint8]) -> npt.NDArray[np.floating]:
-        """Logits [N, classes] of images uint8 [N, S, S, 3], both on the host. Returns when the device has finished."""
-        given = torch.from_numpy(np.require(images, requirements=["C", "W"])).to(self._device)
-        return evaluate.logits(self._model, given, self._scaling).cpu().numpy()
+        """Return logits [N, classes] of images uint8 [N, S, S, 3], both on the host, when the device has finished."""
+        device_images = torch.from_numpy(np.require(images, requirements=["C", "W"])).to(self._device)
+        return evaluate.logits(self._model, device_images, self._scaling).cpu().numpy()

@@ -15,29 +15,29 @@ from torch.utils.data import DataLoader, get_worker_info
 from torch.utils.data import Dataset as TorchDataset
 
 from common.data import chunks, mapped
-from common.data.batches import Epoch, Feed, Plan
-from common.data.sources import Split
+from common.data.batches import BatchPlan, EpochDraws, Feed
+from common.data.sources import DatasetSplit
 from common.machine import private_folder
-from common.models.input_scaling import Scaling
+from common.models.input_scaling import InputScaling
 from common.spec import Spec
 from common.training.trainer import Batch
 from pytorch_impl import device, switches
 from pytorch_impl.slots import Slots
 
 _Position = tuple[int, int, int, bool]
-"""(epoch, first position, the one after the last, whether a worker may write the batch into a slot)."""
+"""(epoch, first position, position after the last, whether a worker may write the batch into a slot)."""
 Take = Callable[[npt.NDArray[np.int64]], torch.Tensor]
 
 
 def feed(
-    plan: Plan,
-    split: Split,
+    plan: BatchPlan,
+    split: DatasetSplit,
     world_size: int,
     rank: int,
-    chosen: dict[str, Any] | None = None,
-    account: chunks.Account | None = None,
+    switch_values: dict[str, Any] | None = None,
+    stats: chunks.TransferStats | None = None,
 ) -> Feed[Batch]:
-    """A feed of this process's shard of global batches.
+    """Build a feed of this process's shard of global batches.
 
     Input `inline` prepares each batch on request, in the training thread. Input `workers` prepares batches ahead. Their order
     does not depend on the number of workers.
@@ -45,33 +45,33 @@ def feed(
     Args:
         world_size: number of shards of every global batch.
         rank: number of this process's shard.
-        chosen: the run's resolved switches; None: batches are prepared on the host, in its usual memory.
-        account: see `common.data.chunks.feed`.
+        switch_values: the run's resolved switches; None: batches are prepared on the host, in its usual memory.
+        stats: see `common.data.chunks.feed`.
     """
-    chosen = chosen or {}
-    if chosen.get("data_on") == "device":
+    switch_values = switch_values or {}
+    if switch_values.get("data_on") == "device":
         return resident(plan, split, world_size, rank, device.kind())
-    source, positions = _Source(plan, split), list[_Position]()
+    source, positions = _PlanDataset(plan, split), list[_Position]()
 
-    def at(epoch: int, steps: Sequence[int], in_slots: bool = False) -> list[_Position]:
+    def positions_of(epoch: int, steps: Sequence[int], in_slots: bool = False) -> list[_Position]:
         bounds = plan.bounds(epoch, world_size, rank)
         return [(epoch, *bounds[step], in_slots) for step in steps]
 
     if plan.spec.input != "workers":
-        gathered = chunks.feed(plan, split, world_size, rank, account) if plan.spec.input == "dask" else None
+        gathered = chunks.feed(plan, split, world_size, rank, stats) if plan.spec.input == "dask" else None
 
         def inline(epoch: int, steps: Sequence[int]) -> Iterator[Batch]:
             if gathered is not None:
                 images = gathered(epoch, steps)
                 source.take = lambda ids: torch.from_numpy(np.require(next(images), requirements="W"))
-            yield from map(source.__getitem__, at(epoch, steps))
+            yield from map(source.__getitem__, positions_of(epoch, steps))
 
         return inline
     private_folder.check_socket_path()  # Twin: torch's workers send files' descriptors over them.
-    pinned = chosen.get("pinned_memory", False)
+    pinned = switch_values.get("pinned_memory", False)
     if not pinned:  # a thread of torch pins tensors
-        largest = max(stop - start for start, stop in plan.bounds(1, world_size, rank))
-        shape = largest, plan.architecture.image_size, plan.architecture.image_size, 3
+        max_examples = max(stop - start for start, stop in plan.bounds(1, world_size, rank))
+        shape = max_examples, plan.architecture.image_size, plan.architecture.image_size, 3
         # Twin: workers of TensorFlow are threads, which hand a batch over as it is.
         with contextlib.suppress(OSError):  # without slots, batches take torch's way too
             source.slots = Slots(plan.spec.workers, plan.spec.prefetch, shape)
@@ -86,22 +86,22 @@ def feed(
         multiprocessing_context="spawn",
         worker_init_fn=partial(_begin_worker, plan.spec),
         pin_memory=pinned,
-        collate_fn=cast(Any, _as_it_is),
+        collate_fn=cast(Any, _identity),
     )
     has_started = False
 
     def start(epoch: int, steps: Sequence[int]) -> Iterator[Batch]:
         nonlocal has_started
         # Batches of the first call stay as they are, for they may be kept.
-        positions[:] = at(epoch, steps, has_started and source.slots is not None)
+        positions[:] = positions_of(epoch, steps, has_started and source.slots is not None)
         has_started = True
-        yield from map(source.slots.taken, loader) if source.slots else loader
+        yield from map(source.slots.get, loader) if source.slots else loader
 
     return start
 
 
-def resident(plan: Plan, split: Split, world_size: int, rank: int, where: str) -> Feed[Batch]:
-    """The same as `feed`, gathered and augmented on a device that holds all images. Ids stay on the host.
+def resident(plan: BatchPlan, split: DatasetSplit, world_size: int, rank: int, where: str) -> Feed[Batch]:
+    """Build a feed like `feed` that gathers and augments on a device which holds all images. Ids stay on the host.
 
     Args:
         split: the training split, decoded.
@@ -111,18 +111,20 @@ def resident(plan: Plan, split: Split, world_size: int, rank: int, where: str) -
     images, labels = (torch.from_numpy(np.array(array)).to(where) for array in (split.images, split.labels))
 
     def start(epoch: int, steps: Sequence[int]) -> Iterator[Batch]:
-        drawn, bounds = plan.draw(epoch), plan.bounds(epoch, world_size, rank)
-        there = drawn.map(lambda values: torch.from_numpy(values).to(where))
+        draws, bounds = plan.draw(epoch), plan.bounds(epoch, world_size, rank)
+        device_draws = draws.map(lambda values: torch.from_numpy(values).to(where))
         for step in steps:
-            begun, part = time.time(), slice(*bounds[step])
-            own = there.map(lambda values, part=part: values[part])
-            ids = torch.from_numpy(drawn.ids[part])
-            yield Batch(ids, augment(images[own.ids], own), labels[own.ids], unpack(own), begun)
+            begin_time, part = time.time(), slice(*bounds[step])
+            batch_draws = device_draws.map(lambda values, part=part: values[part])
+            ids = torch.from_numpy(draws.ids[part])
+            yield Batch(
+                ids, augment(images[batch_draws.ids], batch_draws), labels[batch_draws.ids], unpack(batch_draws), begin_time
+            )
 
     return start
 
 
-def _as_it_is(batch: Batch) -> Batch:
+def _identity(batch: Batch) -> Batch:
     return batch
 
 
@@ -130,8 +132,8 @@ def _begin_worker(spec: Spec, worker: int) -> None:
     switches.prepare(spec)
 
 
-def reader(split: Split, image_size: int) -> Take:
-    """A function from int64 [N] ids to uint8 [N, image_size, image_size, 3]. It reads decoded pixels, or decodes files."""
+def reader(split: DatasetSplit, image_size: int) -> Take:
+    """Return a function from int64 [N] ids to uint8 [N, image_size, image_size, 3]. It reads pixels, or decodes files."""
     encoded = split.encoded
     if encoded is None:
         return lambda ids: torch.from_numpy(split.images[ids])
@@ -139,34 +141,36 @@ def reader(split: Split, image_size: int) -> Take:
     from pytorch_impl import decode
 
     def take(ids: npt.NDArray[np.int64]) -> torch.Tensor:
-        return torch.stack([decode.image(encoded.content(index), bool(encoded.plain[index]), image_size) for index in ids])
+        return torch.stack(
+            [decode.image(encoded.content(index), bool(encoded.decodes_identically[index]), image_size) for index in ids]
+        )
 
     return take
 
 
-def load(take: Take, labels: npt.NDArray[np.int64], drawn: Epoch, start: int, stop: int) -> Batch:
+def load(take: Take, labels: npt.NDArray[np.int64], draws: EpochDraws, start: int, stop: int) -> Batch:
     """Load and augment the examples at some positions of an epoch's order.
 
     Args:
-        take: from ids to images, see `reader`.
-        labels: int64 [N] of the split.
+        take: function from ids to images, see `reader`.
+        labels: int64 [N], labels of the split.
         stop: the position after the last one.
 
     Returns:
         ids: int64 [N]; images: uint8 [N, H, W, 3]; labels: int64 [N]; masks: one bool [N, units] for each dropout.
     """
-    own = drawn.map(lambda values: torch.from_numpy(values[start:stop]))
-    ids = drawn.ids[start:stop]
+    batch_draws = draws.map(lambda values: torch.from_numpy(values[start:stop]))
+    ids = draws.ids[start:stop]
     return Batch(
-        ids=own.ids,
-        images=augment(take(ids), own),
+        ids=batch_draws.ids,
+        images=augment(take(ids), batch_draws),
         labels=torch.from_numpy(labels[ids]),
-        masks=unpack(own),
+        masks=unpack(batch_draws),
     )
 
 
-def unpack(draws: Epoch) -> tuple[torch.Tensor, ...]:
-    """The masks of some draws, one bool [N, units] for each dropout."""
+def unpack(draws: EpochDraws) -> tuple[torch.Tensor, ...]:
+    """Unpack the masks of some draws: one bool [N, units] for each dropout."""
 
     def bools(bits: torch.Tensor, units: int) -> torch.Tensor:
         places = torch.arange(8, dtype=torch.uint8, device=bits.device)
@@ -175,7 +179,7 @@ def unpack(draws: Epoch) -> tuple[torch.Tensor, ...]:
     return tuple(map(bools, draws.masks, draws.mask_units))
 
 
-def augment(images: torch.Tensor, draws: Epoch) -> torch.Tensor:
+def augment(images: torch.Tensor, draws: EpochDraws) -> torch.Tensor:
     """Augment each image with its own draws. Shifts move whole pixels; affine maps sample four pixels bilinearly.
 
     Args:
@@ -265,7 +269,7 @@ def sample(images: torch.Tensor, affines: torch.Tensor) -> torch.Tensor:
     return (1.0 - v) * upper + v * lower
 
 
-def scale(images: torch.Tensor, dtype: torch.dtype, scaling: Scaling) -> torch.Tensor:
+def scale(images: torch.Tensor, dtype: torch.dtype, scaling: InputScaling) -> torch.Tensor:
     """Map uint8 [N, H, W, 3] to the model's input: one multiplication, and one addition if there is an offset."""
     # Twin: torch's layers want channels first. This is a view; the model's memory format decides whether it is copied.
     values = images.permute(0, 3, 1, 2).to(dtype) * _channels(scaling.factor, dtype, images.device)
@@ -274,33 +278,37 @@ def scale(images: torch.Tensor, dtype: torch.dtype, scaling: Scaling) -> torch.T
 
 @cache
 def _channels(values: tuple[float, float, float], dtype: torch.dtype, device: torch.device) -> torch.Tensor:
-    """One value for each channel, sent to the device once."""
+    """Return one value for each channel on the device. They are sent once."""
     return torch.tensor(values, dtype=dtype, device=device)[:, None, None]
 
 
-class _Source(TorchDataset[Any]):
-    """The plan's batches by position, for the training thread or a loader's workers."""
+class _PlanDataset(TorchDataset[Any]):
+    """Dataset of the plan's batches by position, for the training thread or a loader's workers."""
 
-    def __init__(self, plan: Plan, split: Split) -> None:
+    def __init__(self, plan: BatchPlan, split: DatasetSplit) -> None:
         self._plan = plan
         self._split = split
-        self._drawn: tuple[int, Epoch] | None = None
+        self._epoch_draws: tuple[int, EpochDraws] | None = None
         self.slots: Slots | None = None
         self.take = reader(split, plan.architecture.image_size)
 
     def __getitem__(self, position: _Position) -> Batch:
-        begun, (epoch, start, stop, in_slots) = time.time(), position
-        if self._drawn is None or self._drawn[0] != epoch:
-            self._drawn = epoch, self._plan.draw(epoch)
-        batch = load(self.take, self._split.labels, self._drawn[1], start, stop)._replace(begun=begun)
+        begin_time, (epoch, start, stop, in_slots) = time.time(), position
+        if self._epoch_draws is None or self._epoch_draws[0] != epoch:
+            self._epoch_draws = epoch, self._plan.draw(epoch)
+        batch = load(self.take, self._split.labels, self._epoch_draws[1], start, stop)._replace(begin_time=begin_time)
         worker = get_worker_info()
         return self.slots.put(worker.id, batch) if self.slots and worker and in_slots else batch
 
     def __getstate__(self) -> dict[str, Any]:
-        split = {"images": mapped.portable(self._split.images), "labels": self._split.labels, "encoded": self._split.encoded}
+        split = {
+            "images": mapped.to_reference(self._split.images),
+            "labels": self._split.labels,
+            "encoded": self._split.encoded,
+        }
         return {"plan": self._plan, "split": split, "slots": self.slots}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         split = state["split"]
-        self.__init__(state["plan"], Split(**{**split, "images": mapped.opened(split["images"])}))
+        self.__init__(state["plan"], DatasetSplit(**{**split, "images": mapped.from_reference(split["images"])}))
         self.slots = state["slots"]

@@ -25,7 +25,7 @@ def build(architecture: Architecture, precision: str, group: ReplicaGroup | None
     The model takes images [N, H, W, 3] in 0..1, in the framework's layout, and the dropout masks. It returns logits.
 
     Args:
-        architecture: what to build; a user's own model may have its own builder for this framework.
+        architecture: the model's architecture; a user's own model may have its own builder for this framework.
         precision: `float32` or `float64`; the dtype of weights and logits.
         group: replicas that share BatchNorm statistics; None: statistics per replica.
         arithmetic: value of the switch; with `bfloat16` or `float16` the layers compute in that type.
@@ -65,35 +65,35 @@ def build_stage(stage: Stage, precision: str) -> nn.Module:
     return _Stage(stage.architecture, None).to({"float32": torch.float32, "float64": torch.float64}[precision])
 
 
-def placed(model: nn.Module, device: torch.device, memory_format: str) -> nn.Module:
-    """The model on its device, in a memory format. It converts its input images to that format."""
+def to_device(model: nn.Module, device: torch.device, memory_format: str) -> nn.Module:
+    """Move the model to its device, in a memory format. It converts its input images to that format."""
 
     # Twin: only torch has this switch. TensorFlow's CPU kernels are NHWC.
     def format_images(module: nn.Module, inputs: Any) -> Any:
         images, *others = inputs
-        return (formatted(images, memory_format), *others)
+        return (to_memory_format(images, memory_format), *others)
 
     model.register_forward_pre_hook(format_images)
     return model.to(device).to(memory_format=_MEMORY_FORMATS[memory_format])
 
 
-def formatted(values: torch.Tensor, memory_format: str) -> torch.Tensor:
-    """[N, C, H, W] in a memory format. Features [N, features] have only one format and stay as they are."""
+def to_memory_format(values: torch.Tensor, memory_format: str) -> torch.Tensor:
+    """Convert [N, C, H, W] to a memory format. Features [N, features] have only one format and are returned as they are."""
     return values.contiguous(memory_format=_MEMORY_FORMATS[memory_format]) if values.dim() == 4 else values
 
 
 def _autocast(model: nn.Module, dtype: torch.dtype) -> None:
-    """Let a model's layers compute in another type, by giving the model a class of its own, as torch's parametrizations do.
+    """Let a model's layers compute in another type, by replacing the model's class, as torch's parametrizations do.
 
     Copies by torch's parallel wrappers keep that class. A wrapped `forward` would belong to the first model.
     """
-    own: Any = type(model)
-    full = next(model.parameters()).dtype  # here: nn.DataParallel's copies have no parameters to ask
+    model_class: Any = type(model)
+    dtype_of_logits = next(model.parameters()).dtype  # here: nn.DataParallel's copies have no parameters to ask
 
-    class Autocast(own):
+    class Autocast(model_class):
         def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
             with torch.autocast(inputs[0].device.type, dtype):
-                return super().forward(*inputs).to(full)
+                return super().forward(*inputs).to(dtype_of_logits)
 
     model.__class__ = Autocast
 
@@ -108,7 +108,7 @@ class _Network(nn.Module):
             self.add_module(_attribute_name(layer.name), _module(layer, group))
 
     def forward(self, images: torch.Tensor, *masks: torch.Tensor) -> torch.Tensor:
-        """Logits [N, classes] of images [N, 3, H, W]; masks bool [N, units], one for each dropout."""
+        """Return logits [N, classes] of images [N, 3, H, W]; masks bool [N, units], one for each dropout."""
         return self._through(self.layers, images, iter(masks))
 
     def _through(self, layers: tuple[Layer, ...], x: torch.Tensor, masks: Any) -> torch.Tensor:
@@ -118,7 +118,7 @@ class _Network(nn.Module):
                 x = torch.relu(x) if layer.relu else x
             elif isinstance(layer, architectures.Concatenation):
                 x = torch.cat([self._through(branch, x, masks) for branch in layer.branches], 1)
-            elif isinstance(layer, architectures.Cut):
+            elif isinstance(layer, architectures.StageFragment):
                 x = self._through_cut(layer, x, masks)
             elif isinstance(layer, architectures.Dropout):
                 x = getattr(self, _attribute_name(layer.name))(x, next(masks, None))
@@ -126,7 +126,7 @@ class _Network(nn.Module):
                 x = getattr(self, _attribute_name(layer.name))(x)
         return x
 
-    def _through_cut(self, layer: architectures.Cut, x: torch.Tensor, masks: Any) -> torch.Tensor:
+    def _through_cut(self, layer: architectures.StageFragment, x: torch.Tensor, masks: Any) -> torch.Tensor:
         tensors = [x]
         if layer.inputs:
             parts = x.split([math.prod(shape) for shape in layer.inputs], 1)
@@ -134,7 +134,8 @@ class _Network(nn.Module):
             sizes = [(*shape[-1:], *shape[:-1]) for shape in layer.inputs]
             tensors = [part.unflatten(1, size) for part, size in zip(parts, sizes, strict=True)]
         outputs = [
-            self._through(branch, tensors[take], masks) for branch, take in zip(layer.branches, layer.takes, strict=True)
+            self._through(branch, tensors[take], masks)
+            for branch, take in zip(layer.branches, layer.input_indices, strict=True)
         ]
         match layer.join:
             case architectures.Residual():
@@ -154,20 +155,20 @@ class _Stage(_Network):
 
 
 def find_layer(model: nn.Module, name: str) -> nn.Module:
-    """A layer of a model by its name in the architecture."""
+    """Return a layer of a model by its name in the architecture."""
     if isinstance(model, native.UserModel):
         return model.find(name)
     return model.get_submodule(_attribute_name(name) if isinstance(model, _Network) else name)
 
 
 def _attribute_name(name: str) -> str:
-    """The name under which a model holds a layer."""
+    """Return the attribute under which a model stores a layer."""
     # Twin: a dot separates modules in torch, so names with dots (resnet18's) need another character.
     return name.replace(".", "_")
 
 
 def summarize(architecture: Architecture) -> dict[str, Any]:
-    """What was built: each layer's name, kind, output shape (NHWC) and number of values, JSON-ready."""
+    """Describe a built model: each layer's name, kind, output shape (NHWC) and number of values, JSON-ready."""
     model = build(architecture, "float32").eval()
     rows: list[dict[str, Any]] = []
 
@@ -204,15 +205,20 @@ def summarize(architecture: Architecture) -> dict[str, Any]:
 
 
 def num_values(model: nn.Module) -> tuple[int, int]:
-    """(all values, the trainable ones of them) that a model really has."""
+    """Count the values of a built model: (all, trainable)."""
     trainable = (parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
     return sum(array.numel() for array in _arrays(model)), sum(trainable)
 
 
 def _arrays(module: nn.Module) -> list[torch.Tensor]:
-    """Parameters and statistics; not the count of batches, which nothing uses, nor constants of a user's model."""
-    constants = {id(each) for own in module.modules() if isinstance(own, native.UserModel) for each in own.constants()}
-    statistics = (each for each in module.buffers() if each.is_floating_point() and id(each) not in constants)
+    """List parameters and statistics, without BatchNorm's unused count of batches and constants of a user's model."""
+    constants = {
+        id(constant)
+        for user_model in module.modules()
+        if isinstance(user_model, native.UserModel)
+        for constant in user_model.constants()
+    }
+    statistics = (buffer for buffer in module.buffers() if buffer.is_floating_point() and id(buffer) not in constants)
     return [*module.parameters(), *statistics]
 
 
@@ -275,7 +281,7 @@ class _AveragePool(nn.Module):
         self.is_native = (top, left) == (bottom, right) and 2 * max(top, left) <= layer.kernel_size
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """[N, C, H, W] to [N, C, H', W']."""
+        """Map [N, C, H, W] to [N, C, H', W']."""
         if self.is_native:
             padding = self.padding[2], self.padding[0]
             return nn.functional.avg_pool2d(x, self.kernel_size, self.stride, padding, count_include_pad=False)
@@ -290,7 +296,7 @@ class _GlobalAveragePool(nn.Module):
     """Mean over height and width."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """[N, C, H, W] to [N, C]."""
+        """Map [N, C, H, W] to [N, C]."""
         return x.mean((2, 3))
 
 
@@ -298,7 +304,7 @@ class _Flatten(nn.Module):
     """All of an example's values in NHWC order."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """[N, C, H, W] to [N, H * W * C]."""
+        """Map [N, C, H, W] to [N, H * W * C]."""
         # Twin: channels last, as in TensorFlow, so the next dense kernel means the same.
         return x.permute(0, 2, 3, 1).flatten(1)
 
@@ -311,5 +317,5 @@ class _MaskedDropout(nn.Module):
         self.scale = 1.0 / (1.0 - rate)
 
     def forward(self, x: torch.Tensor, mask: torch.Tensor | None) -> torch.Tensor:
-        """[N, units] with mask bool [N, units]; the identity in evaluation mode."""
+        """Apply the mask bool [N, units] to [N, units]; the identity in evaluation mode."""
         return x * mask * self.scale if self.training and mask is not None else x

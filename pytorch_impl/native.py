@@ -18,12 +18,12 @@ from pytorch_impl import batch_norm
 from pytorch_impl.batch_norm import ReplicaGroup
 
 
-def build(side: PairedModel, architecture: Architecture, precision: str, group: ReplicaGroup | None) -> nn.Module:
+def build(paired_model: PairedModel, architecture: Architecture, precision: str, group: ReplicaGroup | None) -> nn.Module:
     """Build a user's own model, as `build_<framework>` of a user's module does.
 
     Args:
-        side: where it is, and the names of its layers.
-        architecture: of the pair.
+        paired_model: the name of the model, and the names of its layers.
+        architecture: the pair's architecture.
         precision: `float32` or `float64`.
         group: replicas that share BatchNorm statistics; None: statistics per replica.
 
@@ -31,33 +31,35 @@ def build(side: PairedModel, architecture: Architecture, precision: str, group: 
         SpecError: the model cannot be built twice, or trains other values than the architecture says.
     """
     model = cast(Opaque, architecture.layers[0])
-    if isinstance(user_code.find(side.model), nn.Module):
-        raise SpecError(f"{side.model} is one model, and a run needs several. Name its class, or a function that makes it.")
+    if isinstance(user_code.find(paired_model.model), nn.Module):
+        raise SpecError(
+            f"{paired_model.model} is one model, and a run needs several. Name its class, or a function that makes it."
+        )
     height, width, channels = model.shape
     # Constants that a model keeps as buffers have the type that new tensors have.
-    usual = torch.get_default_dtype()
+    default_dtype = torch.get_default_dtype()
     torch.set_default_dtype(getattr(torch, precision))
     try:
-        net = user_code.build(side.model, nn.Module, classes=model.num_outputs, image=(height, width, channels))
+        net = user_code.build(paired_model.model, nn.Module, classes=model.num_outputs, image_shape=(height, width, channels))
     finally:
-        torch.set_default_dtype(usual)
-    own = UserModel(side, model, net, group)
-    trained = sum(parameter.numel() for parameter in own.parameters() if parameter.requires_grad)
-    pair.check_trained(side, architecture, trained)
-    return own
+        torch.set_default_dtype(default_dtype)
+    user_model = UserModel(paired_model, model, net, group)
+    num_trained = sum(parameter.numel() for parameter in user_model.parameters() if parameter.requires_grad)
+    pair.check_trained(paired_model, architecture, num_trained)
+    return user_model
 
 
 class UserModel(nn.Module):
-    """Takes the suite's images and masks, and gives them to a user's model."""
+    """Passes the suite's images and masks to a user's model."""
 
-    def __init__(self, side: PairedModel, model: Opaque, net: nn.Module, group: ReplicaGroup | None) -> None:
+    def __init__(self, paired_model: PairedModel, model: Opaque, net: nn.Module, group: ReplicaGroup | None) -> None:
         super().__init__()
         self.net = net
-        self._names = side.layers
+        self._names = paired_model.layers
         self._channels = model.shape[-1]
         self._dropouts: list[str] = []
         for layer in model.layers:
-            name, order = side.layers[layer.name], side.order(layer.name)
+            name, order = paired_model.layers[layer.name], paired_model.order(layer.name)
             if isinstance(layer, architectures.Dropout):
                 net.set_submodule(name, _MaskedDropout(layer, order))
                 self._dropouts.append(name)
@@ -66,25 +68,25 @@ class UserModel(nn.Module):
             cast(Any, net.get_submodule(name)).input_order = order
 
     def find(self, name: str) -> Any:
-        """What holds the arrays of a layer of the architecture."""
+        """Return the object that holds the arrays of a layer of the architecture."""
         return self.net.get_submodule(self._names[name])
 
     def constants(self) -> list[torch.Tensor]:
-        """Buffers that belong to no layer of the architecture: numbers that the model computes with."""
+        """Return the buffers that belong to no layer of the architecture: constants of the model."""
         layers = tuple(f"{name}." for name in self._names.values())
         return [buffer for name, buffer in self.net.named_buffers() if not name.startswith(layers)]
 
     def forward(self, images: torch.Tensor, *masks: torch.Tensor) -> torch.Tensor:
-        """Logits [N, classes] of images, and of a mask bool [N, units] for each dropout."""
+        """Return logits [N, classes] of images, with a mask bool [N, units] for each dropout."""
         # Found anew: torch's copies for other devices have layers of their own.
         for name, mask in zip(self._dropouts if masks else (), masks, strict=True):
             cast(Any, self.net.get_submodule(name)).mask = mask
-        own = images if self._channels == images.shape[1] else images[:, : self._channels].contiguous()
-        return self.net(own)
+        model_images = images if self._channels == images.shape[1] else images[:, : self._channels].contiguous()
+        return self.net(model_images)
 
 
 class _MaskedDropout(nn.Module):
-    """A dropout with the mask of the batch, in the canonical order of values, instead of a draw of its own."""
+    """A dropout with the batch's mask, in the canonical order of values, instead of its own random draw."""
 
     def __init__(self, layer: architectures.Dropout, order: Any) -> None:
         super().__init__()
@@ -93,7 +95,7 @@ class _MaskedDropout(nn.Module):
         self.register_buffer("places", None if order is None else torch.from_numpy(np.argsort(order)), persistent=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """[N, C, H, W] or [N, units] to the same; the identity in evaluation mode."""
+        """Apply the mask to [N, C, H, W] or [N, units]; the identity in evaluation mode."""
         if not self.training:
             return x
         assert self.mask is not None

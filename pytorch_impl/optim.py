@@ -11,28 +11,30 @@ from torch.optim.adam import adam
 from torch.optim.sgd import sgd
 
 from common import spec
-from common.training.optim import Optimizer
+from common.training.optim import TwinOptimizer
 
 _FIRST_LOSS_SCALE = 2.0**15
 _GROWTH_STEPS = 2000
 
 
-def build(settings: spec.Optimizer, variables: list[Any], switches: dict[str, Any] | None = None) -> Optimizer:
+def build(settings: spec.Optimizer, variables: list[Any], switches: dict[str, Any] | None = None) -> TwinOptimizer:
     """Build the optimizer for a model's trainable variables.
 
     Args:
         variables: in the order of the gradients that `apply` gets.
         switches: the run's resolved switches; None: only the update rule matters.
     """
-    chosen = switches or {}
-    kernel = chosen.get("optimizer_kernel", "loop")
+    switch_values = switches or {}
+    kernel = switch_values.get("optimizer_kernel", "loop")
     if kernel == "loop":
-        own = Native if settings.native else {"sgd": SGD, "adam": Adam}[settings.name]
-        built: Optimizer = own(settings, variables)
+        optimizer_class = NativeOptimizer if settings.native else {"sgd": SGD, "adam": Adam}[settings.name]
+        optimizer: TwinOptimizer = optimizer_class(settings, variables)
     else:
-        at_once = _NativeAtOnce if settings.native else {"sgd": _SGDAtOnce, "adam": _AdamAtOnce}[settings.name]
-        built = at_once(settings, variables, kernel)
-    return LossScaled(built) if chosen.get("arithmetic") == "float16" else built
+        multi_tensor_class = (
+            _MultiTensorNative if settings.native else {"sgd": _MultiTensorSGD, "adam": _MultiTensorAdam}[settings.name]
+        )
+        optimizer = multi_tensor_class(settings, variables, kernel)
+    return LossScaled(optimizer) if switch_values.get("arithmetic") == "float16" else optimizer
 
 
 class SGD:
@@ -93,7 +95,7 @@ class Adam:
         _assign(values, mean=self._means, square=self._squares)
 
 
-class Native:
+class NativeOptimizer:
     """The framework's own SGD or Adam with the spec's settings. Its rule differs between the twins."""
 
     _kernel: dict[str, Any] = {"foreach": False}  # otherwise torch chooses by the device
@@ -126,23 +128,23 @@ class Native:
         self._optimizer.step()
 
     def state(self) -> dict[str, npt.NDArray[Any]]:
-        kept = self._optimizer.state_dict()["state"]
+        tensors_by_index = self._optimizer.state_dict()["state"]
         return {
             f"{index}/{name}": tensor.cpu().numpy()
-            for index, tensors in kept.items()
+            for index, tensors in tensors_by_index.items()
             for name, tensor in tensors.items()
             if tensor is not None
         }
 
     def load_state(self, values: dict[str, npt.NDArray[Any]]) -> None:
-        kept: dict[int, dict[str, torch.Tensor]] = {}
+        tensors_by_index: dict[int, dict[str, torch.Tensor]] = {}
         for path, array in values.items():
             index, _, name = path.partition("/")
             value = torch.tensor(array)
             if name != "step":
-                (value,) = _laid_out_as([self._variables[int(index)]], [value])
-            kept.setdefault(int(index), {})[name] = value
-        self._optimizer.load_state_dict({**self._optimizer.state_dict(), "state": kept})
+                (value,) = _with_strides_of([self._variables[int(index)]], [value])
+            tensors_by_index.setdefault(int(index), {})[name] = value
+        self._optimizer.load_state_dict({**self._optimizer.state_dict(), "state": tensors_by_index})
 
 
 class LossScaled:
@@ -151,9 +153,9 @@ class LossScaled:
     A gradient that is not finite skips the step and halves the scale. After 2,000 applied steps in a row the scale doubles.
     """
 
-    def __init__(self, optimizer: Optimizer) -> None:
+    def __init__(self, optimizer: TwinOptimizer) -> None:
         self._optimizer = optimizer
-        self._scale, self._good, self._skipped = _FIRST_LOSS_SCALE, 0, 0
+        self._scale, self._applied_in_a_row, self._skipped = _FIRST_LOSS_SCALE, 0, 0
 
     @property
     def scale(self) -> float:
@@ -163,27 +165,27 @@ class LossScaled:
         """Update every variable once, or skip the step; `step` counts from 1."""
         if not torch.nn.utils.get_total_norm(gradients).isfinite():
             self._scale = max(self._scale / 2, 1.0)
-            self._good = 0
+            self._applied_in_a_row = 0
             self._skipped += 1
             return
         self._optimizer.apply(gradients, learning_rate, step - self._skipped)
-        self._good += 1
-        if self._good % _GROWTH_STEPS == 0:
+        self._applied_in_a_row += 1
+        if self._applied_in_a_row % _GROWTH_STEPS == 0:
             self._scale *= 2
 
     def state(self) -> dict[str, npt.NDArray[Any]]:
-        return {**self._optimizer.state(), "loss_scale": np.array([self._scale, self._good, self._skipped])}
+        return {**self._optimizer.state(), "loss_scale": np.array([self._scale, self._applied_in_a_row, self._skipped])}
 
     def load_state(self, values: dict[str, npt.NDArray[Any]]) -> None:
         others = dict(values)
-        self._scale, good, skipped = others.pop("loss_scale").tolist()
-        self._good, self._skipped = int(good), int(skipped)
+        self._scale, applied_in_a_row, skipped = others.pop("loss_scale").tolist()
+        self._applied_in_a_row, self._skipped = int(applied_in_a_row), int(skipped)
         self._optimizer.load_state(others)
 
 
 # Twin: fused kernels are a switch in torch. The other twin always uses them.
-class _SGDAtOnce(SGD):
-    """The same rule for all variables at once, with torch's `foreach` or `fused` kernels."""
+class _MultiTensorSGD(SGD):
+    """SGD for all variables at once, with torch's `foreach` or `fused` kernels."""
 
     def __init__(self, settings: spec.Optimizer, variables: list[Any], kernel: str) -> None:
         super().__init__(settings, variables)
@@ -193,7 +195,7 @@ class _SGDAtOnce(SGD):
     def apply(self, gradients: list[torch.Tensor], learning_rate: float, step: int) -> None:
         sgd(
             self._variables,
-            _laid_out_as(self._variables, gradients),
+            _with_strides_of(self._variables, gradients),
             list(self._buffers),
             weight_decay=self._settings.weight_decay,
             momentum=self._settings.momentum,
@@ -205,25 +207,25 @@ class _SGDAtOnce(SGD):
         )
 
 
-class _AdamAtOnce(Adam):
-    """The same rule for all variables at once, with torch's `foreach` or `fused` kernels."""
+class _MultiTensorAdam(Adam):
+    """Adam for all variables at once, with torch's `foreach` or `fused` kernels."""
 
     def __init__(self, settings: spec.Optimizer, variables: list[Any], kernel: str) -> None:
         super().__init__(settings, variables)
         self._kernel: dict[str, Any] = {kernel: True}
         # The fused kernel reads the step on its device, the `foreach` kernel on the host.
         self._steps = [torch.zeros((), device=variable.device if kernel == "fused" else "cpu") for variable in variables]
-        self._done = 0
+        self._last_step = 0
 
     @torch.no_grad()
     def apply(self, gradients: list[torch.Tensor], learning_rate: float, step: int) -> None:
-        if self._done != step - 1:  # as after a checkpoint; otherwise the kernel counts the steps
-            for each in self._steps:
-                each.fill_(step - 1)
-        self._done = step
+        if self._last_step != step - 1:  # as after a checkpoint; otherwise the kernel counts the steps
+            for step_tensor in self._steps:
+                step_tensor.fill_(step - 1)
+        self._last_step = step
         adam(
             self._variables,
-            _laid_out_as(self._variables, gradients),
+            _with_strides_of(self._variables, gradients),
             self._means,
             self._squares,
             [],
@@ -239,19 +241,19 @@ class _AdamAtOnce(Adam):
         )
 
 
-class _NativeAtOnce(Native):
-    """The framework's own optimizer with the same kernels."""
+class _MultiTensorNative(NativeOptimizer):
+    """The framework's own optimizer with torch's `foreach` or `fused` kernels."""
 
     def __init__(self, settings: spec.Optimizer, variables: list[Any], kernel: str) -> None:
         self._kernel = {kernel: True}
         super().__init__(settings, variables)
 
     def apply(self, gradients: list[torch.Tensor], learning_rate: float, step: int) -> None:
-        super().apply(_laid_out_as(self._variables, gradients), learning_rate, step)
+        super().apply(_with_strides_of(self._variables, gradients), learning_rate, step)
 
 
-def _laid_out_as(variables: list[torch.Tensor], gradients: list[torch.Tensor]) -> list[torch.Tensor]:
-    """The gradients or a state, each with its variable's strides.
+def _with_strides_of(variables: list[torch.Tensor], gradients: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Return the gradients or a state, each with its variable's strides.
 
     torch's fused kernels read variable, gradient and state side by side in memory, and do not look at strides. Gradients
     that were sent in a vector, and stored states, have other strides. They would update other weights.
@@ -266,11 +268,11 @@ def _laid_out_as(variables: list[torch.Tensor], gradients: list[torch.Tensor]) -
     ]
 
 
-def _values(**kept: list[torch.Tensor]) -> dict[str, npt.NDArray[Any]]:
-    return {f"{name}/{index}": one.cpu().numpy() for name, each in kept.items() for index, one in enumerate(each)}
+def _values(**slots: list[torch.Tensor]) -> dict[str, npt.NDArray[Any]]:
+    return {f"{name}/{index}": tensor.cpu().numpy() for name, tensors in slots.items() for index, tensor in enumerate(tensors)}
 
 
-def _assign(values: dict[str, npt.NDArray[Any]], **kept: list[torch.Tensor]) -> None:
-    for name, each in kept.items():
-        for index, one in enumerate(each):
-            one.copy_(torch.tensor(values[f"{name}/{index}"]))
+def _assign(values: dict[str, npt.NDArray[Any]], **slots: list[torch.Tensor]) -> None:
+    for name, tensors in slots.items():
+        for index, tensor in enumerate(tensors):
+            tensor.copy_(torch.tensor(values[f"{name}/{index}"]))

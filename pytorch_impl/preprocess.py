@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-from common.data.preprocessing.scan import contents, parts
+from common.data.preprocessing.scan import parts, read_files
 from common.data.preprocessing.sums import Sums, from_array
 from common.data.sources import Encoded
 from common.machine import machine, private_folder
@@ -23,12 +23,12 @@ def scanning(encoded: Encoded, image_size: int, workers: int) -> Generator[Calla
         image_size: height and width of their canonical pixels.
         workers: loader processes (PyTorch) or parallel map calls (TensorFlow).
     """
-    stretches = parts(encoded)
+    file_ranges = parts(encoded)
     # Twin: torch's workers are processes that live from the warm-up to the scan. This list holds their tasks.
-    order = [position % len(stretches) for position in range(workers)]
+    order = [position % len(file_ranges) for position in range(workers)]
     private_folder.check_socket_path()  # Twin: torch's workers send files' descriptors over them.
     loader = DataLoader(
-        _Stretches(stretches, image_size),
+        _FileRangeSums(file_ranges, image_size),
         sampler=order,
         batch_size=None,
         num_workers=workers,
@@ -41,7 +41,7 @@ def scanning(encoded: Encoded, image_size: int, workers: int) -> Generator[Calla
         return sum((from_array(totals.numpy(), pixels) for pixels, totals in loader), Sums())
 
     scan()
-    order[:] = range(len(stretches))
+    order[:] = range(len(file_ranges))
     yield scan
 
 
@@ -60,20 +60,20 @@ def channel_sums(image: torch.Tensor) -> torch.Tensor:
     return sums.reshape(2, width, channels).sum(1, dtype=torch.int64)
 
 
-class _Stretches(Dataset[tuple[int, torch.Tensor]]):
-    def __init__(self, stretches: list[Encoded], image_size: int) -> None:
-        self._stretches = stretches
+class _FileRangeSums(Dataset[tuple[int, torch.Tensor]]):
+    def __init__(self, file_ranges: list[Encoded], image_size: int) -> None:
+        self._file_ranges = file_ranges
         self._image_size = image_size
 
     def __getitem__(self, position: int) -> tuple[int, torch.Tensor]:
         # Twin: the decoder is torchvision's, which takes as long to import as torch itself. The warm-up imports it.
         from pytorch_impl import decode
 
-        stretch = self._stretches[position]
+        file_range = self._file_ranges[position]
         totals = torch.zeros((2, 3), dtype=torch.int64)
-        for content, plain in zip(contents(stretch), stretch.plain.tolist(), strict=True):
+        for content, plain in zip(read_files(file_range), file_range.decodes_identically.tolist(), strict=True):
             totals += channel_sums(decode.image(content, plain, self._image_size))
-        return len(stretch) * self._image_size**2, totals
+        return len(file_range) * self._image_size**2, totals
 
 
 def _begin_worker(worker: int) -> None:

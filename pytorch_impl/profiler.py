@@ -10,10 +10,10 @@ import torch
 from torch._C._profiler import _ExperimentalConfig
 from torch.profiler import DeviceType, ProfilerActivity, profile
 
-from common.training.trainer import Recording, Span
+from common.training.trainer import ProfilerRecording, ProfilerSpan
 
 
-def record(work: Callable[[], None]) -> Recording:
+def record(work: Callable[[], None]) -> ProfilerRecording:
     """Run `work` under the framework's own profiler.
 
     Returns:
@@ -22,24 +22,24 @@ def record(work: Callable[[], None]) -> Recording:
     cuda = torch.cuda.is_available()
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if cuda else [])]
     # Twin: by default torch profiles only the calling thread, but replicas may be threads.
-    everywhere = _ExperimentalConfig(profile_all_threads=True)
-    with profile(activities=activities, acc_events=True, experimental_config=everywhere) as seen:
+    all_threads = _ExperimentalConfig(profile_all_threads=True)
+    with profile(activities=activities, acc_events=True, experimental_config=all_threads) as torch_profile:
         work()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "trace.json")
-        seen.export_chrome_trace(str(path))
+        torch_profile.export_chrome_trace(str(path))
         trace = path.read_bytes()
     device = DeviceType.CUDA if cuda else DeviceType.CPU
     spans = [
-        Span(event.name, _lane(event.device_index, event.device_resource_id), start / 1e6, (end - start) / 1e6)
-        for event in seen.events() or []
+        ProfilerSpan(event.name, _lane(event.device_index, event.device_resource_id), start / 1e6, (end - start) / 1e6)
+        for event in torch_profile.events() or []
         # Leave out what is no operation: user annotations and waits for another thread's operations.
         if event.device_type == device and not event.is_async and not event.is_user_annotation
         for start, end in [(event.time_range.start, event.time_range.end)]
     ]
-    return Recording(spans, trace)
+    return ProfilerRecording(spans, trace)
 
 
 def _lane(device: int, resource: int) -> int:
-    """One number for a thread, or for a stream of a GPU."""
+    """Return one number for a thread, or for a stream of a GPU."""
     return (max(device, 0) << 32) + resource

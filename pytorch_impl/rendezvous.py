@@ -1,4 +1,4 @@
-"""How the ranks of a run with several processes find each other."""
+"""Rendezvous of the ranks of a run with several processes."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ _MODES = (
 WAITING: str = (
     r"/torch/(distributed|autograd|nn/parallel)/|/pytorch_impl/collectives|/common/(processes/parameter_server|data/owners)"
 )
-"""Matches a stack frame's file name if the rank waits for others there."""
+"""Regular expression that matches a stack frame's file name if the rank waits for others there."""
 
 
 def environments(spec: Spec) -> list[dict[str, str]]:
-    """The environment of each rank, see `common.processes.rendezvous`. Empty for a mode with one process."""
+    """Return the environment of each rank, see `common.processes.rendezvous`. Empty for a mode with one process."""
     return placement.rank_environments(spec.replicas, spec.hosts) if spec.mode in _MODES else []
 
 
@@ -50,14 +50,17 @@ def join(spec: Spec) -> None:
     if spec.mode == "parameter_server":
         return
     for backend in ("GLOO", "NCCL"):
-        os.environ.setdefault(f"{backend}_SOCKET_IFNAME", rendezvous.own_interface())
+        os.environ.setdefault(f"{backend}_SOCKET_IFNAME", rendezvous.local_interface())
     rank, ranks = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     number = flight.group_channel(tuple(range(ranks))).begin("rendezvous")
     # torchrun may keep the store itself. Otherwise rank 0 keeps it, on the rendezvous address only; torch's default is all
     # addresses.
-    keeps = rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+    is_master = rank == 0 and os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
     store = distributed.TCPStore(  # pyright: ignore[reportPrivateImportUsage]
-        *placement.master_address(), ranks, is_master=keeps, master_listen_fd=rendezvous.listen().detach() if keeps else None
+        *placement.master_address(),
+        ranks,
+        is_master=is_master,
+        master_listen_fd=rendezvous.listen().detach() if is_master else None,
     )
     distributed.init_process_group(
         "nccl" if cuda else "gloo",

@@ -41,9 +41,9 @@ def divide(model: nn.Module, bucket_mib: float) -> Counter[str]:
     sizes = [sum(parameter.numel() for parameter in layer.parameters()) for layer in layers]
     itemsize = next(model.parameters()).itemsize
     units = [[layers[position] for position in bucket] for bucket in buckets(sizes, itemsize, bucket_mib)]
-    sent: Counter[str] = Counter()
+    sent_bytes: Counter[str] = Counter()
     for unit in units:
-        all_gather, reduce_scatter = _exchanges(sent)
+        all_gather, reduce_scatter = _exchanges(sent_bytes)
         divided, *_ = fully_shard(unit, mesh=mesh, reshard_after_forward=True)
         divided.set_custom_all_gather(all_gather)
         divided.set_custom_reduce_scatter(reduce_scatter)
@@ -53,11 +53,11 @@ def divide(model: nn.Module, bucket_mib: float) -> Counter[str]:
         divided.unshard()  # makes its buffers now: scoring would make them in inference mode, and training could not use those
         divided.reshard()
     fully_shard(model, mesh=mesh, reshard_after_forward=True)  # holds no parameter: it starts and ends each pass
-    return sent
+    return sent_bytes
 
 
 def parts(variable: torch.Tensor) -> list[tuple[torch.Tensor, slice]]:
-    """The parts of a parameter that this process holds, each with its slice of the last canonical axis."""
+    """Return the parts of a parameter that this process holds, each with its slice of the last canonical axis."""
     mesh = _mesh(variable)
     if mesh is None:
         return [(variable, slice(None))]
@@ -84,12 +84,12 @@ def gather(variable: torch.Tensor, arrays: Sequence[npt.NDArray[np.floating]]) -
 
 
 def _mesh(variable: torch.Tensor) -> Any:
-    """The replicas that a parameter is divided over. None: it is whole."""
+    """Return the mesh of replicas that a parameter is divided over. None: it is not divided."""
     return getattr(variable, "device_mesh", None)
 
 
 def _layers(module: nn.Module) -> Iterator[nn.Module]:
-    """The outermost modules that have parameters of their own, in order."""
+    """Iterate over the outermost modules that have parameters of their own, in order."""
     if next(module.parameters(recurse=False), None) is not None:
         yield module
         return
@@ -97,15 +97,15 @@ def _layers(module: nn.Module) -> Iterator[nn.Module]:
         yield from _layers(child)
 
 
-def _exchanges(sent: Counter[str]) -> tuple[Any, Any]:
-    """The all-gather and the reduce-scatter of `fully_shard`. They count the bytes that this replica sends."""
+def _exchanges(sent_bytes: Counter[str]) -> tuple[Any, Any]:
+    """Return the all-gather and the reduce-scatter for `fully_shard`. They count the bytes that this replica sends."""
     from torch.distributed.fsdp._fully_shard import _fsdp_collectives
 
     class AllGather(_fsdp_collectives.DefaultAllGather):
         """Every replica's shard [n] of a unit, in order [R x n], by the framework's own all-gather."""
 
         def __call__(self, output_tensor: torch.Tensor, input_tensor: torch.Tensor, group: Any, async_op: bool = False) -> Any:
-            sent["all_gather"] += (group.size() - 1) * input_tensor.nbytes
+            sent_bytes["all_gather"] += (group.size() - 1) * input_tensor.nbytes
             number = collectives.begin(group, "all_gather", input_tensor)
             work = super().__call__(output_tensor, input_tensor, group, async_op)
             flight.end(number)  # `fully_shard` asks for asynchronous ones only where it is told to
@@ -117,7 +117,7 @@ def _exchanges(sent: Counter[str]) -> tuple[Any, Any]:
         def __call__(
             self, output_tensor: torch.Tensor, input_tensor: torch.Tensor, group: Any, op: Any, async_op: bool = False
         ) -> Any:
-            sent["reduce_scatter"] += (group.size() - 1) * output_tensor.nbytes
+            sent_bytes["reduce_scatter"] += (group.size() - 1) * output_tensor.nbytes
             number = collectives.begin(group, "reduce_scatter", input_tensor)
             if input_tensor.device.type != "cpu":
                 work = super().__call__(output_tensor, input_tensor, group, op, async_op)

@@ -14,12 +14,12 @@ def options(kind: str) -> dict[str, Any]:
     """Describe every switch, for `describe`.
 
     Args:
-        kind: of this machine's devices, `cuda` or `cpu`.
+        kind: kind of this machine's devices, `cuda` or `cpu`.
     """
     on_cuda = kind == "cuda"
     threads = thread_switch()
     updating = [mode for mode in MODES if mode != "parameter_server"]  # its server has its own update rule
-    apart = ["serial", "data_parallel", "multi_process", "model_averaging"]
+    whole_model_modes = ["serial", "data_parallel", "multi_process", "model_averaging"]
     # Twin: some switches exist in one framework only, and the other twin lists its own here.
     return {
         "allocator": ALLOCATOR,
@@ -29,9 +29,9 @@ def options(kind: str) -> dict[str, Any]:
             **({"plain": "tf32_convolutions"} if on_cuda else {}),
             "elsewhere": {} if on_cuda else {"tf32": CUDA, "tf32_convolutions": CUDA},
             "only": {
-                "bfloat16": {"precision": ["float32"], "mode": apart},
+                "bfloat16": {"precision": ["float32"], "mode": whole_model_modes},
                 # An overflow must skip the step, and a compressed gradient would hide it or keep it as its error.
-                "float16": {"precision": ["float32"], "mode": apart, "communication.compression": ["none"]},
+                "float16": {"precision": ["float32"], "mode": whole_model_modes, "communication.compression": ["none"]},
                 "tf32": {"precision": ["float32"]},
                 "tf32_convolutions": {"precision": ["float32"]},
             },
@@ -81,8 +81,8 @@ def options(kind: str) -> dict[str, Any]:
     }
 
 
-def of(spec: Spec, kind: str) -> dict[str, Any]:
-    """The resolved switches of a run."""
+def switches_for(spec: Spec, kind: str) -> dict[str, Any]:
+    """Return the values of all switches in a run."""
     return resolve_switches(spec, options(kind))
 
 

@@ -11,13 +11,13 @@ from torch import nn
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
-from common.models.input_scaling import Scaling
+from common.models.input_scaling import InputScaling
 from common.training.trainer import Update
 from pytorch_impl import input, optim
 
 
 def share_of_loss(logits: torch.Tensor, labels: torch.Tensor, num_examples: Any, loss: str) -> torch.Tensor:
-    """These examples' share of the mean cross-entropy over the global batch: their sum divided by num_examples.
+    """Return these examples' share of the mean cross-entropy over the global batch: their sum divided by num_examples.
 
     The shares of all replicas sum to the mean over examples, even with uneven shards.
 
@@ -39,7 +39,7 @@ def micro_batches(values: torch.Tensor, number: int) -> list[torch.Tensor]:
 
 
 class Objective:
-    """What a run minimises. A trainer binds here, once, what is the same in all its steps.
+    """The function that a run minimises. A trainer creates one for all its steps.
 
     A step has images uint8 [N, H, W, 3], labels int64 [N] and masks, one bool [N, units] for each dropout. These N examples
     are a shard of a global batch of num_examples.
@@ -50,7 +50,7 @@ class Objective:
             factor.
     """
 
-    def __init__(self, loss: str, scaling: Scaling, loss_scale: Callable[[], Any] = lambda: None) -> None:
+    def __init__(self, loss: str, scaling: InputScaling, loss_scale: Callable[[], Any] = lambda: None) -> None:
         self.loss = loss
         self.scaling = scaling
         self._loss_scale = loss_scale
@@ -86,23 +86,23 @@ class Objective:
         cut = [micro_batches(values, update.micro_batches) for values in (images, labels, *masks)]
         for number, (own_images, own_labels, *own_masks) in enumerate(zip(*cut, strict=True), 1):
             # Twin: torch accumulates in `grad`. DistributedDataParallel must wait for the last micro-batch.
-            more = number < update.micro_batches
-            with model.no_sync() if more and isinstance(model, DistributedDataParallel) else nullcontext():
+            is_not_last = number < update.micro_batches
+            with model.no_sync() if is_not_last and isinstance(model, DistributedDataParallel) else nullcontext():
                 share, num_correct = self.forward(model, own_images, own_labels, own_masks, update.num_examples)
                 (share if scale is None else share * scale).backward()
             shares.append(share.detach())
             correct.append(num_correct)
-        found = [parameter.grad for parameter in parameters if parameter.grad is not None]
+        gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
         if scale is not None:
-            for gradient in found:
+            for gradient in gradients:
                 gradient /= scale
-        return torch.stack(shares).sum(), torch.stack(correct).sum(), found
+        return torch.stack(shares).sum(), torch.stack(correct).sum(), gradients
 
 
 def train_step(
     objective: Objective,
     model: nn.Module,
-    optimizer: optim.Optimizer,
+    optimizer: optim.TwinOptimizer,
     images: torch.Tensor,
     labels: torch.Tensor,
     masks: Any,
@@ -112,9 +112,9 @@ def train_step(
     """Update `model` once on one batch of N examples.
 
     Args:
-        objective: of the run; says what images, labels and masks are.
-        model: is set to training mode.
-        optimizer: of the model's trainable variables.
+        objective: the run's objective; its class describes images, labels and masks.
+        model: the model, which is set to training mode.
+        optimizer: optimizer of the model's trainable variables.
         exchange: sums this replica's gradients with those of all others; default: there are no others.
 
     Returns:

@@ -12,7 +12,7 @@ from torch import nn
 
 from common.matching import recording
 from common.models.architectures import Architecture
-from common.models.weights import GivenWeights, Weights
+from common.models.weights import ReadOnlyWeights, Weights
 from pytorch_impl import channels, models, shards
 
 # Twin: torch has its own names and layouts of arrays. Role -> attribute.
@@ -26,60 +26,60 @@ _ATTRIBUTES = {
 }
 
 
-def load(model: nn.Module, architecture: Architecture, weights: GivenWeights) -> None:
+def load(model: nn.Module, architecture: Architecture, weights: ReadOnlyWeights) -> None:
     """Set every parameter and statistic of a model from canonical arrays, rounded to the model's precision."""
     with torch.no_grad():
         for parameter in architecture.parameters():
-            given = weights[parameter.name]
+            canonical = weights[parameter.name]
             for holder, part in channels.holders(_layer(model, parameter.name)):
-                whole = _in_own_order(holder, parameter.name, given)[..., part]
-                for tensor, own in shards.parts(_tensor(holder, parameter.name)):
-                    array = _to_framework(parameter.name, whole[..., own])
+                whole = _to_input_order(holder, parameter.name, canonical)[..., part]
+                for tensor, rows in shards.parts(_tensor(holder, parameter.name)):
+                    array = _to_framework(parameter.name, whole[..., rows])
                     tensor.copy_(torch.from_numpy(np.ascontiguousarray(array)))
 
 
 def extract(model: nn.Module, architecture: Architecture) -> Weights:
-    """Every parameter and statistic by canonical name, in the canonical layout and the model's precision."""
-    return {parameter.name: _gathered(model, parameter.name, _own) for parameter in architecture.parameters()}
+    """Return every parameter and statistic by canonical name, in the canonical layout and the model's precision."""
+    return {parameter.name: _gather(model, parameter.name, _local_parts) for parameter in architecture.parameters()}
 
 
 def extract_gradients(model: nn.Module, architecture: Architecture, gradients: list[torch.Tensor]) -> Weights:
-    """The gradient of every trainable parameter by canonical name. The list is in the order of the model's parameters."""
+    """Return the gradient of every trainable parameter by canonical name. The list has the order of the model's parameters."""
     by_variable = {id(variable): gradient for variable, gradient in zip(model.parameters(), gradients, strict=True)}
     return {
-        parameter.name: _gathered(model, parameter.name, lambda variable: [by_variable[id(variable)]])
+        parameter.name: _gather(model, parameter.name, lambda variable: [by_variable[id(variable)]])
         for parameter in architecture.parameters()
         if parameter.trainable
     }
 
 
 def positions(model: nn.Module, architecture: Architecture) -> dict[str, int]:
-    """Index of each trainable parameter in the model's own list, by canonical name and in canonical order."""
-    own = {id(variable): position for position, variable in enumerate(model.parameters())}
+    """Return the index of each trainable parameter in the model's own list, by canonical name and in canonical order."""
+    position_by_id = {id(variable): position for position, variable in enumerate(model.parameters())}
     names = [parameter.name for parameter in architecture.parameters() if parameter.trainable]
-    return {name: own[id(_tensor(_layer(model, name), name))] for name in names}
+    return {name: position_by_id[id(_tensor(_layer(model, name), name))] for name in names}
 
 
 def orders(model: nn.Module, architecture: Architecture) -> dict[str, torch.Tensor]:
-    """Of each parameter behind an image that a user's own model flattens channels first: the place of each canonical input."""
-    found: dict[str, torch.Tensor] = {}
+    """Return the order of inputs of each parameter that follows an image which a user's model flattens channels first."""
+    orders_by_name: dict[str, torch.Tensor] = {}
     for parameter in architecture.parameters():
         layer = _layer(model, parameter.name)
         order = getattr(layer, "input_order", None)
         if order is not None and not parameter.name.endswith(".bias"):
-            found[parameter.name] = torch.from_numpy(order).to(_tensor(layer, parameter.name).device)
-    return found
+            orders_by_name[parameter.name] = torch.from_numpy(order).to(_tensor(layer, parameter.name).device)
+    return orders_by_name
 
 
-def flattened(name: str, tensor: torch.Tensor, order: torch.Tensor | None = None) -> torch.Tensor:
-    """All values of a parameter's gradient, in the canonical layout. `order` is that of `orders`."""
+def flatten(name: str, tensor: torch.Tensor, order: torch.Tensor | None = None) -> torch.Tensor:
+    """Return all values of a parameter's gradient, in the canonical layout. `order` is the parameter's entry of `orders`."""
     if name.endswith(".kernel"):
         tensor = tensor.t() if tensor.ndim == 2 else tensor.permute(2, 3, 1, 0)
     return (tensor if order is None else tensor[order]).reshape(-1)
 
 
-def restored(name: str, values: torch.Tensor, variable: torch.Tensor, order: torch.Tensor | None = None) -> torch.Tensor:
-    """Reshape values from `flattened` into the gradient of a model's own variable."""
+def restore(name: str, values: torch.Tensor, variable: torch.Tensor, order: torch.Tensor | None = None) -> torch.Tensor:
+    """Reshape values from `flatten` into the gradient of a model's own variable."""
     if order is not None:
         canonical = values.view(len(order), -1)
         values = torch.empty_like(canonical).index_copy_(0, order, canonical).view(-1)
@@ -91,23 +91,23 @@ def restored(name: str, values: torch.Tensor, variable: torch.Tensor, order: tor
     return values.view(height, width, inputs, outputs).permute(3, 2, 0, 1)
 
 
-def _gathered(model: nn.Module, name: str, what: Callable[[torch.Tensor], list[torch.Tensor]]) -> npt.NDArray[np.floating]:
+def _gather(model: nn.Module, name: str, local_parts: Callable[[torch.Tensor], list[torch.Tensor]]) -> npt.NDArray[np.floating]:
     layer = _layer(model, name)
     arrays: list[npt.NDArray[np.floating]] = []
     for holder, _ in channels.holders(layer):
         variable = _tensor(holder, name)
-        arrays.append(shards.gather(variable, [_to_canonical(name, part) for part in what(variable)]))
+        arrays.append(shards.gather(variable, [_to_canonical(name, part) for part in local_parts(variable)]))
     whole = channels.gather(layer, arrays)
     return recording.to_canonical(whole, name.rpartition(".")[2], getattr(layer, "input_order", None))
 
 
-def _in_own_order(holder: Any, name: str, array: npt.NDArray[np.floating]) -> npt.NDArray[np.floating]:
-    """A canonical array, with its inputs in the order in which a user's own model flattens an image."""
+def _to_input_order(holder: Any, name: str, array: npt.NDArray[np.floating]) -> npt.NDArray[np.floating]:
+    """Return a canonical array with its inputs in the order in which a user's own model flattens an image."""
     return recording.to_native(array, name.rpartition(".")[2], getattr(holder, "input_order", None))
 
 
-def _own(variable: torch.Tensor) -> list[torch.Tensor]:
-    """The values of a variable's parts in this process."""
+def _local_parts(variable: torch.Tensor) -> list[torch.Tensor]:
+    """Return the values of a variable's parts in this process."""
     return [part for part, _ in shards.parts(variable)]
 
 

@@ -30,9 +30,9 @@ def load_twin() -> entry.Twin:
     _import_framework()
     from tensorflow_impl import device, exchanges, formats, inference, layers, match, models, parallel, preprocess
 
-    return entry.Twin.of(device, formats, inference, layers, models, parallel, preprocess, match, exchanges)
+    return entry.Twin.create(device, formats, inference, layers, models, parallel, preprocess, match, exchanges)
 
 
 if __name__ == "__main__":
     # Twin: a rank that ends at once would take away what others still fetch from it; its threads can wait.
-    entry.leave(entry.main("tensorflow", load_twin, rendezvous, switches), ranks_at_once=False)
+    entry.exit_without_teardown(entry.main("tensorflow", load_twin, rendezvous, switches), ranks_too=False)

@@ -31,15 +31,15 @@ def split(model: keras.Model, replicas: Sequence[str]) -> keras.Model:
     """
 
     # Twin: Keras builds a new model with all slices. torch replaces layers in the model by one slice of each.
-    def parted(layer: keras.layers.Layer) -> keras.layers.Layer:
+    def split_layer(layer: keras.layers.Layer) -> keras.layers.Layer:
         kinds = keras.layers.Conv2D, keras.layers.DepthwiseConv2D, keras.layers.Dense
         return _Split(layer, replicas) if isinstance(layer, kinds) else layer
 
-    return keras.models.clone_model(model, clone_function=parted)
+    return keras.models.clone_model(model, clone_function=split_layer)
 
 
 def holders(layer: keras.layers.Layer) -> list[tuple[keras.layers.Layer, slice]]:
-    """The layers that hold a layer's arrays in this process, each with its slice of the last canonical axis."""
+    """Return the layers that hold a layer's arrays in this process, each with its slice of the last canonical axis."""
     return list(zip(layer.slices, layer.channels, strict=True)) if isinstance(layer, _Split) else [(layer, slice(None))]
 
 
@@ -50,7 +50,7 @@ def gather(layer: keras.layers.Layer, arrays: Sequence[npt.NDArray[np.floating]]
 
 
 def bytes_per_example(model: keras.Model) -> int:
-    """Bytes that all replicas of a split model send per example in a training step, forward and backward.
+    """Return the bytes that all replicas of a split model send per example in a training step, forward and backward.
 
     The count comes from the shapes of the gathered activations and the summed gradients.
     """
@@ -87,34 +87,34 @@ class _Split(keras.layers.Layer):
             self.slices.append(type(layer).from_config({**layer.get_config(), **fields}))
 
     def build(self, input_shape: tuple[int | None, ...]) -> None:
-        """Make every slice's variables on its own device."""
-        for index, (device, own) in enumerate(zip(self._devices, self.slices, strict=True)):
+        """Create every slice's variables on its own device."""
+        for index, (device, slice_layer) in enumerate(zip(self._devices, self.slices, strict=True)):
             with tf.device(device):
-                own.build((*input_shape[:-1], self._inputs[index]) if self._inputs else input_shape)
+                slice_layer.build((*input_shape[:-1], self._inputs[index]) if self._inputs else input_shape)
 
     def call(self, x: tf.Tensor) -> tf.Tensor:
-        """The whole output, on the device of the caller."""
+        """Return the whole output, on the device of the caller."""
         inputs = tf.split(x, self._inputs, -1) if self._inputs else [x] * len(self.slices)
         slices = zip(self._devices, self.slices, inputs, strict=True)
-        return self._activation(tf.concat([_on(device, own, part) for device, own, part in slices], -1))
+        return self._activation(tf.concat([_on(device, slice_layer, part) for device, slice_layer, part in slices], -1))
 
     def bytes_per_example(self) -> int:
-        """Forward, R - 1 of R devices receive the input and send their outputs to the first. Backward, the gradients return."""
-        before, after = (math.prod(cast(Any, tensor).shape[1:]) for tensor in (self.input, self.output))
+        """Return the bytes per example. R - 1 of R devices receive the input and send outputs to one. Gradients return."""
+        input_values, output_values = (math.prod(cast(Any, tensor).shape[1:]) for tensor in (self.input, self.output))
         first, total = self.channels[0].stop, self.channels[-1].stop
-        sent = before * (total - first) // total if self._inputs else before * (len(self.slices) - 1)
+        sent = input_values * (total - first) // total if self._inputs else input_values * (len(self.slices) - 1)
         images = keras.Model(keras.utils.get_source_inputs(self.input), self.input)
-        ways = 2 if images.trainable_variables else 1  # no gradient of an image is needed
-        return (ways * sent + 2 * after * (total - first) // total) * tf.as_dtype(self.compute_dtype).size
+        directions = 2 if images.trainable_variables else 1  # no gradient of an image is needed
+        return (directions * sent + 2 * output_values * (total - first) // total) * tf.as_dtype(self.compute_dtype).size
 
 
 def _on(device: str, layer: keras.layers.Layer, x: tf.Tensor) -> tf.Tensor:
-    """layer(x) on a device, forward and backward. A tape alone would run backward on the caller's device."""
+    """Apply layer(x) on a device, forward and backward. A tape alone would run backward on the caller's device."""
 
     @tf.custom_gradient
-    def placed(x: tf.Tensor, *arrays: tf.Tensor) -> Any:
+    def forward(x: tf.Tensor, *arrays: tf.Tensor) -> Any:
         with tf.device(device):
             y = cast(Any, layer.stateless_call(arrays, [], x))[0]
         return y, lambda gradient: tf.gradients(y, [x, *arrays], gradient)
 
-    return placed(x, *[tf.convert_to_tensor(variable.value) for variable in layer.trainable_variables])
+    return forward(x, *[tf.convert_to_tensor(variable.value) for variable in layer.trainable_variables])

@@ -36,8 +36,8 @@ def encode(values: tf.Tensor, settings: Communication) -> tf.Tensor:
         # Twin: 32-bit words are the smallest type that TensorFlow's collectives send. torch's send bytes.
         return tf.concat([_words(scale[None]), _words(tf.pad(steps, [[0, -count % WORD_BYTES]]))], 0)
     if settings.compression == "top_k":
-        kept = _largest(tf.abs(values), top_k_count(count, settings.top_k))
-        return tf.concat([_words(tf.gather(values, kept)), kept], 0)
+        indices = _largest(tf.abs(values), top_k_count(count, settings.top_k))
+        return tf.concat([_words(tf.gather(values, indices)), indices], 0)
     return values
 
 
@@ -47,7 +47,7 @@ def decode(message: tf.Tensor, count: int, dtype: tf.DType, settings: Communicat
     Args:
         message: from `encode`; with `float16` it may be the sum of several messages.
         count: number of values in the bucket.
-        dtype: of the values.
+        dtype: dtype of the values.
 
     Returns:
         [count]; a value that was not sent is 0.
@@ -58,8 +58,8 @@ def decode(message: tf.Tensor, count: int, dtype: tf.DType, settings: Communicat
         return tf.cast(steps[:count], dtype) * scale
     if settings.compression == "top_k":
         cut = top_k_count(count, settings.top_k) * dtype.size // WORD_BYTES
-        values, kept = _values(message[:cut], dtype), message[cut:]
-        return tf.scatter_nd(kept[:, None], values, [count])
+        values, indices = _values(message[:cut], dtype), message[cut:]
+        return tf.scatter_nd(indices[:, None], values, [count])
     return tf.cast(message, dtype)
 
 
@@ -84,40 +84,40 @@ class Compressor:
         self._dtype = tf.as_dtype(self._variables[0].dtype)
         self._buckets = buckets(self.sizes, self._dtype.size, settings.bucket_mib)
         self.counts = [sum(self.sizes[index] for index in bucket) for bucket in self._buckets]
-        self._lost: list[tf.Variable] | None = None
+        self._residuals: list[tf.Variable] | None = None
         if settings.compression != "none" and settings.error_feedback:
-            self._lost = [self._own(count) for count in self.counts]
+            self._residuals = [self._new_residual(count) for count in self.counts]
 
     def compress(self, gradients: list[tf.Tensor]) -> Iterator[tf.Tensor]:
         """Yield the message of each bucket. Gradients are in the order of the model's own parameters."""
         for number, bucket in enumerate(self._buckets):
             names = [self._names[index] for index in bucket]
-            values = tf.concat([weights.flattened(name, gradients[self._positions[name]]) for name in names], 0)
-            if self._lost is not None:
-                values = values + self._lost[number]
+            values = tf.concat([weights.flatten(name, gradients[self._positions[name]]) for name in names], 0)
+            if self._residuals is not None:
+                values = values + self._residuals[number]
             message = encode(values, self._settings)
-            if self._lost is not None:
-                self._lost[number].assign(values - decode(message, self.counts[number], self._dtype, self._settings))
+            if self._residuals is not None:
+                self._residuals[number].assign(values - decode(message, self.counts[number], self._dtype, self._settings))
             yield message
 
     @property
-    def lost(self) -> list[tf.Variable]:
-        """Of each bucket [count]: what the next messages hold beside the gradients. Empty: nothing is kept."""
-        return self._lost or []
+    def residuals(self) -> list[tf.Variable]:
+        """Residuals [count] of each bucket, which are added to the next gradients. Empty: there is no error feedback."""
+        return self._residuals or []
 
-    def total(self, messages: Sequence[Sequence[tf.Tensor]]) -> list[tf.Tensor]:
-        """The sum of the replicas' gradients, in the order of the model's own parameters.
+    def sum_messages(self, messages: Sequence[Sequence[tf.Tensor]]) -> list[tf.Tensor]:
+        """Decode messages into the sum of the replicas' gradients, in the order of the model's own parameters.
 
         Args:
             messages: for each bucket the messages of every replica, in order; or only their sum, if summable.
         """
-        made: list[Any] = [None] * len(self._variables)
+        gradients: list[Any] = [None] * len(self._variables)
         for bucket, count, parts in zip(self._buckets, self.counts, messages, strict=True):
             summed = tf.split(self._sum(parts, count), [self.sizes[index] for index in bucket])
             for index, values in zip(bucket, summed, strict=True):
                 position = self._positions[self._names[index]]
-                made[position] = weights.restored(self._names[index], values, self._variables[position])
-        return made
+                gradients[position] = weights.restore(self._names[index], values, self._variables[position])
+        return gradients
 
     def exchange(self, gradients: list[tf.Tensor]) -> list[tf.Tensor]:
         """Sum the gradients of all replicas. Each replica passes its own, in the order of the model's parameters."""
@@ -133,7 +133,7 @@ class Compressor:
                 messages.append([context.all_reduce(total, message)])
             else:
                 messages.append(tf.unstack(context.all_gather(message[None], 0), context.num_replicas_in_sync))
-        return self.total(messages)
+        return self.sum_messages(messages)
 
     def _sum(self, parts: Sequence[tf.Tensor], count: int) -> tf.Tensor:
         if not self.summable:
@@ -143,7 +143,7 @@ class Compressor:
             total = total + part
         return decode(total, count, self._dtype, self._settings) if self.summable else total
 
-    def _own(self, count: int) -> tf.Variable:
+    def _new_residual(self, count: int) -> tf.Variable:
         # Twin: replicas of one graph share this object, so it holds one value for each of them.
         return tf.Variable(
             tf.zeros([count], self._dtype),
@@ -166,6 +166,6 @@ def _values(words: tf.Tensor, dtype: tf.DType) -> tf.Tensor:
 
 
 def _largest(magnitudes: tf.Tensor, number: int) -> tf.Tensor:
-    """Indices of the largest. Among equal values the first ones win. NaN counts as the largest, so it is not hidden."""
+    """Return indices of the largest values. Among equal values the first ones win. NaN counts as the largest."""
     magnitudes = tf.where(tf.math.is_nan(magnitudes), tf.constant(math.inf, magnitudes.dtype), magnitudes)
     return tf.math.top_k(magnitudes, number).indices

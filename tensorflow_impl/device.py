@@ -11,7 +11,7 @@ import tensorflow as tf
 from common.machine import machine, placement
 from common.machine.rates import DEVICE_COPIED_BYTES, DEVICE_MATRIX_SIZE, DeviceRates, measure_device
 from common.spec import Spec
-from common.spec.shared_switches import mode_description, intra_op_threads
+from common.spec.shared_switches import intra_op_threads, mode_description
 from tensorflow_impl import SUPPORTED, rendezvous, switches
 
 # Twin: in these modes replicas are devices of one graph. torch runs all but data_parallel as processes.
@@ -22,7 +22,7 @@ _AVERAGES = "a process for each replica, averages by all-reduce"
 
 
 def graph(function: Callable[..., Any], **options: Any) -> Any:
-    """A graph of the function, by `tf.function` with these options.
+    """Return a graph of the function, by `tf.function` with these options.
 
     AutoGraph is off, as in Keras's own `fit`: it rewrites Python's `if` and `for` over tensors. Nothing here has these, and
     rewriting takes up to a second when a run starts.
@@ -32,21 +32,21 @@ def graph(function: Callable[..., Any], **options: Any) -> Any:
 
 
 def copies(variable: tf.Variable) -> Sequence[tf.Variable]:
-    """A variable on each replica of this process.
+    """Return a variable's copy on each replica of this process.
 
-    They are read and set in microseconds. A strategy's own variable needs milliseconds, because it starts a context for each.
+    Copies are read and set in microseconds. A strategy's own variable needs milliseconds, because it starts a context for each.
     """
     # Twin: a strategy's variable stands for all replicas. torch's replicas have tensors of their own.
     return getattr(variable, "values", (variable,))
 
 
 def kind() -> str:
-    """`cuda` if there is a GPU, else `cpu`."""
+    """Return `cuda` if there is a GPU, else `cpu`."""
     return "cuda" if gpus() else "cpu"
 
 
 def gpus() -> list[str]:
-    """The names of the GPUs that this process sees."""
+    """Return the names of the GPUs that this process sees."""
     return [
         tf.config.experimental.get_device_details(gpu).get("device_name", gpu.name)
         for gpu in tf.config.list_physical_devices("GPU")
@@ -54,85 +54,91 @@ def gpus() -> list[str]:
 
 
 def describe() -> dict[str, Any]:
-    """Devices, available modes, switches and versions, JSON-ready. `common.spec.check_against` checks a spec against them."""
+    """Describe devices, available modes, switches and versions, JSON-ready, for `common.spec.check_against`."""
     names = gpus()
-    without = {"on_cpu": _on([])} if names else {}
-    of_build = {"versions": versions(), "supported": SUPPORTED, "libraries": libraries()}
-    return {"framework": "tensorflow", **of_build, **_on(names), **without}
+    cpu_entries = {"on_cpu": _on([])} if names else {}
+    build_info = {"versions": versions(), "supported": SUPPORTED, "libraries": libraries()}
+    return {"framework": "tensorflow", **build_info, **_on(names), **cpu_entries}
 
 
 def _on(names: list[str]) -> dict[str, Any]:
-    """What depends on the GPUs, given by name. Without names it describes the CPU."""
-    found = len(names)
-    devices = "GPUs" if found else "logical CPU devices"
-    ring = "nccl" if found else "ring"
+    """Return the entries that depend on the GPUs, which are given by name. Without names they describe the CPU."""
+    num_gpus = len(names)
+    devices = "GPUs" if num_gpus else "logical CPU devices"
+    ring = "nccl" if num_gpus else "ring"
     return {
         "devices": [{"name": name, "kind": "cuda"} for name in names] or [{"name": "cpu", "kind": "cpu"}],
         "modes": {
             "serial": mode_description("one replica", None),
             # Twin: the strategy's replicas can sum tensors inside a step on every device.
-            "data_parallel": mode_description(f"MirroredStrategy, {devices}", found, one_process=True),
-            "multi_process": mode_description(f"MultiWorkerMirroredStrategy, {ring}", found, _ALL_REDUCE, hosts=True),
+            "data_parallel": mode_description(f"MirroredStrategy, {devices}", num_gpus, one_process=True),
+            "multi_process": mode_description(f"MultiWorkerMirroredStrategy, {ring}", num_gpus, _ALL_REDUCE, hosts=True),
             "sharded_data_parallel": mode_description(
-                f"gathered and scattered over {devices} of one graph", found, one_process=True
+                f"gathered and scattered over {devices} of one graph", num_gpus, one_process=True
             ),
-            "parameter_server": mode_description("NumPy server, Dask actor", found, hosts=True),
-            "model_parallel": mode_description(f"layers over {devices} in one graph", found, one_process=True),
-            "tensor_parallel": mode_description(f"each layer's channels over {devices} of one graph", found, one_process=True),
-            "pipeline": mode_description(f"micro-batches over {devices} in one graph", found, one_process=True),
+            "parameter_server": mode_description("NumPy server, Dask actor", num_gpus, hosts=True),
+            "model_parallel": mode_description(f"layers over {devices} in one graph", num_gpus, one_process=True),
+            "tensor_parallel": mode_description(
+                f"each layer's channels over {devices} of one graph", num_gpus, one_process=True
+            ),
+            "pipeline": mode_description(f"micro-batches over {devices} in one graph", num_gpus, one_process=True),
             "hybrid": mode_description(
-                f"data-parallel copies of a model that {devices} of one graph divide", found, one_process=True
+                f"data-parallel copies of a model that {devices} of one graph divide", num_gpus, one_process=True
             ),
             # Separately trained models keep their own statistics until they are averaged.
             "model_averaging": mode_description(
-                f"own optimizers, averages by all-reduce, {ring}", found, _AVERAGES, hosts=True, synchronised=False
+                f"own optimizers, averages by all-reduce, {ring}", num_gpus, _AVERAGES, hosts=True, synchronised=False
             ),
         },
-        "options": switches.options("cuda" if found else "cpu"),
+        "options": switches.options("cuda" if num_gpus else "cpu"),
         "inputs": {"workers": "tf.data threads"},
         "deterministic": os.environ.get("TF_DETERMINISTIC_OPS", "").lower() in ("1", "true"),
     }
 
 
 def versions() -> dict[str, str]:
-    """Installed versions of the framework's packages."""
+    """Return the installed versions of the framework's packages."""
     return machine.versions("tensorflow", "keras")
 
 
 def libraries() -> dict[str, str]:
-    """Versions of the libraries that the framework was built with. Those that it does not name are left out."""
+    """Return the versions of the libraries that the framework was built with. Unknown ones are left out."""
     build = tf.sysconfig.get_build_info()
     # Twin: each framework has its own record of what it was built with.
-    found = {"CUDA": build.get("cuda_version"), "cuDNN": build.get("cudnn_version")}
-    return {name: str(version) for name, version in found.items() if version}
+    library_versions = {"CUDA": build.get("cuda_version"), "cuDNN": build.get("cudnn_version")}
+    return {name: str(version) for name, version in library_versions.items() if version}
 
 
 def configure(spec: Spec, trials: int = 1) -> None:
     """Set this process's threads and precision, and connect to the other ranks. Call once, before making a tensor.
 
     Args:
-        spec: of the run, or of each trial.
-        trials: how many runs this process executes concurrently, each in its own thread.
+        spec: spec of the run, or of each trial.
+        trials: number of runs that this process executes concurrently, each in its own thread.
     """
-    in_process = spec.replicas if spec.mode in _IN_ONE_PROCESS else 1
-    chosen = switches.of(spec, kind())
+    local_replicas = spec.replicas if spec.mode in _IN_ONE_PROCESS else 1
+    switch_values = switches.switches_for(spec, kind())
     # Twin: logical devices share one intra-op pool, and their replicas run on the inter-op pool. 0: TensorFlow chooses.
-    intra = {"budget": intra_op_threads(spec) * in_process, "default": 0}
-    tf.config.threading.set_intra_op_parallelism_threads(intra.get(chosen["intra_op_threads"], chosen["intra_op_threads"]))
+    intra = {"budget": intra_op_threads(spec) * local_replicas, "default": 0}
+    tf.config.threading.set_intra_op_parallelism_threads(
+        intra.get(switch_values["intra_op_threads"], switch_values["intra_op_threads"])
+    )
     # Twin: a step runs on the inter-op pool, not on the calling thread. With one thread, trials would take turns.
-    inter = {"budget": in_process * trials, "default": 0}
-    tf.config.threading.set_inter_op_parallelism_threads(inter.get(chosen["inter_op_threads"], chosen["inter_op_threads"]))
-    if in_process > 1 and not gpus():
+    inter = {"budget": local_replicas * trials, "default": 0}
+    tf.config.threading.set_inter_op_parallelism_threads(
+        inter.get(switch_values["inter_op_threads"], switch_values["inter_op_threads"])
+    )
+    if local_replicas > 1 and not gpus():
         cpu = tf.config.list_physical_devices("CPU")[0]
-        tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * in_process)
-    if "RANK" in os.environ and (found := tf.config.list_physical_devices("GPU")):
+        tf.config.set_logical_device_configuration(cpu, [tf.config.LogicalDeviceConfiguration()] * local_replicas)
+    if "RANK" in os.environ and (physical_gpus := tf.config.list_physical_devices("GPU")):
         # A worker of the strategy makes a replica on every GPU that it sees.
-        tf.config.set_visible_devices(found[placement.gpu_index()], "GPU")
+        tf.config.set_visible_devices(physical_gpus[placement.gpu_index()], "GPU")
     for gpu in tf.config.get_visible_devices("GPU"):
         tf.config.experimental.set_memory_growth(gpu, True)
     # float32 means float32. The reduced precision of tensor cores is a switch, never a default.
-    tf.config.experimental.enable_tensor_float_32_execution(chosen["arithmetic"] == "tf32")
-    if not chosen["layout_optimizer"]:
+    tf.config.experimental.enable_tensor_float_32_execution(switch_values["arithmetic"] == "tf32")
+    if not switch_values["layout_optimizer"]:
         tf.config.optimizer.set_experimental_options({"layout_optimizer": False})
     rendezvous.join(spec)
 
@@ -144,13 +150,13 @@ def synchronize() -> None:
 
 
 def peak_memory_mib() -> list[float]:
-    """Peak memory so far of each device that this process sees; empty on a CPU."""
+    """Return the peak memory so far in MiB of each device that this process sees; empty on a CPU."""
     devices = tf.config.list_logical_devices("GPU") if gpus() else []
     return [tf.config.experimental.get_memory_info(device.name)["peak"] / 2**20 for device in devices]
 
 
 def rates(spec: Spec) -> DeviceRates | None:
-    """Measured rates of this process's device in the run's arithmetic; None on a CPU, which NumPy measures."""
+    """Measure the rates of this process's device in the run's arithmetic. None on a CPU, which NumPy measures."""
     return None if kind() == "cpu" else measured_rates(spec, "GPU:0", DEVICE_MATRIX_SIZE, DEVICE_COPIED_BYTES)
 
 
@@ -159,12 +165,12 @@ def measured_rates(spec: Spec, where: str, size: int, num_bytes: int) -> DeviceR
 
     Args:
         size: rows and columns of the multiplied matrices.
-        num_bytes: how many bytes are copied.
+        num_bytes: number of bytes that are copied.
     """
-    fewer = {"bfloat16": tf.bfloat16, "float16": tf.float16}
-    digits = fewer.get(switches.of(spec, kind())["arithmetic"], dtype(spec))
+    reduced_dtypes = {"bfloat16": tf.bfloat16, "float16": tf.float16}
+    matrix_dtype = reduced_dtypes.get(switches.switches_for(spec, kind())["arithmetic"], dtype(spec))
     with tf.device(where):
-        left, right = (tf.cast(tf.random.uniform((size, size)), digits) for _ in range(2))
+        left, right = (tf.cast(tf.random.uniform((size, size)), matrix_dtype) for _ in range(2))
         source = tf.ones(num_bytes // 4, tf.float32)
         multiply = graph(lambda: tf.linalg.matmul(left, right))
         # Twin: TensorFlow would share the buffer instead of copying it. Negation reads and writes as many bytes.
@@ -173,5 +179,5 @@ def measured_rates(spec: Spec, where: str, size: int, num_bytes: int) -> DeviceR
 
 
 def dtype(spec: Spec) -> tf.DType:
-    """The framework's name of the spec's precision."""
+    """Return the framework's dtype for the spec's precision."""
     return {"float32": tf.float32, "float64": tf.float64}[spec.precision]

@@ -7,7 +7,7 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from common.models.input_scaling import Scaling
+from common.models.input_scaling import InputScaling
 from tensorflow_impl import input, train
 
 
@@ -31,8 +31,8 @@ def score(model: keras.Model, images: tf.Tensor, labels: tf.Tensor, objective: t
     return train.share_of_loss(predicted, labels, 1, objective.loss), tf.argmax(predicted, 1)
 
 
-def logits(model: keras.Model, images: tf.Tensor, scaling: Scaling) -> tf.Tensor:
-    """Logits [N, classes] of images uint8 [N, H, W, 3] in evaluation mode."""
+def logits(model: keras.Model, images: tf.Tensor, scaling: InputScaling) -> tf.Tensor:
+    """Return logits [N, classes] of images uint8 [N, H, W, 3] in evaluation mode."""
     # Twin: a functional Keras model needs all its inputs. Evaluation mode does not read the masks.
     masks = [tf.ones((tf.shape(images)[0], mask.shape[1]), tf.bool) for mask in model.inputs[1:]]
     return model([input.scale(images, model.inputs[0].dtype, scaling), *masks], training=False)

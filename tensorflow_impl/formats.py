@@ -11,7 +11,7 @@ from common.models.weights import Weights, WeightsError
 from tensorflow_impl import models, weights
 
 SUFFIXES: tuple[str, ...] = (".weights.h5",)
-"""Suffixes of such files."""
+"""Suffixes of the framework's own files."""
 
 
 def write(trained: Trained, path: Path) -> None:
@@ -45,6 +45,6 @@ def read(card: Card, architecture: Architecture, path: Path) -> Weights:
             warnings.simplefilter("error", UserWarning)
             model.load_weights(path)
     except Exception as error:  # a damaged file may raise any error
-        said = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-        raise WeightsError(f"{path} holds no weights that fit {architecture.name}: {said}") from None
+        text = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+        raise WeightsError(f"{path} holds no weights that fit {architecture.name}: {text}") from None
     return weights.extract(model, architecture)

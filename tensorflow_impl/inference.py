@@ -24,7 +24,7 @@ class Predictor:
         self._graph = cache(self._traced)
 
     def logits(self, images: npt.NDArray[np.uint8]) -> npt.NDArray[np.floating]:
-        """Logits [N, classes] of images uint8 [N, S, S, 3], both on the host. Returns when the device has finished."""
+        """Return logits [N, classes] of images uint8 [N, S, S, 3], both on the host, when the device has finished."""
         return self._graph(len(images))(tf.constant(images)).numpy()
 
     def _traced(self, number: int) -> Any:

@@ -12,10 +12,10 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from common.data import chunks
-from common.data.batches import Epoch, Feed, Plan
-from common.data.decoding.images import MOST_IN_MEMORY
-from common.data.sources import Split
-from common.models.input_scaling import Scaling
+from common.data.batches import BatchPlan, EpochDraws, Feed
+from common.data.decoding.images import MAX_MAPPED_BYTES
+from common.data.sources import DatasetSplit
+from common.models.input_scaling import InputScaling
 from common.training.trainer import Batch
 from tensorflow_impl import decode, device
 
@@ -25,14 +25,14 @@ _WORD = np.dtype(np.int64)
 
 
 def feed(
-    plan: Plan,
-    split: Split,
+    plan: BatchPlan,
+    split: DatasetSplit,
     world_size: int,
     rank: int,
-    chosen: dict[str, Any] | None = None,
-    account: chunks.Account | None = None,
+    switch_values: dict[str, Any] | None = None,
+    stats: chunks.TransferStats | None = None,
 ) -> Feed[Batch]:
-    """A feed of this process's shard of global batches.
+    """Build a feed of this process's shard of global batches.
 
     Input `inline` prepares each batch on request, in the training thread. Input `workers` prepares batches ahead. Their order
     does not depend on the number of workers.
@@ -40,31 +40,31 @@ def feed(
     Args:
         world_size: number of shards of every global batch.
         rank: number of this process's shard.
-        chosen: the run's resolved switches; None: batches are prepared on the host, in its usual memory.
-        account: see `common.data.chunks.feed`.
+        switch_values: the run's resolved switches; None: batches are prepared on the host, in its usual memory.
+        stats: see `common.data.chunks.feed`.
     """
-    chosen = chosen or {}
-    if chosen.get("data_on") == "device":
+    switch_values = switch_values or {}
+    if switch_values.get("data_on") == "device":
         return resident(plan, split, world_size, rank, f"{'GPU' if device.gpus() else 'CPU'}:0")
     take = reader(split, plan.architecture.image_size)
     gathered: Feed[Any] | None = None
     images: Iterator[Any] = iter(())
     if plan.spec.input == "dask":
-        gathered = chunks.feed(plan, split, world_size, rank, account)
+        gathered = chunks.feed(plan, split, world_size, rank, stats)
         take = _from_python(lambda ids: next(images), plan.architecture.image_size)
     with tf.device("CPU:0"):
         labels = tf.constant(split.labels)
         # Twin: variables hold the epoch's draws and steps, so that one pipeline, traced once, serves every epoch.
-        drawn = plan.draw(1).map(tf.Variable)
-        wanted = tf.Variable(tf.constant(plan.bounds(1, world_size, rank), tf.int64), shape=(None, 2))
+        draws = plan.draw(1).map(tf.Variable)
+        batch_bounds = tf.Variable(tf.constant(plan.bounds(1, world_size, rank), tf.int64), shape=(None, 2))
         workers = plan.spec.workers if plan.spec.input == "workers" else 0
-        source = tf.data.Dataset.from_tensors(0).flat_map(lambda _: tf.data.Dataset.from_tensor_slices(wanted.value()))
+        source = tf.data.Dataset.from_tensors(0).flat_map(lambda _: tf.data.Dataset.from_tensor_slices(batch_bounds.value()))
 
         def make(bound: tf.Tensor) -> Batch:
-            begun = tf.timestamp()
-            with tf.control_dependencies([begun]):  # Twin: a graph has no other order.
+            begin_time = tf.timestamp()
+            with tf.control_dependencies([begin_time]):  # Twin: a graph has no other order.
                 low, high = tf.unstack(tf.identity(bound))
-            return load(take, labels, drawn.map(tf.convert_to_tensor), low, high)._replace(begun=begun)
+            return load(take, labels, draws.map(tf.convert_to_tensor), low, high)._replace(begin_time=begin_time)
 
         # Twin: TensorFlow's pipelines are graphs too, so AutoGraph is off here as in `device.graph`.
         dataset = source.map(
@@ -79,19 +79,19 @@ def feed(
         options.autotune.enabled = False
         options.threading.private_threadpool_size = max(workers, 1)
         dataset = dataset.with_options(options)
-    of_epoch = 1
+    current_epoch = 1
 
     def start(epoch: int, steps: Sequence[int]) -> Iterator[Batch]:
-        nonlocal images, of_epoch
+        nonlocal images, current_epoch
         if gathered is not None:
             images = gathered(epoch, steps)
         bounds = plan.bounds(epoch, world_size, rank)
         with tf.device("CPU:0"):
-            if epoch != of_epoch:
-                for variable, values in zip(drawn.arrays(), plan.draw(epoch).arrays(), strict=True):
+            if epoch != current_epoch:
+                for variable, values in zip(draws.arrays(), plan.draw(epoch).arrays(), strict=True):
                     variable.assign(values)
-            of_epoch = epoch
-            wanted.assign([bounds[step] for step in steps])
+            current_epoch = epoch
+            batch_bounds.assign([bounds[step] for step in steps])
             batches = iter(dataset)
         # Outside the scope. Otherwise the caller would train inside it, on the CPU.
         yield from batches
@@ -99,8 +99,8 @@ def feed(
     return start
 
 
-def resident(plan: Plan, split: Split, world_size: int, rank: int, where: str) -> Feed[Batch]:
-    """The same as `feed`, gathered and augmented on a device that holds all images. Ids stay on the host.
+def resident(plan: BatchPlan, split: DatasetSplit, world_size: int, rank: int, where: str) -> Feed[Batch]:
+    """Build a feed like `feed` that gathers and augments on a device which holds all images. Ids stay on the host.
 
     Args:
         split: the training split, decoded.
@@ -112,7 +112,7 @@ def resident(plan: Plan, split: Split, world_size: int, rank: int, where: str) -
     with tf.device(where):
         words, labels = tf.constant(rows), tf.constant(split.labels)
 
-    form = plan.draw(1)
+    template = plan.draw(1)
 
     def take(ids: tf.Tensor) -> tf.Tensor:
         # Twin: TensorFlow cannot gather bytes on a GPU and would send all images to the host. torch can. So images are stored
@@ -122,44 +122,44 @@ def resident(plan: Plan, split: Split, world_size: int, rank: int, where: str) -
 
     @device.graph
     def make(draws: list[tf.Tensor], start: tf.Tensor, stop: tf.Tensor) -> Batch:
-        given = iter(draws)
-        batch = load(take, labels, form.map(lambda _: next(given)), start, stop)
+        arrays = iter(draws)
+        batch = load(take, labels, template.map(lambda _: next(arrays)), start, stop)
         return batch._replace(images=tf.cast(batch.images, tf.uint8))
 
     def start(epoch: int, steps: Sequence[int]) -> Iterator[Batch]:
-        drawn, bounds = plan.draw(epoch), plan.bounds(epoch, world_size, rank)
+        draws, bounds = plan.draw(epoch), plan.bounds(epoch, world_size, rank)
         with tf.device(where):
-            there = [tf.constant(values) for values in drawn.arrays()]
+            device_draws = [tf.constant(values) for values in draws.arrays()]
         for step in steps:
-            begun, (low, high) = time.time(), bounds[step]
+            begin_time, (low, high) = time.time(), bounds[step]
             with tf.device(where):
-                batch: Any = make(there, tf.constant(low), tf.constant(high))
+                batch: Any = make(device_draws, tf.constant(low), tf.constant(high))
             with tf.device("CPU:0"):  # Twin: without this, TensorFlow would put the constant on the device
-                ids = tf.constant(drawn.ids[low:high])
-            yield batch._replace(ids=ids, begun=begun)
+                ids = tf.constant(draws.ids[low:high])
+            yield batch._replace(ids=ids, begin_time=begin_time)
 
     return start
 
 
 def _as_words(images: npt.NDArray[np.uint8]) -> npt.NDArray[np.int64]:
-    """Each image as a row of words, padded with zeros."""
+    """Return each image as a row of words, padded with zeros."""
     rows = images.reshape(len(images), -1)
     return np.pad(rows, ((0, 0), (0, -rows.shape[1] % _WORD.itemsize))).view(_WORD)
 
 
-def reader(split: Split, image_size: int) -> Take:
-    """A function from int64 [N] ids to uint8 [N, image_size, image_size, 3]. It reads decoded pixels, or decodes files."""
+def reader(split: DatasetSplit, image_size: int) -> Take:
+    """Return a function from int64 [N] ids to uint8 [N, image_size, image_size, 3]. It reads pixels, or decodes files."""
     encoded = split.encoded
     if encoded is None:
         # Twin: TensorFlow reads from a tensor, which is a copy in memory. Larger data is read by calls to Python.
-        if split.images.nbytes > MOST_IN_MEMORY:
+        if split.images.nbytes > MAX_MAPPED_BYTES:
             return _from_python(lambda ids: split.images[ids], image_size)
         with tf.device("CPU:0"):
             images = tf.constant(np.asarray(split.images))
         return lambda ids: tf.gather(images, ids)
 
     def read(ids: npt.NDArray[np.int64]) -> list[Any]:
-        return [np.array([encoded.content(index) for index in ids], object), encoded.plain[ids]]
+        return [np.array([encoded.content(index) for index in ids], object), encoded.decodes_identically[ids]]
 
     def take(ids: tf.Tensor) -> tf.Tensor:
         contents, plain = tf.numpy_function(read, [ids], (tf.string, tf.bool))
@@ -173,38 +173,38 @@ def reader(split: Split, image_size: int) -> Take:
     return take
 
 
-def load(take: Take, labels: tf.Tensor, drawn: Epoch, start: tf.Tensor, stop: tf.Tensor) -> Batch:
+def load(take: Take, labels: tf.Tensor, draws: EpochDraws, start: tf.Tensor, stop: tf.Tensor) -> Batch:
     """Load and augment the examples at some positions of an epoch's order.
 
     Args:
-        take: from ids to images, see `reader`.
-        labels: int64 [N] of the split.
+        take: function from ids to images, see `reader`.
+        labels: int64 [N], labels of the split.
         stop: the position after the last one.
 
     Returns:
         ids: int64 [N]; images: uint8 [N, H, W, 3]; labels: int64 [N]; masks: one bool [N, units] for each dropout.
     """
-    own = drawn.map(lambda values: values[start:stop])
+    batch_draws = draws.map(lambda values: values[start:stop])
     return Batch(
-        ids=own.ids,
-        images=augment(take(own.ids), own),
-        labels=tf.gather(labels, own.ids),
-        masks=unpack(own),
+        ids=batch_draws.ids,
+        images=augment(take(batch_draws.ids), batch_draws),
+        labels=tf.gather(labels, batch_draws.ids),
+        masks=unpack(batch_draws),
     )
 
 
-def unpack(draws: Epoch) -> tuple[tf.Tensor, ...]:
-    """The masks of some draws, one bool [N, units] for each dropout."""
+def unpack(draws: EpochDraws) -> tuple[tf.Tensor, ...]:
+    """Unpack the masks of some draws: one bool [N, units] for each dropout."""
 
     def bools(bits: Any, units: int) -> tf.Tensor:
         places = tf.cast(tf.range(8), tf.uint8)
-        apart = tf.bitwise.bitwise_and(tf.bitwise.right_shift(bits[:, :, None], places), tf.constant(1, tf.uint8))
-        return tf.cast(tf.reshape(apart, (-1, 8 * bits.shape[1]))[:, :units], tf.bool)
+        bit_values = tf.bitwise.bitwise_and(tf.bitwise.right_shift(bits[:, :, None], places), tf.constant(1, tf.uint8))
+        return tf.cast(tf.reshape(bit_values, (-1, 8 * bits.shape[1]))[:, :units], tf.bool)
 
     return tuple(map(bools, draws.masks, draws.mask_units))
 
 
-def augment(images: tf.Tensor, draws: Epoch) -> tf.Tensor:
+def augment(images: tf.Tensor, draws: EpochDraws) -> tf.Tensor:
     """Augment each image with its own draws. Shifts move whole pixels; affine maps sample four pixels bilinearly.
 
     Args:
@@ -238,8 +238,8 @@ def flip(images: tf.Tensor, flips: tf.Tensor) -> tf.Tensor:
     """
     # Twin: TensorFlow's slice with a negative step and its broadcast over four axes take several times as long as these.
     flat = -1, images.shape[1:].num_elements()
-    chosen = tf.where(flips[:, None], tf.reshape(tf.reverse(images, [2]), flat), tf.reshape(images, flat))
-    return tf.reshape(chosen, (-1, *images.shape[1:]))
+    flipped = tf.where(flips[:, None], tf.reshape(tf.reverse(images, [2]), flat), tf.reshape(images, flat))
+    return tf.reshape(flipped, (-1, *images.shape[1:]))
 
 
 def shift(images: tf.Tensor, shifts: tf.Tensor) -> tf.Tensor:
@@ -294,14 +294,14 @@ def sample(images: tf.Tensor, affines: tf.Tensor) -> tf.Tensor:
     return (1.0 - v) * upper + v * lower
 
 
-def scale(images: tf.Tensor, dtype: tf.DType, scaling: Scaling) -> tf.Tensor:
+def scale(images: tf.Tensor, dtype: tf.DType, scaling: InputScaling) -> tf.Tensor:
     """Map uint8 [N, H, W, 3] to the model's input: one multiplication, and one addition if there is an offset."""
     values = tf.cast(images, dtype) * tf.constant(scaling.factor, dtype)
     return values if scaling.offset is None else values + tf.constant(scaling.offset, dtype)
 
 
 def _from_python(take: Callable[[npt.NDArray[np.int64]], npt.NDArray[np.uint8]], image_size: int) -> Take:
-    def called(ids: tf.Tensor) -> tf.Tensor:
+    def call_python(ids: tf.Tensor) -> tf.Tensor:
         return tf.ensure_shape(tf.numpy_function(take, [ids], tf.uint8), (None, image_size, image_size, 3))
 
-    return called
+    return call_python

@@ -25,7 +25,7 @@ def build(
     The model takes images [N, H, W, 3] in 0..1, in the framework's layout, and the dropout masks. It returns logits.
 
     Args:
-        architecture: what to build; a user's own model may have its own builder for this framework.
+        architecture: the model's architecture; a user's own model may have its own builder for this framework.
         precision: `float32` or `float64`; the dtype of weights and logits.
         group: replicas that share BatchNorm statistics; None: statistics per replica.
         arithmetic: value of the switch; with `bfloat16` or `float16` the layers compute in that type.
@@ -47,7 +47,7 @@ def build(
 
 
 def _in_precision(model: keras.Model, precision: str) -> keras.Model:
-    """The model with its logits cast to the precision."""
+    """Return the model with its logits cast to the precision."""
     logits: Any = model.output
     if logits.dtype == precision:
         return model
@@ -82,7 +82,7 @@ def build_layers(architecture: Architecture, shape: tuple[int, ...], precision: 
 
 
 def find_layer(model: keras.Model, name: str) -> keras.layers.Layer:
-    """A layer of a model by its name in the architecture."""
+    """Return a layer of a model by its name in the architecture."""
     for layer in model.layers:
         if isinstance(layer, native.UserModel):
             return layer.find(name)
@@ -90,7 +90,7 @@ def find_layer(model: keras.Model, name: str) -> keras.layers.Layer:
 
 
 def summarize(architecture: Architecture) -> dict[str, Any]:
-    """What was built: each layer's name, kind, output shape (NHWC) and number of values, JSON-ready."""
+    """Describe a built model: each layer's name, kind, output shape (NHWC) and number of values, JSON-ready."""
     model = build(architecture, "float32")
     rows: list[dict[str, Any]] = []
     for layer in architecture.leaves():
@@ -114,7 +114,7 @@ def summarize(architecture: Architecture) -> dict[str, Any]:
 
 
 def num_values(model: keras.Model) -> tuple[int, int]:
-    """(all values, the trainable ones of them) that a model really has."""
+    """Count the values of a built model: (all, trainable)."""
     # Twin: Keras's dropouts have random states, which are no values of the model.
     return _size(model.weights), _size(model.trainable_variables)
 
@@ -137,7 +137,7 @@ class _Builder:
                 x = keras.layers.ReLU(name=f"{layer.name}.out")(x) if layer.relu else x
             elif isinstance(layer, architectures.Concatenation):
                 x = keras.layers.Concatenate(name=layer.name)([self.through(branch, x) for branch in layer.branches])
-            elif isinstance(layer, architectures.Cut):
+            elif isinstance(layer, architectures.StageFragment):
                 x = self._through_cut(layer, x)
             elif isinstance(layer, architectures.Dropout):
                 x = _MaskedDropout(layer.rate, name=layer.name)(x, next(self._masks))
@@ -145,9 +145,11 @@ class _Builder:
                 x = self._apply(layer, x)
         return x
 
-    def _through_cut(self, layer: architectures.Cut, x: Any) -> Any:
+    def _through_cut(self, layer: architectures.StageFragment, x: Any) -> Any:
         tensors = _Parts(layer.inputs, name=f"{layer.name}.parts")(x) if layer.inputs else [x]
-        outputs = [self.through(branch, tensors[take]) for branch, take in zip(layer.branches, layer.takes, strict=True)]
+        outputs = [
+            self.through(branch, tensors[take]) for branch, take in zip(layer.branches, layer.input_indices, strict=True)
+        ]
         match layer.join:
             case architectures.Residual():
                 x = keras.layers.Add(name=layer.name)(outputs)
@@ -204,15 +206,15 @@ class _Builder:
 
 
 class GroupedConv2D(keras.layers.Conv2D):
-    """A convolution for each group of channels, and their outputs side by side."""
+    """A convolution for each group of channels. Their outputs are concatenated."""
 
     # Twin: Keras compiles its own grouped convolution with XLA. On a CPU that takes 2.5 times as long in four groups, and 18
     # times in 64. torch has a kernel for any number of groups.
     def convolution_op(self, inputs: tf.Tensor, kernel: tf.Tensor) -> tf.Tensor:
-        """[N, H, W, C] to [N, H', W', filters]."""
-        parts = zip(tf.split(inputs, self.groups, -1), tf.split(kernel, self.groups, -1), strict=True)
+        """Map [N, H, W, C] to [N, H', W', filters]."""
+        group_pairs = zip(tf.split(inputs, self.groups, -1), tf.split(kernel, self.groups, -1), strict=True)
         padding: Any = self.padding.upper()
-        return tf.concat([tf.nn.conv2d(x, own, self.strides, padding) for x, own in parts], -1)
+        return tf.concat([tf.nn.conv2d(x, group_kernel, self.strides, padding) for x, group_kernel in group_pairs], -1)
 
 
 class _AveragePool(keras.layers.Layer):
@@ -224,7 +226,7 @@ class _AveragePool(keras.layers.Layer):
         self._window = layer.kernel_size, layer.stride
 
     def call(self, x: tf.Tensor) -> tf.Tensor:
-        """[N, H, W, C] to [N, H', W', C]."""
+        """Map [N, H, W, C] to [N, H', W', C]."""
         with_zeros, share = (
             tf.nn.avg_pool2d(tf.pad(values, self._padding), *self._window, "VALID")
             for values in (x, tf.ones_like(x[:1, :, :, :1]))
@@ -233,14 +235,14 @@ class _AveragePool(keras.layers.Layer):
 
 
 class _Parts(keras.layers.Layer):
-    """Tensors of several shapes from their values side by side."""
+    """Splits concatenated values into tensors of several shapes."""
 
     def __init__(self, shapes: tuple[tuple[int, ...], ...], **options: Any) -> None:
         super().__init__(**options)
         self._shapes = shapes
 
     def call(self, x: tf.Tensor) -> list[tf.Tensor]:
-        """[N, features] to [N, *shape] of each shape."""
+        """Map [N, features] to [N, *shape] for each shape."""
         parts = tf.split(x, [math.prod(shape) for shape in self._shapes], -1)
         return [tf.reshape(part, (-1, *shape)) for part, shape in zip(parts, self._shapes, strict=True)]
 
@@ -259,7 +261,7 @@ class _Padding(keras.layers.Layer):
         return tuple(None if size is None else size + more for size, more in zip(x_shape, added, strict=True))
 
     def call(self, x: tf.Tensor) -> tf.Tensor:
-        """[N, H, W, C] to [N, top + H + bottom, left + W + right, C]."""
+        """Map [N, H, W, C] to [N, top + H + bottom, left + W + right, C]."""
         return tf.pad(x, self._padding, constant_values=self._value)
 
 
@@ -275,5 +277,5 @@ class _MaskedDropout(keras.layers.Layer):
         return x_shape
 
     def call(self, x: tf.Tensor, mask: tf.Tensor, training: bool = False) -> tf.Tensor:
-        """[N, units] with mask bool [N, units]; the identity in evaluation mode."""
+        """Apply the mask bool [N, units] to [N, units]; the identity in evaluation mode."""
         return x * tf.cast(mask, x.dtype) * tf.constant(self.scale, x.dtype) if training else x

@@ -22,12 +22,12 @@ from tensorflow_impl import batch_norm
 from tensorflow_impl.batch_norm import ReplicaGroup
 
 
-def build(side: PairedModel, architecture: Architecture, precision: str, group: ReplicaGroup | None) -> keras.Model:
+def build(paired_model: PairedModel, architecture: Architecture, precision: str, group: ReplicaGroup | None) -> keras.Model:
     """Build a user's own model, as `build_<framework>` of a user's module does.
 
     Args:
-        side: where it is, and the names of its layers.
-        architecture: of the pair.
+        paired_model: the name of the model, and the names of its layers.
+        architecture: the pair's architecture.
         precision: `float32` or `float64`.
         group: replicas that share BatchNorm statistics; None: statistics per replica.
 
@@ -35,42 +35,44 @@ def build(side: PairedModel, architecture: Architecture, precision: str, group: 
         SpecError: the model cannot be built twice, or trains other values than the architecture says.
     """
     model = cast(Opaque, architecture.layers[0])
-    if isinstance(user_code.find(side.model), keras.Model):
-        raise SpecError(f"{side.model} is one model, and a run needs several. Name its class, or a function that makes it.")
+    if isinstance(user_code.find(paired_model.model), keras.Model):
+        raise SpecError(
+            f"{paired_model.model} is one model, and a run needs several. Name its class, or a function that makes it."
+        )
     height, width, channels = model.shape
-    with _as_matched(precision), user_code.running(side.model):
-        net = user_code.build(side.model, keras.Model, classes=model.num_outputs, image=(height, width, channels))
+    with _match_conventions(precision), user_code.report_errors(paired_model.model):
+        net = user_code.build(paired_model.model, keras.Model, classes=model.num_outputs, image_shape=(height, width, channels))
         # Twin: Keras makes variables in the first call.
         net(tf.zeros((1, *model.shape), precision), training=False)
     images = keras.Input((height, width, 3), dtype=precision, name="images")
     masks = [
         keras.Input((dropout.units,), dtype="bool", name=f"mask_{index}") for index, dropout in enumerate(architecture.dropouts)
     ]
-    own = keras.Model([images, *masks], UserModel(side, model, net, group)([images, *masks]), name="matched")
-    trained = sum(math.prod(variable.shape) for variable in own.trainable_variables)
-    pair.check_trained(side, architecture, trained)
-    return own
+    user_model = keras.Model([images, *masks], UserModel(paired_model, model, net, group)([images, *masks]), name="matched")
+    num_trained = sum(math.prod(variable.shape) for variable in user_model.trainable_variables)
+    pair.check_trained(paired_model, architecture, num_trained)
+    return user_model
 
 
 @contextmanager
-def _as_matched(precision: str) -> Generator[None]:
-    """Make layers as `match` did: their names counted from zero, their input of the whole precision."""
+def _match_conventions(precision: str) -> Generator[None]:
+    """Create layers under the conditions of `match`: names counted from zero, inputs in full precision."""
     # Twin: Keras names layers by a count in the process, and takes the type of inputs from a setting. torch does neither.
     key, floats = "object_name_uids", keras.config.floatx()
-    counted = global_state.get_global_attribute(key)
+    name_counts = global_state.get_global_attribute(key)
     global_state.set_global_attribute(key, None)
     keras.config.set_floatx(precision)
     try:
         yield
     finally:
         keras.config.set_floatx(floats)
-        global_state.set_global_attribute(key, counted)
+        global_state.set_global_attribute(key, name_counts)
 
 
 class UserModel(keras.layers.Layer):
-    """Takes the suite's images and masks, and gives them to a user's model."""
+    """Passes the suite's images and masks to a user's model."""
 
-    def __init__(self, side: PairedModel, model: Opaque, net: Any, group: ReplicaGroup | None) -> None:
+    def __init__(self, paired_model: PairedModel, model: Opaque, net: Any, group: ReplicaGroup | None) -> None:
         super().__init__()
         self.net = net
         self._channels = model.shape[-1]
@@ -80,29 +82,31 @@ class UserModel(keras.layers.Layer):
         names = recording.unique_names(net, lambda layer: layer._layers)
         leaves = {names[id(leaf)]: leaf for leaf in net._flatten_layers(include_self=False)}
         for layer, shape in zip(model.layers, model.outputs, strict=True):
-            own = side.layers[layer.name]  # a layer's own name may have dots, and a part of it stands behind the last one
-            name, _, part = (own, "", "") if own in leaves else own.rpartition(".")
+            path = paired_model.layers[
+                layer.name
+            ]  # a layer's own name may have dots, and a part of it stands behind the last one
+            name, _, part = (path, "", "") if path in leaves else path.rpartition(".")
             leaf = leaves[name]
             if isinstance(layer, architectures.Dropout):
                 self._dropouts.append(layer.name)
-                leaf.call = _masked(layer, self._masks)
+                leaf.call = _masked_dropout_call(layer, self._masks)
             elif isinstance(layer, architectures.BatchNorm):
-                leaf.call = _normalised(layer, leaf, group)
+                leaf.call = _batch_norm_call(layer, leaf, group)
             self._holders[layer.name] = _holder(leaf, part, shape)
 
     def find(self, name: str) -> Any:
-        """What holds the arrays of a layer of the architecture."""
+        """Return the object that holds the arrays of a layer of the architecture."""
         return self._holders[name]
 
     def call(self, inputs: Any, training: Any = None) -> tf.Tensor:
-        """Logits [N, classes] of images, and of a mask bool [N, units] for each dropout."""
+        """Return logits [N, classes] of images, with a mask bool [N, units] for each dropout."""
         images, *masks = inputs
         self._masks.now = dict(zip(self._dropouts, masks, strict=True))
         return self.net(images[..., : self._channels], training=training)
 
 
 def _holder(leaf: Any, part: str, shape: tuple[int, ...]) -> Any:
-    """The arrays of a layer by role, and what else is asked of a layer of the suite's own models."""
+    """Return the arrays of a layer by role, and the other attributes that layers of the suite's own models have."""
     roles: dict[str, Any] = {role: getattr(leaf, role, None) for role in ("kernel", "bias", "gamma", "beta")}
     if isinstance(leaf, keras.layers.BatchNormalization):
         # Twin: Keras's own names of the running statistics.
@@ -111,14 +115,14 @@ def _holder(leaf: Any, part: str, shape: tuple[int, ...]) -> Any:
         roles = {"kernel": getattr(leaf, f"{part}_kernel"), "bias": leaf.bias if part == "pointwise" else None}
     arrays = [variable for variable in roles.values() if variable is not None]
     return SimpleNamespace(
-        **roles, variables=arrays, non_trainable_variables=[each for each in arrays if not each.trainable],
+        **roles, variables=arrays, non_trainable_variables=[array for array in arrays if not array.trainable],
         output=SimpleNamespace(shape=(None, *shape)),
         is_depthwise=part == "depthwise" or isinstance(leaf, keras.layers.DepthwiseConv2D),
     )  # fmt: skip
 
 
-def _masked(layer: architectures.Dropout, masks: threading.local) -> Any:
-    """A dropout with the mask of the batch, instead of a draw of its own."""
+def _masked_dropout_call(layer: architectures.Dropout, masks: threading.local) -> Any:
+    """Return a dropout's call that applies the batch's mask, instead of its own random draw."""
 
     def call(x: Any, training: bool = False) -> Any:
         if not training:
@@ -132,9 +136,9 @@ def _masked(layer: architectures.Dropout, masks: threading.local) -> Any:
     return call
 
 
-def _normalised(layer: architectures.BatchNorm, leaf: Any, group: ReplicaGroup | None) -> Any:
-    """The call of Keras's own BatchNormalization, with the running variance of torch's; or, in a group, the suite's layer."""
-    native = leaf.call
+def _batch_norm_call(layer: architectures.BatchNorm, leaf: Any, group: ReplicaGroup | None) -> Any:
+    """Return the call of Keras's BatchNormalization with torch's running variance; or, in a group, the suite's layer."""
+    keras_call = leaf.call
     if group is not None:
         synchronised: Any = batch_norm.build(layer, group)
         synchronised.gamma, synchronised.beta = leaf.gamma, leaf.beta
@@ -142,12 +146,12 @@ def _normalised(layer: architectures.BatchNorm, leaf: Any, group: ReplicaGroup |
         return lambda inputs, training=False, mask=None: synchronised.call(inputs, training=training)
 
     def call(inputs: Any, training: bool = False, mask: Any = None) -> Any:
-        kept = leaf.moving_variance * leaf.momentum
-        made = native(inputs, training=training)
+        decayed_variance = leaf.moving_variance * leaf.momentum
+        outputs = keras_call(inputs, training=training)
         if training:
             # Twin: Keras's layer keeps the biased running variance. torch's keeps the unbiased one.
             count = tf.cast(tf.size(inputs) // inputs.shape[-1], leaf.moving_variance.dtype)
-            leaf.moving_variance.assign(kept + (leaf.moving_variance - kept) * (count / (count - 1)))
-        return made
+            leaf.moving_variance.assign(decayed_variance + (leaf.moving_variance - decayed_variance) * (count / (count - 1)))
+        return outputs
 
     return call

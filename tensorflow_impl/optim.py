@@ -9,23 +9,25 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from common import spec
-from common.training.optim import Optimizer
+from common.training.optim import TwinOptimizer
 from tensorflow_impl import device
 
 _FIRST_LOSS_SCALE = 2.0**15
 _GROWTH_STEPS = 2000
 
 
-def build(settings: spec.Optimizer, variables: list[Any], switches: dict[str, Any] | None = None) -> Optimizer:
+def build(settings: spec.Optimizer, variables: list[Any], switches: dict[str, Any] | None = None) -> TwinOptimizer:
     """Build the optimizer for a model's trainable variables.
 
     Args:
         variables: in the order of the gradients that `apply` gets.
         switches: the run's resolved switches; None: only the update rule matters.
     """
-    chosen = switches or {}
-    built: Optimizer = (Native if settings.native else {"sgd": SGD, "adam": Adam}[settings.name])(settings, variables)
-    return LossScaled(built) if chosen.get("arithmetic") == "float16" else built
+    switch_values = switches or {}
+    optimizer: TwinOptimizer = (NativeOptimizer if settings.native else {"sgd": SGD, "adam": Adam}[settings.name])(
+        settings, variables
+    )
+    return LossScaled(optimizer) if switch_values.get("arithmetic") == "float16" else optimizer
 
 
 class SGD:
@@ -46,7 +48,7 @@ class SGD:
                 var=variable.handle,
                 accum=buffer.handle,
                 lr=tf.cast(learning_rate, variable.dtype),
-                grad=_decayed(gradient, variable, self._settings),
+                grad=_with_weight_decay(gradient, variable, self._settings),
                 momentum=tf.constant(self._settings.momentum, variable.dtype),
             )
 
@@ -85,7 +87,7 @@ class Adam:
                 var=variable.handle,
                 m=mean.handle,
                 v=square.handle,
-                grad=_decayed(gradient, variable, self._settings),
+                grad=_with_weight_decay(gradient, variable, self._settings),
                 epsilon=tf.cast(epsilon, variable.dtype),
                 **{name: tf.cast(number, variable.dtype) for name, number in numbers.items()},
             )
@@ -99,7 +101,7 @@ class Adam:
         _assign(values, mean=self._means, square=self._squares)
 
 
-class Native:
+class NativeOptimizer:
     """The framework's own SGD or Adam with the spec's settings. Its rule differs between the twins."""
 
     def __init__(self, settings: spec.Optimizer, variables: list[Any]) -> None:
@@ -139,51 +141,55 @@ class LossScaled:
     A gradient that is not finite skips the step and halves the scale. After 2,000 applied steps in a row the scale doubles.
     """
 
-    def __init__(self, optimizer: Optimizer) -> None:
+    def __init__(self, optimizer: TwinOptimizer) -> None:
         self._optimizer = optimizer
-        self._kept = tf.Variable(tf.constant([_FIRST_LOSS_SCALE, 0.0, 0.0], tf.float64), trainable=False)
+        self._scale_state = tf.Variable(tf.constant([_FIRST_LOSS_SCALE, 0.0, 0.0], tf.float64), trainable=False)
 
     @property
     def scale(self) -> tf.Tensor:
-        return self._kept[0]
+        return self._scale_state[0]
 
     def apply(self, gradients: list[tf.Tensor], learning_rate: tf.Tensor, step: tf.Tensor) -> None:
         """Update every variable once, or skip the step; `step` counts from 1."""
-        scale, good, skipped = tf.unstack(self._kept.value())
+        scale, applied_in_a_row, skipped = tf.unstack(self._scale_state.value())
 
         def update() -> tf.Tensor:
             self._optimizer.apply(gradients, learning_rate, step - tf.cast(skipped, step.dtype))
-            grown = tf.where((good + 1.0) % _GROWTH_STEPS == 0.0, scale * 2.0, scale)
-            return tf.stack([grown, good + 1.0, skipped])
+            new_scale = tf.where((applied_in_a_row + 1.0) % _GROWTH_STEPS == 0.0, scale * 2.0, scale)
+            return tf.stack([new_scale, applied_in_a_row + 1.0, skipped])
 
         def skip() -> tf.Tensor:
-            return tf.stack([tf.maximum(scale / 2.0, 1.0), tf.zeros_like(good), skipped + 1.0])
+            return tf.stack([tf.maximum(scale / 2.0, 1.0), tf.zeros_like(applied_in_a_row), skipped + 1.0])
 
-        finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(gradient)) for gradient in gradients])
-        self._kept.assign(tf.cond(finite, update, skip))
+        is_finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(gradient)) for gradient in gradients])
+        self._scale_state.assign(tf.cond(is_finite, update, skip))
 
     def state(self) -> dict[str, npt.NDArray[Any]]:
-        return {**self._optimizer.state(), "loss_scale": self._kept.numpy()}
+        return {**self._optimizer.state(), "loss_scale": self._scale_state.numpy()}
 
     def load_state(self, values: dict[str, npt.NDArray[Any]]) -> None:
         others = dict(values)
-        self._kept.assign(others.pop("loss_scale"))
+        self._scale_state.assign(others.pop("loss_scale"))
         self._optimizer.load_state(others)
 
 
-def _values(**kept: list[Any]) -> dict[str, npt.NDArray[Any]]:
-    return {f"{name}/{index}": device.copies(one)[0].numpy() for name, each in kept.items() for index, one in enumerate(each)}
+def _values(**slots: list[Any]) -> dict[str, npt.NDArray[Any]]:
+    return {
+        f"{name}/{index}": device.copies(variable)[0].numpy()
+        for name, variables in slots.items()
+        for index, variable in enumerate(variables)
+    }
 
 
-def _assign(values: dict[str, npt.NDArray[Any]], **kept: list[Any]) -> None:
-    for name, each in kept.items():
-        for index, one in enumerate(each):
-            for own in device.copies(one):
-                own.assign(values[f"{name}/{index}"])
+def _assign(values: dict[str, npt.NDArray[Any]], **slots: list[Any]) -> None:
+    for name, variables in slots.items():
+        for index, variable in enumerate(variables):
+            for copy in device.copies(variable):
+                copy.assign(values[f"{name}/{index}"])
 
 
 def _zeros_like(variables: list[Any]) -> list[tf.Variable]:
-    """A new variable for each of these, on the same device."""
+    """Create a variable of zeros for each of these, on the same device."""
     return [_zeros(variable) for variable in variables]
 
 
@@ -192,7 +198,7 @@ def _zeros(variable: Any) -> tf.Variable:
         return tf.Variable(tf.zeros(variable.shape, variable.dtype), trainable=False)
 
 
-def _decayed(gradient: tf.Tensor, variable: Any, settings: spec.Optimizer) -> tf.Tensor:
+def _with_weight_decay(gradient: tf.Tensor, variable: Any, settings: spec.Optimizer) -> tf.Tensor:
     if not settings.weight_decay:
         return gradient
     return gradient + tf.constant(settings.weight_decay, variable.dtype) * variable
@@ -202,8 +208,8 @@ def _update_all(update: Any, variables: list[Any], gradients: list[tf.Tensor], *
     """Update every replica's copy of the variables with that replica's gradients."""
 
     # Twin: a strategy requires that its variables are updated outside the replicas.
-    def merged(strategy: tf.distribute.Strategy, gradients: list[Any]) -> None:
+    def update_in_strategy(strategy: tf.distribute.Strategy, gradients: list[Any]) -> None:
         for variable, *arguments in zip(variables, gradients, *slots, strict=True):
             strategy.extended.update(variable, update, args=tuple(arguments), group=False)
 
-    tf.distribute.get_replica_context().merge_call(merged, args=(gradients,))
+    tf.distribute.get_replica_context().merge_call(update_in_strategy, args=(gradients,))

@@ -9,7 +9,7 @@ from typing import Any, cast
 import numpy as np
 import tensorflow as tf
 
-from common.data.preprocessing.scan import contents, parts
+from common.data.preprocessing.scan import parts, read_files
 from common.data.preprocessing.sums import Sums, from_array
 from common.data.sources import Encoded
 from tensorflow_impl import decode
@@ -28,12 +28,12 @@ def scanning(encoded: Encoded, image_size: int, workers: int) -> Generator[Calla
     """
     # Twin: TensorFlow takes a GPU and all of its memory, even in a process that never uses it.
     tf.config.set_visible_devices([], "GPU")
-    stretches = parts(encoded)
+    file_ranges = parts(encoded)
 
     def scan(count: int) -> tf.data.Dataset:
-        return _pipeline(stretches[:count], image_size, workers)
+        return _pipeline(file_ranges[:count], image_size, workers)
 
-    warm_up, whole = scan(workers), scan(len(stretches))
+    warm_up, whole = scan(workers), scan(len(file_ranges))
     _total(warm_up, image_size)
     yield lambda: _total(whole, image_size)
 
@@ -53,16 +53,16 @@ def channel_sums(image: tf.Tensor) -> tf.Tensor:
     return tf.reduce_sum(tf.cast(tf.reshape(sums, (2, width, channels)), tf.int64), 1)
 
 
-def _pipeline(stretches: list[Encoded], image_size: int, workers: int) -> tf.data.Dataset:
+def _pipeline(file_ranges: list[Encoded], image_size: int, workers: int) -> tf.data.Dataset:
     def read(position: Any) -> list[Any]:
-        return [np.array(list(contents(stretches[position])), object), stretches[position].plain]
+        return [np.array(list(read_files(file_ranges[position])), object), file_ranges[position].decodes_identically]
 
     def split(position: tf.Tensor) -> tf.data.Dataset:
         files, plain = tf.numpy_function(read, [position], (tf.string, tf.bool))
         return tf.data.Dataset.from_tensor_slices((tf.ensure_shape(files, (None,)), tf.ensure_shape(plain, (None,))))
 
     dataset = (
-        tf.data.Dataset.range(len(stretches))
+        tf.data.Dataset.range(len(file_ranges))
         .flat_map(split)
         .map(
             lambda content, plain: channel_sums(decode.image(content, plain, image_size)),

@@ -12,14 +12,14 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.tsl.profiler.protobuf import xplane_pb2
 
-from common.training.trainer import Recording, Span
+from common.training.trainer import ProfilerRecording, ProfilerSpan
 from tensorflow_impl import device
 
 _OPERATION = re.compile(r"[A-Za-z0-9.][\w.\\/>-]*:(?P<type>[A-Z_]\w*)")
-"""A node of a graph as TensorFlow's profiler writes it: its name and its type."""
+"""Pattern of a graph's node in TensorFlow's profile: name and type."""
 
 
-def record(work: Callable[[], None]) -> Recording:
+def record(work: Callable[[], None]) -> ProfilerRecording:
     """Run `work` under the framework's own profiler.
 
     Returns:
@@ -33,10 +33,10 @@ def record(work: Callable[[], None]) -> Recording:
         space = xplane_pb2.XSpace.FromString(path.read_bytes())  # pyright: ignore[reportAttributeAccessIssue]  made at import
     planes = space.planes
     begin = min((line.timestamp_ns for plane in planes for line in plane.lines if line.events), default=0)
-    return Recording(list(_spans(planes, begin)), json.dumps({"traceEvents": list(_events(planes, begin))}).encode())
+    return ProfilerRecording(list(_spans(planes, begin)), json.dumps({"traceEvents": list(_events(planes, begin))}).encode())
 
 
-def _spans(planes: Any, begin: int) -> Iterator[Span]:
+def _spans(planes: Any, begin: int) -> Iterator[ProfilerSpan]:
     kernels = bool(device.gpus())
     lines = [(plane.name, *line) for plane in planes for line in _timed(plane, begin)]
     for lane, (plane, line, events) in enumerate(lines):
@@ -44,13 +44,13 @@ def _spans(planes: Any, begin: int) -> Iterator[Span]:
             continue
         for name, start, seconds in events:
             if kernels:
-                yield Span(name, lane, start, seconds)
+                yield ProfilerSpan(name, lane, start, seconds)
             elif operation := _OPERATION.fullmatch(name):
-                yield Span(operation["type"], lane, start, seconds)
+                yield ProfilerSpan(operation["type"], lane, start, seconds)
 
 
 def _events(planes: Any, begin: int) -> Iterator[dict[str, Any]]:
-    """All lines of all planes as Chrome's trace events, in microseconds."""
+    """Yield all lines of all planes as Chrome's trace events, in microseconds."""
     for process, plane in enumerate(planes):
         yield {"ph": "M", "pid": process, "name": "process_name", "args": {"name": plane.name}}
         for thread, (line, events) in enumerate(_timed(plane, begin)):
@@ -61,7 +61,7 @@ def _events(planes: Any, begin: int) -> Iterator[dict[str, Any]]:
 
 
 def _timed(plane: Any, begin: int) -> Iterator[tuple[str, list[tuple[str, float, float]]]]:
-    """(name, events) of each line. An event is (name, start, duration), in seconds."""
+    """Yield (name, events) of each line. An event is (name, start, duration), in seconds."""
     for line in plane.lines:
         offset = (line.timestamp_ns - begin) / 1e9
         yield (

@@ -1,4 +1,4 @@
-"""How the ranks of a run with several processes find each other."""
+"""Rendezvous of the ranks of a run with several processes."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _MODES = ("multi_process", "parameter_server", "model_averaging")
 WAITING: str = (
     r"/tensorflow/python/(eager/(context|execute)|distribute/|framework/ops)|/common/(processes/parameter_server|data/owners)"
 )
-"""Matches a stack frame's file name if the rank waits for others there."""
+"""Regular expression that matches a stack frame's file name if the rank waits for others there."""
 
 
 def environments(spec: Spec) -> list[dict[str, str]]:
-    """The environment of each rank, see `common.processes.rendezvous`. Empty for a mode with one process."""
+    """Return the environment of each rank, see `common.processes.rendezvous`. Empty for a mode with one process."""
     return placement.rank_environments(spec.replicas, spec.hosts) if spec.mode in _MODES else []
 
 
@@ -55,7 +55,7 @@ def join(spec: Spec) -> None:
     # Twin: TF_CONFIG lists every worker's address. torch's store needs only rank 0's.
     address = placement.local_address()
     (port,) = supervisor.free_ports(1, address)
-    workers = rendezvous.exchange(rendezvous.joined(address, port))
+    workers = rendezvous.all_gather(rendezvous.join_address(address, port))
     flight.end(number)
     task = {"type": "worker", "index": int(os.environ["RANK"])}
     os.environ["TF_CONFIG"] = json.dumps({"cluster": {"worker": workers}, "task": task})

@@ -26,26 +26,26 @@ def divide(model: keras.Model, replicas: Sequence[str]) -> keras.Model:
     """
 
     # Twin: TensorFlow has nothing like torch's `fully_shard`, so here each layer gathers and scatters by itself.
-    def divided(layer: keras.layers.Layer) -> keras.layers.Layer:
-        return _Gathering(layer, replicas) if layer.trainable_variables else layer
+    def divide_layer(layer: keras.layers.Layer) -> keras.layers.Layer:
+        return _GatheringLayer(layer, replicas) if layer.trainable_variables else layer
 
-    return keras.models.clone_model(model, clone_function=divided)
+    return keras.models.clone_model(model, clone_function=divide_layer)
 
 
 def parts(variable: Any) -> list[tuple[Any, slice]]:
-    """The parts of a parameter that this process holds, each with its slice of the last canonical axis."""
-    return variable.parts if isinstance(variable, _Divided) else [(variable, slice(None))]
+    """Return the parts of a parameter that this process holds, each with its slice of the last canonical axis."""
+    return variable.parts if isinstance(variable, _DividedParameter) else [(variable, slice(None))]
 
 
 def gather(variable: Any, arrays: Sequence[npt.NDArray[np.floating]]) -> npt.NDArray[np.floating]:
     """Gather a parameter's whole canonical array from the arrays of its parts. All replicas call this together."""
     # Twin: all parts are in this process. torch's are on other ranks.
-    return np.concatenate(arrays, -1) if isinstance(variable, _Divided) else arrays[0]
+    return np.concatenate(arrays, -1) if isinstance(variable, _DividedParameter) else arrays[0]
 
 
 def bytes_per_pass(model: keras.Model) -> dict[str, int]:
-    """Bytes that replicas send each other to gather parameters for a forward and a backward pass, and to scatter gradients."""
-    layers = [layer for layer in model.layers if isinstance(layer, _Gathering)]
+    """Return the bytes that replicas send to gather parameters, forward and backward, and to scatter gradients."""
+    layers = [layer for layer in model.layers if isinstance(layer, _GatheringLayer)]
     return {
         "all_gather": sum(layer.sent_bytes * (2 if layer.gathers_again else 1) for layer in layers),
         "reduce_scatter": sum(layer.sent_bytes for layer in layers),
@@ -53,11 +53,11 @@ def bytes_per_pass(model: keras.Model) -> dict[str, int]:
 
 
 def most_gathered_bytes(model: keras.Model) -> int:
-    """Bytes of the largest layer's parameters, gathered, and of their gradients. 0 if no parameter is divided."""
-    return max((2 * layer.whole_bytes for layer in model.layers if isinstance(layer, _Gathering)), default=0)
+    """Return the bytes of the largest layer's gathered parameters and of their gradients. 0 if no parameter is divided."""
+    return max((2 * layer.whole_bytes for layer in model.layers if isinstance(layer, _GatheringLayer)), default=0)
 
 
-class _Divided:
+class _DividedParameter:
     """A parameter in parts, one on each replica's device."""
 
     def __init__(self, owner: keras.layers.Layer, variable: Any, axis: int, replicas: Sequence[str]) -> None:
@@ -74,7 +74,7 @@ class _Divided:
             self.parts.append((part, slice(low, high)))
 
 
-class _Gathering(keras.layers.Layer):
+class _GatheringLayer(keras.layers.Layer):
     """A layer whose parameters are divided. A replica that runs it gathers them, and again for the backward pass.
 
     Backward, it cuts the gradient of each parameter into the parts that the replicas hold. The trainer sums them there.
@@ -85,22 +85,24 @@ class _Gathering(keras.layers.Layer):
         self.is_depthwise = isinstance(layer, keras.layers.DepthwiseConv2D)
         # Its statistics tie a pass to the batch, so BatchNorm's backward pass needs the forward pass as it was.
         self.gathers_again = not layer.non_trainable_variables
-        self._divided: list[_Divided] = []
+        self._divided: list[_DividedParameter] = []
         for variable in layer.trainable_variables:
             # Twin: Keras stores a depthwise kernel as HWC1.
             axis = -2 if self.is_depthwise and len(variable.shape) == 4 else -1
-            self._divided.append(_Divided(self, variable, axis, replicas))
+            self._divided.append(_DividedParameter(self, variable, axis, replicas))
             setattr(self, variable.name, self._divided[-1])
             variable._value = None  # frees the whole parameter: from here it is given to the layer in each call
         for variable in layer.non_trainable_variables:
             setattr(self, variable.name, variable)
-        sizes = [math.prod(each.variable.shape) * tf.as_dtype(each.variable.dtype).size for each in self._divided]
+        sizes = [
+            math.prod(parameter.variable.shape) * tf.as_dtype(parameter.variable.dtype).size for parameter in self._divided
+        ]
         self.whole_bytes = sum(sizes)
         self.sent_bytes = (len(replicas) - 1) * self.whole_bytes
 
         def run(x: tf.Tensor, arrays: Sequence[tf.Tensor]) -> tf.Tensor:
-            given = [(each.variable, array) for each, array in zip(self._divided, arrays, strict=True)]
-            with keras.StatelessScope(given, initialize_variables=False) as scope:
+            variables_and_arrays = [(parameter.variable, array) for parameter, array in zip(self._divided, arrays, strict=True)]
+            with keras.StatelessScope(variables_and_arrays, initialize_variables=False) as scope:
                 y = layer(x)
             for variable in layer.non_trainable_variables:
                 if (updated := scope.get_current_value(variable)) is not None:
@@ -110,39 +112,45 @@ class _Gathering(keras.layers.Layer):
         self._run = run  # a function hides the layer from Keras, which would find the whole parameters in it
 
     def call(self, x: tf.Tensor) -> tf.Tensor:
-        """The layer's output, on the device of the caller."""
+        """Return the layer's output, on the device of the caller."""
 
         @tf.custom_gradient
-        def gathering(x: tf.Tensor, *own: tf.Tensor) -> Any:
-            arrays = self._gathered(own)
+        def gathering(x: tf.Tensor, *parts: tf.Tensor) -> Any:
+            arrays = self._gather(parts)
             y = self._run(x, arrays)
 
             def backward(gradient: tf.Tensor) -> Any:
-                again, made = arrays, y
+                gathered, output = arrays, y
                 if self.gathers_again:
                     with tf.control_dependencies([gradient]):
-                        again = self._gathered(self._own())
-                    made = self._run(x, again)  # the graph leaves out what no gradient needs, as the output of a convolution
-                of_x, *others = cast(list[tf.Tensor], tf.gradients(made, [x, *again], gradient))
-                cut = zip(self._divided, others, strict=True)
-                return of_x, *(part for each, whole in cut for part in tf.split(whole, each.sizes, each.axis))
+                        gathered = self._gather(self._all_parts())
+                    output = self._run(
+                        x, gathered
+                    )  # the graph leaves out what no gradient needs, as the output of a convolution
+                input_gradient, *gradients = cast(list[tf.Tensor], tf.gradients(output, [x, *gathered], gradient))
+                parameters_and_gradients = zip(self._divided, gradients, strict=True)
+                return input_gradient, *(
+                    part
+                    for parameter, parameter_gradient in parameters_and_gradients
+                    for part in tf.split(parameter_gradient, parameter.sizes, parameter.axis)
+                )
 
             return y, backward
 
         # Without waiting, the graph would gather all layers at once. TensorFlow fuses a padding with the convolution behind it.
         # The fused operation would wait for itself if parameters waited for the padding. So they wait for what is padded.
         if tf.executing_eagerly():  # one operation after the other, as a recording of logits does
-            return gathering(x, *self._own())
+            return gathering(x, *self._all_parts())
         maker = cast(tf.Operation, x.op)
         with tf.control_dependencies([maker.inputs[0] if maker.type in ("Pad", "PadV2") else x]):
-            own = self._own()
-        return gathering(x, *own)
+            parts = self._all_parts()
+        return gathering(x, *parts)
 
-    def _own(self) -> list[tf.Tensor]:
-        """Every replica's parts, on their devices."""
-        return [tf.convert_to_tensor(part.value) for each in self._divided for part, _ in each.parts]
+    def _all_parts(self) -> list[tf.Tensor]:
+        """Return every replica's parts, on their devices."""
+        return [tf.convert_to_tensor(part.value) for parameter in self._divided for part, _ in parameter.parts]
 
-    def _gathered(self, own: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """The whole parameters, on the device of the caller."""
-        parts = iter(own)
-        return [tf.concat([next(parts) for _ in each.parts], each.axis) for each in self._divided]
+    def _gather(self, parts: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """Gather the whole parameters, on the device of the caller."""
+        part_iterator = iter(parts)
+        return [tf.concat([next(part_iterator) for _ in parameter.parts], parameter.axis) for parameter in self._divided]

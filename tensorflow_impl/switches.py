@@ -24,11 +24,11 @@ def options(kind: str) -> dict[str, Any]:
     """Describe every switch, for `describe`.
 
     Args:
-        kind: of this machine's devices, `cuda` or `cpu`.
+        kind: kind of this machine's devices, `cuda` or `cpu`.
     """
     on_cuda = kind == "cuda"
     threads = thread_switch()
-    apart = ["serial", "data_parallel", "multi_process", "model_averaging"]
+    whole_model_modes = ["serial", "data_parallel", "multi_process", "model_averaging"]
     autotune = {} if on_cuda else {"values": [True], "elsewhere": {"False": CUDA}}
     # Twin: some switches exist in one framework only, and the other twin lists its own here. TensorFlow has only fused update
     # kernels, and pins batches by itself.
@@ -42,7 +42,7 @@ def options(kind: str) -> dict[str, Any]:
             **({"plain": "tf32"} if on_cuda else {}),
             "elsewhere": {} if on_cuda else {"tf32": CUDA},
             "only": {
-                "bfloat16": {"precision": ["float32"], "mode": apart},
+                "bfloat16": {"precision": ["float32"], "mode": whole_model_modes},
                 # Inside a graph, a strategy's replicas cannot skip a step together.
                 "float16": {"precision": ["float32"], "mode": ["serial"]},
                 "tf32": {"precision": ["float32"]},
@@ -80,16 +80,16 @@ def options(kind: str) -> dict[str, Any]:
     }
 
 
-def of(spec: Spec, kind: str) -> dict[str, Any]:
-    """The resolved switches of a run."""
+def switches_for(spec: Spec, kind: str) -> dict[str, Any]:
+    """Return the values of all switches in a run."""
     return resolve_switches(spec, options(kind))
 
 
 def prepare(spec: Spec) -> str:
     """Set what must be set before the framework's import. Returns a description of the allocator."""
-    chosen = resolve_switches(spec, _BEFORE_IMPORT)
-    if not chosen["onednn"]:
+    switch_values = resolve_switches(spec, _BEFORE_IMPORT)
+    if not switch_values["onednn"]:
         os.environ["TF_ENABLE_ONEDNN_OPTS"] = "0"
-    if not chosen["cudnn_autotune"]:
+    if not switch_values["cudnn_autotune"]:
         os.environ["TF_CUDNN_USE_AUTOTUNE"] = "0"
     return set_allocator(spec)

@@ -8,13 +8,13 @@ from typing import Any, cast
 import keras
 import tensorflow as tf
 
-from common.models.input_scaling import Scaling
+from common.models.input_scaling import InputScaling
 from common.training.trainer import Update
 from tensorflow_impl import input, optim
 
 
 def share_of_loss(logits: tf.Tensor, labels: tf.Tensor, num_examples: Any, loss: str) -> tf.Tensor:
-    """These examples' share of the mean cross-entropy over the global batch: their sum divided by num_examples.
+    """Return these examples' share of the mean cross-entropy over the global batch: their sum divided by num_examples.
 
     The shares of all replicas sum to the mean over examples, even with uneven shards.
 
@@ -41,7 +41,7 @@ def micro_batches(values: tf.Tensor, number: int) -> list[tf.Tensor]:
 
 
 class Objective:
-    """What a run minimises. A trainer binds here, once, what is the same in all its steps.
+    """The function that a run minimises. A trainer creates one for all its steps.
 
     A step has images uint8 [N, H, W, 3], labels int64 [N] and masks, one bool [N, units] for each dropout. These N examples
     are a shard of a global batch of num_examples.
@@ -52,7 +52,7 @@ class Objective:
             factor.
     """
 
-    def __init__(self, loss: str, scaling: Scaling, loss_scale: Callable[[], Any] = lambda: None) -> None:
+    def __init__(self, loss: str, scaling: InputScaling, loss_scale: Callable[[], Any] = lambda: None) -> None:
         self.loss = loss
         self.scaling = scaling
         self._loss_scale = loss_scale
@@ -82,17 +82,17 @@ class Objective:
         scale = self._loss_scale()
         shares: list[tf.Tensor] = []
         correct: list[tf.Tensor] = []
-        found: list[list[tf.Tensor]] = []
+        micro_batch_gradients: list[list[tf.Tensor]] = []
         cut = [micro_batches(values, update.micro_batches) for values in (images, labels, *masks)]
         for own_images, own_labels, *own_masks in zip(*cut, strict=True):
             # Twin: TensorFlow records the forward pass on a tape. torch keeps the graph with the loss.
             with tf.GradientTape() as tape:
                 share, num_correct = self.forward(model, own_images, own_labels, own_masks, update.num_examples)
                 scaled = share if scale is None else share * tf.cast(scale, share.dtype)
-            found.append(cast(list[tf.Tensor], tape.gradient(scaled, variables)))
+            micro_batch_gradients.append(cast(list[tf.Tensor], tape.gradient(scaled, variables)))
             shares.append(share)
             correct.append(num_correct)
-        summed = [tf.add_n(gradients) for gradients in zip(*found, strict=True)]
+        summed = [tf.add_n(gradients) for gradients in zip(*micro_batch_gradients, strict=True)]
         if scale is not None:
             summed = [gradient / tf.cast(scale, gradient.dtype) for gradient in summed]
         return tf.add_n(shares), tf.add_n(correct), summed
@@ -101,7 +101,7 @@ class Objective:
 def train_step(
     objective: Objective,
     model: keras.Model,
-    optimizer: optim.Optimizer,
+    optimizer: optim.TwinOptimizer,
     images: tf.Tensor,
     labels: tf.Tensor,
     masks: Any,
@@ -111,9 +111,9 @@ def train_step(
     """Update `model` once on one batch of N examples.
 
     Args:
-        objective: of the run; says what images, labels and masks are.
-        model: is set to training mode.
-        optimizer: of the model's trainable variables.
+        objective: the run's objective; its class describes images, labels and masks.
+        model: the model, which is set to training mode.
+        optimizer: optimizer of the model's trainable variables.
         exchange: sums this replica's gradients with those of all others; default: there are no others.
 
     Returns:

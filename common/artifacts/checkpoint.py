@@ -63,7 +63,7 @@ class Progress(Exact):
     clock: list[tuple[float, list[float]]] = []
     """Entry of each epoch that the clock's audit has checked, see `common.training.timing.LateLosses`."""
     clock_stepped: str | None = None
-    """See `common.training.timing.Audit`."""
+    """See `common.training.timing.ClockAudit`."""
 
 
 class Checkpoint(NamedTuple):
@@ -81,7 +81,7 @@ class Checkpoint(NamedTuple):
 class SupportsAllReduce(Protocol):
     """Anything that sums arrays over the processes of a run."""
 
-    def total(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    def all_reduce_world(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """The sum over processes, in every process; float64 or int64."""
         ...
 
@@ -121,16 +121,16 @@ def broadcast_from_rank0(trainer: SupportsAllReduce, local_checkpoint: Checkpoin
     if "RANK" not in os.environ:
         return local_checkpoint
     header = b"" if local_checkpoint is None else json.dumps(_header(local_checkpoint)).encode()
-    length = int(trainer.total(np.array([len(header)]))[0])
+    length = int(trainer.all_reduce_world(np.array([len(header)]))[0])
     if not length:
         return None
     padded = np.zeros(length, np.int64) if local_checkpoint is None else np.frombuffer(header, np.uint8).astype(np.int64)
-    progress, shapes = json.loads(trainer.total(padded).astype(np.uint8).tobytes())
+    progress, shapes = json.loads(trainer.all_reduce_world(padded).astype(np.uint8).tobytes())
     local_arrays = {} if local_checkpoint is None else _arrays(local_checkpoint)
     arrays: dict[str, npt.NDArray[Any]] = {}
     for name, dtype, shape in shapes:
         values = local_arrays.get(name, np.zeros(shape, dtype))
-        arrays[name] = trainer.total(values.reshape(-1)).reshape(shape)
+        arrays[name] = trainer.all_reduce_world(values.reshape(-1)).reshape(shape)
     return _parsed(progress, arrays)
 
 

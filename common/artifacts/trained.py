@@ -15,7 +15,7 @@ from common.artifacts.schema import Metrics
 from common.frozen import Finite
 from common.models import architectures, weights
 from common.models.architectures import Architecture
-from common.models.input_scaling import Scaling
+from common.models.input_scaling import InputScaling
 from common.models.weights import Weights, WeightsError
 from common.spec import MODELS, Precision, SpecError
 
@@ -58,8 +58,8 @@ class Card(Finite):
     """Accuracy of always predicting the most frequent class of the validation split. None: not counted."""
 
     @property
-    def scaling(self) -> Scaling:
-        return Scaling(self.pixel_mean, self.pixel_std)
+    def scaling(self) -> InputScaling:
+        return InputScaling(self.pixel_mean, self.pixel_std)
 
 
 class Trained(NamedTuple):

@@ -22,7 +22,7 @@ _STATISTICS = (".mean", ".variance")
 def serve(build: Callable[[OpenRequest], MatchModel], lines: Iterable[str], answers: TextIO) -> None:
     """Answer one request after another.
 
-    - `{"open": OpenRequest, "out": FILE}` builds a model, runs it, and writes its parameters. Answer: `{"opened": ModelReport}`.
+    - `{"open": OpenRequest, "out": FILE}` builds a model, runs it, writes its parameters. Answer: `{"opened": ModelReport}`.
     - `{"measure": FILE or null, "out": FILE}` loads parameters into it and writes all that the ladder compares. Answer:
       `{"measured": layers by mode, "optimizers": settings by rule, "far": why a model fails there}`.
     - `{"far": WORDS, "out": FILE}` measures one of `records.stress_inputs` again, see `measure_stress_input`. It follows a

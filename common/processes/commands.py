@@ -19,26 +19,26 @@ import numpy.typing as npt
 from common import spec
 from common.artifacts import array_file, atomic_files, checkpoint, event_log, results, schema
 from common.data import sources
-from common.data.batches import Plan
+from common.data.batches import BatchPlan
 from common.data.preprocessing import job as scan_job
 from common.data.preprocessing import scaling
 from common.machine import heartbeat, machine, placement, ranges
 from common.matching import serving as matching
 from common.models import architectures, user_code, weights
 from common.processes import exchanges, ranks, rendezvous, serving
-from common.processes.twin import EXIT_DATA_REFUSED, EXIT_FAILED, EXIT_OK, EXIT_TERMINATED, EXIT_USAGE, Job, Twin
+from common.processes.twin import EXIT_DATA_REFUSED, EXIT_FAILED, EXIT_OK, EXIT_TERMINATED, EXIT_USAGE, Twin, TwinJob
 from common.spec import Spec
 from common.training import inference, layers, timing, tracing
-from common.training.loop import Diverged, Run
-from common.training.trainer import Trainer
+from common.training.loop import Diverged, TrainingRun
+from common.training.trainer import BaseTrainer
 
 EXCHANGING_MODES = ("multi_process", "parameter_server")
-"""Whose messages can be timed by themselves."""
-_TEACHER_SECONDS = 0.05
-"""Between two looks whether a teacher's recording is there."""
+"""Modes with messages that can be timed by themselves."""
+_POLL_SECONDS = 0.05
+"""Seconds between two checks for a teacher's recording."""
 
 
-def refused(error: Exception | str) -> int:
+def print_refusal(error: Exception | str) -> int:
     """Print why a command was refused, and return its exit code."""
     print(error, file=sys.stderr)
     return EXIT_USAGE
@@ -58,15 +58,15 @@ def preprocess(framework: str, load_twin: Callable[[], Twin], arguments: argpars
 
 
 def use_model(framework: str, load_twin: Callable[[], Twin], arguments: argparse.Namespace) -> int:
-    """One of `inference.COMMANDS`."""
+    """Run one of `inference.COMMANDS`."""
     try:
-        settled = inference.prepare_process(arguments.cores, arguments.device)
-        choose_device(settled.device)
+        run_spec = inference.prepare_process(arguments.cores, arguments.device)
+        choose_device(run_spec.device)
         twin = load_twin()
-        twin.configure(settled)
-        inference.run(twin.inference, arguments, twin.device, twin.versions, settled.cores)
+        twin.configure(run_spec)
+        inference.run(twin.inference, arguments, twin.device, twin.versions, run_spec.cores)
     except (spec.SpecError, weights.WeightsError) as error:
-        return refused(error)
+        return print_refusal(error)
     except sources.DataRefused as error:
         print(error, file=sys.stderr)
         return EXIT_DATA_REFUSED
@@ -74,7 +74,7 @@ def use_model(framework: str, load_twin: Callable[[], Twin], arguments: argparse
 
 
 def serve(framework: str, load_twin: Callable[[], Twin], arguments: argparse.Namespace) -> int:
-    """Train what lines on stdin ask for."""
+    """Train the trials that lines on stdin request."""
     started = timing.process_started()
     cores = arguments.cores * arguments.trials
     cpus = machine.cpu_budget(arguments.budget or cores)
@@ -82,50 +82,50 @@ def serve(framework: str, load_twin: Callable[[], Twin], arguments: argparse.Nam
     machine.set_affinity(cpus[first : first + cores])
     machine.keep_freed_memory()
     choose_device(arguments.device)
-    serving.leave_at_once()
-    with serving.answers() as answers:
+    serving.exit_on_signals()
+    with serving.json_stdout() as answers:
         twin = load_twin()
         twin.configure(spec.build({"cores": arguments.cores}), arguments.trials)
 
-        def prepare(read: Spec) -> tuple[sources.Dataset, Plan, Trainer]:
+        def prepare(run_spec: Spec) -> tuple[sources.Dataset, BatchPlan, BaseTrainer]:
             description = twin.describe()
-            if (refusal := spec.check_against(read, description)) is not None:
+            if (refusal := spec.check_against(run_spec, description)) is not None:
                 raise spec.SpecError(refusal)
-            if read.device != arguments.device:
+            if run_spec.device != arguments.device:
                 raise spec.SpecError(
-                    f"device is {arguments.device!r} for all trials of this process. Received: {read.device!r}."
+                    f"device is {arguments.device!r} for all trials of this process. Received: {run_spec.device!r}."
                 )
-            spec.refuse_per_process(read, description["options"], framework)
-            return _prepare(twin, read)
+            spec.refuse_per_process(run_spec, description["options"], framework)
+            return _prepare(twin, run_spec)
 
-        made = serving.Serving(
+        server = serving.TrialServer(
             framework, twin.versions, arguments.cores, prepare, twin.synchronize, lambda line: print(line, file=answers)
         )
-        made.serve(sys.stdin, device=twin.device, start_seconds=machine.clock() - started)
+        server.serve(sys.stdin, device=twin.device, start_seconds=machine.clock() - started)
     return EXIT_OK
 
 
 def match(framework: str, load_twin: Callable[[], Twin], arguments: argparse.Namespace) -> int:
-    """Open and measure models of users, as lines on stdin ask."""
-    settled = inference.prepare_process(None, "cpu")
-    choose_device(settled.device)
-    serving.leave_at_once()
-    with serving.answers() as answers:
+    """Open and measure the users' models that lines on stdin request."""
+    run_spec = inference.prepare_process(None, "cpu")
+    choose_device(run_spec.device)
+    serving.exit_on_signals()
+    with serving.json_stdout() as answers:
         twin = load_twin()
         if twin.open_model is None:
-            return refused(f"The twin {framework} opens no models of users. Use pytorch or tensorflow.")
+            return print_refusal(f"The twin {framework} opens no models of users. Use pytorch or tensorflow.")
         # Both frameworks compute at the same time. Threads that wait for a core would cost more than they do.
-        twin.configure(settled.model_copy(update={"cores": max(settled.cores // 2, 1)}))
+        twin.configure(run_spec.model_copy(update={"cores": max(run_spec.cores // 2, 1)}))
         gc.freeze()  # each model that is let go is looked for among all objects, and TensorFlow has some 400,000
         matching.serve(twin.open_model, sys.stdin, answers)
     return EXIT_OK
 
 
-def run(job: Job, twin: Twin, cpus: list[int], facts: dict[str, Any]) -> int:
+def run(job: TwinJob, twin: Twin, cpus: list[int], facts: dict[str, Any]) -> int:
     """Train, and write a result whatever happens.
 
     Args:
-        cpus: that the run is held to.
+        cpus: CPUs of the run.
         facts: fields of the result that are known before the framework is configured.
     """
     out: Path = job.arguments.out
@@ -133,7 +133,7 @@ def run(job: Job, twin: Twin, cpus: list[int], facts: dict[str, Any]) -> int:
     ranges.attach()
     twin.configure(job.spec)
     stopwatch = timing.Stopwatch(twin.synchronize, job.started)
-    run = Run(job.framework, job.spec, twin.versions, out, job.arguments.repeat, stopwatch, cpus)
+    run = TrainingRun(job.framework, job.spec, twin.versions, out, job.arguments.repeat, stopwatch, cpus)
     run.record(**facts)
     status, reason, code = _train(job, twin, run, stopwatch)
     if placement.is_first_rank():
@@ -150,8 +150,8 @@ def run(job: Job, twin: Twin, cpus: list[int], facts: dict[str, Any]) -> int:
     return code
 
 
-def _train(job: Job, twin: Twin, run: Run, stopwatch: timing.Stopwatch) -> tuple[schema.Status, str | None, int]:
-    """(status, why it is not ok, exit code)."""
+def _train(job: TwinJob, twin: Twin, run: TrainingRun, stopwatch: timing.Stopwatch) -> tuple[schema.Status, str | None, int]:
+    """Train. Returns (status, why it is not ok, exit code)."""
     try:
         with stopwatch.phase("build"):
             dataset, plan, trainer = _prepare(twin, job.spec)
@@ -161,7 +161,7 @@ def _train(job: Job, twin: Twin, run: Run, stopwatch: timing.Stopwatch) -> tuple
         run.train(trainer, plan, dataset, job.arguments.resume)
         run.record_device_memory(trainer, twin.device_peak_memory_mib())
         run.finish_spot_checks(trainer)
-        run.rate(twin.device_rates)
+        run.measure_device_rates(twin.device_rates)
         run.profile(trainer, plan)
         trainer.close()
     except Diverged as error:
@@ -183,126 +183,131 @@ def _train(job: Job, twin: Twin, run: Run, stopwatch: timing.Stopwatch) -> tuple
 
 
 def trace(twin: Twin, recordings: Sequence[tuple[Spec, argparse.Namespace]], options: dict[str, Any]) -> None:
-    """Record the arrays of a few steps of each spec. The processes of a mode meet once, and part after the last.
+    """Record the arrays of a few steps of each spec. The processes of a mode connect once, and disconnect after the last.
 
-    A recording goes on with the trainer of the one before it where it can. A framework may take seconds to build a model.
+    A recording reuses the trainer of the previous one where it can. A framework may take seconds to build a model.
 
     Args:
-        options: of the twin's description.
+        options: options in the twin's description.
     """
-    trainer, before, state = None, None, dict[str, npt.NDArray[Any]]()
-    for read, asked in recordings:
-        dataset, plan, initial = _planned(read, reverse_batches=asked.reverse_batches)
-        scales_loss = spec.resolve_switches(read, options).get("arithmetic") == "float16"
-        from_teacher = asked.teacher is not None
-        if trainer and before and _goes_on(before, plan, from_teacher=from_teacher, scales_loss=scales_loss):
-            trainer.start_over(plan, dataset, state)
+    trainer, previous, state = None, None, dict[str, npt.NDArray[Any]]()
+    for run_spec, arguments in recordings:
+        dataset, plan, initial = _make_plan(run_spec, reverse_batches=arguments.reverse_batches)
+        scales_loss = spec.resolve_switches(run_spec, options).get("arithmetic") == "float16"
+        from_teacher = arguments.teacher is not None
+        if trainer and previous and _can_continue(previous, plan, from_teacher=from_teacher, scales_loss=scales_loss):
+            trainer.reset(plan, dataset, state)
         else:
-            trainer = _built(twin, dataset, plan, initial)
-            kept = trainer.state() if read.mode == "serial" else {}
-            state = {name: array.copy() for name, array in kept.items()}  # arrays of a framework change with its steps
-        before = plan
-        if asked.drawn is not None:
-            teacher = None if asked.teacher is None else array_file.ArrayFile(awaited(asked.teacher))
-            recorded = tracing.trace_steps(trainer, plan, asked.drawn, teacher)
+            trainer = _build_trainer(twin, dataset, plan, initial)
+            initial_state = trainer.state() if run_spec.mode == "serial" else {}
+            state = {name: array.copy() for name, array in initial_state.items()}  # arrays of a framework change with its steps
+        previous = plan
+        if arguments.drawn is not None:
+            teacher = None if arguments.teacher is None else array_file.ArrayFile(wait_for_file(arguments.teacher))
+            steps = tracing.trace_steps(trainer, plan, arguments.drawn, teacher)
             if placement.is_first_rank():
-                most = 6 * (len(asked.drawn) + 1) * (len(initial) + 2)  # weights and two slots, before a step and after it
-                array_file.write(asked.out, recorded, most)
+                max_arrays = (
+                    6 * (len(arguments.drawn) + 1) * (len(initial) + 2)
+                )  # weights and two slots, before a step and after it
+                array_file.write(arguments.out, steps, max_arrays)
             else:
-                for _ in recorded:  # it gathers together with the first rank
+                for _ in steps:  # it gathers together with the first rank
                     pass
             continue
-        arrays = tracing.trace(trainer, plan, dataset, initial, batches_too=asked.batches)
+        arrays = tracing.trace(trainer, plan, dataset, initial, batches_too=arguments.batches)
         if placement.is_first_rank():
-            weights.save(arrays, asked.out)
+            weights.save(arrays, arguments.out)
     if trainer is not None:
         trainer.close()
 
 
-def _goes_on(before: Plan, plan: Plan, *, from_teacher: bool, scales_loss: bool) -> bool:
-    """Whether a trainer can follow another plan as a new one would. Only length, order of sums, and data of serial may differ.
+def _can_continue(previous: BatchPlan, plan: BatchPlan, *, from_teacher: bool, scales_loss: bool) -> bool:
+    """Return whether a trainer can follow another plan as a new one would.
 
-    A serial trainer's whole state is known. That of another mode is set before each step, where a teacher gives it. A teacher
-    knows neither a scale of the loss nor what compression and late gradients keep.
+    Only length, order of sums, and in serial mode the data may differ. A serial trainer's whole state is known. The state of
+    another mode is set before each step, if a teacher gives it. A teacher knows neither the loss scale nor the state of
+    compression and late gradients.
     """
-    free = {"steps", "epochs"}
-    if before.spec.mode == "serial":
-        free.add("data")
-    elif not from_teacher or before.spec.not_serial_because is not None or scales_loss:
+    ignored_fields = {"steps", "epochs"}
+    if previous.spec.mode == "serial":
+        ignored_fields.add("data")
+    elif not from_teacher or previous.spec.not_serial_because is not None or scales_loss:
         return False
-    alike = before.spec.model_dump(exclude=free) == plan.spec.model_dump(exclude=free)
-    return alike and (before.architecture, before.scaling) == (plan.architecture, plan.scaling)
+    same_fields = previous.spec.model_dump(exclude=ignored_fields) == plan.spec.model_dump(exclude=ignored_fields)
+    return same_fields and (previous.architecture, previous.scaling) == (plan.architecture, plan.scaling)
 
 
-def awaited(path: Path) -> Path:
-    """The same path, once another process has recorded the file. Whoever started both ends this one if that one fails."""
+def wait_for_file(path: Path) -> Path:
+    """Wait until another process has written a file. Returns its path. The launcher ends this process if the other fails."""
     while not path.exists():
         heartbeat.heartbeat()
-        time.sleep(_TEACHER_SECONDS)
+        time.sleep(_POLL_SECONDS)
     return path
 
 
-def time_layers(twin: Twin, read: Spec, arguments: argparse.Namespace) -> int:
+def time_layers(twin: Twin, run_spec: Spec, arguments: argparse.Namespace) -> int:
     """Time each layer of the model alone."""
-    twin.configure(read)
+    twin.configure(run_spec)
     try:
-        measured = layers.measure(
-            read,
-            sources.architecture_of(read),
+        timings = layers.measure(
+            run_spec,
+            sources.architecture_of(run_spec),
             twin.passes,
             twin.synchronize,
             arguments.calls,
             device=twin.device,
             versions=twin.versions,
-            device_rates=lambda: twin.device_rates(read),
+            device_rates=lambda: twin.device_rates(run_spec),
         )
     except spec.SpecError as error:
-        return refused(error)
-    layers.save(measured, arguments.out)
+        return print_refusal(error)
+    layers.save(timings, arguments.out)
     return EXIT_OK
 
 
-def time_exchanges(twin: Twin, read: Spec, arguments: argparse.Namespace) -> int:
-    """Time what the ranks of a run send each other, and how much they slow each other down."""
-    if twin.ways is None:
-        return refused("This twin has no exchanges to time. Use pytorch or tensorflow.")
-    twin.configure(read)
-    if read.mode == "parameter_server":
-        measured = exchanges.measure_server(read, rendezvous.word())
+def time_exchanges(twin: Twin, run_spec: Spec, arguments: argparse.Namespace) -> int:
+    """Time the messages between the ranks of a run, and how much the ranks slow each other down."""
+    if twin.collectives is None:
+        return print_refusal("This twin has no exchanges to time. Use pytorch or tensorflow.")
+    twin.configure(run_spec)
+    if run_spec.mode == "parameter_server":
+        timings = exchanges.measure_server(run_spec, rendezvous.rendezvous_id())
     else:
-        architecture, size = sources.architecture_of(read), read.per_replica_batch_size
-        ways = twin.ways()  # Twin: TensorFlow wants its strategy before any tensor
-        alone = read.with_fields(mode="serial", replicas=1, hosts=(), cores=1, global_batch_size=size)
+        architecture, size = sources.architecture_of(run_spec), run_spec.per_replica_batch_size
+        collectives = twin.collectives()  # Twin: TensorFlow wants its strategy before any tensor
+        serial_spec = run_spec.with_fields(mode="serial", replicas=1, hosts=(), cores=1, global_batch_size=size)
         shape = (architecture.image_size, architecture.image_size, 3)
-        measured = exchanges.measure(read, ways, twin.passes(alone, architecture, shape, False), twin.synchronize)
+        timings = exchanges.measure(
+            run_spec, collectives, twin.passes(serial_spec, architecture, shape, False), twin.synchronize
+        )
     if placement.is_first_rank():
-        exchanges.save(measured, twin.versions, arguments.out)
+        exchanges.save(timings, twin.versions, arguments.out)
     return EXIT_OK
 
 
-def _prepare(twin: Twin, read: Spec) -> tuple[sources.Dataset, Plan, Trainer]:
-    """The data, the plan and the trainer of a spec."""
-    dataset, plan, initial = _planned(read, reverse_batches=False)
-    return dataset, plan, _built(twin, dataset, plan, initial)
+def _prepare(twin: Twin, run_spec: Spec) -> tuple[sources.Dataset, BatchPlan, BaseTrainer]:
+    """Build the data, the plan and the trainer of a spec."""
+    dataset, plan, initial = _make_plan(run_spec, reverse_batches=False)
+    return dataset, plan, _build_trainer(twin, dataset, plan, initial)
 
 
-def _planned(read: Spec, *, reverse_batches: bool) -> tuple[sources.Dataset, Plan, weights.GivenWeights]:
-    """The data, the plan and the drawn weights of a spec."""
-    dataset = sources.load(read.data, seed=read.split_seed, cache_dir=read.paths.cache_dir)
+def _make_plan(run_spec: Spec, *, reverse_batches: bool) -> tuple[sources.Dataset, BatchPlan, weights.ReadOnlyWeights]:
+    """Build the data, the plan and the initial weights of a spec."""
+    dataset = sources.load(run_spec.data, seed=run_spec.split_seed, cache_dir=run_spec.paths.cache_dir)
     heartbeat.count_sync_point()
-    architecture = architectures.of(read, len(dataset.class_names), dataset.image_size)
-    pixels = scaling.of(read.data, dataset, cache_dir=read.paths.cache_dir)
-    labels = dataset.train.labels if read.dask.partition == "class_skew" else None  # input workers would get a copy
-    plan = Plan(read, architecture, len(dataset.train), reverse_batches, pixels, labels)
-    return dataset, plan, weights.initial(architecture, read.seed)
+    architecture = architectures.build(run_spec, len(dataset.class_names), dataset.image_size)
+    pixel_scaling = scaling.scaling_for(run_spec.data, dataset, cache_dir=run_spec.paths.cache_dir)
+    labels = dataset.train.labels if run_spec.dask.partition == "class_skew" else None  # input workers would get a copy
+    plan = BatchPlan(run_spec, architecture, len(dataset.train), reverse_batches, pixel_scaling, labels)
+    return dataset, plan, weights.initial(architecture, run_spec.seed)
 
 
-def _built(twin: Twin, dataset: sources.Dataset, plan: Plan, initial: weights.GivenWeights) -> Trainer:
-    """The trainer of a plan. Ranks agree on data and code."""
+def _build_trainer(twin: Twin, dataset: sources.Dataset, plan: BatchPlan, initial: weights.ReadOnlyWeights) -> BaseTrainer:
+    """Build the trainer of a plan. Ranks check that their data and code are equal."""
     trainer = twin.build(plan.spec, plan.architecture, plan, dataset, initial)
     if "RANK" in os.environ:
         package = sys.modules[twin.describe.__module__.rpartition(".")[0]]
         folders = [machine.PROJECT_ROOT / "common", *map(Path, package.__path__)]
         code = machine.code_digest([*folders, *user_code.folders(plan.spec.model)])
-        ranks.agree(trainer, {"data": dataset.content_hash, "code": code})
+        ranks.require_equal_digests(trainer, {"data": dataset.content_hash, "code": code})
     return trainer

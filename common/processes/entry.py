@@ -25,20 +25,20 @@ from common.data import sources
 from common.machine import environment, heartbeat, machine, placement
 from common.models import user_code
 from common.processes import command_line, commands, ranks, supervisor
-from common.processes.commands import refused
-from common.processes.twin import EXIT_FAILED, EXIT_OK, EXIT_TERMINATED, Job, Rendezvous, Switches, Twin
+from common.processes.commands import print_refusal
+from common.processes.twin import EXIT_FAILED, EXIT_OK, EXIT_TERMINATED, Rendezvous, Switches, Twin, TwinJob
 from common.spec import Spec, plain_values
 from common.training import inference, timing
 
-__all__ = ["EXIT_FAILED", "EXIT_OK", "Rendezvous", "Switches", "Twin", "leave", "main"]
+__all__ = ["EXIT_FAILED", "EXIT_OK", "Rendezvous", "Switches", "Twin", "exit_without_teardown", "main"]
 
-OF_THE_PROCESS = ("mode", "replicas", "cores", "device", "switches", "framework_options", "hosts")
-"""Fields of the spec that decide the threads, devices and ranks of a process. They are set once."""
+PROCESS_WIDE_FIELDS = ("mode", "replicas", "cores", "device", "switches", "framework_options", "hosts")
+"""Fields of the spec that decide the threads, devices and ranks of a process. A process sets them once."""
 
-_NOT_FLUSHED = 120
+_EXIT_NOT_FLUSHED = 120
 """Exit code of an interpreter whose output could not be written."""
 
-_WITHOUT_SPEC = {
+_COMMANDS_WITHOUT_SPEC = {
     "preprocess": commands.preprocess,
     "serve-trials": commands.serve,
     "match": commands.match,
@@ -53,76 +53,76 @@ def main(
     switches: Switches,
     argv: Sequence[str] | None = None,
 ) -> int:
-    """Do one command.
+    """Run one command.
 
     Args:
         rendezvous: how ranks find each other.
-        switches: what a process must set before the import.
-        argv: the words behind `python -m <twin>`. None: those of this process.
+        switches: switches that a process must set before the import.
+        argv: the arguments of `python -m <twin>`. None: those of this process.
 
     Returns:
         The exit code.
     """
-    words = sys.argv[1:] if argv is None else list(argv)
-    arguments = command_line.parse(framework, words)
+    command_line_words = sys.argv[1:] if argv is None else list(argv)
+    arguments = command_line.parse(framework, command_line_words)
     if "RANK" in os.environ:
         sys.excepthook = ranks.print_exception
     try:
-        return _do(framework, lambda: _loaded(load_twin), rendezvous, switches, arguments, words)
-    except SystemExit as ending:
-        if ending.code:
+        return _dispatch(framework, lambda: _load_without_gc(load_twin), rendezvous, switches, arguments, command_line_words)
+    except SystemExit as error:
+        if error.code:
             raise
         # The user's own code called sys.exit. Exit code 0 would be false.
         print("The process ended before its work was done. Take sys.exit out of the model's module.", file=sys.stderr)
         return EXIT_FAILED
 
 
-def _do(
+def _dispatch(
     framework: str,
     load_twin: Callable[[], Twin],
     rendezvous: Rendezvous,
     switches: Switches,
     arguments: argparse.Namespace,
-    words: list[str],
+    argv: list[str],
 ) -> int:
     if arguments.command == "describe":
         twin = load_twin()
-        described = twin.describe()
-        own = {"formats": twin.inference.suffixes, "environment": _environment(described)}
-        print(json.dumps({**described, **own}, indent=1))
+        description = twin.describe()
+        details = {"formats": twin.inference.suffixes, "environment": _environment(description)}
+        print(json.dumps({**description, **details}, indent=1))
         return EXIT_OK
     supervisor.die_with_parent()
     heartbeat.attach()
-    signal.signal(signal.SIGTERM, _leave)
-    if arguments.command in _WITHOUT_SPEC:
-        return _WITHOUT_SPEC[arguments.command](framework, load_twin, arguments)
+    signal.signal(signal.SIGTERM, _exit_on_signal)
+    if arguments.command in _COMMANDS_WITHOUT_SPEC:
+        return _COMMANDS_WITHOUT_SPEC[arguments.command](framework, load_twin, arguments)
     try:
         rendezvous.adopt()
-        read = _read(arguments.spec)
-        others = [(_of_same_process(other.spec, read), other) for other in arguments.then]
+        run_spec = _read_spec(arguments.spec)
+        following = [(_read_following_spec(other.spec, run_spec), other) for other in arguments.then]
     except spec.SpecError as error:
-        return refused(error)
-    commands.choose_device(read.device)
+        return print_refusal(error)
+    commands.choose_device(run_spec.device)
     if arguments.command == "models":
-        summary = load_twin().summarize(sources.architecture_of(read))
+        summary = load_twin().summarize(sources.architecture_of(run_spec))
         arguments.out.write_text(json.dumps(summary, indent=1), encoding="utf-8")
         return EXIT_OK
     package = getattr(rendezvous, "__package__", None)
-    job = Job(framework, read, arguments, words, timing.process_started(), package)
+    job = TwinJob(framework, run_spec, arguments, argv, timing.process_started(), package)
     try:
-        environments = rendezvous.environments(read)
-        is_rank = ranks.is_rank(read, environments)
-        _check_command(job, others=bool(others))
+        environments = rendezvous.environments(run_spec)
+        is_rank = ranks.is_rank(run_spec, environments)
+        _check_command(job, has_following=bool(following))
     except spec.SpecError as error:
-        return refused(error)
+        return print_refusal(error)
     if arguments.command == "run" and placement.is_first_rank() and timing.STARTED_VARIABLE not in os.environ:
         results.clear(arguments.out)
     if environments and not is_rank:
         return ranks.launch(job, environments, rendezvous.WAITING)
-    return _in_this_process(job, load_twin, switches, others, is_rank=is_rank)
+    return _in_this_process(job, load_twin, switches, following, is_rank=is_rank)
 
 
-def _loaded(load_twin: Callable[[], Twin]) -> Twin:
+def _load_without_gc(load_twin: Callable[[], Twin]) -> Twin:
     """Import the framework without garbage collection, which takes a sixth of the time: an import makes hardly any garbage."""
     gc.disable()
     try:
@@ -131,17 +131,17 @@ def _loaded(load_twin: Callable[[], Twin]) -> Twin:
         gc.enable()
 
 
-def leave(code: int, *, ranks_at_once: bool = True) -> NoReturn:
+def exit_without_teardown(code: int, *, ranks_too: bool = True) -> NoReturn:
     """End the process with the exit code of `main`, without interpreter teardown, which takes up to half a second.
 
     Functions registered with `atexit` run. Threads that are no daemons are waited for. Those of a rank are not: they exchanged
     tensors for it and may still ask for the interpreter, which would end the process by SIGABRT when all is written.
 
     Args:
-        ranks_at_once: False: a rank ends as every interpreter does. For a framework whose ranks may still need each other.
+        ranks_too: False: a rank ends as every interpreter does. For a framework whose ranks may still need each other.
     """
     if "RANK" in os.environ:
-        if not ranks_at_once:
+        if not ranks_too:
             sys.exit(code)
     else:
         # A user's code may have files open, and a profiler or a debugger writes at the very end.
@@ -155,12 +155,12 @@ def leave(code: int, *, ranks_at_once: bool = True) -> NoReturn:
         except (AttributeError, ValueError):  # there is none, or it is closed
             continue
         except OSError:
-            code = code or _NOT_FLUSHED
+            code = code or _EXIT_NOT_FLUSHED
     os._exit(code)
 
 
-def _read(path: Path) -> Spec:
-    """A spec, judged again for this machine.
+def _read_spec(path: Path) -> Spec:
+    """Read a spec, and validate it again for this machine.
 
     Raises:
         SpecError: the file cannot be read, or is not a spec.
@@ -171,19 +171,19 @@ def _read(path: Path) -> Spec:
         raise spec.SpecError(f"{path} is not a spec: {error}") from None
 
 
-def _of_same_process(path: Path, first: Spec) -> Spec:
-    """A spec of `--then`.
+def _read_following_spec(path: Path, first: Spec) -> Spec:
+    """Read a spec of `--then`.
 
     Raises:
         SpecError: it needs another process than the first spec.
     """
-    read = _read(path)
-    if differing := [name for name in OF_THE_PROCESS if getattr(read, name) != getattr(first, name)]:
+    run_spec = _read_spec(path)
+    if differing := [name for name in PROCESS_WIDE_FIELDS if getattr(run_spec, name) != getattr(first, name)]:
         raise spec.SpecError(f"--then takes specs for one process. {path} has another {', '.join(differing)}.")
-    return read
+    return run_spec
 
 
-def _check_command(job: Job, *, others: bool) -> None:
+def _check_command(job: TwinJob, *, has_following: bool) -> None:
     """Refuse a spec that the command cannot take.
 
     Raises:
@@ -194,56 +194,56 @@ def _check_command(job: Job, *, others: bool) -> None:
     if job.arguments.command == "exchanges" and job.spec.mode not in commands.EXCHANGING_MODES:
         modes = " or ".join(commands.EXCHANGING_MODES)
         raise spec.SpecError(f"exchanges times processes. Received: mode {job.spec.mode}. Use {modes}.")
-    if others and job.spec.mode == "parameter_server":
+    if has_following and job.spec.mode == "parameter_server":
         raise spec.SpecError(f"--then takes no spec of mode {job.spec.mode}. Its server holds the parameters of one run.")
 
 
 def _in_this_process(
-    job: Job,
+    job: TwinJob,
     load_twin: Callable[[], Twin],
     switches: Switches,
-    others: list[tuple[Spec, argparse.Namespace]],
+    following: list[tuple[Spec, argparse.Namespace]],
     *,
     is_rank: bool,
 ) -> int:
-    """Set the process up, import the framework, and do the command."""
-    read, arguments = job.spec, job.arguments
-    cpus = machine.cpu_budget(read.cores)
-    machine.set_affinity(ranks.own_cpus(cpus, read))
-    allocator = switches.prepare(read)
+    """Set the process up, import the framework, and run the command."""
+    run_spec, arguments = job.spec, job.arguments
+    cpus = machine.cpu_budget(run_spec.cores)
+    machine.set_affinity(ranks.rank_cpus(cpus, run_spec))
+    allocator = switches.prepare(run_spec)
     twin = load_twin()
     description = twin.describe()
     try:
-        refusal = spec.check_against(read, description, placement.replicas_that_share_gpus() if is_rank else None)
+        refusal = spec.check_against(run_spec, description, placement.replicas_that_share_gpus() if is_rank else None)
     except spec.SpecError as error:
         refusal = str(error)
     if refusal is not None:
-        return refused(refusal)
+        return print_refusal(refusal)
     if arguments.command == "layers":
-        return commands.time_layers(twin, read, arguments)
+        return commands.time_layers(twin, run_spec, arguments)
     if arguments.command == "exchanges":
-        return commands.time_exchanges(twin, read, arguments)
+        return commands.time_exchanges(twin, run_spec, arguments)
     if arguments.command == "trace":
-        twin.configure(read)
-        commands.trace(twin, [(read, arguments), *others], description["options"])
+        twin.configure(run_spec)
+        commands.trace(twin, [(run_spec, arguments), *following], description["options"])
         return EXIT_OK
     options = description["options"]
-    held = {"allocator": allocator, "cpus": cpus, "physical_cores": machine.physical_cores(cpus)}
+    resources = {"allocator": allocator, "cpus": cpus, "physical_cores": machine.physical_cores(cpus)}
     facts = {
-        "machine": {**machine.describe(), **held},
+        "machine": {**machine.describe(), **resources},
         "environment": _environment(description),
-        "switches": spec.resolve_switches(read, options),
-        "reduced": spec.reduced_precision_switches(read, options),
-        "conditions": spec.conditions(read, description) | {"allocator": allocator},
+        "switches": spec.resolve_switches(run_spec, options),
+        "reduced": spec.reduced_precision_switches(run_spec, options),
+        "conditions": spec.conditions(run_spec, description) | {"allocator": allocator},
     }
     return commands.run(job, twin, cpus, facts)
 
 
 def _environment(description: dict[str, Any]) -> dict[str, Any]:
-    """This process's environment, with the libraries that the framework names."""
-    found = environment.describe()
-    return {**found, "libraries": found["libraries"] | description.get("libraries", {})}
+    """Describe this process's environment, with the libraries that the framework names."""
+    current = environment.describe()
+    return {**current, "libraries": current["libraries"] | description.get("libraries", {})}
 
 
-def _leave(number: int, frame: FrameType | None) -> None:
+def _exit_on_signal(number: int, frame: FrameType | None) -> None:
     raise SystemExit(EXIT_TERMINATED)

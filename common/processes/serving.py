@@ -1,4 +1,4 @@
-"""Serving trials: one process of one framework trains what it is asked for, several runs side by side in its threads.
+"""A server of trials: one process of one framework trains the requested specs, several at the same time in its threads.
 
 Requests and reports are lines of JSON.
 
@@ -26,31 +26,33 @@ from pathlib import Path
 from typing import Any, Literal, TextIO
 
 from common import spec
-from common.data.batches import Plan
+from common.data.batches import BatchPlan
 from common.data.sources import Dataset
 from common.spec import Spec, SpecError
 from common.training import timing
-from common.training.loop import Diverged, Run
-from common.training.trainer import Trainer
+from common.training.loop import Diverged, TrainingRun
+from common.training.trainer import BaseTrainer
 
-Ending = Literal["ok", "stopped", "diverged", "failed"]
-"""How a trial ended: after its last epoch, on request, without a finite loss, or with an error."""
+TrialStatus = Literal["ok", "stopped", "diverged", "failed"]
+"""Status of a finished trial: after its last epoch, on request, without a finite loss, or with an error."""
 
-Prepare = Callable[[Spec], tuple[Dataset, Plan, Trainer]]
-"""Data, plan and Trainer of a run. Raises SpecError if this process cannot do it."""
+Prepare = Callable[[Spec], tuple[Dataset, BatchPlan, BaseTrainer]]
+"""Function that returns data, plan and Trainer of a run. Raises SpecError if this process cannot train it."""
 
 
-class Stopped(Exception):
+class TrialStopped(Exception):
     """The trial was asked to stop."""
 
 
-class Serving:
+class TrialServer:
     """The trials of one process.
 
     Args:
-        cores: of every trial. This process was configured for them.
-        prepare: what a trial trains with.
-        synchronize: waits until the device has done all that was asked of it.
+        framework: name of the framework.
+        versions: versions of its packages.
+        cores: cores of every trial. This process was configured for them.
+        prepare: see `Prepare`.
+        synchronize: waits until the device has no work left.
         report: takes a line. Called from many threads, one at a time.
     """
 
@@ -69,19 +71,19 @@ class Serving:
         self._prepare = prepare
         self._synchronize = synchronize
         self._write = report
-        self._reporting = threading.Lock()
+        self._report_lock = threading.Lock()
         self._answers: dict[str, queue.SimpleQueue[bool]] = {}
 
-    def serve(self, asked: Iterable[str], **facts: Any) -> None:
-        """Do what the lines ask for. After the last one, wait for unfinished trials.
+    def serve(self, requests: Iterable[str], **facts: Any) -> None:
+        """Serve the requests. After the last one, wait for unfinished trials.
 
         Args:
-            asked: see the module.
-            facts: of the event `ready`.
+            requests: lines of JSON, see the module.
+            facts: fields of the event `ready`.
         """
         self._report(event="ready", framework=self._framework, versions=self._versions, **facts)
         threads: list[threading.Thread] = []
-        for line in asked:
+        for line in requests:
             message: dict[str, Any] = json.loads(line)
             trial = message["trial"]
             if "go_on" in message:
@@ -98,11 +100,11 @@ class Serving:
 
     def _trial(self, trial: str, text: str, judged: bool) -> None:
         stopwatch = timing.Stopwatch(self._synchronize)
-        status: Ending = "ok"
+        status: TrialStatus = "ok"
         reason = None
         try:
             self._train(trial, text, stopwatch, judged)
-        except Stopped:
+        except TrialStopped:
             status = "stopped"
         except Diverged as error:
             status, reason = "diverged", str(error)
@@ -117,13 +119,13 @@ class Serving:
         self._report(trial=trial, event="end", status=status, reason=reason, phases=phases)
 
     def _train(self, trial: str, text: str, stopwatch: timing.Stopwatch, judged: bool) -> None:
-        read = spec.from_json(text).with_fields()  # judged again: for this machine
-        if read.cores != self._cores:
-            raise SpecError(f"cores of a trial must be those of the process. Received: {read.cores}. Use {self._cores}.")
-        if read.part != "training" or read.mode != "serial" or read.profile_steps or read.best_epoch.keep:
+        run_spec = spec.from_json(text).with_fields()  # judged again: for this machine
+        if run_spec.cores != self._cores:
+            raise SpecError(f"cores of a trial must be those of the process. Received: {run_spec.cores}. Use {self._cores}.")
+        if run_spec.part != "training" or run_spec.mode != "serial" or run_spec.profile_steps or run_spec.best_epoch.keep:
             raise SpecError(
-                f"A trial trains serially, all of it. Received: mode {read.mode}, part {read.part}, profile_steps "
-                f"{read.profile_steps}, best_epoch.keep {read.best_epoch.keep}. Use serial, training, 0 and false."
+                f"A trial trains serially, all of it. Received: mode {run_spec.mode}, part {run_spec.part}, profile_steps "
+                f"{run_spec.profile_steps}, best_epoch.keep {run_spec.best_epoch.keep}. Use serial, training, 0 and false."
             )
         last = 0
 
@@ -132,23 +134,23 @@ class Serving:
             last = event.get("total_epochs", last)
             self._report(trial=trial, **event)
             if judged and event["event"] == "epoch" and event["epoch"] < last and not self._answers[trial].get():
-                raise Stopped
+                raise TrialStopped
 
-        run = Run(self._framework, read, self._versions, Path(os.devnull), 0, stopwatch, listener=listener)
+        run = TrainingRun(self._framework, run_spec, self._versions, Path(os.devnull), 0, stopwatch, listener=listener)
         with stopwatch.phase("build"):
-            dataset, plan, trainer = self._prepare(read)
-        run.learn(trainer, plan, dataset)
+            dataset, plan, trainer = self._prepare(run_spec)
+        run.train_and_validate(trainer, plan, dataset)
         trainer.close()
 
     def _report(self, **message: Any) -> None:
         line = json.dumps(message)
-        with self._reporting:
+        with self._report_lock:
             self._write(line)
 
 
 @contextmanager
-def answers() -> Generator[TextIO]:
-    """Standard output for lines of JSON only. Anything else that this process prints goes to standard error."""
+def json_stdout() -> Generator[TextIO]:
+    """Reserve standard output for lines of JSON. Anything else that this process prints goes to standard error."""
     sys.stdout.flush()
     with os.fdopen(os.dup(1), "w", encoding="utf-8", buffering=1) as file:
         os.dup2(2, 1)
@@ -158,8 +160,8 @@ def answers() -> Generator[TextIO]:
             os.dup2(file.fileno(), 1)
 
 
-def leave_at_once() -> None:
-    """Let SIGTERM and SIGINT end the process at once. Its threads cannot be waited for, and nothing of it is kept."""
+def exit_on_signals() -> None:
+    """Let SIGTERM and SIGINT end the process at once. It does not wait for its threads and keeps nothing."""
     for number in (signal.SIGTERM, signal.SIGINT):
         # Not a handler of ours: Python calls it when the main thread wakes up, and this one waits for a line of stdin.
         signal.signal(number, signal.SIG_DFL)

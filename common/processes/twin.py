@@ -9,15 +9,15 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from common.data import sources
-from common.data.batches import Plan
+from common.data.batches import BatchPlan
 from common.data.preprocessing import job
 from common.machine.rates import DeviceRates
-from common.matching.records import OpenRequest, MatchModel
+from common.matching.records import MatchModel, OpenRequest
 from common.models import architectures, weights
 from common.processes import exchanges
 from common.spec import Spec
 from common.training import inference, layers
-from common.training.trainer import Trainer
+from common.training.trainer import BaseTrainer
 
 EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_DATA_REFUSED = 0, 1, 2, 4
 EXIT_TERMINATED = 128 + signal.SIGTERM
@@ -28,32 +28,32 @@ class Twin:
     """The parts of one framework. They exist once it is imported."""
 
     describe: Callable[[], dict[str, Any]]
-    """Devices, modes that are possible here, switches: JSON-ready."""
+    """Returns devices, possible modes and switches, ready for JSON."""
     configure: Callable[..., None]
-    """(spec, trials=1): set threads and devices. Called once, before any tensor is made."""
-    build: Callable[[Spec, architectures.Architecture, Plan, sources.Dataset, weights.GivenWeights], Trainer]
-    """The Trainer of the spec's mode."""
+    """Sets threads and devices, as `configure(spec, trials=1)`. Called once, before any tensor is created."""
+    build: Callable[[Spec, architectures.Architecture, BatchPlan, sources.Dataset, weights.ReadOnlyWeights], BaseTrainer]
+    """Builds the Trainer of the spec's mode."""
     summarize: Callable[[architectures.Architecture], dict[str, Any]]
-    """Layers, output shapes and values of the model as the framework has built it: JSON-ready."""
+    """Returns layers, output shapes and values of the model as the framework has built it, ready for JSON."""
     passes: layers.PassBuilder
-    """Single layers."""
+    """Forward and backward passes of single layers."""
     scanning: job.Scanning
-    """Sums over the pixels of image files by the framework's own input workers."""
+    """Starts the framework's own input workers, which sum the pixels of image files."""
     inference: inference.Inference
     synchronize: Callable[[], None]
     device_peak_memory_mib: Callable[[], list[float]]
-    """Of each device that the process sees; empty on a CPU."""
+    """Returns the peak memory of each visible device, in MiB. Empty on a CPU."""
     device_rates: Callable[[Spec], DeviceRates | None]
-    """Of the process's accelerator in the spec's arithmetic. None on a CPU."""
+    """Returns the rates of the process's accelerator in the spec's arithmetic. None on a CPU."""
     device: str
     versions: dict[str, str]
     open_model: Callable[[OpenRequest], MatchModel] | None = None
-    """A user's own model for `match`. None: this twin opens none."""
-    ways: Callable[[], exchanges.Ways] | None = None
-    """How its ranks send tensors. None: this twin cannot be planned for."""
+    """Opens a user's own model for `match`. None: this twin opens none."""
+    collectives: Callable[[], exchanges.Collectives] | None = None
+    """Returns the collectives of its ranks. None: this twin cannot be planned for."""
 
     @classmethod
-    def of(
+    def create(
         cls,
         device: Any,
         formats: Any,
@@ -83,8 +83,8 @@ class Twin:
             device_rates=device.rates,
             device=device.kind(),
             versions=device.versions(),
-            open_model=None if match is None else match.Model,
-            ways=None if messages is None else messages.ways,
+            open_model=None if match is None else match.RecordedModel,
+            collectives=None if messages is None else messages.rank_collectives,
         )
 
 
@@ -103,24 +103,24 @@ class Rendezvous(Protocol):
     """Regular expression. If a stack frame's file name matches, the rank waits for the others."""
 
     def environments(self, spec: Spec) -> list[dict[str, str]]:
-        """What tells each rank of a run who it is. Empty for a mode of one process."""
+        """Return the variables that identify each rank of a run. Empty for a mode of one process."""
         ...
 
     def adopt(self) -> None:
-        """Learn who this rank is from an outer launcher, if one has started it."""
+        """Take this rank's identity from an outer launcher, if one has started it."""
         ...
 
 
 @dataclass(frozen=True)
-class Job:
+class TwinJob:
     """One command of a twin about one spec."""
 
     framework: str
     spec: Spec
     arguments: argparse.Namespace
-    words: list[str]
-    """The command line behind `python -m <twin>`."""
+    argv: list[str]
+    """Arguments of `python -m <twin>`."""
     started: float
-    """When the process was started, in seconds since 1970."""
+    """Start of the process, in seconds since 1970."""
     package: str | None = None
-    """Of the twin. `python -m` runs it. None: it is named after the framework."""
+    """Package of the twin, which `python -m` runs. None: it is named after the framework."""

@@ -110,7 +110,7 @@ class Spec(Finite):
     switches: Literal["plain", "usual", "closed", "best"] = "usual"
     """Level of the switches that `framework_options` does not name. plain: the framework's own defaults. usual: each framework
     as it is mostly used, within the core budget. closed: also the same memory layout and graph class in both, if the mode
-    allows it. best: the fastest that `convtwins optimize` found here, which `run` writes into `framework_options`; the others are
+    allows it. best: the fastest that `convtwins optimize` found here, which `run` writes into `framework_options`; others as
     usual."""
     framework_options: dict[str, Any] = {}
     """The framework's own switches, by the names that its `describe` lists."""
@@ -276,7 +276,7 @@ class Spec(Finite):
 
     @property
     def structure_overrides(self) -> dict[str, float]:
-        """Those of `width`, `depth` and `dropout` that change the built-in model."""
+        """Values of `width`, `depth` and `dropout` that differ from the built-in model's."""
         return {name: getattr(self, name) for name in _STRUCTURE if getattr(self, name) != Spec.model_fields[name].default}
 
     @property

@@ -1,1 +1,1 @@
-"""The training loop that both twins share, and what it measures."""
+"""The training loop that both twins share, and its measurements."""

@@ -1,6 +1,6 @@
-"""How many bytes the replicas of a run send each other in one step.
+"""Numbers of bytes that the replicas of a run send each other in one step.
 
-The count is for all replicas together. It is the payload, without packet headers and control messages.
+They count all replicas together, and the payload only, without packet headers and control messages.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ _ITEMSIZE = {"float32": 4, "float64": 8}
 
 
 def ring_all_reduce_bytes(payload: float, replicas: int) -> float:
-    """Bytes of a sum over R replicas that all receive: each sends 2 (R - 1) / R of the payload.
+    """Return the bytes of an all-reduce over R replicas: each sends 2 (R - 1) / R of the payload.
 
-    In R - 1 steps, parts of 1/R of the payload are summed around the ring. In R - 1 more steps the sums are handed on. No
+    In R - 1 steps, parts of 1/R of the payload are summed around the ring. In R - 1 more steps the sums are distributed. No
     algorithm sends less (Patarasu & Yuan 2009, Bandwidth optimal all-reduce algorithms for clusters of workstations).
     """
     return 2.0 * (replicas - 1) * payload
 
 
 def all_gather_bytes(payload: float, replicas: int) -> float:
-    """Bytes of R messages that all R replicas receive: each sends R - 1 payloads around the ring, its own and those of others.
+    """Return the bytes of an all-gather over R replicas: each sends R - 1 payloads around the ring, its own and others'.
 
     Thakur, Rabenseifner & Gropp 2005, Optimization of collective communication operations in MPICH: the ring algorithm.
     """
@@ -30,19 +30,19 @@ def all_gather_bytes(payload: float, replicas: int) -> float:
 
 
 def reduce_bytes(payload: float, replicas: int) -> float:
-    """Bytes of a sum over R replicas in memory that all can read: R - 1 of them send their payload once."""
+    """Return the bytes of a sum over R replicas in memory that all can read: R - 1 of them send their payload once."""
     return float((replicas - 1) * payload)
 
 
 def server_bytes(payload: float, replicas: int) -> float:
-    """Bytes of a sum over R replicas on a server: each sends its payload and receives the sum."""
+    """Return the bytes of a sum over R replicas on a server: each sends its payload and receives the sum."""
     return 2.0 * replicas * payload
 
 
 def exchange_bytes(spec: Spec, architecture: Architecture) -> float:
-    """Bytes of one step's gradients and of synchronised BatchNorm's sums, between replicas with separate memories.
+    """Return the bytes of one step's gradients and of synchronised BatchNorm's sums, between replicas with separate memories.
 
-    Messages that can be summed on their way go by ring all-reduce, all others by all-gather.
+    Messages that can be summed are exchanged by ring all-reduce, all others by all-gather.
     """
     collective_bytes = ring_all_reduce_bytes if spec.communication.compression in SUMMABLE else all_gather_bytes
     gradients = collective_bytes(step_payload_bytes(spec, architecture), spec.data_replicas)
@@ -50,7 +50,7 @@ def exchange_bytes(spec: Spec, architecture: Architecture) -> float:
 
 
 def step_payload_bytes(spec: Spec, architecture: Architecture) -> int:
-    """Bytes of all messages with one replica's gradients of one step."""
+    """Return the bytes of all messages with one replica's gradients of one step."""
     sizes = [parameter.size for parameter in architecture.parameters() if parameter.trainable]
     itemsize = _ITEMSIZE[spec.precision]
     counts = [sum(sizes[position] for position in bucket) for bucket in buckets(sizes, itemsize, spec.communication.bucket_mib)]
@@ -58,7 +58,7 @@ def step_payload_bytes(spec: Spec, architecture: Architecture) -> int:
 
 
 def statistics_payload_bytes(spec: Spec, architecture: Architecture) -> int:
-    """Bytes that one replica contributes to synchronised BatchNorm's sums in one step of a whole batch.
+    """Return the bytes that one replica contributes to synchronised BatchNorm's sums in one step of a whole batch.
 
     A layer of C channels sums twice in the forward pass: C + 1 values, which include the count of examples, and C values. The
     backward pass sums their gradients.

@@ -1,16 +1,16 @@
 """Compressed gradient exchange: the rules that both twins follow, in plain NumPy, and the bytes that are sent.
 
 Gradients travel in buckets. A bucket is a flat array of whole parameters in canonical order and layout. Uncompressed, each may
-have the framework's layout. The `values` of a bucket are the replica's gradients, plus, with error feedback, what it has not
-sent before. Of these values arrives:
+have the framework's layout. The `values` of a bucket are the replica's gradients, plus, with error feedback, the residuals of
+earlier steps. The other replicas receive:
 
 - `float16`: each value rounded to float32, then to float16, at most 65504 in size. The replicas' values are summed in float16
-  too, on their way. No replica feeds that rounding error back. A parameter server sums in full precision.
+  too, by the all-reduce. No replica feeds that rounding error back. A parameter server sums in full precision.
 - `int8`: each value as whole steps of max|values| / 127, rounded half to even (Seide et al. 2014 did it with one bit).
 - `top_k`: the k values of the largest magnitude, and zeros (Aji & Heafield 2017). Among equal values the first ones win.
 
-The rest is lost, or with error feedback kept for the replica's next step (Seide et al. 2014, Stich et al. 2018). Tests compare
-each twin's `compression` with this module.
+The rest is lost, or with error feedback kept as a residual for the replica's next step (Seide et al. 2014, Stich et al. 2018).
+Tests compare each twin's `compression` with this module.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ from common.spec import Communication
 FLOAT16_MAX = 65504.0
 INT8_STEPS = 127
 WORD_BYTES = 4
-"""Messages are padded to whole 32-bit words, because some collectives send no smaller numbers."""
+"""Bytes of a word. Messages are padded to whole words, because some collectives send no smaller numbers."""
 
 SUMMABLE = ("none", "float16")
-"""Compressions whose messages can be summed on their way."""
+"""Compressions whose messages an all-reduce can sum."""
 
 Array = npt.NDArray[np.floating]
 
 
 def buckets(sizes: Sequence[int], itemsize: int, bucket_mib: float) -> list[list[int]]:
-    """Which parameters each bucket holds. Parameters stay whole and in order, and a full bucket takes no more.
+    """Assign parameters to buckets. Parameters stay whole and in order, and a full bucket takes no more.
 
     Args:
-        sizes: values of each trainable parameter, in canonical order.
+        sizes: number of values of each trainable parameter, in canonical order.
         itemsize: bytes of a value.
-        bucket_mib: a bucket of this size is full. Its last parameter may exceed it.
+        bucket_mib: size in MiB at which a bucket is full. Its last parameter may exceed it.
 
     Returns:
         The positions in `sizes`, bucket by bucket.
@@ -57,12 +57,12 @@ def buckets(sizes: Sequence[int], itemsize: int, bucket_mib: float) -> list[list
 
 
 def top_k_count(count: int, fraction: float) -> int:
-    """Number of values that `top_k` sends of a bucket of `count`: that fraction, but at least one."""
+    """Return the number of values that `top_k` sends of a bucket of `count`: that fraction, but at least one."""
     return max(round(fraction * count), 1)
 
 
 def payload_bytes(count: int, itemsize: int, settings: Communication) -> int:
-    """Bytes of one replica's message for a bucket of `count` values of `itemsize` bytes."""
+    """Return the bytes of one replica's message for a bucket of `count` values of `itemsize` bytes."""
     if settings.compression == "float16":
         return 2 * count
     if settings.compression == "int8":
@@ -73,7 +73,11 @@ def payload_bytes(count: int, itemsize: int, settings: Communication) -> int:
 
 
 def transmitted(values: Array, settings: Communication) -> Array:
-    """What arrives of one replica's bucket, in the dtype of `values` (float32 or float64 [count], finite)."""
+    """Return one replica's bucket after compression and decompression.
+
+    Args:
+        values: float32 or float64 [count], finite. The result has the same dtype.
+    """
     if settings.compression == "float16":
         return _float16(values).astype(values.dtype)
     if settings.compression == "int8":
@@ -95,7 +99,7 @@ def decode(message: Array, count: int, dtype: np.dtype[Any], settings: Communica
     Args:
         message: one-dimensional, in the dtype that the twin uses for bytes.
         count: values of the bucket.
-        dtype: of the values, float32 or float64.
+        dtype: dtype of the values, float32 or float64.
 
     Returns:
         [count]; a value that was not sent is 0.
@@ -114,14 +118,14 @@ def decode(message: Array, count: int, dtype: np.dtype[Any], settings: Communica
 
 
 def exchange(gradients: Sequence[Array], residuals: Sequence[Array], settings: Communication) -> tuple[Array, list[Array]]:
-    """One step's exchange of one bucket.
+    """Exchange one bucket in one step.
 
     Args:
-        gradients: of each replica, [count].
-        lost: of each replica, [count]: what it has not sent before. Zeros at the first step, and without error feedback.
+        gradients: [count] of each replica.
+        residuals: [count] of each replica, not sent before. Zeros at the first step, and without error feedback.
 
     Returns:
-        (total, lost): the sum that every replica uses, and what each keeps for the next step.
+        (total, residuals): the sum that every replica uses, and the residuals that each keeps for the next step.
     """
     values = [gradient + residual for gradient, residual in zip(gradients, residuals, strict=True)]
     received = [transmitted(bucket, settings) for bucket in values]

@@ -1,4 +1,4 @@
-"""What models that were trained apart are worth: each of them, their vote, and the average of their weights."""
+"""Scores of separately trained models: of each one, of their vote, and of the average of their weights."""
 
 from __future__ import annotations
 
@@ -15,22 +15,25 @@ def members(
     loss_sums: npt.NDArray[np.float64],
     average: Metrics,
 ) -> Members:
-    """Scores of one split.
+    """Compute the members' scores on one split.
 
     Args:
         labels: int64 [N].
         predictions: int64 [members, N], labels.
         loss_sums: [members], cross-entropy summed over the N examples.
-        average: of the model whose weights are the members' mean.
+        average: scores of the model whose weights are the members' mean.
     """
     return Members(
         average=average,
         ensemble=metrics.metrics(labels, vote(predictions), float(loss_sums.mean())),
-        members=[metrics.metrics(labels, member_predictions, float(loss)) for member_predictions, loss in zip(predictions, loss_sums, strict=True)],
+        members=[
+            metrics.metrics(labels, member_predictions, float(loss))
+            for member_predictions, loss in zip(predictions, loss_sums, strict=True)
+        ],
     )
 
 
 def vote(predictions: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """The label [N] that most members predict, of int64 [members, N]; of several the smallest."""
+    """Return the labels [N] that most members predict, from int64 [members, N]. The smallest label wins a tie."""
     candidates = np.arange(predictions.max(initial=0) + 1)
     return (predictions[:, :, None] == candidates).sum(0).argmax(1)

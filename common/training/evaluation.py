@@ -8,18 +8,18 @@ import numpy as np
 import numpy.typing as npt
 
 from common.artifacts.schema import Metrics
-from common.data.sources import Split
+from common.data.sources import DatasetSplit
 from common.machine import heartbeat
 from common.models.sharding import shard
 from common.training import metrics
-from common.training.trainer import Trainer
+from common.training.trainer import BaseTrainer
 
 _MAX_DEVICE_LOSSES = 32
-"""Losses of evaluation batches that stay on the device at once. Thousands of small tensors between large ones would fragment
-the freed memory, and the process would grow by hundreds of MiB."""
+"""Number of losses of evaluation batches that stay on the device. Thousands of small tensors between large ones would
+fragment freed memory, and the process would grow by hundreds of MiB."""
 
 
-def evaluate(trainer: Trainer, split: Split, batch_size: int) -> tuple[Metrics, npt.NDArray[np.int64]]:
+def evaluate(trainer: BaseTrainer, split: DatasetSplit, batch_size: int) -> tuple[Metrics, npt.NDArray[np.int64]]:
     """Score every example of a split exactly once, over all shards.
 
     Args:
@@ -50,9 +50,9 @@ def evaluate(trainer: Trainer, split: Split, batch_size: int) -> tuple[Metrics, 
             fetched.append(trainer.fetch(losses))
             losses = []
         heartbeat.heartbeat()
-    if not (trainer.all_reduce(times_scored) == 1).all():
+    if not (trainer.all_reduce_shards(times_scored) == 1).all():
         raise AssertionError("an example was not scored exactly once")
     loss_sum = np.concatenate(fetched, dtype=np.float64).sum()
-    total_loss = trainer.all_reduce(np.array([loss_sum]))
-    predictions = trainer.all_reduce(predictions)
+    total_loss = trainer.all_reduce_shards(np.array([loss_sum]))
+    predictions = trainer.all_reduce_shards(predictions)
     return metrics.metrics(split.labels, predictions, float(total_loss[0])), predictions

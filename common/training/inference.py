@@ -1,4 +1,4 @@
-"""Uses of a trained model in a separate process: logits of images, how long they take, and its conversion."""
+"""Uses of a trained model in a separate process: logits of images, their timing, and conversion of weights."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ from common.spec import plain_values
 COMMANDS = ("score", "infer", "write", "read")
 
 SCORE_BATCH = 64
-"""Images of one forward pass where their logits are asked for, and not how long that takes."""
+"""Number of images in a forward pass of the command `score`."""
 WARM_UP_CALLS = 5
 WARM_UP_SECONDS = 0.25
-"""What is not counted before the times of a batch size: at least so many calls, and at least so long."""
+"""Least number of calls and of seconds before the timed calls of a batch size. They are not counted."""
 LEAST_CALLS = 5
-"""That are timed of every batch size, however long they take."""
+"""Number of calls that are timed for every batch size, however long they take."""
 
 ScoredSplit = Literal["validation", "test"]
-"""Splits whose logits may be asked for."""
+"""Splits that can be scored."""
 
 _LOGITS, _WEIGHTS_HASH = "logits", "weights_hash"
 
@@ -46,49 +46,49 @@ class SupportsLogits(Protocol):
     """A trained model on its device, in evaluation mode."""
 
     def logits(self, images: npt.NDArray[np.uint8]) -> npt.NDArray[np.floating]:
-        """[N, classes] of images uint8 [N, S, S, 3], both on the host: it returns when the device has done all."""
+        """Return logits [N, classes] of images uint8 [N, S, S, 3], both on the host, when the device has finished."""
         ...
 
 
 @dataclass(frozen=True)
 class Inference:
-    """What a twin brings to use trained models."""
+    """A twin's functions for trained models."""
 
     predictor: Callable[[Trained], SupportsLogits]
     suffixes: tuple[str, ...]
-    """How the names of the framework's own files of weights end."""
+    """Suffixes of the framework's own files of weights."""
     write: Callable[[Trained, Path], None]
-    """The weights as a file of the framework's own."""
+    """Writes the weights to a file of the framework's own format."""
     read: Callable[[Card, Architecture, Path], Weights]
-    """Weights from such a file; WeightsError where it does not fit."""
+    """Reads weights from such a file. Raises WeightsError if it does not fit."""
 
 
 class BatchTimes(Frozen):
-    """How long one process took for batches of one size."""
+    """Times of one process for batches of one size."""
 
     batch_size: int
     first_seconds: float
-    """Of the first call: tracing or compiling, first touch of memory."""
+    """Seconds of the first call: tracing or compiling, first touch of memory."""
     warm_up_calls: int
     seconds: list[float]
-    """Of each timed call, in order: from images on the host to logits on the host."""
+    """Seconds of each timed call, in order: from images on the host to logits on the host."""
 
 
 class Latencies(Frozen):
-    """What one process measured."""
+    """Measurements of one process."""
 
     cores: int
     device: str
     versions: dict[str, str]
     peak_memory_mib: float
     cores_of_others: float
-    """Mean number of cores that other work used meanwhile."""
+    """Mean number of cores that other work used during the measurement."""
     batches: list[BatchTimes]
-    """In order. Written after each size, so that a size that does not fit into memory loses no other."""
+    """Times by batch size, in order. The file is written after each size, so that running out of memory loses no other."""
 
 
 def score(predictor: SupportsLogits, images: Images, batch_size: int = SCORE_BATCH) -> npt.NDArray[np.floating]:
-    """Logits [N, classes] of images uint8 [N, S, S, 3], each passed through once."""
+    """Return logits [N, classes] of images uint8 [N, S, S, 3], each passed through once."""
     parts: list[npt.NDArray[np.floating]] = []
     for start in range(0, len(images), batch_size):
         parts.append(predictor.logits(np.asarray(images[start : start + batch_size])))
@@ -101,8 +101,8 @@ def measure(predictor: SupportsLogits, image_size: int, batch_size: int, calls: 
 
     Args:
         image_size: height and width in pixels.
-        calls: at most so many are timed ...
-        seconds: ... and none is begun after so long; LEAST_CALLS always are.
+        calls: largest number of timed calls.
+        seconds: time after which no call is started. LEAST_CALLS are always made.
     """
     images = np.random.default_rng(batch_size).integers(0, 256, (batch_size, image_size, image_size, 3), np.uint8)
 
@@ -124,7 +124,7 @@ def measure(predictor: SupportsLogits, image_size: int, batch_size: int, calls: 
 
 
 def add_commands(commands: Any) -> None:
-    """The commands of a twin that are about trained models, for `argparse`."""
+    """Add a twin's commands for trained models to `argparse`."""
     helps = ("logits of images (safetensors)", "how long logits take (JSON)", "as a file of the framework's own", "from one")
     for command, purpose in zip(COMMANDS, helps, strict=True):
         parser = commands.add_parser(command, help=f"a trained model: {purpose}")
@@ -147,10 +147,10 @@ def add_commands(commands: Any) -> None:
 
 
 def prepare_process(cores: int | None, device: spec.Device) -> spec.Spec:
-    """Hold this process to so many cores, or to all, before its framework is imported; the spec to configure it by.
+    """Limit this process to `cores`, or to all, before its framework is imported. Returns the spec to configure it by.
 
     Raises:
-        SpecError: there are not so many.
+        SpecError: there are fewer cores.
     """
     process_spec = spec.build({"device": device} | ({} if cores is None else {"cores": cores}))
     machine.set_affinity(machine.cpu_budget(process_spec.cores))
@@ -159,15 +159,15 @@ def prepare_process(cores: int | None, device: spec.Device) -> spec.Spec:
 
 
 def run(inference: Inference, arguments: argparse.Namespace, device: str, versions: dict[str, str], cores: int) -> None:
-    """Do one of COMMANDS.
+    """Run one of COMMANDS.
 
     Args:
-        arguments: as `add_commands` has them parsed.
-        cores: that this process is held to.
+        arguments: parsed arguments of `add_commands`.
+        cores: number of cores that this process may use.
 
     Raises:
         WeightsError, SpecError: the trained model cannot be used.
-        DataRefused: the data of the spec.
+        DataRefused: the data of the spec are refused.
     """
     path, out = arguments.file, arguments.out
     if arguments.command == "read":
@@ -209,7 +209,7 @@ def run(inference: Inference, arguments: argparse.Namespace, device: str, versio
 
 
 def _write(inference: Inference, model: Trained, out: Path) -> None:
-    """Write a file of the framework's own, whole or not at all, and only where it gives the same weights back."""
+    """Write a file of the framework's own format atomically, and only if reading it returns the same weights."""
     partial = out.with_name(f".partial-{out.name}")  # the framework goes by the suffix
     try:
         inference.write(model, partial)
@@ -231,10 +231,10 @@ def _load_images(arguments: argparse.Namespace) -> Images:
 
 
 def load_logits(path: Path, model: Trained, count: int) -> npt.NDArray[np.floating]:
-    """What the command `score` has written.
+    """Load the logits that the command `score` has written.
 
     Args:
-        model: that is to have made them.
+        model: the model that must have computed them.
 
     Returns:
         [count, classes].

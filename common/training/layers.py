@@ -1,8 +1,8 @@
-"""The time of each layer of a model alone, forward and backward: which layers a training step waits for.
+"""Times of a model's layers, each alone, forward and backward. They show which layers a training step spends its time in.
 
 Layers that differ only in their names are measured once. Each gets a whole batch of random values, in the shape that it gets in
 the model, and a random gradient of its output. The layers in front of it are left out. A residual sum is two sums: of its
-branches' outputs, and of the gradients that meet where the branches part. A concatenation is timed likewise, without its
+branches' outputs, and of the branches' gradients. A concatenation is timed likewise, without its
 branches.
 """
 
@@ -28,29 +28,29 @@ from common.spec import Spec, SpecError
 
 WARM_UP_CALLS = 3
 BLOCK_SECONDS = 0.01
-"""Of calls to an accelerator between two looks at the clock: one alone may take less than it takes to start it and to wait."""
+"""Seconds of calls to an accelerator between two readings of the clock: a single call may take less than its launch."""
 OWN_NAME = "layer"
-"""Of a model of one layer: neither the suite's nor a user's own, which bring builders."""
+"""Name of a model of a single layer. No builder belongs to it."""
 
 
 @dataclass(frozen=True)
-class Unit:
+class UniqueLayer:
     """Layers of one model that differ only in their names."""
 
     layer: Layer
-    """The first of them; of a Residual its sum alone, without body, shortcut and ReLU. Of a Concatenation only the joining."""
+    """First of these layers. A Residual is its sum only, without body, shortcut and ReLU. A Concatenation has no branches."""
     input_shape: tuple[int, ...]
-    """[H, W, C] or [features] of one example."""
+    """Input shape [H, W, C] or [features] of one example."""
     output_shape: tuple[int, ...]
     input_needs_gradient: bool
-    """Whether its input needs a gradient."""
+    """Whether the input needs a gradient."""
     names: tuple[str, ...]
-    """Of all of them."""
+    """Names of all these layers."""
     flops: int
-    """Of one such layer for one example, forward and backward. See `common.models.work`."""
+    """Operations of one such layer for one example, forward and backward. See `common.models.work`."""
     values_moved: int
     weights: int
-    """Trainable values of one of them."""
+    """Number of trainable values of one such layer."""
 
     @property
     def kind(self) -> str:
@@ -58,54 +58,58 @@ class Unit:
 
     @property
     def architecture(self) -> Architecture:
-        """This layer alone, as a model."""
+        """A model of this layer only."""
         return Architecture(OWN_NAME, self.input_shape[0], self.output_shape[-1], (self.layer,))
 
     def bytes_moved(self, spec: Spec) -> int:
-        """Of one of them in a step, forward and backward; the weights are read twice and their gradient is written."""
+        """Return the bytes that one such layer moves in a step, forward and backward.
+
+        Weights are read twice, and their gradient is written.
+        """
         return work.VALUE_BYTES[spec.precision] * (self.values_moved * spec.global_batch_size + 3 * self.weights)
 
 
 class LayerTimes(Frozen):
-    """One process's medians, in seconds of wall time."""
+    """Median wall times of one process, in seconds."""
 
     seconds: list[float]
-    """Of each unit: one such layer, forward and backward."""
+    """Seconds of each unique layer, forward and backward."""
     whole_seconds: float
-    """The whole model, forward and backward, with neither loss nor update."""
+    """Seconds of the whole model, forward and backward, without loss and update."""
     device: str
     versions: dict[str, str]
     cores_of_others: float
-    """That other work used meanwhile, on average."""
+    """Mean number of cores that other work used during the measurement."""
     device_rates: DeviceRates | None = None
-    """Of an accelerator."""
+    """Rates of an accelerator. None on a CPU."""
 
 
 PassBuilder = Callable[[Spec, Architecture, tuple[int, ...], bool], Callable[[], object]]
-"""(spec, layers, an example's input shape: [H, W, C] or [features], whether the input needs a gradient) to a function. That
-passes one batch of the spec through the layers, forward and backward. It may return before the device is done."""
+"""Builder of a function that passes one batch through layers, forward and backward. It may return before the device is done.
+
+Arguments: spec, layers, input shape of one example ([H, W, C] or [features]), whether the input needs a gradient."""
 
 
-def unique_layers(architecture: Architecture) -> list[Unit]:
-    """What a model is made of, in the order of the forward pass; a Residual's sum comes behind its body and shortcut."""
+def unique_layers(architecture: Architecture) -> list[UniqueLayer]:
+    """Return the unique layers of a model in the order of the forward pass. A Residual's sum follows its body and shortcut."""
     architectures.refuse_opaque(architecture, "layers")
-    found: dict[Unit, list[str]] = {}
+    names_by_layer: dict[UniqueLayer, list[str]] = {}
     for unit in _walk(architecture.layers, (architecture.image_size, architecture.image_size, 3), input_needs_gradient=False):
         anonymous = dataclasses.replace(unit, layer=dataclasses.replace(unit.layer, name=OWN_NAME))
-        found.setdefault(anonymous, []).append(unit.layer.name)
-    return [dataclasses.replace(unit, names=tuple(names)) for unit, names in found.items()]
+        names_by_layer.setdefault(anonymous, []).append(unit.layer.name)
+    return [dataclasses.replace(unit, names=tuple(names)) for unit, names in names_by_layer.items()]
 
 
 def is_residual_sum(architecture: Architecture) -> bool:
-    """Whether it is a residual sum alone, which has two inputs."""
+    """Return whether the model is a single residual sum, which has two inputs."""
     return architecture.name == OWN_NAME and isinstance(architecture.layers[0], Residual)
 
 
 def concatenated_shapes(architecture: Architecture, shape: tuple[int, ...]) -> list[tuple[int, ...]]:
-    """The shapes of one example that a concatenation alone puts side by side. Of other models none.
+    """Return the shapes of one example that a single concatenation joins. Empty for other models.
 
     Args:
-        shape: [H, W, C] or [features] in front of the branches.
+        shape: [H, W, C] or [features] of the branches' input.
     """
     first = architecture.layers[0]
     if architecture.name != OWN_NAME or not isinstance(first, Concatenation):
@@ -114,18 +118,20 @@ def concatenated_shapes(architecture: Architecture, shape: tuple[int, ...]) -> l
 
 
 def refuse_switches(switches: Mapping[str, Any], required: Mapping[str, Any]) -> None:
-    """Refuse switches that make a step more than its layers.
+    """Refuse switches with which a step is more than its layers.
 
     Args:
-        chosen: every switch as a run has it.
-        only: of those that make a step something else, the value that does not.
+        switches: values of all switches in a run.
+        required: values that such switches must have.
 
     Raises:
         SpecError: names the switch.
     """
     for name, value in required.items():
         if switches[name] != value:
-            raise SpecError(f"Layers are timed with framework_options.{name} {value}. Received: {switches[name]}. Leave it out.")
+            raise SpecError(
+                f"Layers are timed with framework_options.{name} {value}. Received: {switches[name]}. Leave it out."
+            )
 
 
 def measure(
@@ -139,12 +145,12 @@ def measure(
     versions: dict[str, str],
     device_rates: Callable[[], DeviceRates | None] = lambda: None,
 ) -> LayerTimes:
-    """Time every unit of a model, and the model as a whole, one after the other.
+    """Time every unique layer of a model, then the whole model.
 
     Args:
-        spec: of a run; its batch size, precision and switches count.
-        calls: timed, of each.
-        device_rates: of an accelerator, measured when all layers are.
+        spec: its batch size, precision and switches count.
+        calls: number of timed calls of each.
+        device_rates: measures the rates of an accelerator. Called after all layers.
     """
 
     def median(layers: Architecture, shape: tuple[int, ...], input_needs_gradient: bool) -> float:
@@ -166,7 +172,9 @@ def measure(
     meter = Meter()
     size = architecture.image_size
     return LayerTimes(
-        seconds=[median(unit.architecture, unit.input_shape, unit.input_needs_gradient) for unit in unique_layers(architecture)],
+        seconds=[
+            median(unit.architecture, unit.input_shape, unit.input_needs_gradient) for unit in unique_layers(architecture)
+        ],
         whole_seconds=median(architecture, (size, size, 3), False),
         device=device,
         versions=versions,
@@ -179,33 +187,39 @@ def save(times: LayerTimes, out: Path) -> None:
     atomic_files.write_atomically(out, times.model_dump_json(indent=1))
 
 
-def _walk(layers: tuple[Layer, ...], shape: tuple[int, ...], *, input_needs_gradient: bool) -> Iterator[Unit]:
+def _walk(layers: tuple[Layer, ...], shape: tuple[int, ...], *, input_needs_gradient: bool) -> Iterator[UniqueLayer]:
     for layer in layers:
-        after = architectures.output_shape((layer,), shape, layer.name)
-        given, alone = shape, layer
-        learned_after = input_needs_gradient or work.is_learned(layer)
+        output_shape = architectures.output_shape((layer,), shape, layer.name)
+        unit_shape, unit_layer = shape, layer
+        output_needs_gradient = input_needs_gradient or work.has_weights(layer)
         if isinstance(layer, Residual | Concatenation):
             for branch in architectures.branches(layer):
                 yield from _walk(branch, shape, input_needs_gradient=input_needs_gradient)
             join = layer
             if isinstance(layer, Residual):
-                given, join, input_needs_gradient = after, dataclasses.replace(layer, body=(), shortcut=(), relu=False), learned_after
-            alone, flops, weights = join, 0, 0
-            moved = work.join_values_moved(join, given, learned_before=input_needs_gradient, learned_inside=learned_after)
+                unit_shape, join, input_needs_gradient = (
+                    output_shape,
+                    dataclasses.replace(layer, body=(), shortcut=(), relu=False),
+                    output_needs_gradient,
+                )
+            unit_layer, flops, weights = join, 0, 0
+            values_moved = work.values_moved_by_join(
+                join, unit_shape, input_needs_gradient=input_needs_gradient, output_needs_gradient=output_needs_gradient
+            )
         else:
-            counted = work.count_layers((layer,), shape, learned_before=input_needs_gradient)
-            moved, flops, weights = counted.values_moved, counted.flops, counted.weights
-        yield Unit(
-            layer=alone,
-            input_shape=given,
-            output_shape=after,
+            cost = work.count_layers((layer,), shape, input_needs_gradient=input_needs_gradient)
+            values_moved, flops, weights = cost.values_moved, cost.flops, cost.weights
+        yield UniqueLayer(
+            layer=unit_layer,
+            input_shape=unit_shape,
+            output_shape=output_shape,
             input_needs_gradient=input_needs_gradient,
             names=(),
             flops=flops,
-            values_moved=moved,
+            values_moved=values_moved,
             weights=weights,
         )
-        input_needs_gradient = learned_after
+        input_needs_gradient = output_needs_gradient
         if isinstance(layer, Residual) and layer.relu:
-            yield from _walk((ReLU(f"{layer.name}.out"),), after, input_needs_gradient=input_needs_gradient)
-        shape = after
+            yield from _walk((ReLU(f"{layer.name}.out"),), output_shape, input_needs_gradient=input_needs_gradient)
+        shape = output_shape

@@ -1,6 +1,6 @@
 """Scores from integer label arrays, the same for every framework and mode.
 
-Counted by NumPy and held by the tests against scikit-learn, whose import would cost every training the better part of a second.
+NumPy counts them. Tests compare them with scikit-learn, whose import would cost every training most of a second.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from common.artifacts.schema import Metrics
 
 
 def metrics(labels: npt.NDArray[np.int64], predictions: npt.NDArray[np.int64], loss_sum: float) -> Metrics:
-    """Accuracy and mean loss of one pass.
+    """Compute accuracy and mean loss of one pass.
 
     Args:
         labels: int64 [N], N at least 1.
@@ -28,19 +28,19 @@ def metrics(labels: npt.NDArray[np.int64], predictions: npt.NDArray[np.int64], l
 
 
 def from_counts(num_correct: int, num_examples: int, loss_sum: float) -> Metrics:
-    """The same scores where the counting was done on the device."""
+    """Compute accuracy and mean loss from counts that were made on the device."""
     return Metrics(
         loss=loss_sum / num_examples, accuracy=num_correct / num_examples, num_correct=num_correct, num_examples=num_examples
     )
 
 
 def confusion(labels: npt.NDArray[np.int64], predictions: npt.NDArray[np.int64], num_classes: int) -> list[list[int]]:
-    """How often each class was taken for each.
+    """Count how often each class was predicted as each class.
 
     Args:
         labels: int64 [N], in 0..num_classes - 1.
         predictions: int64 [N], likewise.
-        num_classes: of the data, whether or not all of them occur.
+        num_classes: number of classes of the data, whether or not all of them occur.
 
     Returns:
         [num_classes][num_classes] counts that add up to N: rows are the true class, columns the predicted one.

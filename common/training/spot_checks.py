@@ -1,8 +1,8 @@
-"""Steps of a timed run that are recorded for a judge, and a fingerprint of all steps.
+"""Steps of a timed run that are recorded for later verification, and a fingerprint of all steps.
 
-The steps are drawn epoch by epoch: from a word that only the launcher knew before the run, and from the losses so far, which
-nobody knows before they are there. So no step is known before its epoch begins, and then to the loop alone. Anybody can draw
-the steps of a stored result again. A recorded step is off the clock, with all that its record takes.
+The steps are drawn epoch by epoch: from a secret of the launcher, and from the losses so far, which nobody knows in advance. So
+no step is known before its epoch begins, and then only to the loop. Anybody can draw the steps of a stored result again. A
+recorded step and the writing of its record are off the clock.
 """
 
 from __future__ import annotations
@@ -23,98 +23,98 @@ import numpy as np
 import numpy.typing as npt
 
 from common.artifacts import array_file
-from common.data.batches import Plan
-from common.data.sources import Split
+from common.data.batches import BatchPlan
+from common.data.sources import DatasetSplit
 from common.machine import placement
 from common.training import tracing
-from common.training.trainer import Batch, Trainer
+from common.training.trainer import BaseTrainer, Batch
 
 BEFORE_FILE, AFTER_FILE = "spot_check_{}_before.safetensors", "spot_check_{}_after.safetensors"
-"""Of one recorded step, which stands in the name: its batch and the state before it; its outcome and the state after it."""
-TOLD_FILE = "spot_checks_told.safetensors"
-"""What is found out about recorded steps after the training."""
+"""Files of one recorded step, whose number is in the name: batch and state before it; outcome and state after it."""
+DECISIONS_FILE = "spot_checks_told.safetensors"
+"""File of the decisions and scores of recorded steps, which are computed after the training."""
 LEAST_TIMED = 10
-"""Steps of an epoch for each step that a record costs, if the input makes batches ahead."""
+"""Least number of an epoch's steps for each step that a record costs, if the input prepares batches ahead."""
 PARTS = 3
-"""Of a run, each with a recorded step."""
+"""Number of parts of a run, each with a recorded step."""
 
 
-def strata(plan: Plan) -> list[npt.NDArray[np.int64]]:
-    """Steps of the run, from 0, of each of which one is drawn: the first, middle and last third, and all short batches.
+def strata(plan: BatchPlan) -> list[npt.NDArray[np.int64]]:
+    """Return the strata of the run's steps, from 0, of which one step each is drawn: three thirds, and all short batches.
 
-    The first step of the run is none of them: a framework builds in it. With an input that makes batches ahead, a record costs
-    the timed steps behind it too. If that is more than one in LEAST_TIMED of an epoch, there are no strata.
+    The first step of the run is in none of them: a framework builds in it. With an input that prepares batches ahead, a record
+    costs the next timed steps too. If that is more than one in LEAST_TIMED of an epoch, there are no strata.
     """
-    ahead = plan.spec.batches_ahead
-    if ahead and (1 + ahead) * LEAST_TIMED > plan.steps_per_epoch:
+    batches_ahead = plan.spec.batches_ahead
+    if batches_ahead and (1 + batches_ahead) * LEAST_TIMED > plan.steps_per_epoch:
         return []
     steps = np.arange(1, plan.total_steps)
     last = steps[(steps + 1) % plan.steps_per_epoch == 0]
-    short = [last] if plan.num_examples % plan.spec.global_batch_size else []
-    return [stratum for stratum in [*np.array_split(steps, PARTS), *short] if len(stratum)]
+    short_batches = [last] if plan.num_examples % plan.spec.global_batch_size else []
+    return [stratum for stratum in [*np.array_split(steps, PARTS), *short_batches] if len(stratum)]
 
 
-class Draw:
+class StepDraw:
     """Draws one step of each stratum, epoch by epoch.
 
     Args:
-        word: of the launcher.
-        plan: of the run.
+        launcher_secret: the launcher's secret word.
+        plan: the run's plan.
     """
 
-    def __init__(self, word: str, plan: Plan) -> None:
-        self._word = word
-        self._open = dict(enumerate(strata(plan)))
+    def __init__(self, launcher_secret: str, plan: BatchPlan) -> None:
+        self._launcher_secret = launcher_secret
+        self._open_strata = dict(enumerate(strata(plan)))
 
     def steps(self, losses: Sequence[float], begin: int, stop: int) -> list[int]:
-        """The steps of an epoch that are recorded.
+        """Draw the steps of an epoch that are recorded.
 
-        A step is drawn among all that are left of a stratum. If it lies in a later epoch, that one draws again.
+        A step is drawn among all that remain of a stratum. If it lies in a later epoch, that epoch draws again.
 
         Args:
-            losses: of the epochs so far, as they are recorded; of the first epoch, the loss of its first step.
+            losses: recorded losses of the epochs so far; before the first epoch's end, the loss of its first step.
             begin, stop: the epoch's steps, from 0.
         """
-        found: set[int] = set()
-        for number, stratum in list(self._open.items()):
-            left = stratum[stratum >= begin]
-            seed = hashlib.sha256(f"{self._word} {number} {[loss.hex() for loss in losses]}".encode()).digest()
-            step = int(np.random.default_rng(np.frombuffer(seed, np.uint32)).choice(left)) if len(left) else 0
-            if not len(left) or step < stop:
-                found |= {step} if len(left) else set()
-                del self._open[number]
-        return sorted(found)
+        steps: set[int] = set()
+        for number, stratum in list(self._open_strata.items()):
+            remaining = stratum[stratum >= begin]
+            seed = hashlib.sha256(f"{self._launcher_secret} {number} {[loss.hex() for loss in losses]}".encode()).digest()
+            step = int(np.random.default_rng(np.frombuffer(seed, np.uint32)).choice(remaining)) if len(remaining) else 0
+            if not len(remaining) or step < stop:
+                steps |= {step} if len(remaining) else set()
+                del self._open_strata[number]
+        return sorted(steps)
 
 
 class SpotChecks:
     """The recorded steps of one process of a run, and the fingerprint of all. All processes call each method together.
 
     Args:
-        plan: of the run.
+        plan: the run's plan.
         out: the folder of the run's files.
     """
 
-    def __init__(self, plan: Plan, out: Path) -> None:
+    def __init__(self, plan: BatchPlan, out: Path) -> None:
         self._plan = plan
         self._out = out
-        word = os.environ.get(placement.SPOT_CHECKS_VARIABLE, "")
-        self._draw = Draw(word, plan) if word and placement.is_first_rank() else None
+        launcher_secret = os.environ.get(placement.SPOT_CHECKS_VARIABLE, "")
+        self._draw = StepDraw(launcher_secret, plan) if launcher_secret and placement.is_first_rank() else None
         self._batches: list[tuple[int, Batch]] = []
-        """Recorded steps, from 0, and this process's batches."""
+        """(recorded step, from 0; this process's batch)."""
 
     @property
     def steps(self) -> list[int]:
-        """The recorded steps, from 0."""
+        """Recorded steps, from 0."""
         return [step for step, _ in self._batches]
 
-    def of_epoch(self, trainer: Trainer, losses: Sequence[float], begin: int, stop: int) -> list[int]:
-        """The steps of an epoch to record, from 0. Rank 0 draws them for all. Arguments: see `Draw.steps`."""
+    def steps_of_epoch(self, trainer: BaseTrainer, losses: Sequence[float], begin: int, stop: int) -> list[int]:
+        """Return the steps of an epoch to record, from 0. Rank 0 draws them for all. Arguments: see `StepDraw.steps`."""
         marks = np.zeros(stop - begin, np.int64)
         if self._draw is not None:
             marks[[step - begin for step in self._draw.steps(losses, begin, stop)]] = 1
-        return (begin + np.flatnonzero(trainer.total(marks))).tolist()
+        return (begin + np.flatnonzero(trainer.all_reduce_world(marks))).tolist()
 
-    def record(self, trainer: Trainer, batch: Batch, step: int, train: Callable[[], tuple[Any, Any]]) -> tuple[Any, Any]:
+    def record(self, trainer: BaseTrainer, batch: Batch, step: int, train: Callable[[], tuple[Any, Any]]) -> tuple[Any, Any]:
         """Train a step, and record it. Returns what `train` returns.
 
         A file that cannot be written is reported and left out: the training goes on.
@@ -123,7 +123,7 @@ class SpotChecks:
             tracing.batch_arrays(trainer, self._plan, batch, step),
             iter([(f"before/{step}/drawn", np.array(step))]),
             tracing.state_arrays(trainer, f"before/{step}"),
-            tracing.lost_arrays(trainer, "before", step),
+            tracing.residual_arrays(trainer, "before", step),
         )
         self._write(BEFORE_FILE.format(step), itertools.chain.from_iterable(before))
         outputs = train()
@@ -132,38 +132,41 @@ class SpotChecks:
         self._batches.append((step, batch._replace(images=copy.deepcopy(batch.images))))  # its memory may be used again
         return outputs
 
-    def finish(self, trainer: Trainer) -> None:
-        """Find out, after everything else, what ReLUs and maxima decided in recorded steps, and score some of their images."""
-        self._write(TOLD_FILE, itertools.chain.from_iterable(itertools.starmap(partial(self._told, trainer), self._batches)))
+    def finish(self, trainer: BaseTrainer) -> None:
+        """Compute, after everything else, the decisions of ReLUs and maxima in recorded steps, and scores of some images."""
+        self._write(
+            DECISIONS_FILE,
+            itertools.chain.from_iterable(itertools.starmap(partial(self._decision_arrays, trainer), self._batches)),
+        )
 
-    def _told(self, trainer: Trainer, step: int, batch: Batch) -> tracing.NamedArrays:
-        """Of a step whose record all processes can read: they may be on several hosts."""
+    def _decision_arrays(self, trainer: BaseTrainer, step: int, batch: Batch) -> tracing.NamedArrays:
+        """Yield the decisions of a step, if all processes can read its record: they may be on several hosts."""
         path = self._out / BEFORE_FILE.format(step)
-        if trainer.total(np.array([not path.exists()], np.int64)).item():
+        if trainer.all_reduce_world(np.array([not path.exists()], np.int64)).item():
             return
         arrays = array_file.ArrayFile(path)
-        images, labels = (arrays[f"{each}/{step}"][: tracing.SCORED] for each in ("images", "labels"))
+        images, labels = (arrays[f"{name}/{step}"][: tracing.SCORED] for name in ("images", "labels"))
         weights, slots = tracing.state(arrays, f"before/{step}")
-        first = Split(images=images, labels=labels)
-        yield from tracing.told_arrays(trainer, self._plan, batch, step, weights, slots, first)
+        first = DatasetSplit(images=images, labels=labels)
+        yield from tracing.decision_arrays(trainer, self._plan, batch, step, weights, slots, first)
 
     def _write(self, name: str, arrays: tracing.NamedArrays) -> None:
-        """Write arrays as they come, in the first process. All gather them together, whatever becomes of the file."""
-        path, most = self._out / name, 64 + 8 * len(list(self._plan.architecture.parameters()))
-        failed: list[BaseException] = []
+        """Write arrays one by one in the first process. All processes gather them, even if the file cannot be written."""
+        path, max_arrays = self._out / name, 64 + 8 * len(list(self._plan.architecture.parameters()))
+        errors: list[BaseException] = []
 
-        def read() -> tracing.NamedArrays:
+        def read_arrays() -> tracing.NamedArrays:
             try:
                 yield from arrays
             except BaseException as error:
-                failed.append(error)
+                errors.append(error)
                 raise
 
         if placement.is_first_rank():
             try:
-                array_file.write(path, read(), most)
+                array_file.write(path, read_arrays(), max_arrays)
             except (OSError, ValueError, KeyError) as error:
-                if failed:  # not of the file: the run's own, as where a rank has died
+                if errors:  # not of the file: the run's own, as where a rank has died
                     raise
                 print(f"{name} was not written: {error}. This step of the run is not judged.", file=sys.stderr)
                 with contextlib.suppress(OSError):
@@ -172,7 +175,7 @@ class SpotChecks:
 
 
 def example_hashes(images: npt.NDArray[np.uint8], labels: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """int64 [N]: a hash of every pixel of each image, and of its label.
+    """Return int64 [N]: a hash of every pixel of each image, and of its label.
 
     It is a sum, modulo 2**64, of words of 8 bytes times odd factors: some ten microseconds for 64 images of 32 pixels.
 
@@ -196,13 +199,13 @@ def _factors(number: int) -> npt.NDArray[np.uint64]:
 def fingerprint(
     ids: npt.NDArray[np.int64], hashes: npt.NDArray[np.int64], learning_rates: Sequence[float], first_step: int
 ) -> str:
-    """SHA-256 of what the steps of an epoch trained on.
+    """Return the SHA-256 of the data that the steps of an epoch trained on.
 
     Args:
         ids: int64 [examples], in the order of training.
         hashes: int64 [examples], see `example_hashes`.
-        learning_rates: of each step.
-        first_step: of the epoch, from 0.
+        learning_rates: learning rate of each step.
+        first_step: number of the epoch's first step, from 0.
     """
     steps = np.arange(first_step, first_step + len(learning_rates), dtype="<i8")
     arrays = (ids.astype("<i8"), hashes.astype("<i8"), steps, np.asarray(learning_rates, "<f8"))

@@ -1,4 +1,4 @@
-"""What a twin brings to a run: a `Trainer`, and the batches that it trains on. No framework is in it."""
+"""Interface between a run and a twin: the trainer, and the batches that it trains on. No framework is imported."""
 
 from __future__ import annotations
 
@@ -11,38 +11,38 @@ import numpy.typing as npt
 
 from common.artifacts.schema import Chunks, StepParts
 from common.data import chunks, owners
-from common.data.batches import Feed, Plan, in_order
-from common.data.sources import Dataset, Split
+from common.data.batches import BatchPlan, Feed, all_batches
+from common.data.sources import Dataset, DatasetSplit
 from common.models.architectures import Architecture
-from common.models.weights import GivenWeights, Weights
+from common.models.weights import ReadOnlyWeights, Weights
 from common.spec import Spec, resolve_switches
 
 
 class Batch(NamedTuple):
-    """One process's shard of one global batch, as the input hands it to the model.
+    """One process's shard of one global batch, as the input passes it to the model.
 
     ids: int64 [N]; images: uint8 [N, H, W, 3], augmented; labels: int64 [N]; masks: one bool [N, units] for each dropout.
-    The arrays are the framework's own tensors, on the host. begun: when the input began to make the batch, in seconds since
-    1970; 0 if it was made by hand.
+    The arrays are the framework's own tensors, on the host. begin_time: time when the input began to prepare the batch, in
+    seconds since 1970; 0 for a batch that no input prepared.
     """
 
     ids: Any
     images: Any
     labels: Any
     masks: tuple[Any, ...]
-    begun: Any = 0.0
+    begin_time: Any = 0.0
 
 
 class Update(NamedTuple):
-    """What every replica must know of one optimizer update. Each field is a number, or a framework's tensor of it."""
+    """Values of one optimizer update that every replica needs. Each field is a number, or a framework's tensor of it."""
 
     num_examples: Any
-    """In the global batch."""
+    """Number of examples in the global batch."""
     learning_rate: Any
     step: Any
-    """Of the run, from 1."""
+    """Number of the update in the run, from 1."""
     micro_batches: int = 1
-    """Into which each replica cuts its shard. Their gradients are summed."""
+    """Number of micro-batches into which each replica cuts its shard. Their gradients are summed."""
 
 
 class ComputeAndExchange(NamedTuple):
@@ -51,9 +51,9 @@ class ComputeAndExchange(NamedTuple):
     compute: Callable[[], Sequence[float] | None]
     """A step without any exchange. Returns the seconds of each replica; None if the caller's clock measures them."""
     exchange: Callable[[], None]
-    """Only what replicas send each other in a step."""
+    """The exchange between replicas in a step, and nothing else."""
     not_separable: str | None = None
-    """Why the computing time of each replica is unknown."""
+    """Reason why the computing time of each replica is unknown."""
 
 
 class StepBreakdown(NamedTuple):
@@ -67,11 +67,11 @@ class StepBreakdown(NamedTuple):
     nested: bool = False
     """Whether `backward` starts with forward again, and `optimizer` with both. Then differences are reported."""
     note: str | None = None
-    """Why there is no optimizer, or what else a function computes."""
+    """Reason why there is no optimizer, or what else a function computes."""
 
 
-class Trainer:
-    """One process of one mode in one framework. A twin adds its framework, a mode how replicas train and score together.
+class BaseTrainer:
+    """One process of one mode in one framework. A twin adds the framework, a mode adds how replicas train and score together.
 
     A mode of several processes has one trainer in each. Processes that share a copy of the model have the same shard, train
     on the same examples, and report the same results.
@@ -83,24 +83,24 @@ class Trainer:
     shard: tuple[int, int] = (0, 1)
     """(index, number): the part of every global batch, and of every scored split, that this process takes."""
     _shards: Any = None
-    """Sums over processes of different shards: a `Group` or a server. None: there is one shard."""
+    """Sums over processes of different shards: a `CommunicationGroup` or a server. None: there is one shard."""
     _processes: Any = None
-    """Sums over all processes, where several have the same shard."""
-    _chunks: chunks.Account | None = None
-    """What the last feed has held and moved, if its images come in chunks."""
+    """Sums over all processes, if several have the same shard."""
+    _chunks: chunks.TransferStats | None = None
+    """Transfer statistics of the last feed, if its images come in chunks."""
     shards_optimizer: bool = False
-    """Whether the optimizer's state is divided over replicas, and a checkpoint has it whole by canonical name. All processes
-    gather it together."""
+    """Whether the optimizer's state is divided over replicas. All processes then gather it, and a checkpoint stores it by
+    canonical name."""
     images_on_host: bool = True
-    """Whether batches come as the host's arrays, which cost nothing to read."""
+    """Whether batches are arrays on the host, which cost nothing to read."""
     scores_together: bool = False
-    """Whether processes of different shards exchange weights in `score`, so that all must call it equally often."""
+    """Whether processes of different shards exchange weights in `score`, so that all must call it the same number of times."""
     _optimizer: Any
 
     def __init__(
-        self, spec: Spec, architecture: Architecture, plan: Plan, dataset: Dataset, description: dict[str, Any]
+        self, spec: Spec, architecture: Architecture, plan: BatchPlan, dataset: Dataset, description: dict[str, Any]
     ) -> None:
-        """Keep what is trained. `description` is the twin's `describe` in this process."""
+        """Store the arguments. `description` is the twin's `describe` in this process."""
         self._spec = spec
         self._architecture = architecture
         self._plan = plan
@@ -115,11 +115,11 @@ class Trainer:
         self.implementation = description["modes"][spec.mode]["implementation"]
         self._synchronises = spec.batch_norm_statistics == "synchronised" and spec.replicas > 1
 
-    def start_over(self, plan: Plan, dataset: Dataset, state: dict[str, npt.NDArray[Any]]) -> None:
+    def reset(self, plan: BatchPlan, dataset: Dataset, state: dict[str, npt.NDArray[Any]]) -> None:
         """Follow another plan from its first step, as a new trainer would.
 
         Args:
-            state: see `state`, before the first step. Empty if each step's is loaded by the caller.
+            state: the state before the first step, see `state`. Empty if the caller loads the state of each step.
         """
         self._plan, self._dataset, self._step = plan, dataset, 0
         if state:
@@ -127,37 +127,39 @@ class Trainer:
 
     @property
     def updates(self) -> int:
-        """How many steps have been done since the run began."""
+        """Number of steps since the run began."""
         return self._step
 
     def feed(self) -> Feed[Batch]:
-        """A feed of this process's shard of global batches."""
+        """Build a feed of this process's shard of global batches."""
         raise NotImplementedError
 
-    def _account(self) -> chunks.Account | None:
-        """What a new feed tells of the chunks that it holds; None for an input without chunks. All processes call it."""
-        self._chunks = chunks.Account(owners=owners.meet(self.total)) if self._spec.input == "dask" else None
+    def _new_transfer_stats(self) -> chunks.TransferStats | None:
+        """Create the transfer statistics of a new feed; None for an input without chunks. All processes call it."""
+        self._chunks = (
+            chunks.TransferStats(owners=owners.connect_owners(self.all_reduce_world)) if self._spec.input == "dask" else None
+        )
         return self._chunks
 
     def chunks(self) -> Chunks | None:
-        """Who holds the training images, and what has been moved since the feed was made. All processes call it."""
-        if (account := self._chunks) is None:
+        """Return the owners of the training images, and the bytes moved since the feed was built. All processes call it."""
+        if (stats := self._chunks) is None:
             return None
-        moved = self.total(np.array([account.gathered_bytes, account.moved_bytes]))
-        by_process = np.zeros(account.owners.number, np.int64)
-        by_process[account.owners.rank] = sum(account.held_bytes)
-        by_process = self.total(by_process).tolist()
+        transfer_bytes = self.all_reduce_world(np.array([stats.gathered_bytes, stats.moved_bytes]))
+        by_process = np.zeros(stats.owners.size, np.int64)
+        by_process[stats.owners.rank] = sum(stats.held_bytes)
+        by_process = self.all_reduce_world(by_process).tolist()
         return Chunks(
-            owners="workers of a cluster" if account.on_cluster else "processes",
-            owner_of_chunk=account.owner_of_chunk,
-            held_mib=[size / 2**20 for size in (account.held_bytes if account.on_cluster else by_process)],
-            gathered_bytes=int(moved[0]),
-            moved_bytes=int(moved[1]),
+            owners="workers of a cluster" if stats.on_cluster else "processes",
+            owner_of_chunk=stats.owner_of_chunk,
+            held_mib=[size / 2**20 for size in (stats.held_bytes if stats.on_cluster else by_process)],
+            gathered_bytes=int(transfer_bytes[0]),
+            moved_bytes=int(transfer_bytes[1]),
         )
 
     def batches(self, first_epoch: int = 1) -> Iterator[Batch]:
         """Iterate over this process's shard of every global batch, in order, starting at an epoch."""
-        return in_order(self._plan, self.feed(), first_epoch)
+        return all_batches(self._plan, self.feed(), first_epoch)
 
     def train_step(self, batch: Batch, num_examples: int, learning_rate: float) -> tuple[Any, Any]:
         """Update the model once on one batch.
@@ -165,7 +167,7 @@ class Trainer:
         Args:
             batch: this process's shard of N examples: images uint8 [N, H, W, 3], labels int64 [N], masks bool [N, units].
             num_examples: size of the global batch.
-            learning_rate: of this update.
+            learning_rate: learning rate of this update.
 
         Returns:
             (loss, num_correct), scalars on the device: this process's share of the mean loss over num_examples, and how many
@@ -175,29 +177,31 @@ class Trainer:
         return self._run_step(batch, num_examples, learning_rate)
 
     def compile(self, step_sizes: Sequence[int], score_sizes: Sequence[int]) -> None:
-        """Run blank batches, so that nothing is built for a batch size in a timed step. The training state stays as it is.
+        """Run blank batches, so that nothing is built for a batch size in a timed step. The training state does not change.
 
         A framework builds kernels, graphs or plans for a shape in its first run, and CUDA graphs in its second. So every
         batch size has run twice after this. Call it after the first step, which was the first run of a whole batch.
 
         Args:
-            step_sizes: of the global batches to train on.
-            score_sizes: of this process's batches to score.
+            step_sizes: sizes of the global batches to train on.
+            score_sizes: sizes of this process's batches to score.
         """
         index, number = self.shard
         with self._unchanged():
-            trained = self._plan.batch(0)[1]
-            firsts = tuple(stop - start for start, stop in (self._plan.bounds(1, number, rank)[0] for rank in range(number)))
+            trained_size = self._plan.batch(0)[1]
+            first_sizes = tuple(
+                stop - start for start, stop in (self._plan.bounds(1, number, rank)[0] for rank in range(number))
+            )
             for size in step_sizes:
                 # Replicas exchange gradients in a blank step too, so all of them make equally many.
-                for sizes in self._plan.own_sizes(size, number):
-                    for _ in range(1 if (sizes, size) == (firsts, trained) else 2):
+                for sizes in self._plan.local_batch_sizes(size, number):
+                    for _ in range(1 if (sizes, size) == (first_sizes, trained_size) else 2):
                         self._blank_step(sizes[index], size)
             for size in score_sizes:
                 self._blank_score(self._blank(size))
 
     def compilations(self) -> int:
-        """A number that grows whenever this process traces or compiles something, or first trains on a batch size."""
+        """Return a counter that grows whenever this process traces or compiles something, or first trains on a batch size."""
         raise NotImplementedError
 
     def finish_epoch(self) -> None:
@@ -220,39 +224,41 @@ class Trainer:
         """Copy results of `train_step` or `score` to one host array [len(values)], the same in all processes of a shard."""
         raise NotImplementedError
 
-    def all_reduce(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    def all_reduce_shards(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Sum float64 or int64 values over all shards; every process gets the sum."""
         return self._shards.sum(values) if self._shards else values
 
-    def total(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    def all_reduce_world(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Sum float64 or int64 values over all processes; every process gets the sum."""
-        return self._processes.sum(values) if self._processes else self.all_reduce(values)
+        return self._processes.sum(values) if self._processes else self.all_reduce_shards(values)
 
     def broadcast_statistics(self) -> None:
         """Copy replica 0's BatchNorm statistics to every replica. Evaluation uses them."""
 
     def weights(self) -> Weights:
-        """Every parameter and statistic by canonical name: replica 0's, or gathered where replicas divide the model."""
+        """Return every parameter and statistic by canonical name: replica 0's, or gathered if replicas divide the model."""
         raise NotImplementedError
 
-    def load_weights(self, values: GivenWeights) -> None:
+    def load_weights(self, values: ReadOnlyWeights) -> None:
         """Set every parameter and statistic of every replica."""
         raise NotImplementedError
 
     def num_values(self) -> tuple[int, int]:
-        """Number of values in the whole model, as (all, trainable). Every process gets the same."""
+        """Return the number of values in the whole model, as (all, trainable). It is the same in every process."""
         raise NotImplementedError
 
     def state(self) -> dict[str, npt.NDArray[Any]]:
-        """The training state between two epochs, by name, for the modes that can resume (see `Spec.not_resumable_because`).
+        """Return the training state between two epochs by name. All processes call it.
 
-        All processes call it.
+        It is for modes that can resume, see `Spec.not_resumable_because`.
         """
         if self.shards_optimizer:
-            kept = {f"slots/{slot}/{name}": array for slot, each in self.slots().items() for name, array in each.items()}
+            optimizer_arrays = {
+                f"slots/{slot}/{name}": array for slot, arrays in self.slots().items() for name, array in arrays.items()
+            }
         else:
-            kept = {f"optimizer/{name}": array for name, array in self._optimizer_state().items()}
-        return {f"weights/{name}": array for name, array in self.weights().items()} | kept
+            optimizer_arrays = {f"optimizer/{name}": array for name, array in self._optimizer_state().items()}
+        return {f"weights/{name}": array for name, array in self.weights().items()} | optimizer_arrays
 
     def load_state(self, values: dict[str, npt.NDArray[Any]], step: int) -> None:
         """Restore what `state` returned after `step` updates."""
@@ -273,60 +279,61 @@ class Trainer:
         self._load_optimizer_state(groups["optimizer"])
 
     def slots(self) -> dict[str, Weights]:
-        """The optimizer's arrays for each trainable parameter, by slot and canonical name; gathered as `weights` are."""
-        found: dict[str, list[npt.NDArray[Any]]] = {}
+        """Return the optimizer's arrays for each trainable parameter, by slot and canonical name, gathered like `weights`."""
+        arrays_by_slot: dict[str, list[npt.NDArray[Any]]] = {}
         for path, array in self._optimizer_state().items():
             slot, _, index = path.partition("/")
             if index:
-                found.setdefault(slot, []).append(array)
-        return {slot: self._by_name(arrays) for slot, arrays in found.items()}
+                arrays_by_slot.setdefault(slot, []).append(array)
+        return {slot: self._by_name(arrays) for slot, arrays in arrays_by_slot.items()}
 
     def load_slots(self, values: Mapping[str, Weights], weights: Weights) -> None:
-        """Set what `slots` returned, and every parameter and statistic."""
+        """Restore what `slots` returned, and set every parameter and statistic."""
         arrays = self._optimizer_state()
-        for slot, each in values.items():
-            self.load_weights({**weights, **each})  # the model's own variables have the layout
+        for slot, slot_arrays in values.items():
+            self.load_weights({**weights, **slot_arrays})  # the model's own variables have the layout
             arrays |= {f"{slot}/{index}": array for index, array in enumerate(self._trainable())}
         self._load_optimizer_state(arrays)
         self.load_weights(weights)
 
     def gradients(self, batch: Batch, num_examples: int) -> Weights:
-        """Gradients of the mean loss by canonical name. Mode serial only. This changes BatchNorm statistics."""
+        """Compute the gradients of the mean loss by canonical name. Mode serial only. This changes BatchNorm statistics."""
         raise NotImplementedError
 
     def logits(self, batch: Batch, *, training: bool) -> npt.NDArray[np.floating]:
-        """Logits [N, classes] of one batch, from the first copy of the model.
+        """Compute logits [N, classes] of one batch, with the first copy of the model.
 
         Only mode serial supports `training`, which changes BatchNorm statistics.
         """
         raise NotImplementedError
 
     def decisions(self, batch: Batch, num_examples: int) -> list[npt.NDArray[Any]]:
-        """What ReLUs and max-poolings decide in a forward pass of a training step on this process's shard of N examples.
+        """Record the decisions of ReLUs and max-poolings in a forward pass of a training step on this process's N examples.
 
         Args:
             batch, num_examples: see `train_step`.
 
         Returns:
-            In order: of a ReLU bool [N, ...], true where a value passes; of a max-pooling int16 [N, H, W, C], which value of
-            its window wins. Images are channels last. Empty, so not told: the mode divides the model, the graph is compiled, a
-            user's own builder made the model, or a GPU computes. This changes BatchNorm statistics.
+            In order: for a ReLU bool [N, ...], true where a value passes; for a max-pooling int16 [N, H, W, C], the index of
+            the largest value in its window. Images are channels last. Empty if unknown: the mode divides the model, the graph
+            is compiled, a user's own builder built the model, or a GPU computes. This changes BatchNorm statistics.
         """
         return []
 
     def error_feedback(self) -> list[npt.NDArray[Any]]:
-        """What compression has lost so far and the next step's gradients get: of each bucket [replicas of this process, count].
+        """Return the residuals of compression, which are added to the next gradients.
 
-        Empty: nothing is kept.
+        Returns:
+            [replicas of this process, count] of each bucket. Empty: there is no error feedback.
         """
         return []
 
     def memory_by_device(self) -> dict[str, float]:
-        """Computed MiB of each logical device that shares this process with others. Empty: memory is measured."""
+        """Compute the MiB of each logical device that shares this process with others. Empty: memory is measured."""
         return {}
 
-    def report(self, test: Split) -> dict[str, Any]:
-        """Mode-specific result fields. Called once, after `test` is scored."""
+    def report(self, test: DatasetSplit) -> dict[str, Any]:
+        """Return mode-specific result fields. Called once, after `test` is scored."""
         return {}
 
     def compute_and_exchange(self, batch: Batch, num_examples: int) -> ComputeAndExchange | StepParts | str | None:
@@ -337,7 +344,7 @@ class Trainer:
         """Break a step on this batch into a replica's computations, without exchange; or why this is impossible."""
         return f"mode {self._spec.variant} sends within forward and backward"
 
-    def record(self, work: Callable[[], None]) -> Recording:
+    def record(self, work: Callable[[], None]) -> ProfilerRecording:
         """Run `work` under the framework's own profiler."""
         raise NotImplementedError
 
@@ -348,18 +355,18 @@ class Trainer:
     def close(self) -> None:
         """Disconnect from the other processes at the end of the run."""
 
-    # What the shared methods ask of a twin.
+    # Methods that a twin implements for the shared ones.
 
     def _run_step(self, batch: Batch, num_examples: int, learning_rate: float) -> Any:
-        """(loss, num_correct) of one update on this process's shard."""
+        """Do one update on this process's shard. Returns (loss, num_correct)."""
         raise NotImplementedError
 
     def _blank(self, examples: int) -> Batch:
-        """A batch of white images, as the input would make it."""
+        """Return a batch of white images, as the input would prepare it."""
         raise NotImplementedError
 
     def _blank_step(self, examples: int, num_examples: int) -> None:
-        """A step on a blank shard of so many examples, of a global batch of num_examples."""
+        """Do a step on a blank shard of `examples` examples, of a global batch of `num_examples`."""
         self._run_step(self._blank(examples), num_examples, 0.0)
 
     def _blank_score(self, batch: Batch) -> None:
@@ -377,31 +384,31 @@ class Trainer:
         self._optimizer.load_state(values)
 
     def _trainable(self) -> list[npt.NDArray[Any]]:
-        """Copies of the model's trainable variables, in the framework's order and layout."""
+        """Return copies of the model's trainable variables, in the framework's order and layout."""
         raise NotImplementedError
 
     def _by_name(self, arrays: list[npt.NDArray[Any]]) -> Weights:
-        """Arrays in the framework's order and layout, by canonical name."""
+        """Return arrays, given in the framework's order and layout, by canonical name."""
         raise NotImplementedError
 
     def _ranks(self) -> list[str]:
-        """A name for every process of the run, where each has a device."""
+        """Return a name for every process of the run, if each has a device."""
         return [f"rank {rank}: {self._kind}" for rank in range(self._spec.replicas)]
 
 
-class Recording(NamedTuple):
-    """What a framework's own profiler recorded."""
+class ProfilerRecording(NamedTuple):
+    """Recording of a framework's own profiler."""
 
-    spans: Sequence[Span]
+    spans: Sequence[ProfilerSpan]
     trace: bytes
     """JSON in Chrome's trace event format."""
 
 
-class Span(NamedTuple):
+class ProfilerSpan(NamedTuple):
     """One operation in a profiler's recording."""
 
     name: str
     lane: int
-    """The thread or stream that it ran on. Spans of a lane follow one another, or one is inside another."""
+    """Number of the thread or stream. Spans of a lane do not overlap, unless one is inside another."""
     start_seconds: float
     seconds: float

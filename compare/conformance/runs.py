@@ -12,7 +12,7 @@ from common.artifacts import checkpoint, results, trained
 from common.artifacts.records import RecordError
 from common.artifacts.schema import RunResult
 from common.artifacts.trained import Trained
-from common.data.batches import Plan, order_digest
+from common.data.batches import BatchPlan, order_digest
 from common.data.sources import Dataset
 from common.machine import heartbeat
 from common.models import weights
@@ -24,7 +24,7 @@ from compare.conformance.trial import TOLERANCE, Faults, TwinUnderTest, last_lin
 from compare.core.differences import FLOAT32_TOLERANCE, relative_difference
 from compare.core.errors import LaunchError
 from compare.execution import contestants, launch
-from compare.proof.differences import scaled
+from compare.proof.differences import scaled_difference
 
 _EPOCHS = 12
 """Epochs of a run that is cut short after the first."""
@@ -45,7 +45,7 @@ def check(trial: TwinUnderTest) -> Faults:
     if code != 0 or result.status != "ok":
         yield f"run ended with {launch.describe_exit(code)} and status {result.status}: {result.reason}"
         return
-    plan = Plan(spec, architecture, len(dataset.train))
+    plan = BatchPlan(spec, architecture, len(dataset.train))
     order = np.concatenate([plan.draw(epoch).ids[: plan.batch(plan.steps_per_epoch - 1)[1]] for epoch in range(1, _EPOCHS + 1)])
     expected = {
         "framework": contestants.by_name(trial.name).twin,
@@ -70,7 +70,7 @@ def _resumed(trial: TwinUnderTest, spec: Spec, uninterrupted: RunResult) -> Faul
     words = ["run", str(trial.write_spec(spec, "cut-short-spec")), "--out", str(folder)]
     log, process, code = folder.with_suffix(".log"), None, None
     try:
-        with signals.deferred():
+        with signals.defer_signals():
             process = launch.start(trial.name, words, log=log)
         deadline = time.monotonic() + heartbeat.HANG_SECONDS
         while (code := process.poll()) is None and not (folder / checkpoint.FILE).exists() and time.monotonic() < deadline:
@@ -116,7 +116,7 @@ def _trained(trial: TwinUnderTest, best: Path, dataset: Dataset) -> Faults:
         )
         if code != 0:
             yield f"score ended with {launch.describe_exit(code)}: {last_line(output)}"
-        elif (difference := scaled(inference.load_logits(out, trained.load(path), len(images)), expected)) > TOLERANCE:
+        elif (difference := scaled_difference(inference.load_logits(out, trained.load(path), len(images)), expected)) > TOLERANCE:
             yield f"score gives logits of {label} that differ from the referee by {difference:.1e}, tolerance {TOLERANCE:.0e}"
 
 

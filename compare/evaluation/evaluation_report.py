@@ -13,17 +13,17 @@ from compare.core.statistics import CONFIDENCE, SIGNIFICANCE
 from compare.core.wording import listed, percent
 from compare.evaluation import evaluation_plots, evaluation_tables
 from compare.evaluation.evaluation_tables import is_guessing
-from compare.evaluation.scoring import Evaluated, Model, Pair
+from compare.evaluation.scoring import EvaluationRecord, ModelPair, ScoredModel
 from compare.judgement.cautions import data_cautions
 from compare.judgement.row_figures import GUESSING
 from compare.reporting import document
 from compare.reporting.document import Report
 from compare.reporting.screen import Paragraph, Screen, caution_count
 
-_SPENT = 1e-3
-"""Fraction of the first learning rate. A schedule below it leaves little to learn."""
-_WORST_SAID = 3
-_FIRST = ("contestant", "accuracy", "loss", "macro_f1", "calibration_error", "best_epoch", "status")
+_MIN_LEARNING_RATE_RATIO = 1e-3
+"""Smallest useful fraction of the first learning rate. Below it, little is learned."""
+_MAX_WORST = 3
+_SCREEN_COLUMNS = ("contestant", "accuracy", "loss", "macro_f1", "calibration_error", "best_epoch", "status")
 """Columns of the scores that the first screen shows."""
 _OTHER_DATA = (
     "The fields were tuned on other data, or other splits of it: where images of this test split were among them, its scores "
@@ -31,217 +31,241 @@ _OTHER_DATA = (
 )
 
 
-def report(made: Evaluated, images: Images) -> Report:
-    """The report of an evaluation.
+def report(evaluation: EvaluationRecord, images: Images) -> Report:
+    """Build the report of an evaluation.
 
     Args:
-        images: uint8 [N, S, S, 3], of the test split.
+        images: images of the test split, uint8 [N, S, S, 3].
     """
-    spec = next(iter(made.specs.values()))
-    found = findings(made)
+    spec = next(iter(evaluation.specs.values()))
+    sections = findings(evaluation)
     return Report(
         title="Evaluation",
         name="evaluation",
         facts=[
-            f"{spec['model']} on {made.data_name}: final training and evaluation",
-            document.hardware_and_versions(made.machine, made.versions),
+            f"{spec['model']} on {evaluation.data_name}: final training and evaluation",
+            document.hardware_and_versions(evaluation.machine, evaluation.versions),
         ],
-        findings=found,
-        tables=evaluation_tables.documents(made),
-        terminal_tables=evaluation_tables.on_terminal(made),
-        drawings=evaluation_plots.drawings(made),
-        files=evaluation_plots.confused_images(made, images),
-        values=made.model_dump(mode="json") | {"sentences": [sentence for _, said in found for sentence in said]},
-        exit_code=made.exit_code,
-        screen=screen(made),
+        findings=sections,
+        tables=evaluation_tables.written_tables(evaluation),
+        terminal_tables=evaluation_tables.terminal_tables(evaluation),
+        drawings=evaluation_plots.drawings(evaluation),
+        files=evaluation_plots.confused_images(evaluation, images),
+        values=evaluation.model_dump(mode="json")
+        | {"sentences": [sentence for _, sentences in sections for sentence in sentences]},
+        exit_code=evaluation.exit_code,
+        screen=screen(evaluation),
     )
 
 
-def screen(made: Evaluated) -> Screen:
-    """How often the final models are right, and whether they agree."""
-    spec = next(iter(made.specs.values()))
-    scored = [model for model in made.models if model.scores]
-    failed = [model for model in made.models if not model.scores]
-    crossed = _crossing_words(made)
-    moved = any(
-        each.labelled_differently or each.largest_difference > made.rounding
-        for model in made.models
-        for each in model.crossings
+def screen(evaluation: EvaluationRecord) -> Screen:
+    """Show how often the final models are right, and whether they agree."""
+    spec = next(iter(evaluation.specs.values()))
+    scored = [model for model in evaluation.models if model.scores]
+    failed = [model for model in evaluation.models if not model.scores]
+    crossing_sentences = _crossing_words(evaluation)
+    differs = any(
+        crossing.labelled_differently or crossing.largest_difference > evaluation.rounding
+        for model in evaluation.models
+        for crossing in model.crossings
     )
-    other = [_OTHER_DATA] if made.tuned_on not in (None, made.data_hash) else []
-    trouble = [*_failed_words(failed, made), *(crossed[::-1] if moved else []), *other, *data_cautions(made.data_notes)]
+    other_data = [_OTHER_DATA] if evaluation.tuned_on not in (None, evaluation.data_hash) else []
+    trouble = [
+        *_failed_words(failed, evaluation),
+        *(crossing_sentences[::-1] if differs else []),
+        *other_data,
+        *data_cautions(evaluation.data_notes),
+    ]
     answers = [
-        Paragraph("Right", [_right_words(model, made) for model in scored]),
-        Paragraph("Agree", [_pair_words(pair, made) for pair in made.pairs]),
-        Paragraph("Carries over", [] if moved else crossed),
+        Paragraph("Right", [_right_words(model, evaluation) for model in scored]),
+        Paragraph("Agree", [_pair_words(pair, evaluation) for pair in evaluation.pairs]),
+        Paragraph("Carries over", [] if differs else crossing_sentences),
         Paragraph("Trouble", trouble, "bad"),
     ]
-    table = evaluation_tables.scores_table(made)
+    table = evaluation_tables.scores_table(evaluation)
     return Screen(
-        subject=[f"{spec['model']} on {made.data_name}: final training and evaluation", f"{made.num_examples:,} test images"],
-        answers=[each for each in answers if each.sentences],
-        table=replace(table, columns=tuple(column for column in table.columns if column.key in _FIRST)),
-        remarks=caution_count(len(_cautions(made))),
+        subject=[
+            f"{spec['model']} on {evaluation.data_name}: final training and evaluation",
+            f"{evaluation.num_examples:,} test images",
+        ],
+        answers=[paragraph for paragraph in answers if paragraph.sentences],
+        table=replace(table, columns=tuple(column for column in table.columns if column.key in _SCREEN_COLUMNS)),
+        remarks=caution_count(len(_cautions(evaluation))),
     )
 
 
-def _right_words(model: Model, made: Evaluated) -> str:
-    found = model.scores
-    assert found is not None
-    interval = _interval(found)
-    guesses = f", {GUESSING}" if is_guessing(found) else ""
-    right = f"{found.num_correct:,} of {found.num_examples:,} right"
-    return f"{_name(model, made)}: {right}, {found.accuracy:.4f} ({interval.low:.4f} to {interval.high:.4f}){guesses}."
+def _right_words(model: ScoredModel, evaluation: EvaluationRecord) -> str:
+    split_scores = model.scores
+    assert split_scores is not None
+    interval = _interval(split_scores)
+    guesses = f", {GUESSING}" if is_guessing(split_scores) else ""
+    right = f"{split_scores.num_correct:,} of {split_scores.num_examples:,} right"
+    accuracy = f"{split_scores.accuracy:.4f} ({interval.low:.4f} to {interval.high:.4f})"
+    return f"{_name(model, evaluation)}: {right}, {accuracy}{guesses}."
 
 
-def _failed_words(failed: list[Model], made: Evaluated) -> list[str]:
-    return [f"{_name(model, made)}: {model.status}{f', {model.reason}' if model.reason else ''}." for model in failed]
+def _failed_words(failed: list[ScoredModel], evaluation: EvaluationRecord) -> list[str]:
+    return [f"{_name(model, evaluation)}: {model.status}{f', {model.reason}' if model.reason else ''}." for model in failed]
 
 
-def findings(made: Evaluated) -> list[tuple[str, list[str]]]:
-    """The findings, by subject."""
-    scored = [model for model in made.models if model.scores]
-    found = [
-        ("How often are the final models right?", [_accuracy_words(model, made) for model in scored]),
-        ("Do the frameworks' models agree?", _agreement_words(made)),
-        ("Does a checkpoint carry over?", _crossing_words(made)),
-        ("What is confused?", [words for contestant in made.scored if (words := _confused_words(made, contestant))]),
-        ("Are the models as sure as they are right?", [_calibration_words(model, made) for model in scored]),
-        ("Cautions", _cautions(made)),
+def findings(evaluation: EvaluationRecord) -> list[tuple[str, list[str]]]:
+    """Return the findings, by subject."""
+    scored = [model for model in evaluation.models if model.scores]
+    sections = [
+        ("How often are the final models right?", [_accuracy_words(model, evaluation) for model in scored]),
+        ("Do the frameworks' models agree?", _agreement_words(evaluation)),
+        ("Does a checkpoint carry over?", _crossing_words(evaluation)),
+        (
+            "What is confused?",
+            [words for contestant in evaluation.scored if (words := _confused_words(evaluation, contestant))],
+        ),
+        ("Are the models as sure as they are right?", [_calibration_words(model, evaluation) for model in scored]),
+        ("Cautions", _cautions(evaluation)),
     ]
-    return [(title, sentences) for title, sentences in found if sentences]
+    return [(title, sentences) for title, sentences in sections if sentences]
 
 
-def _accuracy_words(model: Model, made: Evaluated) -> str:
-    found = model.scores
-    assert found is not None
-    interval = _interval(found)
-    guesses = f", {GUESSING}" if is_guessing(found) else ""
+def _accuracy_words(model: ScoredModel, evaluation: EvaluationRecord) -> str:
+    split_scores = model.scores
+    assert split_scores is not None
+    interval = _interval(split_scores)
+    guesses = f", {GUESSING}" if is_guessing(split_scores) else ""
     ended = f"best epoch {model.best_epoch} of {model.epochs}"
     return (
-        f"{_name(model, made)}: {found.num_correct:,} of {found.num_examples:,} right, {found.accuracy:.4f} "
-        f"({percent(CONFIDENCE)}, Wilson's interval: {interval.low:.4f} to {interval.high:.4f}){guesses}; {ended}."
+        f"{_name(model, evaluation)}: {split_scores.num_correct:,} of {split_scores.num_examples:,} right, "
+        f"{split_scores.accuracy:.4f} ({percent(CONFIDENCE)}, Wilson's interval: {interval.low:.4f} to {interval.high:.4f})"
+        f"{guesses}; {ended}."
     )
 
 
-def _interval(found: scores.SplitScores) -> Any:
-    """Wilson's (1927) interval of the accuracy: `low` and `high`."""
+def _interval(split_scores: scores.SplitScores) -> Any:
+    """Return Wilson's (1927) interval of the accuracy, with `low` and `high`."""
     from scipy import stats  # here: it takes half a second to import, and most commands score nothing
 
-    return stats.binomtest(found.num_correct, found.num_examples).proportion_ci(CONFIDENCE, method="wilson")
+    return stats.binomtest(split_scores.num_correct, split_scores.num_examples).proportion_ci(CONFIDENCE, method="wilson")
 
 
-def _agreement_words(made: Evaluated) -> list[str]:
-    said = [_pair_words(pair, made) for pair in made.pairs]
-    if said:
-        said.append(
+def _agreement_words(evaluation: EvaluationRecord) -> list[str]:
+    sentences = [_pair_words(pair, evaluation) for pair in evaluation.pairs]
+    if sentences:
+        sentences.append(
             "That is of these trained models on these images: another seed gives other models, and their difference is no "
             "difference between the frameworks."
         )
-    return said
+    return sentences
 
 
-def _pair_words(pair: Pair, made: Evaluated) -> str:
-    found = pair.agreement
-    seed = f"Seed {pair.seed}: " if len({each.seed for each in made.models}) > 1 else ""
-    differing = f"{found.labelled_differently:,} of {found.num_examples:,} images"
+def _pair_words(pair: ModelPair, evaluation: EvaluationRecord) -> str:
+    agreement = pair.agreement
+    seed = f"Seed {pair.seed}: " if len({model.seed for model in evaluation.models}) > 1 else ""
+    differing = f"{agreement.labelled_differently:,} of {agreement.num_examples:,} images"
     start = f"{seed}{pair.first} and {pair.second} label {differing} differently"
     if pair.adjusted_p is None:
         return f"{start}; neither is right where the other is wrong, so there is nothing to test."
-    alone = f"{pair.first} alone is right on {found.first_alone_right:,}, {pair.second} alone on {found.second_alone_right:,}"
+    alone = (
+        f"{pair.first} alone is right on {agreement.first_alone_right:,}, "
+        f"{pair.second} alone on {agreement.second_alone_right:,}"
+    )
     p = "< 0.001" if pair.adjusted_p < 0.001 else f"= {pair.adjusted_p:.3f}"
-    tested = sum(each.adjusted_p is not None for each in made.pairs)
+    tested = sum(other.adjusted_p is not None for other in evaluation.pairs)
     among = f" among {tested} pairs, Holm" if tested > 1 else ""
-    better = pair.first if found.first_alone_right > found.second_alone_right else pair.second
+    better = pair.first if agreement.first_alone_right > agreement.second_alone_right else pair.second
     verdict = f"{better}'s model is right more often" if pair.adjusted_p < SIGNIFICANCE else "no difference in accuracy shown"
     return f"{start}; {alone}: {verdict} (McNemar's exact test, p {p}{among})."
 
 
-def _crossing_words(made: Evaluated) -> list[str]:
-    crossings = [(model, each) for model in made.models for each in model.crossings]
+def _crossing_words(evaluation: EvaluationRecord) -> list[str]:
+    crossings = [(model, crossing) for model in evaluation.models for crossing in model.crossings]
     if not crossings:
         return []
-    largest = max(each.largest_difference for _, each in crossings)
-    limit = made.rounding
-    moved = [(model, each) for model, each in crossings if each.labelled_differently]
+    largest = max(crossing.largest_difference for _, crossing in crossings)
+    limit = evaluation.rounding
+    differing = [(model, crossing) for model, crossing in crossings if crossing.labelled_differently]
     size = f"the largest difference of a probability is {largest:.1e}"
-    if not moved and largest <= limit:
+    if not differing and largest <= limit:
         many = "Each checkpoint" if len(crossings) > 1 else "The checkpoint"
         return [f"{many} labels every test image the same in the other framework; {size}, which is rounding."]
-    said = [
-        f"{_name(model, made)}'s checkpoint labels {each.labelled_differently:,} of {made.num_examples:,} images differently "
-        f"in {each.contestant}: the largest difference of a probability is {each.largest_difference:.1e}."
-        for model, each in moved
+    sentences = [
+        f"{_name(model, evaluation)}'s checkpoint labels {crossing.labelled_differently:,} of {evaluation.num_examples:,} "
+        f"images differently in {crossing.contestant}: the largest difference of a probability is "
+        f"{crossing.largest_difference:.1e}."
+        for model, crossing in differing
     ]
-    return said if largest <= limit else [*said, f"NOT THE SAME: {size}, more than rounding ({limit:.0e})."]
+    return sentences if largest <= limit else [*sentences, f"NOT THE SAME: {size}, more than rounding ({limit:.0e})."]
 
 
-def _confused_words(made: Evaluated, contestant: str) -> str | None:
-    model = made.of(contestant)[0]
+def _confused_words(evaluation: EvaluationRecord, contestant: str) -> str | None:
+    model = evaluation.models_of(contestant)[0]
     worst = [
-        f"{made.shown_class_names[pair.true]} taken for {made.shown_class_names[pair.predicted]} ({pair.count:,}, "
+        f"{evaluation.shown_class_names[pair.true]} taken for {evaluation.shown_class_names[pair.predicted]} ({pair.count:,}, "
         f"{100 * pair.share:.0f} % of the class)"
-        for pair in model.worst[:_WORST_SAID]
+        for pair in model.worst[:_MAX_WORST]
     ]
-    return f"{_name(model, made)}: {'; '.join(worst)}." if worst else None
+    return f"{_name(model, evaluation)}: {'; '.join(worst)}." if worst else None
 
 
-def _calibration_words(model: Model, made: Evaluated) -> str:
-    found = model.scores
-    assert found is not None
-    confidence = sum(each.confidence * each.count for each in found.bins if each.confidence is not None) / found.num_examples
-    interval = _interval(found)
-    chance = "more than" if found.calibration_error > found.calibration_chance else "no more than"
+def _calibration_words(model: ScoredModel, evaluation: EvaluationRecord) -> str:
+    split_scores = model.scores
+    assert split_scores is not None
+    confidence = (
+        sum(score_bin.confidence * score_bin.count for score_bin in split_scores.bins if score_bin.confidence is not None)
+        / split_scores.num_examples
+    )
+    interval = _interval(split_scores)
+    chance = "more than" if split_scores.calibration_error > split_scores.calibration_chance else "no more than"
     kind = "neither surer nor less sure than it is right, as far as so many images can tell"
     if not interval.low <= confidence <= interval.high:
-        kind = "surer than it is right" if confidence > found.accuracy else "less sure than it is right"
+        kind = "surer than it is right" if confidence > split_scores.accuracy else "less sure than it is right"
     return (
-        f"{_name(model, made)}: expected calibration error {found.calibration_error:.4f} ({BINS} bins), {chance} the "
-        f"{found.calibration_chance:.4f} within which a calibrated model stays by chance ({percent(CHANCE)}); mean confidence "
-        f"{confidence:.4f} at an accuracy of {found.accuracy:.4f}, on the whole {kind}."
+        f"{_name(model, evaluation)}: expected calibration error {split_scores.calibration_error:.4f} ({BINS} bins), {chance} "
+        f"the {split_scores.calibration_chance:.4f} within which a calibrated model stays by chance ({percent(CHANCE)}); mean "
+        f"confidence {confidence:.4f} at an accuracy of {split_scores.accuracy:.4f}, on the whole {kind}."
     )
 
 
-def _cautions(made: Evaluated) -> list[str]:
-    said = _failed_words([model for model in made.models if not model.scores], made)
-    for contestant in made.scored:
-        last = [model for model in made.of(contestant) if model.best_epoch == model.epochs]
-        if last and _schedule_words(made, contestant) is None:
-            said.append(f"{contestant}: the best epoch was the last one; a longer training may be better.")
-    if unseen := [name for name, images in zip(made.shown_class_names, made.supports, strict=False) if not images]:
-        said.append(
-            f"The test split has no image of {listed(unseen, _WORST_SAID)}: the 0 of {'it' if len(unseen) == 1 else 'them'} is "
+def _cautions(evaluation: EvaluationRecord) -> list[str]:
+    sentences = _failed_words([model for model in evaluation.models if not model.scores], evaluation)
+    for contestant in evaluation.scored:
+        last = [model for model in evaluation.models_of(contestant) if model.best_epoch == model.epochs]
+        if last and _schedule_words(evaluation, contestant) is None:
+            sentences.append(f"{contestant}: the best epoch was the last one; a longer training may be better.")
+    if unseen := [name for name, images in zip(evaluation.shown_class_names, evaluation.supports, strict=False) if not images]:
+        sentences.append(
+            f"The test split has no image of {listed(unseen, _MAX_WORST)}: the 0 of {'it' if len(unseen) == 1 else 'them'} is "
             "in the macro averages."
         )
-    if made.tuned_on not in (None, made.data_hash):
-        said.append(_OTHER_DATA)
-    said += data_cautions(made.data_notes)
-    said += [words for contestant in made.scored if (words := _schedule_words(made, contestant))]
-    settings = {contestant: {**spec, "framework_options": None} for contestant, spec in made.specs.items()}
+    if evaluation.tuned_on not in (None, evaluation.data_hash):
+        sentences.append(_OTHER_DATA)
+    sentences += data_cautions(evaluation.data_notes)
+    sentences += [words for contestant in evaluation.scored if (words := _schedule_words(evaluation, contestant))]
+    settings = {contestant: {**spec, "framework_options": None} for contestant, spec in evaluation.specs.items()}
     first = next(iter(settings.values()))
     differing = sorted({field for spec in settings.values() for field in spec if spec[field] != first.get(field)})
     if differing:
-        said.append(f"The frameworks trained with settings of their own, so this is no race: {', '.join(differing)} differ.")
-    if made.models and all(model.repeat == 0 for model in made.models):
-        said.append("One training of each framework: how much another seed would change is not known; --repeats says it.")
-    return said
+        sentences.append(
+            f"The frameworks trained with settings of their own, so this is no race: {', '.join(differing)} differ."
+        )
+    if evaluation.models and all(model.repeat == 0 for model in evaluation.models):
+        sentences.append("One training of each framework: how much another seed would change is not known; --repeats says it.")
+    return sentences
 
 
-def _schedule_words(made: Evaluated, contestant: str) -> str | None:
-    """A warning if the learning rate falls in steps to almost nothing, as when shorter trials chose the steps."""
-    spec = made.specs[contestant]
+def _schedule_words(evaluation: EvaluationRecord, contestant: str) -> str | None:
+    """Return a warning if the learning rate falls in steps to almost nothing, as when shorter trials chose the steps."""
+    spec = evaluation.specs[contestant]
     size, gamma = spec["schedule.step_size"], spec["schedule.gamma"]
     if spec["schedule.name"] != "step" or gamma == 1.0:
         return None
-    spent = size * math.ceil(math.log(_SPENT) / math.log(gamma)) + 1
-    if spent > max(model.epochs for model in made.of(contestant)):
+    last_useful_epoch = size * math.ceil(math.log(_MIN_LEARNING_RATE_RATIO) / math.log(gamma)) + 1
+    if last_useful_epoch > max(model.epochs for model in evaluation.models_of(contestant)):
         return None
     return (
-        f"{contestant}: from epoch {spent} on the learning rate was {_SPENT:g} of the first or less, by schedule.step_size "
-        f"{size} and gamma {gamma:g}. Steps are counted in epochs: those that suit a short trial end a long training early."
+        f"{contestant}: from epoch {last_useful_epoch} on the learning rate was {_MIN_LEARNING_RATE_RATIO:g} of the first or "
+        f"less, by schedule.step_size {size} and gamma {gamma:g}. Steps are counted in epochs: those that suit a short trial "
+        "end a long training early."
     )
 
 
-def _name(model: Model, made: Evaluated) -> str:
-    several = len({each.seed for each in made.models}) > 1
+def _name(model: ScoredModel, evaluation: EvaluationRecord) -> str:
+    several = len({other.seed for other in evaluation.models}) > 1
     return f"{model.contestant}, seed {model.seed}" if several else model.contestant

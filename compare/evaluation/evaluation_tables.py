@@ -8,63 +8,71 @@ from typing import Any
 import numpy as np
 
 from common.training.scores import BINS, CHANCE, TOP, SplitScores, sum_matrices
-from compare.core.statistics import Spread, majority_accuracy, is_no_better_than_chance, spread
+from compare.core.statistics import Spread, is_no_better_than_chance, majority_accuracy, spread
 from compare.core.wording import percent
-from compare.evaluation.scoring import Evaluated
+from compare.evaluation.scoring import EvaluationRecord
 from compare.judgement.row_figures import GUESSING
 from compare.reporting.class_tables import ZERO
 from compare.reporting.tables import Column, Table, value_at, with_rows
 
 
-def documents(made: Evaluated) -> list[Table]:
-    """Every table that is written."""
+def written_tables(evaluation: EvaluationRecord) -> list[Table]:
+    """Return every table that is written."""
     return [
-        scores_table(made),
-        class_table(made),
-        *with_rows([agreement_table(made), crossing_table(made), confused_table(made), calibration_table(made)]),
-        *(table for contestant in made.scored for table in confusion_tables(made, contestant)),
+        scores_table(evaluation),
+        class_table(evaluation),
+        *with_rows(
+            [agreement_table(evaluation), crossing_table(evaluation), confused_table(evaluation), calibration_table(evaluation)]
+        ),
+        *(table for contestant in evaluation.scored for table in confusion_tables(evaluation, contestant)),
     ]
 
 
-def on_terminal(made: Evaluated) -> list[Table]:
-    """The tables that are printed."""
-    every = scores_table(made), agreement_table(made), crossing_table(made), class_table(made), confused_table(made)
-    return with_rows(every)
+def terminal_tables(evaluation: EvaluationRecord) -> list[Table]:
+    """Return the tables that are printed."""
+    all_tables = (
+        scores_table(evaluation),
+        agreement_table(evaluation),
+        crossing_table(evaluation),
+        class_table(evaluation),
+        confused_table(evaluation),
+    )
+    return with_rows(all_tables)
 
 
-def is_guessing(found: SplitScores) -> bool:
+def is_guessing(split_scores: SplitScores) -> bool:
     """Whether the accuracy is not shown to be better than always naming the most frequent class."""
-    return is_no_better_than_chance(majority_accuracy(found.confusion), found.accuracy, found.num_examples)
+    return is_no_better_than_chance(majority_accuracy(split_scores.confusion), split_scores.accuracy, split_scores.num_examples)
 
 
-def _over_trainings(made: Evaluated, contestant: str, path: str) -> Spread | None:
-    return spread([value for model in made.of(contestant) if (value := value_at(model, path)) is not None])
+def _over_trainings(evaluation: EvaluationRecord, contestant: str, path: str) -> Spread | None:
+    return spread([value for model in evaluation.models_of(contestant) if (value := value_at(model, path)) is not None])
 
 
-def scores_table(made: Evaluated) -> Table:
+def scores_table(evaluation: EvaluationRecord) -> Table:
     def figure(key: str, heading: str, short: str, path: str = "", **options: Any) -> Column:
         def pick(contestant: str) -> Spread | None:
-            return _over_trainings(made, contestant, f"scores.{path or key}")
+            return _over_trainings(evaluation, contestant, f"scores.{path or key}")
 
         return Column(key, heading, 4, short=short, interval=True, pick=pick, **options)
 
     def guessing(contestant: str) -> str | None:
-        found = [model.scores for model in made.of(contestant) if model.scores]
-        return GUESSING if found and all(map(is_guessing, found)) else None
+        all_scores = [model.scores for model in evaluation.models_of(contestant) if model.scores]
+        return GUESSING if all_scores and all(map(is_guessing, all_scores)) else None
 
     def status(contestant: str) -> str:
-        failed = [model for model in made.models if model.contestant == contestant and not model.scores]
+        failed = [model for model in evaluation.models if model.contestant == contestant and not model.scores]
         return ", ".join(f"{model.status} (seed {model.seed})" for model in failed) or "ok"
 
-    def each(path: str) -> Callable[[str], str | None]:
-        return lambda contestant: ", ".join(str(value_at(model, path)) for model in made.of(contestant)) or None
+    def joined(path: str) -> Callable[[str], str | None]:
+        return lambda contestant: ", ".join(str(value_at(model, path)) for model in evaluation.models_of(contestant)) or None
 
     columns = (
         Column("contestant", "contestant", pick=str),
         figure("accuracy", "test accuracy", "acc."),
         *(
             [Column("guessing", "test accuracy is", short="acc. is", fold=10, pick=guessing)]
-            * any(map(guessing, made.contestants))
+            * any(map(guessing, evaluation.contestants))
         ),
         figure("top_accuracy", f"top-{TOP} accuracy", f"top-{TOP}"),
         figure("loss", "test loss", "loss"),
@@ -74,35 +82,35 @@ def scores_table(made: Evaluated) -> Table:
         figure("weighted_f1", "weighted F1", "weighted\nF1", "weighted.f1"),
         figure("calibration_error", "calibration error", "calibr.\nerror"),
         figure("calibration_chance", "calibration error by chance", "", terminal=False),
-        Column("best_epoch", "best epoch", short="best\nepoch", pick=each("best_epoch")),
-        Column("epochs", "epochs trained", short="epochs", pick=each("epochs")),
-        Column("n", "trainings", short="n", pick=lambda contestant: len(made.of(contestant))),
+        Column("best_epoch", "best epoch", short="best\nepoch", pick=joined("best_epoch")),
+        Column("epochs", "epochs trained", short="epochs", pick=joined("epochs")),
+        Column("n", "trainings", short="n", pick=lambda contestant: len(evaluation.models_of(contestant))),
         Column(
             "wall_seconds",
             "wall seconds",
             1,
             interval=True,
             terminal=False,
-            pick=lambda contestant: _over_trainings(made, contestant, "wall_seconds"),
+            pick=lambda contestant: _over_trainings(evaluation, contestant, "wall_seconds"),
         ),
         Column("status", "status", pick=status),
     )
-    title = f"The best epoch of each framework, on {made.num_examples:,} test images of {made.data_name}"
+    title = f"The best epoch of each framework, on {evaluation.num_examples:,} test images of {evaluation.data_name}"
     note = (
         f"Best by the validation split, the earliest of equal ones. Calibration error: {BINS} bins of equal width over "
         "the probability of the predicted label (Naeini et al. 2015, Guo et al. 2017); by chance, a calibrated model stays "
         f"within the error beside it in {percent(CHANCE)} of such samples. Of several trainings the median; in the "
         "report with the 25 % and 75 % quantiles."
     )
-    return Table.from_items("evaluation", title, columns, made.contestants, note, spreads_on_terminal=False)
+    return Table.from_items("evaluation", title, columns, evaluation.contestants, note, spreads_on_terminal=False)
 
 
-def class_table(made: Evaluated) -> Table:
-    """Precision, recall and F1 of every class, the frameworks side by side, and their averages below."""
+def class_table(evaluation: EvaluationRecord) -> Table:
+    """Return precision, recall and F1 of every class, the frameworks side by side, and their averages below."""
 
     def figure(contestant: str, key: str, heading: str) -> Column:
         def pick(line: tuple[str, int, str]) -> Spread | None:
-            return _over_trainings(made, contestant, f"scores.{line[2]}.{key}")
+            return _over_trainings(evaluation, contestant, f"scores.{line[2]}.{key}")
 
         return Column(
             f"{contestant}_{key}", f"{contestant} {heading}", 4, short=f"{contestant}\n{heading}", interval=True, pick=pick
@@ -111,42 +119,44 @@ def class_table(made: Evaluated) -> Table:
     figures = {"precision": "precision", "recall": "recall", "f1": "F1"}
     columns = (
         Column("class", "class", pick="0"),
-        *(figure(contestant, key, heading) for contestant in made.scored for key, heading in figures.items()),
+        *(figure(contestant, key, heading) for contestant in evaluation.scored for key, heading in figures.items()),
         Column("support", "support", pick="1"),
     )
     lines = [
         (name, support, f"classes.{label}")
-        for label, (name, support) in enumerate(zip(made.shown_class_names, made.supports, strict=False))
+        for label, (name, support) in enumerate(zip(evaluation.shown_class_names, evaluation.supports, strict=False))
     ]
     if lines:
-        lines += [(f"{average} average", made.num_examples, average) for average in ("macro", "weighted")]
+        lines += [(f"{average} average", evaluation.num_examples, average) for average in ("macro", "weighted")]
     note = f"Support: test images of the class. Macro: each class counts the same; weighted: by its support. {ZERO}"
-    return Table.from_items("classes", "Precision, recall and F1 of each class", columns, lines, note, spreads_on_terminal=False)
+    return Table.from_items(
+        "classes", "Precision, recall and F1 of each class", columns, lines, note, spreads_on_terminal=False
+    )
 
 
-def agreement_table(made: Evaluated) -> Table:
-    def found(key: str, heading: str, digits: int | None = None, **options: Any) -> Column:
+def agreement_table(evaluation: EvaluationRecord) -> Table:
+    def agreement_column(key: str, heading: str, digits: int | None = None, **options: Any) -> Column:
         return Column(key, heading, digits, pick=f"agreement.{key}", **options)
 
     columns = (
         Column("first", "first"),
         Column("second", "second"),
         Column("seed", "seed"),
-        found("labelled_differently", "labelled differently", short="labelled\ndifferently"),
-        found("first_alone_right", "first alone right", short="first\nright"),
-        found("second_alone_right", "second alone right", short="second\nright"),
-        found("p", "McNemar's exact p", 3, least=True, short="McNemar\np"),
+        agreement_column("labelled_differently", "labelled differently", short="labelled\ndifferently"),
+        agreement_column("first_alone_right", "first alone right", short="first\nright"),
+        agreement_column("second_alone_right", "second alone right", short="second\nright"),
+        agreement_column("p", "McNemar's exact p", 3, least=True, short="McNemar\np"),
         Column("adjusted_p", "p, Holm-corrected", 3, short="p, Holm"),
     )
     note = (
         "Right: images that this one alone has right. The test asks whether both are right equally often; it has no p "
         "where neither is ever right alone."
     )
-    title = f"Two frameworks' models on the same {made.num_examples:,} images"
-    return Table.from_items("agreement", title, columns, made.pairs, note)
+    title = f"Two frameworks' models on the same {evaluation.num_examples:,} images"
+    return Table.from_items("agreement", title, columns, evaluation.pairs, note)
 
 
-def crossing_table(made: Evaluated) -> Table:
+def crossing_table(evaluation: EvaluationRecord) -> Table:
     columns = (
         Column("trained_in", "trained in", pick="0.contestant"),
         Column("seed", "seed", pick="0.seed"),
@@ -160,12 +170,12 @@ def crossing_table(made: Evaluated) -> Table:
             pick="1.largest_difference",
         ),
     )
-    crossings = [(model, each) for model in made.models for each in model.crossings]
+    crossings = [(model, crossing) for model in evaluation.models for crossing in model.crossings]
     note = "Against what the framework that trained it makes of the same test images."
     return Table.from_items("crossings", "The same checkpoint in both frameworks", columns, crossings, note)
 
 
-def confused_table(made: Evaluated) -> Table:
+def confused_table(evaluation: EvaluationRecord) -> Table:
     columns = (
         Column("contestant", "contestant", pick="0.contestant"),
         Column("seed", "seed", pick="0.seed"),
@@ -174,12 +184,12 @@ def confused_table(made: Evaluated) -> Table:
         Column("count", "images", pick="1.count"),
         Column("share", "share of the true class", 4, short="share", pick="1.share"),
     )
-    names = made.shown_class_names
-    confused = [(model, pair, names[pair.true], names[pair.predicted]) for model in made.models for pair in model.worst]
+    names = evaluation.shown_class_names
+    confused = [(model, pair, names[pair.true], names[pair.predicted]) for model in evaluation.models for pair in model.worst]
     return Table.from_items("confused", "Classes that are confused most often", columns, confused)
 
 
-def calibration_table(made: Evaluated) -> Table:
+def calibration_table(evaluation: EvaluationRecord) -> Table:
     columns = (
         Column("contestant", "contestant", pick="0.contestant"),
         Column("seed", "seed", pick="0.seed"),
@@ -189,22 +199,26 @@ def calibration_table(made: Evaluated) -> Table:
         Column("confidence", "mean confidence", 4, pick="1.confidence"),
         Column("accuracy", "accuracy", 4, pick="1.accuracy"),
     )
-    bins = [(model, each) for model in made.models if model.scores for each in model.scores.bins if each.count]
+    bins = [
+        (model, score_bin) for model in evaluation.models if model.scores for score_bin in model.scores.bins if score_bin.count
+    ]
     return Table.from_items("calibration", "How sure the models are, and how often they are right", columns, bins)
 
 
-def confusion_tables(made: Evaluated, contestant: str) -> list[Table]:
-    """Counts, and shares of each true class. Several trainings are added up."""
-    counts = np.array(confusion(made, contestant))
+def confusion_tables(evaluation: EvaluationRecord, contestant: str) -> list[Table]:
+    """Return the counts, and the shares of each true class. Several trainings are added up."""
+    counts = np.array(confusion(evaluation, contestant))
     shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
-    several = f", {len(made.of(contestant))} trainings added up" if len(made.of(contestant)) > 1 else ""
+    several = (
+        f", {len(evaluation.models_of(contestant))} trainings added up" if len(evaluation.models_of(contestant)) > 1 else ""
+    )
 
     def table(name: str, title: str, matrix: Any, digits: int | None) -> Table:
         taken_for = [
             Column(f"class_{label}", class_name, digits, pick=f"1.{label}")
-            for label, class_name in enumerate(made.shown_class_names)
+            for label, class_name in enumerate(evaluation.shown_class_names)
         ]
-        lines = zip(made.shown_class_names, matrix.tolist(), strict=True)
+        lines = zip(evaluation.shown_class_names, matrix.tolist(), strict=True)
         columns = [Column("true", "true class", pick="0"), *taken_for]
         return Table.from_items(f"{name}_{contestant}", f"{contestant}: confusion, {title}{several}", columns, lines)
 
@@ -214,6 +228,6 @@ def confusion_tables(made: Evaluated, contestant: str) -> list[Table]:
     ]
 
 
-def confusion(made: Evaluated, contestant: str) -> list[list[int]]:
-    """Test images of each true class (row) that were taken for each class (column), over all trainings."""
-    return sum_matrices([model.scores.confusion for model in made.of(contestant) if model.scores])
+def confusion(evaluation: EvaluationRecord, contestant: str) -> list[list[int]]:
+    """Count the test images of each true class (row) that were taken for each class (column), over all trainings."""
+    return sum_matrices([model.scores.confusion for model in evaluation.models_of(contestant) if model.scores])

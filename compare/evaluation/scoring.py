@@ -1,4 +1,4 @@
-"""The models of a stored training, scored on the test split by one evaluator."""
+"""Scores of the models of a stored training on the test split, by one evaluator."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from common.machine import machine
 from common.machine.machine import Facts
 from common.models.weights import WeightsError
 from common.training import inference, scores
-from common.training.scores import Agreement, Confusion, Scores
+from common.training.scores import Agreement, Confusion, SplitScores
 from compare.core import statistics, wording
 from compare.core.progress import Display
 from compare.execution import store, twin_client
@@ -43,18 +43,18 @@ Logits = npt.NDArray[np.floating]
 
 
 class Crossing(Frozen):
-    """One framework's checkpoint, used by another."""
+    """Use of one framework's checkpoint in another framework."""
 
     contestant: FileName
-    """The framework that used it."""
+    """Framework that used the checkpoint."""
     labelled_differently: int
-    """Test images that it labels differently than the framework that trained it."""
+    """Number of test images that it labels differently than the framework that trained it."""
     largest_difference: float
     """Largest difference of the probabilities."""
 
 
-class Model(Frozen):
-    """One training, and its best epoch on the test split."""
+class ScoredModel(Frozen):
+    """One training, and the scores of its best epoch on the test split."""
 
     contestant: FileName
     repeat: int
@@ -62,22 +62,22 @@ class Model(Frozen):
     status: str
     reason: str | None = None
     checkpoint: str | None = None
-    """Its file, relative to the evaluation's folder."""
+    """File of the checkpoint, relative to the evaluation's folder."""
     epochs: int = 0
     best_epoch: int | None = None
     validation: Metrics | None = None
-    """After the best epoch."""
+    """Metrics on the validation split after the best epoch."""
     wall_seconds: float | None = None
-    """Of the training process."""
-    scores: Scores | None = None
-    """On the test split."""
-    validation_scores: Scores | None = None
-    """See `final_training.Evaluation.scores_validation`."""
+    """Wall-clock seconds of the training process."""
+    scores: SplitScores | None = None
+    """Scores on the test split."""
+    validation_scores: SplitScores | None = None
+    """Scores on the validation split, see `final_training.EvaluationSettings.scores_validation`."""
     worst: list[Confusion] = []
     crossings: list[Crossing] = []
 
 
-class Pair(Frozen):
+class ModelPair(Frozen):
     """Two frameworks' models of the same seed, on the same images."""
 
     first: str
@@ -86,10 +86,10 @@ class Pair(Frozen):
     seed: int
     agreement: Agreement
     adjusted_p: float | None
-    """Holm-corrected over all pairs of the evaluation. None if they never differ."""
+    """Holm-corrected p over all pairs of the evaluation. None if the two models never differ."""
 
 
-class Evaluated(Frozen):
+class EvaluationRecord(Frozen):
     """The complete result of an evaluation."""
 
     schema_version: int = SCHEMA_VERSION
@@ -99,19 +99,19 @@ class Evaluated(Frozen):
     data_notes: list[str]
     class_names: list[str]
     tuned_on: str | None = None
-    """See `final_training.Evaluation`."""
+    """Hash of the data of the tuning, see `final_training.EvaluationSettings`."""
     num_examples: int
-    """Of the test split."""
+    """Number of images of the test split."""
     specs: dict[str, dict[str, Any]]
-    """framework: every field of its training by dotted name."""
+    """Every field of a framework's training by dotted name, as framework: fields."""
     machine: Facts
     versions: dict[str, dict[str, str]]
-    models: list[Model]
-    pairs: list[Pair]
+    models: list[ScoredModel]
+    pairs: list[ModelPair]
 
     @property
     def shown_class_names(self) -> list[str]:
-        """The names as a report shows them."""
+        """Names of the classes as a report shows them."""
         return list(map(wording.visible, self.class_names))
 
     @property
@@ -126,7 +126,7 @@ class Evaluated(Frozen):
     @property
     def carries_over(self) -> bool:
         """Whether every checkpoint gives the same result in the other frameworks, except for rounding."""
-        return all(each.largest_difference <= self.rounding for model in self.models for each in model.crossings)
+        return all(crossing.largest_difference <= self.rounding for model in self.models for crossing in model.crossings)
 
     @property
     def exit_code(self) -> int:
@@ -136,20 +136,20 @@ class Evaluated(Frozen):
     @property
     def scored(self) -> list[str]:
         """Frameworks that have a scored model."""
-        return [contestant for contestant in self.contestants if self.of(contestant)]
+        return [contestant for contestant in self.contestants if self.models_of(contestant)]
 
     @property
     def supports(self) -> list[int]:
-        """Test images of each class. Empty if nothing was scored."""
-        found = next((model.scores for model in self.models if model.scores), None)
-        return [each.support for each in found.classes] if found else []
+        """Number of test images of each class. Empty if nothing was scored."""
+        scores = next((model.scores for model in self.models if model.scores), None)
+        return [class_scores.support for class_scores in scores.classes] if scores else []
 
-    def of(self, contestant: str) -> list[Model]:
-        """The scored models of a framework, one for each repeat."""
+    def models_of(self, contestant: str) -> list[ScoredModel]:
+        """Return the scored models of a framework, one for each repeat."""
         return [model for model in self.models if model.contestant == contestant and model.scores]
 
 
-def score(stored: StoredComparison, folder: Path, shown: Display, *, with_validation: bool = False) -> Evaluated:
+def score(stored: StoredComparison, folder: Path, progress: Display, *, with_validation: bool = False) -> EvaluationRecord:
     """Score the models of a stored training on its test split.
 
     Args:
@@ -160,16 +160,16 @@ def score(stored: StoredComparison, folder: Path, shown: Display, *, with_valida
         DataRefused, LaunchError, WeightsError: the data or a model cannot be used.
     """
     comparison = stored.comparison
-    scorer = _Scorer(stored, folder, shown)
-    models: list[Model] = []
-    own: dict[tuple[str, int], Logits] = {}
+    scorer = _Scorer(stored, folder, progress)
+    models: list[ScoredModel] = []
+    logits_by_model: dict[tuple[str, int], Logits] = {}
     for row in comparison.rows:
         for repeat in range(comparison.repeats):
             model, logits = scorer.model(row, repeat, with_validation=with_validation)
             models.append(model)
             if logits is not None:
-                own[row.contestant, repeat] = logits
-    return Evaluated(
+                logits_by_model[row.contestant, repeat] = logits
+    return EvaluationRecord(
         data_name=comparison.data_name,
         data_hash=comparison.data_hash,
         data_notes=comparison.data_notes,
@@ -179,36 +179,36 @@ def score(stored: StoredComparison, folder: Path, shown: Display, *, with_valida
         machine=comparison.machine,
         versions=comparison.versions,
         models=models,
-        pairs=_pairs(comparison, scorer.labels, own),
+        pairs=_pairs(comparison, scorer.labels, logits_by_model),
     )
 
 
 class _Scorer:
-    """Makes logits and scores of one stored training."""
+    """Computes logits and scores of one stored training."""
 
-    def __init__(self, stored: StoredComparison, folder: Path, shown: Display) -> None:
-        self._stored, self._folder, self._shown = stored, folder, shown
+    def __init__(self, stored: StoredComparison, folder: Path, progress: Display) -> None:
+        self._stored, self._folder, self._progress = stored, folder, progress
         self._contestants = [row.contestant for row in stored.comparison.rows]
         spec = stored.comparison.rows[0].spec
         self._dataset = sources.load(spec.data, seed=spec.split_seed, cache_dir=spec.paths.cache_dir)
         self.labels = self._dataset.test.labels
 
-    def model(self, row: Row, repeat: int, *, with_validation: bool) -> tuple[Model, Logits | None]:
-        """One training, scored, and its own framework's logits. None: it failed."""
+    def model(self, row: Row, repeat: int, *, with_validation: bool) -> tuple[ScoredModel, Logits | None]:
+        """Score one training. Return it with its own framework's logits. None: it failed."""
         seed = self._stored.comparison.row_for_repeat(row, repeat).spec.seed
-        known: dict[str, Any] = {"contestant": row.contestant, "repeat": repeat, "seed": seed}
+        identity: dict[str, Any] = {"contestant": row.contestant, "repeat": repeat, "seed": seed}
         result = self._stored.runs[row.id].get(repeat)
         if result is None or result.status != "ok":
             status, reason = (result.status, result.reason) if result else ("not run", None)
-            return Model(status=status, reason=reason, **known), None
+            return ScoredModel(status=status, reason=reason, **identity), None
         path = store.run_folder(self._folder / TRAINING_FOLDER, row.id, repeat) / results.BEST_FILE
-        model = _kept(path, result)
+        model = _load_best_model(path, result)
         logits = partial(self._logits, path, model, row, repeat)
-        made = logits(row.contestant)
+        own_logits = logits(row.contestant)
         others = {name: logits(name) for name in self._contestants if name != row.contestant}
         validation = self._dataset.validation.labels
-        return Model(
-            **known,
+        return ScoredModel(
+            **identity,
             status=result.status,
             reason=result.reason,
             checkpoint=str(path.relative_to(self._folder)),
@@ -216,16 +216,19 @@ class _Scorer:
             best_epoch=model.card.epoch,
             validation=model.card.validation,
             wall_seconds=result.phases.wall_seconds if result.phases else None,
-            scores=scores.score(self.labels, made),
+            scores=scores.score(self.labels, own_logits),
             validation_scores=scores.score(validation, logits(row.contestant, "validation")) if with_validation else None,
-            worst=scores.worst_confused(self.labels, made, WORST_PAIRS),
-            crossings=[_crossing(name, scores.agreement(self.labels, made, other)) for name, other in others.items()],
-        ), made
+            worst=scores.most_confused(self.labels, own_logits, WORST_PAIRS),
+            crossings=[
+                _crossing(name, scores.agreement(self.labels, own_logits, other_logits))
+                for name, other_logits in others.items()
+            ],
+        ), own_logits
 
     def _logits(
         self, path: Path, model: Trained, row: Row, repeat: int, contestant: str, split: inference.ScoredSplit = "test"
     ) -> Logits:
-        """A framework's logits for a split with this model: stored ones, or computed now."""
+        """Return a framework's logits for a split with this model: stored ones, or computed now."""
         name = f"{row.id}-r{repeat}-in-{contestant}" + ("" if split == "test" else f"-{split}")
         out = self._folder / LOGITS_FOLDER / f"{name}.safetensors"
         count = len(getattr(self._dataset, split))
@@ -233,7 +236,7 @@ class _Scorer:
             return inference.load_logits(out, model, count)
         except RecordError:
             pass  # none yet, or from another model
-        self._shown.say(f"{row.id}: the {split} split, in {contestant}")
+        self._progress.say(f"{row.id}: the {split} split, in {contestant}")
         spec_file, log = out.with_suffix(".spec.json"), out.with_suffix(".txt")
         atomic_files.write_atomically(spec_file, row.spec.to_json())
         cores = str(min(row.spec.cores, machine.available_cores()))
@@ -242,16 +245,16 @@ class _Scorer:
         return inference.load_logits(out, model, count)
 
 
-def _kept(path: Path, result: RunResult) -> Trained:
-    """The model that a run has kept.
+def _load_best_model(path: Path, result: RunResult) -> Trained:
+    """Load the model that a run has kept.
 
     Raises:
         WeightsError: there is none, it is torn, or it is another run's.
     """
     again = f"Remove the folder {path.parent}. The same command then makes this run again."
-    best = next((each for each in result.epochs if each.epoch == result.best_epoch), None)
+    best = next((epoch for epoch in result.epochs if epoch.epoch == result.best_epoch), None)
 
-    def judge(card: Card) -> None:
+    def check_card(card: Card) -> None:
         facts: dict[str, tuple[object, object]] = {
             "framework": (card.framework, result.framework),
             "spec": (card.spec_hash, result.spec.digest),
@@ -259,35 +262,35 @@ def _kept(path: Path, result: RunResult) -> Trained:
             "epoch": (card.epoch, result.best_epoch),
             "validation scores": (card.validation, best.validation if best else None),
         }
-        if differing := [name for name, (own, of_run) in facts.items() if own != of_run]:
+        if differing := [name for name, (expected, recorded) in facts.items() if expected != recorded]:
             raise WeightsError(
                 f"{path} is not the model of this run. Other than in the result: {', '.join(differing)}. {again}"
             )
 
-    return trained.load(path, result.spec.model, remedy=again, check_card=judge)
+    return trained.load(path, result.spec.model, remedy=again, check_card=check_card)
 
 
-def _crossing(contestant: str, found: Agreement) -> Crossing:
-    return Crossing(contestant=contestant, **found.model_dump(include={"labelled_differently", "largest_difference"}))
+def _crossing(contestant: str, agreement: Agreement) -> Crossing:
+    return Crossing(contestant=contestant, **agreement.model_dump(include={"labelled_differently", "largest_difference"}))
 
 
-def _pairs(comparison: Comparison, labels: scores.Labels, own: Mapping[tuple[str, int], Logits]) -> list[Pair]:
-    """Every two frameworks of every repeat that has both models."""
-    found = [
-        (first, second, repeat, scores.agreement(labels, own[first, repeat], own[second, repeat]))
+def _pairs(comparison: Comparison, labels: scores.Labels, logits: Mapping[tuple[str, int], Logits]) -> list[ModelPair]:
+    """Compare every two frameworks of every repeat that has both models."""
+    agreements = [
+        (first, second, repeat, scores.agreement(labels, logits[first, repeat], logits[second, repeat]))
         for first, second in combinations([row.contestant for row in comparison.rows], 2)
         for repeat in range(comparison.repeats)
-        if (first, repeat) in own and (second, repeat) in own
+        if (first, repeat) in logits and (second, repeat) in logits
     ]
-    adjusted = iter(statistics.holm([each.p for *_, each in found if each.p is not None]))
+    adjusted = iter(statistics.holm([agreement.p for *_, agreement in agreements if agreement.p is not None]))
     return [
-        Pair(
+        ModelPair(
             first=first,
             second=second,
             repeat=repeat,
             seed=comparison.row_for_repeat(comparison.rows[0], repeat).spec.seed,
-            agreement=each,
-            adjusted_p=None if each.p is None else next(adjusted),
+            agreement=agreement,
+            adjusted_p=None if agreement.p is None else next(adjusted),
         )
-        for first, second, repeat, each in found
+        for first, second, repeat, agreement in agreements
     ]

@@ -23,7 +23,7 @@ FOLDER = "best"
 _IDENTITY = ("processor", "logical_cores", "host")
 
 
-class SearchBudget(Frozen):
+class SwitchSearchBudget(Frozen):
     """How much search found the best switches of a framework."""
 
     switches: list[str] | None
@@ -33,7 +33,7 @@ class SearchBudget(Frozen):
     configurations: int
     """Number of configurations that were measured, each at most once a round."""
 
-    def is_equal(self, other: SearchBudget) -> bool:
+    def is_equal(self, other: SwitchSearchBudget) -> bool:
         """Whether both frameworks had the same budget. One of them may have more switches to spend it on."""
         return (self.switches, self.rounds, self.steps) == (other.switches, other.rounds, other.steps)
 
@@ -57,7 +57,7 @@ class BestSwitches(Frozen):
     """The switches that differ from `usual`. Empty if nothing was surely faster."""
     ratio: Ratio | None
     """Images per second over those of `usual`. None if `usual` is the best."""
-    budget: SearchBudget | None = None
+    budget: SwitchSearchBudget | None = None
     """Budget of the search. None: not recorded."""
     measured_at: str
     """Time of the measurement: UTC, ISO 8601."""
@@ -110,7 +110,7 @@ def load(
     return best
 
 
-def options(run: Spec, framework: str, description: Mapping[str, Any]) -> tuple[dict[str, Any], SearchBudget | None]:
+def options(run: Spec, framework: str, description: Mapping[str, Any]) -> tuple[dict[str, Any], SwitchSearchBudget | None]:
     """Return the best switches of this machine that fit a run, and the budget of the search that found them.
 
     For example, numbers of threads that were found with sixteen cores do not fit a run with two cores or several processes.

@@ -38,7 +38,7 @@ class Row(Frozen):
     unavailable: str | None = None
     """`not available: ...` if this machine cannot run it, `not parallel: ...` if its replicas would take turns. Such a row is
     not run."""
-    budget: best_switches.SearchBudget | None = None
+    budget: best_switches.SwitchSearchBudget | None = None
     """Budget of the search that found the row's `best` switches. None: others, some set by a user, or not recorded."""
 
     @property

@@ -26,8 +26,8 @@ from compare.execution.launch import FRAMEWORKS
 from compare.execution.matrix import FileName
 
 FOLDER = Path(__file__).parent
-_MOST_CSV_BYTES = 2**24
-"""Of a file of figures. A paper prints no more than a thousandth of it."""
+_MAX_CSV_BYTES = 2**24
+"""Largest size of a file of figures, in bytes. A paper prints no more than a thousandth of it."""
 
 Scale = Literal["smoke", "quick", "full"]
 SMOKE: Scale = "smoke"
@@ -40,16 +40,16 @@ _Digits = Annotated[int, Field(ge=-1, le=20)]
 _Gpus = Annotated[int, Field(ge=0, le=10**6)]
 
 
-class Data(Frozen):
+class PaperData(Frozen):
     """The data set of the paper."""
 
     name: str
     classes: AtLeast1
     images: AtLeast1
-    """Training images of most runs."""
+    """Number of training images of most runs."""
     image_size: AtLeast1
     images_scanned: AtLeast1 | None = None
-    """Images that the scans of the paper read. Default: the training images."""
+    """Number of images that the scans of the paper read. Default: the training images."""
     class_pattern: str = ""
     """Regular expression of the class names. Default: they start as the rows of a table of classes do."""
     smoke: str
@@ -57,23 +57,23 @@ class Data(Frozen):
     cache_names: tuple[str, ...] = ()
     """Names in the cache folder, of a folder or of an archive without its suffix."""
     fetch: str = "its data"
-    """What to download, its size and its layout."""
+    """Name, size and layout of the data to download."""
 
 
-class Run(Frozen):
+class PublishedRun(Frozen):
     """A published run."""
 
     title: str
     framework: str
     epochs: AtLeast1
     images: AtLeast1 | None = None
-    """Training images. Default: those of the data."""
+    """Number of training images. Default: those of the data."""
     gpus: _Gpus = 0
-    """GPUs that it needs. The run is left out where there are fewer."""
+    """Number of GPUs that the run needs. It is left out where there are fewer."""
     replicas_on_cores: bool = False
-    """Whether it runs as replicas on CPU cores where there is no GPU."""
+    """Whether the run uses replicas on CPU cores where there is no GPU."""
     first_scale: Scale = SMOKE
-    """The smallest scale that runs it."""
+    """Smallest scale that includes the run."""
     fields: Fields = {}
     at: dict[Scale, Fields] = {}
     """Further fields at a scale."""
@@ -83,52 +83,52 @@ class Run(Frozen):
         return self.fields.get("mode", "serial") != "serial"
 
 
-class AsItWas(Frozen):
+class PublishedRuns(Frozen):
     """The published runs."""
 
     title: str = ""
-    """Of the comparison, where all runs are one."""
+    """Title of the comparison, where all runs are one."""
     together: bool = True
     """Whether all runs are one comparison. Runs that differ in their data cannot be."""
     each_repeat_a_seed: bool = False
     fields: Fields = {}
-    runs: dict[FileName, Run] = Field(min_length=1)
+    runs: dict[FileName, PublishedRun] = Field(min_length=1)
 
 
-class Search(Frozen):
-    """The search for better fields."""
+class PaperSearch(Frozen):
+    """Search for better fields."""
 
     frameworks: tuple[str, ...] = Field(min_length=1)
     space: dict[str, Any]
 
 
-class SizeOfScans(Frozen):
+class ScanScale(Frozen):
     workers: tuple[AtLeast1, ...]
     repeats: AtLeast1
     fields: Fields = {}
 
 
-class SizeOfSearch(Frozen):
+class SearchScale(Frozen):
     trials: AtLeast1
     jobs: tuple[AtLeast1, ...]
     epochs: AtLeast1
     repeats: AtLeast1 = 1
 
 
-class Size(Frozen):
-    """How much is run at a scale."""
+class ScaleSettings(Frozen):
+    """Amount of work at a scale."""
 
     fields: Fields = {}
-    """Of all runs."""
+    """Fields of all runs."""
     epochs: AtLeast1 | None = None
-    """Of the published runs. None: as many as published, which is also the most."""
+    """Epochs of the published runs, which is at most as many as published. None: as many as published."""
     repeats: AtLeast1 = 1
-    """Of the published runs."""
+    """Repeats of the published runs."""
     corrected: Fields = {}
     seeds: AtLeast1
-    """Of the corrected runs."""
-    scans: SizeOfScans | None = None
-    search: SizeOfSearch | None = None
+    """Number of seeds of the corrected runs."""
+    scans: ScanScale | None = None
+    search: SearchScale | None = None
     final_epochs: AtLeast1 | None = None
 
 
@@ -136,11 +136,11 @@ class PublishedColumn(Frozen):
     heading: str
     digits: _Digits
     measure: str = ""
-    """What fills it, one of MEASURES. Default: its own name."""
+    """Measure that fills the column, one of MEASURES. Default: the column's name."""
     ratio: bool = True
     """Whether here / paper has a meaning."""
     csv_field: str = ""
-    """Its name in the CSV file of the table. Default: its own name."""
+    """Field of the column in the CSV file of the table. Default: the column's name."""
 
 
 LABELS = {
@@ -161,14 +161,14 @@ MEASURES = {
     "splits": ("accuracy",),
     "classes": ("images", "precision", "recall", "f1", "support"),
 }
-"""What can fill a cell of each kind of row. Scores of runs are of the validation split, after the last epoch."""
+"""Measures that can fill a cell of each kind of row. Scores of runs are of the validation split, after the last epoch."""
 
 Key = tuple[int | str, ...]
 """Labels of a row."""
 
 
 def run_name(key: Key) -> str:
-    """The run of a row in a table of runs."""
+    """Return the name of the run in a row of a table of runs."""
     return "-".join(map(str, key))
 
 
@@ -178,11 +178,11 @@ class PublishedTable(Frozen):
     title: str
     rows_are: Literal["epochs", "runs", "scans", "searches", "splits", "classes"]
     run: str = ""
-    """Whose epochs the rows are."""
+    """Run whose epochs the rows are."""
     base: str = ""
-    """Run over which speed-ups are."""
+    """Run that the speed-ups are relative to."""
     labels: tuple[str, ...] = ()
-    """Of runs: labels that, joined by hyphens, name the run. Default: its name."""
+    """Labels that, joined by hyphens, name the run, in a table of runs. Default: the run's name."""
     columns: dict[str, PublishedColumn]
     figures: list[list[int | float | str | None]] = []
     csv: str = ""
@@ -195,19 +195,19 @@ class PublishedTable(Frozen):
 
     @cached_property
     def rows(self) -> dict[Key, dict[str, float | None]]:
-        """Labels: {column: figure}."""
-        found: dict[Key, dict[str, float | None]] = {}
+        """Figures by row and column: {labels: {column: figure}}."""
+        rows: dict[Key, dict[str, float | None]] = {}
         for row in self.figures:
             if len(row) != len(self.label_names) + len(self.columns):
                 names = ", ".join((*self.label_names, *self.columns))
                 raise SpecError(f"A row of {self.title!r} must have one value for each of {names}. Received: {row}.")
             key = tuple(label for label in row[: len(self.label_names)] if isinstance(label, int | str))
             figures = [None if figure is None else float(figure) for figure in row[len(key) :]]
-            found[key] = dict(zip(self.columns, figures, strict=True))
-        return found
+            rows[key] = dict(zip(self.columns, figures, strict=True))
+        return rows
 
     def column(self, name: str) -> list[float]:
-        """The figures of a column that the paper states, from top to bottom."""
+        """Return the figures of a column that the paper states, from top to bottom."""
         return [figure for row in self.rows.values() if (figure := row[name]) is not None]
 
     def figure(self, column: str, *key: int | str) -> float:
@@ -224,16 +224,16 @@ class SideBySide(Frozen):
     column: str
 
 
-class Sum(Frozen):
-    """A figure that the paper states beside its tables, and what they give. One of the last three fields says how."""
+class StatedFigure(Frozen):
+    """A figure that the paper states beside its tables, and its value from them. One of the last three fields says how."""
 
     what: str
     stated: float
     digits: _Digits = 0
     rows_of: str = ""
-    """A table, whose rows are counted."""
+    """Table whose rows are counted."""
     sum_of: tuple[str, str] | None = None
-    """Table and column."""
+    """Table and column to sum."""
     points_between: tuple[str, str, str, str] | None = None
     """Table, column and two runs: the first minus the second, times 100."""
 
@@ -248,23 +248,23 @@ class Curves(Frozen):
     limits: tuple[float, float] | None = None
 
 
-class Claim(Frozen):
+class PublishedClaim(Frozen):
     said: str
-    """The paper's sentence."""
+    """Sentence of the paper."""
     remarks: tuple[str, ...] = ()
     """Further evidence, whatever is measured."""
 
 
-class NotJudged(Claim):
-    """How many times one run's epochs take as long as others', on machines that are not known."""
+class NotJudged(PublishedClaim):
+    """Claim: one run's epochs take a number of times as long as others', on machines that are not known."""
 
     kind: Literal["not_judged"]
     slow: str
     fast: tuple[str, ...]
 
 
-class Ordering(Claim):
-    """These runs are the best ones, in this order, by the paper's own tables of epochs."""
+class Ordering(PublishedClaim):
+    """Claim: these runs are the best ones, in this order, by the paper's own tables of epochs."""
 
     kind: Literal["ordering"]
     column: str
@@ -272,24 +272,24 @@ class Ordering(Claim):
     by: Literal["highest_at_the_end", "least_on_average"]
 
 
-class NoAccuracyLoss(Claim):
-    """Replicas are no less accurate than serial, corrected, in every framework."""
+class NoAccuracyLoss(PublishedClaim):
+    """Claim: replicas are no less accurate than serial, corrected, in every framework."""
 
     kind: Literal["no_accuracy_loss"]
 
 
-class AccuracyDifference(Claim):
-    """A run is more accurate than another, as it was and corrected; or less accurate by so many points, as it was."""
+class AccuracyDifference(PublishedClaim):
+    """Claim: a run is more accurate than another, as it was and corrected; or less accurate by so many points, as it was."""
 
     kind: Literal["more_accurate", "accuracy_loss"]
     run: str
     than: str
     points: float
-    """Published lead or loss."""
+    """Published lead or loss, in points."""
 
 
-class FasterThan(Claim):
-    """A run is faster than another, corrected."""
+class FasterThan(PublishedClaim):
+    """Claim: a run is faster than another, corrected."""
 
     kind: Literal["faster_than"]
     run: str
@@ -297,8 +297,8 @@ class FasterThan(Claim):
     gpus: _Gpus = 0
 
 
-class GainsMore(Claim):
-    """The best of these runs gains more over serial than another run does."""
+class GainsMore(PublishedClaim):
+    """Claim: the best of these runs gains more over serial than another run does."""
 
     kind: Literal["gains_more"]
     runs: tuple[str, ...]
@@ -310,44 +310,44 @@ class GainsMore(Claim):
     """Table and column of the seconds that the paper states."""
 
 
-class ScansScaleMore(Claim):
-    """An engine gains more by workers than another."""
+class ScansScaleMore(PublishedClaim):
+    """Claim: an engine gains more by workers than another."""
 
     kind: Literal["scans_scale_more"]
     engine: str
     than_engine: str
     cores: int
-    """Of the paper's machine."""
+    """Number of cores of the paper's machine."""
 
 
-class NoGainBeyondCores(Claim):
-    """More loader workers than cores give nothing more."""
+class NoGainBeyondCores(PublishedClaim):
+    """Claim: more loader workers than cores give nothing more."""
 
     kind: Literal["no_gain_beyond_cores"]
     base: str
     gain: float
     """The smallest speed-up that counts as a gain of more workers."""
     warning: str
-    """What the framework then says in the log."""
+    """Text of the framework's warning in the log."""
 
 
-class SearchGain(Claim):
-    """Parallel trials make a search as many times as fast as a table says."""
+class SearchGain(PublishedClaim):
+    """Claim: parallel trials make a search as many times as fast as a table says."""
 
     kind: Literal["search_gain"]
     table: str
     jobs: int
 
 
-class SameLosses(Claim):
-    """Runs with loader workers have the losses of another run to the last digit."""
+class SameLosses(PublishedClaim):
+    """Claim: runs with loader workers have the losses of another run to the last digit."""
 
     kind: Literal["same_losses"]
     base: str
 
 
-class OtherLosses(Claim):
-    """A run has another loss curve than a serial one."""
+class OtherLosses(PublishedClaim):
+    """Claim: a run has another loss curve than a serial one."""
 
     kind: Literal["other_losses"]
     run: str
@@ -376,36 +376,36 @@ class Paper(Frozen):
     """A published report."""
 
     name: FileName
-    """Of its file, without the suffix."""
+    """Name of the paper's file, without the suffix."""
     argument: str
-    """How the command names it: its name, or the path of its file."""
+    """Name of the paper in the command: its name, or the path of its file."""
     title: str
-    data: Data
+    data: PaperData
     model: str
     hardware: str
-    """Of the paper's runs."""
+    """Hardware of the paper's runs."""
     gpu_frameworks: tuple[str, ...] = tuple(FRAMEWORKS)
     """Frameworks that must see a GPU before it counts."""
     fields: Fields = {}
-    """Of all runs."""
-    as_it_was: AsItWas
+    """Fields of all runs."""
+    as_it_was: PublishedRuns
     corrected: Fields = {}
-    """What the corrected runs have besides."""
+    """Further fields of the corrected runs."""
     scans: Fields | None = None
-    """What the scans for mean and standard deviation have besides. They are made by Dask and PyTorch."""
-    search: Search | None = None
+    """Further fields of the scans for mean and standard deviation, which Dask and PyTorch make."""
+    search: PaperSearch | None = None
     """The search, and the final training of the fields that it finds."""
-    scales: dict[Scale, Size]
+    scales: dict[Scale, ScaleSettings]
     chosen: list[str] = []
     """Settings that the paper does not state, and that were chosen here."""
     departs: list[str] = []
-    """How even the published runs differ here from the paper's."""
+    """Differences between even the published runs here and the paper's."""
     departs_by_gpus: tuple[str, ...] = ()
-    """The same where no GPU is here, one, and so on. The last is for all more. {devices}: the cores and GPUs here."""
+    """Differences where no GPU is here, one, and so on. The last is for all more. {devices}: the cores and GPUs here."""
     caveats: list[str] = []
     """Errors found in the paper."""
     tables: dict[FileName, PublishedTable | SideBySide]
-    arithmetic: list[Sum] = []
+    arithmetic: list[StatedFigure] = []
     curves: tuple[Curves, ...] = ()
     claims: dict[str, AnyClaim]
 
@@ -415,7 +415,7 @@ class Paper(Frozen):
         return pydantic.TypeAdapter(Annotated[str, Field(pattern=rf"\A(?:{self.data.class_pattern})\z")])
 
     @property
-    def runs(self) -> dict[str, Run]:
+    def runs(self) -> dict[str, PublishedRun]:
         return self.as_it_was.runs
 
     @property
@@ -426,18 +426,18 @@ class Paper(Frozen):
         return self.published_tables[name]
 
     def epochs_of(self, run: str) -> PublishedTable:
-        """The table of a run's epochs."""
+        """Return the table of a run's epochs."""
         return next(table for table in self.published_tables.values() if table.run == run)
 
     def images_of(self, run: str) -> int:
         return self.runs[run].images or self.data.images
 
-    def is_of(self, class_names: Sequence[str]) -> bool:
-        """Whether data with these classes are its own, as far as names tell."""
-        return len(class_names) == self.data.classes and all(map(self.knows, class_names))
+    def matches_classes(self, class_names: Sequence[str]) -> bool:
+        """Tell whether data with these classes are the paper's own, as far as names tell."""
+        return len(class_names) == self.data.classes and all(map(self.has_class, class_names))
 
-    def knows(self, class_name: str) -> bool:
-        """Whether its data have a class of this name."""
+    def has_class(self, class_name: str) -> bool:
+        """Tell whether the paper's data have a class of this name."""
         if self.data.class_pattern:
             try:
                 self._class_pattern.validate_python(class_name)
@@ -448,13 +448,13 @@ class Paper(Frozen):
         return any(class_name.startswith(str(name)) for table in tables for (name,) in table.rows)
 
 
-def names() -> list[str]:
-    """Of the papers that are here."""
+def paper_names() -> list[str]:
+    """Return the names of the papers in this folder."""
     return sorted(path.stem for path in FOLDER.glob("*.yaml"))
 
 
-def find(argument: str) -> Paper:
-    """A paper that is here, or one of the user's.
+def find_paper(argument: str) -> Paper:
+    """Read a paper of this folder, or one of the user's.
 
     Args:
         argument: a name of `names()`, or the path of a YAML file.
@@ -463,16 +463,16 @@ def find(argument: str) -> Paper:
         SpecError: there is none, or its file is refused.
     """
     if Path(argument).suffix in (".yaml", ".yml"):
-        return read(Path(argument), argument)
+        return read_paper(Path(argument), argument)
     try:
-        parse_choices("PAPER", [argument], names())
+        parse_choices("PAPER", [argument], paper_names())
     except SpecError as error:
         raise SpecError(f"{error} The path of a paper's YAML file works too.") from None
-    return read(FOLDER / f"{argument}.yaml", argument)
+    return read_paper(FOLDER / f"{argument}.yaml", argument)
 
 
-def read(path: Path, argument: str) -> Paper:
-    """A paper's file.
+def read_paper(path: Path, argument: str) -> Paper:
+    """Read a paper's file.
 
     Raises:
         SpecError: it cannot be read, or a field is refused.
@@ -480,18 +480,18 @@ def read(path: Path, argument: str) -> Paper:
     values = spec.read_values(path, "paper")
     try:
         paper = Paper.model_validate({**values, "name": path.stem, "argument": argument})
-        made = paper.model_copy(update={"tables": dict(_with_csv(paper, path.parent))})
-        _check(made)
+        complete = paper.model_copy(update={"tables": dict(_with_csv(paper, path.parent))})
+        _check(complete)
     except pydantic.ValidationError as error:
         raise SpecError(f"{path}: {_explained(error)}") from None
     except (OSError, KeyError, ValueError, csv.Error) as error:
         raise SpecError(f"{path}: {error}") from None
-    return made
+    return complete
 
 
 def _explained(error: pydantic.ValidationError) -> str:
-    """The first unknown field if there is one, else the first error. An unknown field may be a missing one, misspelt."""
-    first = min(error.errors(), key=lambda each: each["type"] != "extra_forbidden")
+    """Explain the first unknown field if there is one, else the first error. An unknown field may be a misspelt one."""
+    first = min(error.errors(), key=lambda detail: detail["type"] != "extra_forbidden")
     field = ".".join(map(str, first["loc"]))
     received = shortened(f"{first['input']!r}", 100)
     if first["type"] == "missing":
@@ -509,7 +509,7 @@ def _check(paper: Paper) -> None:
     """Refuse names of runs, tables and columns that the file does not have."""
     try:
         if paper.data.class_pattern:
-            paper.knows("")
+            paper.has_class("")
     except Exception:  # pydantic does not export the class of this error
         raise SpecError(
             f"data.class_pattern is no regular expression. Received: {format_value(paper.data.class_pattern)}."
@@ -527,12 +527,12 @@ def _check(paper: Paper) -> None:
         for column, kind in table.columns.items():
             parse_choices(f"tables.{name}.columns.{column}.measure", [kind.measure or column], MEASURES[table.rows_are])
         assert table.rows is not None  # refuses rows of another length
-    drawn = [(f"curves.{number}", each.tables, each.column) for number, each in enumerate(paper.curves)]
-    drawn += [
-        (f"tables.{name}", each.tables, each.column) for name, each in paper.tables.items() if isinstance(each, SideBySide)
+    references = [(f"curves.{number}", curve.tables, curve.column) for number, curve in enumerate(paper.curves)]
+    references += [
+        (f"tables.{name}", table.tables, table.column) for name, table in paper.tables.items() if isinstance(table, SideBySide)
     ]
-    for field, named, column in drawn:
-        for table in parse_choices(field, named, tuple(tables)):
+    for field, table_names, column in references:
+        for table in parse_choices(field, table_names, tuple(tables)):
             parse_choices(f"{field}.column", [column], tuple(tables[table].columns))
     for name, claim in paper.claims.items():
         for field, value in claim.model_dump().items():
@@ -549,7 +549,7 @@ def _with_csv(paper: Paper, folder: Path) -> Iterator[tuple[str, PublishedTable 
             raise SpecError(
                 f"tables.{name}.csv must lie beside the paper. Received: {format_value(table.csv)}. Use its name alone."
             )
-        text = plain_file.read(folder / table.csv, _MOST_CSV_BYTES).decode()
+        text = plain_file.read(folder / table.csv, _MAX_CSV_BYTES).decode()
         rows = list(csv.DictReader(io.StringIO(text, newline="")))
         if not rows:
             raise SpecError(f"{table.csv} has no rows. Received: an empty file. Write a heading and a row for each label.")

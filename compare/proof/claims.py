@@ -14,88 +14,100 @@ from compare.execution import contestants, launch
 WITHOUT_SWITCHES = "the float64 proof is made without its switches"
 
 
-def not_claimed(
-    timed: Spec, architecture: Architecture, modes: Sequence[str], replicas: int, frameworks: Sequence[str]
+def reasons_not_claimed(
+    timed_spec: Spec, architecture: Architecture, modes: Sequence[str], replicas: int, frameworks: Sequence[str]
 ) -> dict[str, str]:
-    """Mode or framework: why it does not claim to be the proved mathematics as it is timed.
+    """Return the modes and frameworks that do not claim to be the proved mathematics as they are timed, each with its reason.
 
     Args:
-        timed: the run that the proof is for.
-        modes: parallel ones.
-        replicas: of those modes.
+        timed_spec: the run that the proof is for.
+        modes: the parallel modes.
+        replicas: the replicas of those modes.
         frameworks: contestants all of whose runs have switches that the float64 proof is made without.
     """
     reasons: dict[str, str] = {}
     for mode in modes:
-        asked = spec.build(spec.with_variant({**timed.model_dump(), "global_batch_size": replicas}, mode, replicas))
-        if asked.not_serial_because is not None:
-            reasons[mode] = asked.not_serial_because
-        elif asked.data_replicas == 1:
+        parallel = spec.build(spec.with_variant({**timed_spec.model_dump(), "global_batch_size": replicas}, mode, replicas))
+        if parallel.not_serial_because is not None:
+            reasons[mode] = parallel.not_serial_because
+        elif parallel.data_replicas == 1:
             continue
         elif architecture.has_batch_norm and mode == "hybrid_pipeline":
             reasons[mode] = "BatchNorm over the micro-batches of each copy's shard is another function than serial's"
-        elif architecture.has_batch_norm and timed.batch_norm_statistics == "per_replica":
-            own = "BatchNorm over each replica's own examples (batch_norm_statistics=per_replica)"
-            reasons[mode] = f"{own} is another function than serial's"
-        elif timed.schedule.scaling != "none":
+        elif architecture.has_batch_norm and timed_spec.batch_norm_statistics == "per_replica":
+            statistics = "BatchNorm over each replica's own examples (batch_norm_statistics=per_replica)"
+            reasons[mode] = f"{statistics} is another function than serial's"
+        elif timed_spec.schedule.scaling != "none":
             reasons[mode] = "the learning rate is scaled with the replicas"
-        elif architecture.has_batch_norm and timed.accumulation > 1:
+        elif architecture.has_batch_norm and timed_spec.accumulation > 1:
             reasons[mode] = "the parts of a batch whose gradients are added up are parts of each replica's shard"
     reasons |= dict.fromkeys(frameworks, WITHOUT_SWITCHES)
-    if timed.optimizer.native:
+    if timed_spec.optimizer.native:
         reasons |= dict.fromkeys(("serial", *modes), "the frameworks' own optimizers follow different rules")
     return reasons
 
 
-def compared_with(timed: Spec, architecture: Architecture, modes: Sequence[str]) -> dict[str, str]:
-    """Mode: what its proof compares it with, if that is not the serial run that is timed beside it."""
+def other_baselines(timed_spec: Spec, architecture: Architecture, modes: Sequence[str]) -> dict[str, str]:
+    """Return the modes that are compared with another run than the serial one that is timed beside them: mode to that run."""
     pipelines = [mode for mode in modes if mode in ("pipeline", "pipeline_1f1b")]
     if not architecture.has_batch_norm or not pipelines:
         return {}
-    micro_batches = spec.micro_batches(timed.global_batch_size, timed.pipeline.micro_batches)
-    words = f"serial that adds up the gradients of {micro_batches} parts of a batch, for BatchNorm sees one part at a time"
-    return dict.fromkeys(pipelines, words) if micro_batches > 1 else {}
+    micro_batches = spec.micro_batches(timed_spec.global_batch_size, timed_spec.pipeline.micro_batches)
+    description = (
+        f"serial that adds up the gradients of {micro_batches} parts of a batch, for BatchNorm sees one part at a time"
+    )
+    return dict.fromkeys(pipelines, description) if micro_batches > 1 else {}
 
 
-def has_single_steps(run: Spec) -> bool:
-    """Whether one step of a run follows from the state before it: other mathematics than serial's only by compression."""
-    if run.compresses:
-        run = run.with_fields(communication={**run.communication.model_dump(), "compression": "none"})
-    return run.not_serial_because is None
+def has_single_steps(run_spec: Spec) -> bool:
+    """Whether one step of a run follows from the state before it: it differs from serial only by compression."""
+    if run_spec.compresses:
+        run_spec = run_spec.with_fields(communication={**run_spec.communication.model_dump(), "compression": "none"})
+    return run_spec.not_serial_because is None
 
 
-def has_switches(timed: Spec) -> bool:
+def has_switches(timed_spec: Spec) -> bool:
     """Whether a run has other switches than `usual`."""
-    return bool(timed.framework_options) or timed.switches != "usual"
+    return bool(timed_spec.framework_options) or timed_spec.switches != "usual"
 
 
-def keeps_mathematics(name: str, timed: Spec) -> bool:
-    """Whether the float64 proof can be made with a run's switches: those of a level and of the contestant, if all digits stay.
+def keeps_mathematics(name: str, timed_spec: Spec) -> bool:
+    """Whether the float64 proof covers a run's switches: those of a level and of the contestant, if they keep full precision.
 
-    Layout, graph, threads and kernels are no change of mathematics. Switches that a spec names, or that were searched, are
-    each framework's own, so that no one proof has them.
+    Layout, graph, threads and kernels do not change the mathematics. Switches that a spec names, or that were searched, differ
+    between frameworks, so no single proof covers them.
     """
-    own = proved_switches(name, timed.with_fields(precision="float64"))
-    return timed.switches != "best" and timed.framework_options.items() <= own.items() and not reduced(name, timed)
+    switches = proved_switches(name, timed_spec.with_fields(precision="float64"))
+    return (
+        timed_spec.switches != "best"
+        and timed_spec.framework_options.items() <= switches.items()
+        and not reduced_precision_switches(name, timed_spec)
+    )
 
 
 def proved_switches(name: str, *specs: Spec) -> dict[str, Any]:
-    """The switches of a contestant that its float64 proof is made with: those that keep all digits and fit all these specs."""
-    wanted = contestants.by_name(name).switches
-    if not wanted:
+    """Return the switches of a contestant in its float64 proof: those that keep full precision and fit all these specs."""
+    contestant_switches = contestants.by_name(name).switches
+    if not contestant_switches:
         return {}
     options = spec.description_for_device(specs[0], launch.describe(name))["options"]
     return {
         switch: value
-        for switch, value in wanted.items()
+        for switch, value in contestant_switches.items()
         if switch in options and value not in options[switch].get("reduced", ())
-        if all(spec.incompatibility(each, options[switch], value) is None for each in specs)
+        if all(spec.incompatibility(run_spec, options[switch], value) is None for run_spec in specs)
     }
 
 
-def reduced(framework: str, timed: Spec) -> list[str]:
-    """The switches that make a run compute with fewer digits. The framework is asked only if there are switches."""
-    return spec.reduced_precision_switches(timed, spec.description_for_device(timed, launch.describe(framework))["options"]) if has_switches(timed) else []
+def reduced_precision_switches(framework: str, timed_spec: Spec) -> list[str]:
+    """Return the switches that reduce the precision of a run. The framework is queried only if there are switches."""
+    return (
+        spec.reduced_precision_switches(
+            timed_spec, spec.description_for_device(timed_spec, launch.describe(framework))["options"]
+        )
+        if has_switches(timed_spec)
+        else []
+    )
 
 
 def has_own_builders(model: str) -> bool:

@@ -28,23 +28,23 @@ from common.models.architectures import (
     ReLU,
     Residual,
 )
-from common.training.tracing import unpacked
+from common.training.tracing import unpack
 from compare.proof.referee import layers, network
 from compare.proof.referee.layers import Array, Backward
-from compare.proof.referee.network import Batch, Network
+from compare.proof.referee.network import Network, RefereeBatch
 
 REACH = 8.0
 """A value is a tie if it is closer to zero, or to another maximum, than so many times the copies' error (root mean square)."""
 RECORDED_REACH = 8 * REACH
 """The same of a decision that a framework recorded. It may be eight times as far from the truth as the copies."""
 
-TERMS = 2**21
+MAX_TERMS = 2**21
 """Of one place of a kernel, that `term_after_term` adds: some ten milliseconds."""
-EQUAL = 1e-12
+EQUAL_MAXIMA = 1e-12
 """Maxima that are closer, relative to their value, come of equal inputs. Whichever wins, the gradient is the same."""
 
 
-class Step(NamedTuple):
+class StepOutcome(NamedTuple):
     """What one step gives, or how far each of it may be from that."""
 
     loss: float
@@ -63,7 +63,7 @@ class Tie(NamedTuple):
     """Of the points where a step decides, in order."""
     place: int
     """In the flat array of this point's decisions."""
-    other: int
+    other_decision: int
     """The other decision."""
     nearness: float
     """Distance from the other decision, in errors of the copies. At most `REACH`."""
@@ -71,21 +71,21 @@ class Tie(NamedTuple):
     """Of a ReLU: (place, other decision) of pooled windows at the next point, whose values were all zero. A value that passes
     is their maximum."""
 
-    def at(self, point: int) -> tuple[tuple[int, int], ...]:
+    def changes_at(self, point: int) -> tuple[tuple[int, int], ...]:
         """(place, decision) of what this tie turns at a point."""
-        return ((self.place, self.other),) if point == self.point else self.windows if point == self.point + 1 else ()
+        return ((self.place, self.other_decision),) if point == self.point else self.windows if point == self.point + 1 else ()
 
 
 @dataclass
-class _Point:
+class _DecisionPoint:
     """Where a pass decides: the values, and what the leader chose."""
 
     values: Array
-    chosen: Any
+    decisions: Any
     layer: MaxPool | None
     errors: list[Any] = field(default_factory=list[Any])
     """Of each copy the root mean square, by channel. Values that do not err, such as zeros behind a ReLU, do not count."""
-    near: Any = None
+    half_error_distances: Any = None
     """uint8, what remains of the values: the distance from each other decision in halves of an error, at most 255."""
 
     def measure(self, x: Array) -> None:
@@ -94,21 +94,21 @@ class _Point:
         if self.layer is not None:
             error = layers.windows(error, self.layer.kernel_size, self.layer.stride, self.layer.padding)
             error = np.where(np.isfinite(error), error, 0.0)  # the padding never wins
-            error = error - np.take_along_axis(error, self.chosen.astype(np.int64), 3)
+            error = error - np.take_along_axis(error, self.decisions.astype(np.int64), 3)
         axes = tuple(range(error.ndim - 1))
         self.errors.append(np.sqrt(np.square(error).sum(axes) / np.maximum(np.count_nonzero(error, axes), 1)))
 
     def ties(self, number: int) -> list[Tie]:
         """The ties of this point, after the copies have passed. Equal values come of equal inputs, and are none."""
         nearness = self._nearness()
-        self.near = np.minimum(np.ceil(2 * nearness), 255).astype(np.uint8)
-        found: list[Tie] = []
+        self.half_error_distances = np.minimum(np.ceil(2 * nearness), 255).astype(np.uint8)
+        point_ties: list[Tie] = []
         for other in range(nearness.shape[3] if self.layer else 1):
             distances = nearness[:, :, :, other] if self.layer else nearness
             for place in map(int, np.flatnonzero((distances > 0) & (distances <= REACH))):
-                decision = other if self.layer else int(not self.chosen.flat[place])
-                found.append(Tie(number, place, decision, float(distances.flat[place])))
-        return found
+                decision = other if self.layer else int(not self.decisions.flat[place])
+                point_ties.append(Tie(number, place, decision, float(distances.flat[place])))
+        return point_ties
 
     def _nearness(self) -> Array:
         """The distance from each other decision in errors: at a pooling from each value of a window, at a ReLU from zero."""
@@ -116,34 +116,41 @@ class _Point:
         if self.layer is None:
             return np.abs(self.values) / error
         flat = layers.windows(self.values, self.layer.kernel_size, self.layer.stride, self.layer.padding)
-        best = np.take_along_axis(flat, self.chosen.astype(np.int64), 3)
-        return np.where(best - flat > EQUAL * np.abs(best), best - flat, 0.0) / error
+        best = np.take_along_axis(flat, self.decisions.astype(np.int64), 3)
+        return np.where(best - flat > EQUAL_MAXIMA * np.abs(best), best - flat, 0.0) / error
 
-    def turned(self, chosen: Any) -> tuple[int, int]:
+    def count_differences(self, decisions: Any) -> tuple[int, int]:
         """(how many decisions differ from these, and change a gradient; how many of them rounding does not explain)."""
-        near = self.near if self.layer is None else np.take_along_axis(self.near, chosen.astype(np.int64), 3)
-        near = near[(chosen != self.chosen) & (near > 0)]
-        return len(near), int((near > 2 * RECORDED_REACH).sum())
+        distances = (
+            self.half_error_distances
+            if self.layer is None
+            else np.take_along_axis(self.half_error_distances, decisions.astype(np.int64), 3)
+        )
+        distances = distances[(decisions != self.decisions) & (distances > 0)]
+        return len(distances), int((distances > 2 * RECORDED_REACH).sum())
 
-    def empty(self, place: int) -> tuple[tuple[int, int], ...]:
+    def zero_windows(self, place: int) -> tuple[tuple[int, int], ...]:
         """(place, decision) of each pooled window that holds a value which is not above zero, and nothing larger."""
-        layer, (_, height, width, channels) = self.layer, self.chosen.shape[:3] + self.chosen.shape[4:]
+        layer, (_, height, width, channels) = self.layer, self.decisions.shape[:3] + self.decisions.shape[4:]
         assert layer is not None, "only a pooling has windows"
-        image, *at, channel = np.unravel_index(place, self.values.shape)
-        if self.values[image, *at, channel] != 0:
+        image, *position, channel = np.unravel_index(place, self.values.shape)
+        if self.values[image, *position, channel] != 0:
             return ()  # another layer stands between
         (top, _), (left, _) = layer.padding
-        found: list[tuple[int, int]] = []
+        windows: list[tuple[int, int]] = []
         for a, b in np.ndindex(layer.kernel_size, layer.kernel_size):
-            (row, odd), (column, uneven) = divmod(at[0] + top - a, layer.stride), divmod(at[1] + left - b, layer.stride)
-            if odd or uneven or not (0 <= row < height and 0 <= column < width):
+            (row, row_rest), (column, column_rest) = (
+                divmod(position[0] + top - a, layer.stride),
+                divmod(position[1] + left - b, layer.stride),
+            )
+            if row_rest or column_rest or not (0 <= row < height and 0 <= column < width):
                 continue
-            where = row * layer.stride - top, column * layer.stride - left
-            rows, columns = (slice(max(start, 0), start + layer.kernel_size) for start in where)
+            origin = row * layer.stride - top, column * layer.stride - left
+            rows, columns = (slice(max(start, 0), start + layer.kernel_size) for start in origin)
             if self.values[image, rows, columns, channel].max() <= 0:
                 window = np.ravel_multi_index((image, row, column, channel), (len(self.values), height, width, channels))
-                found.append((int(window), a * layer.kernel_size + b))
-        return tuple(found)
+                windows.append((int(window), a * layer.kernel_size + b))
+        return tuple(windows)
 
 
 class Decider:
@@ -160,35 +167,37 @@ class Decider:
     def __init__(
         self,
         leader: Decider | None = None,
-        turned: Sequence[Tie] = (),
+        turned_ties: Sequence[Tie] = (),
         mean_of: Callable[[Array], Array] = layers.mean,
         resum: Callable[[Array, Array, Array], Array] | None = None,
         *,
         measures: bool = True,
     ) -> None:
         self.mean_of, self.resum = mean_of, resum
-        self.points: list[_Point] = [] if leader is None else leader.points
-        self._leads, self._measures = leader is None, measures and not turned
-        self._turned = turned
+        self.points: list[_DecisionPoint] = [] if leader is None else leader.points
+        self._is_leader, self._measures = leader is None, measures and not turned_ties
+        self._turned_ties = turned_ties
         self._next = 0
-        self.recorded: dict[int, Any] = {}
+        self.recorded_decisions: dict[int, Any] = {}
         """By point: what a framework decided there."""
 
     def ties(self) -> list[Tie]:
         """All ties of the leader's step, after its copies have passed."""
-        found: list[Tie] = []
-        for number, (point, pooled) in enumerate(itertools.zip_longest(self.points, self.points[1:])):
+        all_ties: list[Tie] = []
+        for number, (point, next_point) in enumerate(itertools.zip_longest(self.points, self.points[1:])):
             ties = point.ties(number)
-            if point.layer is None and pooled and pooled.layer and pooled.values.shape == point.values.shape:
-                ties = [tie._replace(windows=pooled.empty(tie.place)) if tie.other else tie for tie in ties]
-            found += ties
-        return found
+            if point.layer is None and next_point and next_point.layer and next_point.values.shape == point.values.shape:
+                ties = [tie._replace(windows=next_point.zero_windows(tie.place)) if tie.other_decision else tie for tie in ties]
+            all_ties += ties
+        return all_ties
 
-    def follower(self, turned: Sequence[Tie] = ()) -> Decider:
+    def follower(self, turned_ties: Sequence[Tie] = ()) -> Decider:
         """Takes this one's decisions and measures nothing."""
-        return Decider(self, turned, measures=False)
+        return Decider(self, turned_ties, measures=False)
 
-    def as_recorded(self, recorded: Sequence[npt.NDArray[np.int64]], parts: Sequence[Any]) -> tuple[Decider, int, int] | None:
+    def follow_recording(
+        self, recorded: Sequence[npt.NDArray[np.int64]], parts: Sequence[Any]
+    ) -> tuple[Decider, int, int] | None:
         """(a pass that decides as a framework did; how many decisions differ; how many of these rounding does not explain).
 
         Args:
@@ -198,20 +207,20 @@ class Decider:
         Returns:
             None: nothing that fits was recorded.
         """
-        number, found, turned, unexplained = len(self.points) // len(parts), self.follower(), 0, 0
-        if len(recorded) != number:
+        points_per_part, follower, num_turned, num_unexplained = len(self.points) // len(parts), self.follower(), 0, 0
+        if len(recorded) != points_per_part:
             return None
-        for layer, words in enumerate(recorded):
-            points = self.points[layer::number]
-            whole = unpacked(words, (sum(map(len, parts)), *points[0].chosen.shape[1:]), points[0].chosen.dtype)
+        for layer, packed in enumerate(recorded):
+            points = self.points[layer::points_per_part]
+            decisions = unpack(packed, (sum(map(len, parts)), *points[0].decisions.shape[1:]), points[0].decisions.dtype)
             kinds = 2 if points[0].layer is None else points[0].layer.kernel_size ** 2
-            if whole is None or not (whole.min() >= 0 and whole.max() < kinds):
+            if decisions is None or not (decisions.min() >= 0 and decisions.max() < kinds):
                 return None
-            for part, (own, point) in enumerate(zip(parts, points, strict=True)):
-                differ, beyond = point.turned(whole[own])
-                turned, unexplained = turned + differ, unexplained + beyond
-                found.recorded[part * number + layer] = whole[own]
-        return found, turned, unexplained
+            for part, (positions, point) in enumerate(zip(parts, points, strict=True)):
+                num_differing, num_beyond = point.count_differences(decisions[positions])
+                num_turned, num_unexplained = num_turned + num_differing, num_unexplained + num_beyond
+                follower.recorded_decisions[part * points_per_part + layer] = decisions[positions]
+        return follower, num_turned, num_unexplained
 
     def forget_values(self) -> None:
         """Keep the decisions, and how near the others are."""
@@ -221,31 +230,31 @@ class Decider:
     def decide(self, x: Array, layer: MaxPool | None = None) -> tuple[int, Any]:
         """(number of this point; which values pass a ReLU, or which value each window of a pooling takes)."""
         number, self._next = self._next, self._next + 1
-        if self._leads:
-            chosen = x > 0
+        if self._is_leader:
+            decisions = x > 0
             if layer is not None:
                 flat = layers.windows(x, layer.kernel_size, layer.stride, layer.padding)
-                chosen = flat.argmax(3)[:, :, :, None].astype(np.int16)
-            self.points.append(_Point(x, chosen, layer))
-            return number, chosen
-        if number in self.recorded:
-            return number, self.recorded[number]
+                decisions = flat.argmax(3)[:, :, :, None].astype(np.int16)
+            self.points.append(_DecisionPoint(x, decisions, layer))
+            return number, decisions
+        if number in self.recorded_decisions:
+            return number, self.recorded_decisions[number]
         point = self.points[number]
         if self._measures:
             point.measure(x)
-        own = [turn for tie in self._turned for turn in tie.at(number)]
-        return number, with_others(point.chosen, own) if own else point.chosen
+        changes = [turn for tie in self._turned_ties for turn in tie.changes_at(number)]
+        return number, replace_decisions(point.decisions, changes) if changes else point.decisions
 
 
-def with_others(chosen: Any, turned: Sequence[tuple[int, int]]) -> Any:
+def replace_decisions(decisions: Any, changes: Sequence[tuple[int, int]]) -> Any:
     """Decisions, with others at some places."""
-    chosen = chosen.copy()
-    for place, other in turned:
-        chosen.flat[place] = other
-    return chosen
+    decisions = decisions.copy()
+    for index, decision in changes:
+        decisions.flat[index] = decision
+    return decisions
 
 
-class _Zero:
+class _ZeroGradient:
     """A zero gradient. Nothing needs to be computed with it."""
 
     __array_ufunc__ = None  # NumPy leaves sums with it to `__radd__`
@@ -259,25 +268,25 @@ class _Zero:
         return self
 
 
-_ZERO: Any = _Zero()
+_ZERO: Any = _ZeroGradient()
 
 
-class _Pass(Network):
+class _DeciderPass(Network):
     """A pass whose decisions somebody else makes. Its way back skips what `_ZERO` reaches."""
 
-    def __init__(self, weights: Any, batch: Batch, decider: Decider) -> None:
+    def __init__(self, weights: Any, batch: RefereeBatch, decider: Decider) -> None:
         super().__init__(weights, batch)
         self._decider = decider
-        self.slopes: dict[int, tuple[Array, Array, Any, MaxPool | None]] = {}
+        self.output_gradients: dict[int, tuple[Array, Array, Any, MaxPool | None]] = {}
         """By point: (dL/dy, x, decisions, layer)."""
-        self.injected: dict[int, Array] = {}
+        self.injected_gradients: dict[int, Array] = {}
         """By point: what is added to dL/dx."""
         self.terms: dict[str, Array] | None = None
         """Of parameters: the sum of the absolute values that the gradient adds up. None: not asked for. Else the way back finds
         them in place of gradients."""
-        self.kernels: Collection[str] = ()
+        self.kernels_with_terms: Collection[str] = ()
         """Those whose terms are asked for."""
-        self.rows: Sequence[npt.NDArray[np.int64]] = ()
+        self.replica_rows: Sequence[npt.NDArray[np.int64]] = ()
         """Of each replica, its examples in this part of the batch. Each one's own share of every gradient is found too."""
 
     def _layer(self, layer: Layer, x: Array) -> tuple[Array, Backward]:
@@ -290,28 +299,28 @@ class _Pass(Network):
             return y, backward  # inside, something may be injected
 
         def gradients(dy: Array) -> tuple[Array, dict[str, Array]]:
-            dx, found = backward(dy)
+            dx, by_role = backward(dy)
             if self._decider.resum is not None and isinstance(layer, Conv) and layer.groups == 1:
-                found["kernel"] = self._resummed(self._decider.resum, layer, found["kernel"], kept, dy)
-            return dx, found
+                by_role["kernel"] = self._resummed(self._decider.resum, layer, by_role["kernel"], saved, dy)
+            return dx, by_role
 
         # A convolution's output is of no use behind its BatchNorm, and would be half of a pass's memory.
-        kept: Any = y if isinstance(layer, BatchNorm) else x if isinstance(layer, Conv | Dense) else None
+        saved: Any = y if isinstance(layer, BatchNorm) else x if isinstance(layer, Conv | Dense) else None
 
-        def watched(dy: Array) -> tuple[Array, dict[str, Array]]:
+        def outer_backward(dy: Array) -> tuple[Array, dict[str, Array]]:
             if dy is _ZERO:
                 return dy, {}
             if self.terms is None:
-                dx, found = gradients(dy)
+                dx, by_role = gradients(dy)
                 shares: dict[str, Array] = {}
-                for rank, rows in enumerate(self.rows if found else ()):
-                    own = found if len(rows) == len(dy) else gradients(_alone(dy, rows))[1] if len(rows) else {}
-                    shares |= {share_of(role, rank): array for role, array in own.items()}
-                return dx, found | shares
-            self.terms |= {f"{layer.name}.{role}": terms for role, terms in self._terms(layer, kept, dy).items()}
+                for rank, rows in enumerate(self.replica_rows if by_role else ()):
+                    share = by_role if len(rows) == len(dy) else gradients(_only_rows(dy, rows))[1] if len(rows) else {}
+                    shares |= {share_name(role, rank): array for role, array in share.items()}
+                return dx, by_role | shares
+            self.terms |= {f"{layer.name}.{role}": terms for role, terms in self._terms(layer, saved, dy).items()}
             return backward(dy, with_kernel=False) if isinstance(layer, Conv) else backward(dy)
 
-        return y, watched
+        return y, outer_backward
 
     @staticmethod
     def _resummed(resum: Callable[[Array, Array, Array], Array], layer: Conv, kernel: Array, x: Array, dy: Array) -> Array:
@@ -319,50 +328,55 @@ class _Pass(Network):
         places = np.ndindex(layer.kernel_size, layer.kernel_size)
         return np.stack([resum(kernel[a, b], views[:, :, :, a, b], dy) for a, b in places]).reshape(kernel.shape)
 
-    def _terms(self, layer: Layer, kept: Any, dy: Array) -> dict[str, Array]:
+    def _terms(self, layer: Layer, saved: Any, dy: Array) -> dict[str, Array]:
         """By role. `kept` is the output of a BatchNorm, and the input of a layer with a kernel."""
         axes = tuple(range(dy.ndim - 1))
         if isinstance(layer, BatchNorm):
-            gamma, terms = self._of(layer, "gamma"), np.abs(dy)
-            normal = kept - self._of(layer, "beta")
+            gamma, terms = self._parameter(layer, "gamma"), np.abs(dy)
+            normal = saved - self._parameter(layer, "beta")
             np.divide(normal, np.where(gamma == 0, np.inf, gamma), out=normal)
             beta = terms.sum(axes)
             terms *= np.abs(normal, out=normal)
             return {"gamma": terms.sum(axes), "beta": beta}
         if not isinstance(layer, Conv | Dense):
             return {}
-        found = {"bias": np.abs(dy).sum(axes)} if isinstance(layer, Dense) or layer.bias else {}
-        if f"{layer.name}.kernel" in self.kernels:
-            found |= super()._layer(layer, np.abs(kept))[1](np.abs(dy))[1]
-        return found
+        by_role = {"bias": np.abs(dy).sum(axes)} if isinstance(layer, Dense) or layer.bias else {}
+        if f"{layer.name}.kernel" in self.kernels_with_terms:
+            by_role |= super()._layer(layer, np.abs(saved))[1](np.abs(dy))[1]
+        return by_role
 
     def relu(self, x: Array) -> tuple[Array, Backward]:
-        number, chosen = self._decider.decide(x)
+        point, decisions = self._decider.decide(x)
         # A product with truth values takes four times as long in float64.
-        return x * chosen.astype(x.dtype), self._watched(number, lambda dy: (dy * chosen.astype(dy.dtype), {}), x, chosen, None)
+        return x * decisions.astype(x.dtype), self._recording_backward(
+            point, lambda dy: (dy * decisions.astype(dy.dtype), {}), x, decisions, None
+        )
 
     def max_pooling(self, layer: MaxPool, x: Array) -> tuple[Array, Backward]:
-        number, chosen = self._decider.decide(x, layer)
-        y, backward = _pooled(x, layer, chosen)
-        return y, self._watched(number, backward, x, chosen, layer)
+        point, decisions = self._decider.decide(x, layer)
+        y, backward = _max_pool(x, layer, decisions)
+        return y, self._recording_backward(point, backward, x, decisions, layer)
 
-    def _watched(self, number: int, backward: Backward, x: Array, chosen: Any, layer: MaxPool | None) -> Backward:
-        def watched(dy: Array) -> tuple[Array, dict[str, Array]]:
-            self.slopes.setdefault(number, (dy, x, chosen, layer))
+    def _recording_backward(self, point: int, backward: Backward, x: Array, decisions: Any, layer: MaxPool | None) -> Backward:
+        def recording_backward(dy: Array) -> tuple[Array, dict[str, Array]]:
+            self.output_gradients.setdefault(point, (dy, x, decisions, layer))
             dx: Any = dy if dy is _ZERO else backward(dy)[0]
-            return dx + self.injected.get(number, _ZERO), {}
+            return dx + self.injected_gradients.get(point, _ZERO), {}
 
-        return watched
+        return recording_backward
 
-    def jump(self, tie: Tie) -> Array:
+    def gradient_change(self, tie: Tie) -> Array:
         """How dL/dx at a tie's point changes if it is turned."""
-        dy, x, chosen, layer = self.slopes[tie.point]
-        alone = np.zeros_like(dy)
-        alone.flat[tie.place] = dy.flat[tie.place]
+        dy, x, decisions, layer = self.output_gradients[tie.point]
+        single = np.zeros_like(dy)
+        single.flat[tie.place] = dy.flat[tie.place]
         if layer is None:
-            alone.flat[tie.place] += sum(self.slopes[tie.point + 1][0].flat[window] for window, _ in tie.windows)
-            return alone if tie.other else -alone
-        return _pooled(x, layer, with_others(chosen, tie.at(tie.point)))[1](alone)[0] - _pooled(x, layer, chosen)[1](alone)[0]
+            single.flat[tie.place] += sum(self.output_gradients[tie.point + 1][0].flat[window] for window, _ in tie.windows)
+            return single if tie.other_decision else -single
+        return (
+            _max_pool(x, layer, replace_decisions(decisions, tie.changes_at(tie.point)))[1](single)[0]
+            - _max_pool(x, layer, decisions)[1](single)[0]
+        )
 
 
 def _image_by_image(convolve: Callable[[Array], tuple[Array, Any]], x: Array) -> tuple[Array, Any]:
@@ -370,38 +384,38 @@ def _image_by_image(convolve: Callable[[Array], tuple[Array, Any]], x: Array) ->
     passes = [convolve(x[image : image + 1]) for image in range(len(x))]
 
     def backward(dy: Array, **options: Any) -> tuple[Array, dict[str, Array]]:
-        found = [own(dy[image : image + 1], **options) for image, (_, own) in enumerate(passes)]
-        summed = {role: np.sum([gradients[role] for _, gradients in found], axis=0) for role in found[0][1]}
-        return np.concatenate([dx for dx, _ in found]), summed
+        results = [image_backward(dy[image : image + 1], **options) for image, (_, image_backward) in enumerate(passes)]
+        summed = {role: np.sum([gradients[role] for _, gradients in results], axis=0) for role in results[0][1]}
+        return np.concatenate([dx for dx, _ in results]), summed
 
     return np.concatenate([y for y, _ in passes]), backward
 
 
-def _pooled(x: Array, layer: MaxPool, chosen: Any) -> tuple[Array, Backward]:
-    return layers.max_pooling(x, layer.kernel_size, layer.stride, layer.padding, chosen.astype(np.int64))
+def _max_pool(x: Array, layer: MaxPool, decisions: Any) -> tuple[Array, Backward]:
+    return layers.max_pooling(x, layer.kernel_size, layer.stride, layer.padding, decisions.astype(np.int64))
 
 
-def share_of(name: str, rank: int) -> str:
+def share_name(name: str, rank: int) -> str:
     """The name of one replica's share of a gradient: what its own examples add to the gradient of the whole batch's loss."""
     return f"{name}@{rank}"
 
 
-def _alone(dy: Array, rows: npt.NDArray[np.int64]) -> Array:
-    alone = np.zeros_like(dy)
-    alone[rows] = dy[rows]
-    return alone
+def _only_rows(dy: Array, rows: npt.NDArray[np.int64]) -> Array:
+    masked = np.zeros_like(dy)
+    masked[rows] = dy[rows]
+    return masked
 
 
-def step(
+def compute_step(
     architecture: Architecture,
     weights: dict[str, Array],
-    batch: Batch,
+    batch: RefereeBatch,
     chains: list[list[Any]],
     decider: Decider,
     shards: Sequence[tuple[int, int]] = (),
     *,
     forward_only: bool = False,
-) -> tuple[Step, Array]:
+) -> tuple[StepOutcome, Array]:
     """(loss, gradients and statistics of a batch whose parts pass one by one; each example's loss).
 
     Args:
@@ -413,7 +427,7 @@ def step(
         shards: of each replica, the bounds of its positions. Then the gradients hold each one's share too, see `share_of`.
         forward_only: no gradients.
     """
-    total, loss, size = dict[str, Array](), 0.0, len(batch.labels)
+    gradients, loss, size = dict[str, Array](), 0.0, len(batch.labels)
     statistics: dict[str, Array] = {}
     losses: list[Any] = []
     logits: list[Array] = []
@@ -421,19 +435,19 @@ def step(
     for number, chain in enumerate(chains):
         state = dict(weights)
         passes = _passes(architecture, state, batch, chain, decider)
-        for own, (each, found, labels, backward, dlogits) in zip(chain, passes, strict=True):
-            each.rows = [np.flatnonzero((own >= low) & (own < high)) for low, high in shards]
+        for positions, (network_pass, part_logits, labels, backward, dlogits) in zip(chain, passes, strict=True):
+            network_pass.replica_rows = [np.flatnonzero((positions >= low) & (positions < high)) for low, high in shards]
             if not forward_only:
                 backward(dlogits)
-            for name, gradient in each.gradients.items():
-                total[name] = total[name] + gradient if name in total else gradient
-            loss += float(layers.cross_entropy(found, labels)[0]) * len(labels) / size
-            losses += _losses(found, labels)
-            logits.append(found)
+            for name, gradient in network_pass.gradients.items():
+                gradients[name] = gradients[name] + gradient if name in gradients else gradient
+            loss += float(layers.cross_entropy(part_logits, labels)[0]) * len(labels) / size
+            losses += _losses(part_logits, labels)
+            logits.append(part_logits)
             targets.append(labels)
         if number == 0:
-            statistics = {name: array for name, array in state.items() if name not in total}
-    return Step(loss, total, statistics, np.concatenate(logits), np.concatenate(targets)), np.array(losses)
+            statistics = {name: array for name, array in state.items() if name not in gradients}
+    return StepOutcome(loss, gradients, statistics, np.concatenate(logits), np.concatenate(targets)), np.array(losses)
 
 
 def _losses(logits: Array, labels: npt.NDArray[np.int64]) -> list[Any]:
@@ -441,82 +455,86 @@ def _losses(logits: Array, labels: npt.NDArray[np.int64]) -> list[Any]:
     return [layers.cross_entropy(row[None], labels[i : i + 1])[0] for i, row in enumerate(logits)]
 
 
-def scored(architecture: Architecture, weights: dict[str, Array], batch: Batch) -> tuple[Array, Array]:
+def score_in_evaluation(architecture: Architecture, weights: dict[str, Array], batch: RefereeBatch) -> tuple[Array, Array]:
     """(logits [N, classes], losses [N]) in evaluation mode: BatchNorm by its running statistics, and no dropout."""
-    each = _Scoring(weights, batch)
-    each.constants = network.BATCH_NORM.get(architecture.name)
-    logits, _ = each.through(architecture.layers, batch.images)
+    evaluation = _EvaluationPass(weights, batch)
+    evaluation.constants = network.BATCH_NORM.get(architecture.name)
+    logits, _ = evaluation.through(architecture.layers, batch.images)
     return logits, np.array(_losses(logits, batch.labels))
 
 
-class _Scoring(Network):
+class _EvaluationPass(Network):
     """A pass in evaluation mode."""
 
     def _layer(self, layer: Layer, x: Array) -> tuple[Array, Backward]:
-        return (x, _no_way_back) if isinstance(layer, Dropout) else super()._layer(layer, x)
+        return (x, _no_backward) if isinstance(layer, Dropout) else super()._layer(layer, x)
 
     def _batch_norm(self, layer: BatchNorm, x: Array) -> tuple[Array, Backward]:
         epsilon, _ = self.constants or (layer.epsilon, None)
-        gamma, beta, mean, variance = (self._of(layer, role) for role in ("gamma", "beta", "mean", "variance"))
-        return gamma * (x - mean) / np.sqrt(variance + x.dtype.type(epsilon)) + beta, _no_way_back
+        gamma, beta, mean, variance = (self._parameter(layer, role) for role in ("gamma", "beta", "mean", "variance"))
+        return gamma * (x - mean) / np.sqrt(variance + x.dtype.type(epsilon)) + beta, _no_backward
 
 
-def _no_way_back(dy: Array) -> tuple[Array, dict[str, Array]]:
+def _no_backward(dy: Array) -> tuple[Array, dict[str, Array]]:
     raise TypeError("a pass in evaluation mode has no gradients")
 
 
-def terms(
-    architecture: Architecture, weights: dict[str, Array], batch: Batch, chains: list[list[Any]], kernels: Collection[str]
+def absolute_terms(
+    architecture: Architecture,
+    weights: dict[str, Array],
+    batch: RefereeBatch,
+    chains: list[list[Any]],
+    kernels: Collection[str],
 ) -> dict[str, Array]:
     """By parameter: the sum of the absolute values that its gradient adds up. See `step`.
 
     Args:
         kernels: those that are asked for. All other parameters are small, and are always found.
     """
-    total: dict[str, Array] = {}
+    terms: dict[str, Array] = {}
     decider = Decider()
     for chain in chains:
-        for each, _, _, backward, dlogits in _passes(architecture, dict(weights), batch, chain, decider):
-            each.terms, each.kernels = {}, kernels
+        for network_pass, _, _, backward, dlogits in _passes(architecture, dict(weights), batch, chain, decider):
+            network_pass.terms, network_pass.kernels_with_terms = {}, kernels
             backward(dlogits)
-            total |= {name: total.get(name, 0) + own for name, own in each.terms.items()}
-    return total
+            terms |= {name: terms.get(name, 0) + array for name, array in network_pass.terms.items()}
+    return terms
 
 
-def effects(
+def tie_effects(
     architecture: Architecture,
     weights: dict[str, Array],
-    batch: Batch,
+    batch: RefereeBatch,
     chains: list[list[Any]],
     decider: Decider,
     ties: Sequence[Tie],
 ) -> Iterator[dict[str, Array]]:
     """What each tie adds to the gradients of a step if it alone is turned. `ties` are in the order of points."""
-    left = list(ties)
+    remaining = list(ties)
     for chain in chains:
-        for each, _, _, backward, dlogits in _passes(architecture, dict(weights), batch, chain, decider):
+        for network_pass, _, _, backward, dlogits in _passes(architecture, dict(weights), batch, chain, decider):
             backward(dlogits)
-            while left and left[0].point in each.slopes:
-                tie = left.pop(0)
-                each.injected = {tie.point: each.jump(tie)}
-                each.gradients = {}
+            while remaining and remaining[0].point in network_pass.output_gradients:
+                tie = remaining.pop(0)
+                network_pass.injected_gradients = {tie.point: network_pass.gradient_change(tie)}
+                network_pass.gradients = {}
                 backward(_ZERO)
-                yield each.gradients
+                yield network_pass.gradients
 
 
 def _passes(
-    architecture: Architecture, state: dict[str, Array], batch: Batch, chain: list[Any], decider: Decider
-) -> Iterator[tuple[_Pass, Array, npt.NDArray[np.int64], Backward, Array]]:
+    architecture: Architecture, state: dict[str, Array], batch: RefereeBatch, chain: list[Any], decider: Decider
+) -> Iterator[tuple[_DeciderPass, Array, npt.NDArray[np.int64], Backward, Array]]:
     """(pass, logits, labels, way back, gradient of the batch's loss) of each part. The statistics go into `state`."""
-    for own in chain:
-        part = Batch(batch.images[own], batch.labels[own], [mask[own] for mask in batch.masks])
-        each = _Pass(state, part, decider)
-        each.mean_of = decider.mean_of
-        each.constants = network.BATCH_NORM.get(architecture.name)
-        found, backward = each.through(architecture.layers, part.images)
-        _, dlogits = layers.cross_entropy(found, part.labels)
-        yield each, found, part.labels, backward, dlogits * dlogits.dtype.type(len(own) / len(batch.labels))
-        state |= each.statistics
+    for positions in chain:
+        part = RefereeBatch(batch.images[positions], batch.labels[positions], [mask[positions] for mask in batch.masks])
+        network_pass = _DeciderPass(state, part, decider)
+        network_pass.mean_of = decider.mean_of
+        network_pass.constants = network.BATCH_NORM.get(architecture.name)
+        logits, backward = network_pass.through(architecture.layers, part.images)
+        _, dlogits = layers.cross_entropy(logits, part.labels)
+        yield network_pass, logits, part.labels, backward, dlogits * dlogits.dtype.type(len(positions) / len(batch.labels))
+        state |= network_pass.statistics
 
 
 def rough_mean(seed: int) -> Callable[[Array], Array]:
@@ -532,7 +550,7 @@ def rough_mean(seed: int) -> Callable[[Array], Array]:
         flat = x.reshape(-1, x.shape[-1])
         true = flat.mean(0, np.float64)
         mixed = flat[np.random.default_rng(0).permutation(len(flat))]
-        errors = [np.abs(layers.mean(each, lanes) - true) for each in (flat, flat[::-1], mixed) for lanes in (1, 2)]
+        errors = [np.abs(layers.mean(rows, lanes) - true) for rows in (flat, flat[::-1], mixed) for lanes in (1, 2)]
         return (true + np.max(errors, axis=0) * generator.choice((-1.0, 1.0), len(true))).astype(x.dtype)
 
     return mean
@@ -549,20 +567,20 @@ def term_after_term(product: Array, x: Array, y: Array) -> Array:
         x, y: [N, H, W, C] and [N, H, W, O].
     """
     left, right = x.reshape(-1, x.shape[-1]), y.reshape(-1, y.shape[-1])
-    every = math.ceil(right.shape[1] / max(1, TERMS // left.size))
+    every = math.ceil(right.shape[1] / max(1, MAX_TERMS // left.size))
     columns = right[:, ::every]
     total = np.zeros((left.shape[1], columns.shape[1]), product.dtype)
-    at_once = max(1, TERMS // total.size)
+    at_once = max(1, MAX_TERMS // total.size)
     for start in range(0, len(left), at_once):
         terms = left[start : start + at_once, :, None] * columns[start : start + at_once, None]
         terms[0] += total
         total = terms.sum(0)  # NumPy adds along the first axis one after the other
-    found = product.copy()
-    found[:, ::every] = total
-    return found
+    summed = product.copy()
+    summed[:, ::every] = total
+    return summed
 
 
-def explained(left: Array, effects: Array, ties: Sequence[Tie]) -> list[Tie]:
+def explaining_ties(residual: Array, effects: Array, ties: Sequence[Tie]) -> list[Tie]:
     """The ties whose effects together explain an array best, in the sense of least squares.
 
     Args:
@@ -574,28 +592,28 @@ def explained(left: Array, effects: Array, ties: Sequence[Tie]) -> list[Tie]:
         Those that are turned. The start is the rounded least-squares solution. Then the best single change is made until none
         is better.
     """
-    gram, likeness = effects @ effects.T, effects @ left
-    own = np.array([tie.point * 2**40 + tie.place for tie in ties])
-    shares = np.where(np.diag(gram) > 1, np.linalg.lstsq(gram, likeness, rcond=None)[0], 0.0)
-    taken = np.zeros(len(ties), bool)
-    for place in np.unique(own):
-        options = np.flatnonzero(own == place)
+    gram, projections = effects @ effects.T, effects @ residual
+    place_keys = np.array([tie.point * 2**40 + tie.place for tie in ties])
+    shares = np.where(np.diag(gram) > 1, np.linalg.lstsq(gram, projections, rcond=None)[0], 0.0)
+    is_turned = np.zeros(len(ties), bool)
+    for place in np.unique(place_keys):
+        options = np.flatnonzero(place_keys == place)
         if shares[options].sum() > 0.5:
-            taken[options[shares[options].argmax()]] = True
+            is_turned[options[shares[options].argmax()]] = True
     for _ in range(4 * len(ties)):
-        rest = likeness - gram @ taken
-        rival = {own[other]: other for other in np.flatnonzero(taken)}
+        rest = projections - gram @ is_turned
+        turned_at = {place_keys[other]: other for other in np.flatnonzero(is_turned)}
         gains = 2 * rest - np.diag(gram)
-        for tie, place in enumerate(own):
-            if place in rival:  # it makes way
-                other = rival[place]
+        for tie, place in enumerate(place_keys):
+            if place in turned_at:  # it makes way
+                other = turned_at[place]
                 gains[tie] = (
                     -2 * rest[other] - gram[other, other] + (gains[tie] + 2 * gram[tie, other] if tie != other else 0.0)
                 )
         best = int(gains.argmax())
         if gains[best] <= 1:
             break
-        if own[best] in rival and rival[own[best]] != best:
-            taken[rival[own[best]]] = False
-        taken[best] = not taken[best]
-    return [tie for tie, turned in zip(ties, taken, strict=True) if turned]
+        if place_keys[best] in turned_at and turned_at[place_keys[best]] != best:
+            is_turned[turned_at[place_keys[best]]] = False
+        is_turned[best] = not is_turned[best]
+    return [tie for tie, turned in zip(ties, is_turned, strict=True) if turned]

@@ -1,4 +1,4 @@
-"""Differences between two recordings as numbers, on the scale that each of them needs."""
+"""Differences between two recordings, each relative to a scale that fits it."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from compare.core.differences import absolute
 from compare.proof.certificate import Rung
 
 Arrays = dict[str, npt.NDArray[Any]]
-UNSEEN_NOISE = 1e-14
-"""Rounding in the gradients of a mode, which are not recorded, on the scale of the model's largest gradient."""
+UNRECORDED_GRADIENT_NOISE = 1e-14
+"""Rounding in gradients of a mode, which are not recorded, relative to the model's largest gradient."""
 
 
-def parameters(architecture: Architecture, ours: Arrays, theirs: Arrays) -> tuple[float, str | None]:
-    """(0 if names, shapes, count and initial values are equal, else infinite; the first that differs)."""
+def compare_parameters(architecture: Architecture, ours: Arrays, theirs: Arrays) -> tuple[float, str | None]:
+    """Return (0 if names, shapes, count and initial values are equal, else infinity; the first parameter that differs)."""
     for parameter in architecture.parameters():
         name = f"initial/{parameter.name}"
         for arrays in (ours, theirs):
@@ -40,73 +40,75 @@ def parameters(architecture: Architecture, ours: Arrays, theirs: Arrays) -> tupl
     return 0.0, None
 
 
-def updates_apart(what: Spec, limit: float, ours: Arrays, theirs: Arrays) -> tuple[float, str | None]:
-    """(largest difference of the weights after one step, on the scale of the largest update; its parameter)."""
+def update_difference(spec: Spec, limit: float, ours: Arrays, theirs: Arrays) -> tuple[float, str | None]:
+    """Return (largest difference of the weights after one step, relative to the largest update; its parameter)."""
     gradients = group(ours, "gradient/")
     largest_gradient = max(float(np.abs(gradient).max()) for gradient in gradients.values())
     largest_update = max(float(np.abs(ours[f"stepped/{name}"] - ours[f"initial/{name}"]).max()) for name in gradients)
     differences: list[tuple[float, str]] = []
     for name, gradient in gradients.items():
-        apart = absolute(ours[f"stepped/{name}"], theirs.get(f"stepped/{name}"))
-        if what.optimizer.name == "adam" and apart.shape == gradient.shape:
+        difference = absolute(ours[f"stepped/{name}"], theirs.get(f"stepped/{name}"))
+        if spec.optimizer.name == "adam" and difference.shape == gradient.shape:
             # Adam's first direction is g / (|g| + epsilon), where g includes the weight decay. If g moves by d, it moves by at
             # most d / 4|g|. So it must agree wherever g is well above rounding. The gradient of a bias before BatchNorm is
             # only rounding, and has no direction.
             is_bias, other = name.endswith(".bias"), theirs.get(f"gradient/{name}")
-            noise = UNSEEN_NOISE * largest_gradient if other is None else float(absolute(gradient, other).max())
-            followed = gradient + what.optimizer.weight_decay * ours[f"initial/{name}"]
-            counts = np.abs(followed) * limit >= noise
-            if not counts.any() and not is_bias and followed.any():
+            noise = UNRECORDED_GRADIENT_NOISE * largest_gradient if other is None else float(absolute(gradient, other).max())
+            direction = gradient + spec.optimizer.weight_decay * ours[f"initial/{name}"]
+            is_judged = np.abs(direction) * limit >= noise
+            if not is_judged.any() and not is_bias and direction.any():
                 return math.inf, name  # nothing of it would be compared
-            apart = apart[counts] if followed.any() else apart  # a parameter that must not move
-        differences.append((over(apart.max(initial=0.0), largest_update), name))
-    return farthest(differences)
+            difference = difference[is_judged] if direction.any() else difference  # a parameter that must not move
+        differences.append((on_scale(difference.max(initial=0.0), largest_update), name))
+    return largest_difference(differences)
 
 
-def statistics_apart(ours: Arrays, theirs: Arrays) -> tuple[float, str | None]:
-    """(largest difference of BatchNorm statistics, on the scale of the largest of their kind; its name)."""
+def statistics_difference(ours: Arrays, theirs: Arrays) -> tuple[float, str | None]:
+    """Return (largest difference of BatchNorm statistics, relative to the largest mean or variance; its name)."""
     trained = group(ours, "gradient/")
     statistics = {name: array for name, array in group(ours, "stepped/").items() if name not in trained}
     largest: dict[str, float] = {}
     for name, array in statistics.items():
         role = name.rpartition(".")[2]
         largest[role] = max(largest.get(role, 0.0), float(np.abs(array).max()))
-    return farthest(
+    return largest_difference(
         [
-            (over(absolute(array, theirs.get(f"stepped/{name}")).max(), largest[name.rpartition(".")[2]]), name)
+            (on_scale(absolute(array, theirs.get(f"stepped/{name}")).max(), largest[name.rpartition(".")[2]]), name)
             for name, array in statistics.items()
         ]
     )
 
 
-def against_largest(ours: Arrays, theirs: Arrays) -> tuple[float, str | None]:
-    """(largest difference of all arrays, on the scale of the largest value of all; the name of its array)."""
+def difference_to_largest(ours: Arrays, theirs: Arrays) -> tuple[float, str | None]:
+    """Return (largest difference of all arrays, relative to the largest value of all; the name of its array)."""
     scale = max(float(np.abs(array).max()) for array in ours.values())
-    return farthest([(over(absolute(ours[name], theirs.get(name)).max(), scale), name) for name in ours])
+    return largest_difference([(on_scale(absolute(ours[name], theirs.get(name)).max(), scale), name) for name in ours])
 
 
-def scaled(ours: npt.NDArray[Any], theirs: npt.NDArray[Any]) -> float:
-    """The largest difference, on the scale of the largest value."""
-    return over(absolute(ours, theirs).max(), float(np.abs(ours).max()))
+def scaled_difference(ours: npt.NDArray[Any], theirs: npt.NDArray[Any]) -> float:
+    """Return the largest difference, relative to the largest value of `ours`."""
+    return on_scale(absolute(ours, theirs).max(), float(np.abs(ours).max()))
 
 
-def over(difference: float, scale: float) -> float:
-    """A difference on a scale. Infinite if the scale is zero or not finite, because that compares nothing."""
+def on_scale(difference: float, scale: float) -> float:
+    """Divide a difference by a scale. Infinite if the scale is zero or not finite, because that compares nothing."""
     return float(difference) / scale if scale > 0.0 and math.isfinite(scale) else math.inf
 
 
-def farthest(differences: list[tuple[float, str]]) -> tuple[float, str | None]:
+def largest_difference(differences: list[tuple[float, str]]) -> tuple[float, str | None]:
     return max(differences, default=(math.inf, None))
 
 
-def rung(what: Spec, name: str, difference: float, where: str | None, tolerance: float, reason: str, **fields: Any) -> Rung:
-    """A rung about one moment. It passes if its difference is a number within the tolerance."""
+def make_rung(
+    spec: Spec, name: str, difference: float, where: str | None, tolerance: float, reason: str, **fields: Any
+) -> Rung:
+    """Make a rung about one step. It passes if its difference is a number within the tolerance."""
     values: dict[str, Any] = {"steps": 1, "step": None, "status": "passed" if difference <= tolerance else "failed", **fields}
     return Rung(
         name=name,
-        model=what.model_label,
-        optimizer=what.optimizer.name,
-        precision=what.precision,
+        model=spec.model_label,
+        optimizer=spec.optimizer.name,
+        precision=spec.precision,
         max_relative_difference=difference,
         where=where,
         tolerance=tolerance,

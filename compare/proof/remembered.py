@@ -1,4 +1,4 @@
-"""Stored proofs, found again by everything that they depend on."""
+"""Cache of proofs, keyed by everything that they depend on."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from common.artifacts import records
 from common.artifacts.records import RecordError
 from common.data import sources
 from common.machine import machine
-from common.processes.process_spec import OF_KERNELS
+from common.processes.process_spec import KERNEL_VARIABLES
 from common.spec import Spec
 from compare.core import differences
 from compare.execution import code_digest, contestants, launch
 from compare.proof.certificate import Proof
 
-_OF_KERNELS = re.compile(
-    f"({OF_KERNELS}|LD"
+_KERNEL_VARIABLES = re.compile(
+    f"({KERNEL_VARIABLES}|LD"
     "|CUDA|NVIDIA|TRITON|HIP|HSA|ROCR|ROCBLAS|HIPBLASLT|MIOPEN"  # kernels of a GPU
     "|NCCL|RCCL|GLOO|UCX|UCC|OMPI|I_MPI)_.*|GLIBC_TUNABLES"  # the order of the sums of an all-reduce
 )
@@ -32,38 +32,40 @@ most of them from the twins. It lets others through, and this process obeys some
 count."""
 
 
-def key(base: Spec, frameworks: Sequence[str], asked: Sequence[object], replicas: int) -> str:
-    """SHA-256 over all that a proof depends on, see `facts`."""
-    return hashlib.sha256(repr(facts(base, frameworks, asked, replicas)).encode()).hexdigest()
+def key(base: Spec, frameworks: Sequence[str], options: Sequence[object], replicas: int) -> str:
+    """Return the SHA-256 over everything that a proof depends on, see `facts`."""
+    return hashlib.sha256(repr(facts(base, frameworks, options, replicas)).encode()).hexdigest()
 
 
-def facts(base: Spec, frameworks: Sequence[str], asked: Sequence[object], replicas: int) -> dict[str, Any]:
-    """All that can change the outcome of a proof: code, versions, machine, environment, data, spec, and what else was asked."""
-    described = {name: launch.describe(name) for name in frameworks}
-    known = machine.describe()
+def facts(base: Spec, frameworks: Sequence[str], options: Sequence[object], replicas: int) -> dict[str, Any]:
+    """Return all that can change the outcome of a proof: code, versions, machine, environment, data, spec and options."""
+    descriptions = {name: launch.describe(name) for name in frameworks}
+    machine_facts = machine.describe()
     dataset = sources.load(base.data, seed=base.split_seed, cache_dir=base.paths.cache_dir)
     return {
         "twins": code_digest.compute(frameworks, base.model),
         "proof": machine.code_digest([Path(file).parent for file in (__file__, launch.__file__, differences.__file__)]),
         "packages": machine.versions("numpy", "pillow"),
-        "machine": {fact: known[fact] for fact in ("processor", "cores", "logical_cores", "host", "system", "python")},
+        "machine": {fact: machine_facts[fact] for fact in ("processor", "cores", "logical_cores", "host", "system", "python")},
         "host": platform.node(),
         "cpu_flags": machine.cpu_flags(),
         "available_cores": machine.available_cores(),
-        "environment": {name: os.environ[name] for name in sorted(os.environ) if _OF_KERNELS.fullmatch(name)},
-        "versions": {name: sorted(each["versions"].items()) for name, each in described.items()},
-        "distributions": {name: each.get("environment", {}).get("distributions_hash") for name, each in described.items()},
+        "environment": {name: os.environ[name] for name in sorted(os.environ) if _KERNEL_VARIABLES.fullmatch(name)},
+        "versions": {name: sorted(description["versions"].items()) for name, description in descriptions.items()},
+        "distributions": {
+            name: description.get("environment", {}).get("distributions_hash") for name, description in descriptions.items()
+        },
         "contestants": [contestants.by_name(name).model_dump_json() for name in frameworks],
-        "devices": {name: each["devices"] for name, each in described.items()},
+        "devices": {name: description["devices"] for name, description in descriptions.items()},
         "data": dataset.content_hash,
         "spec": base.to_json(),
-        "asked": tuple(asked),
+        "asked": tuple(options),
         "replicas": replicas,
     }
 
 
 def load(key: str) -> Proof | None:
-    """The stored proof. None if there is none, or if it is not as it was written."""
+    """Return the stored proof. None if there is none, or if its file is damaged."""
     try:
         proof = records.read(_path(key), Proof, kind="proof", remedy="It is made again.")
     except RecordError:

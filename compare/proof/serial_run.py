@@ -13,13 +13,13 @@ from common.artifacts import array_file, atomic_files
 from common.spec import Precision, Spec
 from compare.core.differences import relative
 from compare.proof import ladder
-from compare.proof.recordings import Recorder, Recording
+from compare.proof.recordings import Recorder, TraceRequest
 
 SPEC_FILE = "spec.json"
 
 
-class Recorded(NamedTuple):
-    """The run of one framework, in its file."""
+class RecordedRun(NamedTuple):
+    """Recorded serial run of one framework."""
 
     framework: str
     file: Path
@@ -31,7 +31,7 @@ class Recorded(NamedTuple):
 
 
 def record(
-    timed: Spec,
+    timed_spec: Spec,
     frameworks: Sequence[str],
     folder: Path,
     *,
@@ -39,31 +39,31 @@ def record(
     steps: int | None,
     out: Path,
     progress: Callable[[str], None],
-) -> list[Recorded]:
+) -> list[RecordedRun]:
     """Write a spec and each framework's recording of it: initial weights, batches, masks, learning rates, losses, last weights.
 
     Args:
-        timed: gives model, data, optimizer and batch size.
-        folder: for the files. It may be missing.
-        steps: None: as many as a proof follows of a small model.
+        timed_spec: spec with the model, data, optimizer and batch size.
+        folder: folder of the files. It may be missing.
+        steps: number of steps. None: as many as the proof of a small model has.
         out, progress: see `Recorder`.
 
     Raises:
         LaunchError: a twin could not record.
     """
-    what = ladder.proof_spec(timed, timed.global_batch_size, steps or ladder.STEPS, precision)
-    wanted = [Recording("serial", name, what, ("--batches",)) for name in frameworks]
+    spec = ladder.proof_spec(timed_spec, timed_spec.global_batch_size, steps or ladder.STEPS, precision)
+    requests = [TraceRequest("serial", name, spec, ("--batches",)) for name in frameworks]
     recorder = Recorder(out, progress)
-    recorder.make(wanted)
+    recorder.make(requests)
     folder.mkdir(parents=True, exist_ok=True)
-    atomic_files.write_atomically(folder / SPEC_FILE, what.to_json())
-    made: list[Recorded] = []
-    ours: np.ndarray | None = None
-    for each in wanted:
-        file = folder / f"{each.framework}.safetensors"
-        shutil.move(recorder.path(each), file)
+    atomic_files.write_atomically(folder / SPEC_FILE, spec.to_json())
+    runs: list[RecordedRun] = []
+    first_losses: np.ndarray | None = None
+    for request in requests:
+        file = folder / f"{request.framework}.safetensors"
+        shutil.move(recorder.path(request), file)
         losses = array_file.ArrayFile(file)["loss"]
-        ours = losses if ours is None else ours
-        apart = float(relative(losses, ours).max())
-        made.append(Recorded(each.framework, file, len(losses), float(losses[0]), float(losses[-1]), apart))
-    return made
+        first_losses = losses if first_losses is None else first_losses
+        difference = float(relative(losses, first_losses).max())
+        runs.append(RecordedRun(request.framework, file, len(losses), float(losses[0]), float(losses[-1]), difference))
+    return runs

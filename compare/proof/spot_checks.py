@@ -31,14 +31,14 @@ from common import spec
 from common.artifacts import array_file
 from common.artifacts.schema import EpochRecord, RunResult
 from common.data import sources
-from common.data.batches import Epoch, Plan
+from common.data.batches import BatchPlan, EpochDraws
 from common.data.preprocessing import scaling
 from common.data.sources import Dataset
 from common.machine import machine
 from common.models import architectures, weights, work
 from common.models.architectures import Architecture
 from common.spec import Spec
-from common.training.spot_checks import AFTER_FILE, BEFORE_FILE, TOLD_FILE, Draw, example_hashes, fingerprint, strata
+from common.training.spot_checks import AFTER_FILE, BEFORE_FILE, DECISIONS_FILE, StepDraw, example_hashes, fingerprint, strata
 from common.training.tracing import state
 from compare.core import wording
 from compare.core.differences import FLOAT32_TOLERANCE, relative_difference
@@ -47,9 +47,9 @@ from compare.execution.matrix import Row
 from compare.execution.store import IN_FLOAT64, SpotCheck, StoredComparison
 from compare.judgement import sameness
 from compare.proof import claims, ladder, single_steps
-from compare.proof.augmentation import augmented
+from compare.proof.augmentation import augment
 from compare.proof.certificate import Rung
-from compare.proof.differences import rung
+from compare.proof.differences import make_rung
 
 COMPUTED_FLOPS = 4e10
 """Of the recorded steps that the referee computes again, all runs together: some six seconds on two cores. At least one of each
@@ -59,25 +59,25 @@ MOST_BYTES = 2**32
 HASHED_BYTES = 2**33
 """Of augmented images whose hashes are computed, for all runs of a training: some twenty seconds. Of longer trainings some
 epochs are drawn, and the first one in which runs differ."""
-SAMPLED = 30
+SAMPLING_COST = 30
 """Times as long as other images take those that are sampled between pixels."""
-_OF_NO_MATTER = {
+_FIELDS_WITHOUT_EFFECT_ON_EXAMPLES = {
     "mode", "replicas", "least_replicas", "hosts", "cores", "switches", "communication", "framework_options"
 }  # fmt: skip
 """Fields of a spec that decide neither which examples a step gets nor what is in them."""
-_TOLD = 1e-6
+_RESULT_TOLERANCE = 1e-6
 """Relative difference of a loss in a record and in a result, which may be added up in another order."""
-LEVELS = 1
+MAX_LEVELS = 1
 """By which a pixel may differ that is sampled between others."""
 
 
-def is_checked(run: Spec) -> bool:
+def is_checked(run_spec: Spec) -> bool:
     """Whether a timed run can be judged by single steps."""
-    return run.part == "training" and not run.optimizer.native and claims.has_single_steps(run)
+    return run_spec.part == "training" and not run_spec.optimizer.native and claims.has_single_steps(run_spec)
 
 
 @dataclass(frozen=True, eq=False)
-class _Recorded:
+class _RecordedStep:
     """A recorded step of a run."""
 
     row: Row
@@ -85,7 +85,7 @@ class _Recorded:
     """Of its run."""
     step: int
     """From 0."""
-    told_loss: float | None
+    result_loss: float | None
     """What the run's result says of this step. None: only the first steps of a run are told."""
 
     @property
@@ -93,11 +93,11 @@ class _Recorded:
         return self.folder / BEFORE_FILE.format(self.step), self.folder / AFTER_FILE.format(self.step)
 
     @property
-    def words(self) -> str:
+    def label(self) -> str:
         return f"step {self.step + 1}"
 
 
-class Timed(NamedTuple):
+class TimedRun(NamedTuple):
     """A timed run and its folder."""
 
     row: Row
@@ -106,23 +106,23 @@ class Timed(NamedTuple):
     folder: Path
 
 
-def open_runs(folder: Path, stored: StoredComparison, known: Sequence[SpotCheck]) -> list[Timed]:
+def unjudged_runs(folder: Path, stored: StoredComparison, known_checks: Sequence[SpotCheck]) -> list[TimedRun]:
     """The runs of a comparison that can be judged, and are not judged yet."""
-    before = {(each.row, each.repeat, each.started_at) for each in known}
+    judged = {(check.row, check.repeat, check.started_at) for check in known_checks}
     return [
-        Timed(row, repeat, result, store.run_folder(folder, row.id, repeat))
+        TimedRun(row, repeat, result, store.run_folder(folder, row.id, repeat))
         for row in stored.comparison.rows
         if is_checked(row.spec)
         for repeat, result in stored.runs[row.id].items()
-        if result.status == "ok" and (row.id, repeat, result.started_at) not in before
+        if result.status == "ok" and (row.id, repeat, result.started_at) not in judged
         if not any(death.replicas for death in result.restarts)  # the plan of fewer replicas is another one
     ]
 
 
-def current(stored: StoredComparison, known: Sequence[SpotCheck]) -> list[SpotCheck]:
+def current_checks(stored: StoredComparison, known_checks: Sequence[SpotCheck]) -> list[SpotCheck]:
     """What is known of runs that are still there, and were not made again since."""
     runs = {(row, repeat, run.started_at) for row, repeats in stored.runs.items() for repeat, run in repeats.items()}
-    return [each for each in known if (each.row, each.repeat, each.started_at) in runs]
+    return [check for check in known_checks if (check.row, check.repeat, check.started_at) in runs]
 
 
 def num_bytes(folder: Path) -> int:
@@ -131,8 +131,8 @@ def num_bytes(folder: Path) -> int:
 
 
 def judge(
-    runs: Sequence[Timed],
-    known: Sequence[SpotCheck],
+    runs: Sequence[TimedRun],
+    known_checks: Sequence[SpotCheck],
     progress: Callable[[str], None],
     others: Sequence[RunResult] = (),
 ) -> list[SpotCheck]:
@@ -144,54 +144,56 @@ def judge(
         others: all runs of the comparison. If they differ from these in an epoch, every example of it is computed.
         progress: called with what is being done.
     """
-    recorded = [
-        _Recorded(run.row, run.folder, step - 1, next(iter(run.result.step_losses[step - 1 : step]), None))
+    steps = [
+        _RecordedStep(run.row, run.folder, step - 1, next(iter(run.result.step_losses[step - 1 : step]), None))
         for run in runs
         for step in run.result.spot_checks
     ]
-    recorded = [each for each in recorded if all(path.exists() for path in each.paths)]
-    truths: dict[str, _Truth] = {}
+    steps = [step for step in steps if all(path.exists() for path in step.paths)]
+    truths: dict[str, _ExpectedTraining] = {}
 
-    def truth_of(run: Spec) -> _Truth:
-        return truths.setdefault(run.model_dump_json(exclude=_OF_NO_MATTER), _Truth(run))
+    def truth_of(run_spec: Spec) -> _ExpectedTraining:
+        return truths.setdefault(
+            run_spec.model_dump_json(exclude=_FIELDS_WITHOUT_EFFECT_ON_EXAMPLES), _ExpectedTraining(run_spec)
+        )
 
-    before = sum(len(each.computed) for each in known)
-    computed = set(_chosen(recorded, truth_of(recorded[0].row.spec).flops, before)) if recorded else set[_Recorded]()
-    progress(f"spot checks: {len(recorded)} recorded steps, {len(computed)} computed again")
-    with ladder.judging(), ThreadPoolExecutor(machine.available_cores()) as pool:
-        truths_of = [truth_of(each.row.spec) for each in recorded]
-        judged = pool.map(_judged, recorded, truths_of, [each in computed for each in recorded])
-        answers = list(zip(recorded, judged, strict=True))
+    num_computed = sum(len(check.computed) for check in known_checks)
+    computed = set(_choose_steps(steps, truth_of(steps[0].row.spec).flops, num_computed)) if steps else set[_RecordedStep]()
+    progress(f"spot checks: {len(steps)} recorded steps, {len(computed)} computed again")
+    with ladder.fast_referee(), ThreadPoolExecutor(machine.available_cores()) as pool:
+        truths_of = [truth_of(step.row.spec) for step in steps]
+        judged = pool.map(_judge_step, steps, truths_of, [step in computed for step in steps])
+        answers = list(zip(steps, judged, strict=True))
     for result in [*(run.result for run in runs), *others]:
-        if (key := result.spec.model_dump_json(exclude=_OF_NO_MATTER)) in truths:
+        if (key := result.spec.model_dump_json(exclude=_FIELDS_WITHOUT_EFFECT_ON_EXAMPLES)) in truths:
             truths[key].note(result)
-    found: list[SpotCheck] = []
+    checks: list[SpotCheck] = []
     for row, repeat, result, folder in runs:
-        own = {each: answer for each, answer in answers if each.folder == folder}
+        answers_by_step = {step: answer for step, answer in answers if step.folder == folder}
         epochs, faults = _epochs(truth_of(row.spec), result)
         faults += _draw_faults(truth_of(row.spec), result, folder)
-        faults += [fault for answer in own.values() for fault in answer.faults]
+        faults += [fault for answer in answers_by_step.values() for fault in answer.faults]
         is_short = not len(strata(truth_of(row.spec).plan))
-        if own or faults or not is_short:
-            found.append(
+        if answers_by_step or faults or not is_short:
+            checks.append(
                 SpotCheck(
                     row=row.id,
                     repeat=repeat,
                     started_at=result.started_at,
-                    missing=sorted({*result.spot_checks} - {each.step + 1 for each in own}),
+                    missing=sorted({*result.spot_checks} - {step.step + 1 for step in answers_by_step}),
                     has_fingerprints=any(record.fingerprint for record in result.epochs),
-                    steps=[each.step + 1 for each in own],
-                    computed=[each.step + 1 for each, answer in own.items() if answer.is_computed],
+                    steps=[step.step + 1 for step in answers_by_step],
+                    computed=[step.step + 1 for step, answer in answers_by_step.items() if answer.is_computed],
                     epochs=epochs,
                     faults=faults,
-                    shown=next((answer.shown for answer in own.values() if answer.shown), ""),
+                    shown=next((answer.unproved_reason for answer in answers_by_step.values() if answer.unproved_reason), ""),
                 )
             )
         # One faulty run of a row is evidence enough: those of a large model would fill the disk.
-        if not faults or any(each.faults for each in (*known, *found[:-1]) if each.row == row.id):
-            for file in (*(path for each in own for path in each.paths), folder / TOLD_FILE):
+        if not faults or any(check.faults for check in (*known_checks, *checks[:-1]) if check.row == row.id):
+            for file in (*(path for step in answers_by_step for path in step.paths), folder / DECISIONS_FILE):
                 file.unlink(missing_ok=True)
-    return found
+    return checks
 
 
 def row_verdicts(
@@ -206,19 +208,19 @@ def row_verdicts(
         verdicts: of the proof.
         runs: by row and repeat.
     """
-    found = dict(verdicts)
+    updated = dict(verdicts)
     for row, repeats in runs.items():
         good = {(repeat, run.started_at) for repeat, run in repeats.items() if run.status == "ok"}
-        own = [each for each in checks if each.row == row]
-        if any(each.faults for each in own):
-            found[row] = "not proved"
-        elif own and found.get(row) in ("proved", IN_FLOAT64):
-            if any(each.missing or (each.has_fingerprints and not each.steps) for each in own):
-                found[row] = "not examined"  # a run that could have recorded steps lacks some
+        row_checks = [check for check in checks if check.row == row]
+        if any(check.faults for check in row_checks):
+            updated[row] = "not proved"
+        elif row_checks and updated.get(row) in ("proved", IN_FLOAT64):
+            if any(check.missing or (check.has_fingerprints and not check.steps) for check in row_checks):
+                updated[row] = "not examined"  # a run that could have recorded steps lacks some
             else:
-                right = {(each.repeat, each.started_at) for each in own if each.steps and not each.shown}
-                found[row] = "proved" if good <= right else IN_FLOAT64
-    return found
+                right = {(check.repeat, check.started_at) for check in row_checks if check.steps and not check.shown}
+                updated[row] = "proved" if good <= right else IN_FLOAT64
+    return updated
 
 
 def first_losses(stored: StoredComparison) -> list[Rung]:
@@ -226,48 +228,52 @@ def first_losses(stored: StoredComparison) -> list[Rung]:
 
     The tolerance comes from the referee's own float32 rounding, see `single_steps`. A deep network rounds by more.
     """
-    alike: dict[tuple[str, str, int], list[tuple[str, float]]] = {}
+    losses_by_run: dict[tuple[str, str, int], list[tuple[str, float]]] = {}
     specs: dict[tuple[str, str, int], Spec] = {}
     for row in stored.comparison.rows:
         if row.spec.variant != "pipeline_async" and row.spec.precision == "float32" and row.spec.part == "training":
             for result in stored.runs[row.id].values():
                 if result.first_step_loss is not None and not result.reduced:
-                    run = result.spec
-                    key = run.model_dump_json(exclude=_OF_NO_MATTER), run.variant, run.replicas
-                    specs[key] = run
-                    alike.setdefault(key, []).append((row.contestant, result.first_step_loss))
-    found: list[Rung] = []
-    judges: dict[str, single_steps.Judge] = {}
-    with ladder.judging():
-        for key, losses in alike.items():
-            told = [loss for _, loss in losses]
-            truth = _Truth(run := specs[key])
-            if relative_difference(min(told), max(told)) <= FLOAT32_TOLERANCE or _unknown(run, truth):
+                    run_spec = result.spec
+                    key = (
+                        run_spec.model_dump_json(exclude=_FIELDS_WITHOUT_EFFECT_ON_EXAMPLES),
+                        run_spec.variant,
+                        run_spec.replicas,
+                    )
+                    specs[key] = run_spec
+                    losses_by_run.setdefault(key, []).append((row.contestant, result.first_step_loss))
+    rungs: list[Rung] = []
+    judges: dict[str, single_steps.StepJudge] = {}
+    with ladder.fast_referee():
+        for key, losses in losses_by_run.items():
+            loss_values = [loss for _, loss in losses]
+            truth = _ExpectedTraining(run_spec := specs[key])
+            if relative_difference(min(loss_values), max(loss_values)) <= FLOAT32_TOLERANCE or _why_unknown(run_spec, truth):
                 continue
-            if truth.is_sampled or run.augmentation.brightness:
+            if truth.is_sampled or run_spec.augmentation.brightness:
                 continue  # an honest image may differ from the referee's by a level
             if key[0] not in judges:
-                judges[key[0]] = single_steps.Judge(truth.architecture, truth.first_step(), [0], truth.plan, is_timed=True)
-            loss, allowed = judges[key[0]].loss(run, 0)
-            found += [
-                rung(
-                    run,
+                judges[key[0]] = single_steps.StepJudge(truth.architecture, truth.first_step(), [0], truth.plan, is_timed=True)
+            loss, allowed = judges[key[0]].loss(run_spec, 0)
+            rungs += [
+                make_rung(
+                    run_spec,
                     sameness.FIRST_LOSSES,
-                    relative_difference(loss, own),
-                    f"first loss {own:.7g}, should be {loss:.7g}",
+                    relative_difference(loss, first_loss),
+                    f"first loss {first_loss:.7g}, should be {loss:.7g}",
                     allowed / abs(loss),
                     "rounding of float32, through all layers",
                     framework=contestant,
-                    mode=None if run.mode == "serial" else run.variant,
+                    mode=None if run_spec.mode == "serial" else run_spec.variant,
                     step=1,
                     first_tolerance=allowed / abs(loss),
                 )
-                for contestant, own in dict.fromkeys(losses)
+                for contestant, first_loss in dict.fromkeys(losses)
             ]
-    return found
+    return rungs
 
 
-def _chosen(recorded: Sequence[_Recorded], flops: float, before: int) -> list[_Recorded]:
+def _choose_steps(recorded: Sequence[_RecordedStep], flops: float, before: int) -> list[_RecordedStep]:
     """Recorded steps for the referee: of each row one, and more while the budget lasts. Rows and parts of runs take turns.
 
     Nobody can foresee them: they are drawn when the runs have ended.
@@ -279,76 +285,76 @@ def _chosen(recorded: Sequence[_Recorded], flops: float, before: int) -> list[_R
     """
     order = list(recorded)
     random.SystemRandom().shuffle(order)
-    rows, places, chosen = Counter[str](), Counter[tuple[str, int]](), list[_Recorded]()
-    place = {
-        each: sorted(other.step for other in recorded if other.folder == each.folder).index(each.step) for each in recorded
+    rows, places, chosen = Counter[str](), Counter[tuple[str, int]](), list[_RecordedStep]()
+    index_in_run = {
+        step: sorted(other.step for other in recorded if other.folder == step.folder).index(step.step) for step in recorded
     }
     while order:
-        best = min(order, key=lambda each: (rows[each.row.id], places[each.row.contestant, place[each]]))
+        best = min(order, key=lambda step: (rows[step.row.id], places[step.row.contestant, index_in_run[step]]))
         if rows[best.row.id] and (before + len(chosen) + 1) * flops > COMPUTED_FLOPS:
             break
         order.remove(best)
         chosen.append(best)
         rows[best.row.id] += 1
-        places[best.row.contestant, place[best]] += 1
+        places[best.row.contestant, index_in_run[best]] += 1
     return chosen
 
 
 @dataclass
-class _Truth:
+class _ExpectedTraining:
     """What the runs of one training must do, whatever framework and mode they have."""
 
-    run: Spec
+    run_spec: Spec
     _hashes: dict[int, tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]] = field(
         default_factory=dict[int, tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]
     )
     """By epoch: ids in the order of training, and a hash of each example."""
 
-    _told: dict[int, set[str | None]] = field(default_factory=dict[int, set[str | None]])
+    _fingerprints: dict[int, set[str | None]] = field(default_factory=dict[int, set[str | None]])
     """By epoch: the fingerprints of all runs."""
 
     def note(self, result: RunResult) -> None:
         """Know a run's fingerprints, before `epochs` is asked for."""
         for record in result.epochs:
-            self._told.setdefault(record.epoch, set()).add(record.fingerprint)
+            self._fingerprints.setdefault(record.epoch, set()).add(record.fingerprint)
 
     @cached_property
     def epochs(self) -> set[int]:
         """The epochs whose examples are computed: all, or as many as the budget pays for, and those in which runs differ."""
-        in_epoch = self.plan.num_examples * self.architecture.image_size**2 * 3
-        most = HASHED_BYTES // (in_epoch * (SAMPLED if self.is_sampled else 1))
-        drawn = random.SystemRandom().sample(sorted(self._told), min(most, len(self._told)))
-        return {*drawn, *[epoch for epoch, told in sorted(self._told.items()) if len(told) > 1][:1]}
+        values_per_epoch = self.plan.num_examples * self.architecture.image_size**2 * 3
+        max_epochs = HASHED_BYTES // (values_per_epoch * (SAMPLING_COST if self.is_sampled else 1))
+        drawn = random.SystemRandom().sample(sorted(self._fingerprints), min(max_epochs, len(self._fingerprints)))
+        return {*drawn, *[epoch for epoch, fingerprints in sorted(self._fingerprints.items()) if len(fingerprints) > 1][:1]}
 
     @property
     def is_sampled(self) -> bool:
         """Whether pixels lie between those of the source, which takes `SAMPLED` times as long."""
-        given = self.run.augmentation
-        return bool(given.rotation_degrees or given.shear_degrees or given.zoom)
+        augmentation = self.run_spec.augmentation
+        return bool(augmentation.rotation_degrees or augmentation.shear_degrees or augmentation.zoom)
 
     @cached_property
     def dataset(self) -> Dataset:
-        return sources.load(self.run.data, seed=self.run.split_seed, cache_dir=self.run.paths.cache_dir)
+        return sources.load(self.run_spec.data, seed=self.run_spec.split_seed, cache_dir=self.run_spec.paths.cache_dir)
 
     @cached_property
     def architecture(self) -> Architecture:
-        return architectures.of(self.run, len(self.dataset.class_names), self.dataset.image_size)
+        return architectures.build(self.run_spec, len(self.dataset.class_names), self.dataset.image_size)
 
     @cached_property
-    def plan(self) -> Plan:
-        labels = self.dataset.train.labels if self.run.dask.partition == "class_skew" else None
-        pixels = scaling.of(self.run.data, self.dataset, cache_dir=self.run.paths.cache_dir)
-        return Plan(self.run, self.architecture, len(self.dataset.train), False, pixels, labels)
+    def plan(self) -> BatchPlan:
+        labels = self.dataset.train.labels if self.run_spec.dask.partition == "class_skew" else None
+        pixels = scaling.scaling_for(self.run_spec.data, self.dataset, cache_dir=self.run_spec.paths.cache_dir)
+        return BatchPlan(self.run_spec, self.architecture, len(self.dataset.train), False, pixels, labels)
 
     @cached_property
-    def draw(self) -> Callable[[int], Epoch]:
+    def draw(self) -> Callable[[int], EpochDraws]:
         """`Plan.draw`, which draws a whole epoch with all its masks. Several records are of one epoch."""
         return lru_cache(maxsize=8)(self.plan.draw)
 
     @property
     def flops(self) -> float:
         """Operations of one step."""
-        return work.count(self.architecture).flops * self.run.global_batch_size
+        return work.count(self.architecture).flops * self.run_spec.global_batch_size
 
     def first_step(self) -> dict[str, npt.NDArray[Any]]:
         """A record of the first step, as its state before it and its batch must be."""
@@ -361,8 +367,8 @@ class _Truth:
             "before/0/drawn": np.array(0),
         }
         arrays |= {f"masks/0/{index}": mask for index, mask in enumerate(_masks(drawn, start, stop))}
-        initial = weights.initial(self.architecture, self.run.seed)
-        arrays |= {f"before/0/weights/{name}": initial[name].astype(self.run.precision) for name in initial}
+        initial = weights.initial(self.architecture, self.run_spec.seed)
+        arrays |= {f"before/0/weights/{name}": initial[name].astype(self.run_spec.precision) for name in initial}
         return arrays | self.scaling
 
     @property
@@ -372,13 +378,15 @@ class _Truth:
         return {"pixel_mean": np.array(mean, np.float64), "pixel_std": np.array(deviation, np.float64)}
 
     def batch(
-        self, drawn: Epoch, start: int, stop: int
+        self, drawn: EpochDraws, start: int, stop: int
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
         """(ids, augmented images, labels) at these positions of an epoch."""
         part = slice(start, stop)
         ids = drawn.ids[part]
-        draws = (None if each is None else each[part] for each in (drawn.flips, drawn.shifts, drawn.affines, drawn.brightness))
-        return ids, augmented(np.asarray(self.dataset.train.images[ids]), *draws), self.dataset.train.labels[ids]
+        draws = (
+            None if values is None else values[part] for values in (drawn.flips, drawn.shifts, drawn.affines, drawn.brightness)
+        )
+        return ids, augment(np.asarray(self.dataset.train.images[ids]), *draws), self.dataset.train.labels[ids]
 
     def hashes(self, epoch: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
         if epoch not in self._hashes:
@@ -392,98 +400,108 @@ class _Truth:
         return self._hashes[epoch]
 
 
-class _Answer(NamedTuple):
+class _StepAnswer(NamedTuple):
     faults: list[str]
     is_computed: bool = False
-    shown: str = ""
+    unproved_reason: str = ""
 
 
-def _epochs(truth: _Truth, result: RunResult) -> tuple[int, list[str]]:
+def _epochs(truth: _ExpectedTraining, result: RunResult) -> tuple[int, list[str]]:
     """(epochs whose fingerprint is the plan's; what is wrong)."""
-    told = [record for record in result.epochs if record.fingerprint is not None and record.epoch in truth.epochs]
-    wrong = [record.epoch for record in told if record.fingerprint != _expected(truth, result.spec, record)]
-    faults = [f"epoch {epoch}: its ids, labels, pixels or learning rates are not the plan's" for epoch in wrong[:1]]
-    if len(wrong) > 1:
-        faults = [f"{faults[0]}, nor are those of {wording.count(len(wrong) - 1, 'later epoch')}"]
-    return len(told) - len(wrong), faults
+    records = [record for record in result.epochs if record.fingerprint is not None and record.epoch in truth.epochs]
+    wrong_epochs = [record.epoch for record in records if record.fingerprint != _expected(truth, result.spec, record)]
+    faults = [f"epoch {epoch}: its ids, labels, pixels or learning rates are not the plan's" for epoch in wrong_epochs[:1]]
+    if len(wrong_epochs) > 1:
+        faults = [f"{faults[0]}, nor are those of {wording.count(len(wrong_epochs) - 1, 'later epoch')}"]
+    return len(records) - len(wrong_epochs), faults
 
 
-def _expected(truth: _Truth, run: Spec, record: EpochRecord) -> str:
+def _expected(truth: _ExpectedTraining, run_spec: Spec, record: EpochRecord) -> str:
     ids, hashes = truth.hashes(record.epoch)
     plan = truth.plan
     first = (record.epoch - 1) * plan.steps_per_epoch
-    rate = single_steps.learning_rates(run, plan.steps_per_epoch, plan.total_steps)
+    rate = single_steps.learning_rates(run_spec, plan.steps_per_epoch, plan.total_steps)
     return fingerprint(ids, hashes, [rate(step + 1) for step in range(first, first + record.steps)], first)
 
 
-def _draw_faults(truth: _Truth, result: RunResult, folder: Path) -> list[str]:
+def _draw_faults(truth: _ExpectedTraining, result: RunResult, folder: Path) -> list[str]:
     """Whether the recorded steps are those that the launcher's word draws. A resumed run began to draw in some later epoch."""
     if result.resumes or result.first_step_loss is None or not any(record.fingerprint for record in result.epochs):
         return []
     try:
-        draw = Draw((folder / store.NONCE_FILE).read_text(encoding="utf-8"), truth.plan)
+        draw = StepDraw((folder / store.NONCE_FILE).read_text(encoding="utf-8"), truth.plan)
     except OSError:
         return []
     steps: list[int] = []
     losses = [record.train.loss for record in result.epochs if record.train]
     for number, record in enumerate(result.epochs):
         begin = number * truth.plan.steps_per_epoch
-        own = losses[:number] or [result.first_step_loss]
-        steps += draw.steps(own, max(begin, 1), begin + record.steps)
-    wanted = [step + 1 for step in steps]
-    return [] if wanted == result.spot_checks else [f"the recorded steps are {result.spot_checks}, should be {wanted}"]
+        known_losses = losses[:number] or [result.first_step_loss]
+        steps += draw.steps(known_losses, max(begin, 1), begin + record.steps)
+    expected_steps = [step + 1 for step in steps]
+    return (
+        []
+        if expected_steps == result.spot_checks
+        else [f"the recorded steps are {result.spot_checks}, should be {expected_steps}"]
+    )
 
 
-def _judged(recorded: _Recorded, truth: _Truth, is_computed: bool) -> _Answer:
+def _judge_step(recorded: _RecordedStep, truth: _ExpectedTraining, is_computed: bool) -> _StepAnswer:
     """What is wrong with a recorded step. A record that another twin or a torn disk has left may hold anything."""
     try:
-        return _judged_record(recorded, truth, is_computed)
+        return _judge_record(recorded, truth, is_computed)
     except (OSError, ValueError, KeyError, TypeError, safetensors.SafetensorError) as error:
-        return _Answer([f"{recorded.words}: its record cannot be judged: {type(error).__name__}: {error}"])
+        return _StepAnswer([f"{recorded.label}: its record cannot be judged: {type(error).__name__}: {error}"])
 
 
-def _judged_record(recorded: _Recorded, truth: _Truth, is_computed: bool) -> _Answer:
-    run, step = recorded.row.spec, recorded.step
+def _judge_record(recorded: _RecordedStep, truth: _ExpectedTraining, is_computed: bool) -> _StepAnswer:
+    run_spec, step = recorded.row.spec, recorded.step
     arrays: dict[str, npt.NDArray[Any]] = {}
     for path in recorded.paths:
         arrays |= array_file.ArrayFile(path)
-    faults = [f"{recorded.words}: {fault}" for fault in _batch_faults(truth, arrays, step)]
+    faults = [f"{recorded.label}: {fault}" for fault in _batch_faults(truth, arrays, step)]
     loss = arrays[f"loss/{step}"].item()
-    if recorded.told_loss is not None and not relative_difference(loss, recorded.told_loss) <= _TOLD:
-        faults.append(f"{recorded.words}: its loss is {loss:.7g}, and the result says {recorded.told_loss:.7g}")
-    fewer = claims.reduced(recorded.row.contestant, run)
-    if not fewer:
-        faults += [f"{recorded.words}: {fault}" for fault in _update_faults(truth, run, arrays, step)]
-    shown = f"fewer digits than {run.precision}: {', '.join(fewer)}" if fewer else _unknown(run, truth)
-    if faults or shown or not is_computed:
-        return _Answer(faults, shown=shown)
-    if (path := recorded.folder / TOLD_FILE).exists():
-        told = array_file.ArrayFile(path)
-        arrays |= {name: told[name] for kind in ("decisions", "scored") for name in told.names_in(f"{kind}/{step}/")}
+    if recorded.result_loss is not None and not relative_difference(loss, recorded.result_loss) <= _RESULT_TOLERANCE:
+        faults.append(f"{recorded.label}: its loss is {loss:.7g}, and the result says {recorded.result_loss:.7g}")
+    reduced_switches = claims.reduced_precision_switches(recorded.row.contestant, run_spec)
+    if not reduced_switches:
+        faults += [f"{recorded.label}: {fault}" for fault in _update_faults(truth, run_spec, arrays, step)]
+    reason = (
+        f"fewer digits than {run_spec.precision}: {', '.join(reduced_switches)}"
+        if reduced_switches
+        else _why_unknown(run_spec, truth)
+    )
+    if faults or reason or not is_computed:
+        return _StepAnswer(faults, unproved_reason=reason)
+    if (path := recorded.folder / DECISIONS_FILE).exists():
+        scored_file = array_file.ArrayFile(path)
+        arrays |= {
+            name: scored_file[name] for kind in ("decisions", "scored") for name in scored_file.names_in(f"{kind}/{step}/")
+        }
     arrays |= truth.scaling
-    judge = single_steps.Judge(truth.architecture, arrays, [step], truth.plan, is_timed=True)
-    rungs = judge.rungs(run, arrays, recorded.row.contestant)
-    for each in rungs:
-        if each.status == "failed":
-            aspect, where = each.name.rpartition(": ")[2], f" ({each.where})" if each.where else ""
+    judge = single_steps.StepJudge(truth.architecture, arrays, [step], truth.plan, is_timed=True)
+    rungs = judge.rungs(run_spec, arrays, recorded.row.contestant)
+    for rung in rungs:
+        if rung.status == "failed":
+            aspect, where = rung.name.rpartition(": ")[2], f" ({rung.where})" if rung.where else ""
             faults.append(
-                f"{recorded.words}: {aspect} differ from the referee's by {each.max_relative_difference:.1e}{where}, "
-                f"tolerance {each.tolerance:.1e}"
+                f"{recorded.label}: {aspect} differ from the referee's by {rung.max_relative_difference:.1e}{where}, "
+                f"tolerance {rung.tolerance:.1e}"
             )
-    loose = next((each.reason for each in rungs if each.status == "shown"), "")
-    return _Answer(faults, is_computed=True, shown=loose)
+    shown_reason = next((rung.reason for rung in rungs if rung.status == "shown"), "")
+    return _StepAnswer(faults, is_computed=True, unproved_reason=shown_reason)
 
 
-def _unknown(run: Spec, truth: _Truth) -> str:
+def _why_unknown(run_spec: Spec, truth: _ExpectedTraining) -> str:
     """Why the referee cannot compute a model. Empty: it can."""
     if isinstance(truth.architecture.layers[0], architectures.Opaque):
         return "the referee does not know the layers of a matched pair"
-    if run.model not in spec.MODELS and claims.has_own_builders(run.model):
+    if run_spec.model not in spec.MODELS and claims.has_own_builders(run_spec.model):
         return "the model has builders of its own, and the referee knows only its architecture"
     return ""
 
 
-def _batch_faults(truth: _Truth, arrays: Mapping[str, npt.NDArray[Any]], step: int) -> list[str]:
+def _batch_faults(truth: _ExpectedTraining, arrays: Mapping[str, npt.NDArray[Any]], step: int) -> list[str]:
     """What of a batch is not the plan's."""
     epoch, in_epoch = divmod(step, truth.plan.steps_per_epoch)
     start, stop = truth.plan.batch(in_epoch)
@@ -494,11 +512,11 @@ def _batch_faults(truth: _Truth, arrays: Mapping[str, npt.NDArray[Any]], step: i
     faults: list[str] = []
     if not np.array_equal(arrays[f"labels/{step}"], labels):
         faults.append(f"{_count(arrays[f'labels/{step}'] != labels)} labels are not those of the source")
-    there = arrays[f"images/{step}"]
-    apart = np.abs(there.astype(np.int16) - images) if there.shape == images.shape else None
-    allowed = LEVELS if drawn.affines is not None or drawn.brightness is not None else 0
-    if apart is None or apart.max() > allowed:
-        number = len(images) if apart is None else _count(apart.reshape(len(images), -1).max(1) > allowed)
+    recorded_images = arrays[f"images/{step}"]
+    differences = np.abs(recorded_images.astype(np.int16) - images) if recorded_images.shape == images.shape else None
+    allowed = MAX_LEVELS if drawn.affines is not None or drawn.brightness is not None else 0
+    if differences is None or differences.max() > allowed:
+        number = len(images) if differences is None else _count(differences.reshape(len(images), -1).max(1) > allowed)
         faults.append(f"{number} of {len(images)} images are not those of the source, augmented as planned")
     masks = enumerate(_masks(drawn, start, stop))
     if not all(np.array_equal(arrays.get(f"masks/{step}/{index}", ()), mask) for index, mask in masks):
@@ -506,7 +524,7 @@ def _batch_faults(truth: _Truth, arrays: Mapping[str, npt.NDArray[Any]], step: i
     return faults
 
 
-def _masks(drawn: Epoch, start: int, stop: int) -> list[npt.NDArray[np.bool_]]:
+def _masks(drawn: EpochDraws, start: int, stop: int) -> list[npt.NDArray[np.bool_]]:
     """Of each dropout [N, units] at these positions of an epoch, true where a value is kept."""
     return [
         np.unpackbits(bits[start:stop], axis=1, count=units, bitorder="little").view(bool)
@@ -518,20 +536,20 @@ def _count(differs: Any) -> int:
     return int(np.count_nonzero(differs))
 
 
-def _update_faults(truth: _Truth, run: Spec, arrays: Mapping[str, npt.NDArray[Any]], step: int) -> list[str]:
+def _update_faults(truth: _ExpectedTraining, run_spec: Spec, arrays: Mapping[str, npt.NDArray[Any]], step: int) -> list[str]:
     """Whether the weights moved as the optimizer's own new state and the schedule's learning rate say."""
     (weights, before), (after, slots) = state(arrays, f"before/{step}"), state(arrays, f"after/{step}")
-    rate = single_steps.learning_rates(run, truth.plan.steps_per_epoch, truth.plan.total_steps)(step + 1)
+    rate = single_steps.learning_rates(run_spec, truth.plan.steps_per_epoch, truth.plan.total_steps)(step + 1)
     if not before:
         return []
     names = next(iter(before.values()))
     ratios: dict[str, float] = {}
     for name in names:
         weight = np.asarray(weights[name], np.float64)
-        own = {slot: np.asarray(values[name], np.float64) for slot, values in slots.items()}
-        moved, limit = single_steps.update_of(run, own, rate, step + 1)
-        limit = limit + 3 * single_steps.UNIT[run.precision] * np.abs(weight)
-        difference = np.abs(weight - moved - np.asarray(after[name], np.float64))
+        slots_after = {slot: np.asarray(values[name], np.float64) for slot, values in slots.items()}
+        update, limit = single_steps.expected_update(run_spec, slots_after, rate, step + 1)
+        limit = limit + 3 * single_steps.UNIT[run_spec.precision] * np.abs(weight)
+        difference = np.abs(weight - update - np.asarray(after[name], np.float64))
         worst = float(np.max(difference / np.maximum(limit, np.finfo(np.float64).tiny)))
         if not worst <= 1.0:
             ratios[name] = worst if math.isfinite(worst) else math.inf

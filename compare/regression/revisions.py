@@ -1,4 +1,4 @@
-"""Measures two revisions of the suite, or two environments, in turn: base A, head B, then B A. Each run is a fresh process."""
+"""Measure two revisions of the suite, or two environments, in turn: base A, head B, then B A. Each run is a fresh process."""
 
 from __future__ import annotations
 
@@ -63,18 +63,18 @@ class Checkout:
     root: Path
     commit: str
     repository: Path
-    """That it is a commit of."""
+    """Repository of the commit."""
 
 
 @dataclass(frozen=True)
-class OneSide:
-    """One of the two sides."""
+class SideRunner:
+    """One of the two sides, which executes rows."""
 
     plan: Comparison
     code: CodeOverride | None = None
-    """None: this one's."""
+    """Code that the runs use. None: that of this checkout."""
     contestants: Sequence[Contestant] = ()
-    """That are entered before each of its runs."""
+    """Contestants that are registered before each run."""
 
     def execute(self, row: Row, repeat: int, folder: Path, watch: executor.Watch) -> RunResult:
         """Run a row.
@@ -83,15 +83,15 @@ class OneSide:
             LaunchError: it met another environment than the plan's. Its result is removed.
         """
         contestants.register(self.contestants)
-        made = executor.execute(row, repeat, folder, watch, self.code)
+        result = executor.execute(row, repeat, folder, watch, self.code)
         planned = self.plan.environments.get(row.contestant)
-        if planned and made.environment and (changed := contestants.describe_changes(planned, made.environment)):
+        if planned and result.environment and (changed := contestants.describe_changes(planned, result.environment)):
             shutil.rmtree(store.run_folder(folder, row.id, repeat), ignore_errors=True)
             raise LaunchError(
                 f"The environment of {row.contestant} has changed since the command began: {changed}. Received: "
-                f"{made.environment.interpreter}. Measure again in another folder, and leave the environment alone meanwhile."
+                f"{result.environment.interpreter}. Measure again in another folder, and leave the environment alone meanwhile."
             )
-        return made
+        return result
 
     def refuse_changed(self) -> None:
         """Check that the environments are still the plan's.
@@ -140,34 +140,34 @@ def checked_out(revision: str, repository: Path | None = None) -> Generator[Chec
         yield base
 
 
-def at_revision(text: str) -> tuple[Path, str] | None:
-    """The folder and the revision of `PATH@REV`. None: it is none. A path may have the sign too: the longest one counts."""
+def split_revision(text: str) -> tuple[Path, str] | None:
+    """Split `PATH@REV` into folder and revision. None: no such pair. A path may contain @ too: the longest one counts."""
     places = [place for place, letter in enumerate(text) if letter == "@" and place]
-    found = ((Path(text[:place]), text[place + 1 :]) for place in reversed(places))
-    return next(((folder, revision) for folder, revision in found if revision and folder.is_dir()), None)
+    splits = ((Path(text[:place]), text[place + 1 :]) for place in reversed(places))
+    return next(((folder, revision) for folder, revision in splits if revision and folder.is_dir()), None)
 
 
 def _named(revision: str, repository: Path) -> tuple[Path, str]:
-    """The repository and the revision that are meant. What `repository` knows itself is its own."""
-    other = at_revision(revision)
+    """Return the repository and the revision that are meant. A name that `repository` knows itself belongs to it."""
+    other = split_revision(revision)
     if other is None or not rev_parse(revision, repository).returncode:
         return repository, revision
     return other[0].resolve(), other[1]
 
 
 def rev_parse(revision: str, repository: Path) -> subprocess.CompletedProcess[str]:
-    """Git's answer to the question which commit a revision is. Its code is not 0 if it knows none."""
+    """Ask git which commit a revision is. The return code is not 0 if git knows none."""
     return git("rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}", at=repository)
 
 
 def _untracked(repository: Path) -> list[str]:
-    """Python files of a repository that git neither knows nor ignores, without the suite's own."""
+    """Return the Python files of a repository that git neither knows nor ignores, without those of the suite."""
     new = output("ls-files", "-z", "--others", "--exclude-standard", "--", "*.py", at=repository).split("\0")
     return [name for name in new if name and not (repository / name).is_relative_to(machine.PROJECT_ROOT)]
 
 
 def commit_of(revision: str, repository: Path | None = None) -> str:
-    """The commit that git knows by this name.
+    """Return the commit that git knows by this name.
 
     Raises:
         RevisionError: there is none, or this is no checkout.
@@ -175,17 +175,17 @@ def commit_of(revision: str, repository: Path | None = None) -> str:
     repository = repository or machine.PROJECT_ROOT
     if not (repository / ".git").exists():
         raise RevisionError(f"{repository} is no git checkout, so it has no revisions. Clone the suite to compare them.")
-    found = rev_parse(revision, repository)
-    if found.returncode:
+    answer = rev_parse(revision, repository)
+    if answer.returncode:
         raise RevisionError(
             f"git knows no revision {revision!r} of {repository}. Fetch it first. A shallow clone needs its history: git fetch "
             "--unshallow, or fetch-depth: 0 of actions/checkout."
         )
-    return found.stdout.strip()
+    return answer.stdout.strip()
 
 
 def other_lock(commit: str, repository: Path | None = None) -> str | None:
-    """A lock that differs at a commit from that of the working tree. One that either lacks is part of the other."""
+    """Return the lock file that differs between a commit and the working tree. A lock that one of them lacks is skipped."""
     for name in LOCK_FILES:
         there, here = git("show", f"{commit}:./{name}", at=repository), machine.PROJECT_ROOT / name
         if not there.returncode and here.exists() and here.read_text(encoding="utf-8") != there.stdout:
@@ -195,7 +195,7 @@ def other_lock(commit: str, repository: Path | None = None) -> str | None:
 
 @contextmanager
 def worktree(commit: str, repository: Path | None = None) -> Generator[Checkout]:
-    """A commit in a temporary folder that is always removed."""
+    """Check out a commit in a temporary folder that is always removed."""
     with PrivateFolder() as temporary:
         root = temporary.path.resolve() / BASE
         try:
@@ -207,11 +207,11 @@ def worktree(commit: str, repository: Path | None = None) -> Generator[Checkout]
 
 
 def order(rows: Sequence[Row], pairs: int) -> list[tuple[Row, int, str]]:
-    """The order of the runs. Base and head of a row run next to each other: A B, then B A."""
+    """Return the runs in order. Base and head of a row run next to each other: A B, then B A."""
     return [(row, pair, side) for pair in range(pairs) for row in turn(rows, pair) for side in turn((BASE, HEAD), pair)]
 
 
-def measure(revision: str, request: ComparisonRequest, out: Path, shown: Display, *, remake: bool = True) -> None:
+def measure(revision: str, request: ComparisonRequest, out: Path, progress: Display, *, remake: bool = True) -> None:
     """Measure another revision beside this one: of the suite, or of the repository that a user's own model lies in.
 
     The runs of each are stored as a comparison's folder, `base` and `head`. First, one run of each row and revision is made
@@ -221,8 +221,8 @@ def measure(revision: str, request: ComparisonRequest, out: Path, shown: Display
         revision: the base, as git names it.
         request: what to run. Its repeats are the pairs.
         out: absolute path of the folder for both. It may hold a part of the same measurement, which is continued.
-        shown: where progress is shown.
-        remake: whether disturbed pairs are made again, see `_unjudged`.
+        progress: shows the progress.
+        remake: whether disturbed pairs are made again, see `_rerun_rule`.
 
     Raises:
         RevisionError: the revision cannot be measured beside this one.
@@ -230,27 +230,29 @@ def measure(revision: str, request: ComparisonRequest, out: Path, shown: Display
         Interrupted: some runs were made; the folder holds them.
     """
     store.refuse_others(out, MARK_FILE, None, "measurement")
-    shown.stage(PREPARING)
+    progress.stage(PREPARING)
     repository = repository_of(request.settings.values.get("model"))
     with checked_out(revision, repository) as base, store.locked(out):
         store.refuse_others(out, MARK_FILE, None, "measurement")  # another command may have worked there since
-        head = comparison_plan.build_plan(with_absolute_path(request), shown)
+        head = comparison_plan.build_plan(with_absolute_path(request), progress)
         rows = runnable(head)
         if repository == machine.PROJECT_ROOT:
             before = side_of(base, revision, head, rows)
-            now = OneSide(head, CodeOverride(machine.PROJECT_ROOT, lambda row: row.spec.to_json()))
+            now = SideRunner(head, CodeOverride(machine.PROJECT_ROOT, lambda row: row.spec.to_json()))
         else:
             before, now = sides_of_model(base, revision, repository, head, request.frameworks)
         sides = {BASE: before, HEAD: now}
-        claim(out, sides, {"revision": revision, "repeats": head.repeats, "proof": request.prove})
+        claim_folder(out, sides, {"revision": revision, "repeats": head.repeats, "proof": request.prove})
         if request.prove:
-            sides[HEAD] = replace(now, plan=now.plan.model_copy(update={"proof": run.proof(head, request, out / HEAD, shown)}))
+            sides[HEAD] = replace(
+                now, plan=now.plan.model_copy(update={"proof": run.proof(head, request, out / HEAD, progress)})
+            )
             sides[HEAD].refuse_changed()
-        in_turn(revision, rows, sides, out, shown, again=_unjudged(head, rows if remake else [], out))
+        run_interleaved(revision, rows, sides, out, progress, needs_rerun=_rerun_rule(head, rows if remake else [], out))
 
 
 def repository_of(model: str | None) -> Path:
-    """The repository whose revisions are measured: that of a user's own model, else the suite's.
+    """Return the repository whose revisions are measured: that of a user's own model, else the suite's.
 
     Args:
         model: as a spec names it. None: the default one.
@@ -258,21 +260,21 @@ def repository_of(model: str | None) -> Path:
     Raises:
         RevisionError: the model lies in no repository of its own, so both sides would train the same.
     """
-    if model is None or not (places := [each.resolve() for each in user_code.folders(model)]):
+    if model is None or not (places := [folder.resolve() for folder in user_code.folders(model)]):
         return machine.PROJECT_ROOT
     installed = Path(sysconfig.get_path("purelib")).resolve()
-    tops, said = set[str](), ""
+    tops, git_error = set[str](), ""
     for place in places:
         if place.is_relative_to(installed):
             tops.add("")
             continue
         answer = git("rev-parse", "--show-toplevel", at=place if place.is_dir() else place.parent)
         tops.add(answer.stdout.strip())
-        said = said or f" git says: {' '.join(answer.stderr.split())}" * bool(answer.returncode)
+        git_error = git_error or f" git says: {' '.join(answer.stderr.split())}" * bool(answer.returncode)
     if len(tops) != 1 or not all(tops):
         raise RevisionError(
             f"{model} must lie in one git repository, whose revision is the base. Received: {', '.join(map(str, places))}."
-            f"{said} Else both sides would train the same model. Put it under git, or run each version and compare the "
+            f"{git_error} Else both sides would train the same model. Put it under git, or run each version and compare the "
             "folders: regress A B."
         )
     return Path(*tops).resolve()
@@ -280,7 +282,7 @@ def repository_of(model: str | None) -> Path:
 
 def sides_of_model(
     checkout: Checkout, revision: str, repository: Path, head: Comparison, names: Sequence[str]
-) -> tuple[OneSide, OneSide]:
+) -> tuple[SideRunner, SideRunner]:
     """Two revisions of the repository that a user's own model lies in, trained by this suite.
 
     Args:
@@ -288,15 +290,15 @@ def sides_of_model(
         revision: for messages.
         repository: its folder, the head.
         head: the plan of the head.
-        names: of the contestants.
+        names: names of the contestants.
 
     Raises:
         RevisionError: the base lacks a file of the model, or its interpreter would import one from elsewhere.
         LaunchError: its interpreter does not work.
     """
 
-    def moved(path: Path) -> Path:
-        """Where a path of the repository lies in the base. The suite stays where it is."""
+    def to_base(path: Path) -> Path:
+        """Map a path of the repository to its place in the base. Paths of the suite stay as they are."""
         whole = path.resolve()
         if not whole.is_relative_to(repository) or whole.is_relative_to(machine.PROJECT_ROOT):
             return path
@@ -304,27 +306,27 @@ def sides_of_model(
 
     model = head.rows[0].spec.model
     files = user_code.modules(model)
-    there = [moved(file) for file in files.values() if file is not None]
-    if missing := [each for each in [*there, *map(moved, user_code.folders(model))] if not each.exists()]:
-        lacked = missing[0].relative_to(checkout.root) if missing[0].is_relative_to(checkout.root) else missing[0]
-        raise RevisionError(f"{revision} has no {lacked}. {model} needs it. Commit it, or choose a newer base.")
-    folder = moved(Path.cwd())
+    base_files = [to_base(file) for file in files.values() if file is not None]
+    if missing := [path for path in [*base_files, *map(to_base, user_code.folders(model))] if not path.exists()]:
+        missing_path = missing[0].relative_to(checkout.root) if missing[0].is_relative_to(checkout.root) else missing[0]
+        raise RevisionError(f"{revision} has no {missing_path}. {model} needs it. Commit it, or choose a newer base.")
+    folder = to_base(Path.cwd())
     folder.mkdir(parents=True, exist_ok=True)  # git keeps no empty folders
-    code = CodeOverride(None, lambda row: row.spec.to_json(), _environment_of_base(files, moved, folder), folder)
+    code = CodeOverride(None, lambda row: row.spec.to_json(), _environment_of_base(files, to_base, folder), folder)
     _prove_imports(code, checkout, revision, list(files), head)
     # The commit names what differs. Changes in this suite, which trains both, still show as such.
-    of_suite = {
+    suite_fields = {
         "repository": str(repository),
         "suite_commit": head.machine.get("commit"),
         "dirty": bool(head.machine.get("dirty")),
     }
-    now = {**head.machine, **of_suite, **_commit("HEAD", repository)}
-    own = {
+    now = {**head.machine, **suite_fields, **_commit("HEAD", repository)}
+    base_fields = {
         "machine": {**now, "repository": str(checkout.repository), **_commit(checkout.commit, checkout.repository)},
-        "code_hash": code_digest.compute(names, model, moved),
+        "code_hash": code_digest.compute(names, model, to_base),
         "proof": None,
     }
-    return OneSide(head.model_copy(update=own), code), OneSide(head.model_copy(update={"machine": now}))
+    return SideRunner(head.model_copy(update=base_fields), code), SideRunner(head.model_copy(update={"machine": now}))
 
 
 def _commit(revision: str, repository: Path) -> dict[str, str]:
@@ -333,13 +335,13 @@ def _commit(revision: str, repository: Path) -> dict[str, str]:
     return {"commit": commit, "committed_at": output("show", "--no-patch", "--format=%cI", commit, at=repository).strip()}
 
 
-def _environment_of_base(files: Mapping[str, Path | None], moved: Callable[[Path], Path], folder: Path) -> dict[str, str]:
-    """Variables with which a process of this suite imports a user's modules from the base's checkout.
+def _environment_of_base(files: Mapping[str, Path | None], to_base: Callable[[Path], Path], folder: Path) -> dict[str, str]:
+    """Return the variables with which a process of this suite imports a user's modules from the base's checkout.
 
     Args:
-        files: of the modules, in the head.
-        moved: where a path lies in the base.
-        folder: its working directory.
+        files: files of the modules, in the head.
+        to_base: maps a path of the head to its place in the base.
+        folder: working directory of the process.
     """
     roots = [
         file.parents[len(name.split(".")) - (file.name != "__init__.py")] for name, file in files.items() if file is not None
@@ -347,11 +349,11 @@ def _environment_of_base(files: Mapping[str, Path | None], moved: Callable[[Path
     # An editable installation adds its folder behind PYTHONPATH, and other modules of the repository may lie in another one.
     here = Path.cwd().resolve()
     roots += [place for place in map(Path, filter(None, sys.path)) if place.resolve() != here]
-    first = [moved(root) for root in roots if moved(root) != root and moved(root).is_dir()]
-    given = [Path(each).absolute() for each in os.environ.get("PYTHONPATH", "").split(os.pathsep) if each]
+    first = [to_base(root) for root in roots if to_base(root) != root and to_base(root).is_dir()]
+    python_path = [Path(entry).absolute() for entry in os.environ.get("PYTHONPATH", "").split(os.pathsep) if entry]
     # What git ignores, such as a virtual environment in the repository, has no place in the base, and stays.
-    given = [moved(each) if moved(each).exists() else each for each in given]
-    paths = dict.fromkeys(map(str, [machine.PROJECT_ROOT, *first, *given]))
+    python_path = [to_base(path) if to_base(path).exists() else path for path in python_path]
+    paths = dict.fromkeys(map(str, [machine.PROJECT_ROOT, *first, *python_path]))
     return {"PYTHONPATH": os.pathsep.join(paths), USER_PATH: str(folder)}
 
 
@@ -365,8 +367,8 @@ def _prove_imports(code: CodeOverride, checkout: Checkout, revision: str, module
     contestants_of = {launch.interpreter(row.contestant): row.contestant for row in runnable(head)}
     for python, name in contestants_of.items():
         printed = launch.run_program(name, _PRINT_FILES, modules, folder=code.folder, environment=code.environment)
-        found: dict[str, str | None] = json.loads(printed.splitlines()[-1])
-        for module, file in found.items():
+        module_files: dict[str, str | None] = json.loads(printed.splitlines()[-1])
+        for module, file in module_files.items():
             if file is None or not Path(file).is_relative_to(checkout.root):
                 raise RevisionError(
                     f"The runs of {revision} would not import {module} from its checkout. Received: {file or 'no file'}, by "
@@ -375,11 +377,11 @@ def _prove_imports(code: CodeOverride, checkout: Checkout, revision: str, module
                 )
 
 
-def side_of(checkout: Checkout, revision: str, head: Comparison, rows: Sequence[Row]) -> OneSide:
-    """A checkout as one side.
+def side_of(checkout: Checkout, revision: str, head: Comparison, rows: Sequence[Row]) -> SideRunner:
+    """Return a checkout as one side.
 
     Args:
-        checkout: of the revision.
+        checkout: the checkout of the revision.
         revision: for messages.
         head: the plan of this revision.
         rows: to run.
@@ -387,21 +389,23 @@ def side_of(checkout: Checkout, revision: str, head: Comparison, rows: Sequence[
     Raises:
         RevisionError: the revision lacks a field that a row needs.
     """
-    known = _fields(checkout, revision)
+    known = _spec_defaults(checkout, revision)
     for row in rows:
         _known_fields(row, known, revision)  # refuses before anything runs
     code = CodeOverride(checkout.root, lambda row: json.dumps(_known_fields(row, known, revision)))
-    return OneSide(_plan_of(checkout, head), code)
+    return SideRunner(_base_plan(checkout, head), code)
 
 
-def measure_environments(pythons: tuple[str, str], request: ComparisonRequest, out: Path, shown: Display, *, remake: bool = True) -> None:
+def measure_environments(
+    pythons: tuple[str, str], request: ComparisonRequest, out: Path, progress: Display, *, remake: bool = True
+) -> None:
     """Measure this revision in two environments: the base's, then the head's.
 
     Args:
-        pythons: of each: an interpreter, the folder of a virtual environment, or a name, see `contestants.interpreter`.
+        pythons: for each side an interpreter, the folder of a virtual environment, or a name, see `contestants.interpreter`.
         request: what to run. Its repeats are the pairs. A proof compares the head's contestants with the base's.
         out: absolute path of the folder for both. It may hold a part of the same measurement, which is continued.
-        shown: where progress is shown.
+        progress: shows the progress.
         remake: as for `measure`.
 
     Raises:
@@ -410,61 +414,66 @@ def measure_environments(pythons: tuple[str, str], request: ComparisonRequest, o
         Interrupted: some runs were made; the folder holds them.
     """
     store.refuse_others(out, MARK_FILE, None, "measurement")
-    shown.stage(PREPARING)
+    progress.stage(PREPARING)
     with store.locked(out):
         store.refuse_others(out, MARK_FILE, None, "measurement")  # another command may have worked there since
-        sides: dict[str, OneSide] = dict(zip((BASE, HEAD), sides_of_environments(pythons, request, shown), strict=True))
+        sides: dict[str, SideRunner] = dict(zip((BASE, HEAD), sides_of_environments(pythons, request, progress), strict=True))
         mark = {"environments": list(pythons), "repeats": sides[HEAD].plan.repeats, "proof": request.prove}
-        claim(out, sides, mark)
+        claim_folder(out, sides, mark)
         if request.prove:
-            proof = _proof_between(sides, request, out / HEAD, shown)
+            proof = _proof_between(sides, request, out / HEAD, progress)
             sides[HEAD] = replace(sides[HEAD], plan=sides[HEAD].plan.model_copy(update={"proof": proof}))
             for side in sides.values():
                 side.refuse_changed()
         rows = runnable(head := sides[HEAD].plan)
-        in_turn(pythons[0], rows, sides, out, shown, again=_unjudged(head, rows if remake else [], out))
+        run_interleaved(pythons[0], rows, sides, out, progress, needs_rerun=_rerun_rule(head, rows if remake else [], out))
 
 
-def _proof_between(sides: Mapping[str, OneSide], request: ComparisonRequest, out: Path, shown: Display) -> ProofRecord:
-    """A proof of the contestants of both environments, as it holds for the head: all are compared with the base's first."""
-    names = {f"{each.name}-{side}": each for side, one in sides.items() for each in one.contestants}
-    contestants.register(each.model_copy(update={"name": name}) for name, each in names.items())
+def _proof_between(sides: Mapping[str, SideRunner], request: ComparisonRequest, out: Path, progress: Display) -> ProofRecord:
+    """Prove that the contestants of both environments train the same, for the head. All are compared with the base's first."""
+    names = {f"{contestant.name}-{side}": contestant for side, runner in sides.items() for contestant in runner.contestants}
+    contestants.register(contestant.model_copy(update={"name": name}) for name, contestant in names.items())
     rows = {
         f"{row.id}-{side}": row.model_copy(
             update={"id": f"{row.id}-{side}", "contestant": f"{row.contestant}-{side}", "twin": row.framework}
         )
-        for side, one in sides.items()
-        for row in one.plan.rows
+        for side, runner in sides.items()
+        for row in runner.plan.rows
     }
     both = sides[HEAD].plan.model_copy(update={"rows": list(rows.values())})
-    found = run.proof(both, replace(request, frameworks=list(names)), out, shown)
+    proof = run.proof(both, replace(request, frameworks=list(names)), out, progress)
 
-    def of_head(values: Mapping[str, Any]) -> dict[str, Any]:
+    def head_entries(values: Mapping[str, Any]) -> dict[str, Any]:
         end = f"-{HEAD}"
-        ours = {name.removesuffix(end): value for name, value in values.items() if name in names | rows and name.endswith(end)}
-        return {name: value for name, value in values.items() if name not in names | rows} | ours
+        head_values = {
+            name.removesuffix(end): value for name, value in values.items() if name in names | rows and name.endswith(end)
+        }
+        return {name: value for name, value in values.items() if name not in names | rows} | head_values
 
-    own = ("mode_verdicts", "row_verdicts", "not_claimed")
-    return found.model_copy(update={field: of_head(getattr(found, field)) for field in own})
+    fields = ("mode_verdicts", "row_verdicts", "not_claimed")
+    return proof.model_copy(update={field: head_entries(getattr(proof, field)) for field in fields})
 
 
-def sides_of_environments(pythons: Sequence[str], request: ComparisonRequest, shown: Display) -> list[OneSide]:
-    """Each environment as a side.
+def sides_of_environments(pythons: Sequence[str], request: ComparisonRequest, progress: Display) -> list[SideRunner]:
+    """Return each environment as a side.
 
     Raises:
         RevisionError: a contestant has an interpreter of its own, or the environments cannot run the same.
         SpecError, DataRefused, LaunchError: something else is refused.
     """
     named = [contestants.by_name(name) for name in request.frameworks]
-    if own := [each for each in named if each.python is not None]:
+    if with_python := [contestant for contestant in named if contestant.python is not None]:
         raise RevisionError(
-            f"--environments names the interpreters. Received also: {own[0].name}@{own[0].python}. Leave one of them out."
+            f"--environments names the interpreters. Received also: {with_python[0].name}@{with_python[0].python}. "
+            "Leave one of them out."
         )
-    sides: list[OneSide] = []
+    sides: list[SideRunner] = []
     for python in pythons:
-        there = [Contestant.from_fields(each.name, {**each.model_dump(), "python": python}) for each in named]
-        contestants.register(there)
-        sides.append(OneSide(comparison_plan.build_plan(request, shown), contestants=there))
+        side_contestants = [
+            Contestant.from_fields(contestant.name, {**contestant.model_dump(), "python": python}) for contestant in named
+        ]
+        contestants.register(side_contestants)
+        sides.append(SideRunner(comparison_plan.build_plan(request, progress), contestants=side_contestants))
     for side, python in zip(sides, pythons, strict=True):
         if [(row.spec, row.unavailable) for row in side.plan.rows] != [
             (row.spec, row.unavailable) for row in sides[-1].plan.rows
@@ -477,7 +486,7 @@ def sides_of_environments(pythons: Sequence[str], request: ComparisonRequest, sh
 
 
 def runnable(plan: Comparison) -> list[Row]:
-    """The rows that this machine can run.
+    """Return the rows that this machine can run.
 
     Raises:
         RevisionError: there is none.
@@ -488,7 +497,7 @@ def runnable(plan: Comparison) -> list[Row]:
     return rows
 
 
-def claim(out: Path, sides: Mapping[str, OneSide], mark: Mapping[str, Any]) -> None:
+def claim_folder(out: Path, sides: Mapping[str, SideRunner], mark: Mapping[str, Any]) -> None:
     """Take a locked folder for a measurement, new or the same again, and mark it.
 
     Args:
@@ -499,15 +508,15 @@ def claim(out: Path, sides: Mapping[str, OneSide], mark: Mapping[str, Any]) -> N
     Raises:
         FolderError: the folder holds runs of another measurement.
     """
-    wanted = {**mark, "commits": {side: each.plan.machine["commit"] for side, each in sides.items()}}
+    requested_mark = {**mark, "commits": {side: runner.plan.machine["commit"] for side, runner in sides.items()}}
     path = out / MARK_FILE
     if path.exists() and _has_runs(out):
-        there, asked = (
-            {**store.flatten(each), "revision": None}
-            for each in (atomic_files.parse_json(plain_file.read(path, records.MOST_BYTES)), wanted)
+        stored, requested = (
+            {**store.flatten(record), "revision": None}
+            for record in (atomic_files.parse_json(plain_file.read(path, records.MOST_BYTES)), requested_mark)
         )
-        results_folder.refuse_other(out, "measurement", store.describe_differences(there, asked))
-    atomic_files.write_atomically(path, json.dumps(wanted, indent=1) + "\n")
+        results_folder.refuse_other(out, "measurement", store.describe_differences(stored, requested))
+    atomic_files.write_atomically(path, json.dumps(requested_mark, indent=1) + "\n")
 
 
 def is_side(folder: Path) -> bool:
@@ -519,28 +528,28 @@ def _has_runs(out: Path) -> bool:
     return any(out.glob(f"*/{store.RUNS_FOLDER}/*"))
 
 
-def in_turn(
-    what: str,
+def run_interleaved(
+    base_name: str,
     rows: Sequence[Row],
-    sides: Mapping[str, OneSide],
+    sides: Mapping[str, SideRunner],
     out: Path,
-    shown: Display,
+    progress: Display,
     enough: Callable[[], bool] | None = None,
     warm: Collection[str] = (),
-    again: Callable[[Row, RunResult], bool] = lambda row, run: False,
+    needs_rerun: Callable[[Row, RunResult], bool] = lambda row, run: False,
 ) -> None:
     """Warm up both sides, then run them in turn. Pairs that the folder holds already are not repeated.
 
     Args:
-        what: names the base.
+        base_name: name of the base, for messages.
         rows: to run.
         sides: `base` and `head`.
-        out: gets a folder of each side. See `claim`.
-        shown: where progress is shown.
+        out: gets a folder of each side. See `claim_folder`.
+        progress: shows the progress.
         enough: asked after each pair whether more are needed. Then the runs of both sides must succeed. None: all pairs of
             the plan are made.
         warm: sides that need no warm-up.
-        again: whether a row's run that the folder holds does not count, so that its pair is made again.
+        needs_rerun: whether a row's run that the folder holds does not count, so that its pair is made again.
 
     Raises:
         RevisionError: a side cannot do a row.
@@ -549,106 +558,117 @@ def in_turn(
         OSError: a result could not be stored.
     """
     head = sides[HEAD].plan
-    plans = {side: store.merge_with_stored(out / side, each.plan) if _has_runs(out) else each.plan for side, each in sides.items()}
+    plans = {
+        side: store.merge_with_stored(out / side, runner.plan) if _has_runs(out) else runner.plan
+        for side, runner in sides.items()
+    }
 
-    def is_kept(row: Row, pair: int) -> bool:
+    def is_complete(row: Row, pair: int) -> bool:
         """Whether both of its runs are there. Else both are made: they must meet the same state of the machine."""
-        runs = _both(head, row, pair, out)
-        return bool(runs) and not any(again(row, run) for run in runs)
+        runs = _completed_pair(head, row, pair, out)
+        return bool(runs) and not any(needs_rerun(row, run) for run in runs)
 
     all_jobs = order(rows, head.repeats)
-    jobs = [(row, pair, side) for row, pair, side in all_jobs if not is_kept(row, pair)]
+    jobs = [(row, pair, side) for row, pair, side in all_jobs if not is_complete(row, pair)]
     if len(jobs) < len(all_jobs):
-        shown.stage(f"{(len(all_jobs) - len(jobs)) // 2} of {len(all_jobs) // 2} pairs are in {out}")
+        progress.stage(f"{(len(all_jobs) - len(jobs)) // 2} of {len(all_jobs) // 2} pairs are in {out}")
     if not jobs:
         return
-    _warm_up(rows, {side: each for side, each in sides.items() if side not in warm}, what, shown, strict=enough is not None)
+    _warm_up(
+        rows,
+        {side: runner for side, runner in sides.items() if side not in warm},
+        base_name,
+        progress,
+        strict=enough is not None,
+    )
     for side, plan in plans.items():
         store.write_plan(out / side, plan)
-    shown.plan([row.id for row, _, _ in jobs])
+    progress.plan([row.id for row, _, _ in jobs])
     for place, (row, pair, side) in enumerate(jobs):
         is_first_of_pair = place == 0 or jobs[place - 1][:2] != (row, pair)
-        for each in sides if is_first_of_pair else ():
-            shutil.rmtree(store.run_folder(out / each, row.id, pair), ignore_errors=True)
+        for name in sides if is_first_of_pair else ():
+            shutil.rmtree(store.run_folder(out / name, row.id, pair), ignore_errors=True)
         label = f"{row.id}, {side} ({pair + 1} of {'at most ' if enough is not None else ''}{head.repeats})"
-        shown.begin(row.id, label)
-        made = sides[side].execute(head.row_for_repeat(row, pair), pair, out / side, shown.watch)
-        if made.status not in store.FINISHED and not executor.is_stored_with_space_left(store.run_folder(out / side, row.id, pair)):
-            raise OSError(f"{label}: {made.reason}. The measurement stops here; regress {out} judges its runs")
-        shown.end(made, run_figures.disturbance_words(made))
+        progress.begin(row.id, label)
+        result = sides[side].execute(head.row_for_repeat(row, pair), pair, out / side, progress.watch)
+        if result.status not in store.FINISHED and not executor.is_stored_with_space_left(
+            store.run_folder(out / side, row.id, pair)
+        ):
+            raise OSError(f"{label}: {result.reason}. The measurement stops here; regress {out} judges its runs")
+        progress.end(result, run_figures.disturbance_words(result))
         if enough is None:
             continue
-        if made.status not in store.FINISHED:
-            words = f"{row.id} did not end well ({made.status}: {made.reason})."
+        if result.status not in store.FINISHED:
+            words = f"{row.id} did not end well ({result.status}: {result.reason})."
             if side == BASE:
-                raise LaunchError(f"{what}: {words} It had ended well before. The same command continues.")
+                raise LaunchError(f"{base_name}: {words} It had ended well before. The same command continues.")
             raise RevisionError(words)
         is_last_of_pair = place + 1 == len(jobs) or jobs[place + 1][1] != pair
         if is_last_of_pair and enough():
             return
 
 
-def _both(plan: Comparison, row: Row, pair: int, out: Path) -> list[RunResult]:
-    """The runs of both sides that ended well. Empty: one of them is not there."""
+def _completed_pair(plan: Comparison, row: Row, pair: int, out: Path) -> list[RunResult]:
+    """Return the runs of both sides that ended well. Empty: one of them is missing."""
     row = plan.row_for_repeat(row, pair)
     folders = [out / side for side in (BASE, HEAD) if comparison_plan.has_good_result(out / side, row, pair)]
     runs = [run for folder in folders if (run := store.load_result(folder, row, pair)) is not None]
     return runs if len(runs) == 2 else []
 
 
-def _unjudged(plan: Comparison, rows: Sequence[Row], out: Path) -> Callable[[Row, RunResult], bool]:
-    """Which runs are made again: those that other work disturbed, of rows with too few reliable pairs for a verdict.
+def _rerun_rule(plan: Comparison, rows: Sequence[Row], out: Path) -> Callable[[Row, RunResult], bool]:
+    """Return the rule which runs are made again: disturbed ones, in rows with too few reliable pairs for a verdict.
 
     Pairs of other rows stay. Their times have been judged, and whoever could draw them again would choose among verdicts.
     """
 
     def is_reliable(row: Row, pair: int) -> bool:
-        runs = _both(plan, row, pair, out)
+        runs = _completed_pair(plan, row, pair, out)
         return bool(runs) and not any(map(run_figures.times_in_doubt, runs))
 
-    few = {row.id for row in rows if sum(is_reliable(row, pair) for pair in range(plan.repeats)) < VERDICT_PAIRS}
-    return lambda row, run: row.id in few and run_figures.disturbing_cores(run) is not None
+    undecided_rows = {row.id for row in rows if sum(is_reliable(row, pair) for pair in range(plan.repeats)) < VERDICT_PAIRS}
+    return lambda row, run: row.id in undecided_rows and run_figures.disturbing_cores(run) is not None
 
 
-def _warm_up(rows: Sequence[Row], sides: Mapping[str, OneSide], what: str, shown: Display, *, strict: bool) -> None:
+def _warm_up(rows: Sequence[Row], sides: Mapping[str, SideRunner], base_name: str, progress: Display, *, strict: bool) -> None:
     with PrivateFolder() as temporary:
         for row in rows:
-            for side, each in sides.items():
-                shown.stage(f"{row.id}, {side}: warm-up")
-                made = each.execute(row, 0, temporary.path / side, lambda events: None)
-                if made.status in store.FINISHED:
+            for side, runner in sides.items():
+                progress.stage(f"{row.id}, {side}: warm-up")
+                result = runner.execute(row, 0, temporary.path / side, lambda events: None)
+                if result.status in store.FINISHED:
                     continue
                 if side == BASE:
                     raise RevisionError(
-                        f"{what} cannot do {row.id} ({made.status}: {made.reason}), so there is nothing to compare with. "
-                        "Choose another base, or rows that it can do with --only."
+                        f"{base_name} cannot do {row.id} ({result.status}: {result.reason}), so there is nothing to compare "
+                        "with. Choose another base, or rows that it can do with --only."
                     )
-                words = f"{row.id} did not end well ({made.status}: {made.reason})."
+                words = f"{row.id} did not end well ({result.status}: {result.reason})."
                 if strict:
                     raise RevisionError(words)
                 raise LaunchError(
-                    f"The head's warm-up of {words} {what} can do it. Repair it, or choose other rows with --only."
+                    f"The head's warm-up of {words} {base_name} can do it. Repair it, or choose other rows with --only."
                 )
 
 
-def _plan_of(base: Checkout, head: Comparison) -> Comparison:
-    """What the base's folder records about itself: the same rows, by other code."""
+def _base_plan(base: Checkout, head: Comparison) -> Comparison:
+    """Return the plan that the base's folder records: the same rows, run by other code."""
     twins = {row.framework for row in head.rows}
     folders = [
         base.root / folder
         for folder in ("common", *sorted(launch.FRAMEWORKS[name] for name in twins if name in launch.FRAMEWORKS))
     ]
-    own = {**head.machine, "commit": base.commit, "dirty": False}
+    base_machine = {**head.machine, "commit": base.commit, "dirty": False}
     if base.repository != machine.PROJECT_ROOT:
-        own |= {"repository": str(base.repository), **_commit(base.commit, base.repository)}
-    return head.model_copy(update={"machine": own, "code_hash": machine.code_digest(folders), "proof": None})
+        base_machine |= {"repository": str(base.repository), **_commit(base.commit, base.repository)}
+    return head.model_copy(update={"machine": base_machine, "code_hash": machine.code_digest(folders), "proof": None})
 
 
-def _fields(base: Checkout, revision: str) -> dict[str, Any]:
-    """The spec of the base with all its defaults, as nested plain values."""
+def _spec_defaults(base: Checkout, revision: str) -> dict[str, Any]:
+    """Return the spec of the base with all its defaults, as nested plain values."""
     environment = {**os.environ, "PYTHONPATH": str(base.root), "PYTHONSAFEPATH": "1"}
     command = [sys.executable, "-c", _PRINT_DEFAULTS]
-    answer = _finished(f"reading the fields of {revision}", command, cwd=base.root, env=environment)
+    answer = _run_program(f"reading the fields of {revision}", command, cwd=base.root, env=environment)
     if answer.returncode:
         last = answer.stderr.strip().rpartition("\n")[2]
         raise RevisionError(f"The fields of {revision} cannot be read ({last}). Choose a newer base.")
@@ -656,24 +676,26 @@ def _fields(base: Checkout, revision: str) -> dict[str, Any]:
 
 
 def _known_fields(row: Row, known: dict[str, Any], revision: str) -> dict[str, Any]:
-    """A row's spec without the fields that another revision lacks, which must be at their default here."""
+    """Return a row's spec without the fields that another revision lacks. These must be at their defaults here."""
 
-    def kept(values: dict[str, Any], defaults: dict[str, Any], known: dict[str, Any], group: str) -> dict[str, Any]:
-        found: dict[str, Any] = {}
+    def known_values(values: dict[str, Any], defaults: dict[str, Any], known: dict[str, Any], group: str) -> dict[str, Any]:
+        known_part: dict[str, Any] = {}
         for name, value in values.items():
             default = defaults.get(name)
             if name in known:
                 nested = default and isinstance(default, dict)  # a group of fields
-                found[name] = kept(value, cast(dict[str, Any], default), known[name], f"{group}{name}.") if nested else value
+                known_part[name] = (
+                    known_values(value, cast(dict[str, Any], default), known[name], f"{group}{name}.") if nested else value
+                )
             elif value != default:
                 raise RevisionError(
                     f"{revision} has no field {group}{name}. Received: {json.dumps(value)} in {row.id}. Leave it at "
                     f"{json.dumps(default)}, or choose a newer base."
                 )
-        return found
+        return known_part
 
     defaults = json.loads(spec.Spec().to_json())  # pyright: ignore[reportCallIssue]
-    return kept(json.loads(row.spec.to_json()), defaults, known, "")
+    return known_values(json.loads(row.spec.to_json()), defaults, known, "")
 
 
 def with_absolute_path(request: ComparisonRequest) -> ComparisonRequest:
@@ -686,7 +708,7 @@ def with_absolute_path(request: ComparisonRequest) -> ComparisonRequest:
 
 
 def output(*arguments: str, at: Path | None = None) -> str:
-    """The output of git.
+    """Return the output of a git command.
 
     Raises:
         RevisionError: it failed.
@@ -705,10 +727,10 @@ def git(*arguments: str, at: Path | None = None) -> subprocess.CompletedProcess[
         RevisionError: it cannot be started, or does not end.
     """
     command = ["git", "-C", str(at or machine.PROJECT_ROOT), "-c", "core.hooksPath=/dev/null", *arguments]
-    return _finished(f"git {arguments[0]}", command, env=code_version.git_environment())
+    return _run_program(f"git {arguments[0]}", command, env=code_version.git_environment())
 
 
-def _finished(what: str, command: Sequence[str], **options: Any) -> subprocess.CompletedProcess[str]:
+def _run_program(what: str, command: Sequence[str], **options: Any) -> subprocess.CompletedProcess[str]:
     try:
         return subprocess.run(command, check=False, capture_output=True, text=True, timeout=_MOST_SECONDS, **options)
     except OSError as error:

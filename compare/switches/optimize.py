@@ -26,7 +26,7 @@ from compare.core.interrupt import interruptible
 from compare.core.option_parsing import parse_choices, split_names
 from compare.core.progress import Display, display
 from compare.execution import best_switches, code_digest, contestants, launch, options, results_folder, store
-from compare.execution.best_switches import BestSwitches, SearchBudget
+from compare.execution.best_switches import BestSwitches, SwitchSearchBudget
 from compare.reporting import document, tables
 from compare.reporting.document import Report
 from compare.reporting.tables import Column, Table
@@ -249,7 +249,9 @@ def _store(
         versions=description["versions"],
         options=options,
         ratio=next(step for step in steps if step.taken).ratio,
-        budget=SearchBudget(switches=request.switches, rounds=request.rounds, steps=request.steps, configurations=len(steps)),
+        budget=SwitchSearchBudget(
+            switches=request.switches, rounds=request.rounds, steps=request.steps, configurations=len(steps)
+        ),
         measured_at=datetime.now(UTC).isoformat(timespec="seconds"),
         spec=request.spec,
     )

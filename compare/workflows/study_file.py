@@ -17,7 +17,7 @@ from common.spec.errors import format_value
 from compare.core.option_parsing import parse_choices
 from compare.core.presets import Preset
 from compare.evaluation import final_training
-from compare.evaluation.final_training import Evaluation
+from compare.evaluation.final_training import EvaluationSettings
 from compare.execution import contestants, launch
 from compare.tuning import search_space, tuner
 from compare.tuning.records import Backend, Objective, Pruner, Sampler, Tuning
@@ -33,14 +33,14 @@ _MATRIX = ("mode", "replicas", "epochs", "steps")
 
 
 class Clean(Frozen):
-    """What to do with broken or duplicate images."""
+    """Treatment of broken and duplicate images."""
 
     on_bad: Literal["strict", "skip"] = "skip"
     duplicates: Literal["refuse", "allow"] = "refuse"
 
 
 class Normalise(Frozen):
-    """Mean and standard deviation of the training split, by every engine."""
+    """Settings of the scans for mean and standard deviation of the training split, by every engine."""
 
     engines: tuple[str, ...] = Field(default_factory=lambda: (*launch.SUITE_WORKERS, *launch.FRAMEWORKS))
     workers: _Counts = (1, 2)
@@ -48,7 +48,7 @@ class Normalise(Frozen):
 
 
 class Pretrain(Frozen):
-    """Serial compared with parallel."""
+    """Settings of the comparison of serial with parallel training."""
 
     modes: Annotated[tuple[str, ...], Field(min_length=1)] = Preset().modes
     replicas: _AtLeast2 = 2
@@ -57,7 +57,7 @@ class Pretrain(Frozen):
 
 
 class Tune(Frozen):
-    """The search for better fields of the spec, see `tuning.records.Tuning`."""
+    """Settings of the search for better fields of the spec, see `tuning.records.Tuning`."""
 
     sampler: Sampler = "tpe"
     pruner: Pruner = "none"
@@ -67,16 +67,16 @@ class Tune(Frozen):
     repeats: _AtLeast1 = 1
     backend: Backend = "threads"
     epochs: _AtLeast1 = 2
-    """Of a trial."""
+    """Number of epochs of a trial."""
     space: dict[str, Any] = search_space.DEFAULT
 
 
 class Final(Frozen):
-    """The training of the best fields, to its best validation epoch."""
+    """Settings of the training of the best fields, to its best validation epoch."""
 
     epochs: _AtLeast1 = 30
     patience: _AtLeast0 = 5
-    """Training ends after so many epochs without a better one. 0: it never ends early."""
+    """Number of epochs without a better one after which training ends. 0: it never ends early."""
     repeats: _AtLeast1 = 1
 
 
@@ -95,7 +95,7 @@ class Study(Frozen):
 
     @classmethod
     def read(cls, path: Path, scale: str, assignments: dict[str, Any]) -> Self:
-        """The study of a file at one of its scales.
+        """Read the study of a file at one of its scales.
 
         Args:
             path: a YAML file of these fields and `scales`: {scale: {dotted field: value}}.
@@ -109,50 +109,50 @@ class Study(Frozen):
         values = spec.read_values(path, "study file")
         scales = values.pop("scales", {})
         try:
-            if not isinstance(scales, dict) or any(not isinstance(each, dict) for each in scales.values()):
+            if not isinstance(scales, dict) or any(not isinstance(group, dict) for group in scales.values()):
                 raise SpecError(
                     f"scales must be groups of dotted fields. Received: {scales!r}. Write {{smoke: {{tune.trials: 3}}}}."
                 )
             if scales:
                 parse_choices("scales", list(scales), SCALES)
             study = cls.model_validate(spec.overlay(spec.overlay(values, scales.get(scale, {})), assignments))
-            study._judge()
+            study._check()
         except (pydantic.ValidationError, SpecError) as error:
             where = f"{path} with {', '.join(assignments)} set" if assignments else str(path)
-            said = _explained(error) if isinstance(error, pydantic.ValidationError) else error
-            raise SpecError(f"{where}: {said}") from None
+            reason = _explained(error) if isinstance(error, pydantic.ValidationError) else error
+            raise SpecError(f"{where}: {reason}") from None
         return study
 
     def base(self, **fields: Any) -> Spec:
-        """The spec that all steps share, cleaned data and all, with more fields set."""
+        """Return the spec that all steps share, cleaned data and all, with more fields set."""
         return spec.build(self.values(**fields))
 
     def values(self, **fields: Any) -> dict[str, Any]:
-        """The same before it is judged. Dotted names are written with two underscores."""
+        """Return the values of that spec, before they are checked. Dotted names are written with two underscores."""
         cleaned = {"data.on_bad": self.clean.on_bad, "data.duplicates": self.clean.duplicates}
         return spec.overlay(self.spec, cleaned | {name.replace("__", "."): value for name, value in fields.items()})
 
     def tuning(self) -> Tuning:
-        """The tuning: serial trainings. Trials that run at the same time share the core budget."""
-        wanted = self.tune
+        """Return the settings of the tuning: serial trainings. Trials that run at the same time share the core budget."""
+        tune = self.tune
         return Tuning(
-            values=self.values(epochs=wanted.epochs),
+            values=self.values(epochs=tune.epochs),
             frameworks=self.frameworks,
             space_name="tune.space",
-            **wanted.model_dump(exclude={"epochs"}),
+            **tune.model_dump(exclude={"epochs"}),
         )
 
-    def evaluation(self, best: dict[str, dict[str, Any]]) -> Evaluation:
-        """The final training.
+    def evaluation(self, best: dict[str, dict[str, Any]]) -> EvaluationSettings:
+        """Return the settings of the final training.
 
         Args:
             best: framework: {dotted field of the spec: value}.
         """
-        wanted = self.final
-        values = self.values(epochs=wanted.epochs, best_epoch__patience=wanted.patience or None)
-        return Evaluation(values=values, frameworks=self.frameworks, tuned=best, repeats=wanted.repeats)
+        final = self.final
+        values = self.values(epochs=final.epochs, best_epoch__patience=final.patience or None)
+        return EvaluationSettings(values=values, frameworks=self.frameworks, tuned=best, repeats=final.repeats)
 
-    def _judge(self) -> None:
+    def _check(self) -> None:
         if set_here := [field for field in _MATRIX if field in self.spec]:
             raise SpecError(f"spec.{set_here[0]} is each step's own. Received: {self.spec[set_here[0]]!r}. Set it there.")
         contestants.builtin_twins("frameworks", self.frameworks, launch.FRAMEWORKS)
@@ -162,14 +162,14 @@ class Study(Frozen):
         except SpecError as error:
             raise SpecError(f"in spec, {error}") from None
         if base.data.image_size is not None:
-            architectures.of(base, 2, base.data.image_size)  # refuses images that are too small for it
+            architectures.build(base, 2, base.data.image_size)  # refuses images that are too small for it
         for variant in parse_choices("pretrain.modes", self.pretrain.modes, tuple(spec.VARIANTS)):
             spec.build(spec.with_variant(self.values(epochs=self.pretrain.epochs), variant, self.pretrain.replicas))
         tuner.check(self.tuning())
-        if alike := sorted(field for field in self.tune.space if field.split(".")[0] in final_training.SHARED):
+        if shared := sorted(field for field in self.tune.space if field.split(".")[0] in final_training.SHARED):
             raise SpecError(
-                f"tune.space.{alike[0]} must be the same in all frameworks, for the final models are scored on the same "
-                f"images. Received: {self.tune.space[alike[0]]!r}. Leave it out."
+                f"tune.space.{shared[0]} must be the same in all frameworks, for the final models are scored on the same "
+                f"images. Received: {self.tune.space[shared[0]]!r}. Leave it out."
             )
         final_training.rows(self.evaluation({}))
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from common.data.batches import Plan
+from common.data.batches import BatchPlan
 from common.data.sources import Dataset
 from common.models.architectures import Architecture
-from common.models.weights import GivenWeights
+from common.models.weights import ReadOnlyWeights
 from common.spec import Spec
 from pytorch_impl.parallel.data_parallel import DataParallel
 from pytorch_impl.parallel.hybrid_pipeline import HybridPipeline
@@ -38,11 +38,11 @@ _TRAINERS: dict[str, type[Trainer]] = {
 }
 
 
-def build(spec: Spec, architecture: Architecture, plan: Plan, dataset: Dataset, weights: GivenWeights) -> Trainer:
+def build(spec: Spec, architecture: Architecture, plan: BatchPlan, dataset: Dataset, weights: ReadOnlyWeights) -> Trainer:
     """Build the trainer of a spec's mode.
 
     Args:
-        spec: of the run; `spec.variant` selects the mode.
+        spec: the run's spec; `spec.variant` selects the mode.
         dataset: the training and test splits.
         weights: initial values by canonical name, in the canonical layout.
 

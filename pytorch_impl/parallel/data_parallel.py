@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from common.data.sources import Split
+from common.data.sources import DatasetSplit
 from common.models.sharding import shard
 from common.training.communication import reduce_bytes, statistics_payload_bytes, step_payload_bytes
 from common.training.trainer import Batch, ComputeAndExchange, StepBreakdown, Update
@@ -39,7 +39,7 @@ class DataParallel(Trainer):
             self._model = self._new_model(None)
             # Twin: nn.DataParallel gives the last device the remainder. Of 10 examples on 4 devices it makes 3, 3, 3, 1, and
             # `shard` 3, 3, 2, 2. Sums over examples are the same. BatchNorm statistics are per device here, so they differ.
-            self._scattered = torch.nn.DataParallel(self._model, device_ids=list(range(replicas)))
+            self._data_parallel_model = torch.nn.DataParallel(self._model, device_ids=list(range(replicas)))
         else:
             self.devices = ["cpu"] * replicas
             self._threads = _Threads(replicas)
@@ -53,49 +53,49 @@ class DataParallel(Trainer):
         self._optimizer = self._new_optimizer(self._model)
 
     def _replica(self) -> torch.nn.Module:
-        """A copy with its own gradients and statistics. It shares the weights, so nothing is sent back."""
+        """Copy the model with its own gradients and statistics. It shares the weights, so nothing is sent back."""
         replica = copy.deepcopy(self._model, {id(self._threads): self._threads})
-        for own, shared in zip(replica.parameters(), self._model.parameters(), strict=True):
-            own.data = shared.data
+        for parameter, shared in zip(replica.parameters(), self._model.parameters(), strict=True):
+            parameter.data = shared.data
         return replica
 
     def _train_step(self, images: Any, labels: Any, masks: Any, update: Update) -> Any:
         if self._threads is None:
-            return train.train_step(self._objective, self._scattered, self._optimizer, images, labels, masks, update)
+            return train.train_step(self._objective, self._data_parallel_model, self._optimizer, images, labels, masks, update)
 
-        def one(rank: int) -> Any:
+        def replica_gradients(rank: int) -> Any:
             return self._gradients(rank, images, labels, masks, update)
 
-        losses, num_correct, gradients = zip(*self._threads.run(one), strict=True)
+        losses, num_correct, gradients = zip(*self._threads.run(replica_gradients), strict=True)
         self._optimizer.apply(self._exchange(gradients), update.learning_rate, update.step)
         return torch.stack(losses).sum(), torch.stack(num_correct).sum()
 
     def _gradients(self, rank: int, images: Any, labels: Any, masks: Any, update: Update) -> Any:
-        """One replica's gradients on its own shard."""
-        own = self._shard_of(rank, labels)
-        masks = [mask[own] for mask in masks]
-        return self._objective.gradients(self._replicas[rank], images[own], labels[own], masks, update)
+        """Compute one replica's gradients on its own shard."""
+        shard_slice = self._shard_of(rank, labels)
+        masks = [mask[shard_slice] for mask in masks]
+        return self._objective.gradients(self._replicas[rank], images[shard_slice], labels[shard_slice], masks, update)
 
     def _shard_of(self, rank: int, batch: Any) -> slice:
         return slice(*shard(len(batch), self._spec.replicas, rank))
 
     def _exchange(self, gradients: Sequence[list[torch.Tensor]]) -> list[torch.Tensor]:
-        """The sum of the replicas' gradients."""
+        """Sum the replicas' gradients."""
         if not self._compressors:
             return [functools.reduce(torch.add, parts) for parts in zip(*gradients, strict=True)]
         assert self._threads is not None
         messages = self._threads.run(lambda rank: list(self._compressors[rank].compress(gradients[rank])))
-        return self._compressors[0].total(list(zip(*messages, strict=True)))
+        return self._compressors[0].sum_messages(list(zip(*messages, strict=True)))
 
     def _score_batch(self, images: Any, labels: Any) -> Any:
         if self._threads is None:
-            return evaluate.score(self._scattered, images, labels, self._objective)
+            return evaluate.score(self._data_parallel_model, images, labels, self._objective)
 
-        def one(rank: int) -> tuple[torch.Tensor, torch.Tensor]:
-            own = self._shard_of(rank, labels)
-            return evaluate.score(self._replicas[rank], images[own], labels[own], self._objective)
+        def score_replica(rank: int) -> tuple[torch.Tensor, torch.Tensor]:
+            shard_slice = self._shard_of(rank, labels)
+            return evaluate.score(self._replicas[rank], images[shard_slice], labels[shard_slice], self._objective)
 
-        losses, predictions = zip(*self._threads.run(one), strict=True)
+        losses, predictions = zip(*self._threads.run(score_replica), strict=True)
         return torch.stack(losses).sum(), torch.cat(predictions)
 
     def decisions(self, batch: Batch, num_examples: int) -> list[npt.NDArray[Any]]:
@@ -103,21 +103,23 @@ class DataParallel(Trainer):
             return []
         images, labels, masks = self._to_device(batch)
 
-        def one(rank: int) -> list[npt.NDArray[Any]]:
-            own = self._shard_of(rank, labels)
-            return self._decided(self._replicas[rank], images[own], [mask[own] for mask in masks], num_examples)
+        def replica_decisions(rank: int) -> list[npt.NDArray[Any]]:
+            shard_slice = self._shard_of(rank, labels)
+            return self._record_decisions(
+                self._replicas[rank], images[shard_slice], [mask[shard_slice] for mask in masks], num_examples
+            )
 
-        return [np.concatenate(parts) for parts in zip(*self._threads.run(one), strict=True)]
+        return [np.concatenate(parts) for parts in zip(*self._threads.run(replica_decisions), strict=True)]
 
     def broadcast_statistics(self) -> None:
         if self._threads is None:
             return  # nn.DataParallel keeps only its first replica's
         for replica in self._replicas[1:]:
-            for own, first in zip(replica.buffers(), self._model.buffers(), strict=True):
-                own.copy_(first)
+            for buffer, first in zip(replica.buffers(), self._model.buffers(), strict=True):
+                buffer.copy_(first)
 
-    def report(self, test: Split) -> dict[str, Any]:
-        """Bytes of the gradients and of synchronised BatchNorm's sums."""
+    def report(self, test: DatasetSplit) -> dict[str, Any]:
+        """Report the bytes of the gradients and of synchronised BatchNorm's sums."""
         payload = step_payload_bytes(self._spec, self._architecture)
         statistics = statistics_payload_bytes(self._spec, self._architecture)
         sent = reduce_bytes(payload + statistics, self._spec.replicas)
@@ -125,44 +127,49 @@ class DataParallel(Trainer):
         return {"bytes_per_step": sent if self._threads else 2.0 * sent}
 
     def compute_and_exchange(self, batch: Batch, num_examples: int) -> ComputeAndExchange | str:
-        """A step without the exchange of gradients, and that exchange; or why they cannot be separated."""
+        """Return a step without the exchange of gradients, and that exchange; or why they cannot be separated."""
         if statistics_payload_bytes(self._spec, self._architecture):
             return "BatchNorm's statistics are exchanged within forward and backward"
         if self._threads is None:
             return "nn.DataParallel computes and sends in one"
         threads, (images, labels, masks) = self._threads, self._to_device(batch)
-        found: list[list[torch.Tensor]] = []
+        gradients_by_replica: list[list[torch.Tensor]] = []
 
-        def timed(rank: int) -> tuple[float, list[torch.Tensor]]:
+        def timed_gradients(rank: int) -> tuple[float, list[torch.Tensor]]:
             start = time.perf_counter()
             _, _, gradients = self._gradients(rank, images, labels, masks, self._update(num_examples, 0.0))
             return time.perf_counter() - start, gradients
 
         def compute() -> list[float]:
-            nonlocal found
-            seconds, found = map(list, zip(*threads.run(timed), strict=True))
+            nonlocal gradients_by_replica
+            seconds, gradients_by_replica = map(list, zip(*threads.run(timed_gradients), strict=True))
             start = time.perf_counter()
-            self._optimizer.apply(found[0], 0.0, self._step)
+            self._optimizer.apply(gradients_by_replica[0], 0.0, self._step)
             update_seconds = time.perf_counter() - start
-            return [own + update_seconds for own in seconds]
+            return [replica_seconds + update_seconds for replica_seconds in seconds]
 
         def exchange() -> None:
-            self._exchange(found)
+            self._exchange(gradients_by_replica)
 
         return ComputeAndExchange(compute, exchange)
 
     def step_breakdown(self, batch: Batch, num_examples: int) -> StepBreakdown | str:
-        """The replicas' forward pass, backward pass and update, or why they cannot be called one by one."""
+        """Return the replicas' forward pass, backward pass and update, or why they cannot be called one by one."""
         if self._threads is None:
             return "nn.DataParallel sends within forward and backward"
-        whole, threads = self._breakdown_of(self._model, batch, num_examples), self._threads
-        if isinstance(whole, str):
-            return whole
+        breakdown, threads = self._break_down(self._model, batch, num_examples), self._threads
+        if isinstance(breakdown, str):
+            return breakdown
         replicas: list[Any] = []
         for rank, replica in enumerate(self._replicas):
-            own = self._shard_of(rank, batch.labels)
-            own_batch = Batch(batch.ids[own], batch.images[own], batch.labels[own], tuple(mask[own] for mask in batch.masks))
-            replicas.append(self._breakdown_of(replica, own_batch, num_examples))
+            shard_slice = self._shard_of(rank, batch.labels)
+            replica_batch = Batch(
+                batch.ids[shard_slice],
+                batch.images[shard_slice],
+                batch.labels[shard_slice],
+                tuple(mask[shard_slice] for mask in batch.masks),
+            )
+            replicas.append(self._break_down(replica, replica_batch, num_examples))
 
         def forward() -> None:
             threads.run(lambda rank: replicas[rank].forward())
@@ -170,7 +177,7 @@ class DataParallel(Trainer):
         def backward() -> None:
             threads.run(lambda rank: replicas[rank].backward())
 
-        return whole._replace(forward=forward, backward=backward)
+        return breakdown._replace(forward=forward, backward=backward)
 
 
 class _Threads:
@@ -180,7 +187,7 @@ class _Threads:
         self._replicas = replicas
         self._barrier = threading.Barrier(replicas)
         self._parts: list[torch.Tensor | None] = [None] * replicas
-        self._own = threading.local()
+        self._thread_local = threading.local()
         self._pool = ThreadPoolExecutor(
             replicas, "replica", initializer=torch.set_num_threads, initargs=(max(torch.get_num_threads(), 1),)
         )
@@ -188,8 +195,8 @@ class _Threads:
     def run(self, work: Any) -> list[Any]:
         """Run work(rank) in every thread at once. If one fails, no other waits for it."""
 
-        def one(rank: int) -> Any:
-            self._own.rank = rank
+        def run_rank(rank: int) -> Any:
+            self._thread_local.rank = rank
             try:
                 return work(rank)
             except threading.BrokenBarrierError:
@@ -198,7 +205,7 @@ class _Threads:
                 self._barrier.abort()
                 raise
 
-        futures = [self._pool.submit(one, rank) for rank in range(self._replicas)]
+        futures = [self._pool.submit(run_rank, rank) for rank in range(self._replicas)]
         errors = [error for future in futures if (error := future.exception()) is not None]
         if errors:
             self._barrier.reset()
@@ -206,7 +213,7 @@ class _Threads:
         return [future.result() for future in futures]
 
     def all_reduce(self, tensor: torch.Tensor) -> torch.Tensor:
-        self._parts[self._own.rank] = tensor
+        self._parts[self._thread_local.rank] = tensor
         self._barrier.wait()
         total = torch.stack([part for part in self._parts if part is not None]).sum(0)
         self._barrier.wait()  # no thread overwrites a part before all have read it

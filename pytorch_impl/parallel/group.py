@@ -12,7 +12,7 @@ from torch import distributed
 from pytorch_impl import collectives, device
 
 
-class Group:
+class CommunicationGroup:
     """Replicas that exchange tensors. All of them make the same calls in the same order."""
 
     def __init__(self, members: Any) -> None:
@@ -21,23 +21,23 @@ class Group:
 
     def all_reduce(self, tensor: torch.Tensor) -> torch.Tensor:
         """Sum a tensor over replicas; each gets the sum. Its gradient is the sum of the gradients."""
-        return self.total(tensor.clone())
+        return self.sum_tensor(tensor.clone())
 
-    def total(self, tensor: torch.Tensor) -> torch.Tensor:
+    def sum_tensor(self, tensor: torch.Tensor) -> torch.Tensor:
         """Sum a one-dimensional tensor over the processes, between two steps."""
         collectives.all_reduce(tensor, self.members)
         return tensor
 
     def sum(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Sum float64 or int64 values over the processes; every process gets the sum."""
-        return self.total(torch.tensor(values, device=device.kind())).cpu().numpy()
+        return self.sum_tensor(torch.tensor(values, device=device.kind())).cpu().numpy()
 
-    def share(self, tensors: Iterable[torch.Tensor]) -> None:
+    def broadcast(self, tensors: Iterable[torch.Tensor]) -> None:
         """Copy the first replica's tensors to every replica."""
         for tensor in tensors:
             collectives.broadcast(tensor, self.members, 0)
 
 
-def all_ranks() -> Group:
-    """All processes of the run."""
-    return Group(distributed.group.WORLD)
+def all_ranks() -> CommunicationGroup:
+    """Return the group of all processes of the run."""
+    return CommunicationGroup(distributed.group.WORLD)

@@ -7,7 +7,7 @@ from torch import distributed
 
 from pytorch_impl import collectives
 from pytorch_impl.parallel import vectors
-from pytorch_impl.parallel.group import Group
+from pytorch_impl.parallel.group import CommunicationGroup
 from pytorch_impl.parallel.pipeline import Pipeline
 
 
@@ -17,25 +17,27 @@ class HybridPipeline(Pipeline):
     def _join(self, rank: int, number: int) -> None:
         copies = self._spec.data_replicas
         self.shard = rank // number, copies
-        self._group = _own_group(rank, [list(range(copy * number, (copy + 1) * number)) for copy in range(copies)])
+        self._group = _group_of(rank, [list(range(copy * number, (copy + 1) * number)) for copy in range(copies)])
         # The ranks that hold the same stage.
-        self._shards = Group(_own_group(rank, [list(range(stage, copies * number, number)) for stage in range(number)]))
+        self._shards = CommunicationGroup(
+            _group_of(rank, [list(range(stage, copies * number, number)) for stage in range(number)])
+        )
 
-    def _summed(self, gradients: list[torch.Tensor]) -> list[torch.Tensor]:
-        """The sum over the stage's copies, sent as one message."""
-        joined = self._shards.total(vectors.flatten(gradients))
+    def _sum_copies(self, gradients: list[torch.Tensor]) -> list[torch.Tensor]:
+        """Sum gradients over the stage's copies, in one message."""
+        joined = self._shards.sum_tensor(vectors.flatten(gradients))
         copies = self.shard[1]
         self._meter.sent_bytes += 2 * (copies - 1) * joined.nbytes // copies  # as in a ring all-reduce
         parts = joined.split([gradient.numel() for gradient in gradients])
         return [part.view_as(gradient) for part, gradient in zip(parts, gradients, strict=True)]
 
     def broadcast_statistics(self) -> None:
-        self._shards.share(self._model.buffers())
+        self._shards.broadcast(self._model.buffers())
 
 
-def _own_group(rank: int, groups: list[list[int]]) -> distributed.ProcessGroup:
-    """The group that a rank belongs to. Every rank must create all groups."""
-    formed = [collectives.new_group(group) for group in groups]
-    (own,) = (group for group, ranks in zip(formed, groups, strict=True) if rank in ranks)
-    assert isinstance(own, distributed.ProcessGroup)
-    return own
+def _group_of(rank: int, groups: list[list[int]]) -> distributed.ProcessGroup:
+    """Return the group that a rank belongs to. Every rank must create all groups."""
+    process_groups = [collectives.new_group(group) for group in groups]
+    (process_group,) = (group for group, ranks in zip(process_groups, groups, strict=True) if rank in ranks)
+    assert isinstance(process_group, distributed.ProcessGroup)
+    return process_group

@@ -9,8 +9,8 @@ import numpy as np
 import torch
 from torch import distributed
 
-from common.data.sources import Split
-from common.models.weights import GivenWeights
+from common.data.sources import DatasetSplit
+from common.models.weights import ReadOnlyWeights
 from common.training import ensemble
 from common.training.evaluation import evaluate as score_split
 from common.training.trainer import Batch, StepBreakdown, Update
@@ -29,41 +29,43 @@ class ModelAveraging(Trainer):
         self.shard = distributed.get_rank(), distributed.get_world_size()
         self.devices = self._ranks()
         self._shards = group.all_ranks()
-        self._own = self._new_model(None)
+        self._local_model = self._new_model(None)
         self._model = self._new_model(None)
-        self._optimizer = self._new_optimizer(self._own)
+        self._optimizer = self._new_optimizer(self._local_model)
 
     def _train_step(self, images: Any, labels: Any, masks: Any, update: Update) -> Any:
-        own = len(labels)
-        alone = update._replace(num_examples=own)
-        loss, num_correct = train.train_step(self._objective, self._own, self._optimizer, images, labels, masks, alone)
-        return loss * (own / update.num_examples), num_correct
+        num_local = len(labels)
+        local_update = update._replace(num_examples=num_local)
+        loss, num_correct = train.train_step(
+            self._objective, self._local_model, self._optimizer, images, labels, masks, local_update
+        )
+        return loss * (num_local / update.num_examples), num_correct
 
     def train_step(self, batch: Batch, num_examples: int, learning_rate: float) -> tuple[Any, Any]:
-        """Update this rank's model once. Then average all ranks' weights, if their time has come."""
-        found = super().train_step(batch, num_examples, learning_rate)
+        """Update this rank's model once. Then average all ranks' weights, if an average is due."""
+        outcome = super().train_step(batch, num_examples, learning_rate)
         every_steps = self._spec.averaging.every_steps
         if every_steps is not None and self._step % every_steps == 0:
-            vectors.assign(_values(self._own), self._average())
-        return found
+            vectors.assign(_values(self._local_model), self._average())
+        return outcome
 
     def _average(self) -> torch.Tensor:
         rank, ranks = self.shard
         # Ranks that own parts of unequal size count as much as they have examples (McMahan et al. 2017).
         weight = self._plan.weight(ranks, rank)
-        return self._shards.total(vectors.flatten(_values(self._own)) * weight) / ranks
+        return self._shards.sum_tensor(vectors.flatten(_values(self._local_model)) * weight) / ranks
 
     def finish_epoch(self) -> None:
         vectors.assign(_values(self._model), self._average())
 
-    def report(self, test: Split) -> dict[str, Any]:
-        """Scores of the ranks' own models, and bytes of the averages."""
+    def report(self, test: DatasetSplit) -> dict[str, Any]:
+        """Report the scores of the ranks' own models, and the bytes of the averages."""
         (rank, ranks), size = self.shard, self._spec.global_batch_size
         predictions, losses = np.zeros((ranks, len(test)), np.int64), np.zeros(ranks)
         for start in range(0, len(test), size):
             part = slice(start, start + size)
             images, labels = self._tensor(test.images[part]), self._tensor(test.labels[part])
-            loss, predicted = evaluate.score(self._own, images, labels, self._objective)
+            loss, predicted = evaluate.score(self._local_model, images, labels, self._objective)
             predictions[rank, part] = predicted.cpu().numpy()
             losses[rank] += float(loss)
         average, _ = score_split(self, test, size)
@@ -71,26 +73,28 @@ class ModelAveraging(Trainer):
         # Each epoch ends with an average that is scored.
         averages = math.ceil(self._step / self._plan.steps_per_epoch) + (self._step // every_steps if every_steps else 0)
         # A ring sends all but one rank's part, once to sum and once to distribute the sum.
-        sent = 2 * (ranks - 1) * sum(value.nbytes for value in _values(self._own))
+        sent = 2 * (ranks - 1) * sum(value.nbytes for value in _values(self._local_model))
         return {
-            "members": ensemble.members(test.labels, self.all_reduce(predictions), self.all_reduce(losses), average),
+            "members": ensemble.members(
+                test.labels, self.all_reduce_shards(predictions), self.all_reduce_shards(losses), average
+            ),
             "bytes_per_step": sent * averages / self._step,
         }
 
     def compute_and_exchange(self, batch: Batch, num_examples: int) -> str:
-        """The reason why compute and exchange of a step cannot be timed separately."""
+        """Return why compute and exchange of a step cannot be timed separately."""
         return "most steps send nothing: the weights are averaged now and then"
 
     def step_breakdown(self, batch: Batch, num_examples: int) -> StepBreakdown | str:
-        """A rank's forward pass, backward pass and update, or why they cannot be called one by one."""
-        return self._breakdown_of(self._own, batch, num_examples)
+        """Return a rank's forward pass, backward pass and update, or why they cannot be called one by one."""
+        return self._break_down(self._local_model, batch, num_examples)
 
-    def load_weights(self, values: GivenWeights) -> None:
+    def load_weights(self, values: ReadOnlyWeights) -> None:
         values = dict(values)  # each is drawn once for both models
-        for model in (self._own, self._model):
+        for model in (self._local_model, self._model):
             weights.load(model, self._architecture, values)
 
 
 def _values(model: torch.nn.Module) -> list[torch.Tensor]:
-    """What is averaged: the parameters and BatchNorm's statistics, without its count of batches."""
+    """Return the tensors that are averaged: parameters and BatchNorm's statistics, without its count of batches."""
     return [*model.parameters(), *(buffer for buffer in model.buffers() if buffer.is_floating_point())]

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import distributed
 
-from common.data.sources import Split
+from common.data.sources import DatasetSplit
 from common.training.communication import exchange_bytes, statistics_payload_bytes
 from common.training.trainer import Batch, ComputeAndExchange, StepBreakdown, Update
 from pytorch_impl import collectives, device, train
@@ -33,8 +33,8 @@ class MultiProcess(Trainer):
         else:
             # Twin: DDP cuts buckets in the order in which gradients are ready. Compressed buckets must be the same on all
             # ranks.
-            way = "all-reduce" if self._compressor.summable else "all-gather"
-            self.implementation = f"{way} of {settings.compression} gradients, {distributed.get_backend()}"
+            collective = "all-reduce" if self._compressor.summable else "all-gather"
+            self.implementation = f"{collective} of {settings.compression} gradients, {distributed.get_backend()}"
         self._optimizer = self._new_optimizer(self._model)
 
     def _train_step(self, images: Any, labels: Any, masks: Any, update: Update) -> Any:
@@ -44,38 +44,38 @@ class MultiProcess(Trainer):
         return self._train_wrapped(self._wrapped, images, labels, masks, update)
 
     def broadcast_statistics(self) -> None:
-        self._shards.share(self._model.buffers())
+        self._shards.broadcast(self._model.buffers())
 
-    def report(self, test: Split) -> dict[str, Any]:
-        """Bytes of the gradients and of synchronised BatchNorm's sums."""
+    def report(self, test: DatasetSplit) -> dict[str, Any]:
+        """Report the bytes of the gradients and of synchronised BatchNorm's sums."""
         return {"bytes_per_step": exchange_bytes(self._spec, self._architecture)}
 
     def compute_and_exchange(self, batch: Batch, num_examples: int) -> ComputeAndExchange | str:
-        """A step without the exchange of gradients, and that exchange; or why they cannot be separated."""
+        """Return a step without the exchange of gradients, and that exchange; or why they cannot be separated."""
         if statistics_payload_bytes(self._spec, self._architecture):
             return "BatchNorm's statistics are exchanged within forward and backward"
         images, labels, masks = self._to_device(batch)
         model = self._wrapped or self._model
-        found: list[torch.Tensor] = []
+        gradients: list[torch.Tensor] = []
 
         def compute() -> None:
-            nonlocal found
+            nonlocal gradients
             with self._wrapped.no_sync() if self._wrapped else nullcontext():
-                _, _, found = self._objective.gradients(model, images, labels, masks, self._update(num_examples, 0.0))
-            self._optimizer.apply(found, 0.0, self._step)
+                _, _, gradients = self._objective.gradients(model, images, labels, masks, self._update(num_examples, 0.0))
+            self._optimizer.apply(gradients, 0.0, self._step)
 
         def exchange() -> None:
             if self._wrapped is None:
-                self._compressor.exchange(found)
+                self._compressor.exchange(gradients)
                 return
             # As many bytes as DDP sends, in buckets of its size. DDP fills its own in the order in which gradients are ready.
             work = [collectives.start_all_reduce(bucket) for bucket in buckets]
-            for each in work:
-                each.wait()
+            for pending in work:
+                pending.wait()
 
         buckets = [torch.zeros(count, dtype=device.dtype(self._spec), device=self._device) for count in self._compressor.counts]
         return ComputeAndExchange(compute, exchange)
 
     def step_breakdown(self, batch: Batch, num_examples: int) -> StepBreakdown | str:
-        """A rank's forward pass, backward pass and update, or why they cannot be called one by one."""
-        return self._breakdown_of(self._model, batch, num_examples)
+        """Return a rank's forward pass, backward pass and update, or why they cannot be called one by one."""
+        return self._break_down(self._model, batch, num_examples)

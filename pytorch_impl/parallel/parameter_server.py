@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from common.data.sources import Split
-from common.models.weights import GivenWeights, Weights, split
+from common.data.sources import DatasetSplit
+from common.models.weights import ReadOnlyWeights, Weights, split
 from common.processes import parameter_server, rendezvous
 from common.training.communication import server_bytes, statistics_payload_bytes
 from common.training.trainer import Batch, ComputeAndExchange, StepBreakdown, Update
@@ -26,20 +26,22 @@ class ParameterServer(Trainer):
     def _build(self) -> None:
         self.shard = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         self.devices = self._ranks()
-        self._shards = self._server = parameter_server.join(self._spec, self.shard[0], rendezvous.word())
-        self._model = self._new_model(_Workers(self._server) if self._synchronises else None)
+        self._shards = self._server = parameter_server.join(self._spec, self.shard[0], rendezvous.rendezvous_id())
+        self._model = self._new_model(_WorkerGroup(self._server) if self._synchronises else None)
         self._compressor = Compressor(self._spec.communication, self._model, self._architecture)
-        own = list(self._model.parameters())
+        parameters = list(self._model.parameters())
         # Twin: the server's values have the canonical order of parameters. Each has the layout of the compressor's messages.
-        self._parameters = {name: own[place] for name, place in weights.positions(self._model, self._architecture).items()}
+        self._parameters = {
+            name: parameters[place] for name, place in weights.positions(self._model, self._architecture).items()
+        }
 
     def _train_step(self, images: Any, labels: Any, masks: Any, update: Update) -> Any:
         # An asynchronous worker uses the mean loss over its own shard.
         synchronous = self._spec.parameter_server.updates == "synchronous"
-        counted = update.num_examples if synchronous else len(labels)
-        own = update._replace(num_examples=counted)
-        loss, num_correct, gradients = self._objective.gradients(self._model, images, labels, masks, own)
-        return loss * (counted / update.num_examples), num_correct, list(self._compressor.compress(gradients))
+        num_counted = update.num_examples if synchronous else len(labels)
+        worker_update = update._replace(num_examples=num_counted)
+        loss, num_correct, gradients = self._objective.gradients(self._model, images, labels, masks, worker_update)
+        return loss * (num_counted / update.num_examples), num_correct, list(self._compressor.compress(gradients))
 
     def train_step(self, batch: Batch, num_examples: int, learning_rate: float) -> tuple[Any, Any]:
         """Compute gradients, push them to the server and pull the weights that it has updated."""
@@ -53,7 +55,7 @@ class ParameterServer(Trainer):
     def _pull(self) -> None:
         parts = self._tensor(self._server.pull()).split(self._compressor.sizes)
         for (name, parameter), part in zip(self._parameters.items(), parts, strict=True):
-            parameter.copy_(self._compressor.restored(name, part))
+            parameter.copy_(self._compressor.restore(name, part))
 
     def finish_epoch(self) -> None:
         self._server.barrier()
@@ -61,17 +63,17 @@ class ParameterServer(Trainer):
 
     def broadcast_statistics(self) -> None:
         if statistics := [buffer for buffer in self._model.buffers() if buffer.is_floating_point()]:
-            own = vectors.flatten(statistics).cpu().numpy()
-            vectors.assign(statistics, self._tensor(self._server.sum(own if self.shard[0] == 0 else np.zeros_like(own))))
+            values = vectors.flatten(statistics).cpu().numpy()
+            vectors.assign(statistics, self._tensor(self._server.sum(values if self.shard[0] == 0 else np.zeros_like(values))))
 
-    def report(self, test: Split) -> dict[str, Any]:
-        """What the server measured, and bytes of the exchange."""
-        found = self._server.report()
+    def report(self, test: DatasetSplit) -> dict[str, Any]:
+        """Report the server's measurements, and the bytes of the exchange."""
+        fields = self._server.report()
         statistics = statistics_payload_bytes(self._spec, self._architecture)
-        return found | {"bytes_per_step": found["bytes_per_step"] + server_bytes(statistics, self._spec.replicas)}
+        return fields | {"bytes_per_step": fields["bytes_per_step"] + server_bytes(statistics, self._spec.replicas)}
 
     def compute_and_exchange(self, batch: Batch, num_examples: int) -> ComputeAndExchange | str:
-        """A step without the server, and push and pull; or why they cannot be separated."""
+        """Return a step without the server, and push and pull; or why they cannot be separated."""
         if self._synchronises:
             return "BatchNorm's statistics are exchanged within forward and backward"
         messages: list[npt.NDArray[Any]] = []
@@ -88,8 +90,8 @@ class ParameterServer(Trainer):
         return ComputeAndExchange(compute, exchange)
 
     def step_breakdown(self, batch: Batch, num_examples: int) -> StepBreakdown | str:
-        """A worker's forward and backward pass, or why they cannot be called one by one."""
-        breakdown = self._breakdown_of(self._model, batch, num_examples)
+        """Return a worker's forward and backward pass, or why they cannot be called one by one."""
+        breakdown = self._break_down(self._model, batch, num_examples)
         if isinstance(breakdown, str):
             return breakdown
         notes = filter(None, [breakdown.note, "the server updates the weights"])
@@ -98,7 +100,7 @@ class ParameterServer(Trainer):
     def close(self) -> None:
         self._server.close()
 
-    def load_weights(self, values: GivenWeights) -> None:
+    def load_weights(self, values: ReadOnlyWeights) -> None:
         weights.load(self._model, self._architecture, values)
         self._server.load(self._trainable()[0], self._compressor.counts)
 
@@ -111,19 +113,21 @@ class ParameterServer(Trainer):
         self._server.load_slots({path.removesuffix("/0"): array for path, array in values.items()})
 
     def _trainable(self) -> list[npt.NDArray[Any]]:
-        own = [self._compressor.flattened(name, parameter.detach()) for name, parameter in self._parameters.items()]
-        return [torch.cat(own).cpu().numpy()]
+        vectors_by_parameter = [
+            self._compressor.flatten(name, parameter.detach()) for name, parameter in self._parameters.items()
+        ]
+        return [torch.cat(vectors_by_parameter).cpu().numpy()]
 
     def _by_name(self, arrays: list[npt.NDArray[Any]]) -> Weights:
         parts = self._tensor(arrays[0]).split(self._compressor.sizes)
-        canonical = [self._compressor.canonical(name, part) for name, part in zip(self._parameters, parts, strict=True)]
+        canonical = [self._compressor.to_canonical(name, part) for name, part in zip(self._parameters, parts, strict=True)]
         return split(torch.cat(canonical).cpu().numpy(), self._architecture)
 
 
-class _Workers:
-    """Sums over processes, for synchronised BatchNorm."""
+class _WorkerGroup:
+    """The group of all workers, which sums over processes for synchronised BatchNorm."""
 
-    def __init__(self, server: parameter_server.Connection) -> None:
+    def __init__(self, server: parameter_server.ServerConnection) -> None:
         self._server = server
 
     def all_reduce(self, tensor: torch.Tensor) -> torch.Tensor:

@@ -14,11 +14,11 @@ import torch
 from torch import distributed
 
 from common.artifacts.schema import StepParts
-from common.data.sources import Split
+from common.data.sources import DatasetSplit
 from common.machine import flight
 from common.models import stages
 from common.models.architectures import Parameter
-from common.models.weights import GivenWeights, Weights
+from common.models.weights import ReadOnlyWeights, Weights
 from common.training.trainer import Batch, Update
 from pytorch_impl import collectives, device, input, models, train, weights
 from pytorch_impl.parallel import group
@@ -39,7 +39,7 @@ class Pipeline(Trainer):
         self._stage = stages.cut(self._architecture, number)[rank % number]
         self._processes = group.all_ranks()
         self._join(rank, number)
-        self._model = self._placed(models.build_stage(self._stage, self._spec.precision))
+        self._model = self._to_device_and_format(models.build_stage(self._stage, self._spec.precision))
         self._optimizer = self._new_optimizer(self._model)
         self._meter = _Meter()
         # Twin: torch's pipelining takes long to import. Imported in `_schedule`, it would count as part of the first step.
@@ -64,14 +64,14 @@ class Pipeline(Trainer):
             losses=losses,
             loss_kwargs={"num_examples": update.num_examples},
         )
-        self._meter.all_sent()
-        gradients = self._summed([parameter.grad for parameter in parameters if parameter.grad is not None])
-        with self._meter.busy():
+        self._meter.end_sends()
+        gradients = self._sum_copies([parameter.grad for parameter in parameters if parameter.grad is not None])
+        with self._meter.time_busy():
             self._optimizer.apply(gradients, update.learning_rate, update.step)
         return self._outcome(losses, outputs, labels)
 
     def _schedule(self, num_examples: int, micro_batches: int, *, training: bool) -> Any:
-        """Torch's schedule for batches of this size. Its stage knows the shapes that it sends and receives."""
+        """Return torch's schedule for batches of this size. Its stage knows the shapes that it sends and receives."""
         key = num_examples, micro_batches, training
         if key not in self._schedules:
             from torch.distributed import pipelining  # here: see _metered_stage
@@ -79,12 +79,12 @@ class Pipeline(Trainer):
             stage, size = self._stage, num_examples // micro_batches
             schedule = pipelining.ScheduleGPipe
             # With fewer micro-batches than stages, 1F1B has nothing to alternate, and torch refuses it.
-            if self._spec.pipeline.schedule == "1f1b" and training and micro_batches >= stage.number:
+            if self._spec.pipeline.schedule == "1f1b" and training and micro_batches >= stage.num_stages:
                 schedule = pipelining.Schedule1F1B
             metered = self._metered_stage(
                 self._model,
                 stage.index,
-                stage.number,
+                stage.num_stages,
                 self._device,
                 input_args=self._values(stage.input_shape, size, device="meta").requires_grad_(not stage.is_first),
                 output_args=self._values(stage.output_shape, size, device="meta").requires_grad_(),
@@ -96,7 +96,7 @@ class Pipeline(Trainer):
         return self._schedules[key]
 
     def _values(self, shape: tuple[int, ...], size: int, **options: Any) -> torch.Tensor:
-        """An empty tensor for what a stage receives or hands on of this many examples."""
+        """Create an empty tensor for a stage's input or output of this many examples."""
         # Twin: channels first.
         shape = (shape[2], *shape[:2]) if len(shape) == 3 else shape
         return torch.empty((size, *shape), dtype=device.dtype(self._spec), **options)
@@ -108,18 +108,18 @@ class Pipeline(Trainer):
         if not self._stage.is_first:
             return [()] * micro_batches
         scaled = input.scale(images, device.dtype(self._spec), self._plan.scaling)
-        return [(own,) for own in train.micro_batches(scaled, micro_batches)]
+        return [(micro_batch,) for micro_batch in train.micro_batches(scaled, micro_batches)]
 
     def _masks(self, masks: Any, micro_batches: int) -> list[dict[str, Any]]:
         cut = [train.micro_batches(mask, micro_batches) for mask in masks[self._stage.masks]]
         return [{"masks": tuple(mask[number] for mask in cut)} for number in range(micro_batches)]
 
-    def _summed(self, gradients: list[torch.Tensor]) -> list[torch.Tensor]:
-        """The sum over the copies of the stage. There is one copy."""
+    def _sum_copies(self, gradients: list[torch.Tensor]) -> list[torch.Tensor]:
+        """Sum gradients over the copies of the stage. There is one copy."""
         return gradients
 
     def _outcome(self, losses: list[torch.Tensor], logits: Any, labels: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """(loss, num_correct), which only the last stage knows. The other stages return zeros, and `fetch` replaces them."""
+        """Return (loss, num_correct), which only the last stage knows. Other stages return zeros, and `fetch` replaces them."""
         if not self._stage.is_last:
             return torch.zeros((), dtype=device.dtype(self._spec), device=self._device), torch.zeros_like(labels[0])
         with torch.no_grad():
@@ -130,15 +130,15 @@ class Pipeline(Trainer):
         return self._loss(logits, labels, 1), logits.argmax(1)
 
     def _logits(self, images: torch.Tensor) -> torch.Tensor:
-        """[N, classes] in evaluation mode, sent from the last stage to all."""
+        """Return logits [N, classes] in evaluation mode. The last stage broadcasts them."""
         self._model.eval()
         with torch.no_grad():
             schedule = self._schedule(len(images), 1, training=False)
             logits = schedule.eval(arg_mbs=self._inputs(images, 1))
-            self._meter.all_sent()
+            self._meter.end_sends()
             if not self._stage.is_last:
                 logits = self._values((self._architecture.num_classes,), len(images), device=self._device)
-            collectives.broadcast(logits, self._group, self._stage.number - 1)
+            collectives.broadcast(logits, self._group, self._stage.num_stages - 1)
         return logits
 
     def train_step(self, batch: Batch, num_examples: int, learning_rate: float) -> tuple[Any, Any]:
@@ -149,23 +149,23 @@ class Pipeline(Trainer):
         return outcome
 
     def fetch(self, values: list[Any]) -> npt.NDArray[Any]:
-        known = torch.stack(values)
-        collectives.broadcast(known, self._group, self._stage.number - 1)
-        return known.cpu().numpy()
+        stacked = torch.stack(values)
+        collectives.broadcast(stacked, self._group, self._stage.num_stages - 1)
+        return stacked.cpu().numpy()
 
     def decisions(self, batch: Batch, num_examples: int) -> list[npt.NDArray[Any]]:
         return []
 
-    def report(self, test: Split) -> dict[str, Any]:
-        """Bytes that the stages send."""
+    def report(self, test: DatasetSplit) -> dict[str, Any]:
+        """Report the bytes that the stages send."""
         assert self._bytes_per_step is not None, "a run has at least one step"
-        return {"bytes_per_step": float(self.total(np.array([self._bytes_per_step]))[0])}
+        return {"bytes_per_step": float(self.all_reduce_world(np.array([self._bytes_per_step]))[0])}
 
     def compute_and_exchange(self, batch: Batch, num_examples: int) -> StepParts:
         """Time whole steps at learning rate 0, and the computations of each stage within them."""
         steps, ranks = self._spec.profile_steps, distributed.get_world_size()
         seconds, busy = np.zeros((steps, ranks)), np.zeros((steps, ranks))
-        self._meter.timed = True
+        self._meter.is_timed = True
         for step in range(steps):
             collectives.barrier()
             self._meter.busy_seconds, start = 0.0, time.perf_counter()
@@ -173,8 +173,8 @@ class Pipeline(Trainer):
             self.synchronize()
             seconds[step, distributed.get_rank()] = time.perf_counter() - start
             busy[step, distributed.get_rank()] = self._meter.busy_seconds
-        self._meter.timed = False
-        seconds, busy = self.total(seconds), self.total(busy)
+        self._meter.is_timed = False
+        seconds, busy = self.all_reduce_world(seconds), self.all_reduce_world(busy)
         return StepParts(
             steps=steps,
             step_seconds=float(np.median(seconds.max(1))),
@@ -183,75 +183,75 @@ class Pipeline(Trainer):
             not_separable="a stage that waits for its neighbour cannot tell idling from receiving: both are idle seconds",
         )
 
-    def load_weights(self, values: GivenWeights) -> None:
+    def load_weights(self, values: ReadOnlyWeights) -> None:
         weights.load(self._model, self._stage.architecture, values)
         self.broadcast_statistics()
 
     def weights(self) -> Weights:
-        return self._gathered(weights.extract(self._model, self._stage.architecture), self._architecture.parameters())
+        return self._gather(weights.extract(self._model, self._stage.architecture), self._architecture.parameters())
 
     def _by_name(self, arrays: list[npt.NDArray[Any]]) -> Weights:
-        own = weights.extract_gradients(self._model, self._stage.architecture, list(map(torch.from_numpy, arrays)))
-        return self._gathered(own, [parameter for parameter in self._architecture.parameters() if parameter.trainable])
+        stage_weights = weights.extract_gradients(self._model, self._stage.architecture, list(map(torch.from_numpy, arrays)))
+        return self._gather(stage_weights, [parameter for parameter in self._architecture.parameters() if parameter.trainable])
 
-    def _gathered(self, own: Weights, wanted: Iterable[Parameter]) -> Weights:
-        """These parameters of the model, in order. Each is sent by the rank whose stage has it."""
+    def _gather(self, stage_weights: Weights, parameters: Iterable[Parameter]) -> Weights:
+        """Gather these parameters of the model, in order. The rank whose stage has a parameter broadcasts it."""
         holders = {
             parameter.name: stage.index
-            for stage in stages.cut(self._architecture, self._stage.number)
+            for stage in stages.cut(self._architecture, self._stage.num_stages)
             for parameter in stage.architecture.parameters()
         }
-        found: Weights = {}
-        for parameter in wanted:
+        gathered: Weights = {}
+        for parameter in parameters:
             values = torch.empty(parameter.shape, dtype=device.dtype(self._spec), device=self._device)
-            if parameter.name in own:
-                values = self._tensor(own[parameter.name]).contiguous()  # memory is sent as it lies
+            if parameter.name in stage_weights:
+                values = self._tensor(stage_weights[parameter.name]).contiguous()  # memory is sent as it lies
             collectives.broadcast(values, self._group, holders[parameter.name])
-            found[parameter.name] = values.cpu().numpy()
-        return found
+            gathered[parameter.name] = values.cpu().numpy()
+        return gathered
 
     def num_values(self) -> tuple[int, int]:
-        own = torch.tensor(models.num_values(self._model), device=self._device)
-        collectives.all_reduce(own, self._group)
-        every, trainable = own.tolist()
+        counts = torch.tensor(models.num_values(self._model), device=self._device)
+        collectives.all_reduce(counts, self._group)
+        every, trainable = counts.tolist()
         return every, trainable
 
     def logits(self, batch: Batch, *, training: bool) -> npt.NDArray[np.floating]:
-        """Logits [N, classes] of one batch in evaluation mode, from the first copy of the model."""
+        """Return logits [N, classes] of one batch in evaluation mode, from the first copy of the model."""
         images, _, _ = self._to_device(batch)
         return self._logits(images).cpu().numpy()
 
 
 class _Meter:
-    """Counts what a stage sends and times what it computes. Also records when messages begin and end."""
+    """Counts the bytes that a stage sends and times its computations. Also records when messages begin and end."""
 
     def __init__(self) -> None:
         self._sending: list[int] = []
         self._receiving: list[int] = []
         self.sent_bytes = 0
         self.busy_seconds = 0.0
-        self.timed = False
+        self.is_timed = False
 
     def messages(self, operations: list[distributed.P2POp], *, sends: bool) -> list[distributed.P2POp]:
-        """Record that these begin. Torch's schedule starts them at once, and waits for them itself."""
-        begun = self._sending if sends else self._receiving
-        begun += [collectives.begin_message(each.tensor, each.peer, sends=sends) for each in operations]
+        """Record that these operations begin. Torch's schedule starts them at once, and waits for them itself."""
+        open_numbers = self._sending if sends else self._receiving
+        open_numbers += [collectives.begin_message(operation.tensor, operation.peer, sends=sends) for operation in operations]
         return operations
 
-    def all_received(self) -> None:
-        """Record that what was received is here: the schedule computes with it."""
+    def end_receives(self) -> None:
+        """Record that all messages have been received: the schedule computes with them."""
         while self._receiving:
             flight.end(self._receiving.pop())
 
-    def all_sent(self) -> None:
-        """Record that everything has left. The schedule waits for that at the end of a step at the latest."""
+    def end_sends(self) -> None:
+        """Record that all messages have been sent. The schedule waits for that at the end of a step at the latest."""
         while self._sending:
             flight.end(self._sending.pop())
 
     @contextmanager
-    def busy(self) -> Iterator[None]:
-        """Time what runs inside, if asked for. The device must finish before and after."""
-        if not self.timed:
+    def time_busy(self) -> Iterator[None]:
+        """Time a block as busy, if `is_timed`. The device must finish before and after."""
+        if not self.is_timed:
             yield
             return
         device.synchronize()
@@ -263,20 +263,20 @@ class _Meter:
 
 @cache
 def _metered_stage() -> type[Any]:
-    """The class of a stage with a meter, made on demand: pipelining imports torch's compiler, as large as torch itself."""
+    """Define the class of a stage with a meter on demand: pipelining imports torch's compiler, as large as torch itself."""
     from torch.distributed.pipelining import PipelineStage
 
     class MeteredStage(PipelineStage):
         meter: _Meter
 
         def forward_one_chunk(self, *arguments: Any, **options: Any) -> Any:
-            self.meter.all_received()
-            with self.meter.busy():
+            self.meter.end_receives()
+            with self.meter.time_busy():
                 return super().forward_one_chunk(*arguments, **options)
 
         def backward_one_chunk(self, *arguments: Any, **options: Any) -> Any:
-            self.meter.all_received()
-            with self.meter.busy():
+            self.meter.end_receives()
+            with self.meter.time_busy():
                 return super().backward_one_chunk(*arguments, **options)
 
         def get_fwd_recv_ops(self, fwd_chunk_id: int) -> list[distributed.P2POp]:
@@ -286,12 +286,12 @@ def _metered_stage() -> type[Any]:
             return self.meter.messages(super().get_bwd_recv_ops(bwd_chunk_id), sends=False)
 
         def get_fwd_send_ops(self, fwd_chunk_id: int) -> list[distributed.P2POp]:
-            return self._counted(super().get_fwd_send_ops(fwd_chunk_id))
+            return self._count_sends(super().get_fwd_send_ops(fwd_chunk_id))
 
         def get_bwd_send_ops(self, bwd_chunk_id: int) -> list[distributed.P2POp]:
-            return self._counted(super().get_bwd_send_ops(bwd_chunk_id))
+            return self._count_sends(super().get_bwd_send_ops(bwd_chunk_id))
 
-        def _counted(self, sends: list[distributed.P2POp]) -> list[distributed.P2POp]:
+        def _count_sends(self, sends: list[distributed.P2POp]) -> list[distributed.P2POp]:
             self.meter.sent_bytes += sum(send.tensor.nbytes for send in sends)
             return self.meter.messages(sends, sends=True)
 

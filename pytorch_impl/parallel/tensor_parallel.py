@@ -7,7 +7,7 @@ from typing import Any
 import numpy.typing as npt
 from torch import distributed
 
-from common.data.sources import Split
+from common.data.sources import DatasetSplit
 from common.training.trainer import Batch, Update
 from pytorch_impl import channels, models, train
 from pytorch_impl.batch_norm import ReplicaGroup
@@ -36,8 +36,8 @@ class TensorParallel(Trainer):
     def decisions(self, batch: Batch, num_examples: int) -> list[npt.NDArray[Any]]:
         return []
 
-    def report(self, test: Split) -> dict[str, Any]:
-        """Bytes of the activations and of their gradients."""
+    def report(self, test: DatasetSplit) -> dict[str, Any]:
+        """Report the bytes of the activations and of their gradients."""
         return {"bytes_per_step": float(channels.bytes_per_example(self._model) * self._spec.global_batch_size)}
 
     def num_values(self) -> tuple[int, int]:

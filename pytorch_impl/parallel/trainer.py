@@ -1,4 +1,4 @@
-"""What the trainers of all modes share: construction, input, scores, weights, state, and a step's breakdown."""
+"""Base of the trainers of all modes: construction, input, scores, weights, state, and a step's breakdown."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ import numpy.typing as npt
 import torch
 from torch import distributed
 
-from common.data.batches import Feed, Plan
+from common.data.batches import BatchPlan, Feed
 from common.data.sources import Dataset
 from common.models import user_code
 from common.models.architectures import Architecture
-from common.models.weights import GivenWeights, Weights
+from common.models.weights import ReadOnlyWeights, Weights
 from common.spec import Spec
 from common.training import trainer
-from common.training.trainer import Batch, Recording, StepBreakdown, Update
+from common.training.trainer import Batch, ProfilerRecording, StepBreakdown, Update
 from pytorch_impl import collectives, decisions, device, evaluate, input, models, optim, profiler, shards, train, weights
 from pytorch_impl.batch_norm import ReplicaGroup
 from pytorch_impl.compression import Compressor
@@ -36,19 +36,21 @@ _COMPILE_MODES = {
 }
 
 
-class Trainer(trainer.Trainer):
+class Trainer(trainer.BaseTrainer):
     """One process of a run. A mode adds how it builds replicas, how they train and score together, and what it reports.
 
-    `common.training.trainer.Trainer` documents the public methods.
+    `common.training.trainer.BaseTrainer` documents the public methods.
     """
 
-    def __init__(self, spec: Spec, architecture: Architecture, plan: Plan, dataset: Dataset, initial: GivenWeights) -> None:
+    def __init__(
+        self, spec: Spec, architecture: Architecture, plan: BatchPlan, dataset: Dataset, initial: ReadOnlyWeights
+    ) -> None:
         super().__init__(spec, architecture, plan, dataset, device.describe())
         self._device = torch.device(device.kind())
         self._objective = train.Objective(spec.loss, plan.scaling, self._loss_scale)
         self.threads = {"intra_op": torch.get_num_threads(), "inter_op": torch.get_num_interop_threads(), "input": spec.workers}
         self._model: torch.nn.Module
-        self._optimizer: optim.Optimizer
+        self._optimizer: optim.TwinOptimizer
         self._build()
         self.load_weights(initial)
 
@@ -57,27 +59,27 @@ class Trainer(trainer.Trainer):
         raise NotImplementedError
 
     def _train_step(self, images: Any, labels: Any, masks: Any, update: Update) -> Any:
-        """(loss, num_correct) of one step on this process's shard, which is on the device."""
+        """Do one step on this process's shard, which is on the device. Returns (loss, num_correct)."""
         raise NotImplementedError
 
     def _train_wrapped(self, wrapped: collectives.DataParallel, images: Any, labels: Any, masks: Any, update: Update) -> Any:
-        """The same, where DDP exchanges the gradients."""
+        """Do one step in which DDP exchanges the gradients. Returns (loss, num_correct)."""
         # DDP averages over copies of the model, but the shares of the loss must be summed. So each share is multiplied by the
         # number of copies.
         copies = self.shard[1]
         update = update._replace(num_examples=update.num_examples / copies)
         loss, num_correct = train.train_step(
-            self._objective, wrapped, self._optimizer, images, labels, masks, update, wrapped.exchanged
+            self._objective, wrapped, self._optimizer, images, labels, masks, update, wrapped.finish_exchange
         )
         return loss / copies, num_correct
 
     def _score_batch(self, images: Any, labels: Any) -> Any:
-        """(loss_sum, predictions) of a batch that is on the device."""
+        """Score a batch that is on the device. Returns (loss_sum, predictions)."""
         return evaluate.score(self._model, images, labels, self._objective)
 
     def feed(self) -> Feed[Batch]:
         index, number = self.shard
-        return input.feed(self._plan, self._dataset.train, number, index, self._switches, self._account())
+        return input.feed(self._plan, self._dataset.train, number, index, self._switches, self._new_transfer_stats())
 
     def compilations(self) -> int:
         dynamo = sys.modules.get("torch._dynamo.utils")  # not imported here: that takes a second
@@ -91,7 +93,7 @@ class Trainer(trainer.Trainer):
     def fetch(self, values: list[Any]) -> npt.NDArray[Any]:
         return torch.stack(values).cpu().numpy()
 
-    def record(self, work: Callable[[], None]) -> Recording:
+    def record(self, work: Callable[[], None]) -> ProfilerRecording:
         return profiler.record(work)
 
     def synchronize(self) -> None:
@@ -102,7 +104,7 @@ class Trainer(trainer.Trainer):
         if distributed.is_initialized():
             distributed.destroy_process_group()
 
-    def load_weights(self, values: GivenWeights) -> None:
+    def load_weights(self, values: ReadOnlyWeights) -> None:
         weights.load(self._model, self._architecture, values)
         self.broadcast_statistics()
 
@@ -128,23 +130,26 @@ class Trainer(trainer.Trainer):
 
     def decisions(self, batch: Batch, num_examples: int) -> list[npt.NDArray[Any]]:
         images, _, masks = self._to_device(batch)
-        return self._decided(self._model, images, masks, num_examples)
+        return self._record_decisions(self._model, images, masks, num_examples)
 
-    def lost(self) -> list[npt.NDArray[Any]]:
-        kept = (each.lost for each in self._replicas_compressors)
-        return [np.stack([own.cpu().numpy() for own in replicas]) for replicas in zip(*kept, strict=True)]
+    def error_feedback(self) -> list[npt.NDArray[Any]]:
+        residuals_by_replica = (compressor.residuals for compressor in self._compressors_of_replicas)
+        return [
+            np.stack([residuals.cpu().numpy() for residuals in replicas])
+            for replicas in zip(*residuals_by_replica, strict=True)
+        ]
 
-    # What modes are built from.
+    # Methods that modes are built from.
 
     @property
-    def _replicas_compressors(self) -> list[Compressor]:
-        """Of each replica of this process."""
+    def _compressors_of_replicas(self) -> list[Compressor]:
+        """Compressors of this process's replicas."""
         # Twin: each replica has an object of its own. TensorFlow's share one, whose variables have a value for each.
-        kept = (each for value in vars(self).values() for each in (value if isinstance(value, list) else [value]))
-        return [each for each in kept if isinstance(each, Compressor)]
+        items = (item for value in vars(self).values() for item in (value if isinstance(value, list) else [value]))
+        return [item for item in items if isinstance(item, Compressor)]
 
-    def _decided(self, model: torch.nn.Module, images: Any, masks: Any, num_examples: int) -> list[npt.NDArray[Any]]:
-        """What a whole model decides on its own examples of a global batch, micro-batch by micro-batch."""
+    def _record_decisions(self, model: torch.nn.Module, images: Any, masks: Any, num_examples: int) -> list[npt.NDArray[Any]]:
+        """Record the decisions of a whole model on its own examples of a global batch, micro-batch by micro-batch."""
         # Compiled kernels round otherwise. On a GPU a forward pass alone may take other kernels than a step. A user's own
         # builder may call anything.
         user_built = user_code.builder(self._architecture.name, "pytorch")
@@ -153,32 +158,36 @@ class Trainer(trainer.Trainer):
         model.train()
         number = self._spec.micro_batches(num_examples)
         parts: list[list[npt.NDArray[Any]]] = []
-        for own, *own_masks in zip(*(train.micro_batches(values, number) for values in (images, *masks)), strict=True):
-            with torch.no_grad(), decisions.Decisions() as watched:
-                model(input.scale(own, device.dtype(self._spec), self._plan.scaling), *own_masks)
-            parts.append(watched.found)
-        return [np.concatenate(each) for each in zip(*parts, strict=True)]
+        for micro_batch_images, *own_masks in zip(
+            *(train.micro_batches(values, number) for values in (images, *masks)), strict=True
+        ):
+            with torch.no_grad(), decisions.DecisionRecorder() as recorder:
+                model(input.scale(micro_batch_images, device.dtype(self._spec), self._plan.scaling), *own_masks)
+            parts.append(recorder.arrays)
+        return [np.concatenate(arrays) for arrays in zip(*parts, strict=True)]
 
     def _new_model(self, group: ReplicaGroup | None) -> torch.nn.Module:
-        """A replica on this process's device; the group sums for synchronised BatchNorm."""
-        model = self._placed(models.build(self._architecture, self._spec.precision, group, self._switches["arithmetic"]))
+        """Build a replica on this process's device; the group sums for synchronised BatchNorm."""
+        model = self._to_device_and_format(
+            models.build(self._architecture, self._spec.precision, group, self._switches["arithmetic"])
+        )
         if (graph := self._switches["graph"]) != "eager":
-            _compile_anew()
+            _use_fresh_compile_cache()
             model.compile(mode=_COMPILE_MODES[graph])
         return model
 
-    def _new_optimizer(self, model: torch.nn.Module) -> optim.Optimizer:
+    def _new_optimizer(self, model: torch.nn.Module) -> optim.TwinOptimizer:
         return optim.build(self._spec.optimizer, list(model.parameters()), self._switches)
 
-    def _placed(self, model: torch.nn.Module) -> torch.nn.Module:
-        """The model on its device, in the spec's memory format."""
-        return models.placed(model, self._device, self._switches["memory_format"])
+    def _to_device_and_format(self, model: torch.nn.Module) -> torch.nn.Module:
+        """Move the model to its device, in the spec's memory format."""
+        return models.to_device(model, self._device, self._switches["memory_format"])
 
     def _loss_scale(self) -> float | None:
         return cast(optim.LossScaled, self._optimizer).scale if self._switches["arithmetic"] == "float16" else None
 
     def _compiled(self, num_examples: int | None) -> AbstractContextManager[Any]:
-        """A context for one batch. A compiled model runs eagerly in it, except on batches of its first batch size.
+        """Return a context for one batch. A compiled model runs eagerly in it, except on batches of its first batch size.
 
         Otherwise torch would compile again for the last, smaller batch and for evaluation (None).
         """
@@ -202,7 +211,7 @@ class Trainer(trainer.Trainer):
             ids=torch.arange(examples),
             images=torch.ones((examples, size, size, 3), dtype=torch.uint8, device=self._device),
             labels=torch.zeros(examples, dtype=torch.int64, device=self._device),
-            masks=tuple(torch.ones((examples, each.units), dtype=torch.bool) for each in self._architecture.dropouts),
+            masks=tuple(torch.ones((examples, dropout.units), dtype=torch.bool) for dropout in self._architecture.dropouts),
         )
 
     def _blank_score(self, batch: Batch) -> None:
@@ -211,14 +220,14 @@ class Trainer(trainer.Trainer):
 
     @contextmanager
     def _unchanged(self) -> Iterator[None]:
-        """Undo what blank batches change: BatchNorm's statistics, errors that compression keeps, random states."""
+        """Undo the changes of blank batches: BatchNorm's statistics, residuals of compression, random states."""
         # Twin: a graph holds the update too, and its variables get their values back. Here the optimizer rests meanwhile: its
         # kernels know no batch size, and the first step has run them.
-        kept = [each for value in vars(self).values() for each in (value if isinstance(value, list) else [value])]
-        buffers = [buffer for model in kept if isinstance(model, torch.nn.Module) for buffer in model.buffers()]
-        compressors = self._replicas_compressors
+        items = [item for value in vars(self).values() for item in (value if isinstance(value, list) else [value])]
+        buffers = [buffer for model in items if isinstance(model, torch.nn.Module) for buffer in model.buffers()]
+        compressors = self._compressors_of_replicas
         statistics = [buffer.clone() for buffer in buffers]
-        lost = [each._lost and list(each._lost) for each in compressors]
+        residuals = [compressor._residuals and list(compressor._residuals) for compressor in compressors]
         optimizer = vars(self).get("_optimizer")
         if optimizer is not None:
             optimizer.apply = lambda gradients, learning_rate, step: None
@@ -228,12 +237,12 @@ class Trainer(trainer.Trainer):
             del optimizer.apply
         for buffer, values in zip(buffers, statistics, strict=True):
             buffer.copy_(values)
-        for compressor, values in zip(compressors, lost, strict=True):
-            compressor._lost = values
+        for compressor, values in zip(compressors, residuals, strict=True):
+            compressor._residuals = values
 
     def _trainable(self) -> list[npt.NDArray[Any]]:
-        own = [part for parameter in self._model.parameters() for part, _ in shards.parts(parameter)]
-        return [part.detach().cpu().numpy().copy() for part in own]
+        parts = [part for parameter in self._model.parameters() for part, _ in shards.parts(parameter)]
+        return [part.detach().cpu().numpy().copy() for part in parts]
 
     def _by_name(self, arrays: list[npt.NDArray[Any]]) -> Weights:
         return weights.extract_gradients(self._model, self._architecture, list(map(torch.from_numpy, arrays)))
@@ -249,8 +258,8 @@ class Trainer(trainer.Trainer):
     def _tensor(self, array: npt.NDArray[Any]) -> torch.Tensor:
         return torch.tensor(array, device=self._device)
 
-    def _breakdown_of(self, model: torch.nn.Module, batch: Batch, num_examples: int) -> StepBreakdown | str:
-        """The step breakdown of a whole model in this process, on its own batch."""
+    def _break_down(self, model: torch.nn.Module, batch: Batch, num_examples: int) -> StepBreakdown | str:
+        """Return the step breakdown of a whole model in this process, on its own batch."""
         if self._spec.micro_batches(num_examples) > 1:
             # Twin: the breakdown calls its functions one by one, but a step runs backward after every micro-batch.
             return "forward and backward take turns over the parts of a batch"
@@ -270,15 +279,15 @@ class Trainer(trainer.Trainer):
             share.backward()
 
         def optimizer() -> None:
-            found = [parameter.grad for parameter in parameters if parameter.grad is not None]
-            self._optimizer.apply(found, 0.0, self._step)
+            gradients = [parameter.grad for parameter in parameters if parameter.grad is not None]
+            self._optimizer.apply(gradients, 0.0, self._step)
 
         note = "forward and backward hold the exchange of BatchNorm's statistics" if self._synchronises else None
         return StepBreakdown(transfer, forward, backward, optimizer, note=note)
 
 
 @cache
-def _compile_anew() -> None:
+def _use_fresh_compile_cache() -> None:
     """Give torch.compile a cache folder for this process. Call before compiling.
 
     Otherwise a run would reuse what an earlier run compiled, and its first step would not include compilation.

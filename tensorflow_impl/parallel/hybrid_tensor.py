@@ -8,13 +8,13 @@ import keras
 import numpy.typing as npt
 import tensorflow as tf
 
-from common.data.sources import Split
-from common.models.weights import GivenWeights
+from common.data.sources import DatasetSplit
+from common.models.weights import ReadOnlyWeights
 from common.training.communication import ring_all_reduce_bytes, statistics_payload_bytes
 from common.training.trainer import Update
 from tensorflow_impl import evaluate, weights
-from tensorflow_impl.parallel.data_parallel import on_shards, sum_over, together
-from tensorflow_impl.parallel.group import Group
+from tensorflow_impl.parallel.data_parallel import mirrored_group, run_on_shards, sum_replicas
+from tensorflow_impl.parallel.group import CommunicationGroup
 from tensorflow_impl.parallel.tensor_parallel import TensorParallel
 
 
@@ -25,57 +25,59 @@ class HybridTensor(TensorParallel):
         self.devices, inner = self._devices(), self._spec.hybrid.inner_replicas
         rows = [self.devices[start : start + inner] for start in range(0, len(self.devices), inner)]
         # The strategy runs the copies in parallel. It knows one device per copy, so their variables are not mirrored.
-        self._copies = together(tuple(row[0] for row in rows)).members
-        group = Group(self._copies) if self._synchronises else None
+        self._copies = mirrored_group(tuple(row[0] for row in rows)).members
+        group = CommunicationGroup(self._copies) if self._synchronises else None
         self._models = [self._new_split_model(row, group) for row in rows]
         self._optimizers = [self._new_optimizer(model) for model in self._models]
         self._model, self._optimizer = self._models[0], self._optimizers[0]
 
     def _train_step(self, images: Any, labels: Any, masks: Any, update: Update) -> Any:
-        def one(images: Any, labels: Any, masks: Any) -> Any:
-            return self._objective.gradients(self._own_model(), images, labels, masks, update)
+        def replica_fn(images: Any, labels: Any, masks: Any) -> Any:
+            return self._objective.gradients(self._model_of_copy(), images, labels, masks, update)
 
-        losses, num_correct, gradients = on_shards(self._copies, one, images, labels, masks)
-        found = [self._copies.experimental_local_results(gradient) for gradient in gradients]
+        losses, num_correct, gradients = run_on_shards(self._copies, replica_fn, images, labels, masks)
+        gradient_parts = [self._copies.experimental_local_results(gradient) for gradient in gradients]
         for model, optimizer in zip(self._models, self._optimizers, strict=True):
             summed: list[tf.Tensor] = []
-            for variable, parts in zip(model.trainable_variables, found, strict=True):
+            for variable, parts in zip(model.trainable_variables, gradient_parts, strict=True):
                 with tf.device(variable.value.device):
                     summed.append(tf.add_n(parts))
             optimizer.apply(summed, update.learning_rate, update.step)
-        return sum_over(self._copies, losses), sum_over(self._copies, num_correct)
+        return sum_replicas(self._copies, losses), sum_replicas(self._copies, num_correct)
 
     def _score_batch(self, images: Any, labels: Any) -> Any:
-        def one(images: Any, labels: Any, masks: Any) -> Any:
-            return evaluate.score(self._own_model(), images, labels, self._objective)
+        def replica_fn(images: Any, labels: Any, masks: Any) -> Any:
+            return evaluate.score(self._model_of_copy(), images, labels, self._objective)
 
-        losses, predictions = on_shards(self._copies, one, images, labels, ())
-        return sum_over(self._copies, losses), tf.concat(self._copies.experimental_local_results(predictions), 0)
+        losses, predictions = run_on_shards(self._copies, replica_fn, images, labels, ())
+        return sum_replicas(self._copies, losses), tf.concat(self._copies.experimental_local_results(predictions), 0)
 
-    def _own_model(self) -> keras.Model:
-        """The calling copy's model."""
+    def _model_of_copy(self) -> keras.Model:
+        """Return the calling copy's model."""
         context = tf.distribute.get_replica_context()
         return self._models[int(tf.get_static_value(tf.convert_to_tensor(context.replica_id_in_sync_group)))]
 
     def broadcast_statistics(self) -> None:
         for model in self._models[1:]:
-            for own, first in zip(model.non_trainable_variables, self._model.non_trainable_variables, strict=True):
-                own.assign(first)
+            for statistic, first in zip(model.non_trainable_variables, self._model.non_trainable_variables, strict=True):
+                statistic.assign(first)
 
-    def report(self, test: Split) -> dict[str, Any]:
-        """Bytes inside the copies and between them."""
+    def report(self, test: DatasetSplit) -> dict[str, Any]:
+        """Report the bytes inside the copies and between them."""
         # Twin: each of C copies receives the gradients of the C - 1 others. Its first device computes BatchNorm's sums. The
         # other twin's copies of a slice form a ring.
-        own = sum(variable.value.dtype.size * variable.shape.num_elements() for variable in self._model.trainable_variables)
+        num_bytes = sum(
+            variable.value.dtype.size * variable.shape.num_elements() for variable in self._model.trainable_variables
+        )
         copies = len(self._models)
-        gradients = copies * (copies - 1) * own
+        gradients = copies * (copies - 1) * num_bytes
         statistics = ring_all_reduce_bytes(statistics_payload_bytes(self._spec, self._architecture), copies)
         return {"bytes_per_step": gradients + statistics + super().report(test)["bytes_per_step"]}
 
     def _trained_models(self) -> list[keras.Model]:
         return self._models
 
-    def load_weights(self, values: GivenWeights) -> None:
+    def load_weights(self, values: ReadOnlyWeights) -> None:
         values = dict(values)  # each is drawn once for all copies
         for model in self._models:
             weights.load(model, self._architecture, values)

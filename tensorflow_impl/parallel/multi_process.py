@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable
 from typing import Any
 
-from common.data.sources import Split
+from common.data.sources import DatasetSplit
 from common.machine import flight
 from common.training.communication import exchange_bytes, statistics_payload_bytes
 from common.training.trainer import Batch, ComputeAndExchange, StepBreakdown, Update
@@ -29,31 +29,31 @@ class MultiProcess(Trainer):
     def _call(self, graph: Callable[..., Any], *arguments: Any) -> Any:
         return collectives.run_graph(graph, *arguments)
 
-    def _each(self, one: Callable[..., Any], images: Any, labels: Any, masks: Any) -> Any:
-        return self._strategy.run(lambda: one(images, labels, masks))
+    def _run_replicas(self, replica_fn: Callable[..., Any], images: Any, labels: Any, masks: Any) -> Any:
+        return self._strategy.run(lambda: replica_fn(images, labels, masks))
 
     def _train_step(self, images: Any, labels: Any, masks: Any, update: Update) -> Any:
-        def one(images: Any, labels: Any, masks: Any) -> Any:
+        def replica_fn(images: Any, labels: Any, masks: Any) -> Any:
             return train.train_step(
                 self._objective, self._model, self._optimizer, images, labels, masks, update, self._exchange
             )
 
-        losses, num_correct = self._each(one, images, labels, masks)
+        losses, num_correct = self._run_replicas(replica_fn, images, labels, masks)
         return self._strategy.experimental_local_results(losses)[0], self._strategy.experimental_local_results(num_correct)[0]
 
     def broadcast_statistics(self) -> None:
-        self._shards.share(self._statistics())
+        self._shards.broadcast(self._statistics())
 
-    def report(self, test: Split) -> dict[str, Any]:
-        """Bytes of the gradients and of synchronised BatchNorm's sums."""
+    def report(self, test: DatasetSplit) -> dict[str, Any]:
+        """Report the bytes of the gradients and of synchronised BatchNorm's sums."""
         return {"bytes_per_step": exchange_bytes(self._spec, self._architecture)}
 
     def compute_and_exchange(self, batch: Batch, num_examples: int) -> ComputeAndExchange | str:
-        """A step without the exchange of gradients, and that exchange; or why they cannot be separated."""
+        """Return a step without the exchange of gradients, and that exchange; or why they cannot be separated."""
         if statistics_payload_bytes(self._spec, self._architecture):
             return "BatchNorm's statistics are exchanged within forward and backward"
-        return self._separated(batch, num_examples)
+        return self._split_step(batch, num_examples)
 
     def step_breakdown(self, batch: Batch, num_examples: int) -> StepBreakdown | str:
-        """A rank's forward pass, backward pass and update, or why they cannot be called one by one."""
-        return self._breakdown_of(self._model, batch, num_examples)
+        """Return a rank's forward pass, backward pass and update, or why they cannot be called one by one."""
+        return self._break_down(self._model, batch, num_examples)

@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from common.data.sources import Split
-from common.models.weights import GivenWeights, Weights, split
+from common.data.sources import DatasetSplit
+from common.models.weights import ReadOnlyWeights, Weights, split
 from common.processes import parameter_server, rendezvous
 from common.training.communication import server_bytes, statistics_payload_bytes
 from common.training.trainer import Batch, ComputeAndExchange, StepBreakdown, Update
@@ -26,23 +26,23 @@ class ParameterServer(Trainer):
     def _build(self) -> None:
         self.shard = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         self.devices = self._ranks()
-        self._shards = self._server = parameter_server.join(self._spec, self.shard[0], rendezvous.word())
-        self._model = self._new_model(_Workers(self._server) if self._synchronises else None)
+        self._shards = self._server = parameter_server.join(self._spec, self.shard[0], rendezvous.rendezvous_id())
+        self._model = self._new_model(_WorkerGroup(self._server) if self._synchronises else None)
         self._compressor = Compressor(self._spec.communication, self._model, self._architecture)
-        own = [variable.value for variable in self._model.trainable_variables]
+        variables = [variable.value for variable in self._model.trainable_variables]
         # Twin: the server's values have the canonical order and layout, which is Keras'. Uncompressed, torch's have its own.
-        self._parameters = [own[place] for place in weights.positions(self._model, self._architecture).values()]
+        self._parameters = [variables[place] for place in weights.positions(self._model, self._architecture).values()]
         vector = tf.TensorSpec((None,), device.dtype(self._spec))
         self._assign = device.graph(lambda values: vectors.assign(self._parameters, values), input_signature=[vector])
 
     def _train_step(self, images: Any, labels: Any, masks: Any, update: Update) -> Any:
         # An asynchronous worker uses the mean loss over its own shard.
         synchronous = self._spec.parameter_server.updates == "synchronous"
-        counted = update.num_examples if synchronous else tf.shape(labels, tf.int64)[0]
-        own = update._replace(num_examples=counted)
-        loss, num_correct, gradients = self._objective.gradients(self._model, images, labels, masks, own)
+        num_counted = update.num_examples if synchronous else tf.shape(labels, tf.int64)[0]
+        worker_update = update._replace(num_examples=num_counted)
+        loss, num_correct, gradients = self._objective.gradients(self._model, images, labels, masks, worker_update)
         messages = list(self._compressor.compress(gradients))
-        return loss * tf.cast(counted / update.num_examples, loss.dtype), num_correct, messages
+        return loss * tf.cast(num_counted / update.num_examples, loss.dtype), num_correct, messages
 
     def train_step(self, batch: Batch, num_examples: int, learning_rate: float) -> tuple[Any, Any]:
         """Compute gradients, push them to the server and pull the weights that it has updated."""
@@ -61,17 +61,17 @@ class ParameterServer(Trainer):
 
     def broadcast_statistics(self) -> None:
         if statistics := self._statistics():
-            own = vectors.flatten(statistics).numpy()
-            vectors.assign(statistics, tf.constant(self._server.sum(own if self.shard[0] == 0 else np.zeros_like(own))))
+            values = vectors.flatten(statistics).numpy()
+            vectors.assign(statistics, tf.constant(self._server.sum(values if self.shard[0] == 0 else np.zeros_like(values))))
 
-    def report(self, test: Split) -> dict[str, Any]:
-        """What the server measured, and bytes of the exchange."""
-        found = self._server.report()
+    def report(self, test: DatasetSplit) -> dict[str, Any]:
+        """Report the server's measurements, and the bytes of the exchange."""
+        fields = self._server.report()
         statistics = statistics_payload_bytes(self._spec, self._architecture)
-        return found | {"bytes_per_step": found["bytes_per_step"] + server_bytes(statistics, self._spec.replicas)}
+        return fields | {"bytes_per_step": fields["bytes_per_step"] + server_bytes(statistics, self._spec.replicas)}
 
     def compute_and_exchange(self, batch: Batch, num_examples: int) -> ComputeAndExchange | str:
-        """A step without the server, and push and pull; or why they cannot be separated."""
+        """Return a step without the server, and push and pull; or why they cannot be separated."""
         if self._synchronises:
             return "BatchNorm's statistics are exchanged within forward and backward"
         messages: list[npt.NDArray[Any]] = []
@@ -88,15 +88,15 @@ class ParameterServer(Trainer):
         return ComputeAndExchange(compute, exchange)
 
     def step_breakdown(self, batch: Batch, num_examples: int) -> StepBreakdown | str:
-        """A worker's forward and backward pass, or why they cannot be called one by one."""
-        breakdown = self._breakdown_of(self._model, batch, num_examples)
+        """Return a worker's forward and backward pass, or why they cannot be called one by one."""
+        breakdown = self._break_down(self._model, batch, num_examples)
         notes = filter(None, [breakdown.note, "the server updates the weights"])
         return breakdown._replace(optimizer=None, note="; ".join(notes))
 
     def close(self) -> None:
         self._server.close()
 
-    def load_weights(self, values: GivenWeights) -> None:
+    def load_weights(self, values: ReadOnlyWeights) -> None:
         weights.load(self._model, self._architecture, values)
         self._server.load(self._trainable()[0], self._compressor.counts)
 
@@ -115,10 +115,10 @@ class ParameterServer(Trainer):
         return split(arrays[0], self._architecture)
 
 
-class _Workers:
-    """Sums over processes, for synchronised BatchNorm."""
+class _WorkerGroup:
+    """The group of all workers, which sums over processes for synchronised BatchNorm."""
 
-    def __init__(self, server: parameter_server.Connection) -> None:
+    def __init__(self, server: parameter_server.ServerConnection) -> None:
         self._server = server
 
     def all_reduce(self, tensor: tf.Tensor) -> tf.Tensor:

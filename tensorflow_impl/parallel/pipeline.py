@@ -13,14 +13,14 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from common.artifacts.schema import StepParts
-from common.data.sources import Split
+from common.data.sources import DatasetSplit
 from common.models import stages
 from common.models.architectures import BatchNorm
 from common.models.stages import Stage
-from common.models.weights import GivenWeights, Weights
+from common.models.weights import ReadOnlyWeights, Weights
 from common.training.trainer import Batch, Update
 from tensorflow_impl import device, input, models, optim, train, weights
-from tensorflow_impl.optim import Optimizer
+from tensorflow_impl.optim import TwinOptimizer
 from tensorflow_impl.parallel.trainer import Trainer
 
 
@@ -41,48 +41,50 @@ class Pipeline(Trainer):
         self._copies = [
             [self._place(stage, devices[copy * number + stage.index]) for stage in self._stages] for copy in range(copies)
         ]
-        self._whole: int | None = None
-        """Examples of a whole batch."""
+        self._whole_batch_size: int | None = None
+        """Number of examples in a whole batch."""
 
-    def _place(self, stage: Stage, where: str) -> _Placed:
+    def _place(self, stage: Stage, where: str) -> _PlacedStage:
         with tf.device(where):
             model = models.build_stage(stage, self._spec.precision)
             variables = model.trainable_variables
-            return _Placed(stage, where, model, variables, optim.build(self._spec.optimizer, variables))
+            return _PlacedStage(stage, where, model, variables, optim.build(self._spec.optimizer, variables))
 
     def _train_step(self, images: Any, labels: Any, masks: Any, update: Update) -> Any:
-        loss, num_correct, _ = self._train_copies(images, labels, masks, update, _Clock(ticking=False))
+        loss, num_correct, _ = self._train_copies(images, labels, masks, update, _Clock(is_enabled=False))
         return loss, num_correct
 
     def _train_copies(self, images: Any, labels: Any, masks: Any, update: Update, clock: _Clock) -> Any:
-        """(loss, num_correct, busy seconds of each device) of one update."""
+        """Do one update. Returns (loss, num_correct, busy seconds of each device)."""
         passes = [
             self._passes(copy, *shard, update, clock)
             for copy, shard in zip(self._copies, self._by_copy(images, labels, masks), strict=True)
         ]
         # Twin: control dependencies enforce the order of GPipe or 1F1B. torch's schedule runs it.
         for index, operation in stages.sequence(self._spec.pipeline.schedule, len(self._stages), update.micro_batches):
-            for own in passes:
-                own.run(index, operation)
+            for copy_passes in passes:
+                copy_passes.run(index, operation)
         for index in range(len(self._stages)):
-            summed = self._summed([own.summed(index) for own in passes], self._copies[0][index].device)
-            for own in passes:
-                own.update(index, summed, update.step)
-        losses, correct = zip(*(own.outcome() for own in passes), strict=True)
+            summed = self._sum_copies(
+                [copy_passes.sum_gradients(index) for copy_passes in passes], self._copies[0][index].device
+            )
+            for copy_passes in passes:
+                copy_passes.update(index, summed, update.step)
+        losses, correct = zip(*(copy_passes.outcome() for copy_passes in passes), strict=True)
         return tf.add_n(losses), tf.add_n(correct), clock.busy_seconds(self._copies)
 
-    def _passes(self, copy: list[_Placed], images: Any, labels: Any, masks: Any, update: Update, clock: _Clock) -> _Passes:
+    def _passes(self, copy: list[_PlacedStage], images: Any, labels: Any, masks: Any, update: Update, clock: _Clock) -> _Passes:
         return _Passes(self, copy, images, labels, masks, update, clock)
 
     def _by_copy(self, images: Any, labels: Any, masks: Any) -> list[tuple[Any, Any, Any]]:
-        """The shard of each copy. There is one copy."""
+        """Return the shard of each copy. There is one copy."""
         return [(images, labels, masks)]
 
-    def _summed(self, gradients: list[list[tf.Tensor]], where: str) -> list[tf.Tensor]:
-        """The sum over the copies of the stage. There is one copy."""
+    def _sum_copies(self, gradients: list[list[tf.Tensor]], where: str) -> list[tf.Tensor]:
+        """Sum gradients over the copies of the stage. There is one copy."""
         return gradients[0]
 
-    def _scaled(self, images: Any) -> tf.Tensor:
+    def _scale(self, images: Any) -> tf.Tensor:
         return input.scale(images, device.dtype(self._spec), self._plan.scaling)
 
     def _loss(self, logits: tf.Tensor, labels: tf.Tensor, num_examples: Any) -> tf.Tensor:
@@ -94,9 +96,9 @@ class Pipeline(Trainer):
         return self._loss(logits, labels, 1), tf.argmax(logits, 1)
 
     def _logits(self, images: tf.Tensor) -> tf.Tensor:
-        """[N, classes] in evaluation mode, from the first copy."""
+        """Return logits [N, classes] in evaluation mode, from the first copy."""
         with tf.device(self._copies[0][0].device):
-            values = self._scaled(images)
+            values = self._scale(images)
         for part in self._copies[0]:
             with tf.device(part.device):
                 masks = [tf.ones((tf.shape(values)[0], mask.shape[1]), tf.bool) for mask in part.model.inputs[1:]]
@@ -105,22 +107,22 @@ class Pipeline(Trainer):
 
     def train_step(self, batch: Batch, num_examples: int, learning_rate: float) -> tuple[Any, Any]:
         """Pass a batch forward and backward through the stages. Then every stage updates its weights."""
-        if self._whole is None:
-            self._whole = num_examples
+        if self._whole_batch_size is None:
+            self._whole_batch_size = num_examples
         return super().train_step(batch, num_examples, learning_rate)
 
     def decisions(self, batch: Batch, num_examples: int) -> list[npt.NDArray[Any]]:
         return []
 
-    def report(self, test: Split) -> dict[str, Any]:
-        """Bytes that the stages send."""
-        assert self._whole is not None, "a run has at least one step"
-        values = stages.values_handed_on(self._stages) * self._whole
+    def report(self, test: DatasetSplit) -> dict[str, Any]:
+        """Report the bytes that the stages send."""
+        assert self._whole_batch_size is not None, "a run has at least one step"
+        values = stages.boundary_values(self._stages) * self._whole_batch_size
         # Twin: TensorFlow sends what the graph hands from device to device. torch's sends are counted as they are made.
         return {"bytes_per_step": float((values + self._values_summed()) * device.dtype(self._spec).size)}
 
     def _values_summed(self) -> int:
-        """Values sent to sum the gradients over the copies, and to return the sum."""
+        """Return the number of values that are sent to sum gradients over the copies, and to return the sum."""
         trainable = sum(math.prod(variable.shape) for part in self._copies[0] for variable in part.updated)
         return 2 * (len(self._copies) - 1) * trainable
 
@@ -132,7 +134,7 @@ class Pipeline(Trainer):
         def timed(images: Any, labels: Any, masks: Any) -> Any:
             # The clock is in a separate graph, so that no training step waits for it.
             update = Update(num_examples, tf.constant(0.0, tf.float64), tf.constant(self._step, tf.int64), micro_batches)
-            return self._train_copies(images, labels, masks, update, _Clock(ticking=True))[2]
+            return self._train_copies(images, labels, masks, update, _Clock(is_enabled=True))[2]
 
         timed(batch.images, batch.labels, batch.masks)
         seconds, busy = np.zeros(steps), np.zeros((steps, self._spec.replicas))
@@ -155,47 +157,49 @@ class Pipeline(Trainer):
     def _trained_models(self) -> list[Any]:
         return [part.model for copy in self._copies for part in copy]
 
-    def load_weights(self, values: GivenWeights) -> None:
+    def load_weights(self, values: ReadOnlyWeights) -> None:
         for copy in self._copies:
             for part in copy:
                 weights.load(part.model, part.stage.architecture, values)
 
     def weights(self) -> Weights:
-        found: Weights = {}
+        weights_by_name: Weights = {}
         for part in self._copies[0]:
-            found |= weights.extract(part.model, part.stage.architecture)
-        return {parameter.name: found[parameter.name] for parameter in self._architecture.parameters()}
+            weights_by_name |= weights.extract(part.model, part.stage.architecture)
+        return {parameter.name: weights_by_name[parameter.name] for parameter in self._architecture.parameters()}
 
     # Twin: the arrays of all stages, one stage after another. torch has a rank for each stage.
 
     def _optimizer_state(self) -> dict[str, npt.NDArray[Any]]:
-        found: dict[str, npt.NDArray[Any]] = {}
-        for part, own in self._places(self._copies[0]):
-            kept = part.optimizer.state()
-            slots = {path.rpartition("/")[0] for path in kept}
-            found |= {f"{slot}/{place}": kept[f"{slot}/{index}"] for slot in slots for index, place in enumerate(own)}
-        return found
+        arrays: dict[str, npt.NDArray[Any]] = {}
+        for part, indices in self._variable_indices(self._copies[0]):
+            stage_state = part.optimizer.state()
+            slots = {path.rpartition("/")[0] for path in stage_state}
+            arrays |= {
+                f"{slot}/{place}": stage_state[f"{slot}/{index}"] for slot in slots for index, place in enumerate(indices)
+            }
+        return arrays
 
     def _load_optimizer_state(self, values: dict[str, npt.NDArray[Any]]) -> None:
         slots = {path.rpartition("/")[0] for path in values}
         for copy in self._copies:
-            for part, own in self._places(copy):
+            for part, indices in self._variable_indices(copy):
                 part.optimizer.load_state(
-                    {f"{slot}/{index}": values[f"{slot}/{place}"] for slot in slots for index, place in enumerate(own)}
+                    {f"{slot}/{index}": values[f"{slot}/{place}"] for slot in slots for index, place in enumerate(indices)}
                 )
 
     def _trainable(self) -> list[npt.NDArray[Any]]:
         return [variable.numpy() for part in self._copies[0] for variable in part.model.trainable_variables]
 
     def _by_name(self, arrays: list[npt.NDArray[Any]]) -> Weights:
-        found: Weights = {}
-        for part, own in self._places(self._copies[0]):
-            values = [tf.constant(arrays[place]) for place in own]
-            found |= weights.extract_gradients(part.model, part.stage.architecture, values)
-        return found
+        weights_by_name: Weights = {}
+        for part, indices in self._variable_indices(self._copies[0]):
+            values = [tf.constant(arrays[place]) for place in indices]
+            weights_by_name |= weights.extract_gradients(part.model, part.stage.architecture, values)
+        return weights_by_name
 
-    def _places(self, copy: list[_Placed]) -> Iterator[tuple[_Placed, range]]:
-        """(stage, indices of its trainable variables in the list of all stages')."""
+    def _variable_indices(self, copy: list[_PlacedStage]) -> Iterator[tuple[_PlacedStage, range]]:
+        """Yield (stage, indices of its trainable variables in the list of all stages' variables)."""
         start = 0
         for part in copy:
             stop = start + len(part.model.trainable_variables)
@@ -207,19 +211,19 @@ class Pipeline(Trainer):
         return int(counts[0]), int(counts[1])
 
     def logits(self, batch: Batch, *, training: bool) -> npt.NDArray[np.floating]:
-        """Logits [N, classes] of one batch in evaluation mode, from the first copy of the model."""
+        """Return logits [N, classes] of one batch in evaluation mode, from the first copy of the model."""
         return self._logits(batch.images).numpy()
 
 
-class _Placed(NamedTuple):
+class _PlacedStage(NamedTuple):
     """A stage on its device."""
 
     stage: Stage
     device: str
     model: keras.Model
     updated: list[keras.Variable]
-    """The variables that its optimizer updates: the model's trainable ones, or newer versions of them."""
-    optimizer: Optimizer
+    """Variables that the optimizer updates: the model's trainable ones, or newer versions of them."""
+    optimizer: TwinOptimizer
 
     @property
     def statistics(self) -> list[Any]:
@@ -235,7 +239,7 @@ class _Passes:
     """The forward and backward passes of a batch's micro-batches through the stages of one copy, in a graph."""
 
     def __init__(
-        self, trainer: Pipeline, copy: list[_Placed], images: Any, labels: Any, masks: Any, update: Update, clock: _Clock
+        self, trainer: Pipeline, copy: list[_PlacedStage], images: Any, labels: Any, masks: Any, update: Update, clock: _Clock
     ) -> None:
         self._trainer = trainer
         self._copy = copy
@@ -243,106 +247,112 @@ class _Passes:
         self._clock = clock
         self._images, self._labels = (train.micro_batches(values, update.micro_batches) for values in (images, labels))
         self._masks = [train.micro_batches(mask, update.micro_batches) for mask in masks]
-        self._last: list[list[tf.Tensor]] = [[] for _ in copy]
-        """The results of each stage's last operation."""
+        self._last_results: list[list[tf.Tensor]] = [[] for _ in copy]
+        """Results of each stage's last operation."""
         self._forward: dict[tuple[int, int], Any] = {}
         """(tape, input, output) by stage and micro-batch. The last stage's output is its loss."""
         self._output_gradients: dict[tuple[int, int], tf.Tensor] = {}
-        """The gradient of the loss by the output, by stage and micro-batch. The next stage computes it."""
+        """Gradient of the loss by the output, by stage and micro-batch. The next stage computes it."""
         self.gradients: list[list[list[tf.Tensor]]] = [[] for _ in copy]
-        """[stage][micro-batch][variable]."""
+        """Gradients [stage][micro-batch][variable]."""
         self._losses: list[tf.Tensor] = []
         self._correct: list[tf.Tensor] = []
 
-    def run(self, index: int, operation: stages.Operation) -> None:
+    def run(self, index: int, operation: stages.PipelineOperation) -> None:
         """Add one operation to the graph. It starts when its stage's last operation has ended and its input has arrived."""
         part = self._copy[index]
-        work = self._go_forward if operation.kind == "forward" else self._go_backward
-        arrived = self._input(index, operation)
-        with tf.device(part.device), tf.control_dependencies(self._last[index]):
-            start = self._clock.stamp([*self._last[index], *arrived])
+        run_operation = self._forward_pass if operation.kind == "forward" else self._backward_pass
+        inputs = self._input(index, operation)
+        with tf.device(part.device), tf.control_dependencies(self._last_results[index]):
+            start = self._clock.stamp([*self._last_results[index], *inputs])
             with tf.control_dependencies(start):
-                self._last[index] = work(index, operation.micro_batch, *arrived)
-            self._last[index] += self._clock.count(part, start, self._last[index])
+                self._last_results[index] = run_operation(index, operation.micro_batch, *inputs)
+            self._last_results[index] += self._clock.count(part, start, self._last_results[index])
 
-    def summed(self, index: int) -> list[tf.Tensor]:
-        """The gradients of a stage, summed over the micro-batches."""
+    def sum_gradients(self, index: int) -> list[tf.Tensor]:
+        """Sum the gradients of a stage over the micro-batches."""
         with tf.device(self._copy[index].device):
             return [tf.add_n(gradients) for gradients in zip(*self.gradients[index], strict=True)]
 
     def update(self, index: int, gradients: list[tf.Tensor], step: Any) -> list[tf.Tensor]:
         """Update a stage's variables once, and return their new values."""
         part = self._copy[index]
-        with tf.device(part.device), tf.control_dependencies(self._last[index]):
-            start = self._clock.stamp([*self._last[index], *gradients])
+        with tf.device(part.device), tf.control_dependencies(self._last_results[index]):
+            start = self._clock.stamp([*self._last_results[index], *gradients])
             with tf.control_dependencies(start):
                 part.optimizer.apply(gradients, self._update.learning_rate, step)
             values = [tf.identity(variable.value) for variable in part.updated]
-            self._last[index] = [*values, *self._clock.count(part, start, values)]
+            self._last_results[index] = [*values, *self._clock.count(part, start, values)]
         return values
 
     def outcome(self) -> tuple[tf.Tensor, tf.Tensor]:
-        """(loss, num_correct), summed over the micro-batches."""
+        """Return (loss, num_correct), summed over the micro-batches."""
         with tf.device(self._copy[-1].device):
             return tf.add_n(self._losses), tf.add_n(self._correct)
 
-    def _input(self, index: int, operation: stages.Operation) -> list[tf.Tensor]:
-        """What the neighbour hands on. The first stage takes images, and the last one starts backward from its loss."""
+    def _input(self, index: int, operation: stages.PipelineOperation) -> list[tf.Tensor]:
+        """Return the neighbour's output. The first stage takes images, and the last one starts backward from its loss."""
         if operation.kind == "backward":
             return [self._output_gradients[index, operation.micro_batch]] if index + 1 < len(self._copy) else []
         return [self._forward[index - 1, operation.micro_batch][2] if index else self._images[operation.micro_batch]]
 
-    def _go_forward(self, index: int, micro_batch: int, values: tf.Tensor) -> list[tf.Tensor]:
+    def _forward_pass(self, index: int, micro_batch: int, values: tf.Tensor) -> list[tf.Tensor]:
         stage, model = self._copy[index].stage, self._copy[index].model
         masks = [mask[micro_batch] for mask in self._masks[stage.masks]]
-        taken = tf.identity(values) if index else self._trainer._scaled(values)
+        stage_input = tf.identity(values) if index else self._trainer._scale(values)
         with tf.GradientTape() as tape:
-            tape.watch(taken)
-            given = model([taken, *masks], training=True)
+            tape.watch(stage_input)
+            output = model([stage_input, *masks], training=True)
             if stage.is_last:
-                logits, labels = given, self._labels[micro_batch]
-                given = self._trainer._loss(logits, labels, self._update.num_examples)
+                logits, labels = output, self._labels[micro_batch]
+                output = self._trainer._loss(logits, labels, self._update.num_examples)
         if stage.is_last:
-            self._losses.append(given)
+            self._losses.append(output)
             self._correct.append(tf.reduce_sum(tf.cast(tf.argmax(logits, 1) == labels, tf.int64)))
-        self._forward[index, micro_batch] = tape, taken, given
-        return [given]
+        self._forward[index, micro_batch] = tape, stage_input, output
+        return [output]
 
-    def _go_backward(self, index: int, micro_batch: int, *output_gradients: tf.Tensor) -> list[tf.Tensor]:
-        tape, taken, given = self._forward.pop((index, micro_batch))
+    def _backward_pass(self, index: int, micro_batch: int, *output_gradients: tf.Tensor) -> list[tf.Tensor]:
+        tape, stage_input, output = self._forward.pop((index, micro_batch))
         variables = [variable.value for variable in self._copy[index].model.trainable_variables]
-        wanted = [*variables, *([taken] if index else [])]
-        found = tape.gradient(given, wanted, output_gradients=tf.identity(output_gradients[0]) if output_gradients else None)
-        done = list(found)
+        sources = [*variables, *([stage_input] if index else [])]
+        gradients = tape.gradient(
+            output, sources, output_gradients=tf.identity(output_gradients[0]) if output_gradients else None
+        )
+        all_gradients = list(gradients)
         if index:
-            self._output_gradients[index - 1, micro_batch] = found.pop()
-        self.gradients[index].append(found)
-        return done
+            self._output_gradients[index - 1, micro_batch] = gradients.pop()
+        self.gradients[index].append(gradients)
+        return all_gradients
 
 
 class _Clock:
-    """Measures time inside a graph, if asked for."""
+    """Measures time inside a graph, if enabled."""
 
-    def __init__(self, *, ticking: bool) -> None:
-        self._ticking = ticking
-        self._spent: dict[str, list[tf.Tensor]] = {}
+    def __init__(self, *, is_enabled: bool) -> None:
+        self._is_enabled = is_enabled
+        self._busy_intervals: dict[str, list[tf.Tensor]] = {}
 
     def stamp(self, after: list[tf.Tensor]) -> list[tf.Tensor]:
-        """[the time when all of these have been computed], or nothing."""
-        if not self._ticking:
+        """Return [the time when all of these have been computed], or nothing if disabled."""
+        if not self._is_enabled:
             return []
         with tf.control_dependencies(after):
             # A value that the graph optimizer cannot know. Otherwise it would read the time only once.
             value = tf.reshape(after[0], (-1,))[0]
             return [tf.numpy_function(lambda _: time.perf_counter(), [value], tf.float64, stateful=False)]
 
-    def count(self, part: _Placed, start: list[tf.Tensor], results: list[tf.Tensor]) -> list[tf.Tensor]:
+    def count(self, part: _PlacedStage, start: list[tf.Tensor], results: list[tf.Tensor]) -> list[tf.Tensor]:
         """Count the time from a stamp to these results as busy. Returns the stamp of its end."""
         end = self.stamp(results)
         if end:
-            self._spent.setdefault(part.device, []).append(end[0] - start[0])
+            self._busy_intervals.setdefault(part.device, []).append(end[0] - start[0])
         return end
 
-    def busy_seconds(self, copies: list[list[_Placed]]) -> Any:
-        """Busy seconds so far [devices]; None if no time was measured."""
-        return tf.stack([tf.add_n(self._spent[part.device]) for copy in copies for part in copy]) if self._ticking else None
+    def busy_seconds(self, copies: list[list[_PlacedStage]]) -> Any:
+        """Return the busy seconds so far [devices]; None if no time was measured."""
+        return (
+            tf.stack([tf.add_n(self._busy_intervals[part.device]) for copy in copies for part in copy])
+            if self._is_enabled
+            else None
+        )

@@ -20,8 +20,8 @@ class Serial(Trainer):
         return train.train_step(self._objective, self._model, self._optimizer, images, labels, masks, update)
 
     def compute_and_exchange(self, batch: Batch, num_examples: int) -> None:
-        """Nothing is exchanged."""
+        """Return None: nothing is exchanged."""
 
     def step_breakdown(self, batch: Batch, num_examples: int) -> StepBreakdown | str:
         """Break a step on this batch into its computations, or say why it has no such breakdown."""
-        return self._breakdown_of(self._model, batch, num_examples)
+        return self._break_down(self._model, batch, num_examples)

@@ -8,11 +8,11 @@ from typing import Any
 import numpy.typing as npt
 import tensorflow as tf
 
-from common.data.sources import Split
+from common.data.sources import DatasetSplit
 from common.training.communication import ring_all_reduce_bytes, statistics_payload_bytes
 from common.training.trainer import Batch, Update
 from tensorflow_impl import evaluate, shards
-from tensorflow_impl.parallel.data_parallel import on_shards, sum_over, together
+from tensorflow_impl.parallel.data_parallel import mirrored_group, run_on_shards, sum_replicas
 from tensorflow_impl.parallel.trainer import Trainer
 
 
@@ -28,48 +28,48 @@ class ShardedDataParallel(Trainer):
 
     def _build(self) -> None:
         self.devices = self._devices()
-        self._replicas = together(tuple(self.devices))
+        self._replicas = mirrored_group(tuple(self.devices))
         self._strategy = self._replicas.members
         with self._strategy.scope():  # for BatchNorm's statistics, of which each replica has its own
-            whole = self._new_model(self._replicas if self._synchronises else None)
-        self._model = shards.divide(whole, self.devices)
+            whole_model = self._new_model(self._replicas if self._synchronises else None)
+        self._model = shards.divide(whole_model, self.devices)
         self._optimizer = self._new_optimizer(self._model)
 
-    def _each(self, one: Callable[..., Any], images: Any, labels: Any, masks: Any) -> Any:
-        return on_shards(self._strategy, one, images, labels, masks)
+    def _run_replicas(self, replica_fn: Callable[..., Any], images: Any, labels: Any, masks: Any) -> Any:
+        return run_on_shards(self._strategy, replica_fn, images, labels, masks)
 
     def _train_step(self, images: Any, labels: Any, masks: Any, update: Update) -> Any:
-        def one(images: Any, labels: Any, masks: Any) -> Any:
+        def replica_fn(images: Any, labels: Any, masks: Any) -> Any:
             return self._objective.gradients(self._model, images, labels, masks, update)
 
-        losses, num_correct, gradients = self._each(one, images, labels, masks)
-        self._optimizer.apply(self._scattered(gradients), update.learning_rate, update.step)
-        return sum_over(self._strategy, losses), sum_over(self._strategy, num_correct)
+        losses, num_correct, gradients = self._run_replicas(replica_fn, images, labels, masks)
+        self._optimizer.apply(self._scatter(gradients), update.learning_rate, update.step)
+        return sum_replicas(self._strategy, losses), sum_replicas(self._strategy, num_correct)
 
-    def _scattered(self, gradients: list[Any]) -> list[tf.Tensor]:
-        """The sum of all replicas' gradients of each part of a parameter, on the device that holds it."""
+    def _scatter(self, gradients: list[Any]) -> list[tf.Tensor]:
+        """Sum all replicas' gradients of each part of a parameter, on the device that holds it."""
         summed: list[tf.Tensor] = []
-        for variable, found in zip(self._model.trainable_variables, gradients, strict=True):
+        for variable, parts in zip(self._model.trainable_variables, gradients, strict=True):
             with tf.device(variable.value.device):
-                summed.append(tf.add_n(self._strategy.experimental_local_results(found)))
+                summed.append(tf.add_n(self._strategy.experimental_local_results(parts)))
         return summed
 
     def _score_batch(self, images: Any, labels: Any) -> Any:
-        def one(images: Any, labels: Any, masks: Any) -> Any:
+        def replica_fn(images: Any, labels: Any, masks: Any) -> Any:
             return evaluate.score(self._model, images, labels, self._objective)
 
-        losses, predictions = self._each(one, images, labels, ())
-        return sum_over(self._strategy, losses), tf.concat(self._strategy.experimental_local_results(predictions), 0)
+        losses, predictions = self._run_replicas(replica_fn, images, labels, ())
+        return sum_replicas(self._strategy, losses), tf.concat(self._strategy.experimental_local_results(predictions), 0)
 
     def decisions(self, batch: Batch, num_examples: int) -> list[npt.NDArray[Any]]:
         # Twin: TensorFlow finds a cycle in the forward graph of a gathered ResNet. What serial decides is tried for this mode.
         return []
 
     def broadcast_statistics(self) -> None:
-        self._replicas.share(self._statistics())
+        self._replicas.broadcast(self._statistics())
 
-    def report(self, test: Split) -> dict[str, Any]:
-        """Bytes of the gathered parameters, of the gradients and of synchronised BatchNorm's sums."""
+    def report(self, test: DatasetSplit) -> dict[str, Any]:
+        """Report the bytes of the gathered parameters, of the gradients and of synchronised BatchNorm's sums."""
         kinds = {kind: float(sent) for kind, sent in shards.bytes_per_pass(self._model).items()}
         statistics = statistics_payload_bytes(self._spec, self._architecture)
         kinds["all_reduce"] = ring_all_reduce_bytes(statistics, self._spec.replicas)

@@ -8,7 +8,7 @@ import keras
 import numpy.typing as npt
 import tensorflow as tf
 
-from common.data.sources import Split
+from common.data.sources import DatasetSplit
 from common.training.trainer import Batch, Update
 from tensorflow_impl import channels, train
 from tensorflow_impl.batch_norm import ReplicaGroup
@@ -24,7 +24,7 @@ class TensorParallel(Trainer):
         self._optimizer = self._new_optimizer(self._model)
 
     def _new_split_model(self, devices: list[str], group: ReplicaGroup | None) -> keras.Model:
-        """A model split over devices; the group sums for synchronised BatchNorm."""
+        """Build a model split over devices; the group sums for synchronised BatchNorm."""
         # Twin: in the one graph the first device computes all layers that are not split. In torch every rank computes them.
         with tf.device(devices[0]):
             return channels.split(self._new_model(group), devices)
@@ -35,6 +35,6 @@ class TensorParallel(Trainer):
     def decisions(self, batch: Batch, num_examples: int) -> list[npt.NDArray[Any]]:
         return []
 
-    def report(self, test: Split) -> dict[str, Any]:
-        """Bytes of the activations and of their gradients."""
+    def report(self, test: DatasetSplit) -> dict[str, Any]:
+        """Report the bytes of the activations and of their gradients."""
         return {"bytes_per_step": float(channels.bytes_per_example(self._model) * self._spec.global_batch_size)}

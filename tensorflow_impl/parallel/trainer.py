@@ -1,4 +1,4 @@
-"""What the trainers of all modes share: construction, input, scores, weights, state, and a step's breakdown."""
+"""Base of the trainers of all modes: construction, input, scores, weights, state, and a step's breakdown."""
 
 from __future__ import annotations
 
@@ -15,29 +15,31 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-from common.data.batches import Feed, Plan
+from common.data.batches import BatchPlan, Feed
 from common.data.sources import Dataset
 from common.models import architectures, user_code
 from common.models.architectures import Architecture, BatchNorm
-from common.models.weights import GivenWeights, Weights
+from common.models.weights import ReadOnlyWeights, Weights
 from common.spec import Spec
 from common.training import trainer
-from common.training.trainer import Batch, ComputeAndExchange, Recording, StepBreakdown, Update
+from common.training.trainer import Batch, ComputeAndExchange, ProfilerRecording, StepBreakdown, Update
 from tensorflow_impl import decisions, device, evaluate, input, models, optim, profiler, shards, train, weights
 from tensorflow_impl.batch_norm import ReplicaGroup
 from tensorflow_impl.compression import Compressor
-from tensorflow_impl.parallel.group import Group
+from tensorflow_impl.parallel.group import CommunicationGroup
 
 
-class Trainer(trainer.Trainer):
+class Trainer(trainer.BaseTrainer):
     """One process of a run. A mode adds how it builds replicas, how they train and score together, and what it reports.
 
-    `common.training.trainer.Trainer` documents the public methods.
+    `common.training.trainer.BaseTrainer` documents the public methods.
     """
 
     _exchanges = True
 
-    def __init__(self, spec: Spec, architecture: Architecture, plan: Plan, dataset: Dataset, initial: GivenWeights) -> None:
+    def __init__(
+        self, spec: Spec, architecture: Architecture, plan: BatchPlan, dataset: Dataset, initial: ReadOnlyWeights
+    ) -> None:
         super().__init__(spec, architecture, plan, dataset, device.describe())
         self._objective = train.Objective(spec.loss, plan.scaling, self._loss_scale)
         self.threads = {
@@ -52,11 +54,11 @@ class Trainer(trainer.Trainer):
         whole, real = tf.TensorSpec((), tf.int64), tf.TensorSpec((), tf.float64)
         self._signature = (images, labels, masks, whole, real, whole)
         self._model: keras.Model
-        self._optimizer: optim.Optimizer
+        self._optimizer: optim.TwinOptimizer
         self._build()
         # Twin: TensorFlow makes a graph by default, one for each number of micro-batches. PyTorch runs the step eagerly.
-        self._train = cache(self._step_in)
-        self._decide = cache(self._decisions_in)
+        self._train = cache(self._new_step_graph)
+        self._decide = cache(self._new_decision_graph)
         self._score = device.graph(self._score_batch, input_signature=(images, labels))
         self._score.get_concrete_function()  # traced now, so that the first evaluation is timed like the others
         self.load_weights(initial)
@@ -66,16 +68,16 @@ class Trainer(trainer.Trainer):
         raise NotImplementedError
 
     def _train_step(self, images: Any, labels: Any, masks: Any, update: Update) -> Any:
-        """(loss, num_correct) of one step on this process's shard, in a graph."""
+        """Do one step on this process's shard, in a graph. Returns (loss, num_correct)."""
         raise NotImplementedError
 
     def _score_batch(self, images: Any, labels: Any) -> Any:
-        """(loss_sum, predictions) of a batch, in a graph."""
+        """Score a batch, in a graph. Returns (loss_sum, predictions)."""
         return evaluate.score(self._model, images, labels, self._objective)
 
     def feed(self) -> Feed[Batch]:
         index, number = self.shard
-        return input.feed(self._plan, self._dataset.train, number, index, self._switches, self._account())
+        return input.feed(self._plan, self._dataset.train, number, index, self._switches, self._new_transfer_stats())
 
     def compilations(self) -> int:
         # TensorFlow has no public count. Another version may lack this one: then nothing is seen to be traced.
@@ -87,14 +89,14 @@ class Trainer(trainer.Trainer):
 
     def score(self, images: npt.NDArray[np.uint8], labels: npt.NDArray[np.int64]) -> tuple[Any, npt.NDArray[np.int64]]:
         with tf.device("CPU:0"):  # Twin: else TensorFlow sends the whole batch to the first GPU. Each replica copies its shard.
-            given = tf.constant(images), tf.constant(labels)
-        loss, predictions = self._score(*given)
+            arguments = tf.constant(images), tf.constant(labels)
+        loss, predictions = self._score(*arguments)
         return loss, predictions.numpy()
 
     def fetch(self, values: list[Any]) -> npt.NDArray[Any]:
         return tf.stack(values).numpy()
 
-    def record(self, work: Callable[[], None]) -> Recording:
+    def record(self, work: Callable[[], None]) -> ProfilerRecording:
         return profiler.record(work)
 
     def synchronize(self) -> None:
@@ -104,7 +106,7 @@ class Trainer(trainer.Trainer):
         """Disconnect from the other processes at the end of the run."""
         # Twin: the strategy has no such call. Its server ends with the process.
 
-    def load_weights(self, values: GivenWeights) -> None:
+    def load_weights(self, values: ReadOnlyWeights) -> None:
         weights.load(self._model, self._architecture, values)
 
     def weights(self) -> Weights:
@@ -132,50 +134,52 @@ class Trainer(trainer.Trainer):
         user_built = user_code.builder(self._architecture.name, "tensorflow")
         if self._switches["graph"] == "xla" or device.gpus() or user_built:
             return []
-        if not any(architectures.deciding(self._architecture.layers)):
+        if not any(architectures.decision_layers(self._architecture.layers)):
             return []
-        watched, graph = self._decide(self._spec.micro_batches(num_examples))
-        found = self._call(graph, *self._arguments(batch, num_examples, 0.0))
-        return watched.found([tf.concat(device.copies(values), 0) for values in found])
+        recorder, graph = self._decide(self._spec.micro_batches(num_examples))
+        observed = self._call(graph, *self._arguments(batch, num_examples, 0.0))
+        return recorder.to_arrays([tf.concat(device.copies(values), 0) for values in observed])
 
-    def lost(self) -> list[npt.NDArray[Any]]:
+    def error_feedback(self) -> list[npt.NDArray[Any]]:
         compressor: Compressor | None = getattr(self, "_compressor", None)
-        kept = compressor.lost if compressor else []
-        return [np.stack([own.numpy() for own in device.copies(values)]) for values in kept]
+        residuals = compressor.residuals if compressor else []
+        return [np.stack([copy.numpy() for copy in device.copies(values)]) for values in residuals]
 
     def memory_by_device(self) -> dict[str, float]:
         if len(self.devices) == 1 or "RANK" in os.environ or device.gpus():
             return {}
         arrays = 2 + {"sgd": 1, "adam": 2}[self._spec.optimizer.name]  # the parameter, its gradient, the optimizer's state
-        found: Counter[str] = Counter()
+        bytes_by_device: Counter[str] = Counter()
         for model in self._trained_models():
             gathered = shards.most_gathered_bytes(model)
             for variable in model.variables:
                 size = math.prod(variable.shape) * tf.as_dtype(variable.dtype).size
-                for own in device.copies(variable.value):
-                    found[own.device] += size * (arrays if variable.trainable else 1)
-        for variable in self._held_back():
-            found[variable.value.device] += math.prod(variable.shape) * tf.as_dtype(variable.dtype).size
-        return {name.rpartition("device:")[2]: (held + gathered) / 2**20 for name, held in sorted(found.items())}
+                for copy in device.copies(variable.value):
+                    bytes_by_device[copy.device] += size * (arrays if variable.trainable else 1)
+        for variable in self._pending_variables():
+            bytes_by_device[variable.value.device] += math.prod(variable.shape) * tf.as_dtype(variable.dtype).size
+        return {
+            name.rpartition("device:")[2]: (num_bytes + gathered) / 2**20 for name, num_bytes in sorted(bytes_by_device.items())
+        }
 
-    # What modes are built from.
+    # Methods that modes are built from.
 
     def _trained_models(self) -> list[keras.Model]:
-        """All models of this process that hold a part of what is trained."""
+        """Return all models of this process with trained variables."""
         return [self._model]
 
-    def _held_back(self) -> list[keras.Variable]:
-        """Weights of other ages than the models'."""
+    def _pending_variables(self) -> list[keras.Variable]:
+        """Return weights of other versions than the models'."""
         return []
 
     def _new_model(self, group: ReplicaGroup | None) -> keras.Model:
-        """A replica on the current device; the group sums for synchronised BatchNorm."""
+        """Build a replica on the current device; the group sums for synchronised BatchNorm."""
         return models.build(self._architecture, self._spec.precision, group, self._switches["arithmetic"])
 
-    def _new_optimizer(self, model: keras.Model) -> optim.Optimizer:
+    def _new_optimizer(self, model: keras.Model) -> optim.TwinOptimizer:
         return optim.build(self._spec.optimizer, model.trainable_variables, self._switches)
 
-    def _replicate(self, replicas: Group) -> None:
+    def _replicate(self, replicas: CommunicationGroup) -> None:
         """Build one replica on every device of a strategy. They exchange gradients in buckets."""
         self._strategy, settings = replicas.members, self._spec.communication
         if settings.compression != "none":
@@ -186,14 +190,14 @@ class Trainer(trainer.Trainer):
             self._compressor = Compressor(settings, self._model, self._architecture)
 
     def _devices(self) -> list[str]:
-        """A device of this process for every replica."""
+        """Return a device of this process for every replica."""
         return [f"{'GPU' if device.gpus() else 'CPU'}:{index}" for index in range(self._spec.replicas)]
 
     def _loss_scale(self) -> tf.Tensor | None:
         return cast(optim.LossScaled, self._optimizer).scale if self._switches["arithmetic"] == "float16" else None
 
     def _compiled(self, num_examples: int) -> bool:
-        """Whether XLA compiles a step on this many examples. It does so only for the first batch size.
+        """Return whether XLA compiles a step on this many examples. It does so only for the first batch size.
 
         Otherwise it would compile again for the last, smaller batch.
         """
@@ -201,8 +205,8 @@ class Trainer(trainer.Trainer):
         self._compiled_for = self._compiled_for or num_examples
         return self._switches["graph"] == "xla" and num_examples == self._compiled_for
 
-    def _step_in(self, micro_batches: int, compiled: bool = False, body: Any = None) -> Any:
-        """A graph of a step, or of another function that takes the same arguments."""
+    def _new_step_graph(self, micro_batches: int, compiled: bool = False, body: Any = None) -> Any:
+        """Build a graph of a step, or of another function that takes the same arguments."""
         body = body or self._train_step
 
         def step(images: Any, labels: Any, masks: Any, num_examples: Any, learning_rate: Any, number: Any) -> Any:
@@ -222,23 +226,23 @@ class Trainer(trainer.Trainer):
         """Call a graph in which replicas may exchange tensors."""
         return graph(*arguments)
 
-    def _decisions_in(self, micro_batches: int) -> tuple[decisions.Decisions, Any]:
-        """A graph of the forward pass that returns what ReLUs and max-poolings see."""
-        watched = decisions.Decisions(self._model, self._architecture)
+    def _new_decision_graph(self, micro_batches: int) -> tuple[decisions.DecisionRecorder, Any]:
+        """Build a graph of the forward pass that returns the observations of `decisions.DecisionRecorder`."""
+        recorder = decisions.DecisionRecorder(self._model, self._architecture)
 
-        def one(images: Any, _: Any, masks: Any) -> Any:
+        def replica_fn(images: Any, _: Any, masks: Any) -> Any:
             cut = [train.micro_batches(values, micro_batches) for values in (images, *masks)]
             dtype = device.dtype(self._spec)
             parts = [
-                watched.seen([input.scale(own, dtype, self._plan.scaling), *own_masks])
-                for own, *own_masks in zip(*cut, strict=True)
+                recorder.observe([input.scale(micro_batch_images, dtype, self._plan.scaling), *own_masks])
+                for micro_batch_images, *own_masks in zip(*cut, strict=True)
             ]
-            return [tf.concat(each, 0) for each in zip(*parts, strict=True)]
+            return [tf.concat(tensors, 0) for tensors in zip(*parts, strict=True)]
 
-        def each(images: Any, labels: Any, masks: Any, update: Update) -> Any:
-            return self._each(one, images, labels, masks)
+        def run_step(images: Any, labels: Any, masks: Any, update: Update) -> Any:
+            return self._run_replicas(replica_fn, images, labels, masks)
 
-        return watched, self._step_in(micro_batches, body=each)
+        return recorder, self._new_step_graph(micro_batches, body=run_step)
 
     def _blank(self, examples: int) -> Batch:
         images, labels, masks = tf.nest.map_structure(
@@ -264,14 +268,14 @@ class Trainer(trainer.Trainer):
 
     @contextmanager
     def _unchanged(self) -> Iterator[None]:
-        """Undo what blank batches change where no graph names its variables."""
+        """Undo the changes of blank batches if no graph names its variables."""
         # Twin: a graph names its variables, and each blank step gives them their values back. torch names what changes.
-        kept = self.state() if self._switches["graph"] == "eager" else None
+        saved_state = self.state() if self._switches["graph"] == "eager" else None
         yield
-        if kept is not None:
-            self.load_state(kept, self._step)
-        if isinstance(self._shards, Group):
-            self._shards.total(tf.zeros(1, device.dtype(self._spec)))  # the graph that averages weights
+        if saved_state is not None:
+            self.load_state(saved_state, self._step)
+        if isinstance(self._shards, CommunicationGroup):
+            self._shards.sum_tensor(tf.zeros(1, device.dtype(self._spec)))  # the graph that averages weights
 
     def _trainable(self) -> list[npt.NDArray[Any]]:
         return [device.copies(variable.value)[0].numpy() for variable in self._model.trainable_variables]
@@ -289,17 +293,17 @@ class Trainer(trainer.Trainer):
             )
         return (batch.images, batch.labels, batch.masks, *numbers)
 
-    def _each(self, one: Callable[..., Any], images: Any, labels: Any, masks: Any) -> Any:
-        """Results of every replica of this process, each on its own shard."""
-        return one(images, labels, masks)
+    def _run_replicas(self, replica_fn: Callable[..., Any], images: Any, labels: Any, masks: Any) -> Any:
+        """Run a function in every replica of this process, each on its own shard. Returns the results."""
+        return replica_fn(images, labels, masks)
 
     def _exchange(self, gradients: list[tf.Tensor]) -> list[tf.Tensor]:
-        """The sum of the strategy's replicas' gradients, the same in each."""
+        """Sum the gradients of the strategy's replicas. Each gets the sum."""
         return self._compressor.exchange(gradients) if self._exchanges else gradients
 
-    def _step_alone(self, num_examples: int) -> Any:
-        """A step without any exchange."""
-        step = self._step_in(self._spec.micro_batches(num_examples), self._compiled(num_examples))
+    def _step_without_exchange(self, num_examples: int) -> Any:
+        """Build a step without any exchange."""
+        step = self._new_step_graph(self._spec.micro_batches(num_examples), self._compiled(num_examples))
         # Twin: tracing the graph fixes what the step does, so it is traced here.
         self._exchanges = False
         if self._switches["graph"] != "eager":
@@ -307,17 +311,17 @@ class Trainer(trainer.Trainer):
         self._exchanges = True
         return step
 
-    def _separated(self, batch: Batch, num_examples: int) -> ComputeAndExchange:
-        """A step of a strategy's replicas without exchange, and the exchange of gradients alone."""
-        step = self._step_alone(num_examples)
+    def _split_step(self, batch: Batch, num_examples: int) -> ComputeAndExchange:
+        """Return a step of a strategy's replicas without exchange, and the exchange of gradients alone."""
+        step = self._step_without_exchange(num_examples)
         shapes = [variable.shape for variable in self._model.trainable_variables]
         draw = device.graph(lambda: [tf.random.normal(shape, dtype=device.dtype(self._spec)) for shape in shapes])
         gradients = self._strategy.run(draw)
 
-        def one(gradients: list[tf.Tensor]) -> list[tf.Tensor]:
+        def replica_fn(gradients: list[tf.Tensor]) -> list[tf.Tensor]:
             return self._exchange([tf.identity(gradient) for gradient in gradients])
 
-        send = device.graph(lambda gradients: self._strategy.run(one, args=(gradients,)))
+        send = device.graph(lambda gradients: self._strategy.run(replica_fn, args=(gradients,)))
 
         def compute() -> None:
             step(*self._arguments(batch, num_examples, 0.0))
@@ -327,8 +331,8 @@ class Trainer(trainer.Trainer):
 
         return ComputeAndExchange(compute, exchange)
 
-    def _breakdown_of(self, model: keras.Model, batch: Batch, num_examples: int) -> StepBreakdown:
-        """The step breakdown of a model that every replica holds whole."""
+    def _break_down(self, model: keras.Model, batch: Batch, num_examples: int) -> StepBreakdown:
+        """Return the step breakdown of a model that every replica holds whole."""
         number, compiled = self._spec.micro_batches(num_examples), self._compiled(num_examples)
 
         def forward(images: Any, labels: Any, masks: Any, update: Update) -> Any:
@@ -345,9 +349,9 @@ class Trainer(trainer.Trainer):
         # turn.
         def graph_of(compute: Callable[..., Any]) -> Any:
             def replicas(images: Any, labels: Any, masks: Any, update: Update) -> Any:
-                return self._each(lambda *shard: compute(*shard, update), images, labels, masks)
+                return self._run_replicas(lambda *shard: compute(*shard, update), images, labels, masks)
 
-            return self._step_in(number, compiled, replicas)
+            return self._new_step_graph(number, compiled, replicas)
 
         def calling(graph: Callable[..., Any]) -> Callable[[], None]:
             def call() -> None:
@@ -360,7 +364,7 @@ class Trainer(trainer.Trainer):
                 for values in (batch.images, batch.labels, *batch.masks):
                     tf.identity(values)
 
-        step = cache(lambda: self._step_alone(num_examples))  # traced when it is first called
+        step = cache(lambda: self._step_without_exchange(num_examples))  # traced when it is first called
         note = "forward and backward hold the exchange of BatchNorm's statistics" if self._synchronises else None
         return StepBreakdown(
             transfer,
@@ -381,5 +385,5 @@ class Trainer(trainer.Trainer):
 
 
 def _dtype_of(handle: tf.Tensor) -> Any:
-    """The type of the variable that a resource holds."""
+    """Return the dtype of the variable that a resource holds."""
     return tf.as_dtype(handle._handle_data.shape_and_type[0].dtype)

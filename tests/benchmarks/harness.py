@@ -21,12 +21,12 @@ import numpy as np
 
 from common import spec
 from common.data import sources
-from common.data.batches import Plan
+from common.data.batches import BatchPlan
 from common.data.sources import Dataset
 from common.machine import machine
 from common.models import architectures, weights
 from common.spec import Spec
-from common.training.loop import Run
+from common.training.loop import TrainingRun
 from common.training.timing import Stopwatch
 
 SETTINGS: dict[str, Any] = {
@@ -77,13 +77,13 @@ def is_installed(name: str) -> bool:
 
 def harness(framework: str, what: Spec, dataset: Dataset) -> Epoch:
     """An epoch of the suite's own run, as it times itself."""
-    architecture = architectures.of(what, len(dataset.class_names), dataset.image_size)
-    plan = Plan(what, architecture, len(dataset.train))
+    architecture = architectures.build(what, len(dataset.class_names), dataset.image_size)
+    plan = BatchPlan(what, architecture, len(dataset.train))
     parallel = importlib.import_module(f"{framework}_impl.parallel")
     device = importlib.import_module(f"{framework}_impl.device")
     trainer = parallel.build(what, architecture, plan, dataset, weights.initial(architecture, what.seed))
     folder = tempfile.TemporaryDirectory()
-    run = Run(framework, what, {}, Path(folder.name), 0, Stopwatch(device.synchronize))
+    run = TrainingRun(framework, what, {}, Path(folder.name), 0, Stopwatch(device.synchronize))
     feed, numbers = trainer.feed(), iter(range(1, plan.epochs + 1))
 
     def epoch() -> float:
@@ -102,7 +102,7 @@ def by_hand_pytorch(what: Spec, dataset: Dataset) -> Epoch:
 
     from pytorch_impl import models
 
-    model = models.build(architectures.of(what, len(dataset.class_names), dataset.image_size), "float32")
+    model = models.build(architectures.build(what, len(dataset.class_names), dataset.image_size), "float32")
     optimizer = torch.optim.Adam(model.parameters(), lr=what.optimizer.learning_rate)
     images, labels = torch.from_numpy(np.array(dataset.train.images)), torch.from_numpy(np.array(dataset.train.labels))
 
@@ -130,7 +130,7 @@ def by_hand_tensorflow(what: Spec, dataset: Dataset) -> Epoch:
 
     from tensorflow_impl import models
 
-    model = models.build(architectures.of(what, len(dataset.class_names), dataset.image_size), "float32")
+    model = models.build(architectures.build(what, len(dataset.class_names), dataset.image_size), "float32")
     optimizer = keras.optimizers.Adam(what.optimizer.learning_rate)
     optimizer.build(model.trainable_variables)
     examples = tf.data.Dataset.from_tensor_slices((np.array(dataset.train.images), np.array(dataset.train.labels)))
@@ -162,7 +162,7 @@ def keras_fit(what: Spec, dataset: Dataset) -> Epoch:
 
     from tensorflow_impl import models
 
-    model = models.build(architectures.of(what, len(dataset.class_names), dataset.image_size), "float32")
+    model = models.build(architectures.build(what, len(dataset.class_names), dataset.image_size), "float32")
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     model.compile(optimizer=keras.optimizers.Adam(what.optimizer.learning_rate), loss=loss)
     examples = tf.data.Dataset.from_tensor_slices((np.array(dataset.train.images), np.array(dataset.train.labels)))
@@ -205,7 +205,7 @@ def lightning(what: Spec, dataset: Dataset) -> Epoch:
     class Module(pytorch_lightning.LightningModule):
         def __init__(self) -> None:
             super().__init__()
-            self.model = models.build(architectures.of(what, len(dataset.class_names), dataset.image_size), "float32")
+            self.model = models.build(architectures.build(what, len(dataset.class_names), dataset.image_size), "float32")
 
         def training_step(self, batch: Any, number: int) -> Any:
             images, labels = batch

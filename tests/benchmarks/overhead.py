@@ -20,9 +20,9 @@ from typing import Any
 
 from common import spec
 from common.data import sources
-from common.data.batches import Plan
+from common.data.batches import BatchPlan
 from common.models import architectures, weights
-from common.training.loop import Run
+from common.training.loop import TrainingRun
 from common.training.timing import Stopwatch
 from tests.benchmarks import flat
 
@@ -66,8 +66,8 @@ def microseconds(framework: str, images: int) -> float:
     data = {"source": flat.source(round(images / 0.7)), "duplicates": "allow"}
     what = spec.build({"model": "simple_cnn", "global_batch_size": 1, "data": data, "steps": STEPS})
     dataset = sources.load(what.data, seed=what.seed)
-    architecture = architectures.of(what, len(dataset.class_names), dataset.image_size)
-    plan = Plan(what, architecture, len(dataset.train))
+    architecture = architectures.build(what, len(dataset.class_names), dataset.image_size)
+    plan = BatchPlan(what, architecture, len(dataset.train))
     parallel = importlib.import_module(f"{framework}_impl.parallel")
     device = importlib.import_module(f"{framework}_impl.device")
     device.configure(what)
@@ -88,7 +88,7 @@ def microseconds(framework: str, images: int) -> float:
         return itertools.repeat(batch, len(steps))
 
     with tempfile.TemporaryDirectory() as folder, contextlib.suppress(_Enough):
-        Run(framework, what, {}, Path(folder), 0, Stopwatch(device.synchronize))._epoch(1, trainer, plan, dataset, feed)
+        TrainingRun(framework, what, {}, Path(folder), 0, Stopwatch(device.synchronize))._epoch(1, trainer, plan, dataset, feed)
     return 1e6 * (stamps[-1] - stamps[-1 - TIMED]) / TIMED
 
 

@@ -53,7 +53,7 @@ def main(framework: str) -> int:
     os.environ[placement.SPOT_CHECKS_VARIABLE] = "any"
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
         every = lambda self, trainer, losses, begin, stop: [step for step in range(begin, stop) if step % EVERY == 0]  # noqa: E731
-        patch.setattr(spot_checks.SpotChecks, "of_epoch", every)
+        patch.setattr(spot_checks.SpotChecks, "steps_of_epoch", every)
         file = Path(folder) / "spec.json"
         file.write_text(json.dumps({**presets.digits().values, "epochs": 15}), encoding="utf-8")
         words = ["run", str(file), "--out", str(Path(folder) / "out")]

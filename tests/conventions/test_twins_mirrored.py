@@ -33,31 +33,31 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
         for name in (
             *("Pending", "Pending.__init__", "Pending.wait", "all_reduce", "start_all_reduce", "start_all_gather", "broadcast"),
             *("barrier", "new_group", "swap", "send", "receive", "begin_message", "run_graph"),
-            *("DataParallel", "DataParallel.__init__", "DataParallel.forward", "DataParallel.exchanged"),
+            *("DataParallel", "DataParallel.__init__", "DataParallel.forward", "DataParallel.finish_exchange"),
         )
     },
-    **{("models.py", name): _FORMATS for name in ("placed", "formatted")},
+    **{("models.py", name): _FORMATS for name in ("to_device", "to_memory_format")},
     ("channels.py", "split"): _FORMATS,
-    **{("weights.py", name): _FLATTENED for name in ("orders", "flattened", "restored")},
-    **{("compression.py", f"Compressor.{name}"): _TURNED for name in ("flattened", "restored", "canonical")},
+    **{("weights.py", name): _FLATTENED for name in ("orders", "flatten", "restore")},
+    **{("compression.py", f"Compressor.{name}"): _TURNED for name in ("flatten", "restore", "to_canonical")},
     ("slots.py", ""): "Torch's input workers are processes, which share memory; TensorFlow's are threads.",
     ("native.py", "UserModel.forward"): "Keras takes a model's inputs as one list, and the training mode with each call.",
     ("native.py", "UserModel.constants"): "Torch counts a model's constants (buffers) with its statistics. Keras has none.",
     **{
-        ("decisions.py", f"Decisions{method}"): _WATCHED
-        for method in ("", ".__init__", ".__torch_function__", ".seen", ".found")
+        ("decisions.py", f"DecisionRecorder{method}"): _WATCHED
+        for method in ("", ".__init__", ".__torch_function__", ".observe", ".to_arrays")
     },
     ("parallel/data_parallel.py", "DataParallel.decisions"): _WATCHED,
     ("models.py", "build_layers"): "Keras is told the shape in front of layers; torch hears of it from the values.",
     **{
         ("parallel/data_parallel.py", name): "A shard cut in TensorFlow's graph; torch's replicas are told theirs."
-        for name in ("on_shards", "own_part")
+        for name in ("run_on_shards", "shard_slice")
     },
-    ("parallel/data_parallel.py", "sum_over"): "A strategy returns a value of each replica; torch stacks a list.",
+    ("parallel/data_parallel.py", "sum_replicas"): "A strategy returns a value of each replica; torch stacks a list.",
     **{("models.py", f"GroupedConv2D{method}"): _GROUPS for method in ("", ".convolution_op")},
     (
         "parallel/data_parallel.py",
-        "together",
+        "mirrored_group",
     ): "TensorFlow's replicas in one process form a strategy, one for all recordings of the process.",
     ("device.py", "copies"): "A strategy's variable stands for all replicas; torch's replicas have tensors of their own.",
     ("device.py", "graph"): "TensorFlow makes a graph of a step; torch runs the step as it is.",

@@ -14,7 +14,7 @@ import pytest
 import safetensors.numpy
 
 from common import spec
-from common.data.batches import Plan
+from common.data.batches import BatchPlan
 from common.models import work
 from common.spec import Spec
 from common.training import tracing
@@ -112,12 +112,12 @@ def _drawn(what: Spec) -> list[int]:
     architecture = architecture_of(what)
     if what.model == LENET:
         return list(range(what.steps or 0))
-    return single_steps.drawn(what, architecture, Plan(what, architecture, what.data.limit or 0))
+    return single_steps.drawn_steps(what, architecture, BatchPlan(what, architecture, what.data.limit or 0))
 
 
-def _judge(what: Spec, teacher: dict[str, Any]) -> single_steps.Judge:
+def _judge(what: Spec, teacher: dict[str, Any]) -> single_steps.StepJudge:
     architecture = architecture_of(what)
-    return single_steps.Judge(architecture, teacher, _drawn(what), Plan(what, architecture, what.data.limit or 0))
+    return single_steps.StepJudge(architecture, teacher, _drawn(what), BatchPlan(what, architecture, what.data.limit or 0))
 
 
 @pytest.mark.parametrize(("states", "flops", "number"), [(50, 1.0, 50), (12, 1.0, 12), (50, 0.3, 15), (2, 1.0, 2)])
@@ -136,7 +136,7 @@ def test_float64_steps_are_as_many_as_memory_and_operations_allow(
 
 def test_a_large_model_makes_the_most_telling_float32_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     what = _spec()
-    plan = Plan(what, architecture_of(what), EXAMPLES)
+    plan = BatchPlan(what, architecture_of(what), EXAMPLES)
     changed, last = plan.steps_per_epoch, plan.total_steps - 1
     assert _drawn(what) == sorted({0, changed - 1, changed, last})
     monkeypatch.setattr(single_steps, "STEPPED_FLOPS", 0.0)
@@ -149,7 +149,7 @@ def test_a_large_model_makes_the_most_telling_float32_steps(monkeypatch: pytest.
 )
 def test_the_proof_of_a_large_model_makes_fewer_steps(model: str, steps: int | None, share: float) -> None:
     what = spec.build({"model": model})
-    base, found = ladder._base(what, 2, steps, "float64", "usual")
+    base, found = ladder._base_spec(what, 2, steps, "float64", "usual")
     assert (base.steps, found) == (round(share * 50), share)
 
 
@@ -186,7 +186,7 @@ def recorded(folder: Path) -> Recordings:
 
 
 @pytest.fixture(scope="module")
-def judge(recorded: Recordings) -> single_steps.Judge:
+def judge(recorded: Recordings) -> single_steps.StepJudge:
     return _judge(_spec(), recorded("pytorch", "teacher-nothing"))
 
 
@@ -194,7 +194,7 @@ def judge(recorded: Recordings) -> single_steps.Judge:
     ("framework", "defect", "aspect"), [*DEFECTS, *(pytest.param(*each, marks=pytest.mark.slow) for each in SLOW_DEFECTS)]
 )
 def test_one_step_in_float32_finds_the_defect(
-    recorded: Recordings, judge: single_steps.Judge, framework: str, defect: str, aspect: str
+    recorded: Recordings, judge: single_steps.StepJudge, framework: str, defect: str, aspect: str
 ) -> None:
     found = judge.rungs(_spec(), recorded(framework, f"pupil-{defect}"), framework)
     failed = [rung.name for rung in found if rung.status == "failed"]
@@ -207,7 +207,7 @@ def test_one_step_in_float32_finds_the_defect(
     "name", [pytest.param(name, marks=[] if name == QUICK_COMPRESSION else pytest.mark.slow) for name in COMPRESSED]
 )
 def test_one_step_of_compressed_gradients_follows_the_rule_of_the_compression(
-    recorded: Recordings, folder: Path, judge: single_steps.Judge, framework: str, name: str
+    recorded: Recordings, folder: Path, judge: single_steps.StepJudge, framework: str, name: str
 ) -> None:
     what = _compressed(name)
     if (framework, name) != ("pytorch", QUICK_COMPRESSION):
@@ -240,7 +240,7 @@ def test_one_step_of_compressed_gradients_follows_the_rule_of_the_compression(
 @pytest.mark.parametrize("framework", ["pytorch", "tensorflow"])
 @pytest.mark.parametrize("name", COMPRESSED)
 def test_ranks_tell_what_they_keep(
-    recorded: Recordings, folder: Path, judge: single_steps.Judge, framework: str, name: str
+    recorded: Recordings, folder: Path, judge: single_steps.StepJudge, framework: str, name: str
 ) -> None:
     """Four of them, each with its own statistics, that add up gradients over parts of their shard."""
     fields = {"batch_norm_statistics": "per_replica", "accumulation": 2}
@@ -261,7 +261,7 @@ def test_ranks_tell_what_they_keep(
     ("framework", "name"), [("pytorch", "teacher-nothing"), ("pytorch", "pupil-nothing"), ("tensorflow", "pupil-nothing")]
 )
 def test_rounding_alone_fails_no_step_and_the_tolerance_is_small(
-    recorded: Recordings, judge: single_steps.Judge, framework: str, name: str
+    recorded: Recordings, judge: single_steps.StepJudge, framework: str, name: str
 ) -> None:
     found = judge.rungs(_spec(), recorded(framework, name), framework)
     assert [rung.name for rung in found if rung.status != "passed"] == []
@@ -290,14 +290,14 @@ def test_the_scores_of_a_last_layer_of_zeros_may_round_and_no_more(recorded: Rec
 
 
 @pytest.mark.parametrize("more", [-1, 1])
-def test_one_right_prediction_more_or_less_is_found(recorded: Recordings, judge: single_steps.Judge, more: int) -> None:
+def test_one_right_prediction_more_or_less_is_found(recorded: Recordings, judge: single_steps.StepJudge, more: int) -> None:
     pupil = recorded("tensorflow", "pupil-nothing")
     pupil |= {name: count + more for name, count in pupil.items() if name.startswith("num_correct/")}
     (rung,) = [each for each in judge.rungs(_spec(), pupil, "tensorflow") if each.status == "failed"]
     assert rung.name.endswith("scores") and "right predictions of" in rung.where
 
 
-def test_an_array_is_judged_on_its_own_scale_however_small_it_is(recorded: Recordings, judge: single_steps.Judge) -> None:
+def test_an_array_is_judged_on_its_own_scale_however_small_it_is(recorded: Recordings, judge: single_steps.StepJudge) -> None:
     clean = recorded("tensorflow", "pupil-nothing")
     name = "after/2/slots/buffer/conv_bn.gamma"
     clean[name] = clean[name] * np.float32(1.02)
@@ -332,19 +332,19 @@ def test_both_frameworks_tell_what_their_relus_and_maxima_decide(recorded: Recor
         truth, division = judging._truth(what, step), judging._division(what, step)
         (chain,), leader = division.chains, judging._leaders[step, division.key]
         arrays = [told[f"decisions/{step}/{number}"] for number in range(len(leader.points))]
-        found = leader.as_recorded(arrays, chain)
+        found = leader.follow_recording(arrays, chain)
         assert found is not None and found[1] <= len(truth.ties) and found[2] == 0, step
-        far = next(point for point in leader.points if (point.near > 2 * decisions.RECORDED_REACH).any())
-        opposite = far.chosen.copy()
-        opposite.flat[np.argmax(far.near)] ^= True  # rounding cannot turn it
+        far = next(point for point in leader.points if (point.half_error_distances > 2 * decisions.RECORDED_REACH).any())
+        opposite = far.decisions.copy()
+        opposite.flat[np.argmax(far.half_error_distances)] ^= True  # rounding cannot turn it
         wrong = [tracing.pack(opposite) if point is far else own for point, own in zip(leader.points, arrays, strict=True)]
-        found = leader.as_recorded(wrong, chain)
+        found = leader.follow_recording(wrong, chain)
         assert found is not None and found[2] == 1
         pool = next(number for number, point in enumerate(leader.points) if point.layer)
         for winner in (-1, leader.points[pool].layer.kernel_size ** 2):
-            outside = tracing.pack(np.full_like(leader.points[pool].chosen, winner))
-            assert leader.as_recorded([*arrays[:pool], outside, *arrays[pool + 1 :]], chain) is None
-        assert leader.as_recorded(arrays[1:], chain) is None
+            outside = tracing.pack(np.full_like(leader.points[pool].decisions, winner))
+            assert leader.follow_recording([*arrays[:pool], outside, *arrays[pool + 1 :]], chain) is None
+        assert leader.follow_recording(arrays[1:], chain) is None
 
 
 @pytest.mark.slow
@@ -360,7 +360,7 @@ def test_every_mode_whose_replicas_hold_the_whole_model_tells_its_decisions(tmp_
     found = spec.build(json.loads(teacher.with_suffix(".json").read_text("utf-8")))
     loaded, architecture = safetensors.numpy.load_file(teacher), architecture_of(found)
     drawn = sorted(int(name.rpartition("/")[2]) for name in loaded if name.startswith("labels/"))
-    judging = single_steps.Judge(architecture, loaded, drawn, Plan(found, architecture, found.data.limit or 0))
+    judging = single_steps.StepJudge(architecture, loaded, drawn, BatchPlan(found, architecture, found.data.limit or 0))
     recordings = [teacher, *tmp_path.rglob("single-steps-float32-1-parts-*-*.safetensors")]
     silent = [path for path in recordings if path.stem.endswith("sharded_data_parallel-tensorflow")]
     assert len(recordings) == 2 * (1 + len(modes)) and len(silent) == 1
@@ -372,7 +372,7 @@ def test_every_mode_whose_replicas_hold_the_whole_model_tells_its_decisions(tmp_
             division = judging._division(own, step)
             leader = judging._leaders[step, division.key]
             arrays = [told[f"decisions/{step}/{number}"] for number in range(len(leader.points))]
-            compared = leader.as_recorded(arrays, division.parts)
+            compared = leader.follow_recording(arrays, division.parts)
             assert compared is not None and compared[2] == 0, (path.stem, step)
 
 
@@ -417,7 +417,9 @@ def test_gradients_that_the_weights_hide_are_found_in_modes_of_several_ranks(tmp
 
 def test_a_bias_has_no_effect_in_front_of_batch_norm_alone() -> None:
     """ReLU between them changes what BatchNorm takes away: such a bias is judged on its own scale."""
-    free = {name: list(single_steps.of_no_effect(architecture_of(setting(name)))) for name in ("sgd", "relu_norm")}
+    free = {
+        name: list(single_steps.biases_cancelled_by_batch_norm(architecture_of(setting(name)))) for name in ("sgd", "relu_norm")
+    }
     assert free == {"sgd": ["conv.bias", "pointwise.bias"], "relu_norm": []}
 
 
@@ -427,11 +429,11 @@ def test_a_gradient_whose_terms_cancel_is_judged_on_the_scale_of_what_it_adds_up
     what = spec.build(values)
     architecture = architecture_of(what)
     teacher = recording_of_steps(what, [0], ["float64"])
-    judging = single_steps.Judge(architecture, teacher, [0], Plan(what, architecture, 8))
+    judging = single_steps.StepJudge(architecture, teacher, [0], BatchPlan(what, architecture, 8))
     weights, _ = state_before(teacher, 0)
     images = network.scaled(teacher["images/0"], [0] * 3, [1] * 3, np.float64)
-    batch = network.Batch(images, teacher["labels/0"], [teacher["masks/0/0"]])
-    terms = decisions.terms(architecture, weights, batch, [[np.arange(8)]], kernels=weights)
+    batch = network.RefereeBatch(images, teacher["labels/0"], [teacher["masks/0/0"]])
+    terms = decisions.absolute_terms(architecture, weights, batch, [[np.arange(8)]], kernels=weights)
     gradients = {name: teacher[f"after/0/slots/buffer/{name}"] for name in terms}
     decays = {name: what.optimizer.weight_decay * np.abs(weights[name]) for name in terms}
     assert all((terms[name] + decays[name] >= np.abs(array) * (1 - 1e-12)).all() for name, array in gradients.items())
@@ -446,11 +448,11 @@ def test_a_gradient_whose_terms_cancel_is_judged_on_the_scale_of_what_it_adds_up
         return _gradients_of(judging.rungs(what, changed, "tensorflow"))
 
     plain = found("logits.bias", 0.9e-12 * np.abs(gradients["logits.bias"]).max())
-    assert plain.status == "passed" and single_steps.OF_TERMS not in plain.reason
+    assert plain.status == "passed" and single_steps.TERM_SCALE not in plain.reason
     excused = found("conv.bias", 0.9e-12 * terms["conv.bias"].min())
     largest = 0.9e-12 * terms["conv.bias"].min() / np.abs(gradients["conv.kernel"]).max()
     assert excused.of_terms == {"conv.bias": pytest.approx(largest, rel=1e-2)} and largest > 1e-12
-    assert f"{single_steps.OF_TERMS}: conv.bias at 1 step (up to {largest:.1e} of its largest component)" in excused.reason
+    assert f"{single_steps.TERM_SCALE}: conv.bias at 1 step (up to {largest:.1e} of its largest component)" in excused.reason
     for name, array in gradients.items():  # each component by its own terms, or by the largest component
         limits = np.maximum(
             1e-12 * terms[name],
@@ -508,11 +510,11 @@ CHANGES: dict[str, Callable[[Any], Any]] = {"times 1.005": lambda array: array *
 
 
 @pytest.fixture(scope="module")
-def made() -> Callable[[str], tuple[Spec, dict[str, Any], single_steps.Judge]]:
+def made() -> Callable[[str], tuple[Spec, dict[str, Any], single_steps.StepJudge]]:
     """One step of a model as the referee does it."""
 
     @cache
-    def one_step(model: str) -> tuple[Spec, dict[str, Any], single_steps.Judge]:
+    def one_step(model: str) -> tuple[Spec, dict[str, Any], single_steps.StepJudge]:
         size = {"simple_cnn": 8, "mini_xception": 2}[model]
         what = spec.build(
             {"model": model, "precision": "float32", "steps": 1, "global_batch_size": size, "data": {"limit": size}}
@@ -521,7 +523,7 @@ def made() -> Callable[[str], tuple[Spec, dict[str, Any], single_steps.Judge]]:
         return (
             what,
             recording,
-            single_steps.Judge(architecture_of(what), recording, [0], Plan(what, architecture_of(what), size)),
+            single_steps.StepJudge(architecture_of(what), recording, [0], BatchPlan(what, architecture_of(what), size)),
         )
 
     return one_step
@@ -545,8 +547,8 @@ def test_gradients_that_are_a_little_wrong_are_found(made: Any, model: str, arra
 def test_what_is_beyond_three_copies_is_judged_by_twelve_and_no_looser(made: Any) -> None:
     what, recording, _ = made("mini_xception")
     judging = _judge(what, recording)
-    few = judging._truth(what, 0).allowed.gradients
-    many = judging._of_referee(what, 0, judging._division(what, 0), single_steps.MOST_COPIES).allowed.gradients
+    few = judging._truth(what, 0).error_limits.gradients
+    many = judging._referee_truth(what, 0, judging._division(what, 0), single_steps.MOST_COPIES).error_limits.gradients
     assert all(many[name] >= limit for name, limit in few.items())
     name = max(few, key=lambda each: many[each] / few[each])
     assert many[name] > 1.05 * few[name], "three copies were close to the truth by chance"
@@ -561,7 +563,9 @@ def test_what_is_beyond_three_copies_is_judged_by_twelve_and_no_looser(made: Any
 def test_decisions_that_rounding_turned_are_taken_over_and_the_rest_is_judged_as_strictly(made: Any) -> None:
     what, recording, judging = made("mini_xception")
     truth = judging._truth(what, 0)
-    tie = next(tie for tie in truth.ties if judging._explaining(what, 0, truth, _turned(judging, what, truth, [tie]), [tie]))
+    tie = next(
+        tie for tie in truth.ties if judging._explaining_ties(what, 0, truth, _turned(judging, what, truth, [tie]), [tie])
+    )
     other = _with_gradients(what, recording, _turned(judging, what, truth, [tie]))
     gradients = _gradients_of(judging.rungs(what, other, "turned"))
     assert gradients.status == "passed" and "it decided 1 otherwise than in float64" in gradients.reason
@@ -580,17 +584,17 @@ def test_many_decisions_that_a_run_tells_are_taken_over_and_the_rest_is_judged_a
     other = _with_gradients(what, recording, _turned(judging, what, truth, turned))
     (leader,) = judging._leaders.values()
     for number, point in enumerate(leader.points):
-        decided = decisions.with_others(point.chosen, [turn for tie in turned for turn in tie.at(number)])
+        decided = decisions.replace_decisions(point.decisions, [turn for tie in turned for turn in tie.changes_at(number)])
         other[f"decisions/0/{number}"] = tracing.pack(decided)
     assert len(turned) > 3
     gradients = _gradients_of(judging.rungs(what, other, "telling"))
     assert gradients.status == "passed" and "otherwise than in float64" in gradients.reason
     wrong = _wrong(other, what, CHANGES["times 1.005"], "block1")
     assert _gradients_of(judging.rungs(what, wrong, "wrong")).status == "failed"
-    in_float32, in_float64 = (judging._as_recorded(what, other, truth, 0, dtype)[0].step.gradients for dtype in FLOATS)
-    limits = truth.allowed.gradients
+    in_float32, in_float64 = (judging._replay_decisions(what, other, truth, 0, dtype)[0].step.gradients for dtype in FLOATS)
+    limits = truth.error_limits.gradients
     apart = [float(np.abs(in_float32[name] - in_float64[name]).max()) / limits[name] for name in limits if limits[name]]
-    assert 0 < max(apart) < 1 - single_steps.SURE, "what is sure in float32 would pass in float64"
+    assert 0 < max(apart) < 1 - single_steps.SCREENING_MARGIN, "what is sure in float32 would pass in float64"
     silent = {name: array for name, array in other.items() if not name.startswith("decisions/")}
     assert _gradients_of(judging.rungs(what, silent, "telling")).status == "passed", "the framework's serial run tells it"
     assert _gradients_of(judging.rungs(what, silent, "silent")).status != "passed"
@@ -602,16 +606,20 @@ def test_with_one_decision_that_rounding_does_not_explain_none_told_is_taken_ove
 ) -> None:
     what, recording, judging = made("mini_xception")
     truth = judging._truth(what, 0)
-    tie = next(tie for tie in truth.ties if judging._explaining(what, 0, truth, _turned(judging, what, truth, [tie]), [tie]))
+    tie = next(
+        tie for tie in truth.ties if judging._explaining_ties(what, 0, truth, _turned(judging, what, truth, [tie]), [tie])
+    )
     if not found_by_gradients:
         monkeypatch.setattr(single_steps, "MOST_FLOPS", 0)
     other = _with_gradients(what, recording, _turned(judging, what, truth, [tie]))
     (leader,) = judging._leaders.values()
-    chosen = [decisions.with_others(point.chosen, tie.at(number)) for number, point in enumerate(leader.points)]
+    chosen = [
+        decisions.replace_decisions(point.decisions, tie.changes_at(number)) for number, point in enumerate(leader.points)
+    ]
     told = {f"decisions/0/{number}": tracing.pack(own) for number, own in enumerate(chosen)}
     assert _gradients_of(judging.rungs(what, other | told, "explained")).status == "passed"
     last = max(number for number, point in enumerate(leader.points) if point.layer is None)
-    far = leader.points[last].near
+    far = leader.points[last].half_error_distances
     assert far.max() > 2 * decisions.RECORDED_REACH
     chosen[last].flat[np.argmax(far)] ^= True
     told[f"decisions/0/{last}"] = tracing.pack(chosen[last])
@@ -619,7 +627,7 @@ def test_with_one_decision_that_rounding_does_not_explain_none_told_is_taken_ove
     assert gradients.status == "shown" and "; rounding does not explain 1 decision that the framework tells" in gradients.reason
     assert ("it decided 1 otherwise than in float64" in gradients.reason) == found_by_gradients
     # The same for one that makes its gradients with such a decision: they differ, and what it tells excuses nothing.
-    wrong, _, unexplained = judging._as_recorded(what, told, truth, 0, np.float64)
+    wrong, _, unexplained = judging._replay_decisions(what, told, truth, 0, np.float64)
     assert unexplained == 1
     lying = _with_gradients(what, recording, wrong.step.gradients) | told
     assert _gradients_of(judging.rungs(what, lying, "lying")).status == "failed"
@@ -665,14 +673,14 @@ def test_a_kernel_added_up_in_one_long_sum_errs_more_than_in_blocks_and_a_copy_d
         < np.abs(whole - true).max()
         < 32**3 * 2.0**-24 * np.abs(flat[0].T @ np.abs(flat[1])).max()
     )
-    monkeypatch.setattr(decisions, "TERMS", 3 * 32**3 * 2)  # pays for two columns
+    monkeypatch.setattr(decisions, "MAX_TERMS", 3 * 32**3 * 2)  # pays for two columns
     some = decisions.term_after_term(blocks, pixels, slopes)
     assert np.array_equal(some[:, ::4], whole[:, ::4]) and np.array_equal(some[:, 1::4], blocks[:, 1::4])
 
     what, recording, _ = made("simple_cnn")
     monkeypatch.setattr(decisions, "term_after_term", lambda product, x, y: product + np.float32(1))
-    plan = Plan(what, architecture_of(what), what.global_batch_size)
-    limits = single_steps.Judge(architecture_of(what), recording, [0], plan)._truth(what, 0).allowed.gradients
+    plan = BatchPlan(what, architecture_of(what), what.global_batch_size)
+    limits = single_steps.StepJudge(architecture_of(what), recording, [0], plan)._truth(what, 0).error_limits.gradients
     assert {name for name, limit in limits.items() if limit > 1} == {f"conv{number}.kernel" for number in (1, 2, 3, 4)}
 
 
@@ -685,8 +693,8 @@ def _with_gradients(what: Spec, recording: dict[str, Any], gradients: dict[str, 
     return found
 
 
-def _turned(judging: single_steps.Judge, what: Spec, truth: single_steps.Truth, ties: list[Any]) -> dict[str, Any]:
-    return judging._turned(what, 0, truth, ties).step.gradients
+def _turned(judging: single_steps.StepJudge, what: Spec, truth: single_steps.Truth, ties: list[Any]) -> dict[str, Any]:
+    return judging._with_turned_ties(what, 0, truth, ties).step.gradients
 
 
 def _gradients_of(found: list[Rung]) -> Rung:
@@ -713,7 +721,7 @@ def _float64(out: Path, model: str, optimizer: str, modes: tuple[str, ...], step
     rate = {"sgd": 0.05, "adam": 1e-3}[optimizer]
     what = spec.build({"model": model, "optimizer": {"name": optimizer, "learning_rate": rate}, "global_batch_size": 16})
     frameworks = "pytorch", "tensorflow"
-    return ladder.every_step(what, frameworks, modes, replicas=2, out=out, progress=lambda text: None, steps=steps)
+    return ladder.judge_every_step(what, frameworks, modes, replicas=2, out=out, progress=lambda text: None, steps=steps)
 
 
 def _assert_within_1e_12(found: list[Rung], steps: int) -> None:
@@ -740,7 +748,7 @@ def test_what_is_no_number_fails_whoever_has_it(who: str, name: str, aspect: str
     clean = recording_of_steps(what, [0, 1, 2])
     bad = {**clean, name: np.where(np.arange(clean[name].size).reshape(clean[name].shape) == 0, np.nan, clean[name])}
     teacher, pupil = bad if who in ("teacher", "both") else clean, bad if who in ("pupil", "both") else clean
-    found = single_steps.Judge(architecture, teacher, [0, 1, 2], Plan(what, architecture, EXAMPLES)).rungs(
+    found = single_steps.StepJudge(architecture, teacher, [0, 1, 2], BatchPlan(what, architecture, EXAMPLES)).rungs(
         what, pupil, "tensorflow"
     )
     failed = {rung.name.rpartition(": ")[2]: rung.max_relative_difference for rung in found if rung.status == "failed"}
@@ -752,14 +760,14 @@ def test_what_is_no_number_fails_whoever_has_it(who: str, name: str, aspect: str
 def test_more_than_1e_12_of_what_a_gradient_adds_up_is_found(tmp_path: Path) -> None:
     what = ladder.proof_spec(_spec(precision="float64"), 8, 3, "float64").with_fields(data={"limit": EXAMPLES})
     architecture = architecture_of(what)
-    plan = Plan(what, architecture, EXAMPLES)
+    plan = BatchPlan(what, architecture, EXAMPLES)
     teacher = recording_of_steps(what, [0, 1, 2])
 
     def status(relative: float) -> str:
         pupil = dict(teacher)
         name = "after/1/slots/buffer/dense.kernel"
         pupil[name] = teacher[name] * (1 + relative)
-        found = single_steps.Judge(architecture, teacher, [0, 1, 2], plan).rungs(what, pupil, "tensorflow")
+        found = single_steps.StepJudge(architecture, teacher, [0, 1, 2], plan).rungs(what, pupil, "tensorflow")
         return next(rung for rung in found if rung.name.endswith("gradients")).status
 
     assert [status(5e-13), status(1e-10)] == ["passed", "failed"]

@@ -13,7 +13,7 @@ import pytest
 
 from common import spec
 from common.artifacts import results
-from common.data.batches import Plan
+from common.data.batches import BatchPlan
 from common.machine import placement
 from common.models.architectures import resolve
 from common.training.spot_checks import StepDraw, example_hashes, fingerprint, strata
@@ -21,9 +21,9 @@ from compare.execution import store
 from compare.execution.matrix import Row
 from compare.execution.store import IN_FLOAT64, SpotCheck
 from compare.proof import spot_checks
-from compare.proof.augmentation import augmented
+from compare.proof.augmentation import augment
 from compare.proof.certificate import Rung
-from compare.proof.spot_checks import Timed
+from compare.proof.spot_checks import TimedRun
 from tests.support import comparisons
 
 VALUES: dict[str, Any] = {
@@ -78,7 +78,7 @@ def made(framework: str, tmp_path: Path, names: tuple[str, ...], **changes: Any)
     for name in names:
         result = results.load(tmp_path / name / results.RESULT_FILE)
         row = Row(id=f"{framework}-serial", contestant=framework, spec=result.spec)
-        (found[name],) = spot_checks.judge([Timed(row, 0, result, tmp_path / name)], [], lambda said: None)
+        (found[name],) = spot_checks.judge([TimedRun(row, 0, result, tmp_path / name)], [], lambda said: None)
         files = list((tmp_path / name).glob("*.safetensors"))
         if name == "nothing_recorded":
             assert not files and not found[name].steps
@@ -126,7 +126,7 @@ def test_a_record_that_is_torn_or_of_other_arrays_is_a_fault_and_stops_nothing(t
     for content in (b"", b"torn", (8).to_bytes(8, "little") + b"{}      "):
         for name in ("spot_check_2_before.safetensors", "spot_check_2_after.safetensors"):
             (tmp_path / name).write_bytes(content)
-        (found,) = spot_checks.judge([Timed(row, 0, result, tmp_path)], [], lambda said: None)
+        (found,) = spot_checks.judge([TimedRun(row, 0, result, tmp_path)], [], lambda said: None)
         assert any("step 3: its record cannot be judged" in fault for fault in found.faults)
 
 
@@ -175,7 +175,7 @@ def test_a_late_defect_of_one_rank_is_found(framework: str, defect: str, tmp_pat
     (tmp_path / "run" / store.NONCE_FILE).write_text(word, encoding="utf-8")
     result = results.load(tmp_path / "run" / results.RESULT_FILE)
     row = Row(id="ranks", contestant=framework, spec=result.spec)
-    (found,) = spot_checks.judge([Timed(row, 0, result, tmp_path / "run")], [], lambda said: None)
+    (found,) = spot_checks.judge([TimedRun(row, 0, result, tmp_path / "run")], [], lambda said: None)
     said = " ".join(found.faults)
     assert any(words in said for words in WORDS[defect]) if defect != "nothing" else not said, (defect, said)
 
@@ -256,12 +256,12 @@ def test_a_result_that_tells_another_loss_than_the_record_is_a_fault(tmp_path: P
     row = Row(id="pytorch-serial", contestant="pytorch", spec=result.spec)
     for factor in (1.001, np.nan):
         told = result.model_copy(update={"step_losses": [factor * loss for loss in result.step_losses]})
-        (found,) = spot_checks.judge([Timed(row, 0, told, folder)], [], lambda said: None)
+        (found,) = spot_checks.judge([TimedRun(row, 0, told, folder)], [], lambda said: None)
         assert len(found.faults) == len(found.steps) and all(", and the result says " in fault for fault in found.faults)
 
 
-def plan(**changes: Any) -> Plan:
-    return Plan(spec.build({**VALUES, **changes}), resolve("simple_cnn", 10, 32), 250)
+def plan(**changes: Any) -> BatchPlan:
+    return BatchPlan(spec.build({**VALUES, **changes}), resolve("simple_cnn", 10, 32), 250)
 
 
 def test_each_part_of_a_run_and_the_short_batches_have_a_recorded_step() -> None:
@@ -332,9 +332,9 @@ def test_an_input_that_makes_batches_ahead_keeps_most_steps_of_an_epoch_on_the_c
 
 def test_the_referees_own_augmentation_moves_pixels_as_the_draws_say() -> None:
     image = np.arange(4 * 4 * 3, dtype=np.uint8).reshape(1, 4, 4, 3)
-    assert (augmented(image, np.array([True]), None, None, None)[0, :, 0] == image[0, :, 3]).all()
-    shifted = augmented(image, None, np.array([[1, -2]]), None, None)[0]
+    assert (augment(image, np.array([True]), None, None, None)[0, :, 0] == image[0, :, 3]).all()
+    shifted = augment(image, None, np.array([[1, -2]]), None, None)[0]
     assert (shifted[0, 2] == image[0, 1, 0]).all() and not shifted[3].any() and not shifted[:, :2].any()
     half = np.array([[[1.0, 0.0, 0.5], [0.0, 1.0, 0.0]]])
-    assert (augmented(image, None, None, half, None)[0, 0, 0] == (image[0, 0, 0] + image[0, 1, 0].astype(int)) / 2).all()
-    assert (augmented(image, None, None, None, np.array([20.0])) == np.minimum(20 * image.astype(int), 255)).all()
+    assert (augment(image, None, None, half, None)[0, 0, 0] == (image[0, 0, 0] + image[0, 1, 0].astype(int)) / 2).all()
+    assert (augment(image, None, None, None, np.array([20.0])) == np.minimum(20 * image.astype(int), 255)).all()

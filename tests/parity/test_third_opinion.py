@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from common import spec
-from common.data.batches import Plan
+from common.data.batches import BatchPlan
 from common.models import architectures
 from common.models.architectures import Architecture
 from common.spec import Optimizer, Spec
@@ -17,19 +17,21 @@ from common.training.tracing import group
 from compare.proof import ladder, parity, single_steps, third_opinion
 from compare.proof.differences import Arrays
 from compare.proof.referee import training
-from compare.proof.third_opinion import Line
+from compare.proof.third_opinion import RefereeComparison
 from tests.parity.made_up import architecture_of, recording_of_steps
 from tests.support.command_line import convtwins
 
 
-def line(framework: str = "pytorch", difference: float = 1e-15, tolerance: float | None = 1e-12, **fields: Any) -> Line:
+def line(
+    framework: str = "pytorch", difference: float = 1e-15, tolerance: float | None = 1e-12, **fields: Any
+) -> RefereeComparison:
     precision = "float32" if tolerance is None else "float64"
     values = {"precision": precision, "referee": "float64", "what": "loss of the first step", "where": None, **fields}
     values = {"model": "simple_cnn", "optimizer": "sgd", **values}
-    return Line(framework=framework, difference=difference, tolerance=tolerance, **values)
+    return RefereeComparison(framework=framework, difference=difference, tolerance=tolerance, **values)
 
 
-def said(*lines: Line) -> str:
+def said(*lines: RefereeComparison) -> str:
     return " ".join(sentence for _, sentences in parity.referee_report(lines).findings for sentence in sentences)
 
 
@@ -57,7 +59,7 @@ def test_a_decision_that_rounding_took_gives_no_ratio() -> None:
         line(precision="float32", what="gradients of the first step", tolerance=None, **own)
         for own in ({"framework": "pytorch", "difference": 3e-7}, {"framework": "tensorflow", "difference": 2e-2})
     ]
-    text = " ".join(third_opinion.closer(lines))
+    text = " ".join(third_opinion.closer_framework_sentences(lines))
     assert "pytorch is closer (3.0e-07 against 2.0e-02)" in text and "times as close" not in text
 
 
@@ -84,9 +86,9 @@ def _step_with_ties_turned() -> tuple[Spec, Architecture, Arrays, Arrays]:
         {"model": "mini_xception", "precision": "float32", "steps": 1, "global_batch_size": 2, "data": {"limit": 2}}
     )
     architecture, steps = architecture_of(what), recording_of_steps(what, [0])
-    judging = single_steps.Judge(architecture, {**steps}, [0], Plan(what, architecture, 2))
+    judging = single_steps.StepJudge(architecture, {**steps}, [0], BatchPlan(what, architecture, 2))
     truth = judging._truth(what, 0)
-    turned = judging._turned(what, 0, truth, [tie for tie in truth.ties if tie.nearness <= 2])
+    turned = judging._with_turned_ties(what, 0, truth, [tie for tie in truth.ties if tie.nearness <= 2])
     return what, architecture, steps, turned.step.gradients
 
 
@@ -101,7 +103,7 @@ def test_ties_are_told_from_a_fault_by_the_gradients_themselves(factor: float, w
     arrays |= {"gradient/" + name: (factor * array).astype(np.float32) for name, array in turned.items()}
     arrays["loss"] = steps["loss/0"]
     lines = third_opinion.compare(what, architecture, 2, {"pytorch": arrays}, np.float64)
-    assert words in " ".join(third_opinion.closer(lines))
+    assert words in " ".join(third_opinion.closer_framework_sentences(lines))
 
 
 @pytest.mark.parametrize(("digits", "words"), [(52, "longdouble is float64"), (63, "a mantissa of 63 bits here")])
@@ -116,17 +118,17 @@ def test_the_output_says_what_longdouble_is_here(monkeypatch: pytest.MonkeyPatch
 
 def test_the_referee_trains_ten_float64_steps_of_what_is_timed() -> None:
     adam = {"optimizer": {"name": "adam", "learning_rate": 1e-3}, "accumulation": 4, "mode": "data_parallel", "replicas": 2}
-    what = third_opinion.spec_of(spec.build({**adam, "schedule": {"name": "cosine"}, "cores": 2}))
+    what = third_opinion.referee_spec(spec.build({**adam, "schedule": {"name": "cosine"}, "cores": 2}))
     assert (what.steps, what.precision, what.mode, what.accumulation) == (10, "float64", "serial", 1)
     assert (what.optimizer.epsilon, what.schedule.name) == (third_opinion.EPSILON, "cosine")
-    own = third_opinion.spec_of(spec.build({"optimizer": {"name": "adam", "epsilon": 1e-4}}))
+    own = third_opinion.referee_spec(spec.build({"optimizer": {"name": "adam", "epsilon": 1e-4}}))
     assert own.optimizer.epsilon == 1e-4
 
 
 def test_adam_is_compared_with_its_own_epsilon_too() -> None:
     def epsilons(**optimizer: Any) -> list[float]:
         timed = spec.build({"optimizer": optimizer})
-        return [each.optimizer.epsilon for each in third_opinion.specs_of(timed)]
+        return [each.optimizer.epsilon for each in third_opinion.referee_specs(timed)]
 
     assert epsilons(name="adam") == [1e-3, 1e-8]
     assert epsilons(name="adam", epsilon=1e-4) == [1e-4] and len(epsilons(name="sgd")) == 1
@@ -135,7 +137,7 @@ def test_adam_is_compared_with_its_own_epsilon_too() -> None:
     assert "tolerance that this" not in said(line(optimizer="adam"))
 
 
-def _adam(noise: float = 0.0, **planted: Any) -> Line:
+def _adam(noise: float = 0.0, **planted: Any) -> RefereeComparison:
     """The line of the first update: two weights, one with a gradient and one whose gradient is the rounding of zero.
 
     Args:
@@ -146,12 +148,12 @@ def _adam(noise: float = 0.0, **planted: Any) -> Line:
     initial = {"d.kernel": np.ones((3, 2)), "d.bias": np.zeros(2)}
     gradients = {"d.kernel": np.full((3, 2), 0.1), "d.bias": np.array([1e-17, 0.3])}
     recorded = {name: array + noise for name, array in gradients.items()}
-    rate, right, ours = 1e-3, training.Adam(), training.Adam(**planted)
+    rate, right, ours = 1e-3, training.RefereeAdam(), training.RefereeAdam(**planted)
     first = {name: right.update(name, initial[name], array, rate, 1) for name, array in gradients.items()}
     arrays = {f"{kind}/{name}": made[name] for kind, made in (("initial", initial), ("gradient", recorded)) for name in initial}
     arrays |= {f"stepped/{name}": ours.update(name, initial[name], array, rate, 1) for name, array in recorded.items()}
-    truth = third_opinion._Truth(np.zeros(1), gradients, first, first)
-    found, limits = third_opinion._with_own_epsilon(Optimizer(name="adam"), [rate], architecture, arrays, truth, {})
+    truth = third_opinion._RefereeTraining(np.zeros(1), gradients, first, first)
+    found, limits = third_opinion._with_default_epsilon(Optimizer(name="adam"), [rate], architecture, arrays, truth, {})
     (name,) = found
     return line(difference=found[name][0], tolerance=limits[name], where=found[name][1])
 
@@ -170,7 +172,7 @@ def test_the_first_update_of_adam_with_a_tiny_epsilon_may_differ_by_what_its_ari
 def test_the_command_asks_the_referee_instead_of_the_ladder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     asked: list[Any] = []
 
-    def judge(specs: Any, frameworks: Any, out: Path, progress: Any) -> list[Line]:
+    def judge(specs: Any, frameworks: Any, out: Path, progress: Any) -> list[RefereeComparison]:
         asked.extend(specs)
         return [line(), line("tensorflow", 1e-3)]
 
@@ -189,7 +191,7 @@ def test_a_deep_model_is_followed_with_fewer_blocks_and_named_so(
 ) -> None:
     asked: list[Spec] = []
 
-    def judged(specs: list[Spec], *_: object, **__: object) -> list[third_opinion.Line]:
+    def judged(specs: list[Spec], *_: object, **__: object) -> list[third_opinion.RefereeComparison]:
         asked.extend(specs)
         return []
 
@@ -198,7 +200,7 @@ def test_a_deep_model_is_followed_with_fewer_blocks_and_named_so(
         return []
 
     monkeypatch.setattr(third_opinion, "judge", judged)
-    monkeypatch.setattr(ladder, "every_step", every_step)
+    monkeypatch.setattr(ladder, "judge_every_step", every_step)
     convtwins("parity", "--model", "resnet50", "--optimizer", "sgd", *words)
     assert [(each.depth, each.model_label) for each in asked] == [
         (depth, "resnet50" if depth == 1 else "resnet50 (depth 0.34)")

@@ -58,10 +58,10 @@ def slowed(train_step: Any) -> Any:
 def evaluation_waits() -> None:
     """The same, but the clock stops with rank 0. The others are waited for, and the weights averaged, in evaluation."""
     slow_rank()
-    timing.lasted = lambda starts, ends: float(ends[0] - starts[0])
+    timing.elapsed_over_ranks = lambda starts, ends: float(ends[0] - starts[0])
 
     def plant(trainer: Any) -> None:
-        trainer.share_statistics = trainer.finish_epoch
+        trainer.broadcast_statistics = trainer.finish_epoch
         trainer.finish_epoch = lambda: None
 
     wrap_trainer(plant)
@@ -70,8 +70,8 @@ def evaluation_waits() -> None:
 def other_clock() -> None:
     """Rank 1 counts from another start, as in a time namespace of its own."""
     if os.environ.get("RANK") == "1":
-        stamps = loop._stamps
-        loop._stamps = lambda trainer, start, end: stamps(trainer, start + 3600.0, end + 3600.0)
+        stamps = loop._gather_start_and_end
+        loop._gather_start_and_end = lambda trainer, start, end: stamps(trainer, start + 3600.0, end + 3600.0)
 
 
 def slow_clock() -> None:
@@ -83,16 +83,16 @@ def slow_clock() -> None:
 
 def unprepared() -> None:
     """No batch size is built before it is timed, and the run does not look for that."""
-    timing.Audit.defects = lambda audit, seen: {}
-    timing.Audit.caution = lambda audit: None
+    timing.ClockAudit.defects = lambda audit, seen: {}
+    timing.ClockAudit.caution = lambda audit: None
     wrap_trainer(lambda trainer: setattr(trainer, "compile", lambda step_sizes, score_sizes: None))
 
 
 def wrap_trainer(plant: Any) -> None:
-    learn = loop.Run.learn
+    learn = loop.TrainingRun.train_and_validate
 
-    def planted(run: loop.Run, trainer: Any, *arguments: Any) -> None:
+    def planted(run: loop.TrainingRun, trainer: Any, *arguments: Any) -> None:
         plant(trainer)
         learn(run, trainer, *arguments)
 
-    loop.Run.learn = planted
+    loop.TrainingRun.train_and_validate = planted

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import distributed, nn
 
-from common.data.batches import Plan
+from common.data.batches import BatchPlan
 from common.models import architectures
 from common.models.architectures import Architecture, Conv, Layer, MaxPool, Residual
 from common.models.sharding import shard
@@ -167,8 +167,8 @@ def a_byte_has_126_steps(patch: pytest.MonkeyPatch) -> None:
 
 
 def one_value_less_is_sent(patch: pytest.MonkeyPatch) -> None:
-    num_kept = compression.top_k_count
-    patch.setattr(compression, "num_kept", lambda *given: num_kept(*given) - 1)
+    top_k_count = compression.top_k_count
+    patch.setattr(compression, "top_k_count", lambda *given: top_k_count(*given) - 1)
 
 
 def what_was_not_sent_is_forgotten(patch: pytest.MonkeyPatch) -> None:
@@ -176,8 +176,8 @@ def what_was_not_sent_is_forgotten(patch: pytest.MonkeyPatch) -> None:
     compress = compression.Compressor.compress
 
     def forgetful(self: compression.Compressor, gradients: list[Any]) -> Any:
-        if self._lost is not None:
-            self._lost = [torch.zeros_like(each) for each in self._lost]
+        if self._residuals is not None:
+            self._residuals = [torch.zeros_like(each) for each in self._residuals]
         return compress(self, gradients)
 
     patch.setattr(compression.Compressor, "compress", forgetful)
@@ -451,8 +451,8 @@ def gradients_of_batch_norm_are_zero(patch: pytest.MonkeyPatch) -> None:
 
 def second_epoch_has_another_learning_rate(patch: pytest.MonkeyPatch) -> None:
     """As if the schedule were forgotten when the epoch ends."""
-    rate = Plan.learning_rate
-    patch.setattr(Plan, "learning_rate", lambda self, step: rate(self, step) * (1.05 if step >= self.steps_per_epoch else 1.0))
+    rate = BatchPlan.learning_rate
+    patch.setattr(BatchPlan, "learning_rate", lambda self, step: rate(self, step) * (1.05 if step >= self.steps_per_epoch else 1.0))
 
 
 def uneven_batch_is_weighed_as_a_whole_one(patch: pytest.MonkeyPatch) -> None:

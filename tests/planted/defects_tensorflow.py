@@ -88,17 +88,17 @@ def last_shard_is_unscaled(patch: pytest.MonkeyPatch) -> None:
 
 def scatter_averages_over_ranks(patch: pytest.MonkeyPatch) -> None:
     """As a strategy does unless it is told otherwise, though the shares of the loss are already divided."""
-    scattered = ShardedDataParallel._scattered
+    scattered = ShardedDataParallel._scatter
 
     def averaged(self: Any, gradients: list[Any]) -> list[tf.Tensor]:
         return [gradient / len(self.devices) for gradient in scattered(self, gradients)]
 
-    patch.setattr(ShardedDataParallel, "_scattered", averaged)
+    patch.setattr(ShardedDataParallel, "_scatter", averaged)
 
 
 def gathered_parameters_are_stale(patch: pytest.MonkeyPatch) -> None:
     """Kept from the first step on, instead of being gathered anew."""
-    own = shards._Gathering._own
+    own = shards._GatheringLayer._all_parts
 
     def kept(self: Any) -> list[tf.Tensor]:
         now = own(self)
@@ -106,7 +106,7 @@ def gathered_parameters_are_stale(patch: pytest.MonkeyPatch) -> None:
             first = [tf.identity(values) for values in own(self)]
         return [old + (new - tf.stop_gradient(new)) for old, new in zip(first, now, strict=True)]  # the gradient stays
 
-    patch.setattr(shards._Gathering, "_own", kept)
+    patch.setattr(shards._GatheringLayer, "_all_parts", kept)
 
 
 def optimizer_state_is_shifted_by_one_rank(patch: pytest.MonkeyPatch) -> None:
@@ -144,8 +144,8 @@ def a_byte_has_126_steps(patch: pytest.MonkeyPatch) -> None:
 
 
 def one_value_less_is_sent(patch: pytest.MonkeyPatch) -> None:
-    num_kept = compression.top_k_count
-    patch.setattr(compression, "num_kept", lambda *given: num_kept(*given) - 1)
+    top_k_count = compression.top_k_count
+    patch.setattr(compression, "top_k_count", lambda *given: top_k_count(*given) - 1)
 
 
 def what_was_not_sent_is_forgotten(patch: pytest.MonkeyPatch) -> None:
@@ -153,8 +153,8 @@ def what_was_not_sent_is_forgotten(patch: pytest.MonkeyPatch) -> None:
     compress = compression.Compressor.compress
 
     def forgetful(self: compression.Compressor, gradients: list[Any]) -> Any:
-        if self._lost is not None:
-            for each in self._lost:
+        if self._residuals is not None:
+            for each in self._residuals:
                 each.assign(tf.zeros_like(each))
         return compress(self, gradients)
 

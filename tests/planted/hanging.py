@@ -18,7 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from common.data.batches import Plan
+from common.data.batches import BatchPlan
 from common.models.architectures import Architecture
 from common.processes import parameter_server
 from common.training import loop
@@ -42,10 +42,10 @@ def at_the_step(hang: Callable[[], object], *, at_each: bool = False) -> Callabl
     """Plants what is done in the training loop, before its third step, or before that and each later one."""
 
     def plant() -> None:
-        learning_rate, after = Plan.learning_rate, float(os.environ.get("CONVTWINS_PLANTED_AFTER", "0"))
+        learning_rate, after = BatchPlan.learning_rate, float(os.environ.get("CONVTWINS_PLANTED_AFTER", "0"))
         first, times = 0.0, 0
 
-        def planted(plan: Plan, step: int) -> float:
+        def planted(plan: BatchPlan, step: int) -> float:
             nonlocal first, times
             now = time.monotonic()
             first = first or now
@@ -56,7 +56,7 @@ def at_the_step(hang: Callable[[], object], *, at_each: bool = False) -> Callabl
                 hang()
             return learning_rate(plan, step)
 
-        Plan.learning_rate = planted
+        BatchPlan.learning_rate = planted
 
     return plant
 
@@ -146,33 +146,33 @@ _pages: mmap.mmap | None = None
 
 def missing_collective() -> None:
     """Leaves out the sum of the first loss over ranks, which is asked for after the first step."""
-    train = loop.Run.train
+    train = loop.TrainingRun.train
 
-    def planted(run: loop.Run, trainer: Any, *arguments: Any) -> None:
-        all_reduce = trainer.all_reduce
+    def planted(run: loop.TrainingRun, trainer: Any, *arguments: Any) -> None:
+        all_reduce = trainer.all_reduce_shards
 
         def skipped(values: Any) -> Any:
             begins()
-            trainer.all_reduce = all_reduce
+            trainer.all_reduce_shards = all_reduce
             return values
 
-        trainer.all_reduce = skipped
+        trainer.all_reduce_shards = skipped
         train(run, trainer, *arguments)
 
-    loop.Run.train = planted
+    loop.TrainingRun.train = planted
 
 
 def missing_push() -> None:
     """Leaves out its gradient of the third step, so that the server waits for it, and goes on to what all do at the end."""
-    push, pushes = parameter_server.Connection.push, itertools.count(1)
+    push, pushes = parameter_server.ServerConnection.push, itertools.count(1)
 
-    def planted(connection: parameter_server.Connection, *arguments: Any) -> None:
+    def planted(connection: parameter_server.ServerConnection, *arguments: Any) -> None:
         if next(pushes) == STEP:
             begins()
         else:
             push(connection, *arguments)
 
-    parameter_server.Connection.push = planted
+    parameter_server.ServerConnection.push = planted
 
 
 HANGS: dict[str, Callable[[], None]] = {

@@ -21,11 +21,11 @@ from typing import Any
 
 import numpy as np
 
-from common.data.batches import Epoch, Plan
+from common.data.batches import EpochDraws, BatchPlan
 from common.machine import placement
 from common.models.architectures import Architecture
 from common.processes import entry
-from common.training.trainer import Batch, Trainer
+from common.training.trainer import Batch, BaseTrainer
 from tests.planted import clock
 from tests.twins import own_plain_model
 
@@ -89,11 +89,11 @@ def main(framework: str, out: Path, spec_file: str, names: Sequence[str]) -> int
             twin.configure(*given)
         is_configured = True
 
-    draw, rate = Plan.draw, Plan.learning_rate
+    draw, rate = BatchPlan.draw, BatchPlan.learning_rate
     for name in names:
         os.environ[placement.SPOT_CHECKS_VARIABLE] = "" if name == nothing_recorded.__name__ else f"word of {name}"
 
-        def build(*given: Any, name: str = name) -> Trainer:
+        def build(*given: Any, name: str = name) -> BaseTrainer:
             trainer = twin.build(*given)
             plant(name, trainer)
             return trainer
@@ -112,7 +112,7 @@ def main(framework: str, out: Path, spec_file: str, names: Sequence[str]) -> int
             ["run", str(own), "--out", str(out / name)],
         )
         (out / name / "spot_checks.txt").write_text(f"word of {name}", encoding="utf-8")
-        Plan.draw, Plan.learning_rate = draw, rate
+        BatchPlan.draw, BatchPlan.learning_rate = draw, rate
         if code:
             return code
     return entry.EXIT_OK
@@ -158,20 +158,20 @@ def labels_are_one_class(trainer: Any, when: When) -> None:
 
 
 def flips_of_the_first_epoch(trainer: Any, when: When) -> None:
-    draw = Plan.draw
+    draw = BatchPlan.draw
 
-    def drawn(plan: Plan, epoch: int) -> Epoch:
+    def drawn(plan: BatchPlan, epoch: int) -> EpochDraws:
         own, begin = draw(plan, epoch), (epoch - 1) * plan.steps_per_epoch
         is_on = epoch > 1 and any(map(when, range(begin, begin + plan.steps_per_epoch)))
         return dataclasses.replace(own, flips=draw(plan, 1).flips) if is_on else own
 
-    Plan.draw = drawn
+    BatchPlan.draw = drawn
 
 
 def schedule_is_late(trainer: Any, when: When) -> None:
     """By an epoch, in the plan of this process."""
-    rate = Plan.learning_rate
-    Plan.learning_rate = lambda plan, step: rate(plan, max(step - plan.steps_per_epoch, 0) if when(step) else step)
+    rate = BatchPlan.learning_rate
+    BatchPlan.learning_rate = lambda plan, step: rate(plan, max(step - plan.steps_per_epoch, 0) if when(step) else step)
 
 
 def rate_is_larger(trainer: Any, when: When) -> None:

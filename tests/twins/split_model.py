@@ -66,7 +66,7 @@ def main(framework: str, folder: Path) -> None:
         for module in other._model.modules():
             if isinstance(module, twin.channels._Split):
                 module.register_forward_hook(
-                    lambda _, given, whole: laid_out.append(twin.models.formatted(whole, "channels_last") is whole)
+                    lambda _, given, whole: laid_out.append(twin.models.to_memory_format(whole, "channels_last") is whole)
                 )
         report["channels_last"] = split(twin, other)
         report["channels_last"]["laid_out"] = laid_out
@@ -108,7 +108,7 @@ def sharded(twin: Twin) -> dict[str, Any]:
         own = slice(*shard(count, number, index))
         masks = tuple(mask[own] for mask in made.masks(ARCHITECTURE, count))
         loss, _ = trainer.train_step(twin.batch(data.images[:count][own], data.labels[:count][own], masks), count, 0.05)
-        losses.append(float(trainer.all_reduce(trainer.fetch([loss]).astype(np.float64))[0]))
+        losses.append(float(trainer.all_reduce_shards(trainer.fetch([loss]).astype(np.float64))[0]))
     trained, slots, other = trainer.weights(), trainer.slots(), made.values(ARCHITECTURE, key=6)
     trainer.load_weights(other)
     report = trainer.report(data)

@@ -56,7 +56,7 @@ def test_per_replica_statistics_are_those_of_replica_0(twin: Twin) -> None:
     architecture = made.network()
     trainer, batch, images = one_batch(twin, architecture, mode="data_parallel")
     trainer.train_step(batch, COUNT, 0.05)
-    trainer.share_statistics()
+    trainer.broadcast_statistics()
     first = slice(*shard(COUNT, made.REPLICAS, 0))
     masks = [mask[first] for mask in made.masks(architecture, COUNT)]
     expected = oracles.Forward(architecture, made.values(architecture), images[first], masks, training=True).statistics
@@ -68,7 +68,7 @@ def test_every_replica_scores_with_the_shared_statistics(twin: Twin) -> None:
     trainer, batch, images = one_batch(twin, architecture, mode="data_parallel")
     labels = np.arange(COUNT) % made.CLASSES
     trainer.train_step(batch, COUNT, 0.05)
-    trainer.share_statistics()
+    trainer.broadcast_statistics()
     logits = oracles.Forward(architecture, trainer.weights(), images, training=False).logits
     loss, predictions = trainer.score(images, labels)
     assert np.array_equal(predictions, logits.argmax(1))

@@ -9,10 +9,10 @@ from common.artifacts import contradictions, event_log, results, trained
 from common.artifacts.schema import RunResult
 from common.artifacts.trained import Trained
 from common.data import sources
-from common.data.batches import Plan
+from common.data.batches import BatchPlan
 from common.models import architectures
 from common.training import inference, loop
-from common.training.loop import Run
+from common.training.loop import TrainingRun
 from common.training.timing import Stopwatch
 from tests.twins import made
 from tests.twins.adapters import Twin
@@ -32,9 +32,9 @@ def _found_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
 def run(twin: Twin, folder: Path, *, earlier: Path | None = None, **fields: Any) -> tuple[RunResult, Any]:
     folder.mkdir()
     wanted = made.settings(**{"epochs": EPOCHS, "optimizer": {"learning_rate": 0.1}, **fields})
-    plan = Plan(wanted, NETWORK, len(DATA.train.labels))
+    plan = BatchPlan(wanted, NETWORK, len(DATA.train.labels))
     trainer = twin.parallel.build(wanted, NETWORK, plan, DATA, made.values(NETWORK))
-    running = Run(twin.framework, wanted, {}, folder, 0, Stopwatch(trainer.synchronize))
+    running = TrainingRun(twin.framework, wanted, {}, folder, 0, Stopwatch(trainer.synchronize))
     running.record(data_hash=DATA.content_hash, weights_hash="same")
     running.train(trainer, plan, DATA, earlier)
     result = running.result("ok")

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from common.data.batches import Plan
+from common.data.batches import BatchPlan
 from common.training import timing
-from common.training.loop import Run
+from common.training.loop import TrainingRun
 from common.training.timing import ClockError, Stopwatch
 from tests.planted import clock
 from tests.twins import made, runs
@@ -30,12 +30,12 @@ MODES: list[dict[str, Any]] = [
 ]
 
 
-def trained(twin: Twin, folder: Path, change: Any = lambda trainer: None, **fields: Any) -> Run:
+def trained(twin: Twin, folder: Path, change: Any = lambda trainer: None, **fields: Any) -> TrainingRun:
     spec = made.settings(**fields)
     trainer = made.trainer(twin, ARCHITECTURE, DATA, **fields)
     change(trainer)
-    run = Run(twin.framework, spec, {}, folder, 0, Stopwatch(twin.device.synchronize))
-    run.train(trainer, Plan(spec, ARCHITECTURE, len(DATA.train)), DATA)
+    run = TrainingRun(twin.framework, spec, {}, folder, 0, Stopwatch(twin.device.synchronize))
+    run.train(trainer, BatchPlan(spec, ARCHITECTURE, len(DATA.train)), DATA)
     return run
 
 
@@ -50,7 +50,7 @@ def test_a_queue_is_empty_when_an_epoch_starts_whatever_passed_before(twin: Twin
         asked = time.time()
         begun, waits = list[float](), list[float]()
         for batch in batches:
-            begun.append(float(batch.begun))
+            begun.append(float(batch.begin_time))
             waits.append(time.time() - asked - sum(waits))
         print(f"waits of epoch {epoch}: {', '.join(f'{1e3 * wait:.0f}' for wait in waits)} ms")
         assert len(begun) == 4

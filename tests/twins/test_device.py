@@ -147,7 +147,7 @@ def test_the_first_rank_alone_shares_its_statistics(framework: str, monkeypatch:
     members = SimpleNamespace(cluster_resolver=SimpleNamespace(task_id=0), experimental_local_results=lambda values: [values])
     given: dict[str, list[float]] = {}
     for rank in ("0", "1"):
-        own, statistic = group.Group(members), tensorflow.Variable([3.0, 4.0])
+        own, statistic = group.CommunicationGroup(members), tensorflow.Variable([3.0, 4.0])
         monkeypatch.setenv("RANK", rank)
 
         def total(values: Any, rank: str = rank) -> Any:
@@ -155,7 +155,7 @@ def test_the_first_rank_alone_shares_its_statistics(framework: str, monkeypatch:
             return values
 
         monkeypatch.setattr(own, "sum", total)
-        own.share([statistic])
+        own.broadcast([statistic])
     assert given == {"0": [3.0, 4.0], "1": [0.0, 0.0]}
 
 

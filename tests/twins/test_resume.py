@@ -10,11 +10,11 @@ import pytest
 
 from common.artifacts import atomic_files, checkpoint, contradictions, event_log
 from common.artifacts.schema import RunResult
-from common.data.batches import Plan
+from common.data.batches import BatchPlan
 from common.machine import machine
 from common.models import weights
 from common.training import loop
-from common.training.loop import Run
+from common.training.loop import TrainingRun
 from common.training.timing import Stopwatch
 from tests.twins import made
 from tests.twins.adapters import Twin
@@ -64,11 +64,11 @@ def run(
     """A run in this process, which breaks off in the middle of the epoch behind `until`."""
     folder.mkdir()
     spec = made.settings(**{"epochs": EPOCHS, "checkpoint_seconds": 0, **fields})
-    plan = Plan(spec, NETWORK, len(DATA.train.labels))
+    plan = BatchPlan(spec, NETWORK, len(DATA.train.labels))
     trainer = twin.parallel.build(spec, NETWORK, plan, DATA, made.values(NETWORK))
     if until is not None:
         _break_off(trainer, until * plan.steps_per_epoch + 2)
-    running = Run(twin.framework, spec, {}, folder, 0, Stopwatch(trainer.synchronize))
+    running = TrainingRun(twin.framework, spec, {}, folder, 0, Stopwatch(trainer.synchronize))
     running.record(data_hash=DATA.content_hash, weights_hash=weights.digest(trainer.weights()))
     try:
         running.train(trainer, plan, DATA, earlier)

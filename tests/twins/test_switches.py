@@ -13,7 +13,7 @@ import pytest
 
 from common import spec
 from common.artifacts.schema import RunResult
-from common.data.batches import in_order
+from common.data.batches import all_batches
 from common.machine import machine
 from compare.judgement import conditions
 from tests.twins import made, runs
@@ -253,7 +253,7 @@ AUGMENTATIONS = (
 def test_batches_made_on_the_device_are_those_made_on_the_host(twin: Twin, augmentation: dict[str, Any]) -> None:
     made_trainer = made.trainer(twin, ARCHITECTURE, DATA, augmentation=augmentation, epochs=2)
     plan, where = made_trainer._plan, {"pytorch": "cpu", "tensorflow": "CPU:0"}[twin.framework]
-    resident = list(in_order(plan, twin.input.resident(plan, DATA.train, 1, 0, where)))
+    resident = list(all_batches(plan, twin.input.resident(plan, DATA.train, 1, 0, where)))
     usual = list(twin.batches(plan, DATA.train, 1, 0))
     assert len(resident) == len(usual) == 6
     for one, other in zip(resident, usual, strict=True):

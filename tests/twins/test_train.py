@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from common.artifacts import event_log
-from common.data.batches import Plan
+from common.data.batches import BatchPlan
 from common.models.sharding import shard
 from common.training import loop, timing
 from tests.twins import made, oracles
@@ -88,10 +88,10 @@ def test_a_loss_that_is_no_number_ends_the_run_and_keeps_the_epochs_before_it(
     fields = {"global_batch_size": batch_size, "epochs": 3, "precision": "float32"}
     fields |= {"optimizer": {"learning_rate": learning_rate}}
     spec = made.settings(**fields)
-    run = loop.Run(twin.framework, spec, {}, tmp_path, 0, timing.Stopwatch(twin.device.synchronize))
+    run = loop.TrainingRun(twin.framework, spec, {}, tmp_path, 0, timing.Stopwatch(twin.device.synchronize))
     trainer = made.trainer(twin, architecture, data, **fields)
     with pytest.raises(loop.Diverged, match=message):
-        run.train(trainer, Plan(spec, architecture, len(data.train)), data)
+        run.train(trainer, BatchPlan(spec, architecture, len(data.train)), data)
     assert len(run.result("diverged").epochs) == epochs
     assert event_log.read_epochs(tmp_path) == run.result("diverged").epochs
 

@@ -1,4 +1,4 @@
 """The JAX twin. It has the same modules and public names as the others, as far as JAX needs them."""
 
 SUPPORTED = {"jax": ("0.10", "0.11"), "jaxlib": ("0.10", "0.11")}
-"""Distribution: (lowest supported version, first later version that is not supported)."""
+"""(lowest supported version, first later version that is not supported), by distribution."""

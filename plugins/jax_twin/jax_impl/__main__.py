@@ -12,7 +12,7 @@ def load_twin() -> entry.Twin:
     """Import the framework and gather the twin's parts."""
     from jax_impl import device, formats, inference, layers, models, parallel, preprocess
 
-    return entry.Twin.of(device, formats, inference, layers, models, parallel, preprocess)
+    return entry.Twin.create(device, formats, inference, layers, models, parallel, preprocess)
 
 
 if __name__ == "__main__":

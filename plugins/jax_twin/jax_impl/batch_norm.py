@@ -41,22 +41,22 @@ def normalise(
     reduce = group.all_reduce if group else lambda array: array
     if group is None and rows is None:
         count: Any = x.size // x.shape[-1]
-        own_mean = x.mean(axes)
-        centred = x - own_mean
-        own_variance = jnp.square(centred).mean(axes)
+        batch_mean = x.mean(axes)
+        centred = x - batch_mean
+        batch_variance = jnp.square(centred).mean(axes)
     else:
         # Twin: the shards of a program are equal. An uneven batch is filled up with rows that do not count.
         counted = jnp.ones((len(x), 1, 1, 1), x.dtype) if rows is None else rows[:, None, None, None].astype(x.dtype)
         totals = reduce(jnp.append((x * counted).sum(axes), counted.sum() * (x.shape[1] * x.shape[2])))
         count = lax.stop_gradient(totals[-1])
-        own_mean = totals[:-1] / count
-        centred = x - own_mean
-        own_variance = reduce((jnp.square(centred) * counted).sum(axes)) / count
+        batch_mean = totals[:-1] / count
+        centred = x - batch_mean
+        batch_variance = reduce((jnp.square(centred) * counted).sum(axes)) / count
     new = {
-        f"{name}.mean": mean + layer.momentum * (own_mean - mean),
-        f"{name}.variance": variance + layer.momentum * (own_variance * (count / (count - 1)) - variance),
+        f"{name}.mean": mean + layer.momentum * (batch_mean - mean),
+        f"{name}.variance": variance + layer.momentum * (batch_variance * (count / (count - 1)) - variance),
     }
-    return centred * (gamma * lax.rsqrt(own_variance + layer.epsilon)) + beta, new
+    return centred * (gamma * lax.rsqrt(batch_variance + layer.epsilon)) + beta, new
 
 
 def apply_running(layer: architectures.BatchNorm, arrays: dict[str, Any], x: jax.Array) -> jax.Array:

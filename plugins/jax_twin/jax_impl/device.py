@@ -22,44 +22,44 @@ _LIBRARIES = {"nvidia-cuda-runtime": "CUDA", "nvidia-cudnn": "cuDNN", "nvidia-nc
 
 
 def kind() -> str:
-    """`cuda` if there is a GPU, `rocm` if it is AMD's, else `cpu`."""
+    """Return `cuda` if there is a GPU, `rocm` if it is AMD's, else `cpu`."""
     # Twin: to JAX each of them is a `gpu`.
-    found = [device.client.platform_version for device in jax.local_devices() if device.platform == "gpu"]
-    return "cpu" if not found else "rocm" if "rocm" in found[0].lower() else "cuda"
+    platform_versions = [device.client.platform_version for device in jax.local_devices() if device.platform == "gpu"]
+    return "cpu" if not platform_versions else "rocm" if "rocm" in platform_versions[0].lower() else "cuda"
 
 
 def gpus() -> list[str]:
-    """The names of the GPUs that this process sees."""
+    """Return the names of the GPUs that this process sees."""
     return [device.device_kind for device in jax.local_devices() if device.platform == "gpu"]
 
 
 def describe() -> dict[str, Any]:
-    """Devices, available modes, switches and versions, JSON-ready. `common.spec.check_against` checks a spec against them."""
+    """Describe devices, available modes, switches and versions, JSON-ready, for `common.spec.check_against`."""
     names = gpus()
-    without = {"on_cpu": _on([])} if names else {}
-    of_build = {"versions": versions(), "supported": SUPPORTED, "libraries": libraries()}
-    return {"framework": "jax", **of_build, **_on(names), **without}
+    cpu_entries = {"on_cpu": _on([])} if names else {}
+    build_info = {"versions": versions(), "supported": SUPPORTED, "libraries": libraries()}
+    return {"framework": "jax", **build_info, **_on(names), **cpu_entries}
 
 
 def _on(names: list[str]) -> dict[str, Any]:
-    """What depends on the GPUs, given by name. Without names it describes the CPU."""
-    found = len(names)
-    mesh = f"shard_map over {'GPUs' if found else 'CPU devices'} of one program"
+    """Return the entries that depend on the GPUs, which are given by name. Without names they describe the CPU."""
+    num_gpus = len(names)
+    mesh = f"shard_map over {'GPUs' if num_gpus else 'CPU devices'} of one program"
     # Twin: the other modes are left out, and are `not available`.
     return {
         "devices": [{"name": name, "kind": kind()} for name in names] or [{"name": "cpu", "kind": "cpu"}],
         "modes": {
             "serial": mode_description("one replica", None),
-            "data_parallel": mode_description(mesh, found, compression=False),
+            "data_parallel": mode_description(mesh, num_gpus, compression=False),
         },
-        "options": switches.options(kind() if found else "cpu"),
+        "options": switches.options(kind() if num_gpus else "cpu"),
         "inputs": {"workers": "threads of NumPy"},
         "deterministic": False,
     }
 
 
 def versions() -> dict[str, str]:
-    """Installed versions of the framework's packages."""
+    """Return the installed versions of the framework's packages."""
     return machine.versions("jax", "jaxlib")
 
 
@@ -72,7 +72,7 @@ def libraries() -> dict[str, str]:
 def configure(spec: Spec, trials: int = 1) -> None:
     """Set this process's precision. Call once, before making an array."""
     # float32 means float32. The reduced precision of tensor cores is a switch, never a default.
-    reduced = switches.of(spec, kind())["arithmetic"] == "tf32"
+    reduced = switches.switches_for(spec, kind())["arithmetic"] == "tf32"
     jax.config.update("jax_default_matmul_precision", "tensorfloat32" if reduced else "highest")
 
 
@@ -83,20 +83,24 @@ def synchronize() -> None:
 
 
 def peak_memory_mib() -> list[float]:
-    """Peak memory so far of each device that this process sees; empty on a CPU."""
+    """Return the peak memory so far in MiB of each device that this process sees; empty on a CPU."""
     devices = jax.local_devices() if gpus() else []
     return [(device.memory_stats() or {}).get("peak_bytes_in_use", 0) / 2**20 for device in devices]
 
 
 def rates(spec: Spec, size: int = DEVICE_MATRIX_SIZE, num_bytes: int = DEVICE_COPIED_BYTES) -> DeviceRates | None:
-    """Measured rates of this process's device in the run's arithmetic; None on a CPU, which NumPy measures."""
+    """Measure the rates of this process's device in the run's arithmetic. None on a CPU, which NumPy measures."""
     if kind() == "cpu":
         return None
-    digits = jnp.bfloat16 if switches.of(spec, kind())["arithmetic"] == "bfloat16" else spec.precision
-    left, right = (jax.random.uniform(jax.random.key(seed), (size, size)).astype(digits) for seed in (0, 1))
+    matrix_dtype = jnp.bfloat16 if switches.switches_for(spec, kind())["arithmetic"] == "bfloat16" else spec.precision
+    left, right = (jax.random.uniform(jax.random.key(seed), (size, size)).astype(matrix_dtype) for seed in (0, 1))
     source = jnp.zeros(num_bytes, jnp.uint8)
     multiply, copy = jax.jit(jnp.matmul), jax.jit(jnp.copy)
-    made: dict[str, jax.Array] = {}  # Twin: `synchronize` waits for what is held
+    results: dict[str, jax.Array] = {}  # Twin: `synchronize` waits for what is held
     return measure_device(
-        lambda: made.update(product=multiply(left, right)), lambda: made.update(copy=copy(source)), synchronize, size, num_bytes
+        lambda: results.update(product=multiply(left, right)),
+        lambda: results.update(copy=copy(source)),
+        synchronize,
+        size,
+        num_bytes,
     )

@@ -6,7 +6,7 @@ from typing import Any
 
 import jax
 
-from common.models.input_scaling import Scaling
+from common.models.input_scaling import InputScaling
 from jax_impl import input, train
 from jax_impl.models import Arrays, Network
 
@@ -19,6 +19,6 @@ def score(
     return train.share_of_loss(predicted, labels, 1, objective.loss, rows), predicted.argmax(1)
 
 
-def logits(network: Network, arrays: Arrays, images: Any, scaling: Scaling, precision: str) -> jax.Array:
-    """Logits [N, classes] of images uint8 [N, H, W, 3] in evaluation mode."""
+def logits(network: Network, arrays: Arrays, images: Any, scaling: InputScaling, precision: str) -> jax.Array:
+    """Return logits [N, classes] of images uint8 [N, H, W, 3] in evaluation mode."""
     return network(arrays, input.scale(images, precision, scaling), (), False)[0]

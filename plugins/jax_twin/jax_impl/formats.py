@@ -12,7 +12,7 @@ from common.models.weights import Weights, WeightsError
 from jax_impl import models, weights
 
 SUFFIXES: tuple[str, ...] = (".npz",)
-"""Suffixes of such files. `jax.numpy.savez` writes them."""
+"""Suffixes of the framework's own files. `jax.numpy.savez` writes them."""
 
 
 def write(trained: Trained, path: Path) -> None:
@@ -28,12 +28,12 @@ def read(card: Card, architecture: Architecture, path: Path) -> Weights:
     model = models.build(architecture, card.precision)
     try:
         # Twin: an .npz file may hold pickles. They are refused.
-        with np.load(path, allow_pickle=False) as found:
-            arrays = dict(found)
+        with np.load(path, allow_pickle=False) as archive:
+            arrays = dict(archive)
         if set(arrays) != {*model.parameters, *model.statistics}:
             raise ValueError(f"it has other names: {', '.join(sorted(arrays)[:3])}")
         weights.load(model, architecture, arrays)
     except Exception as error:  # a damaged file may raise any error
-        said = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-        raise WeightsError(f"{path} holds no weights that fit {architecture.name}: {said}") from None
+        text = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+        raise WeightsError(f"{path} holds no weights that fit {architecture.name}: {text}") from None
     return weights.extract(model, architecture)

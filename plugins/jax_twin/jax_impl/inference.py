@@ -23,5 +23,5 @@ class Predictor:
         )
 
     def logits(self, images: npt.NDArray[np.uint8]) -> npt.NDArray[np.floating]:
-        """Logits [N, classes] of images uint8 [N, S, S, 3], both on the host. Returns when the device has finished."""
+        """Return logits [N, classes] of images uint8 [N, S, S, 3], both on the host, when the device has finished."""
         return np.asarray(self._logits(self._arrays, np.asarray(images)))

@@ -18,14 +18,14 @@ import numpy as np
 import numpy.typing as npt
 
 from common.data import chunks
-from common.data.batches import Epoch, Feed, Plan
-from common.data.sources import Split
-from common.models.input_scaling import Scaling
+from common.data.batches import BatchPlan, EpochDraws, Feed
+from common.data.sources import DatasetSplit
+from common.models.input_scaling import InputScaling
 from common.training.trainer import Batch
 
 
-def feed(plan: Plan, split: Split, world_size: int, rank: int) -> Feed[Batch]:
-    """A feed of this process's shard of global batches.
+def feed(plan: BatchPlan, split: DatasetSplit, world_size: int, rank: int) -> Feed[Batch]:
+    """Build a feed of this process's shard of global batches.
 
     Input `inline` prepares each batch on request, in the training thread. Input `workers` prepares batches ahead. Their order
     does not depend on the number of workers.
@@ -34,14 +34,14 @@ def feed(plan: Plan, split: Split, world_size: int, rank: int) -> Feed[Batch]:
     pool = ThreadPoolExecutor(plan.spec.workers, "input") if plan.spec.input == "workers" else None
 
     def start(epoch: int, steps: Sequence[int]) -> Iterator[Batch]:
-        drawn, bounds = plan.draw(epoch), plan.bounds(epoch, world_size, rank)
+        draws, bounds = plan.draw(epoch), plan.bounds(epoch, world_size, rank)
         images = None if gathered is None else gathered(epoch, steps)
 
         def make(step: int) -> Batch:
-            begun, (low, high) = time.time(), bounds[step]
+            begin_time, (low, high) = time.time(), bounds[step]
             # Files of a streamed split are decoded where its images are indexed.
-            taken = split.images[drawn.ids[low:high]] if images is None else next(images)
-            return load(taken, split.labels, drawn, low, high)._replace(begun=begun)
+            batch_images = split.images[draws.ids[low:high]] if images is None else next(images)
+            return load(batch_images, split.labels, draws, low, high)._replace(begin_time=begin_time)
 
         if pool is None:
             yield from map(make, steps)
@@ -56,21 +56,23 @@ def feed(plan: Plan, split: Split, world_size: int, rank: int) -> Feed[Batch]:
     return start
 
 
-def load(images: npt.NDArray[np.uint8], labels: npt.NDArray[np.int64], drawn: Epoch, start: int, stop: int) -> Batch:
+def load(images: npt.NDArray[np.uint8], labels: npt.NDArray[np.int64], draws: EpochDraws, start: int, stop: int) -> Batch:
     """Augment the examples at some positions of an epoch's order."""
-    own = drawn.map(lambda values: values[start:stop])
-    return Batch(ids=own.ids, images=augment(images, own), labels=labels[own.ids], masks=unpack(own))
+    batch_draws = draws.map(lambda values: values[start:stop])
+    return Batch(
+        ids=batch_draws.ids, images=augment(images, batch_draws), labels=labels[batch_draws.ids], masks=unpack(batch_draws)
+    )
 
 
-def unpack(draws: Epoch) -> tuple[npt.NDArray[np.bool_], ...]:
-    """The masks of some draws, one bool [N, units] for each dropout."""
+def unpack(draws: EpochDraws) -> tuple[npt.NDArray[np.bool_], ...]:
+    """Unpack the masks of some draws: one bool [N, units] for each dropout."""
     return tuple(
         np.unpackbits(bits, axis=1, count=units, bitorder="little").astype(bool)
         for bits, units in zip(draws.masks, draws.mask_units, strict=True)
     )
 
 
-def augment(images: npt.NDArray[np.uint8], draws: Epoch) -> npt.NDArray[np.uint8]:
+def augment(images: npt.NDArray[np.uint8], draws: EpochDraws) -> npt.NDArray[np.uint8]:
     """Augment each image with its own draws. Shifts move whole pixels; affine maps sample four pixels bilinearly."""
     if draws.flips is not None:
         images = np.where(draws.flips[:, None, None, None], images[:, :, ::-1], images)
@@ -110,14 +112,14 @@ def sample(images: npt.NDArray[np.uint8], affines: npt.NDArray[np.float64]) -> n
     return (1.0 - v) * upper + v * lower
 
 
-def scale(images: Any, precision: str, scaling: Scaling) -> jax.Array:
+def scale(images: Any, precision: str, scaling: InputScaling) -> jax.Array:
     """Map uint8 [N, H, W, 3] to the model's input: one multiplication, and one addition if there is an offset."""
     values = jnp.asarray(images).astype(precision) * jnp.array(scaling.factor, precision)
     return values if scaling.offset is None else values + jnp.array(scaling.offset, precision)
 
 
 def _pixels(images: npt.NDArray[np.uint8], rows: Any, columns: Any, image: Any) -> npt.NDArray[np.uint8]:
-    """The pixels at some rows and columns of each image, 0 outside."""
+    """Return the pixels at some rows and columns of each image, 0 outside."""
     height, width = images.shape[1:3]
     inside = (rows >= 0) & (rows < height) & (columns >= 0) & (columns < width)
     return images[image, rows.clip(0, height - 1), columns.clip(0, width - 1)] * inside[..., None]

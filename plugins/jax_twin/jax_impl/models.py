@@ -11,26 +11,26 @@ import jax.numpy as jnp
 from jax import lax
 
 from common.models import architectures, user_code
-from common.models import weights as drawn
+from common.models import weights as common_weights
 from common.models.architectures import Architecture, Layer
 from jax_impl import batch_norm
 from jax_impl.batch_norm import ReplicaGroup
 
 Arrays = dict[str, Any]
-"""By canonical name. Twin: JAX's layouts are the canonical ones."""
+"""Arrays by canonical name. Twin: JAX's layouts are the canonical ones."""
 Network = Callable[..., tuple[jax.Array, Arrays]]
-"""(arrays, images, masks, training, rows=None) to (logits, the new statistics). A pure function."""
+"""Pure function from (arrays, images, masks, training, rows=None) to (logits, new statistics)."""
 
 
 @dataclass
-class Model:
+class JaxModel:
     """A network and its arrays. Twin: JAX's functions take arrays and return new ones; a step replaces them here."""
 
     network: Network
     parameters: Arrays
-    """Trainable."""
+    """Trainable arrays."""
     statistics: Arrays
-    """Of BatchNorm."""
+    """Running statistics of BatchNorm."""
 
 
 def build(
@@ -39,7 +39,7 @@ def build(
     group: ReplicaGroup | None = None,
     arithmetic: str = "full",
     depthwise: str = "grouped",
-) -> Model:
+) -> JaxModel:
     """Build a model.
 
     The model takes images [N, H, W, 3] in 0..1, in the framework's layout, and the dropout masks. It returns logits.
@@ -49,9 +49,9 @@ def build(
         network = builder(architecture, precision, group)
     else:
         network = _Network(architecture, group, jnp.dtype("bfloat16" if arithmetic == "bfloat16" else precision), depthwise)
-    arrays = {name: jnp.asarray(array, precision) for name, array in drawn.initial(architecture, 0).items()}
+    arrays = {name: jnp.asarray(array, precision) for name, array in common_weights.initial(architecture, 0).items()}
     trainable = {parameter.name for parameter in architecture.parameters() if parameter.trainable}
-    return Model(
+    return JaxModel(
         network,
         {name: array for name, array in arrays.items() if name in trainable},
         {name: array for name, array in arrays.items() if name not in trainable},
@@ -59,14 +59,14 @@ def build(
 
 
 def user_builder(architecture: Architecture) -> Any | None:
-    """`build_<framework>(architecture, precision, group)` of a user's model module; None: the architecture is enough."""
+    """Return `build_<framework>(architecture, precision, group)` of a user's model module. None: the module has none."""
     if architecture.name in architectures.MODELS or "." not in architecture.name:
         return None
     return getattr(user_code.module(architecture.name), "build_jax", None)
 
 
 def summarize(architecture: Architecture) -> dict[str, Any]:
-    """What was built: each layer's name, kind, output shape (NHWC) and number of values, JSON-ready."""
+    """Describe a built model: each layer's name, kind, output shape (NHWC) and number of values, JSON-ready."""
     model, size = build(architecture, "float32"), architecture.image_size
     network = _Network(architecture, None, jnp.dtype("float32"), "grouped")
     images = jnp.zeros((1, size, size, 3))
@@ -91,14 +91,14 @@ def summarize(architecture: Architecture) -> dict[str, Any]:
     }
 
 
-def num_values(model: Model) -> tuple[int, int]:
-    """(all values, the trainable ones of them) that a model really has."""
+def num_values(model: JaxModel) -> tuple[int, int]:
+    """Count the values of a built model: (all, trainable)."""
     trainable, others = (sum(array.size for array in arrays.values()) for arrays in (model.parameters, model.statistics))
     return trainable + others, trainable
 
 
-class _Pass(NamedTuple):
-    """What the layers of one forward pass share. New statistics and output shapes are added to it."""
+class _ForwardPass(NamedTuple):
+    """State that the layers of one forward pass share. Layers add new statistics and output shapes to it."""
 
     arrays: Arrays
     masks: Iterator[jax.Array]
@@ -118,26 +118,26 @@ class _Network:
     def __call__(
         self, arrays: Arrays, images: jax.Array, masks: Any, training: bool, rows: jax.Array | None = None
     ) -> tuple[jax.Array, Arrays]:
-        this = _Pass(arrays, iter(masks), training, rows, {}, self.shapes)
-        logits = self._through(self._layers, images.astype(self._dtype), this)
-        return logits.astype(images.dtype), this.statistics
+        forward_pass = _ForwardPass(arrays, iter(masks), training, rows, {}, self.shapes)
+        logits = self._through(self._layers, images.astype(self._dtype), forward_pass)
+        return logits.astype(images.dtype), forward_pass.statistics
 
-    def _through(self, layers: tuple[Layer, ...], x: jax.Array, this: _Pass) -> jax.Array:
+    def _through(self, layers: tuple[Layer, ...], x: jax.Array, forward_pass: _ForwardPass) -> jax.Array:
         for layer in layers:
             if isinstance(layer, architectures.Residual):
-                x = self._through(layer.body, x, this) + self._through(layer.shortcut, x, this)
+                x = self._through(layer.body, x, forward_pass) + self._through(layer.shortcut, x, forward_pass)
                 x = jax.nn.relu(x) if layer.relu else x
             elif isinstance(layer, architectures.Concatenation):
-                x = jnp.concatenate([self._through(branch, x, this) for branch in layer.branches], -1)
+                x = jnp.concatenate([self._through(branch, x, forward_pass) for branch in layer.branches], -1)
             elif isinstance(layer, architectures.Dropout):
-                x = x * next(this.masks).astype(x.dtype) * (1.0 / (1.0 - layer.rate)) if this.training else x
-            elif isinstance(layer, architectures.BatchNorm) and this.training:
-                x, new = batch_norm.normalise(layer, self._group, this.arrays, x, this.rows)
-                this.statistics.update(new)
+                x = x * next(forward_pass.masks).astype(x.dtype) * (1.0 / (1.0 - layer.rate)) if forward_pass.training else x
+            elif isinstance(layer, architectures.BatchNorm) and forward_pass.training:
+                x, new = batch_norm.normalise(layer, self._group, forward_pass.arrays, x, forward_pass.rows)
+                forward_pass.statistics.update(new)
                 x = x.astype(self._dtype)
             else:
-                x = self._apply(layer, x, this.arrays)
-            this.shapes[layer.name] = list(x.shape[1:])
+                x = self._apply(layer, x, forward_pass.arrays)
+            forward_pass.shapes[layer.name] = list(x.shape[1:])
         return x
 
     def _apply(self, layer: Layer, x: jax.Array, arrays: Arrays) -> jax.Array:
@@ -177,13 +177,13 @@ def _convolution(x: jax.Array, kernel: jax.Array, stride: int, padding: architec
 
 
 def _windows(x: jax.Array, layer: architectures.MaxPool | architectures.AveragePool, start: float, join: Any) -> jax.Array:
-    """The values of each window together. Padding is `start`."""
+    """Reduce the values of each window. Padding has the value `start`."""
     window, strides = (1, layer.kernel_size, layer.kernel_size, 1), (1, layer.stride, layer.stride, 1)
     return lax.reduce_window(x, start, join, window, strides, ((0, 0), *layer.padding, (0, 0)))
 
 
 def _products(x: jax.Array, kernel: jax.Array, stride: int, padding: architectures.Padding) -> jax.Array:
-    """A depthwise convolution as a sum of products. XLA fuses it into one loop; its grouped convolution is slow on a CPU."""
+    """Compute a depthwise convolution as a sum of products, which XLA fuses. Its grouped convolution is slow on a CPU."""
     size = kernel.shape[0]
     x = jnp.pad(x, ((0, 0), *padding, (0, 0)))
     height, width = (((length - size) // stride) * stride + 1 for length in x.shape[1:3])

@@ -13,24 +13,24 @@ from common import spec
 from jax_impl.models import Arrays
 
 Slots = dict[str, Any]
-"""What an optimizer keeps between updates: by slot, an array for each parameter."""
+"""State of an optimizer between updates: an array for each parameter, by slot."""
 
 
-class Optimizer(Protocol):
-    """What a training step needs from an optimizer. Twin: a pure function of arrays, which the step replaces."""
+class PureOptimizer(Protocol):
+    """Interface of an optimizer for a training step. Twin: pure functions of arrays, which the step replaces."""
 
     def init(self, parameters: Arrays) -> Slots:
-        """What is kept before the first update."""
+        """Return the state before the first update."""
         ...
 
     def apply(self, parameters: Arrays, slots: Slots, gradients: Arrays, learning_rate: Any, step: Any) -> tuple[Arrays, Slots]:
-        """Update every parameter once; `step` counts from 1. Returns the new parameters and what is kept."""
+        """Update every parameter once; `step` counts from 1. Returns the new parameters and the new state."""
         ...
 
 
-def build(settings: spec.Optimizer) -> Optimizer:
+def build(settings: spec.Optimizer) -> PureOptimizer:
     """Build the optimizer of a spec."""
-    return (Native if settings.native else {"sgd": SGD, "adam": Adam}[settings.name])(settings)
+    return (NativeOptimizer if settings.native else {"sgd": SGD, "adam": Adam}[settings.name])(settings)
 
 
 class SGD:
@@ -46,10 +46,12 @@ class SGD:
         return {"buffer": jax.tree.map(jnp.zeros_like, parameters)}
 
     def apply(self, parameters: Arrays, slots: Slots, gradients: Arrays, learning_rate: Any, step: Any) -> tuple[Arrays, Slots]:
-        gradients, momentum = _decayed(gradients, parameters, self._settings), self._settings.momentum
+        gradients, momentum = _with_weight_decay(gradients, parameters, self._settings), self._settings.momentum
         buffers = jax.tree.map(lambda buffer, gradient: momentum * buffer + gradient, slots["buffer"], gradients)
-        stepped = jax.tree.map(lambda weight, buffer: weight - learning_rate.astype(weight.dtype) * buffer, parameters, buffers)
-        return stepped, {"buffer": buffers}
+        new_parameters = jax.tree.map(
+            lambda weight, buffer: weight - learning_rate.astype(weight.dtype) * buffer, parameters, buffers
+        )
+        return new_parameters, {"buffer": buffers}
 
 
 class Adam:
@@ -66,7 +68,7 @@ class Adam:
         return {slot: jax.tree.map(jnp.zeros_like, parameters) for slot in ("mean", "square")}
 
     def apply(self, parameters: Arrays, slots: Slots, gradients: Arrays, learning_rate: Any, step: Any) -> tuple[Arrays, Slots]:
-        gradients = _decayed(gradients, parameters, self._settings)
+        gradients = _with_weight_decay(gradients, parameters, self._settings)
         beta_1, beta_2 = self._settings.beta_1, self._settings.beta_2
         correction_1, correction_2 = (1.0 - jnp.float64(beta) ** step for beta in (beta_1, beta_2))
         rate, root = learning_rate / correction_1, jnp.sqrt(correction_2)
@@ -82,35 +84,37 @@ class Adam:
         return jax.tree.map(updated, parameters, means, squares), {"mean": means, "square": squares}
 
 
-class Native:
+class NativeOptimizer:
     """Optax's SGD or Adam with the spec's settings. Its rule differs between the twins."""
 
     def __init__(self, settings: spec.Optimizer) -> None:
         import optax  # here: no other rule needs it
 
-        own = (
+        rule = (
             optax.trace(settings.momentum)
             if settings.name == "sgd"
             else optax.scale_by_adam(settings.beta_1, settings.beta_2, settings.epsilon)
         )
-        self._transform: Any = optax.chain(optax.add_decayed_weights(settings.weight_decay), own)
+        self._transform: Any = optax.chain(optax.add_decayed_weights(settings.weight_decay), rule)
 
     def init(self, parameters: Arrays) -> Slots:
         return {"native": self._transform.init(parameters)}
 
     def apply(self, parameters: Arrays, slots: Slots, gradients: Arrays, learning_rate: Any, step: Any) -> tuple[Arrays, Slots]:
-        moves, kept = self._transform.update(gradients, slots["native"], parameters)
-        stepped = jax.tree.map(lambda weight, move: weight - learning_rate.astype(weight.dtype) * move, parameters, moves)
-        return stepped, {"native": kept}
+        moves, new_slots = self._transform.update(gradients, slots["native"], parameters)
+        new_parameters = jax.tree.map(
+            lambda weight, move: weight - learning_rate.astype(weight.dtype) * move, parameters, moves
+        )
+        return new_parameters, {"native": new_slots}
 
 
 def state(slots: Slots) -> dict[str, np.ndarray]:
-    """What an optimizer keeps between updates, by name: `<slot>/<parameter>`."""
+    """Return the state of an optimizer between updates, by name: `<slot>/<parameter>`."""
     return {_name(path): np.array(array) for path, array in jax.tree.leaves_with_path(slots)}
 
 
 def load_state(slots: Slots, values: Mapping[str, Any]) -> Slots:
-    """The same structure with the values that `state` returned."""
+    """Return `slots` with the values that `state` returned."""
     return jax.tree.map_with_path(lambda path, array: jnp.array(values[_name(path)], array.dtype), slots)
 
 
@@ -118,7 +122,7 @@ def _name(path: Any) -> str:
     return jax.tree_util.keystr(path, simple=True, separator="/")
 
 
-def _decayed(gradients: Arrays, parameters: Arrays, settings: spec.Optimizer) -> Arrays:
+def _with_weight_decay(gradients: Arrays, parameters: Arrays, settings: spec.Optimizer) -> Arrays:
     if not settings.weight_decay:
         return gradients
     return jax.tree.map(lambda gradient, weight: gradient + settings.weight_decay * weight, gradients, parameters)

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import jax
 
-from common.training.trainer import Recording, Span
+from common.training.trainer import ProfilerRecording, ProfilerSpan
 
 
-def record(work: Callable[[], None]) -> Recording:
+def record(work: Callable[[], None]) -> ProfilerRecording:
     """Run `work` under the framework's own profiler.
 
     Returns:
@@ -26,7 +26,7 @@ def record(work: Callable[[], None]) -> Recording:
         trace = gzip.decompress(path.read_bytes())
     # Twin: JAX writes Chrome's format itself. An operation of a program has its name among the arguments.
     spans = [
-        Span(
+        ProfilerSpan(
             event["args"]["hlo_op"].partition(".")[0],
             (event["pid"] << 32) + event["tid"],
             event["ts"] / 1e6,
@@ -35,4 +35,4 @@ def record(work: Callable[[], None]) -> Recording:
         for event in json.loads(trace)["traceEvents"]
         if event.get("ph") == "X" and "hlo_op" in event.get("args", {})
     ]
-    return Recording(spans, trace)
+    return ProfilerRecording(spans, trace)

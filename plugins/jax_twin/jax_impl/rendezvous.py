@@ -1,15 +1,15 @@
-"""How the ranks of a run with several processes find each other. This twin has modes of one process only."""
+"""Rendezvous of the ranks of a run with several processes. This twin has modes of one process only."""
 
 from __future__ import annotations
 
 from common.spec import Spec
 
 WAITING: str = r"(?!)"
-"""Matches a stack frame's file name if the rank waits for others there: never."""
+"""Regular expression that matches a stack frame's file name if the rank waits for others there: never."""
 
 
 def environments(spec: Spec) -> list[dict[str, str]]:
-    """The environment of each rank, see `common.processes.rendezvous`. Empty for a mode with one process."""
+    """Return the environment of each rank, see `common.processes.rendezvous`. Empty for a mode with one process."""
     return []
 
 

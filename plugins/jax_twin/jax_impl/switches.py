@@ -13,7 +13,7 @@ def options(kind: str) -> dict[str, Any]:
     """Describe every switch, for `describe`.
 
     Args:
-        kind: of this machine's devices, `cuda`, `rocm` or `cpu`.
+        kind: kind of this machine's devices, `cuda`, `rocm` or `cpu`.
     """
     on_cuda = kind == "cuda"
     # Twin: JAX has no switch for threads. XLA's pool has one for each CPU that the process is held to.
@@ -44,8 +44,8 @@ def options(kind: str) -> dict[str, Any]:
     }
 
 
-def of(spec: Spec, kind: str) -> dict[str, Any]:
-    """The resolved switches of a run."""
+def switches_for(spec: Spec, kind: str) -> dict[str, Any]:
+    """Return the values of all switches in a run."""
     return resolve_switches(spec, options(kind))
 
 

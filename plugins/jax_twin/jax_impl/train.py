@@ -9,13 +9,13 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 
-from common.models.input_scaling import Scaling
+from common.models.input_scaling import InputScaling
 from common.training.trainer import Update
 from jax_impl import input, optim
 from jax_impl.models import Arrays, Network
 
 
-class State(NamedTuple):
+class TrainingState(NamedTuple):
     """The arrays that a training step replaces."""
 
     parameters: Arrays
@@ -23,8 +23,8 @@ class State(NamedTuple):
     slots: optim.Slots
 
 
-class Examples(NamedTuple):
-    """One replica's shard of a batch, as `Batch`. `rows`: bool [N], the examples that count. None: all."""
+class ShardArrays(NamedTuple):
+    """One replica's shard of a batch, see `Batch`. `rows`: bool [N], mask of the examples that count. None: all."""
 
     images: Any
     labels: Any
@@ -33,7 +33,7 @@ class Examples(NamedTuple):
 
 
 def share_of_loss(logits: jax.Array, labels: jax.Array, num_examples: Any, loss: str, rows: Any = None) -> jax.Array:
-    """These examples' share of the mean cross-entropy over the global batch: their sum divided by num_examples.
+    """Return these examples' share of the mean cross-entropy over the global batch: their sum divided by num_examples.
 
     The shares of all replicas sum to the mean over examples, even with uneven shards.
     """
@@ -47,13 +47,13 @@ def share_of_loss(logits: jax.Array, labels: jax.Array, num_examples: Any, loss:
 
 
 class Objective:
-    """What a run minimises. A trainer binds here, once, what is the same in all its steps."""
+    """The function that a run minimises. A trainer creates one for all its steps."""
 
-    def __init__(self, loss: str, scaling: Scaling, precision: str) -> None:
+    def __init__(self, loss: str, scaling: InputScaling, precision: str) -> None:
         self.loss, self.scaling, self.precision = loss, scaling, precision
 
     def forward(
-        self, network: Network, parameters: Arrays, statistics: Arrays, examples: Examples, num_examples: Any
+        self, network: Network, parameters: Arrays, statistics: Arrays, examples: ShardArrays, num_examples: Any
     ) -> tuple[jax.Array, tuple[jax.Array, Arrays]]:
         """Run the forward pass of a training step."""
         images = input.scale(examples.images, self.precision, self.scaling)
@@ -64,7 +64,7 @@ class Objective:
         return share, (right.sum(), {**statistics, **new})
 
     def gradients(
-        self, network: Network, parameters: Arrays, statistics: Arrays, examples: Examples, update: Update
+        self, network: Network, parameters: Arrays, statistics: Arrays, examples: ShardArrays, update: Update
     ) -> tuple[jax.Array, jax.Array, Arrays, Arrays]:
         """Compute the gradients of one update: forward and backward, one micro-batch after the other."""
         # Twin: JAX makes a function of gradients from the function of the loss.
@@ -72,26 +72,26 @@ class Objective:
         size = len(examples.labels) // update.micro_batches
         total: Any = None
         for first in range(0, size * update.micro_batches, size):
-            own = jax.tree.map(lambda values, first=first: values[first : first + size], examples)
-            (share, (right, statistics)), gradients = differentiated(parameters, statistics, own, update.num_examples)
-            found = share, right, gradients
-            total = found if total is None else jax.tree.map(jnp.add, total, found)
+            micro_batch = jax.tree.map(lambda values, first=first: values[first : first + size], examples)
+            (share, (right, statistics)), gradients = differentiated(parameters, statistics, micro_batch, update.num_examples)
+            sums = share, right, gradients
+            total = sums if total is None else jax.tree.map(jnp.add, total, sums)
         return *total, statistics
 
 
 def train_step(
     objective: Objective,
     network: Network,
-    optimizer: optim.Optimizer,
-    state: State,
-    examples: Examples,
+    optimizer: optim.PureOptimizer,
+    state: TrainingState,
+    examples: ShardArrays,
     update: Update,
     exchange: Callable[[Any], Any] = lambda values: values,
-) -> tuple[State, tuple[jax.Array, jax.Array]]:
+) -> tuple[TrainingState, tuple[jax.Array, jax.Array]]:
     """Update the state once on one batch of N examples."""
     loss, num_correct, gradients, statistics = objective.gradients(
         network, state.parameters, state.statistics, examples, update
     )
     gradients, loss, num_correct = exchange((gradients, loss, num_correct))
     parameters, slots = optimizer.apply(state.parameters, state.slots, gradients, update.learning_rate, update.step)
-    return State(parameters, statistics, slots), (loss, num_correct)
+    return TrainingState(parameters, statistics, slots), (loss, num_correct)

@@ -3,7 +3,7 @@ import pytest
 
 from common.matching import recording
 from common.matching.recording import LayerRecorder
-from common.matching.records import Array, OpenRequest, Layer, images
+from common.matching.records import Array, Layer, OpenRequest, images
 from common.models import user_code
 from common.spec import SpecError
 
@@ -192,13 +192,13 @@ def test_a_line_of_the_user_is_named() -> None:
         def __init__(self) -> None:
             self.value = 1
 
-    with user_code.noting_lines(Made) as lines:
+    with user_code.record_lines(Made) as lines:
         made = Made()
     where = lines[id(made)]
     assert where is not None and "test_recording.py:" in where
     with (
         pytest.raises(SpecError, match=r"a:b failed: ZeroDivisionError: division by zero \(.*test_recording\.py:\d+\)"),
-        user_code.running("a:b"),
+        user_code.report_errors("a:b"),
     ):
         _ = 1 / 0
 

@@ -12,12 +12,12 @@ import numpy as np
 import pytest
 
 from common import spec
-from common.data.batches import Feed, Plan
+from common.data.batches import Feed, BatchPlan
 from common.machine import machine
 from common.models import architectures
 from common.models.weights import Weights
 from common.processes import serving
-from common.processes.serving import Serving
+from common.processes.serving import TrialServer
 from common.spec import Spec, SpecError
 
 EXAMPLES = 8
@@ -29,7 +29,7 @@ class Talk:
     def __init__(self, prepare: Callable[[Spec], Any]) -> None:
         self._asked: queue.SimpleQueue[str | None] = queue.SimpleQueue()
         self._told: queue.SimpleQueue[str] = queue.SimpleQueue()
-        served = Serving("made up", {"made up": "1"}, 1, prepare, lambda: None, self._told.put)
+        served = TrialServer("made up", {"made up": "1"}, 1, prepare, lambda: None, self._told.put)
         self.thread = threading.Thread(target=served.serve, args=(self._lines(),), kwargs={"device": "none"})
         self.thread.start()
 
@@ -66,7 +66,7 @@ class Trainer:
     scores_together = False
     images_on_host = False
 
-    def __init__(self, plan: Plan, loss: float | None) -> None:
+    def __init__(self, plan: BatchPlan, loss: float | None) -> None:
         self._plan, self._loss, self._steps = plan, loss, 0
 
     @property
@@ -76,7 +76,7 @@ class Trainer:
     def feed(self) -> Feed[Any]:
         def start(epoch: int, steps: Sequence[int]) -> Iterator[Any]:
             bounds = self._plan.bounds(epoch, 1, 0)
-            yield from (SimpleNamespace(ids=np.arange(*bounds[step]), begun=0.0) for step in steps)
+            yield from (SimpleNamespace(ids=np.arange(*bounds[step]), begin_time=0.0) for step in steps)
 
         return start
 
@@ -97,12 +97,12 @@ class Trainer:
     def fetch(self, values: list[Any]) -> Any:
         return np.array(values)
 
-    def all_reduce(self, values: Any) -> Any:
+    def all_reduce_shards(self, values: Any) -> Any:
         return values
 
-    total = all_reduce
+    all_reduce_world = all_reduce_shards
 
-    def share_statistics(self) -> None: ...
+    def broadcast_statistics(self) -> None: ...
 
     def memory_by_device(self) -> dict[str, float]:
         return {}
@@ -125,7 +125,7 @@ def prepare(read: Spec) -> Any:
     architecture = architectures.resolve("simple_cnn", 10, 32)
     split = SimpleNamespace(images=np.zeros((2, 32, 32, 3), np.uint8), labels=np.zeros(2, np.int64))
     dataset = SimpleNamespace(train=SimpleNamespace(labels=range(EXAMPLES)), validation=split, class_names=("a",))
-    plan = Plan(read, architecture, EXAMPLES)
+    plan = BatchPlan(read, architecture, EXAMPLES)
     return cast(Any, (dataset, plan, Trainer(plan, float("nan") if read.seed == 9 else None)))
 
 
@@ -188,7 +188,7 @@ def test_a_trial_that_fails_says_why_and_the_next_one_is_trained(
 
 
 def test_what_a_framework_prints_on_stdout_goes_to_stderr(capfd: pytest.CaptureFixture[str]) -> None:
-    with serving.answers() as answers:
+    with serving.json_stdout() as answers:
         os.write(1, b"chatter\n")  # as a library does it that knows nothing of Python's streams
         print("an answer", file=answers)
     out, err = capfd.readouterr()

@@ -14,20 +14,20 @@ import pytest
 from common import spec
 from common.artifacts import contradictions, event_log
 from common.artifacts.schema import RunResult
-from common.data.batches import Feed, Plan
-from common.data.sources import Dataset, Split
+from common.data.batches import Feed, BatchPlan
+from common.data.sources import Dataset, DatasetSplit
 from common.models.architectures import resolve
 from common.training import loop, timing
-from common.training.loop import Run
-from common.training.timing import Audit, ClockError, Evidence, Stopwatch
-from common.training.trainer import Batch, Trainer
+from common.training.loop import TrainingRun
+from common.training.timing import ClockAudit, ClockError, ClockEvidence, Stopwatch
+from common.training.trainer import Batch, BaseTrainer
 
 STEP_SECONDS = 0.02
 LONG_SECONDS = 0.2
 """Of a slow step. Five steps take longer than the slack."""
 EPOCHS, STEPS, SIZE = 2, 5, 4
 ARCHITECTURE = resolve("simple_cnn", 10, 32)
-SPLIT = Split(images=np.zeros((SIZE * STEPS, 32, 32, 3), np.uint8), labels=np.zeros(SIZE * STEPS, np.int64))
+SPLIT = DatasetSplit(images=np.zeros((SIZE * STEPS, 32, 32, 3), np.uint8), labels=np.zeros(SIZE * STEPS, np.int64))
 DATA = Dataset(
     name="none",
     class_names=tuple("0123456789"),
@@ -67,7 +67,7 @@ class Counting:
     images_on_host = False
     scores_together = False
 
-    def __init__(self, plan: Plan, ranks: Ranks, rank: int = 0) -> None:
+    def __init__(self, plan: BatchPlan, ranks: Ranks, rank: int = 0) -> None:
         self.devices, self.threads = ["none"], dict[str, int]()
         self.plan, self.shard, self.ranks = plan, (rank, ranks.number), ranks
         self.updates = self.compiled = 0
@@ -118,10 +118,10 @@ class Counting:
     def score(self, images: Any, labels: Any) -> tuple[Any, Any]:
         return np.float64(len(labels)), np.asarray(labels)
 
-    def all_reduce(self, values: Any) -> Any:
+    def all_reduce_shards(self, values: Any) -> Any:
         return self.ranks.sum(self.shard[0], values)
 
-    total = all_reduce
+    all_reduce_world = all_reduce_shards
 
     def weights(self) -> Any:
         return {"conv1.kernel": self.weight}
@@ -140,14 +140,14 @@ def run(
     folder: Path, change: Callable[[Counting], object] = lambda trainer: None, earlier: Path | None = None, **fields: Any
 ) -> RunResult:
     wanted = spec.build({"epochs": EPOCHS, "global_batch_size": SIZE, **fields})
-    plan = Plan(wanted, ARCHITECTURE, len(SPLIT))
+    plan = BatchPlan(wanted, ARCHITECTURE, len(SPLIT))
     trainer = Counting(plan, Ranks(1))
     change(trainer)
-    made = Run("made up", wanted, {}, folder, 0, Stopwatch(trainer.drain))
+    made = TrainingRun("made up", wanted, {}, folder, 0, Stopwatch(trainer.drain))
     is_second = (folder / event_log.EVENTS_FILE).exists()
     folder.mkdir(exist_ok=True)
     made.record(data_hash="none", weights_hash="none")
-    made.train(cast(Trainer, trainer), plan, DATA, earlier)
+    made.train(cast(BaseTrainer, trainer), plan, DATA, earlier)
     result = made.result("ok")
     assert is_second or contradictions.find_contradictions(result, event_log.read_events(folder)) == []
     return result
@@ -157,9 +157,9 @@ def test_a_process_has_its_pace_when_its_device_is_done(tmp_path: Path, monkeypa
     """Its neighbour has a pace of 1 image/s."""
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")
-    neighbour, alone = np.array([0.0, 1.0]), Counting.total
+    neighbour, alone = np.array([0.0, 1.0]), Counting.all_reduce_world
     monkeypatch.setattr(
-        Counting, "total", lambda own, values: values + neighbour if np.shape(values) == (2,) else alone(own, values)
+        Counting, "all_reduce_world", lambda own, values: values + neighbour if np.shape(values) == (2,) else alone(own, values)
     )
     result = run(tmp_path)
     fastest = max(each.timed_images / each.timed_seconds for each in result.epochs)
@@ -229,7 +229,7 @@ def queue_filled_off_the_clock_behind_its_first_batch(trainer: Counting) -> None
     def ahead(epoch: int, steps: Sequence[int]) -> Iterator[Batch]:
         ready = list(feed(epoch, steps))
         time.sleep(STEP_SECONDS)
-        return (batch if number else batch._replace(begun=time.time()) for number, batch in enumerate(ready))
+        return (batch if number else batch._replace(begin_time=time.time()) for number, batch in enumerate(ready))
 
     trainer.feed = lambda: ahead
 
@@ -267,16 +267,16 @@ def both_ranks(folder: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[
     own, found = threading.local(), dict[int, Any]()
     monkeypatch.setattr("common.training.loop.os.environ", _Environment(own))
     wanted = spec.build({"epochs": EPOCHS, "global_batch_size": SIZE, "cores": 1})
-    plan, ranks = Plan(wanted, ARCHITECTURE, len(SPLIT)), Ranks(2)
+    plan, ranks = BatchPlan(wanted, ARCHITECTURE, len(SPLIT)), Ranks(2)
 
     def one(rank: int) -> None:
         own.rank = rank
         trainer = Counting(plan, ranks, rank)
         trainer.step_seconds = LONG_SECONDS if rank else STEP_SECONDS
         change(trainer)
-        made = Run("made up", wanted, {}, folder, 0, Stopwatch(trainer.synchronize))
+        made = TrainingRun("made up", wanted, {}, folder, 0, Stopwatch(trainer.synchronize))
         try:
-            made.learn(cast(Trainer, trainer), plan, DATA)
+            made.train_and_validate(cast(BaseTrainer, trainer), plan, DATA)
             found[rank] = [record.timed_seconds for record in made.result("ok").epochs]
         except ClockError as error:
             found[rank] = error
@@ -317,7 +317,7 @@ def test_what_ranks_tell_each_other_at_the_end_is_not_on_the_clock(tmp_path: Pat
 
 
 def test_an_epoch_lasts_from_the_first_start_to_the_last_end_whichever_ranks_these_are() -> None:
-    assert timing.lasted(np.array([10.0, 10.5, 10.25]), np.array([12.0, 11.0, 13.5])) == 3.5
+    assert timing.elapsed_over_ranks(np.array([10.0, 10.5, 10.25]), np.array([12.0, 11.0, 13.5])) == 3.5
 
 
 @pytest.mark.parametrize(("here", "expected"), [("2", [[0.0, 100.0], [0.0, 103.5]]), ("1", [[0.0, 0.0], [0.0, 3.5]])])
@@ -326,12 +326,12 @@ def test_ranks_of_several_hosts_count_from_their_own_starts(
 ) -> None:
     for name, value in (("WORLD_SIZE", "2"), ("RANK", "1"), ("LOCAL_WORLD_SIZE", here)):
         monkeypatch.setenv(name, value)
-    alone = cast(Any, SimpleNamespace(total=lambda stamps: stamps))
-    assert loop._stamps(alone, 100.0, 103.5).tolist() == expected
+    alone = cast(Any, SimpleNamespace(all_reduce_world=lambda stamps: stamps))
+    assert loop._gather_start_and_end(alone, 100.0, 103.5).tolist() == expected
 
 
 def test_a_slow_rank_that_the_clock_does_not_wait_for_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(timing, "lasted", lambda starts, ends: float(ends[0] - starts[0]))
+    monkeypatch.setattr(timing, "elapsed_over_ranks", lambda starts, ends: float(ends[0] - starts[0]))
     found = both_ranks(tmp_path, monkeypatch, lambda trainer: None)
     assert str(found[0]).startswith("slow rank: rank 1 trained for ")
     assert str(found[1]) == str(found[0])  # no rank is left behind
@@ -339,45 +339,45 @@ def test_a_slow_rank_that_the_clock_does_not_wait_for_is_named(tmp_path: Path, m
 
 def test_a_rank_that_is_left_out_of_the_ranks_times_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Planted in what the ranks tell each other. The rule that makes seconds of it is right."""
-    stamps = loop._stamps
-    monkeypatch.setattr(loop, "_stamps", lambda *stamp: stamps(*stamp)[:, :1])
+    stamps = loop._gather_start_and_end
+    monkeypatch.setattr(loop, "_gather_start_and_end", lambda *stamp: stamps(*stamp)[:, :1])
     found = both_ranks(tmp_path, monkeypatch, lambda trainer: None)
     assert str(found[0]).startswith("slow rank: rank 1 trained for ")
 
 
 def test_ranks_whose_clocks_differ_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As where each rank has a time namespace of its own, and counts from another start."""
-    stamps = loop._stamps
+    stamps = loop._gather_start_and_end
 
     def elsewhere(trainer: Any, start: float, end: float) -> Any:
         ahead = 3600.0 * trainer.shard[0]
         return stamps(trainer, start + ahead, end + ahead)
 
-    monkeypatch.setattr(loop, "_stamps", elsewhere)
+    monkeypatch.setattr(loop, "_gather_start_and_end", elsewhere)
     monkeypatch.setattr(loop.placement, "on_one_host", lambda: True)
     found = both_ranks(tmp_path, monkeypatch, lambda trainer: None)
     ran = r"ranks without a common clock: the clock ran 360\d\.\d\d s, but rank 0 knew after \d\.\d\d s that all had ended"
     assert re.fullmatch(ran, str(found[0])) and str(found[1]) == str(found[0])
 
 
-SOUND = Evidence(1.0, 1.0, 1.01, 0.01, -1.0, 0.0, 0, 0, 0)
+SOUND = ClockEvidence(1.0, 1.0, 1.01, 0.01, -1.0, 0.0, 0, 0, 0)
 
 
 @pytest.mark.parametrize("name", timing.DEFECTS)
 def test_seconds_within_the_slack_and_counts_as_planned_are_no_defect(name: str) -> None:
-    audit = Audit()
+    audit = ClockAudit()
     assert [audit.defects([SOUND, SOUND]) for _ in range(2)] == [{}, {}]
     assert audit.caution() is None
     planted = {
-        "slow rank": {"own_seconds": 1.01},
-        "ranks without a common clock": {"meeting_seconds": 0.99},
-        "missing synchronisation": {"late_seconds": 2.0},
-        "queue filled off the clock": {"begun_before": 0.1},
+        "slow rank": {"rank_seconds": 1.01},
+        "ranks without a common clock": {"barrier_to_barrier_seconds": 0.99},
+        "missing synchronisation": {"unfinished_device_seconds": 2.0},
+        "queue filled off the clock": {"prefetch_lead_seconds": 0.1},
         "compile inside the clock": {"compilations": 1},
         "doubled step": {"updates": 1},
-        "work moved into evaluation": {"moved": 1},
+        "work moved into evaluation": {"parameters_changed": 1},
     }
-    unstamped = Audit().defects([SOUND._replace(begun_before=float("inf"))])
+    unstamped = ClockAudit().defects([SOUND._replace(prefetch_lead_seconds=float("inf"))])
     assert unstamped == {"queue filled off the clock": "queue filled off the clock: a batch does not say when it was begun"}
     epochs = 3 if name == "missing synchronisation" else 1
     (found,) = [audit.defects([SOUND, SOUND._replace(**planted[name])]) for _ in range(epochs)][-1].items()
@@ -391,18 +391,23 @@ def test_seconds_within_the_slack_and_counts_as_planned_are_no_defect(name: str)
 def test_an_epoch_that_misses_more_than_a_hundredth_is_a_caution_where_most_do(
     late: tuple[float, ...], is_noticed: bool
 ) -> None:
-    audit = Audit()
-    assert [audit.defects([SOUND._replace(late_seconds=each)]) for each in late] == [{}] * 3
+    audit = ClockAudit()
+    assert [audit.defects([SOUND._replace(unfinished_device_seconds=each)]) for each in late] == [{}] * 3
     assert (audit.caution() is not None) is is_noticed
 
 
 def test_a_rank_that_is_late_in_most_epochs_is_not_hidden_by_one_that_was_late_once() -> None:
-    audit = Audit()
+    audit = ClockAudit()
     for once in (0.1, 0.0, 0.0):
-        assert audit.defects([SOUND._replace(late_seconds=once), SOUND._replace(late_seconds=0.02)]) == {}
+        assert (
+            audit.defects([SOUND._replace(unfinished_device_seconds=once), SOUND._replace(unfinished_device_seconds=0.02)])
+            == {}
+        )
     assert (audit.caution() or "").startswith("losses of rank 1 came 0.06 s")
-    alone = Audit()
-    assert alone.defects([SOUND._replace(late_seconds=0.02)]) == {} and alone.caution() is None  # one epoch tells nothing
+    alone = ClockAudit()
+    assert (
+        alone.defects([SOUND._replace(unfinished_device_seconds=0.02)]) == {} and alone.caution() is None
+    )  # one epoch tells nothing
 
 
 def stalled(trainer: Counting) -> None:
@@ -412,7 +417,7 @@ def stalled(trainer: Counting) -> None:
     def late(values: list[Any]) -> Any:
         fetched.append(len(values))
         if fetched.count(STEPS) == 1 and fetched[-1] == STEPS:
-            time.sleep(timing.SLACK_SECONDS + LONG_SECONDS)
+            time.sleep(timing.ALLOWED_LATE_SECONDS + LONG_SECONDS)
         return fetch(values)
 
     trainer.fetch = late
@@ -459,8 +464,8 @@ def test_losses_that_are_late_before_and_after_an_interruption_are_a_defect(tmp_
 
 
 def test_losses_that_are_late_in_a_single_epoch_tell_no_defect_from_a_busy_machine() -> None:
-    audit = Audit()
-    late = SOUND._replace(late_seconds=2.0)
+    audit = ClockAudit()
+    late = SOUND._replace(unfinished_device_seconds=2.0)
     assert audit.defects([late]) == {} and audit.caution() is not None
     assert list(audit.defects([late])) == ["missing synchronisation"] and audit.caution() is None
 
@@ -623,7 +628,7 @@ def test_a_rank_whose_clock_is_slow_is_named_in_all_ranks(tmp_path: Path, monkey
     """Planted in the readings of rank 1 alone."""
     end = timing.Timer.end
 
-    def slow(timer: timing.Timer) -> timing.Span:
+    def slow(timer: timing.Timer) -> timing.ClockSpan:
         span = end(timer)
         return span._replace(seconds=0.9 * span.seconds) if span.seconds > STEPS * LONG_SECONDS / 2 else span
 
@@ -633,7 +638,7 @@ def test_a_rank_whose_clock_is_slow_is_named_in_all_ranks(tmp_path: Path, monkey
     assert str(found[1]) == str(found[0])
 
 
-AGREED = timing.Span(10.0, 9.999, 10.001, 19.9, 2)
+AGREED = timing.ClockSpan(10.0, 9.999, 10.001, 19.9, 2)
 
 
 @pytest.mark.parametrize(
@@ -642,13 +647,13 @@ AGREED = timing.Span(10.0, 9.999, 10.001, 19.9, 2)
         ({}, None),
         ({"seconds": 9.95}, None),
         ({"seconds": 10.08}, None),
-        ({"kernel_least": 3.0}, None),  # it was held while it read its clocks
+        ({"kernel_min_seconds": 3.0}, None),  # it was held while it read its clocks
         ({"cpu_seconds": 20.1}, None),  # ticks
         ({"seconds": 9.89}, "by the run's own clock it lasted 9.890 s, by the kernel's (CLOCK_BOOTTIME) 10.001 s"),
         ({"seconds": 10.11}, "by the run's own clock it lasted 10.110 s, by the kernel's (CLOCK_BOOTTIME) 10.001 s"),
         ({"cpu_seconds": 22.0}, "by the run's own clock it lasted 10.000 s, and 2 CPUs computed 22.000 s for it"),
         (
-            {"seconds": 9.0, "kernel_least": 8.999, "kernel_most": 9.001},  # both clocks are planted
+            {"seconds": 9.0, "kernel_min_seconds": 8.999, "kernel_max_seconds": 9.001},  # both clocks are planted
             "by the run's own clock it lasted 9.000 s, and 2 CPUs computed 19.900 s for it",
         ),
     ],
@@ -660,14 +665,14 @@ def test_the_seconds_of_a_span_agree_with_the_kernels_clock_and_the_cpu_time(
 
 
 def test_no_process_computes_longer_than_its_cpus_have_passed() -> None:
-    begin = timing.Reading()
+    begin = timing.ClockReading()
     threads = [threading.Thread(target=lambda: sum(range(2_000_000))) for _ in range(4)]
     for each in threads:
         each.start()
     for each in threads:
         each.join()
-    span = begin.until(timing.Reading())
-    assert 0.0 < span.cpu_seconds <= span.cpus * span.kernel_most and span.disagreement() is None
+    span = begin.span_until(timing.ClockReading())
+    assert 0.0 < span.cpu_seconds <= span.cpus * span.kernel_max_seconds and span.disagreement() is None
 
 
 @pytest.mark.parametrize(
@@ -675,5 +680,7 @@ def test_no_process_computes_longer_than_its_cpus_have_passed() -> None:
 )
 def test_cpu_time_may_have_a_tick_of_each_cpu_from_before_the_span(seconds: float, more: float, is_defect: bool) -> None:
     """A span between two recorded steps may be as short as a tenth of a second."""
-    span = timing.Span(seconds, seconds, seconds, cpu_seconds=2 * seconds * (1 + timing.APART) + more, cpus=2)
+    span = timing.ClockSpan(
+        seconds, seconds, seconds, cpu_seconds=2 * seconds * (1 + timing.MAX_CLOCK_DIFFERENCE) + more, cpus=2
+    )
     assert (span.disagreement() is not None) == is_defect

@@ -10,16 +10,16 @@ import pytest
 
 from common import spec
 from common.artifacts.schema import EpochRecord, Metrics, RunResult
-from common.data.batches import Feed, Plan
+from common.data.batches import Feed, BatchPlan
 from common.data.sources import Dataset
 from common.machine import machine
 from common.machine.rates import DeviceRates
 from common.models.architectures import resolve
 from common.spec import Spec
 from common.training import loop
-from common.training.loop import Run
+from common.training.loop import TrainingRun
 from common.training.timing import Stopwatch
-from common.training.trainer import Batch, Trainer
+from common.training.trainer import Batch, BaseTrainer
 
 PAUSE_SECONDS = 0.01
 
@@ -45,7 +45,7 @@ class Fed:
     def compilations(self) -> int:
         return 0
 
-    def total(self, values: Any) -> Any:
+    def all_reduce_world(self, values: Any) -> Any:
         return values
 
     def synchronize(self) -> None: ...
@@ -59,8 +59,8 @@ def test_device_memory_is_kept_by_rank_and_device(tmp_path: Path, monkeypatch: p
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "2")
     theirs = iter([np.array([1, 0]), np.array([[7.0, 0.0], [0.0, 0.0]])])
-    ranks = cast(Trainer, type("Ranks", (Fed,), {"total": lambda self, values: values + next(theirs)})())
-    run = Run("pytorch", spec.build({}), {}, tmp_path, 0, Stopwatch(lambda: None))
+    ranks = cast(BaseTrainer, type("Ranks", (Fed,), {"all_reduce_world": lambda self, values: values + next(theirs)})())
+    run = TrainingRun("pytorch", spec.build({}), {}, tmp_path, 0, Stopwatch(lambda: None))
     run.record_device_memory(ranks, [0.0, 3.0])
     assert run.result("ok").peak_memory_by_device_mib == {"rank 0 GPU 0": 7.0, "rank 1 GPU 1": 3.0}
     assert run.result("ok").device_peak_memory_mib == 10.0
@@ -73,8 +73,8 @@ def test_paces_of_processes_are_of_all_timed_epochs_and_left_out_if_nothing_was_
     monkeypatch.setenv("RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", "2")
     theirs = np.array([2.0, 0.0])
-    ranks = cast(Trainer, type("Ranks", (Fed,), {"total": lambda self, values: values + theirs})())
-    run = Run("pytorch", spec.build({}), {}, tmp_path, 0, Stopwatch(lambda: None))
+    ranks = cast(BaseTrainer, type("Ranks", (Fed,), {"all_reduce_world": lambda self, values: values + theirs})())
+    run = TrainingRun("pytorch", spec.build({}), {}, tmp_path, 0, Stopwatch(lambda: None))
     run._record_speeds(ranks, 0, 1e-6)  # the only step was the first, which is not timed
     assert run.result("ok").images_per_second_by_process == []
     run._record_speeds(ranks, 30, 3.0)
@@ -84,8 +84,8 @@ def test_paces_of_processes_are_of_all_timed_epochs_and_left_out_if_nothing_was_
 
 
 def test_a_cpu_has_no_device_memory(tmp_path: Path) -> None:
-    run = Run("pytorch", spec.build({}), {}, tmp_path, 0, Stopwatch(lambda: None))
-    run.record_device_memory(cast(Trainer, Fed()), [])
+    run = TrainingRun("pytorch", spec.build({}), {}, tmp_path, 0, Stopwatch(lambda: None))
+    run.record_device_memory(cast(BaseTrainer, Fed()), [])
     assert run.result("ok").device_peak_memory_mib is None and run.result("ok").peak_memory_by_device_mib == {}
 
 
@@ -93,9 +93,9 @@ def test_a_cpu_has_no_device_memory(tmp_path: Path) -> None:
 def test_no_batch_of_the_input_alone_is_free(workers: int, epochs: int, timed: list[int], tmp_path: Path) -> None:
     fed = {"input": "workers", "workers": workers} if workers else {}
     wanted = spec.build({"part": "input", "epochs": epochs, "global_batch_size": 10, **fed})
-    run = Run("made up", wanted, {}, tmp_path, 0, Stopwatch(lambda: None))
-    plan = Plan(wanted, resolve("simple_cnn", 10, 32), 50)
-    run.train(cast(Trainer, Fed()), plan, cast(Dataset, None))
+    run = TrainingRun("made up", wanted, {}, tmp_path, 0, Stopwatch(lambda: None))
+    plan = BatchPlan(wanted, resolve("simple_cnn", 10, 32), 50)
+    run.train(cast(BaseTrainer, Fed()), plan, cast(Dataset, None))
     result = run.result("ok")
     assert [record.timed_steps for record in result.epochs] == timed
     assert [record.timed_images for record in result.epochs] == [10 * steps for steps in timed]
@@ -114,8 +114,8 @@ def test_what_others_used_is_known_where_all_ranks_are_on_one_machine(
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("LOCAL_WORLD_SIZE", str(here))
     wanted = spec.build({"part": "input", "epochs": 1, "global_batch_size": 10})
-    run = Run("made up", wanted, {}, tmp_path, 0, Stopwatch(lambda: None))
-    run.train(cast(Trainer, Fed()), Plan(wanted, resolve("simple_cnn", 10, 32), 50), cast(Dataset, None))
+    run = TrainingRun("made up", wanted, {}, tmp_path, 0, Stopwatch(lambda: None))
+    run.train(cast(BaseTrainer, Fed()), BatchPlan(wanted, resolve("simple_cnn", 10, 32), 50), cast(Dataset, None))
     result = run.result("ok")
     assert result.cores_used is not None
     assert (result.cores_of_others is not None) == (here == 2)
@@ -130,8 +130,8 @@ def test_what_others_took_of_the_run_is_what_was_done_on_its_own_cpus(tmp_path: 
     )
     monkeypatch.setattr(machine, "stolen_cpu_seconds", lambda cpus: cores["stolen"] * time.monotonic())
     wanted = spec.build({"part": "input", "epochs": 10, "global_batch_size": 10})
-    run = Run("made up", wanted, {}, tmp_path, 0, Stopwatch(lambda: None), [3])
-    run.train(cast(Trainer, Fed()), Plan(wanted, resolve("simple_cnn", 10, 32), 50), cast(Dataset, None))
+    run = TrainingRun("made up", wanted, {}, tmp_path, 0, Stopwatch(lambda: None), [3])
+    run.train(cast(BaseTrainer, Fed()), BatchPlan(wanted, resolve("simple_cnn", 10, 32), 50), cast(Dataset, None))
     result = run.result("ok")
     assert result.noise is not None
     assert result.noise.cores_taken == pytest.approx(0.75, rel=0.2)
@@ -153,10 +153,10 @@ def test_a_device_is_rated_when_the_wall_time_has_ended_and_may_fail(tmp_path: P
         raise MemoryError
 
     for rates in (on_a_cpu, on_a_gpu, on_a_full_one):
-        run = Run("made up", wanted, {}, tmp_path, 0, Stopwatch(lambda: None))
-        run.train(cast(Trainer, Fed()), Plan(wanted, resolve("simple_cnn", 10, 32), 50), cast(Dataset, None))
+        run = TrainingRun("made up", wanted, {}, tmp_path, 0, Stopwatch(lambda: None))
+        run.train(cast(BaseTrainer, Fed()), BatchPlan(wanted, resolve("simple_cnn", 10, 32), 50), cast(Dataset, None))
         before = run.result("ok").phases
-        run.rate(rates)
+        run.measure_device_rates(rates)
         ended.append(run.result("ok"))
         after = ended[-1].phases
         assert before is not None and after is not None

@@ -10,7 +10,7 @@ import pytest
 
 from common.artifacts import atomic_files, results
 from common.training import profiling
-from common.training.trainer import Batch, ComputeAndExchange, Recording, Span, StepBreakdown
+from common.training.trainer import Batch, ComputeAndExchange, ProfilerRecording, ProfilerSpan, StepBreakdown
 
 BATCH = Batch(None, None, None, ())
 
@@ -51,18 +51,18 @@ class Replicas:
         made = {name: lambda name=name, seconds=seconds: self.spend(name, seconds) for name, seconds in self._pieces.items()}
         return StepBreakdown(**{"optimizer": None, **made}, **self._how)
 
-    def record(self, work: Callable[[], None]) -> Recording:
+    def record(self, work: Callable[[], None]) -> ProfilerRecording:
         work()
-        return Recording([Span("conv", 0, 0.0, 3.0)], b'{"traceEvents": []}')
+        return ProfilerRecording([ProfilerSpan("conv", 0, 0.0, 3.0)], b'{"traceEvents": []}')
 
     def synchronize(self) -> None:
         pass
 
-    def total(self, values: Any) -> Any:
+    def all_reduce_world(self, values: Any) -> Any:
         self.now += 0.5  # waiting for the others, which no piece is charged for
         return values
 
-    def all_reduce(self, values: Any) -> Any:
+    def all_reduce_shards(self, values: Any) -> Any:
         return values
 
 
@@ -101,7 +101,7 @@ def test_other_processes_seconds_count_too(monkeypatch: pytest.MonkeyPatch) -> N
     trainer = Replicas(monkeypatch, *of(1.5, 1.0, 0.25))
     trainer.shard = (1, 2)
     slower = np.array([[0.25], [0.0]])  # rank 0 in whatever is asked
-    monkeypatch.setattr(trainer, "all_reduce", lambda values: values + slower)
+    monkeypatch.setattr(trainer, "all_reduce_shards", lambda values: values + slower)
     parts = profiling.step_parts(trainer, BATCH, 8, steps=2)
     assert (parts.step_seconds, parts.compute_seconds, parts.idle_seconds) == (1.5, 1.0, 0.375)
 
@@ -165,7 +165,7 @@ def test_a_piece_takes_as_long_as_in_the_slowest_process(monkeypatch: pytest.Mon
     trainer = Replicas(monkeypatch, 1.5, None, {"transfer": 0.125, "forward": 0.25, "backward": 1.0}, nested=True)
     trainer.shard = (1, 2)
     slower = np.array([[0.5], [0.0]])  # rank 0 in whatever is asked
-    monkeypatch.setattr(trainer, "all_reduce", lambda values: values + slower)
+    monkeypatch.setattr(trainer, "all_reduce_shards", lambda values: values + slower)
     parts = profiling.step_parts(trainer, BATCH, 8, steps=2)
     # Rank 0 goes forward in 0.5 s and back in none.
     assert (parts.transfer_seconds, parts.forward_seconds, parts.backward_seconds) == (0.5, 0.5, 0.75)
@@ -173,14 +173,14 @@ def test_a_piece_takes_as_long_as_in_the_slowest_process(monkeypatch: pytest.Mon
 
 def test_self_time_is_without_what_is_inside_and_lanes_are_apart() -> None:
     spans = [
-        Span("relu", 0, 5.0, 1.0),
-        Span("conv", 0, 0.0, 4.0),
-        Span("copy", 0, 0.5, 1.0),  # inside conv
-        Span("im2col", 0, 2.0, 2.0),  # inside conv, to its end
-        Span("copy", 0, 2.5, 0.5),  # inside im2col
-        Span("conv", 1, 0.5, 3.0),  # on another thread, inside nothing
+        ProfilerSpan("relu", 0, 5.0, 1.0),
+        ProfilerSpan("conv", 0, 0.0, 4.0),
+        ProfilerSpan("copy", 0, 0.5, 1.0),  # inside conv
+        ProfilerSpan("im2col", 0, 2.0, 2.0),  # inside conv, to its end
+        ProfilerSpan("copy", 0, 2.5, 0.5),  # inside im2col
+        ProfilerSpan("conv", 1, 0.5, 3.0),  # on another thread, inside nothing
     ]
-    found = profiling.ranked(spans, steps=2)
+    found = profiling.longest_operations(spans, steps=2)
     assert [(each.name, each.calls, each.self_seconds) for each in found] == [
         ("conv", 1.0, 2.0), ("copy", 1.0, 0.75), ("im2col", 0.5, 0.75), ("relu", 0.5, 0.5),
     ]  # fmt: skip
@@ -188,11 +188,11 @@ def test_self_time_is_without_what_is_inside_and_lanes_are_apart() -> None:
 
 
 def test_no_more_than_ten_operations_are_told_and_none_of_nothing() -> None:
-    spans = [Span(f"op {number}", 0, float(number), 0.01 * number) for number in range(1, 21)]
-    found = profiling.ranked(spans, steps=1)
+    spans = [ProfilerSpan(f"op {number}", 0, float(number), 0.01 * number) for number in range(1, 21)]
+    found = profiling.longest_operations(spans, steps=1)
     assert [each.name for each in found] == [f"op {number}" for number in range(20, 10, -1)]
     assert 0.0 < sum(each.share for each in found) < 1.0
-    assert profiling.ranked([], steps=1) == []
+    assert profiling.longest_operations([], steps=1) == []
 
 
 def test_a_trace_is_written_beside_the_result(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -214,7 +214,7 @@ def test_a_process_that_does_not_look_takes_its_part_in_the_steps(monkeypatch: p
 def test_a_profiler_that_fails_costs_no_step_and_no_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, when: str) -> None:
     trainer = Replicas(monkeypatch, 1.0, None)
 
-    def record(work: Callable[[], None]) -> Recording:
+    def record(work: Callable[[], None]) -> ProfilerRecording:
         if when == "after":
             work()
         raise RuntimeError("another profiler is running")

@@ -61,11 +61,11 @@ def test_the_true_label_among_the_five_likeliest_counts() -> None:
 
 
 def test_the_worst_confused_pairs_come_with_their_surest_examples() -> None:
-    found = scores.worst_confused(LABELS, LOGITS, most=2)
+    found = scores.most_confused(LABELS, LOGITS, max_pairs=2)
     assert [(each.true, each.predicted, each.count, each.examples) for each in found] == [(0, 1, 2, [2, 1]), (1, 0, 1, [4])]
     assert found[0].share == pytest.approx(2 / 3)
     perfect = 10.0 * np.eye(3)
-    assert scores.worst_confused(np.arange(3), perfect, most=5) == []
+    assert scores.most_confused(np.arange(3), perfect, max_pairs=5) == []
 
 
 def test_mcnemar_counts_what_one_model_alone_has_right() -> None:
@@ -96,4 +96,4 @@ def test_scores_hold_together(seed: int, count: int, classes: int) -> None:
     assert found.weighted.recall == pytest.approx(found.accuracy)
     assert found.top_accuracy is None or found.top_accuracy >= found.accuracy
     assert 0.0 <= found.calibration_error <= 1.0
-    assert scores.added_up([found.confusion, found.confusion]) == (2 * np.array(found.confusion)).tolist()
+    assert scores.sum_matrices([found.confusion, found.confusion]) == (2 * np.array(found.confusion)).tolist()

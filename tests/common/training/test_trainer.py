@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from common import spec
-from common.data.batches import Plan
+from common.data.batches import BatchPlan
 from common.models import architectures
-from common.models.weights import GivenWeights, Weights
-from common.training.trainer import Trainer
+from common.models.weights import ReadOnlyWeights, Weights
+from common.training.trainer import BaseTrainer
 
 DESCRIPTION: dict[str, Any] = {
     "devices": [{"name": "cpu", "kind": "cpu"}],
@@ -31,13 +31,13 @@ class Optimizer:
         self.values = values
 
 
-class Noted(Trainer):
+class Noted(BaseTrainer):
     """Notes what is run. Its framework keeps arrays back to front."""
 
     def __init__(self) -> None:
         what = spec.build({"global_batch_size": 8, "data": {"limit": 20}})
         architecture = architectures.resolve("simple_cnn", 10, 32)
-        super().__init__(what, architecture, Plan(what, architecture, 20), None, DESCRIPTION)  # type: ignore[arg-type]
+        super().__init__(what, architecture, BatchPlan(what, architecture, 20), None, DESCRIPTION)  # type: ignore[arg-type]
         self.done: list[Any] = []
         self.arrays: Weights = {"first": np.arange(2.0), "second": np.arange(1.0)}
         self._optimizer = Optimizer()
@@ -60,7 +60,7 @@ class Noted(Trainer):
     def weights(self) -> Weights:
         return self.arrays
 
-    def load_weights(self, values: GivenWeights) -> None:
+    def load_weights(self, values: ReadOnlyWeights) -> None:
         self.arrays = dict(values)
 
     def _trainable(self) -> list[Any]:
@@ -98,7 +98,7 @@ def test_a_trainer_starts_over_from_a_state_that_it_is_given() -> None:
     state = {name: array.copy() for name, array in trainer.state().items()}
     for given in ({}, state):
         trainer.load_state({name: array + 1 for name, array in state.items()}, 7)
-        trainer.start_over(trainer._plan, None, given)  # type: ignore[arg-type]
+        trainer.reset(trainer._plan, None, given)  # type: ignore[arg-type]
         assert trainer.updates == 0
         assert all(np.array_equal(trainer.state()[name], array + (not given)) for name, array in state.items())
 

@@ -11,10 +11,10 @@ import numpy.typing as npt
 
 from common import spec
 from common.artifacts.trained import Card, Trained
-from common.data.batches import Feed, Plan
+from common.data.batches import Feed, BatchPlan
 from common.data.sources import Dataset
 from common.models.architectures import Architecture
-from common.models.weights import GivenWeights, Weights, WeightsError
+from common.models.weights import ReadOnlyWeights, Weights, WeightsError
 from common.processes import entry
 from common.spec import Spec
 from common.training.inference import Inference
@@ -35,7 +35,7 @@ class Learner:
     shard = (0, 1)
     scores_together = False
 
-    def __init__(self, spec: Spec, architecture: Architecture, plan: Plan, dataset: Dataset, initial: GivenWeights) -> None:
+    def __init__(self, spec: Spec, architecture: Architecture, plan: BatchPlan, dataset: Dataset, initial: ReadOnlyWeights) -> None:
         self.devices = ["cpu"]
         self.threads: dict[str, int] = {}
         self.updates = 0
@@ -79,10 +79,10 @@ class Learner:
     def fetch(self, values: list[Any]) -> Array:
         return np.array(values)
 
-    def all_reduce(self, values: Array) -> Array:
+    def all_reduce_shards(self, values: Array) -> Array:
         return values
 
-    def total(self, values: Array) -> Array:
+    def all_reduce_world(self, values: Array) -> Array:
         return values
 
     def broadcast_statistics(self) -> None: ...

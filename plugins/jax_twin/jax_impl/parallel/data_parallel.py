@@ -11,13 +11,13 @@ import numpy as np
 from jax import lax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from common.data.sources import Split
+from common.data.sources import DatasetSplit
 from common.models.sharding import shard
 from common.training.communication import exchange_bytes
 from jax_impl.batch_norm import ReplicaGroup
-from jax_impl.models import Model
+from jax_impl.models import JaxModel
 from jax_impl.parallel.trainer import Trainer
-from jax_impl.train import Examples, State
+from jax_impl.train import ShardArrays, TrainingState
 
 _AXIS = "replicas"
 _SHARED, _OWN = PartitionSpec(), PartitionSpec(_AXIS)
@@ -37,23 +37,23 @@ class DataParallel(Trainer):
             raise RuntimeError(f"{self._spec.replicas} replicas need as many devices. JAX found {len(devices)}.")
         self._mesh = Mesh(np.array(devices), (_AXIS,))
         self.devices = [str(device) for device in devices]
-        self._spread(self._new_model(ReplicaGroup(_AXIS) if self._synchronises else None))
+        self._set_model(self._new_model(ReplicaGroup(_AXIS) if self._synchronises else None))
 
-    def _across(self, one: Callable[..., Any]) -> Callable[..., Any]:
-        def step(state: State, examples: Examples, numbers: Any, micro_batches: int) -> Any:
-            def replica(state: State, examples: Examples, numbers: Any) -> Any:
-                own = state._replace(statistics=_first(state.statistics))
-                stepped, outputs = one(own, examples, numbers, micro_batches)
-                return stepped._replace(statistics=_alone(stepped.statistics)), outputs
+    def _over_replicas(self, replica_step: Callable[..., Any]) -> Callable[..., Any]:
+        def step(state: TrainingState, examples: ShardArrays, numbers: Any, micro_batches: int) -> Any:
+            def replica(state: TrainingState, examples: ShardArrays, numbers: Any) -> Any:
+                replica_state = state._replace(statistics=_first_replica(state.statistics))
+                new_state, outputs = replica_step(replica_state, examples, numbers, micro_batches)
+                return new_state._replace(statistics=_add_axis(new_state.statistics)), outputs
 
-            states = State(_SHARED, _OWN, _SHARED)
+            states = TrainingState(_SHARED, _OWN, _SHARED)
             return self._on_mesh(replica, (states, _OWN, _SHARED), (states, _SHARED))(state, examples, numbers)
 
         return step
 
-    def _scoring(self) -> Callable[..., Any]:
-        def replica(parameters: Any, statistics: Any, examples: Examples) -> Any:
-            loss, predictions = self._one_score(parameters, _first(statistics), examples)
+    def _score_over_replicas(self) -> Callable[..., Any]:
+        def replica(parameters: Any, statistics: Any, examples: ShardArrays) -> Any:
+            loss, predictions = self._one_score(parameters, _first_replica(statistics), examples)
             return lax.psum(loss, _AXIS), predictions
 
         return self._on_mesh(replica, (_SHARED, _OWN, _OWN), (_SHARED, _OWN))
@@ -65,9 +65,9 @@ class DataParallel(Trainer):
     def _exchange(self, values: Any) -> Any:
         return lax.psum(values, _AXIS)
 
-    def _examples(self, images: Any, labels: Any, masks: Any) -> Examples:
+    def _examples(self, images: Any, labels: Any, masks: Any) -> ShardArrays:
         replicas, number = self._spec.replicas, len(labels)
-        examples = Examples(images, labels, tuple(masks))
+        examples = ShardArrays(images, labels, tuple(masks))
         if number % replicas:
             bounds = [shard(number, replicas, rank) for rank in range(replicas)]
             most = bounds[0][1]
@@ -76,28 +76,28 @@ class DataParallel(Trainer):
             examples = jax.tree.map(lambda values: values[places], examples)._replace(rows=rows)
         return jax.device_put(examples, NamedSharding(self._mesh, _OWN))
 
-    def _first_model(self) -> Model:
-        return Model(self._model.network, self._model.parameters, _first(self._model.statistics))
+    def _first_model(self) -> JaxModel:
+        return JaxModel(self._model.network, self._model.parameters, _first_replica(self._model.statistics))
 
-    def _spread(self, model: Model) -> None:
+    def _set_model(self, model: JaxModel) -> None:
         # Each replica keeps the statistics of its own shards: a first axis of replicas.
         copies = jax.tree.map(lambda array: jnp.broadcast_to(array, (self._spec.replicas, *array.shape)), model.statistics)
         statistics = jax.device_put(copies, NamedSharding(self._mesh, _OWN))
-        self._model = Model(model.network, self._placed(model.parameters), statistics)
+        self._model = JaxModel(model.network, self._replicated(model.parameters), statistics)
 
-    def _placed(self, arrays: Any) -> Any:
+    def _replicated(self, arrays: Any) -> Any:
         return jax.device_put(arrays, NamedSharding(self._mesh, _SHARED))
 
     def broadcast_statistics(self) -> None:
-        self._spread(self._first_model())
+        self._set_model(self._first_model())
 
-    def report(self, test: Split) -> dict[str, Any]:
+    def report(self, test: DatasetSplit) -> dict[str, Any]:
         return {"bytes_per_step": exchange_bytes(self._spec, self._architecture)}
 
 
-def _first(arrays: Any) -> Any:
+def _first_replica(arrays: Any) -> Any:
     return jax.tree.map(lambda array: array[0], arrays)
 
 
-def _alone(arrays: Any) -> Any:
+def _add_axis(arrays: Any) -> Any:
     return jax.tree.map(lambda array: array[None], arrays)

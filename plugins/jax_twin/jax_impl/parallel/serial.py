@@ -10,7 +10,7 @@ import jax
 from common.training.trainer import Batch, StepBreakdown, Update
 from jax_impl import train
 from jax_impl.parallel.trainer import Trainer
-from jax_impl.train import Examples
+from jax_impl.train import ShardArrays
 
 
 class Serial(Trainer):
@@ -19,17 +19,17 @@ class Serial(Trainer):
     def _build(self) -> None:
         self._model = self._new_model(None)
 
-    def _across(self, one: Callable[..., Any]) -> Callable[..., Any]:
-        return one
+    def _over_replicas(self, replica_step: Callable[..., Any]) -> Callable[..., Any]:
+        return replica_step
 
-    def _scoring(self) -> Callable[..., Any]:
+    def _score_over_replicas(self) -> Callable[..., Any]:
         return self._one_score
 
-    def _examples(self, images: Any, labels: Any, masks: Any) -> Examples:
-        return Examples(*jax.device_put((images, labels, tuple(masks))))
+    def _examples(self, images: Any, labels: Any, masks: Any) -> ShardArrays:
+        return ShardArrays(*jax.device_put((images, labels, tuple(masks))))
 
     def compute_and_exchange(self, batch: Batch, num_examples: int) -> None:
-        """Nothing is exchanged."""
+        """Return None: nothing is exchanged."""
 
     def step_breakdown(self, batch: Batch, num_examples: int) -> StepBreakdown | str:
         examples, numbers, micro_batches = self._arguments(batch, num_examples, 0.0)
@@ -43,16 +43,16 @@ class Serial(Trainer):
         # Without giving memory away: a copy of the state would count as a part of the step.
         step = jax.jit(lambda state: train.train_step(objective, network, self._optimizer, state, examples, Update(*numbers)))
 
-        def holding(work: Callable[[], Any]) -> Callable[[], None]:
+        def keep_result(work: Callable[[], Any]) -> Callable[[], None]:
             def call() -> None:
-                self._held = work()  # Twin: `synchronize` waits for what is held
+                self._last_result = work()  # Twin: `synchronize` waits for what is held
 
             return call
 
         return StepBreakdown(
-            holding(lambda: self._examples(batch.images, batch.labels, batch.masks)),
-            holding(lambda: forward(self._state())),
-            holding(lambda: gradients(self._state())),
-            holding(lambda: step(self._state())),
+            keep_result(lambda: self._examples(batch.images, batch.labels, batch.masks)),
+            keep_result(lambda: forward(self._state())),
+            keep_result(lambda: gradients(self._state())),
+            keep_result(lambda: step(self._state())),
             nested=True,  # Twin: a program runs as a whole, so each ends with its own computation
         )

@@ -1,4 +1,4 @@
-"""What the trainers of all modes share: construction, input, scores, weights, state, and a step's breakdown."""
+"""Base of the trainers of all modes: construction, input, scores, weights, state, and a step's breakdown."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ import jax.numpy as jnp
 import numpy as np
 import numpy.typing as npt
 
-from common.data.batches import Feed, Plan
+from common.data.batches import BatchPlan, Feed
 from common.data.sources import Dataset
 from common.machine.machine import available_cores
 from common.models.architectures import Architecture
-from common.models.weights import GivenWeights, Weights
+from common.models.weights import ReadOnlyWeights, Weights
 from common.spec import Spec
 from common.training import trainer
-from common.training.trainer import Batch, Recording, StepBreakdown, Update
+from common.training.trainer import Batch, ProfilerRecording, StepBreakdown, Update
 from jax_impl import device, evaluate, input, models, optim, profiler, train, weights
 from jax_impl.batch_norm import ReplicaGroup
-from jax_impl.train import Examples, State
+from jax_impl.train import ShardArrays, TrainingState
 
 _compilations = 0
 
@@ -34,44 +34,46 @@ def _count(event: str, seconds: float, **_: Any) -> None:
 jax.monitoring.register_event_duration_secs_listener(_count)
 
 
-class Trainer(trainer.Trainer):
+class Trainer(trainer.BaseTrainer):
     """The process of a run. A mode adds how it spreads a step over replicas, and what it reports.
 
-    `common.training.trainer.Trainer` documents the public methods.
+    `common.training.trainer.BaseTrainer` documents the public methods.
     """
 
-    def __init__(self, spec: Spec, architecture: Architecture, plan: Plan, dataset: Dataset, initial: GivenWeights) -> None:
+    def __init__(
+        self, spec: Spec, architecture: Architecture, plan: BatchPlan, dataset: Dataset, initial: ReadOnlyWeights
+    ) -> None:
         super().__init__(spec, architecture, plan, dataset, device.describe())
         self._objective = train.Objective(spec.loss, plan.scaling, spec.precision)
         self.threads = {"intra_op": available_cores(), "inter_op": spec.replicas, "input": spec.workers}
         self._optimizer = optim.build(spec.optimizer)
-        self._model: models.Model
+        self._model: models.JaxModel
         self._build()
-        self._slots = self._placed(self._optimizer.init(self._model.parameters))
+        self._slots = self._replicated(self._optimizer.init(self._model.parameters))
         # Twin: a step is a program for each shape of its arguments. It takes over the memory of the state that it replaces.
-        self._steps = partial(jax.jit, donate_argnums=0, static_argnums=3)(self._across(self._one_step))
-        self._score = jax.jit(self._scoring())
-        self._held: Any = None
+        self._steps = partial(jax.jit, donate_argnums=0, static_argnums=3)(self._over_replicas(self._one_step))
+        self._score = jax.jit(self._score_over_replicas())
+        self._last_result: Any = None
         self.load_weights(initial)
 
     def _build(self) -> None:
         """Build the model: `_model`."""
         raise NotImplementedError
 
-    def _across(self, one: Callable[..., Any]) -> Callable[..., Any]:
-        """A function of one replica's state and examples, for all replicas: (state, examples, numbers, micro_batches)."""
+    def _over_replicas(self, replica_step: Callable[..., Any]) -> Callable[..., Any]:
+        """Lift a function of one replica's (state, examples, numbers, micro_batches) to all replicas."""
         raise NotImplementedError
 
-    def _scoring(self) -> Callable[..., Any]:
-        """(loss_sum, predictions) of (parameters, statistics, examples), for all replicas."""
+    def _score_over_replicas(self) -> Callable[..., Any]:
+        """Return a function of all replicas from (parameters, statistics, examples) to (loss_sum, predictions)."""
         raise NotImplementedError
 
-    def _examples(self, images: Any, labels: Any, masks: Any) -> Examples:
-        """A batch on the devices."""
+    def _examples(self, images: Any, labels: Any, masks: Any) -> ShardArrays:
+        """Put a batch on the devices."""
         raise NotImplementedError
 
     _exchange = staticmethod(lambda values: values)
-    """The sum of the replicas' values, the same in each."""
+    """Function that sums the replicas' values. Each gets the sum."""
 
     def feed(self) -> Feed[Batch]:
         index, number = self.shard
@@ -92,7 +94,7 @@ class Trainer(trainer.Trainer):
     def step_breakdown(self, batch: Batch, num_examples: int) -> StepBreakdown | str:
         return f"mode {self._spec.variant} is one program with its exchange"
 
-    def record(self, work: Callable[[], None]) -> Recording:
+    def record(self, work: Callable[[], None]) -> ProfilerRecording:
         def waiting() -> None:
             work()
             self.synchronize()
@@ -102,10 +104,10 @@ class Trainer(trainer.Trainer):
     def synchronize(self) -> None:
         device.synchronize()
 
-    def load_weights(self, values: GivenWeights) -> None:
+    def load_weights(self, values: ReadOnlyWeights) -> None:
         model = self._first_model()
         weights.load(model, self._architecture, values)
-        self._spread(model)
+        self._set_model(model)
 
     def weights(self) -> Weights:
         return weights.extract(self._first_model(), self._architecture)
@@ -113,13 +115,15 @@ class Trainer(trainer.Trainer):
     def slots(self) -> dict[str, Weights]:
         # Twin: slots have canonical names and layouts already.
         return {
-            slot: weights.extract_gradients(self._model, self._architecture, each)
-            for slot, each in self._slots.items()
+            slot: weights.extract_gradients(self._model, self._architecture, arrays)
+            for slot, arrays in self._slots.items()
             if slot != "native"
         }
 
     def load_slots(self, values: Mapping[str, Weights], weights: Weights) -> None:
-        self._load_optimizer_state({f"{slot}/{name}": array for slot, each in values.items() for name, array in each.items()})
+        self._load_optimizer_state(
+            {f"{slot}/{name}": array for slot, arrays in values.items() for name, array in arrays.items()}
+        )
         self.load_weights(weights)
 
     def num_values(self) -> tuple[int, int]:
@@ -144,11 +148,13 @@ class Trainer(trainer.Trainer):
         self._model.statistics |= statistics
         return np.asarray(logits)
 
-    # What modes are built from.
+    # Methods that modes are built from.
 
-    def _new_model(self, group: ReplicaGroup | None) -> models.Model:
-        chosen = self._switches
-        return models.build(self._architecture, self._spec.precision, group, chosen["arithmetic"], chosen["depthwise"])
+    def _new_model(self, group: ReplicaGroup | None) -> models.JaxModel:
+        switch_values = self._switches
+        return models.build(
+            self._architecture, self._spec.precision, group, switch_values["arithmetic"], switch_values["depthwise"]
+        )
 
     def _run_step(self, batch: Batch, num_examples: int, learning_rate: float) -> Any:
         state, outputs = self._steps(self._state(), *self._arguments(batch, num_examples, learning_rate))
@@ -163,30 +169,30 @@ class Trainer(trainer.Trainer):
 
     def _blank_step(self, examples: int, num_examples: int) -> None:
         copied = jax.tree.map(jnp.copy, self._state())  # a step takes its state's memory
-        self._held = self._steps(copied, *self._arguments(self._blank(examples), num_examples, 0.0))
+        self._last_result = self._steps(copied, *self._arguments(self._blank(examples), num_examples, 0.0))
 
     def _blank_score(self, batch: Batch) -> None:
-        self._held = self.score(batch.images, batch.labels)
+        self._last_result = self.score(batch.images, batch.labels)
 
     def _optimizer_state(self) -> dict[str, npt.NDArray[Any]]:
         return optim.state(self._slots)
 
     def _load_optimizer_state(self, values: dict[str, npt.NDArray[Any]]) -> None:
-        self._slots = self._placed(optim.load_state(self._slots, values))
+        self._slots = self._replicated(optim.load_state(self._slots, values))
 
-    def _state(self) -> State:
-        return State(self._model.parameters, self._model.statistics, self._slots)
+    def _state(self) -> TrainingState:
+        return TrainingState(self._model.parameters, self._model.statistics, self._slots)
 
-    def _first_model(self) -> models.Model:
-        """The model of replica 0."""
+    def _first_model(self) -> models.JaxModel:
+        """Return the model of replica 0."""
         return self._model
 
-    def _spread(self, model: models.Model) -> None:
+    def _set_model(self, model: models.JaxModel) -> None:
         """Make this the model of every replica."""
         self._model = model
 
-    def _placed(self, arrays: Any) -> Any:
-        """Arrays that all replicas share, on the devices."""
+    def _replicated(self, arrays: Any) -> Any:
+        """Put arrays that all replicas share on the devices."""
         return arrays
 
     def _arguments(self, batch: Batch, num_examples: int, learning_rate: float) -> tuple[Any, ...]:
@@ -194,12 +200,12 @@ class Trainer(trainer.Trainer):
         examples = self._examples(batch.images, batch.labels, batch.masks)
         return examples, numbers, self._spec.micro_batches(num_examples)
 
-    def _one_step(self, state: State, examples: Examples, numbers: Any, micro_batches: int) -> Any:
-        """A step of one replica on its own shard."""
+    def _one_step(self, state: TrainingState, examples: ShardArrays, numbers: Any, micro_batches: int) -> Any:
+        """Do a step of one replica on its own shard."""
         objective, network, update = self._objective, self._model.network, Update(*numbers, micro_batches)
         return train.train_step(objective, network, self._optimizer, state, examples, update, self._exchange)
 
-    def _one_score(self, parameters: Any, statistics: Any, examples: Examples) -> Any:
-        """(loss_sum, predictions) of one replica on its own shard."""
+    def _one_score(self, parameters: Any, statistics: Any, examples: ShardArrays) -> Any:
+        """Score one replica's own shard. Returns (loss_sum, predictions)."""
         arrays = {**parameters, **statistics}
         return evaluate.score(self._model.network, arrays, examples.images, examples.labels, self._objective, examples.rows)
