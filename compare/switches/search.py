@@ -47,7 +47,7 @@ ACCELERATOR_EPOCHS = 3
 """Number of epochs of a run on an accelerator. Its pace is that of the median epoch too."""
 
 MOST_DRIFT_RATIO = 2.0
-"""Largest ratio of a switch's loss drift to float32's own drift from float64. Only a drift above it is attributed to the switch:
+"""Largest ratio of a switch's loss drift to float32's own drift from float64. Only a larger drift is attributed to the switch:
 in some unsteady trainings, rounding alone changes the losses by any amount within those steps."""
 
 PLAIN, USUAL, FULL, FLOAT64 = "plain", "usual", "full", "float64"

@@ -8,7 +8,7 @@ import pytest
 
 from common.artifacts import records, results
 from compare.cluster import jobs, slurm
-from compare.cluster.jobs import JobStatus, JobEnd
+from compare.cluster.jobs import JobEnd, JobStatus
 from compare.comparison import cell_process
 from compare.execution import cells, store
 from compare.reporting import matrix_report

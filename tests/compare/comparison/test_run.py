@@ -428,7 +428,8 @@ def _stand_in(verdict: str, *, remembered: bool = False) -> Any:
     def prove(timed_spec: Spec, frameworks: list[str], modes: list[str], **settings: Any) -> Any:
         settings["progress"]("rung 5")
         rung = certificate.Rung(
-            name="5 losses", model=timed_spec.model, optimizer="sgd", precision="float64", steps=50, max_relative_difference=3e-15,
+            name="5 losses", model=timed_spec.model, optimizer="sgd", precision="float64", steps=50,
+            max_relative_difference=3e-15,
             step=49, tolerance=1e-12, reason="rounding", status="passed",
         )  # fmt: skip
         return SimpleNamespace(

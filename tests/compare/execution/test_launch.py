@@ -280,7 +280,8 @@ def test_a_twin_that_uses_no_time_hangs(script: Path, tmp_path: Path, monkeypatc
 
 def test_a_twin_that_hangs_after_a_step_leaves_its_stacks(script: Path, tmp_path: Path) -> None:
     script.write_text(
-        "import time; from common.machine import heartbeat; heartbeat.attach(); heartbeat.count_sync_point(); heartbeat.count_step()\n"
+        "import time; from common.machine import heartbeat; heartbeat.attach(); heartbeat.count_sync_point()\n"
+        "heartbeat.count_step()\n"
         "def wait(): time.sleep(600)\nwait()"
     )
     log = tmp_path / "log.txt"

@@ -7,7 +7,7 @@ import pytest
 
 from common import spec
 from common.artifacts.schema import RunResult
-from compare.execution.best_switches import SearchBudget
+from compare.execution.best_switches import SwitchSearchBudget
 from compare.execution.contestants import Contestant
 from compare.execution.matrix import Row
 from compare.execution.store import StoredComparison
@@ -20,7 +20,7 @@ from compare.reporting.comparison_report import JudgedComparison
 from tests.support import comparisons
 
 EQUAL = comparisons.conditions(comparisons.row("pytorch"))
-BUDGET = SearchBudget(switches=None, rounds=5, steps=30, configurations=21)
+BUDGET = SwitchSearchBudget(switches=None, rounds=5, steps=30, configurations=21)
 
 
 def _pair(
@@ -43,7 +43,7 @@ def _pair(
 NEITHER = "Unequal conditions (neither closed nor open division)"
 
 
-def _with_budgets(stored: StoredComparison, *budgets: SearchBudget | None) -> StoredComparison:
+def _with_budgets(stored: StoredComparison, *budgets: SwitchSearchBudget | None) -> StoredComparison:
     rows = [row.model_copy(update={"budget": each}) for row, each in zip(stored.comparison.rows, budgets, strict=True)]
     return stored.model_copy(update={"comparison": stored.comparison.model_copy(update={"rows": rows})})
 
