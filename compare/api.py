@@ -51,7 +51,7 @@ class Results:
 
     @property
     def exit_code(self) -> int:
-        """That of `run`: 1 if a run failed or is missing, or the proof failed. Else 0."""
+        """Exit code of `run`: 1 if a run failed or is missing, or the proof failed. Else 0."""
         return self.compared.exit_code
 
     @cached_property
@@ -67,7 +67,7 @@ class Results:
     @cached_property
     def summaries(self) -> pd.DataFrame:
         """One line for each row of the tables: medians over its repeats (`..._median`), and its speed-ups (`..._value`)."""
-        lines = [{"name": each.name, **each.model_dump(exclude={"epochs"})} for each in self.compared.summaries]
+        lines = [{"name": summary.name, **summary.model_dump(exclude={"epochs"})} for summary in self.compared.summaries]
         groups = {field for line in lines for field, value in line.items() if isinstance(value, dict)}
         return pd.json_normalize(lines, sep="_").drop(columns=list(groups), errors="ignore")
 
@@ -75,7 +75,7 @@ class Results:
     def sentences(self) -> list[str]:
         """The sentences of the report."""
         first = [*cautions.signature(self.compared.stored), *self.compared.findings.divisions]
-        return [*first, *(each for _, sentences in comparison_report.sections(self.compared) for each in sentences)]
+        return [*first, *(sentence for _, sentences in comparison_report.sections(self.compared) for sentence in sentences)]
 
 
 @dataclass(frozen=True)
@@ -84,11 +84,11 @@ class Matrix:
 
     folder: Path
     cells: dict[str, Results]
-    """By name. Cells without a run are not in it."""
+    """Comparisons by name of their cell. Cells without a run are not in it."""
     who_wins_where: pd.DataFrame
-    """The first table of its report: one line for each configuration of each cell. `times_value` is the ratio."""
+    """First table of the matrix's report: one line for each configuration of each cell. `times_value` is the ratio."""
     refused: dict[str, str]
-    """Why each cell that could not begin was refused, by name."""
+    """Reason by name of each cell that could not begin."""
 
 
 def run(
@@ -135,14 +135,14 @@ def load(folder: str | Path) -> Results | Matrix:
         raise FolderError(f"folder must be a path. Received: {folder!r}. Name the folder that `run` printed.") from None
     if not cells.is_matrix(path):
         return Results(comparison_report.read(path), path)
-    made = matrix_report.read(path)
-    table = tables.to_plain(matrix_report.winners_table(made.plan, matrix_report.cell_verdicts(made)))
-    won = pd.json_normalize(table["rows"], sep="_")
+    matrix = matrix_report.read(path)
+    table = tables.to_plain(matrix_report.winners_table(matrix.plan, matrix_report.cell_verdicts(matrix)))
+    winners = pd.json_normalize(table["rows"], sep="_")
     return Matrix(
         folder=path,
-        cells={name: Results(compared, path / name) for name, compared in made.compared.items()},
-        who_wins_where=won,
-        refused={cell.name: cell.failure for cell in made.plan.cells if cell.failure is not None},
+        cells={name: Results(compared, path / name) for name, compared in matrix.compared.items()},
+        who_wins_where=winners,
+        refused={cell.name: cell.failure for cell in matrix.plan.cells if cell.failure is not None},
     )
 
 

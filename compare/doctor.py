@@ -42,27 +42,27 @@ NEEDS = {
     "hybrid": "4 cores or GPUs at least",
     "model_averaging": f"{_EACH} replica",
 }
-"""What each mode runs on."""
+"""Hardware that each mode runs on."""
 
 _MIB = 2**20
 _LEAST_DISK_MIB, _LEAST_MEMORY_MIB, _LEAST_SHARED_MIB = 2_048, 2_048, 256
-_BUSY = 0.5
+_BUSY_LOAD = 0.5
 """Load of each core above which times suffer."""
 
 
 def command(as_json: options.AsJson = False) -> None:
     """Say what this machine has for a comparison: frameworks, devices, modes, threads, memory, disk, caches."""
     with exits.exit_on_error(), interruptible():
-        found = examine(list(launch.FRAMEWORKS))
-    raise typer.Exit(report(found).deliver(None, as_json=as_json))
+        facts = examine(list(launch.FRAMEWORKS))
+    raise typer.Exit(report(facts).deliver(None, as_json=as_json))
 
 
 def examine(frameworks: Sequence[str]) -> dict[str, Any]:
-    """Everything that is known of this machine, JSON-ready. Each framework answers in a process of its own."""
+    """Return everything that is known of this machine, JSON-ready. Each framework answers in a process of its own."""
     with launch.describe_all(frameworks, defer_errors=True) as answer:
-        asked = [_framework(name, answer) for name in frameworks]
+        framework_facts = [_framework(name, answer) for name in frameworks]
     memory = psutil.virtual_memory()
-    found: dict[str, Any] = {
+    facts: dict[str, Any] = {
         **machine.describe(),
         "cores_allowed": (allowed := machine.available_cores()),
         "threads": {"of_a_run": allowed, "physical_cores": machine.physical_cores(machine.cpu_budget(allowed))},
@@ -78,115 +78,124 @@ def examine(frameworks: Sequence[str]) -> dict[str, Any]:
             _cache("Keras' own", store.keras_home()),
             _cache("PyTorch's own", store.torch_home()),
         ],
-        "frameworks": asked,
+        "frameworks": framework_facts,
     }
-    return {**found, "warnings": list(_warnings(found))}
+    return {**facts, "warnings": list(_warnings(facts))}
 
 
-def report(found: dict[str, Any]) -> Report:
-    modes = _modes(found["frameworks"])
+def report(facts: dict[str, Any]) -> Report:
+    modes = _modes(facts["frameworks"])
     return Report(
         title="This machine",
-        facts=_facts(found),
+        facts=_facts(facts),
         findings=[
-            ("Folders", _folder_lines(found)),
-            *([("Cautions", found["warnings"])] if found["warnings"] else []),
+            ("Folders", _folder_lines(facts)),
+            *([("Cautions", facts["warnings"])] if facts["warnings"] else []),
         ],
         tables=[modes] if modes else [],
-        values=found,
-        screen=_screen(found),
-        exit_code=EXIT_LACKING if any(each["error"] for each in found["frameworks"]) else 0,
+        values=facts,
+        screen=_screen(facts),
+        exit_code=EXIT_LACKING if any(framework["error"] for framework in facts["frameworks"]) else 0,
     )
 
 
-def _screen(found: dict[str, Any]) -> Screen:
-    """What can be trained here, and what is in the way."""
-    started = [each for each in found["frameworks"] if not each["error"]]
-    lacking: dict[tuple[str, str], list[str]] = {}
-    for each in started:
-        for mode in each["modes"]:
+def _screen(facts: dict[str, Any]) -> Screen:
+    """Show which modes can be trained here, and what is in the way."""
+    started = [framework for framework in facts["frameworks"] if not framework["error"]]
+    unavailable: dict[tuple[str, str], list[str]] = {}
+    for description in started:
+        for mode in description["modes"]:
             if not mode["available"]:
-                lacking.setdefault((each["framework"], mode["here"]), []).append(mode["mode"])
-    free = ", ".join(f"{each['free_mib']:,} MiB in {each['path']}" for each in found["folders"][:2])
+                unavailable.setdefault((description["framework"], mode["here"]), []).append(mode["mode"])
+    free = ", ".join(f"{folder['free_mib']:,} MiB in {folder['path']}" for folder in facts["folders"][:2])
     return Screen(
         subject=[
             "What can be trained on this machine?",
-            f"{found['processor']}, {found['cores_allowed']} of {found['logical_cores']} logical cores",
+            f"{facts['processor']}, {facts['cores_allowed']} of {facts['logical_cores']} logical cores",
         ],
         answers=[
-            *(Paragraph(each["framework"], [_modes_words(each)]) for each in started),
+            *(Paragraph(description["framework"], [_modes_words(description)]) for description in started),
+            Paragraph("Not here", [f"{name} {wording.joined(modes)}: {why}" for (name, why), modes in unavailable.items()]),
+            Paragraph("Free", [f"{facts['memory_free_mib']:,} of {facts['memory_mib']:,} MiB of memory, {free}"]),
             Paragraph(
-                "Not here", [f"{framework} {wording.joined(modes)}: {why}" for (framework, why), modes in lacking.items()]
+                "Trouble",
+                [
+                    f"{description['framework']}: {description['error']}"
+                    for description in facts["frameworks"]
+                    if description["error"]
+                ],
+                "bad",
             ),
-            Paragraph("Free", [f"{found['memory_free_mib']:,} of {found['memory_mib']:,} MiB of memory, {free}"]),
-            Paragraph(
-                "Trouble", [f"{each['framework']}: {each['error']}" for each in found["frameworks"] if each["error"]], "bad"
-            ),
-            Paragraph("Cautions", found["warnings"], "warn"),
+            Paragraph("Cautions", facts["warnings"], "warn"),
         ],
     )
 
 
-def _modes_words(each: dict[str, Any]) -> str:
-    devices = wording.joined([device["name"] for device in each["devices"]])
-    available = sum(mode["available"] for mode in each["modes"])
-    return f"{wording.versions(each['versions'])}, on {devices}: {available} of {len(each['modes'])} modes, with 2 replicas"
+def _modes_words(framework: dict[str, Any]) -> str:
+    devices = wording.joined([device["name"] for device in framework["devices"]])
+    available = sum(mode["available"] for mode in framework["modes"])
+    modes = f"{available} of {len(framework['modes'])} modes, with 2 replicas"
+    return f"{wording.versions(framework['versions'])}, on {devices}: {modes}"
 
 
 def _are_compiled() -> bool:
-    """Whether the frameworks that are installed here have byte code, which an earlier process has left."""
+    """Tell whether the frameworks that are installed here have byte code, which an earlier process has left."""
     packages = [Path(sysconfig.get_path("purelib")) / name for name in ("torch", "tensorflow")]
     return all((package / "__pycache__").exists() for package in packages if package.exists())
 
 
-def _facts(found: dict[str, Any]) -> list[str]:
-    threads = found["threads"]
-    tools = ", ".join(f"{name} {'found' if path else 'missing'}" for name, path in found["tools"].items())
+def _facts(facts: dict[str, Any]) -> list[str]:
+    threads = facts["threads"]
+    tools = ", ".join(f"{name} {'found' if path else 'missing'}" for name, path in facts["tools"].items())
     return [
-        f"{found['processor']}, {found['cores_allowed']} of {found['logical_cores']} logical cores, load {found['load']:.1f}",
-        f"{found['memory_free_mib']:,} of {found['memory_mib']:,} MiB of memory free; allocator: {found['allocator']}; "
-        f"{found['open_files']:,} open files",
+        f"{facts['processor']}, {facts['cores_allowed']} of {facts['logical_cores']} logical cores, load {facts['load']:.1f}",
+        f"{facts['memory_free_mib']:,} of {facts['memory_mib']:,} MiB of memory free; allocator: {facts['allocator']}; "
+        f"{facts['open_files']:,} open files",
         f"threads: {threads['of_a_run']} in a run, shared by its replicas, on {threads['physical_cores']} physical cores. "
         "--cores sets fewer. OMP_NUM_THREADS and its like have no effect: no run receives them",
-        f"{found['system']}, Python {found['python']}",
-        f"{tools}; commit {found['commit'] or 'unknown'}{' with changes' if found['dirty'] else ''}",
-        *map(_framework_line, found["frameworks"]),
+        f"{facts['system']}, Python {facts['python']}",
+        f"{tools}; commit {facts['commit'] or 'unknown'}{' with changes' if facts['dirty'] else ''}",
+        *map(_framework_line, facts["frameworks"]),
     ]
 
 
-def _framework_line(each: dict[str, Any]) -> str:
-    if each["error"]:
-        return f"{each['framework']}: {each['error']}"
-    versions = ", ".join(f"{package} {version}" for package, version in each["versions"].items())
-    devices = ", ".join(f"{device['name']} ({device['kind']})" for device in each["devices"])
-    options = "; ".join(f"{name}: {', '.join(map(str, option['values']))}" for name, option in each["options"].items())
-    return f"{each['framework']}: {versions}; {devices}; switches: {options or 'none'}"
+def _framework_line(framework: dict[str, Any]) -> str:
+    if framework["error"]:
+        return f"{framework['framework']}: {framework['error']}"
+    versions = ", ".join(f"{package} {version}" for package, version in framework["versions"].items())
+    devices = ", ".join(f"{device['name']} ({device['kind']})" for device in framework["devices"])
+    options = "; ".join(f"{name}: {', '.join(map(str, option['values']))}" for name, option in framework["options"].items())
+    return f"{framework['framework']}: {versions}; {devices}; switches: {options or 'none'}"
 
 
-def _folder_lines(found: dict[str, Any]) -> list[str]:
+def _folder_lines(facts: dict[str, Any]) -> list[str]:
     folders = [
-        f"{each['what']}: {each['path']}, {each['free_mib']:,} MiB free{'' if each['writable'] else ', CANNOT BE WRITTEN'}"
-        for each in found["folders"]
+        f"{folder['what']}: {folder['path']}, {folder['free_mib']:,} MiB free"
+        f"{'' if folder['writable'] else ', CANNOT BE WRITTEN'}"
+        for folder in facts["folders"]
     ]
     caches = [
-        f"{each['what']}: {each['path']}, {'not there' if each['mib'] is None else format(each['mib'], ',') + ' MiB'}"
-        for each in found["caches"]
+        f"{entry['what']}: {entry['path']}, {'not there' if entry['mib'] is None else format(entry['mib'], ',') + ' MiB'}"
+        for entry in facts["caches"]
     ]
     return folders + caches
 
 
 def _modes(frameworks: Sequence[dict[str, Any]]) -> Table | None:
-    """What each framework can do here, one line per mode. None if no framework has started."""
-    started = [each for each in frameworks if not each["error"]]
+    """Build a table of the modes of each framework, one line per mode. None if no framework has started."""
+    started = [framework for framework in frameworks if not framework["error"]]
     if not started:
         return None
     columns = (
         Column("mode", "mode", pick="0.mode"),
-        *(Column(each["framework"], each["framework"], fold=26, pick=f"{place}.here") for place, each in enumerate(started)),
+        *(
+            Column(framework["framework"], framework["framework"], fold=26, pick=f"{place}.here")
+            for place, framework in enumerate(started)
+        ),
         Column("needs", "needs", pick="0.needs"),
         Column("cut_short", "when cut short", pick="0.cut_short"),
     )
-    same_mode = zip(*(each["modes"] for each in started), strict=True)
+    same_mode = zip(*(framework["modes"] for framework in started), strict=True)
     return Table.from_items("modes", "Modes, with 2 replicas", columns, same_mode)
 
 
@@ -196,7 +205,7 @@ def _framework(framework: str, answer: Callable[[str], dict[str, Any]]) -> dict[
     except LaunchError as error:
         return {"framework": framework, "error": str(error)}
     rows = matrix.check_rows(matrix.build_rows({}, [framework], list(spec.VARIANTS), 2), {framework: description})
-    whole = {row.spec.variant: row for row in rows}  # of serial's rows the one on all cores
+    row_by_mode = {row.spec.variant: row for row in rows}  # of serial's rows the one on all cores
     modes = [
         {
             "mode": variant,
@@ -206,7 +215,7 @@ def _framework(framework: str, answer: Callable[[str], dict[str, Any]]) -> dict[
             "needs": NEEDS[row.spec.mode],
             "cut_short": "goes on" if row.spec.not_resumable_because is None else "starts over",
         }
-        for variant, row in whole.items()
+        for variant, row in row_by_mode.items()
     ]
     return {**description, "modes": modes, "error": None}
 
@@ -220,36 +229,36 @@ def _folders() -> Iterator[tuple[str, Path]]:
 
 
 def _folder(what: str, path: Path) -> dict[str, Any]:
-    there = next(parent for parent in (path, *path.parents) if parent.exists())
-    free = shutil.disk_usage(there).free // _MIB
-    return {"what": what, "path": str(path), "free_mib": free, "writable": os.access(there, os.W_OK)}
+    existing = next(parent for parent in (path, *path.parents) if parent.exists())
+    free = shutil.disk_usage(existing).free // _MIB
+    return {"what": what, "path": str(path), "free_mib": free, "writable": os.access(existing, os.W_OK)}
 
 
 def _cache(what: str, path: Path) -> dict[str, Any]:
     if not path.is_dir():
         return {"what": what, "path": str(path), "mib": None}
     sizes = [file.lstat().st_size for file in path.rglob("*") if file.is_file()]
-    own = path == store.folder(None)
-    taken = sum(item.num_bytes for item in cache.found(path)) if own else sum(sizes)
-    return {"what": what, "path": str(path), "mib": taken // _MIB}
+    is_suite_cache = path == store.folder(None)
+    num_bytes = sum(item.num_bytes for item in cache.list_items(path)) if is_suite_cache else sum(sizes)
+    return {"what": what, "path": str(path), "mib": num_bytes // _MIB}
 
 
-def _warnings(found: dict[str, Any]) -> Iterator[str]:
-    for each in found["folders"]:
-        least = _LEAST_SHARED_MIB if each["what"] == "shared memory" else _LEAST_DISK_MIB
-        if each["free_mib"] < least and each["writable"]:
-            why = ", through which PyTorch's input workers pass batches" if each["what"] == "shared memory" else ""
-            yield f"{each['path']} ({each['what']}{why}) has {each['free_mib']:,} MiB free. Make it {least:,} at least."
-        if not each["writable"]:
-            yield f"{each['path']} ({each['what']}) cannot be written. Choose another folder, or change its rights."
-    if found["memory_free_mib"] < _LEAST_MEMORY_MIB:
-        yield f"{found['memory_free_mib']:,} MiB of memory are free. A run of both frameworks needs {_LEAST_MEMORY_MIB:,}."
-    if found["load"] > _BUSY * found["logical_cores"]:
-        yield f"the machine is busy (load {found['load']:.1f}). Rely on no time until it is idle."
-    if not found["has_byte_code"]:
+def _warnings(facts: dict[str, Any]) -> Iterator[str]:
+    for folder in facts["folders"]:
+        least = _LEAST_SHARED_MIB if folder["what"] == "shared memory" else _LEAST_DISK_MIB
+        if folder["free_mib"] < least and folder["writable"]:
+            why = ", through which PyTorch's input workers pass batches" if folder["what"] == "shared memory" else ""
+            yield f"{folder['path']} ({folder['what']}{why}) has {folder['free_mib']:,} MiB free. Make it {least:,} at least."
+        if not folder["writable"]:
+            yield f"{folder['path']} ({folder['what']}) cannot be written. Choose another folder, or change its rights."
+    if facts["memory_free_mib"] < _LEAST_MEMORY_MIB:
+        yield f"{facts['memory_free_mib']:,} MiB of memory are free. A run of both frameworks needs {_LEAST_MEMORY_MIB:,}."
+    if facts["load"] > _BUSY_LOAD * facts["logical_cores"]:
+        yield f"the machine is busy (load {facts['load']:.1f}). Rely on no time until it is idle."
+    if not facts["has_byte_code"]:
         yield (
             "PYTHONDONTWRITEBYTECODE is set. So each process compiles its framework's Python anew, which takes seconds. Unset "
             "it once: make does so."
         )
-    if found["cores_allowed"] < 2:
+    if facts["cores_allowed"] < 2:
         yield "only one core: no parallel mode can pay here."

@@ -19,32 +19,32 @@ from compare.core.until_decided import UntilDecided
 from compare.execution import options, store
 from compare.execution.cells import AXES
 from compare.execution.store import Comparison
-from compare.regression.bisection import Answer
-from compare.regression.records import Judgement, Point
+from compare.regression.bisection import BisectionReport
+from compare.regression.records import HistoryPoint, Judgement
 from compare.reporting.document import to_json
 
-_UNTIL = {name: field.default for name, field in UntilDecided.model_fields.items()}
+_UNTIL_DEFAULTS = {name: field.default for name, field in UntilDecided.model_fields.items()}
 _MODE: Any = Literal[tuple(spec.VARIANTS)]
 
-_BESIDES: dict[str, Any] = {
+_RUN_FIELDS: dict[str, Any] = {
     "modes": (list[_MODE] | None, Field(None, description="Rows of `run`: the modes.")),
     "one_core": (bool | None, Field(None, description="Whether serial also runs on one core. Default: true.")),
     "repeats": (int | None, Field(None, ge=1, description="Runs of each row. Verdicts need 5.")),
     "contestants": (dict[str, dict[str, Any]], Field({}, description="Contestants by name, as --contestant says them.")),
     "until_decided": (bool | None, Field(None, description="Add repeats until every question is decided.")),
-    "most_repeats": (int | None, Field(None, description=f"With until_decided. Default: {_UNTIL['most_repeats']}.")),
+    "most_repeats": (int | None, Field(None, description=f"With until_decided. Default: {_UNTIL_DEFAULTS['most_repeats']}.")),
     "smallest_effect": (
-        float | str | None, Field(None, description=f"With until_decided. Default: {_UNTIL['smallest_effect']}.")
+        float | str | None, Field(None, description=f"With until_decided. Default: {_UNTIL_DEFAULTS['smallest_effect']}.")
     ),
 }  # fmt: skip
 
-SPEC_FILE: type[BaseModel] = pydantic.create_model("SpecFile", __base__=Spec, **_BESIDES)
-"""A spec file: a spec, and what `run` reads besides."""
+SPEC_FILE: type[BaseModel] = pydantic.create_model("SpecFile", __base__=Spec, **_RUN_FIELDS)
+"""Model of a spec file: a spec, and the other fields that `run` reads."""
 
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _CHECKSUM = {"type": "string", "description": "SHA-256 of all other values, as JSON with sorted names."}
 
-_OF_A_REPORT = {
+_REPORT_PROPERTIES = {
     "headline": {"type": "string", "description": "The verdict in a sentence."},
     "exit_code": {"type": "integer"},
     "findings": {"type": "object", "description": "Sentences by heading."},
@@ -53,27 +53,27 @@ _OF_A_REPORT = {
 
 
 def schemas() -> dict[str, dict[str, Any]]:
-    """By name: what `--spec` reads, the stored records, and the JSON of `regress`, `bisect` and `history`."""
-    made = {"spec": _with_lists(SPEC_FILE.model_json_schema())}
+    """Return the schemas by name: of a spec file, the stored records, and the JSON of `regress`, `bisect` and `history`."""
+    by_name = {"spec": _with_lists(SPEC_FILE.model_json_schema())}
     sealed = {"sha256": _CHECKSUM}
-    for name, record, besides in (
+    for name, record, extra in (
         ("result", RunResult, sealed), ("comparison", Comparison, sealed),
-        ("regress", Judgement, _OF_A_REPORT), ("bisect", Answer, _OF_A_REPORT),
+        ("regress", Judgement, _REPORT_PROPERTIES), ("bisect", BisectionReport, _REPORT_PROPERTIES),
     ):  # fmt: skip
-        made[name] = record.model_json_schema(mode="serialization")
-        made[name]["properties"] |= besides
-    made["history"] = pydantic.TypeAdapter(list[Point]).json_schema(mode="serialization")
-    return {name: {"$schema": _DIALECT, **schema} for name, schema in made.items()}
+        by_name[name] = record.model_json_schema(mode="serialization")
+        by_name[name]["properties"] |= extra
+    by_name["history"] = pydantic.TypeAdapter(list[HistoryPoint]).json_schema(mode="serialization")
+    return {name: {"$schema": _DIALECT, **schema} for name, schema in by_name.items()}
 
 
 def _with_lists(schema: dict[str, Any]) -> dict[str, Any]:
-    """The schema of a spec file, where the fields of a matrix may be lists."""
+    """Extend the schema of a spec file: the fields of a matrix may be lists."""
     for field in AXES:
         group, _, leaf = field.rpartition(".")
         fields = schema["$defs"][schema["properties"][group]["$ref"].rpartition("/")[2]] if group else schema
-        one = fields["properties"][leaf]
-        beside = {name: one.pop(name) for name in ("default", "description", "title") if name in one}
-        fields["properties"][leaf] = {"anyOf": [one, {"type": "array", "items": one, "minItems": 1}], **beside}
+        field_schema = fields["properties"][leaf]
+        moved = {name: field_schema.pop(name) for name in ("default", "description", "title") if name in field_schema}
+        fields["properties"][leaf] = {"anyOf": [field_schema, {"type": "array", "items": field_schema, "minItems": 1}], **moved}
     return schema
 
 
@@ -85,11 +85,11 @@ def command(
 ) -> None:
     """Print the JSON Schema of a spec file, of a stored record, or of what a command prints with --json."""
     with exits.exit_on_error():
-        made = schemas()
-        parse_choices("WHICH", [which], tuple(made))
+        all_schemas = schemas()
+        parse_choices("WHICH", [which], tuple(all_schemas))
         if out is not None:
             store.refuse_unwritable(out)
-            for name, schema in made.items():
+            for name, schema in all_schemas.items():
                 atomic_files.write_atomically(out / f"{name}.schema.json", to_json(schema) + "\n")
     if out is None:
-        typer.echo(to_json(made[which]))
+        typer.echo(to_json(all_schemas[which]))

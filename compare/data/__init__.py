@@ -1,1 +1,1 @@
-"""What is in a data set: exploration, duplicates, statistics, the cache."""
+"""Contents of a data set: exploration, duplicates, statistics, the cache."""

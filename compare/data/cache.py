@@ -29,18 +29,18 @@ _HOUR, _DAY = 3_600.0, 86_400.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Item:
+class CacheItem:
     """One line of the list. It is kept or removed as a whole."""
 
     kind: str
     source: str
-    """The source that it was made from."""
+    """Source of the data in the item."""
     detail: str
     path: str
     num_bytes: int
-    """Space on the disk."""
+    """Bytes on the disk."""
     last_used: float
-    """Seconds since 1970."""
+    """Time of the last use, in seconds since 1970."""
     status: Literal["kept", "in use", "removed"] = "kept"
 
 
@@ -54,17 +54,17 @@ def command(
     """List the cache folder, or remove items that were not used for long."""
     root = cache.folder(None if cache_dir is None else str(cache_dir))
     with exits.exit_on_error():
-        items = cleared(root) if clear else pruned(root, older_than) if prune else found(root)
+        items = clear_items(root) if clear else prune_items(root, older_than) if prune else list_items(root)
         report(root, items).show(None, as_json=as_json)
 
 
-def found(root: Path) -> list[Item]:
-    """The items of a cache folder, the largest first. Files of other programs are left out."""
+def list_items(root: Path) -> list[CacheItem]:
+    """Return the items of a cache folder, the largest first. Files of other programs are left out."""
     return sorted((*_entries(root), *_leaves(root), *_small(root), *_downloads(root), *_left_over(root)), key=_by_size)
 
 
-def pruned(root: Path, days: float) -> list[Item]:
-    """Remove items that were not used for so many days, and the remains of killed processes. Downloads stay.
+def prune_items(root: Path, days: float) -> list[CacheItem]:
+    """Remove items that were not used for `days` days, and the remains of killed processes. Downloads stay.
 
     Items that a process reads or writes stay: their readers hold a lock on them.
 
@@ -72,28 +72,28 @@ def pruned(root: Path, days: float) -> list[Item]:
         OSError: the folder cannot be written.
     """
     latest = time.time() - days * _DAY
-    items: list[Item] = [*_downloads(root)]
+    items: list[CacheItem] = [*_downloads(root)]
     for item in (*_left_over(root), *_entries(root), *_leaves(root)):
         is_due = item.kind == "left over" or item.last_used <= latest
         items.append(replace(item, status=_remove(Path(item.path))) if is_due else item)
     for item in _small(root):
         for file in _files_of(Path(item.path)):
-            written = file.stat().st_mtime
-            if written <= latest or (file.name.startswith((".", "tmp")) and written < time.time() - _HOUR):
+            modified = file.stat().st_mtime
+            if modified <= latest or (file.name.startswith((".", "tmp")) and modified < time.time() - _HOUR):
                 file.unlink(missing_ok=True)  # it is made again when it is needed
-        left = [rest for rest in _small(root) if rest.path == item.path]
-        items += left or [replace(item, status="removed")]
+        remaining = [other for other in _small(root) if other.path == item.path]
+        items += remaining or [replace(item, status="removed")]
     return sorted(items, key=_by_size)
 
 
-def cleared(root: Path) -> list[Item]:
+def clear_items(root: Path) -> list[CacheItem]:
     """Remove all items that no process reads or writes, also downloads. They are made or fetched again when needed.
 
     Raises:
         OSError: the folder cannot be written.
     """
-    items: list[Item] = []
-    for item in pruned(root, 0.0):
+    items: list[CacheItem] = []
+    for item in prune_items(root, 0.0):
         path = Path(item.path)
         if item.kind == "download":
             shutil.rmtree(path) if path.is_dir() else path.unlink()
@@ -112,8 +112,8 @@ _COLUMNS = (
 )
 
 
-def report(root: Path, items: Sequence[Item]) -> Report:
-    """The list, and what it takes on the disk."""
+def report(root: Path, items: Sequence[CacheItem]) -> Report:
+    """List the items, and the bytes that they take on the disk."""
     num_bytes = sum(item.num_bytes for item in items if item.status != "removed")
     removed_bytes = sum(item.num_bytes for item in items if item.status == "removed")
     removed = f", {removed_bytes / 2**20:,.1f} MiB removed" if removed_bytes else ""
@@ -134,14 +134,14 @@ def report(root: Path, items: Sequence[Item]) -> Report:
     )
 
 
-def _entries(root: Path) -> Iterator[Item]:
+def _entries(root: Path) -> Iterator[CacheItem]:
     for folder, kind in _ENTRIES.items():
         for place in _folders(root / folder):
             if place.suffix == ".partial":
                 continue
-            known, record = cache.facts(place), place / "entry.json"
+            facts, record = cache.read_facts(place), place / "entry.json"
             used = (record if record.exists() else place).stat().st_mtime
-            yield _item(kind, known.get("source", "unknown"), _detail(known), place, used)
+            yield _item(kind, facts.get("source", "unknown"), _detail(facts), place, used)
 
 
 def _detail(facts: Mapping[str, Any]) -> str:
@@ -152,27 +152,27 @@ def _detail(facts: Mapping[str, Any]) -> str:
     return {"files": "image files", "arrays": "arrays"}.get(facts.get("form", ""), "")
 
 
-def _leaves(root: Path) -> Iterator[Item]:
+def _leaves(root: Path) -> Iterator[CacheItem]:
     for place in _folders(root / synthetic_leaves.NAME):
         if not place.name.startswith(".") and place.suffix != ".partial":
             yield _item("made-up leaves", synthetic_leaves.NAME, place.name, place, place.stat().st_mtime)
 
 
-def _small(root: Path) -> Iterator[Item]:
+def _small(root: Path) -> Iterator[CacheItem]:
     for folder, kind in _SMALL.items():
         if files := _files_of(root / folder):
             newest = max(file.stat().st_mtime for file in files)
             yield _item(kind, "", f"{len(files):,} files", root / folder, newest)
 
 
-def _downloads(root: Path) -> Iterator[Item]:
+def _downloads(root: Path) -> Iterator[CacheItem]:
     for path in (root / name for name in _DOWNLOADS):
         if path.exists():
             yield _item("download", path.name, "stays", path, path.stat().st_mtime)
 
 
-def _left_over(root: Path) -> Iterator[Item]:
-    """Remains of killed processes, and what live ones are writing. Their lock protects the latter."""
+def _left_over(root: Path) -> Iterator[CacheItem]:
+    """Yield the remains of killed processes, and what live ones are writing. The latter are locked."""
     for folder in (*_ENTRIES, synthetic_leaves.NAME):
         for place in _folders(root / folder):
             if place.suffix == ".partial" or place.name.startswith("."):
@@ -181,18 +181,18 @@ def _left_over(root: Path) -> Iterator[Item]:
 
 def _remove(path: Path) -> Literal["in use", "removed"]:
     if path.name.startswith("."):  # leaves are made in `.<name>.<random>`
-        done = cache.remove_left_over(path, path.with_name(path.name.split(".")[1]))
+        done = cache.remove_unfinished(path, path.with_name(path.name.split(".")[1]))
     elif path.suffix == ".partial":
-        done = cache.remove_left_over(path, path.with_suffix(""))
+        done = cache.remove_unfinished(path, path.with_suffix(""))
     else:
         done = cache.remove(path, path if path.parent.name == synthetic_leaves.NAME else path / "data")
     return "removed" if done else "in use"
 
 
-def _item(kind: str, source: str, detail: str, path: Path, last_used: float) -> Item:
+def _item(kind: str, source: str, detail: str, path: Path, last_used: float) -> CacheItem:
     files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
     num_bytes = sum(file.stat().st_blocks * 512 for file in files)  # a sparse file takes less space than its size
-    return Item(kind=kind, source=source, detail=detail, path=str(path), num_bytes=num_bytes, last_used=last_used)
+    return CacheItem(kind=kind, source=source, detail=detail, path=str(path), num_bytes=num_bytes, last_used=last_used)
 
 
 def _folders(folder: Path) -> list[Path]:
@@ -203,5 +203,5 @@ def _files_of(folder: Path) -> list[Path]:
     return sorted(path for path in folder.iterdir() if path.is_file() and path.suffix != ".lock") if folder.is_dir() else []
 
 
-def _by_size(item: Item) -> tuple[int, str]:
+def _by_size(item: CacheItem) -> tuple[int, str]:
     return -item.num_bytes, item.path

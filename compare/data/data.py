@@ -1,4 +1,4 @@
-"""`convtwins data`: what is in a data set, what is wrong with it, and how it looks."""
+"""`convtwins data`: show a data set, its faults, and sample images."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def command(
 ) -> None:
     """Show what is in a data set, what is wrong with it, and how it looks."""
     with exits.exit_on_error():
-        wanted = spec.build(
+        data_spec = spec.build(
             {
                 "seed": seed,
                 "data": {
@@ -71,12 +71,12 @@ def command(
         if write is not None and (as_json or out is not None):
             raise SpecError("--write only makes leaves. Received: --write with --json or --out. Leave these out.")
         with interruptible():
-            code = _write_leaves(data, write) if write is not None else run(wanted, out, as_json=as_json)
+            code = _write_leaves(data, write) if write is not None else run(data_spec, out, as_json=as_json)
     raise typer.Exit(code)
 
 
-def run(wanted: spec.Spec, out: Path | None, *, as_json: bool) -> int:
-    """Explore a data set, print what was found, and write it to `out` if it is given.
+def run(data_spec: spec.Spec, out: Path | None, *, as_json: bool) -> int:
+    """Explore a data set, print the findings, and write them to `out` if it is given.
 
     Returns:
         The exit code: 0, or 4 if the data with these options are refused.
@@ -88,32 +88,32 @@ def run(wanted: spec.Spec, out: Path | None, *, as_json: bool) -> int:
     if out is not None:
         _refuse_other_folder(out)
         store.refuse_busy(out)
-    with display() as shown:
-        shown.say("reading the data")
-        exploration, dataset, manifest = explore(wanted.data, seed=wanted.split_seed, cache_dir=wanted.paths.cache_dir)
+    with display() as progress:
+        progress.say("reading the data")
+        exploration, dataset, manifest = explore(data_spec.data, seed=data_spec.split_seed, cache_dir=data_spec.paths.cache_dir)
         if out is not None:
-            shown.say("report")
+            progress.say("report")
             with store.locked(out):
                 write(out, exploration, dataset, manifest)
-    data_report.report(exploration, train=_training(wanted)).show(out, as_json=as_json)
+    data_report.report(exploration, train=_training_command(data_spec)).show(out, as_json=as_json)
     if exploration.refusal is not None:
         typer.echo(exploration.refusal, err=True)
     return exploration.exit_code
 
 
-def _training(wanted: spec.Spec) -> str:
-    """The command that trains on the data as they were explored."""
-    fields = wanted.data.model_dump(exclude_defaults=True, exclude={"source"})
+def _training_command(data_spec: spec.Spec) -> str:
+    """Return the command that trains on the data as they were explored."""
+    fields = data_spec.data.model_dump(exclude_defaults=True, exclude={"source"})
     words = [word for name, value in fields.items() for word in ("--set", f"data.{name}={value}")]
-    seed = ("--seed", str(wanted.seed)) if wanted.seed else ()
-    return wording.command("run", "--data", wanted.data.source, *words, *seed)
+    seed = ("--seed", str(data_spec.seed)) if data_spec.seed else ()
+    return wording.command("run", "--data", data_spec.data.source, *words, *seed)
 
 
 def write(folder: Path, exploration: Exploration, dataset: Dataset | None, manifest: Manifest | None) -> None:
     """Write everything to a folder. An earlier exploration in it is replaced."""
     _refuse_other_folder(folder)
-    class_names = plots.labels([wording.visible(each.name) for each in exploration.classes])
-    counts = {split: [each.counts[split] for each in exploration.classes] for split in exploration.splits}
+    class_names = plots.labels([wording.visible(class_count.name) for class_count in exploration.classes])
+    counts = {split: [class_count.counts[split] for class_count in exploration.classes] for split in exploration.splits}
     files: dict[str, str | bytes] = {COUNTS_FILE: data_report.counts_csv(exploration)}
     for suffix, content in image_grid.class_balance(
         counts, class_names, f"Images of each class: {wording.visible(exploration.name)}"
@@ -121,8 +121,8 @@ def write(folder: Path, exploration: Exploration, dataset: Dataset | None, manif
         files[f"{BALANCE_NAME}.{suffix}"] = content
     if dataset is not None:
         captions = [
-            f"{each.plant}\n{each.condition}" if each.plant and label == each.name else label
-            for label, each in zip(class_names, exploration.classes, strict=True)
+            f"{class_count.plant}\n{class_count.condition}" if class_count.plant and label == class_count.name else label
+            for label, class_count in zip(class_names, exploration.classes, strict=True)
         ]
         files[SHEET_FILE] = image_grid.sample_sheet(dataset.train.images, dataset.train.labels, captions)
     if manifest is not None:
@@ -135,8 +135,8 @@ def write(folder: Path, exploration: Exploration, dataset: Dataset | None, manif
 
 def _refuse_other_folder(folder: Path) -> None:
     pictures = (SHEET_FILE, f"{BALANCE_NAME}.png", f"{BALANCE_NAME}.svg")
-    own = (*document.report_files(), COUNTS_FILE, FILES_FILE, *pictures)
-    store.refuse_others(folder, RESULTS_FILE, KIND, "data exploration", allowed=own)
+    allowed = (*document.report_files(), COUNTS_FILE, FILES_FILE, *pictures)
+    store.refuse_others(folder, RESULTS_FILE, KIND, "data exploration", allowed=allowed)
 
 
 def _files_csv(manifest: Manifest) -> str:
@@ -151,10 +151,10 @@ def _files_csv(manifest: Manifest) -> str:
 def _write_leaves(source: str, folder: Path) -> int:
     if not synthetic_leaves.is_source(source):
         raise SpecError(f"--write takes synthetic leaves. Received: {source!r}. Use e.g. leaves:classes=38,images=20000.")
-    wanted = synthetic_leaves.parse(source)
+    settings = synthetic_leaves.parse(source)
     try:
-        synthetic_leaves.make(folder, wanted)
+        synthetic_leaves.make(folder, settings)
     except (DataRefused, OSError) as error:
         raise FolderError(str(error)) from None
-    typer.echo(f"{wanted.images:,} images in {wanted.classes:,} classes: {folder}")
+    typer.echo(f"{settings.images:,} images in {settings.classes:,} classes: {folder}")
     return 0

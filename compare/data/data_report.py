@@ -1,11 +1,11 @@
-"""An exploration in tables and sentences: for a terminal, as Markdown, and its counts as CSV."""
+"""Report of an exploration, in tables and sentences: for a terminal, as Markdown, and its counts as CSV."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
-from common.data.dataset import MAX_NAMED, listed
+from common.data.dataset import MAX_NAMED, join_names
 from common.data.sources.splits import CAUTION
 from compare.core.wording import count, shortened, visible
 from compare.data.duplicates import NearTwins
@@ -18,31 +18,31 @@ from compare.reporting.tables import Column, Table
 
 COUNTS_FILE, SHEET_FILE, BALANCE_NAME = "counts.csv", "sample_sheet.png", "class_balance"
 RESULTS_FILE = "data.json"
-"""Files in the folder of the report that its text names."""
+"""Name of the JSON file beside the report."""
 
 _MAX_CLASSES_SHOWN = 60
 _MAX_KINDS_SHOWN = 12
 _MAX_BROKEN_FIRST, _MAX_NAME = 4, 32
-"""Broken files that are named, and characters of a class's name, on the first screen."""
+"""Largest number of broken files that are named, and of characters of a class's name, on the first screen."""
 _NAME_END = 28  # characters
 
 
 def report(exploration: Exploration, files: Mapping[str, str | bytes] | None = None, *, train: str | None = None) -> Report:
-    """The report of an exploration.
+    """Build the report of an exploration.
 
     Args:
         files: pictures and lists to write beside it. With them, findings name more files than a terminal has room for.
-        train: the command that trains on these data.
+        train: command that trains on these data.
     """
     refused = exploration.refusal.splitlines() if exploration.refusal else []
     findings = sections(exploration) if files is None else sections(exploration, repr, max_named=MAX_NAMED)
     notes: list[str] = []
     if files and SHEET_FILE in files and len(exploration.classes) > image_grid.MAX_CLASSES:
         notes += [f"The sample sheet shows the first {image_grid.MAX_CLASSES} classes.", ""]
-    names = [visible(each.name) for each in exploration.classes]
-    unlike = [f"{label} is {name}" for label, name in zip(plots.labels(names), names, strict=True) if label != name]
-    if unlike:
-        notes += [tables.escaped(f"The font of the pictures lacks letters of some names: {listed(unlike)}."), ""]
+    names = [visible(class_count.name) for class_count in exploration.classes]
+    renamed = [f"{label} is {name}" for label, name in zip(plots.labels(names), names, strict=True) if label != name]
+    if renamed:
+        notes += [tables.escaped(f"The font of the pictures lacks letters of some names: {join_names(renamed)}."), ""]
     return Report(
         title=heading(exploration),
         json_file=RESULTS_FILE,
@@ -59,30 +59,30 @@ def report(exploration: Exploration, files: Mapping[str, str | bytes] | None = N
 
 
 def screen(exploration: Exploration, train: str | None = None) -> Screen:
-    """Whether the data can be used as they are, what is wrong with them, and the images of each class."""
+    """Show whether the data can be used as they are, what is wrong with them, and the images of each class."""
     exact, near, files = exploration.exact, exploration.near, exploration.files
     # The lines between name files, as `Broken` and `Duplicates` do.
     refused = [line for line in (exploration.refusal or "").splitlines() if not line.startswith(" ")]
     broken = _broken(exploration, _shortened, _MAX_BROKEN_FIRST)
-    doubtful = [note.removeprefix(CAUTION) for note in exploration.notes if note.startswith(CAUTION)]
+    cautions = [note.removeprefix(CAUTION) for note in exploration.notes if note.startswith(CAUTION)]
     if exact.groups_across_classes:
         groups = count(exact.groups_across_classes, "group")
-        doubtful.append(f"Equal images in several classes ({groups}): some labels are wrong, or the classes overlap.")
+        cautions.append(f"Equal images in several classes ({groups}): some labels are wrong, or the classes overlap.")
     if exact.groups_across_splits:
         groups = count(exact.groups_across_splits, "group")
-        doubtful.append(f"Equal images in several splits ({groups}): accuracy on them is no accuracy on new images.")
+        cautions.append(f"Equal images in several splits ({groups}): accuracy on them is no accuracy on new images.")
     answers = [
         Paragraph("Refused", [line.removesuffix(" Received:") for line in refused], "bad"),
         Paragraph("Usable", ["Yes." if files is None or not files.bad else "Yes, without the broken files."], "good"),
         Paragraph("Broken", broken, least=len(broken), most=len(broken)),  # its last line counts the others
-        Paragraph("Trouble", doubtful, "bad"),
+        Paragraph("Trouble", cautions, "bad"),
         Paragraph("Balance", [_balance(exploration)]),
         Paragraph("Duplicates", [_exact_words(exact), _near_words(near)]),
         Paragraph("Notes", [note for note in exploration.notes if not data_cautions([note])]),
     ]
-    answers = [each for each in answers if each.sentences and not (refused and each.label == "Usable")]
+    answers = [paragraph for paragraph in answers if paragraph.sentences and not (refused and paragraph.label == "Usable")]
     splits = list(exploration.splits)
-    bars = [_bar(each, splits) for each in exploration.classes]
+    bars = [_bar(class_count, splits) for class_count in exploration.classes]
     return Screen(
         subject=[heading(exploration)],
         answers=answers,
@@ -91,13 +91,13 @@ def screen(exploration: Exploration, train: str | None = None) -> Screen:
     )
 
 
-def _bar(each: ClassCount, splits: Sequence[str]) -> Bar:
-    name = shortened(visible(each.name), _MAX_NAME)
-    return Bar((name,), each.total, f"{each.total:,}", [f"{each.counts[split]:,}" for split in splits])
+def _bar(class_count: ClassCount, splits: Sequence[str]) -> Bar:
+    name = shortened(visible(class_count.name), _MAX_NAME)
+    return Bar((name,), class_count.total, f"{class_count.total:,}", [f"{class_count.counts[split]:,}" for split in splits])
 
 
 def counts_csv(exploration: Exploration) -> str:
-    """One line for each class."""
+    """Return one line for each class."""
     return tables.to_csv(_class_table(exploration, exploration.classes))
 
 
@@ -112,12 +112,12 @@ def heading(exploration: Exploration) -> str:
 
 
 def tables_of(exploration: Exploration) -> list[Table]:
-    made = [_class_table(exploration, exploration.classes[:_MAX_CLASSES_SHOWN])]
+    all_tables = [_class_table(exploration, exploration.classes[:_MAX_CLASSES_SHOWN])]
     if exploration.names_tell:
-        made.append(_plant_table(exploration))
+        all_tables.append(_plant_table(exploration))
     if exploration.files is not None and exploration.files.kinds:
-        made.append(_kind_table(exploration.files))
-    return made
+        all_tables.append(_kind_table(exploration.files))
+    return all_tables
 
 
 def _class_table(exploration: Exploration, classes: Sequence[ClassCount]) -> Table:
@@ -127,18 +127,18 @@ def _class_table(exploration: Exploration, classes: Sequence[ClassCount]) -> Tab
         "counts",
         "Classes",
         (
-            Column("class", "class", pick=lambda each: visible(each.name)),
+            Column("class", "class", pick=lambda class_count: visible(class_count.name)),
             *(
                 (
-                    Column("plant", "plant", terminal=False, pick=lambda each: visible(each.plant)),
-                    Column("condition", "condition", terminal=False, pick=lambda each: visible(each.condition)),
+                    Column("plant", "plant", terminal=False, pick=lambda class_count: visible(class_count.plant)),
+                    Column("condition", "condition", terminal=False, pick=lambda class_count: visible(class_count.condition)),
                 )
                 if exploration.names_tell
                 else ()
             ),
             *(Column(split, split, pick=f"counts.{split}") for split in exploration.splits),
             Column("total", "images"),
-            Column("percent", "%", 2, pick=lambda each: 100 * each.total / total),
+            Column("percent", "%", 2, pick=lambda class_count: 100 * class_count.total / total),
         ),
         classes,
         note=_balance(exploration) + (f" {left_out:,} more classes are in {COUNTS_FILE} and in the JSON." if left_out else ""),
@@ -146,7 +146,7 @@ def _class_table(exploration: Exploration, classes: Sequence[ClassCount]) -> Tab
 
 
 def _balance(exploration: Exploration) -> str:
-    totals = [each.total for each in exploration.classes]
+    totals = [class_count.total for class_count in exploration.classes]
     if totals and all(totals):
         return f"The largest class has {max(totals) / min(totals):.2f} times the images of the smallest."
     return f"{count(totals.count(0), 'class', 'classes')} of {len(totals):,} without an image."
@@ -154,11 +154,11 @@ def _balance(exploration: Exploration) -> str:
 
 def _plant_table(exploration: Exploration) -> Table:
     plants: dict[str, list[ClassCount]] = {}
-    for each in exploration.classes:
-        plants.setdefault(each.plant or "", []).append(each)
-    healthy = [each for each in exploration.classes if each.condition == "healthy"]
-    healthy_images, total = sum(each.total for each in healthy), max(1, sum(exploration.splits.values()))
-    conditions = {each.condition for each in exploration.classes}
+    for class_count in exploration.classes:
+        plants.setdefault(class_count.plant or "", []).append(class_count)
+    healthy = [class_count for class_count in exploration.classes if class_count.condition == "healthy"]
+    healthy_images, total = sum(class_count.total for class_count in healthy), max(1, sum(exploration.splits.values()))
+    conditions = {class_count.condition for class_count in exploration.classes}
     healthy_part = f"{count(healthy_images, 'image')} ({100 * healthy_images / total:.1f} %)"
     return Table(
         "plants",
@@ -173,8 +173,8 @@ def _plant_table(exploration: Exploration) -> Table:
             {
                 "plant": visible(plant),
                 "classes": len(members),
-                "images": sum(each.total for each in members),
-                "conditions": ", ".join(visible(each.condition or "") for each in members),
+                "images": sum(class_count.total for class_count in members),
+                "conditions": ", ".join(visible(class_count.condition or "") for class_count in members),
             }
             for plant, members in plants.items()
         ],
@@ -204,7 +204,7 @@ def _kind_table(files: FileFacts) -> Table:
 def sections(
     exploration: Exploration, name: Callable[[str], str] | None = None, max_named: int = 5
 ) -> list[tuple[str, list[str]]]:
-    """Titles and sentences. `name` formats the name of a file, by default shortened. `max_named` limits each list."""
+    """Return titles and sentences. `name` formats the name of a file, by default shortened. `max_named` limits each list."""
     name = name or _shortened
     unnamed = [] if exploration.names_tell else ["The class names do not name plants and conditions."]
     parts = [
@@ -279,13 +279,13 @@ def _near_words(near: NearTwins | None) -> str:
 
 
 def _first(lines: Sequence[str], count: int, total: int | None = None) -> list[str]:
-    """The first lines, indented, and how many more there are in total."""
+    """Return the first lines, indented, and how many more there are in total."""
     more = (len(lines) if total is None else total) - min(count, len(lines))
     return [*(f"  {line}" for line in lines[:count]), *([f"  and {more:,} more"] if more else [])]
 
 
 def _shortened(name: str) -> str:
-    """The folders of a file and the end of its name, if the name is too long for a terminal."""
+    """Return the folders of a file and the end of its name, if the name is too long for a terminal."""
     folders, slash, file = name.rpartition("/")
     return repr(f"{folders}{slash}…{file[-_NAME_END:]}" if len(file) > _NAME_END + 8 else name)
 

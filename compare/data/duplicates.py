@@ -1,4 +1,4 @@
-"""Exact duplicates, equal pixel for pixel, and near twins, which look nearly the same."""
+"""Search for exact duplicates, equal pixel for pixel, and near twins, which look nearly the same."""
 
 from __future__ import annotations
 
@@ -38,12 +38,12 @@ class NearTwins:
     pairs: int
     pairs_across_splits: int
     named: list[tuple[str, str, int]]
-    """Some of the pairs, with the number of different bits of their hashes, both ways together: first those across splits,
-    then the nearest."""
+    """Some of the pairs: (name, name, number of different bits of their hashes, both ways together). Pairs across splits come
+    first, then the nearest."""
 
 
 def exact(digests: Sequence[bytes]) -> list[list[int]]:
-    """Groups of two or more examples of equal pixels, ordered by their first example. Each group is in order."""
+    """Return groups of two or more examples of equal pixels, ordered by their first example. Each group is in order."""
     groups: dict[bytes, list[int]] = {}
     for index, digest in enumerate(digests):
         groups.setdefault(digest, []).append(index)
@@ -51,12 +51,12 @@ def exact(digests: Sequence[bytes]) -> list[list[int]]:
 
 
 def pixel_digests(images: Images) -> list[bytes]:
-    """SHA-256 of the pixels of each of uint8 [N, H, W, 3]."""
+    """Return the SHA-256 of the pixels of each image. `images`: uint8 [N, H, W, 3]."""
     return [hashlib.sha256(np.ascontiguousarray(image).data).digest() for image in images]
 
 
 def difference_hashes(images: Images) -> NDArray[np.uint64]:
-    """Difference hashes of each image, across and down, in chunks on all cores: uint64 [N, 2].
+    """Compute difference hashes of each image, across and down, in chunks on all cores: uint64 [N, 2].
 
     N. Krawetz (2013), Kind of Like That. https://www.hackerfactor.com/blog/index.php?/archives/529-Kind-of-Like-That.html
 
@@ -82,8 +82,8 @@ def near(
         hashes: uint64 [N, 2], see `difference_hashes`.
         digests: [N], equal for equal pixels. Such images are duplicates, not near twins.
         splits: [N], split of each image as a small number.
-        names: [N], of each image.
-        max_named: at most so many pairs are named.
+        names: [N], name of each image.
+        max_named: largest number of pairs that are named.
     """
     values, of_image = np.unique(hashes, axis=0, return_inverse=True)
     members: list[list[int]] = [[] for _ in values]
@@ -103,8 +103,10 @@ def near(
         pairs, across = pairs + int(products.sum()), across + int(products_across.sum())
         order = np.lexsort((distances, products_across == 0))[:max_named]
         for place in order.tolist():
-            one, other = _named(members[left[place]], members[right[place]], splits)
-            candidates.append((bool(splits[one] == splits[other]), int(distances[place]), one, other))
+            first_image, second_image = _choose_pair(members[left[place]], members[right[place]], splits)
+            candidates.append(
+                (bool(splits[first_image] == splits[second_image]), int(distances[place]), first_image, second_image)
+            )
     images = int(counts[has_twin].sum())
     for value in np.flatnonzero(counts > 1).tolist():
         kinds: dict[bytes, list[int]] = {}
@@ -118,15 +120,15 @@ def near(
         pairs += _pairs(counts[value]) - sum(_pairs(len(kind)) for kind in kinds.values())
         across += _pairs_across(by_split[value]) - sum(_pairs_across(kind) for kind in same)
         first, second, *_ = kinds.values()
-        one, other = _named(first, second, splits)
-        candidates.append((bool(splits[one] == splits[other]), 0, one, other))
+        first_image, second_image = _choose_pair(first, second, splits)
+        candidates.append((bool(splits[first_image] == splits[second_image]), 0, first_image, second_image))
     candidates.sort()
     named = [(names[min(one, other)], names[max(one, other)], distance) for _, distance, one, other in candidates[:max_named]]
     return NearTwins(images=images, pairs=pairs, pairs_across_splits=across, named=named)
 
 
 def _hashes(images: NDArray[np.uint8]) -> NDArray[np.uint64]:
-    """Hashes from the means of 9 x 9 cells of whole pixels, compared as exact fractions."""
+    """Compute hashes from the means of 9 x 9 cells of whole pixels, compared as exact fractions."""
     _, height, width, _ = images.shape
     row_starts, column_starts = (np.arange(_CELLS) * size // _CELLS for size in (height, width))
     sums = np.add.reduceat(images, row_starts, axis=1, dtype=np.uint32)
@@ -140,7 +142,7 @@ def _hashes(images: NDArray[np.uint8]) -> NDArray[np.uint64]:
 
 
 def _neighbours(values: NDArray[np.uint64]) -> Iterator[tuple[Ids, Ids, Ids]]:
-    """Each pair of different hashes within MAX_DISTANCE each way, once: (places, places, distances).
+    """Yield each pair of different hashes within MAX_DISTANCE each way, once: (places, places, distances).
 
     Two hashes within two bits agree in two of their four parts. So for each choice of two parts across and two parts down, only
     hashes that agree in all four are compared. A pair is given for its first such choice.
@@ -176,19 +178,19 @@ def _parts(values: NDArray[np.uint64]) -> list[NDArray[np.uint64]]:
     """Cut each hash into parts and distribute varying bits evenly: images with an empty margin share many bits."""
     bits = np.unpackbits(np.ascontiguousarray(values).view(np.uint8).reshape(-1, 8), axis=1)
     by_balance = np.argsort(np.abs(bits.mean(axis=0) - 0.5), kind="stable")
-    dealt = [np.packbits(bits[:, by_balance[part::_PARTS]], axis=1).astype(np.uint64) for part in range(_PARTS)]
-    return [high_and_low[:, 0] << np.uint64(8) | high_and_low[:, 1] for high_and_low in dealt]
+    parts = [np.packbits(bits[:, by_balance[part::_PARTS]], axis=1).astype(np.uint64) for part in range(_PARTS)]
+    return [high_and_low[:, 0] << np.uint64(8) | high_and_low[:, 1] for high_and_low in parts]
 
 
-def _named(ones: list[int], others: list[int], splits: Ids) -> tuple[int, int]:
-    """One of `ones` and one of `others`, of different splits if possible."""
-    for other in others:
-        if splits[other] != splits[ones[0]]:
-            return ones[0], other
-    for one in ones:
-        if splits[one] != splits[others[0]]:
-            return one, others[0]
-    return ones[0], others[0]
+def _choose_pair(first_group: list[int], second_group: list[int], splits: Ids) -> tuple[int, int]:
+    """Choose one image of each group, of different splits if possible."""
+    for other in second_group:
+        if splits[other] != splits[first_group[0]]:
+            return first_group[0], other
+    for one in first_group:
+        if splits[one] != splits[second_group[0]]:
+            return one, second_group[0]
+    return first_group[0], second_group[0]
 
 
 def _pairs(count: int) -> int:

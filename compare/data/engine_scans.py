@@ -14,7 +14,7 @@ from common.data import sources
 from common.data.preprocessing import job, scan, statistics
 from common.data.preprocessing.job import Scan
 from common.data.preprocessing.sums import Sums
-from common.data.sources import Files
+from common.data.sources import FileDataset
 from common.machine import machine
 from common.machine.private_folder import PrivateFolder
 from common.spec import Spec, SpecError
@@ -28,7 +28,7 @@ LOGS = "logs"
 
 
 @dataclass
-class Row:
+class ScanRow:
     """One engine with one number of workers, and its measurements."""
 
     engine: str
@@ -49,8 +49,8 @@ class Row:
 
 
 @dataclass(frozen=True)
-class Request:
-    """Data, engines and numbers of workers to scan with."""
+class ScanRequest:
+    """Data, engines and numbers of workers of the scans."""
 
     engines: tuple[str, ...]
     workers: tuple[int, ...]
@@ -60,25 +60,25 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """All rows and their sums."""
+class ScanOutcome:
+    """Result of the scans: all rows and their sums."""
 
-    request: Request
-    files: Files
+    request: ScanRequest
+    files: FileDataset
     cores: int
-    rows: list[Row]
+    rows: list[ScanRow]
 
     @property
     def sums(self) -> Sums | None:
-        """The sums that most scans found. None if no scan ended, or if no sums are the most frequent."""
+        """Sums that most scans computed. None if no scan ended, or if no sums are the most frequent."""
         counts = Counter(scan.sums for row in self.rows for scan in row.scans).most_common(2)
         if not counts or (len(counts) > 1 and counts[0][1] == counts[1][1]):
             return None
         return counts[0][0]
 
     @property
-    def differing(self) -> list[Row]:
-        """Rows that found other sums."""
+    def differing(self) -> list[ScanRow]:
+        """Rows that computed other sums."""
         return [row for row in self.rows if any(scan.sums != self.sums for scan in row.scans)]
 
     @property
@@ -86,7 +86,7 @@ class Outcome:
         return exits.RUN_FAILED if self.differing or any(row.status in ("failed", "killed") for row in self.rows) else 0
 
 
-def run(request: Request, shown: Display, out: Path | None) -> Outcome:
+def run(request: ScanRequest, progress: Display, out: Path | None) -> ScanOutcome:
     """Scan with each engine and number of workers in interleaved order, each time in a fresh process.
 
     If all engines agree, the result is stored for runs that normalise by it.
@@ -95,8 +95,8 @@ def run(request: Request, shown: Display, out: Path | None) -> Outcome:
         SpecError: the cluster cannot be reached.
         DataRefused: as `sources.load_files`.
     """
-    cluster_workers, cluster_cores = _cluster(request, shown)
-    shown.say("reading the data")
+    cluster_workers, cluster_cores = _cluster(request, progress)
+    progress.say("reading the data")
     data, cache_dir = request.spec.data, request.spec.paths.cache_dir
     files = sources.load_files(data, seed=request.spec.split_seed, cache_dir=cache_dir)
     rows = [_row(engine, count, cluster_workers, cluster_cores) for engine in request.engines for count in request.workers]
@@ -104,42 +104,42 @@ def run(request: Request, shown: Display, out: Path | None) -> Outcome:
         folder = temporary.path
         job.save(files.train.encoded, files.image_size, folder / "job.npz")
         turns = [row for repeat in range(request.repeats) for row in turn(rows, repeat)]
-        shown.plan([row.name for row in turns])
+        progress.plan([row.name for row in turns])
         for row in turns:
-            shown.begin(row.name, row.name)
+            progress.begin(row.name, row.name)
             if row.status == "ok":
                 _scan(row, request.scheduler, folder, (out or folder) / LOGS / f"{row.engine}-{row.workers}.txt")
-            shown.end()
+            progress.end()
     if len({row.engine for row in rows if row.scans}) == 1:  # a single engine cannot be compared with another
-        shown.say("checking the sums")
+        progress.say("checking the sums")
         sums = scan.scan(files.train.encoded, files.image_size, machine.available_cores())
         for row in rows:
-            if any(found.sums != sums for found in row.scans):
+            if any(result.sums != sums for result in row.scans):
                 row.status, row.reason = "failed", "found other integer sums than the scan of this process"
                 row.scans.clear()
-    outcome = Outcome(request, files, machine.available_cores(), rows)
+    outcome = ScanOutcome(request, files, machine.available_cores(), rows)
     if outcome.sums is not None and not outcome.differing:
         statistics.store(outcome.sums, files.content_hash, cache_dir=cache_dir)
     return outcome
 
 
-def _cluster(request: Request, shown: Display) -> tuple[int | None, int]:
-    """(workers of the cluster, cores of Dask's workers). Workers is None if Dask runs on this machine."""
-    if request.scheduler in spec.SCHEDULERS or not set(request.engines) & set(launch.OWN):
+def _cluster(request: ScanRequest, progress: Display) -> tuple[int | None, int]:
+    """Return (workers of the cluster, cores of Dask's workers). Workers is None if Dask runs on this machine."""
+    if request.scheduler in spec.SCHEDULERS or not set(request.engines) & set(launch.SUITE_WORKERS):
         return None, machine.available_cores()
     from common.data.preprocessing import dask_scan  # takes a second to import
 
-    shown.say(f"asking {request.scheduler}")
+    progress.say(f"asking {request.scheduler}")
     try:
         return dask_scan.workers_and_cores(request.scheduler)
     except dask_scan.SchedulerError as error:
         raise SpecError(str(error)) from None
 
 
-def _row(engine: str, workers: int, cluster_workers: int | None, cluster_cores: int) -> Row:
-    own = engine in launch.OWN
-    row = Row(engine, workers, workers > (cluster_cores if own else machine.available_cores()))
-    if own and cluster_workers is not None and workers > cluster_workers:
+def _row(engine: str, workers: int, cluster_workers: int | None, cluster_cores: int) -> ScanRow:
+    is_suite_worker = engine in launch.SUITE_WORKERS
+    row = ScanRow(engine, workers, workers > (cluster_cores if is_suite_worker else machine.available_cores()))
+    if is_suite_worker and cluster_workers is not None and workers > cluster_workers:
         row.status, row.reason = (
             "not available",
             f"the cluster has {wording.count(cluster_workers, 'worker')}",
@@ -147,18 +147,18 @@ def _row(engine: str, workers: int, cluster_workers: int | None, cluster_cores: 
     return row
 
 
-def _scan(row: Row, scheduler: str, folder: Path, log: Path) -> None:
+def _scan(row: ScanRow, scheduler: str, folder: Path, log: Path) -> None:
     """Run a row once. If its process dies, the row states why and is not run again."""
     result = folder / "scan.json"
     result.unlink(missing_ok=True)
     arguments = [str(folder / "job.npz"), "--workers", str(row.workers), "--out", str(result)]
-    arguments = [*arguments, "--scheduler", scheduler] if row.engine in launch.OWN else ["preprocess", *arguments]
+    arguments = [*arguments, "--scheduler", scheduler] if row.engine in launch.SUITE_WORKERS else ["preprocess", *arguments]
     log.unlink(missing_ok=True)
     code = launch.call(row.engine, arguments, log=log)
     try:
         row.scans.append(Scan.model_validate_json(result.read_bytes()))
     except (OSError, pydantic.ValidationError):
         last = launch.last_line(log)
-        words = launch.exit_words(code) if code else "ended without a result"
+        reason = launch.describe_exit(code) if code else "ended without a result"
         row.status = "killed" if code < 0 else "failed"
-        row.reason = f"{words}: {last}" if last else words
+        row.reason = f"{reason}: {last}" if last else reason

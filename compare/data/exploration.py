@@ -1,4 +1,4 @@
-"""What is in a data set: images of each class, files, bad files, duplicates."""
+"""Exploration of a data set: images of each class, files, bad files, duplicates."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class ClassCount:
     plant: str | None
     condition: str | None
     counts: dict[str, int]
-    """Images in each split."""
+    """Number of images in each split."""
 
     @property
     def total(self) -> int:
@@ -54,7 +54,7 @@ class FileKind:
 
 
 @dataclass(frozen=True, kw_only=True)
-class BadFile:
+class UnusableFile:
     path: str
     problem: str
     detail: str
@@ -70,8 +70,8 @@ class FileFacts:
     median_bytes: int
     largest_bytes: int
     kinds: list[FileKind]
-    """The most frequent first."""
-    bad: list[BadFile]
+    """Kinds of files, the most frequent first."""
+    bad: list[UnusableFile]
     empty_class_folders: list[str]
 
 
@@ -89,26 +89,26 @@ class ExactDuplicates:
 
 @dataclass(frozen=True, kw_only=True)
 class Exploration:
-    """Everything that was found in a data set."""
+    """Findings of an exploration of a data set."""
 
     schema_version: int = SCHEMA_VERSION
     kind: str = KIND
     name: str
     source: str
     refusal: str | None
-    """Why the data are refused with these options. None if they are not."""
+    """Reason why the data are refused with these options. None if they are not."""
     image_size: int | None
     content_hash: str | None
     splits: dict[str, int]
-    """Number of images in each."""
+    """Number of images in each split."""
     classes: list[ClassCount]
     names_tell: bool
     """Whether class names consist of a plant and its condition."""
     files: FileFacts | None
-    """None if the source holds no image files."""
+    """Facts about the image files. None if the source holds none."""
     exact: ExactDuplicates
     near: NearTwins | None
-    """None if the images could not be resized to one size."""
+    """Near twins. None if the images could not be resized to one size."""
     notes: list[str] = field(default_factory=list)
 
     @property
@@ -118,19 +118,19 @@ class Exploration:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class _Examples:
-    """The examples, split after split."""
+    """All examples, split after split."""
 
     names: list[str]
     digests: list[bytes]
     splits: NDArray[np.int64]
-    """[N], indices into split_names."""
+    """Split of each example, [N]: indices into split_names."""
     labels: NDArray[np.int64]
     split_names: tuple[str, ...]
     class_names: tuple[str, ...]
 
 
 def explore(data: spec.Data, *, seed: int, cache_dir: str | None = None) -> tuple[Exploration, Dataset | None, Manifest | None]:
-    """Find out what is in a data set.
+    """Explore a data set.
 
     Refused data are shown too: without bad files, with duplicates and, if the images are not square or not of one size, at 64
     pixels.
@@ -151,7 +151,7 @@ def explore(data: spec.Data, *, seed: int, cache_dir: str | None = None) -> tupl
         refusal = refusal.replace(", or `--set data.on_bad=skip` in commands without it", "")
         for assignment, option in _OPTIONS.items():  # this command's options instead of spec fields
             refusal = refusal.replace(f"--set data.{assignment}", option)
-        data = _lenient(data, manifest)
+        data = _lenient_options(data, manifest)
         try:
             dataset = sources.load(data, seed=seed, cache_dir=cache_dir)
         except DataRefused:
@@ -162,8 +162,8 @@ def explore(data: spec.Data, *, seed: int, cache_dir: str | None = None) -> tupl
         examples = _from_manifest(manifest)
     elif manifest is None:
         # Copies are judged at the source's own size, as for files: resizing can make different images equal.
-        own = data.model_copy(update={"image_size": None})
-        examples = _from_arrays(sources.load(own, seed=seed, cache_dir=cache_dir) if data.image_size else dataset)
+        full_size = data.model_copy(update={"image_size": None})
+        examples = _from_arrays(sources.load(full_size, seed=seed, cache_dir=cache_dir) if data.image_size else dataset)
     else:
         files = sources.load_files(data, seed=seed, cache_dir=cache_dir)
         rows = [row for split in _SPLITS for row in getattr(files, split).rows]
@@ -192,49 +192,49 @@ def explore(data: spec.Data, *, seed: int, cache_dir: str | None = None) -> tupl
         files=_file_facts(manifest) if manifest is not None else None,
         exact=_exact(examples),
         near=near,
-        notes=[*_leniency(refusal, dataset, data), *(dataset.notes if dataset is not None else ())],
+        notes=[*_leniency_notes(refusal, dataset, data), *(dataset.notes if dataset is not None else ())],
     )
     return exploration, dataset, manifest
 
 
 def plants_and_conditions(class_names: Sequence[str]) -> list[tuple[str, str]] | None:
-    """(plant, condition) of class names such as `Tomato___Late_blight` and `Tomato_healthy`. None if they are other names.
+    """Split class names such as `Tomato___Late_blight` and `Tomato_healthy` into (plant, condition). None for other names.
 
     Each name is cut at its longest run of underscores. All names must have one. In addition, all runs have three underscores,
     or a plant occurs twice, or a condition is `healthy`. So `ankle_boot` and `t_shirt` are other names.
     """
     pairs: list[tuple[str, str]] = []
-    longest = 3
+    shortest_run = 3
     for name in class_names:
         rows = [match for match in re.finditer("_+", name) if match.start() > 0 and match.end() < len(name)]
         if not rows:
             return None
-        cut = max(rows, key=lambda match: match.end() - match.start())
-        longest = min(longest, cut.end() - cut.start())
-        pairs.append((_words(name[: cut.start()]), _words(name[cut.end() :])))
+        run = max(rows, key=lambda match: match.end() - match.start())
+        shortest_run = min(shortest_run, run.end() - run.start())
+        pairs.append((_words(name[: run.start()]), _words(name[run.end() :])))
     plants = {plant for plant, _ in pairs}
-    told = longest == 3 or len(plants) < len(pairs) or any(condition == "healthy" for _, condition in pairs)
-    return pairs if told else None
+    is_plant = shortest_run == 3 or len(plants) < len(pairs) or any(condition == "healthy" for _, condition in pairs)
+    return pairs if is_plant else None
 
 
 def to_plain(exploration: Exploration) -> dict[str, Any]:
-    """Everything, JSON-ready."""
+    """Return everything, JSON-ready."""
     return asdict(exploration) | {"exit_code": exploration.exit_code}
 
 
-def _lenient(data: spec.Data, manifest: Manifest | None) -> spec.Data:
+def _lenient_options(data: spec.Data, manifest: Manifest | None) -> spec.Data:
     image_size = data.image_size
     if manifest is not None and image_size is None:
-        sizes = {(int(manifest.widths_px[row]), int(manifest.heights_px[row])) for row in manifest.good}
+        sizes = {(int(manifest.widths_px[row]), int(manifest.heights_px[row])) for row in manifest.usable_rows}
         if len(sizes) != 1 or any(width != height for width, height in sizes):
             image_size = _FALLBACK_PX
     return data.model_copy(update={"on_bad": "skip", "duplicates": "allow", "image_size": image_size})
 
 
-def _leniency(refusal: str | None, dataset: Dataset | None, shown: spec.Data) -> list[str]:
+def _leniency_notes(refusal: str | None, dataset: Dataset | None, lenient: spec.Data) -> list[str]:
     if refusal is None or dataset is None:
         return []
-    resized = f", images resized to {shown.image_size} x {shown.image_size} pixels" if shown.image_size else ""
+    resized = f", images resized to {lenient.image_size} x {lenient.image_size} pixels" if lenient.image_size else ""
     return [f"refused as it was asked for; shown with bad files left out, duplicates allowed{resized}"]
 
 
@@ -245,8 +245,8 @@ def _from_arrays(dataset: Dataset) -> _Examples:
 
 
 def _from_manifest(manifest: Manifest) -> _Examples:
-    """All usable files in their folders' splits, because the data cannot be divided."""
-    rows = manifest.good
+    """Return all usable files in their folders' splits, because the data cannot be divided."""
+    rows = manifest.usable_rows
     class_names = tuple(sorted({manifest.classes[row] for row in rows}))
     split_names = tuple(split for split in (*_SPLITS, "all") if any(manifest.splits[row] == split for row in rows))
     return _Examples(
@@ -272,7 +272,7 @@ def _in_splits(dataset: Dataset, names: list[str], digests: list[bytes]) -> _Exa
 
 
 def _counts(examples: _Examples) -> NDArray[np.int64]:
-    """[splits, classes]."""
+    """Count the images of each split and class: [splits, classes]."""
     counts = np.zeros((len(examples.split_names), len(examples.class_names)), np.int64)
     np.add.at(counts, (examples.splits, examples.labels), 1)
     return counts
@@ -298,13 +298,13 @@ def _near(dataset: Dataset, examples: _Examples) -> NearTwins:
 
 
 def _file_facts(manifest: Manifest) -> FileFacts:
-    good = manifest.good
+    good = manifest.usable_rows
     sizes = manifest.file_bytes[good]
     kinds = Counter(
         (manifest.formats[row], manifest.modes[row], int(manifest.widths_px[row]), int(manifest.heights_px[row]))
         for row in good
     )
-    filled = {(manifest.splits[row], manifest.classes[row]) for row in good}
+    used_folders = {(manifest.splits[row], manifest.classes[row]) for row in good}
     folders = set(zip(manifest.splits, manifest.classes, strict=True)) | set(manifest.empty_folders)
     return FileFacts(
         files=len(manifest),
@@ -317,11 +317,13 @@ def _file_facts(manifest: Manifest) -> FileFacts:
             for (kind, mode, width, height), count in kinds.most_common()
         ],
         bad=[
-            BadFile(path=path, problem=problem, detail=detail)
+            UnusableFile(path=path, problem=problem, detail=detail)
             for path, problem, detail in zip(manifest.paths, manifest.problems, manifest.details, strict=True)
             if problem
         ],
-        empty_class_folders=[name if split == "all" else f"{split}/{name}" for split, name in sorted(folders - filled) if name],
+        empty_class_folders=[
+            name if split == "all" else f"{split}/{name}" for split, name in sorted(folders - used_folders) if name
+        ],
     )
 
 

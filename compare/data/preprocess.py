@@ -1,4 +1,4 @@
-"""`convtwins preprocess`: mean and standard deviation of a training split, by every engine, timed."""
+"""`convtwins preprocess`: compute mean and standard deviation of a training split by every engine, and time it."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from common import spec
 from common.spec import SpecError
 from compare.core import exits
 from compare.core.interrupt import interruptible
-from compare.core.option_parsing import split_names, parse_integers
+from compare.core.option_parsing import parse_integers, split_names
 from compare.core.progress import display
-from compare.data.engine_scans import LOGS, Request, run
+from compare.data.engine_scans import LOGS, ScanRequest, run
 from compare.data.preprocess_report import KIND, NAME, RESULTS_FILE, report
 from compare.execution import contestants, launch, options, results_folder
 from compare.reporting import document
@@ -35,23 +35,29 @@ def command(
 ) -> None:
     """Compute each channel's mean and standard deviation of the training split by every engine, and time it."""
     with exits.exit_on_error(), interruptible():
-        wanted = {"source": data, "limit": limit, "image_size": image_size, "on_bad": on_bad, "duplicates": duplicates}
-        values = {"data": {name: value for name, value in wanted.items() if value is not None}, "seed": seed}
-        request = _judged(engines, workers, scheduler, repeats, values, assignments or [])
+        options_by_field = {
+            "source": data,
+            "limit": limit,
+            "image_size": image_size,
+            "on_bad": on_bad,
+            "duplicates": duplicates,
+        }
+        values = {"data": {name: value for name, value in options_by_field.items() if value is not None}, "seed": seed}
+        request = _build_request(engines, workers, scheduler, repeats, values, assignments or [])
         with results_folder.lock_folder(out, RESULTS_FILE, KIND, KIND, allowed=(LOGS, *document.report_files(NAME))):
-            with display() as shown:
-                outcome = run(request, shown, out)
+            with display() as progress:
+                outcome = run(request, progress, out)
             code = report(outcome).deliver(out, as_json=as_json)
     raise typer.Exit(code)
 
 
-def _judged(
+def _build_request(
     engines: str, workers: str, scheduler: str, repeats: int, values: dict[str, Any], assignments: list[str]
-) -> Request:
-    named = contestants.builtin_twins("--engines", split_names(engines), (*launch.SUITE_WORKERS, *launch.FRAMEWORKS))
+) -> ScanRequest:
+    engine_names = contestants.builtin_twins("--engines", split_names(engines), (*launch.SUITE_WORKERS, *launch.FRAMEWORKS))
     counts = parse_integers("--workers", workers, least=1)
     if scheduler not in spec.SCHEDULERS and not scheduler.startswith(("tcp://", "tls://")):
         kinds = ", ".join(spec.SCHEDULERS)
         raise SpecError(f"--scheduler is unknown. Received: {scheduler!r}. Use {kinds}, tcp://host:port or tls://host:port.")
-    wanted = spec.build(spec.overlay(values, spec.parse_assignments(assignments)))
-    return Request(tuple(named), counts, scheduler, repeats, wanted)
+    data_spec = spec.build(spec.overlay(values, spec.parse_assignments(assignments)))
+    return ScanRequest(tuple(engine_names), counts, scheduler, repeats, data_spec)

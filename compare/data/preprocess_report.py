@@ -1,4 +1,4 @@
-"""Timed scans as a table, sentences, a plot and JSON."""
+"""Report of timed scans: a table, sentences, a plot and JSON."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from common.data.preprocessing.sums import Sums
 from common.machine import interference, machine
 from common.machine.interference import DISTURBED_FROM
 from compare.core import wording
-from compare.data.engine_scans import Outcome, Row
+from compare.data.engine_scans import ScanOutcome, ScanRow
 from compare.execution import launch
 from compare.reporting import plots
 from compare.reporting.document import Report
@@ -29,21 +29,21 @@ NAME, RESULTS_FILE = "preprocess", "preprocess.json"
 
 
 def cores_taken(row: Mapping[str, Any]) -> float:
-    """Cores that other work took from a row's scans, at most. The row is one of `to_rows`, of this machine."""
-    cores, known = machine.available_cores(), machine.describe()
+    """Return the most cores that other work took from a row's scans. `row` is one of `to_rows`, of this machine."""
+    cores, machine_facts = machine.available_cores(), machine.describe()
     budget = min(row["workers"], cores)
-    return max((interference.cores_taken(scan["cores_of_others"], budget, known) for scan in row["scans"]), default=0.0)
+    return max((interference.cores_taken(scan["cores_of_others"], budget, machine_facts) for scan in row["scans"]), default=0.0)
 
 
 def doubt(rows: Iterable[Mapping[str, Any]]) -> str:
-    """Names the rows that other work disturbed, for the caption of a table. Empty if there are none."""
-    named = [f"{row['engine']} x{row['workers']}" for row in rows if cores_taken(row) > DISTURBED_FROM]
-    number = wording.count(len(named), "row")
-    return f"Other work disturbed scans of {number} ({', '.join(named)}): rely on no time of them." if named else ""
+    """Name the rows that other work disturbed, for the caption of a table. Empty if there are none."""
+    names = [f"{row['engine']} x{row['workers']}" for row in rows if cores_taken(row) > DISTURBED_FROM]
+    number = wording.count(len(names), "row")
+    return f"Other work disturbed scans of {number} ({', '.join(names)}): rely on no time of them." if names else ""
 
 
-def table(outcome: Outcome) -> Table:
-    """One row for each engine and number of workers."""
+def table(outcome: ScanOutcome) -> Table:
+    """Build a table with one row for each engine and number of workers."""
     columns = (
         Column("engine", "engine"),
         Column("workers", "workers"),
@@ -59,14 +59,14 @@ def table(outcome: Outcome) -> Table:
         Column("reason", "reason", terminal=False),
     )
     rows: list[dict[str, Cell]] = []
-    plain = to_rows(outcome)
-    for made in plain:
-        cells = {column.key: made[column.key] for column in columns}
-        rows.append(cells | {"oversubscribed": "yes" if made["oversubscribed"] else "no"})
+    plain_rows = to_rows(outcome)
+    for plain_row in plain_rows:
+        cells = {column.key: plain_row[column.key] for column in columns}
+        rows.append(cells | {"oversubscribed": "yes" if plain_row["oversubscribed"] else "no"})
     request = outcome.request
     # The workers of a cluster count as other work.
     on_a_cluster = request.scheduler not in spec.SCHEDULERS
-    alone = [made for made in plain if not (on_a_cluster and made["engine"] in launch.SUITE_WORKERS)]
+    local_rows = [row for row in plain_rows if not (on_a_cluster and row["engine"] in launch.SUITE_WORKERS)]
     repeats = f"median of {request.repeats} scans" if request.repeats > 1 else "one scan"
     return Table(
         NAME,
@@ -76,19 +76,19 @@ def table(outcome: Outcome) -> Table:
         rows,
         note=f"Seconds: {repeats}, each in a fresh process, without its import and the start of its workers. Speed-up: "
         f"relative to the same engine with 1 worker. Efficiency: speed-up / workers. Oversubscribed: more workers than cores "
-        f"({outcome.cores} here). Dask: {request.scheduler}. {doubt(alone)}".strip(),
+        f"({outcome.cores} here). Dask: {request.scheduler}. {doubt(local_rows)}".strip(),
     )
 
 
-def to_rows(outcome: Outcome) -> list[dict[str, Any]]:
-    """The rows, JSON-ready."""
-    alone = {row.engine: row.seconds for row in outcome.rows if row.workers == 1}
+def to_rows(outcome: ScanOutcome) -> list[dict[str, Any]]:
+    """Return the rows, JSON-ready."""
+    single_worker_seconds = {row.engine: row.seconds for row in outcome.rows if row.workers == 1}
     tasks = len(scan.parts(outcome.files.train.encoded))
-    return [{**_plain_row(row, alone.get(row.engine)), "tasks": tasks} for row in outcome.rows]
+    return [{**_plain_row(row, single_worker_seconds.get(row.engine)), "tasks": tasks} for row in outcome.rows]
 
 
-def to_plain(outcome: Outcome) -> dict[str, Any]:
-    """Everything, JSON-ready."""
+def to_plain(outcome: ScanOutcome) -> dict[str, Any]:
+    """Return everything, JSON-ready."""
     request, files = outcome.request, outcome.files
     return {
         "schema_version": SCHEMA_VERSION,
@@ -109,41 +109,41 @@ def to_plain(outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def sentences(outcome: Outcome) -> list[str]:
-    """The results in sentences."""
-    said: list[str] = []
+def sentences(outcome: ScanOutcome) -> list[str]:
+    """Return the results in sentences."""
+    lines: list[str] = []
     if outcome.sums is not None:
-        made = statistics.statistics(outcome.sums)
-        red, green, blue = (f"{mean:.6f} / {std:.6f}" for mean, std in zip(made.mean, made.std, strict=True))
+        moments = statistics.statistics(outcome.sums)
+        red, green, blue = (f"{mean:.6f} / {std:.6f}" for mean, std in zip(moments.mean, moments.std, strict=True))
         size_px = outcome.files.image_size
-        said.append(
+        lines.append(
             f"Mean / standard deviation in 0..1 at {size_px} x {size_px} pixels: red {red}, green {green}, blue {blue}."
         )
     if outcome.differing:
         names = ", ".join(row.name for row in outcome.differing)
-        said.append(f"NOT THE SAME: {names} found other integer sums than the others. Nothing was stored.")
+        lines.append(f"NOT THE SAME: {names} found other integer sums than the others. Nothing was stored.")
     elif outcome.sums is not None:
         count = sum(len(row.scans) for row in outcome.rows)
         scans = "both" if count == 2 else f"all {count}"
-        agreed = (
+        agreement = (
             f"The same integer sums in {scans} scans"
             if count > 1
             else "The one scan found the same integer sums as this process"
         )
-        said.append(f"{agreed}. They are stored for runs with data.normalization=dataset.")
+        lines.append(f"{agreement}. They are stored for runs with data.normalization=dataset.")
     tasks = len(scan.parts(outcome.files.train.encoded))
     idle = sorted({row.workers for row in outcome.rows if row.scans and row.workers > tasks})
     if idle:
-        said.append(
+        lines.append(
             f"Of {', '.join(f'{count:,}' for count in idle)} workers at most {tasks:,} had work: the split has no more tasks. "
             f"A task is about {scan.CHUNK_BYTES / 2**20:.0f} MiB of files."
         )
-    said += [f"{row.name}: {row.status}: {row.reason}" for row in outcome.rows if row.reason]
-    return said
+    lines += [f"{row.name}: {row.status}: {row.reason}" for row in outcome.rows if row.reason]
+    return lines
 
 
-def report(outcome: Outcome) -> Report:
-    """The report of the scans."""
+def report(outcome: ScanOutcome) -> Report:
+    """Build the report of the scans."""
     return Report(
         title="Mean and standard deviation",
         name=NAME,
@@ -161,11 +161,11 @@ def report(outcome: Outcome) -> Report:
 
 
 def read(folder: Path) -> list[dict[str, Any]]:
-    """The rows of the report in a folder, as `to_rows` gives them."""
+    """Read the rows of the report in a folder, in the form of `to_rows`."""
     return json.loads((folder / RESULTS_FILE).read_text("utf-8"))["rows"]
 
 
-def _draw(figure: Figure, outcome: Outcome) -> bool:
+def _draw(figure: Figure, outcome: ScanOutcome) -> bool:
     axis = figure.subplots()
     for index, engine in enumerate(outcome.request.engines):
         points = sorted((row.workers, row.seconds) for row in outcome.rows if row.engine == engine and row.seconds is not None)
@@ -177,19 +177,23 @@ def _draw(figure: Figure, outcome: Outcome) -> bool:
     axis.set_xscale("log", base=2)
     axis.xaxis.set(major_locator=FixedLocator(sorted(outcome.request.workers)), minor_locator=NullLocator())
     axis.xaxis.set_major_formatter(ScalarFormatter())
-    most = max(outcome.request.workers)
-    if most > outcome.cores:
+    max_workers = max(outcome.request.workers)
+    if max_workers > outcome.cores:
         axis.axvspan(
-            outcome.cores * 1.1, most * 1.1, color="black", alpha=0.06, label=f"more workers than the {outcome.cores} cores"
+            outcome.cores * 1.1,
+            max_workers * 1.1,
+            color="black",
+            alpha=0.06,
+            label=f"more workers than the {outcome.cores} cores",
         )
     if axis.get_legend_handles_labels()[0]:
         figure.legend(loc="outside lower center", ncols=4, frameon=False)
     return True
 
 
-def _plain_row(row: Row, alone: float | None) -> dict[str, Any]:
+def _plain_row(row: ScanRow, single_worker_seconds: float | None) -> dict[str, Any]:
     seconds = row.seconds
-    speedup = alone / seconds if alone is not None and seconds is not None else None
+    speedup = single_worker_seconds / seconds if single_worker_seconds is not None and seconds is not None else None
     last = row.scans[-1] if seconds is not None else None
 
     def median(name: str) -> float | None:
@@ -217,5 +221,5 @@ def _plain_row(row: Row, alone: float | None) -> dict[str, Any]:
 def _mean_and_std(sums: Sums | None) -> dict[str, list[float] | None]:
     if sums is None:
         return {"mean": None, "std": None}
-    made = statistics.statistics(sums)
-    return {"mean": list(made.mean), "std": list(made.std)}
+    moments = statistics.statistics(sums)
+    return {"mean": list(moments.mean), "std": list(moments.std)}

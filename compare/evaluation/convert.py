@@ -1,4 +1,4 @@
-"""`convtwins convert`: a trained model as a file of either framework's own, and back."""
+"""`convtwins convert`: write a trained model as a file of either framework's own, and back."""
 
 from __future__ import annotations
 
@@ -73,38 +73,38 @@ def convert(source: Path, target: Path, *, like: Path | None = None, own_model: 
             checkpoint, card_file = folder / f"model{SUFFIX}", folder / "card.json"
             atomic_files.write_atomically(card_file, _card(source, like, own_model).model_dump_json(indent=1))
             words = ["read", source, "--card", card_file, "--out", checkpoint]
-            twin_client.call(reader, [*words, *_own(own_model)], folder / "log.txt")
-        found = trained.load(checkpoint, own_model)
+            twin_client.call(reader, [*words, *_model_option(own_model)], folder / "log.txt")
+        trained_model = trained.load(checkpoint, own_model)
         if writer is None:
-            trained.save(found.card, found.weights, target)
+            trained.save(trained_model.card, trained_model.weights, target)
         else:
             target.parent.mkdir(parents=True, exist_ok=True)
-            _check_space(target, sum(array.nbytes for array in found.weights.values()))
-            words = ["write", checkpoint, "--out", target, *twin_client.model_arguments(found)]
+            _check_space(target, sum(array.nbytes for array in trained_model.weights.values()))
+            words = ["write", checkpoint, "--out", target, *twin_client.model_arguments(trained_model)]
             twin_client.call(writer, words, folder / "log.txt")
-            atomic_files.write_atomically(_beside(target), found.card.model_dump_json(indent=1) + "\n")
-    return found.card
+            atomic_files.write_atomically(_card_path(target), trained_model.card.model_dump_json(indent=1) + "\n")
+    return trained_model.card
 
 
 def _frameworks(*paths: Path) -> list[str | None]:
-    """The framework of each file, by its suffix. None for the suite's own form."""
+    """Return the framework of each file, by its suffix. None for the suite's own form."""
     if all(path.name.endswith(SUFFIX) for path in paths):
         return [None] * len(paths)
     with ThreadPoolExecutor() as pool:
         descriptions = dict(zip(launch.FRAMEWORKS, pool.map(launch.describe, launch.FRAMEWORKS), strict=True))
     known: dict[str, str | None] = {SUFFIX: None}
-    known |= {suffix: framework for framework, said in descriptions.items() for suffix in said["formats"]}
-    found: list[str | None] = []
+    known |= {suffix: framework for framework, description in descriptions.items() for suffix in description["formats"]}
+    frameworks: list[str | None] = []
     for path in paths:
         suffixes = [suffix for suffix in known if path.name.endswith(suffix)]
         if not suffixes:
             raise SpecError(f"{path} has an unknown suffix. Received: {path.name!r}. Use {', '.join(known)}.")
-        found.append(known[suffixes[0]])
-    return found
+        frameworks.append(known[suffixes[0]])
+    return frameworks
 
 
 def _check_space(target: Path, needed: int) -> None:
-    """Checked here, because a framework may die by a signal if the disk is full."""
+    """Check the free space. Done here, because a framework may die by a signal if the disk is full."""
     free = shutil.disk_usage(target.parent).free
     if free < needed:
         raise WeightsError(f"{target} takes {needed:,} bytes at least, and {free:,} are free there. Free more.")
@@ -113,7 +113,7 @@ def _check_space(target: Path, needed: int) -> None:
 def _card(source: Path, like: Path | None, own_model: str | None) -> Card:
     if like is not None:
         return trained.load(like, own_model).card
-    path = _beside(source)
+    path = _card_path(source)
     try:
         return trained.card_from(plain_file.read(path, trained.MOST_CARD_BYTES), path)
     except PlainFileError as error:
@@ -125,9 +125,9 @@ def _card(source: Path, like: Path | None, own_model: str | None) -> Card:
         ) from None
 
 
-def _beside(path: Path) -> Path:
+def _card_path(path: Path) -> Path:
     return path.with_name(path.name + CARD_SUFFIX)
 
 
-def _own(model: str | None) -> list[str]:
+def _model_option(model: str | None) -> list[str]:
     return [] if model is None else ["--model", model]

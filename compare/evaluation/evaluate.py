@@ -15,11 +15,11 @@ from compare.core.interrupt import interruptible
 from compare.core.option_parsing import split_names
 from compare.core.progress import display
 from compare.evaluation import evaluation_report, final_training
-from compare.evaluation.final_training import Evaluation
+from compare.evaluation.final_training import EvaluationSettings
 from compare.execution import contestants, launch, options, store
 
 EPOCHS, PATIENCE = 30, 5
-"""Epochs of a final training, by default."""
+"""Default epochs and patience of a final training."""
 
 
 @options.grouped
@@ -43,32 +43,40 @@ def command(
 ) -> None:
     """Train every framework to its best validation epoch, and score that epoch on the test split in every way."""
     with exits.exit_on_error():
-        own = {"best_epoch.patience": patience or None, "epochs": epochs, "limit": limit, "seed": seed, "cores": cores}
-        wanted = settings(*of_spec.to_request(**own))
-        named = tuple(contestants.builtin_twins("--frameworks", split_names(frameworks), launch.FRAMEWORKS))
-        fields, tuned_on = final_training.read_tuned(tuned, named) if tuned is not None else ({}, None)
-        asked = Evaluation(values=wanted, frameworks=named, tuned=fields, tuned_on=tuned_on, repeats=repeats)
-        folder = out or store.new_folder("evaluate", str(wanted.get("model", spec.Spec.model_fields["model"].default)))
+        option_fields = {
+            "best_epoch.patience": patience or None,
+            "epochs": epochs,
+            "limit": limit,
+            "seed": seed,
+            "cores": cores,
+        }
+        values = settings(*of_spec.to_request(**option_fields))
+        contestant_names = tuple(contestants.builtin_twins("--frameworks", split_names(frameworks), launch.FRAMEWORKS))
+        tuned_fields, tuned_on = final_training.read_tuned(tuned, contestant_names) if tuned is not None else ({}, None)
+        evaluation_settings = EvaluationSettings(
+            values=values, frameworks=contestant_names, tuned=tuned_fields, tuned_on=tuned_on, repeats=repeats
+        )
+        folder = out or store.new_folder("evaluate", str(values.get("model", spec.Spec.model_fields["model"].default)))
         with (
             interruptible(f"Interrupted. The same command with {wording.shell(['--out', str(folder)])} goes on."),
             ExitStack() as lock,
         ):
-            with display() as shown:
-                made = final_training.evaluate(asked, folder, shown, lock)
-                report = evaluation_report.report(made, final_training.data_of(made).test.images)
+            with display() as progress:
+                record = final_training.evaluate(evaluation_settings, folder, progress, lock)
+                report = evaluation_report.report(record, final_training.data_of(record).test.images)
             code = report.deliver(folder, as_json=as_json)
     raise typer.Exit(code)
 
 
-def settings(preset: str | None, spec_file: Path | None, given: dict[str, Any], assignments: list[str]) -> dict[str, Any]:
-    """The spec's values of a final training: those of `run`, with its mode, and its own default for epochs.
+def settings(preset: str | None, spec_file: Path | None, fields: dict[str, Any], assignments: list[str]) -> dict[str, Any]:
+    """Return the spec's values of a final training: those of `run`, with its mode, and its own default for epochs.
 
     Raises:
         SpecError: they contradict each other.
     """
-    given = {field: value for field, value in given.items() if value is not None}
+    fields = {field: value for field, value in fields.items() if value is not None}
     assigned = spec.parse_assignments(assignments)
-    stated = spec.read_values(spec_file) if spec_file is not None else {}
-    if not {"epochs", "steps"} & (given.keys() | assigned.keys() | stated.keys()):
-        given["epochs"] = EPOCHS
-    return comparison_plan.single_run_values(preset, spec_file, given, assignments)
+    file_values = spec.read_values(spec_file) if spec_file is not None else {}
+    if not {"epochs", "steps"} & (fields.keys() | assigned.keys() | file_values.keys()):
+        fields["epochs"] = EPOCHS
+    return comparison_plan.single_run_values(preset, spec_file, fields, assignments)

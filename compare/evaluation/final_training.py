@@ -22,36 +22,36 @@ from compare.core.errors import FolderError
 from compare.core.presets import Preset
 from compare.core.progress import Display
 from compare.evaluation import scoring
-from compare.evaluation.scoring import KIND, LOGITS_FOLDER, TRAINING_FOLDER, Evaluated
+from compare.evaluation.scoring import KIND, LOGITS_FOLDER, TRAINING_FOLDER, EvaluationRecord
 from compare.execution import contestants, launch, store
 from compare.execution.matrix import Row
-from compare.execution.store import Stored
+from compare.execution.store import StoredComparison
 from compare.reporting import comparison_report
 
 RECORD_FILE = "evaluation.json"
 TUNED_FILE = "tuned.json"
-"""In the folder of a tuning: `tuner.RECORD_FILE`. Importing it would import Optuna."""
+"""File of a tuning's record in its folder: `tuner.RECORD_FILE`. Importing it would import Optuna."""
 SHARED = ("model", "data", "seed")
 """Spec fields that must be equal, because all frameworks are scored on the same images."""
 
 
-class Evaluation(Frozen):
-    """The trainings and their scoring."""
+class EvaluationSettings(Frozen):
+    """Settings of the trainings and of their scoring."""
 
     values: dict[str, Any]
-    """The spec's nested plain values, the same for all frameworks."""
+    """Nested plain values of the spec, the same for all frameworks."""
     frameworks: tuple[str, ...] = tuple(launch.FRAMEWORKS)
     tuned: dict[str, dict[str, Any]] = {}
-    """framework: {dotted field of the spec: value}, over `values`."""
+    """Fields that override `values`, as framework: {dotted field of the spec: value}."""
     tuned_on: str | None = None
     """Hash of the data, with its splits, that chose these fields. None if unknown."""
     repeats: int = pydantic.Field(1, ge=1)
-    """Trainings of each framework, with consecutive seeds from the values' seed on. The splits stay."""
+    """Number of trainings of each framework, with consecutive seeds from the values' seed on. The splits stay."""
     scores_validation: bool = False
     """Whether to score the validation split too. It chose the epoch, so its scores are optimistic."""
 
 
-def evaluate(settings: Evaluation, folder: Path, shown: Display, lock: ExitStack) -> Evaluated:
+def evaluate(settings: EvaluationSettings, folder: Path, progress: Display, lock: ExitStack) -> EvaluationRecord:
     """Train each framework to its best epoch, and score it on the test split. Finished work in the folder is kept.
 
     Args:
@@ -63,89 +63,89 @@ def evaluate(settings: Evaluation, folder: Path, shown: Display, lock: ExitStack
         Interrupted: finished work is in the folder.
     """
     request = _request(settings, folder / TRAINING_FOLDER)
-    store.refuse_others(folder, RECORD_FILE, KIND, KIND, own=(TRAINING_FOLDER, LOGITS_FOLDER))
-    comparison_plan.refuse_used(request)
+    store.refuse_others(folder, RECORD_FILE, KIND, KIND, allowed=(TRAINING_FOLDER, LOGITS_FOLDER))
+    comparison_plan.refuse_other_rows(request)
     lock.enter_context(store.locked(folder))
-    stored = _trained(request, folder / TRAINING_FOLDER, shown)
-    scored = scoring.score(stored, folder, shown, with_validation=settings.scores_validation)
-    made = scored.model_copy(update={"tuned_on": settings.tuned_on})
-    records.write(folder / RECORD_FILE, made)
-    return made
+    stored = _run_training(request, folder / TRAINING_FOLDER, progress)
+    scored = scoring.score(stored, folder, progress, with_validation=settings.scores_validation)
+    record = scored.model_copy(update={"tuned_on": settings.tuned_on})
+    records.write(folder / RECORD_FILE, record)
+    return record
 
 
-def read(folder: Path) -> Evaluated:
-    """The record of an evaluation.
+def read(folder: Path) -> EvaluationRecord:
+    """Read the record of an evaluation.
 
     Raises:
         FolderError: there is none, or it cannot be read.
     """
-    return store.read_record(folder / RECORD_FILE, Evaluated, "an evaluation")
+    return store.read_record(folder / RECORD_FILE, EvaluationRecord, "an evaluation")
 
 
-def data_of(made: Evaluated) -> Dataset:
-    """The data of an evaluation, with its test images.
+def data_of(evaluation: EvaluationRecord) -> Dataset:
+    """Load the data of an evaluation, with its test images.
 
     Raises:
         DataRefused, FolderError: the data are missing or have changed.
     """
-    first = next(iter(made.specs.values()))
+    first = next(iter(evaluation.specs.values()))
     values: dict[str, Any] = {}
     for field, value in first.items():
         if field.startswith("data.") or field in ("seed", "paths.cache_dir"):
             values = spec.overlay(values, {field: value})
-    wanted = spec.build(values)
-    dataset = sources.load(wanted.data, seed=wanted.split_seed, cache_dir=wanted.paths.cache_dir)
-    if dataset.content_hash != made.data_hash:
+    data_spec = spec.build(values)
+    dataset = sources.load(data_spec.data, seed=data_spec.split_seed, cache_dir=data_spec.paths.cache_dir)
+    if dataset.content_hash != evaluation.data_hash:
         raise FolderError("The data has other content than it had when the models were scored. Evaluate in another folder.")
     return dataset
 
 
-def rows(settings: Evaluation) -> list[Row]:
-    """One training for each framework, with its tuned fields, that keeps its best epoch.
+def rows(settings: EvaluationSettings) -> list[Row]:
+    """Return one training for each framework, with its tuned fields, that keeps its best epoch.
 
     Raises:
         SpecError: a field is refused, or the frameworks would be scored on other images.
     """
-    contestants.own_twins("--frameworks", settings.frameworks, launch.FRAMEWORKS)
+    contestants.builtin_twins("--frameworks", settings.frameworks, launch.FRAMEWORKS)
     if others := sorted(settings.tuned.keys() - set(settings.frameworks)):
         raise SpecError(f"There are tuned fields for frameworks that are not evaluated: {', '.join(others)}. Leave them out.")
-    made: list[Row] = []
+    all_rows: list[Row] = []
     for framework in settings.frameworks:
         # A final training sets its own length, even if the trials' length was searched.
         tuned = {field: value for field, value in settings.tuned.get(framework, {}).items() if field not in ("epochs", "steps")}
-        own = spec.overlay(settings.values, {**tuned, "best_epoch.keep": True})
-        built = spec.build(own)
-        if settings.repeats > 1 and built.data.seed is None:
-            built = spec.build(spec.overlay(own, {"data.seed": built.seed}))
-        made.append(Row(id=f"{framework}-{built.variant}", contestant=framework, spec=built))
+        values = spec.overlay(settings.values, {**tuned, "best_epoch.keep": True})
+        row_spec = spec.build(values)
+        if settings.repeats > 1 and row_spec.data.seed is None:
+            row_spec = spec.build(spec.overlay(values, {"data.seed": row_spec.seed}))
+        all_rows.append(Row(id=f"{framework}-{row_spec.variant}", contestant=framework, spec=row_spec))
     for field in SHARED:
-        if len({json.dumps(row.spec.model_dump(mode="json")[field], sort_keys=True) for row in made}) > 1:
+        if len({json.dumps(row.spec.model_dump(mode="json")[field], sort_keys=True) for row in all_rows}) > 1:
             raise SpecError(f"{field} must be the same in all frameworks: all are scored on the same images. Leave it out.")
-    return made
+    return all_rows
 
 
-def _request(settings: Evaluation, folder: Path) -> run.Request:
-    made = rows(settings)
-    first = made[0].spec.seed
+def _request(settings: EvaluationSettings, folder: Path) -> run.ComparisonRequest:
+    training_rows = rows(settings)
+    first = training_rows[0].spec.seed
     seeds = tuple(range(first, first + settings.repeats)) if settings.repeats > 1 else ()
-    return run.Request(
+    return run.ComparisonRequest(
         Preset(repeats=settings.repeats, seeds=seeds),
         list(settings.frameworks),
         folder,
         prove=False,
-        lay_out=lambda preset, frameworks: made,
+        lay_out=lambda preset, frameworks: training_rows,
     )
 
 
-def _trained(request: run.Request, folder: Path, shown: Display) -> Stored:
-    wanted = comparison_plan.judged(request, shown)
-    if unavailable := [f"{row.id}: {row.unavailable}" for row in wanted.rows if row.unavailable]:
+def _run_training(request: run.ComparisonRequest, folder: Path, progress: Display) -> StoredComparison:
+    plan = comparison_plan.build_plan(request, progress)
+    if unavailable := [f"{row.id}: {row.unavailable}" for row in plan.rows if row.unavailable]:
         raise SpecError(f"{unavailable[0]}. Choose a mode that this machine can do.")
     with store.locked(folder):
-        comparison = store.claim(folder, wanted)
+        comparison = store.merge_with_stored(folder, plan)
         store.write_plan(folder, comparison)
-        run.run_all(comparison, folder, shown)
-        shown.say("report of the training")
+        run.run_all(comparison, folder, progress)
+        progress.say("report of the training")
         compared = comparison_report.read(folder)
         if unwritten := comparison_report.report(compared, folder).write(folder):
             raise errors.LaunchError(unwritten)
@@ -153,12 +153,12 @@ def _trained(request: run.Request, folder: Path, shown: Display) -> Stored:
 
 
 def read_tuned(path: Path, frameworks: Sequence[str]) -> tuple[dict[str, dict[str, Any]], str | None]:
-    """The best fields of a tuning by framework and dotted name, and the hash of its data.
+    """Return the best fields of a tuning by framework and dotted name, and the hash of its data.
 
     Args:
         path: a tuning's folder or its record. Or a YAML or JSON file of {framework: {field: value}}, or of {field: value}
             for all. The data of such a file are unknown.
-        frameworks: to evaluate. Fields of others are left out.
+        frameworks: the frameworks to evaluate. Fields of others are left out.
 
     Raises:
         SpecError: there are no such fields.
@@ -168,17 +168,17 @@ def read_tuned(path: Path, frameworks: Sequence[str]) -> tuple[dict[str, dict[st
     if path.is_dir() or path.name == TUNED_FILE:
         from compare.tuning import tuner  # which imports Optuna
 
-        made = tuner.read(path if path.is_dir() else path.parent)
-        values, data_hash = made.best, made.plan.data_hash
+        tuning = tuner.read(path if path.is_dir() else path.parent)
+        values, data_hash = tuning.best, tuning.plan.data_hash
     else:
         values, data_hash = spec.read_values(path, "file of tuned fields"), None
         if not set(values) & set(launch.FRAMEWORKS):
             values = {framework: dict(values) for framework in frameworks}
-    found = {framework: values[framework] for framework in frameworks if framework in values}
+    fields = {framework: values[framework] for framework in frameworks if framework in values}
     for framework in frameworks:
-        if not isinstance(found.get(framework), dict) or not found[framework]:
+        if not isinstance(fields.get(framework), dict) or not fields[framework]:
             raise SpecError(
-                f"{path} has no tuned fields of {framework}. Received: {found.get(framework)!r}. Use the folder of a tuning of "
-                "it, or a file of `field: value` lines."
+                f"{path} has no tuned fields of {framework}. Received: {fields.get(framework)!r}. Use the folder of a "
+                "tuning of it, or a file of `field: value` lines."
             )
-    return found, data_hash
+    return fields, data_hash

@@ -16,7 +16,7 @@ from compare.core.interrupt import interruptible
 from compare.core.option_parsing import parse_integers, split_names
 from compare.core.progress import display
 from compare.evaluation import inference_report, inference_timing
-from compare.evaluation.inference_timing import Settings
+from compare.evaluation.inference_timing import InferenceSettings
 from compare.execution import contestants, launch, options, store
 from compare.execution.twin_client import CustomModel
 
@@ -39,8 +39,8 @@ def command(
 ) -> None:
     """Time how fast a trained model answers: latency and throughput by batch size, frameworks in turns, fresh processes."""
     with exits.exit_on_error():
-        found = trained.load(checkpoint, model)
-        settings = Settings(
+        trained_model = trained.load(checkpoint, model)
+        settings = InferenceSettings(
             frameworks=tuple(contestants.builtin_twins("--frameworks", split_names(frameworks), launch.FRAMEWORKS)),
             batches=parse_integers("--batches", batches, least=1),
             cores=tuple(sorted({1, machine.available_cores()})) if cores is None else parse_integers("--cores", cores, least=1),
@@ -48,12 +48,12 @@ def command(
             calls=calls,
             seconds=seconds,
         )
-        folder = out or store.new_folder("infer", found.card.model)
+        folder = out or store.new_folder("infer", trained_model.card.model)
         with (
             interruptible(f"Interrupted. The same command with {wording.shell(['--out', str(folder)])} goes on."),
             ExitStack() as lock,
         ):
-            with display() as shown:
-                made = inference_timing.measure(settings, checkpoint, found, folder, shown, lock)
-            code = inference_report.report(made).deliver(folder, as_json=as_json)
+            with display() as progress:
+                record = inference_timing.measure(settings, checkpoint, trained_model, folder, progress, lock)
+            code = inference_report.report(record).deliver(folder, as_json=as_json)
     raise typer.Exit(code)

@@ -12,33 +12,34 @@ from matplotlib.figure import Figure
 from common.machine.interference import DISTURBED_FROM
 from common.training import inference
 from compare.core import verdict_words
-from compare.evaluation.inference_timing import CALLS_FOR_P99, Inferred, cell_name
+from compare.evaluation.inference_timing import CALLS_FOR_P99, InferenceRecord, cell_name
 from compare.judgement.verdict_sentences import NO_FINDING
 from compare.reporting import document, plots
 from compare.reporting.document import Report
 from compare.reporting.tables import Column, Table
 
 
-def report(made: Inferred) -> Report:
-    """The report of a measurement of inference."""
-    card, found = made.card, findings(made)
+def report(record: InferenceRecord) -> Report:
+    """Build the report of a measurement of inference."""
+    card, sections = record.card, findings(record)
     pixels = f"{card.image_size} px"
     return Report(
         title="Inference",
         name="inference",
         facts=[
             f"{card.model}, {len(card.class_names)} classes, {pixels}, {card.precision}, trained in {card.framework}",
-            document.hardware_and_versions(made.machine, made.versions),
+            document.hardware_and_versions(record.machine, record.versions),
         ],
-        findings=found,
-        tables=[latency_table(made)],
-        drawings={"inference": partial(_draw, made)},
-        values=made.model_dump(mode="json") | {"sentences": [sentence for _, said in found for sentence in said]},
-        exit_code=made.exit_code,
+        findings=sections,
+        tables=[latency_table(record)],
+        drawings={"inference": partial(_draw, record)},
+        values=record.model_dump(mode="json")
+        | {"sentences": [sentence for _, sentences in sections for sentence in sentences]},
+        exit_code=record.exit_code,
     )
 
 
-def latency_table(made: Inferred) -> Table:
+def latency_table(record: InferenceRecord) -> Table:
     columns = (
         Column("contestant", "contestant"),
         Column("cores", "cores"),
@@ -57,65 +58,65 @@ def latency_table(made: Inferred) -> Table:
         Column("calls", "calls timed", short="calls"),
         Column("n", "processes", short="n", pick="p50_seconds.n"),
     )
-    settings = made.settings
+    settings = record.settings
     timed = " to ".join(map(str, sorted({inference.LEAST_CALLS, settings.calls})))
-    title = f"How long {made.card.model} takes for a batch of {made.card.image_size} x {made.card.image_size} pixels"
+    title = f"How long {record.card.model} takes for a batch of {record.card.image_size} x {record.card.image_size} pixels"
     note = (
         "From uint8 images on the host to logits on the host; decoding files is not in it. p50: of each process's calls, "
         "then the median over processes, in the report with quartiles. p99: of the calls of all processes together, from "
         f"{CALLS_FOR_P99} on. Not counted: the first call, then at least {inference.WARM_UP_CALLS} calls and "
         f"{inference.WARM_UP_SECONDS} s. Timed: {timed} calls, none begun after {settings.seconds:g} s."
     )
-    return Table.from_items("inference", title, columns, made.rows, note, spreads_on_terminal=False)
+    return Table.from_items("inference", title, columns, record.rows, note, spreads_on_terminal=False)
 
 
-def findings(made: Inferred) -> list[tuple[str, list[str]]]:
-    """The findings, by subject."""
+def findings(record: InferenceRecord) -> list[tuple[str, list[str]]]:
+    """Return the findings, by subject."""
     faster: list[str] = []
-    for judged in made.verdicts:
+    for judged in record.verdicts:
         place, pair = judged.name.split(": ")
         first, second = pair.split(" and ")
-        held_to = place.split(", batch")[0]
-        lost = max(made.cores_lost.get(f"{contestant}, {held_to}", 0.0) for contestant in (first, second))
-        told = f"{verdict_words.faster(judged, first, second)}."
-        faster.append(f"{place}: {told if lost <= DISTURBED_FROM else f'{first} against {second}: no finding.{NO_FINDING}'}")
-    family = verdict_words.family_words(made.verdicts)
-    devices = ", ".join(f"{contestant}: {device}" for contestant, device in made.devices.items())
+        cell = place.split(", batch")[0]
+        taken = max(record.cores_lost.get(f"{contestant}, {cell}", 0.0) for contestant in (first, second))
+        text = f"{verdict_words.faster(judged, first, second)}."
+        faster.append(f"{place}: {text if taken <= DISTURBED_FROM else f'{first} against {second}: no finding.{NO_FINDING}'}")
+    family = verdict_words.family_words(record.verdicts)
+    devices = ", ".join(f"{contestant}: {device}" for contestant, device in record.devices.items())
     surety = [*([family] if family else []), f"Times hold for this machine, these versions and this model ({devices})."]
-    cautions = [f"{name}: {reason}" for name, reason in made.failures.items()]
+    cautions = [f"{name}: {reason}" for name, reason in record.failures.items()]
     cautions += [
-        f"{name}: other work took up to {lost:.2f} cores of its own: rely on no time of it."
-        for name, lost in made.cores_lost.items()
-        if lost > DISTURBED_FROM
+        f"{name}: other work took up to {taken:.2f} cores of its own: rely on no time of it."
+        for name, taken in record.cores_lost.items()
+        if taken > DISTURBED_FROM
     ]
-    if len(set(made.devices.values())) > 1:
+    if len(set(record.devices.values())) > 1:
         cautions.append("The frameworks used different kinds of devices: this is no comparison of frameworks.")
-    found = [
+    sections = [
         ("Which framework answers sooner?", faster),
         ("How sure is that?", surety),
         ("Cautions", cautions),
     ]
-    return [(title, sentences) for title, sentences in found if sentences]
+    return [(title, sentences) for title, sentences in sections if sentences]
 
 
-def _draw(made: Inferred, figure: Figure) -> bool:
+def _draw(record: InferenceRecord, figure: Figure) -> bool:
     figure.set_size_inches(11, 5)
     latency, throughput = figure.subplots(1, 2)
-    for index, contestant in enumerate(made.settings.frameworks):
-        for number, cores in enumerate(made.settings.cores):
-            own = [row for row in made.rows if (row.contestant, row.cores) == (contestant, cores)]
+    for index, contestant in enumerate(record.settings.frameworks):
+        for number, cores in enumerate(record.settings.cores):
+            rows = [row for row in record.rows if (row.contestant, row.cores) == (contestant, cores)]
             style: dict[str, Any] = {
                 "color": plots.COLOURS[index % len(plots.COLOURS)],
                 "marker": plots.MARKERS[number % len(plots.MARKERS)],
                 "linestyle": "-" if number else "--",
             }
-            sizes = [row.batch_size for row in own]
-            latency.plot(sizes, [1e3 * row.p50_seconds.median for row in own], label=cell_name(contestant, cores), **style)
-            throughput.plot(sizes, [row.images_per_second.median for row in own], **style)
-    _scale(latency, made.settings.batches, "p50 of a batch, ms", "Latency")
-    _scale(throughput, made.settings.batches, "images/s", "Throughput")
+            sizes = [row.batch_size for row in rows]
+            latency.plot(sizes, [1e3 * row.p50_seconds.median for row in rows], label=cell_name(contestant, cores), **style)
+            throughput.plot(sizes, [row.images_per_second.median for row in rows], **style)
+    _scale(latency, record.settings.batches, "p50 of a batch, ms", "Latency")
+    _scale(throughput, record.settings.batches, "images/s", "Throughput")
     figure.legend(loc="outside lower center", ncols=4, frameon=False)
-    return bool(made.rows)
+    return bool(record.rows)
 
 
 def _scale(axis: Axes, batches: Sequence[int], label: str, title: str) -> None:

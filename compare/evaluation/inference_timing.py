@@ -1,4 +1,4 @@
-"""Times the answers of a trained model in each framework. The frameworks alternate, and every process is fresh."""
+"""Timing of a trained model's answers in each framework. The frameworks alternate, and every process is fresh."""
 
 from __future__ import annotations
 
@@ -39,69 +39,69 @@ CALLS_FOR_P99 = 100
 """Fewest calls, of all processes together, for a p99. Below it, the slowest hundredth is just the slowest call."""
 
 _Processes = dict[tuple[str, int, int], Latencies]
-"""(framework, cores, repeat): what this process measured."""
+"""Latencies that a process measured, by (framework, cores, repeat)."""
 
 
-class Settings(Frozen):
-    """What is timed."""
+class InferenceSettings(Frozen):
+    """Settings of a measurement of inference."""
 
     frameworks: tuple[str, ...] = tuple(launch.FRAMEWORKS)
     batches: tuple[int, ...] = (1, 2, 4, 8, 16, 32, 64, 128, 256)
     cores: tuple[int, ...]
     repeats: int = Field(5, ge=1)
-    """Processes of each framework and number of cores."""
+    """Number of processes of each framework and number of cores."""
     calls: int = Field(200, ge=inference.LEAST_CALLS)
-    """Most timed calls of each batch size in each process."""
+    """Largest number of timed calls of each batch size in each process."""
     seconds: float = Field(3.0, gt=0)
     """Seconds after which no further call begins."""
 
 
-class Plan(Frozen):
-    """plan.json: what is timed, so that an interrupted measurement resumes unchanged."""
+class InferencePlan(Frozen):
+    """Contents of plan.json: what is timed, so that an interrupted measurement resumes unchanged."""
 
     kind: str = KIND
-    settings: Settings
+    settings: InferenceSettings
     weights_hash: str
-    """Of the model."""
+    """Hash of the model's weights."""
     code_hash: str
     machine: Facts
 
 
-class Measured(Frozen):
-    """One framework with one number of cores and one batch size, over its processes."""
+class InferenceRow(Frozen):
+    """Times of one framework with one number of cores and one batch size, over its processes."""
 
     contestant: FileName
     cores: int
     batch_size: int
     p50_seconds: Spread
-    """Of a batch, from images on the host to logits on the host."""
+    """Median seconds of a batch, from images on the host to logits on the host."""
     p99_seconds: float | None
-    """Over the calls of all processes together. None if there are fewer than CALLS_FOR_P99."""
+    """99th percentile over the calls of all processes together. None if there are fewer than CALLS_FOR_P99."""
     images_per_second: Spread
     first_seconds: Spread
-    """Of the first call: tracing or compiling."""
+    """Seconds of the first call, with tracing or compiling."""
     calls: int
-    """Timed, of all processes."""
+    """Number of timed calls of all processes."""
 
 
-class Inferred(Frozen):
+class InferenceRecord(Frozen):
     """The complete result of a measurement of inference."""
 
     schema_version: int = SCHEMA_VERSION
     kind: str = KIND
-    settings: Settings
+    settings: InferenceSettings
     card: Card
     weights_hash: str
     devices: dict[str, str]
     versions: dict[str, dict[str, str]]
     machine: Facts
-    rows: list[Measured]
+    rows: list[InferenceRow]
     verdicts: list[JudgedRatio]
     """Seconds of one framework divided by those of the other (p50), by cores and batch size: one family."""
     failures: dict[str, str]
-    """Process: why it measured nothing."""
+    """Reason by process that measured nothing."""
     cores_lost: dict[str, float]
-    """By framework and cores: the most of these cores that other work used during one process."""
+    """Largest number of cores that other work used during one process, by framework and cores."""
 
     @property
     def exit_code(self) -> int:
@@ -109,7 +109,9 @@ class Inferred(Frozen):
         return exits.RUN_FAILED if self.failures else 0
 
 
-def measure(settings: Settings, checkpoint: Path, model: Trained, folder: Path, shown: Display, lock: ExitStack) -> Inferred:
+def measure(
+    settings: InferenceSettings, checkpoint: Path, model: Trained, folder: Path, progress: Display, lock: ExitStack
+) -> InferenceRecord:
     """Time every framework and number of cores alternately, each in a fresh process. Finished results in the folder are kept.
 
     Args:
@@ -122,78 +124,78 @@ def measure(settings: Settings, checkpoint: Path, model: Trained, folder: Path, 
         FolderError: the folder holds something else.
         Interrupted: finished measurements are in the folder.
     """
-    most = machine.available_cores()
-    if max(settings.cores) > most:
-        raise SpecError(f"cores exceeds what this process may use. Received: {max(settings.cores)}. Use 1 to {most}.")
-    wanted = Plan(
+    num_cores = machine.available_cores()
+    if max(settings.cores) > num_cores:
+        raise SpecError(f"cores exceeds what this process may use. Received: {max(settings.cores)}. Use 1 to {num_cores}.")
+    plan = InferencePlan(
         settings=settings,
         weights_hash=weights.digest(model.weights),
         code_hash=code_digest.compute(settings.frameworks, model.card.model),
         machine=machine.describe(),
     )
-    what = "measurement of inference"
-    claimed = results_folder.open_or_resume(
-        folder, PLAN_FILE, wanted, what, identity=_identity, merge=lambda stored, wanted: wanted
+    kind_text = "measurement of inference"
+    folder_lock = results_folder.open_or_resume(
+        folder, PLAN_FILE, plan, kind_text, identity=_identity, merge=lambda stored, requested: requested
     )
-    lock.enter_context(claimed)
-    found, failures = _run_all(settings, checkpoint, model, folder, shown)
-    _refuse_other_versions(found, folder)
-    made = _inferred(settings, model, found, failures)
-    records.write(folder / RECORD_FILE, made)
-    return made
+    lock.enter_context(folder_lock)
+    processes, failures = _run_all(settings, checkpoint, model, folder, progress)
+    _refuse_other_versions(processes, folder)
+    record = _build_record(settings, model, processes, failures)
+    records.write(folder / RECORD_FILE, record)
+    return record
 
 
-def _identity(plan: Plan) -> dict[str, Any]:
-    """What must be equal to resume. The number of repeats may change."""
+def _identity(plan: InferencePlan) -> dict[str, Any]:
+    """Return the values that must be equal to resume. The number of repeats may change."""
     return {**plan.settings.model_dump(mode="json", exclude={"repeats"}), "weights": plan.weights_hash}
 
 
 def _run_all(
-    settings: Settings, checkpoint: Path, model: Trained, folder: Path, shown: Display
+    settings: InferenceSettings, checkpoint: Path, model: Trained, folder: Path, progress: Display
 ) -> tuple[_Processes, dict[str, str]]:
-    """What every process measured, and why those failed that did. Complete processes in the folder are not run again."""
+    """Return the times of every process, and why those failed that did. Complete processes in the folder are not run again."""
     cells = [(framework, cores) for cores in settings.cores for framework in settings.frameworks]
     turns = [(framework, cores, repeat) for repeat in range(settings.repeats) for framework, cores in turn(cells, repeat)]
-    found: _Processes = {}
+    processes: _Processes = {}
     failures: dict[str, str] = {}
-    shown.plan([cell_name(framework, cores) for framework, cores, _ in turns])
+    progress.plan([cell_name(framework, cores) for framework, cores, _ in turns])
     for framework, cores, repeat in turns:
         name = cell_name(framework, cores)
-        shown.begin(name, f"{name} ({repeat + 1} of {settings.repeats})")
+        progress.begin(name, f"{name} ({repeat + 1} of {settings.repeats})")
         path = folder / RUNS_FOLDER / f"{framework}-{cores}-r{repeat}.json"
-        made = _stored(path)
-        if made is None or len(made.batches) < len(settings.batches):
-            made, failure = _timed(settings, checkpoint, model, framework, cores, path)
+        latencies = _load_latencies(path)
+        if latencies is None or len(latencies.batches) < len(settings.batches):
+            latencies, failure = _time_process(settings, checkpoint, model, framework, cores, path)
             if failure is not None:
                 failures[f"{name}, process {repeat + 1}"] = failure
-        if made is not None:
-            found[framework, cores, repeat] = made
-        shown.end()
-    return found, failures
+        if latencies is not None:
+            processes[framework, cores, repeat] = latencies
+        progress.end()
+    return processes, failures
 
 
-def _stored(path: Path) -> Latencies | None:
+def _load_latencies(path: Path) -> Latencies | None:
     try:
         return Latencies.model_validate_json(plain_file.read(path, records.MOST_BYTES))
     except (OSError, pydantic.ValidationError):
         return None
 
 
-def _refuse_other_versions(found: _Processes, folder: Path) -> None:
+def _refuse_other_versions(processes: _Processes, folder: Path) -> None:
     """Require one version for all processes of a framework, which may have run days apart."""
     by_framework: dict[str, dict[str, str]] = {}
-    for (framework, _, _), made in found.items():
-        if (first := by_framework.setdefault(framework, made.versions)) != made.versions:
+    for (framework, _, _), latencies in processes.items():
+        if (first := by_framework.setdefault(framework, latencies.versions)) != latencies.versions:
             raise FolderError(
-                f"{folder} holds times of other versions of {framework} ({store.describe_differences(first, made.versions)}). Choose "
-                "another --out, or remove it."
+                f"{folder} holds times of other versions of {framework} "
+                f"({store.describe_differences(first, latencies.versions)}). Choose another --out, or remove it."
             )
 
 
-def _timed(
-    settings: Settings, checkpoint: Path, model: Trained, framework: str, cores: int, path: Path
+def _time_process(
+    settings: InferenceSettings, checkpoint: Path, model: Trained, framework: str, cores: int, path: Path
 ) -> tuple[Latencies | None, str | None]:
-    """What a process measured, and why it stopped early, if it did."""
+    """Run a process. Return its times, and why it stopped early, if it did."""
     words = ["--cores", str(cores), "--calls", str(settings.calls), "--seconds", str(settings.seconds)]
     words += ["--batches", ",".join(map(str, settings.batches)), *twin_client.model_arguments(model)]
     failure: str | None = None
@@ -201,72 +203,78 @@ def _timed(
         twin_client.call(framework, ["infer", checkpoint, "--out", path, *words], path.with_suffix(".txt"))
     except errors.LaunchError as error:
         failure = str(error)
-    made = _stored(path)
-    known = 0 if made is None else len(made.batches)
-    if known < len(settings.batches):
-        missing = ", ".join(map(str, settings.batches[known:]))
+    latencies = _load_latencies(path)
+    num_batches = 0 if latencies is None else len(latencies.batches)
+    if num_batches < len(settings.batches):
+        missing = ", ".join(map(str, settings.batches[num_batches:]))
         failure = f"{failure or f'{framework} ended without a result'}. No times of batch {missing}; see {path.stem}.txt"
-    return made, failure
+    return latencies, failure
 
 
-def _inferred(settings: Settings, model: Trained, found: _Processes, failures: dict[str, str]) -> Inferred:
-    places: dict[tuple[str, int, int], dict[int, BatchTimes]] = {}
-    lost: dict[str, float] = {}
-    known = machine.describe()
-    for (framework, cores, repeat), made in found.items():
-        for times in made.batches:
-            places.setdefault((framework, cores, times.batch_size), {})[repeat] = times
+def _build_record(
+    settings: InferenceSettings, model: Trained, processes: _Processes, failures: dict[str, str]
+) -> InferenceRecord:
+    times_by_cell: dict[tuple[str, int, int], dict[int, BatchTimes]] = {}
+    max_cores_taken: dict[str, float] = {}
+    machine_facts = machine.describe()
+    for (framework, cores, repeat), latencies in processes.items():
+        for batch_times in latencies.batches:
+            times_by_cell.setdefault((framework, cores, batch_times.batch_size), {})[repeat] = batch_times
         name = cell_name(framework, cores)
-        lost[name] = max(lost.get(name, 0.0), cores_taken(made.cores_of_others, cores, known))
-    return Inferred(
+        max_cores_taken[name] = max(
+            max_cores_taken.get(name, 0.0), cores_taken(latencies.cores_of_others, cores, machine_facts)
+        )
+    return InferenceRecord(
         settings=settings,
         card=model.card,
         weights_hash=weights.digest(model.weights),
-        devices={framework: made.device for (framework, _, _), made in found.items()},
-        versions={framework: made.versions for (framework, _, _), made in found.items()},
-        machine=known,
+        devices={framework: latencies.device for (framework, _, _), latencies in processes.items()},
+        versions={framework: latencies.versions for (framework, _, _), latencies in processes.items()},
+        machine=machine_facts,
         rows=[
-            _measured(framework, cores, size, list(own.values()))
+            _build_row(framework, cores, size, list(cell_times.values()))
             for framework in settings.frameworks
             for cores in settings.cores
             for size in settings.batches
-            if (own := places.get((framework, cores, size)))
+            if (cell_times := times_by_cell.get((framework, cores, size)))
         ],
-        verdicts=statistics.verdicts(_ratios(settings, places)),
+        verdicts=statistics.verdicts(_ratios(settings, times_by_cell)),
         failures=failures,
-        cores_lost=lost,
+        cores_lost=max_cores_taken,
     )
 
 
-def _ratios(settings: Settings, places: Mapping[tuple[str, int, int], Mapping[int, BatchTimes]]) -> list[tuple[str, Ratio]]:
-    """By name: the p50 of one framework over that of another, paired by repeat."""
+def _ratios(
+    settings: InferenceSettings, times_by_cell: Mapping[tuple[str, int, int], Mapping[int, BatchTimes]]
+) -> list[tuple[str, Ratio]]:
+    """Return by name the p50 of one framework over that of another, paired by repeat."""
     ratios: list[tuple[str, Ratio]] = []
     for cores in settings.cores:
         for size in settings.batches:
             for names in combinations(settings.frameworks, 2):
-                first, second = (places.get((framework, cores, size), {}) for framework in names)
+                first, second = (times_by_cell.get((framework, cores, size), {}) for framework in names)
                 pairs = [(_p50(second[repeat]), _p50(first[repeat])) for repeat in first if repeat in second]
                 if (ratio := paired_ratio(pairs)) is not None:
                     ratios.append((f"{wording.count(cores, 'core')}, batch {size}: {' and '.join(names)}", ratio))
     return ratios
 
 
-def _measured(framework: str, cores: int, size: int, own: list[BatchTimes]) -> Measured:
-    def over(values: list[float]) -> Spread:
-        made = spread(values)
-        assert made is not None  # finished processes have times
-        return made
+def _build_row(framework: str, cores: int, size: int, cell_times: list[BatchTimes]) -> InferenceRow:
+    def spread_of(values: list[float]) -> Spread:
+        result = spread(values)
+        assert result is not None  # finished processes have times
+        return result
 
-    every = [seconds for times in own for seconds in times.seconds]
-    return Measured(
+    all_seconds = [seconds for times in cell_times for seconds in times.seconds]
+    return InferenceRow(
         contestant=framework,
         cores=cores,
         batch_size=size,
-        p50_seconds=over([_p50(times) for times in own]),
-        p99_seconds=float(np.quantile(every, 0.99)) if len(every) >= CALLS_FOR_P99 else None,
-        images_per_second=over([size * len(times.seconds) / sum(times.seconds) for times in own]),
-        first_seconds=over([times.first_seconds for times in own]),
-        calls=len(every),
+        p50_seconds=spread_of([_p50(times) for times in cell_times]),
+        p99_seconds=float(np.quantile(all_seconds, 0.99)) if len(all_seconds) >= CALLS_FOR_P99 else None,
+        images_per_second=spread_of([size * len(times.seconds) / sum(times.seconds) for times in cell_times]),
+        first_seconds=spread_of([times.first_seconds for times in cell_times]),
+        calls=len(all_seconds),
     )
 
 
@@ -275,5 +283,5 @@ def _p50(times: BatchTimes) -> float:
 
 
 def cell_name(framework: str, cores: int) -> str:
-    """`pytorch, 2 cores`."""
+    """Return a cell's name, as in `pytorch, 2 cores`."""
     return f"{framework}, {wording.count(cores, 'core')}"

@@ -13,7 +13,7 @@ import typer
 
 from common.artifacts import trained
 from common.artifacts.trained import Card, Trained
-from common.data.dataset import BadFile, listed_below
+from common.data.dataset import BadImageError, list_faults
 from common.data.decoding import decode
 from common.data.sources import DataRefused
 from common.machine import plain_file
@@ -28,7 +28,7 @@ from compare.reporting.document import Report
 from compare.reporting.tables import Column, Table
 
 MAX_BYTES = 256 * 2**20
-"""Largest size of an image file: more than any of 50 megapixels needs."""
+"""Largest size of an image file, in bytes: more than any of 50 megapixels needs."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Predictions:
     model: Trained
     paths: Sequence[Path]
     probabilities: npt.NDArray[np.float64]
-    """[N, classes]."""
+    """Probability of each class, [N, classes]."""
 
 
 def command(
@@ -55,11 +55,11 @@ def command(
 ) -> None:
     """Label images with a trained model, and show the probability of each class."""
     with exits.exit_on_error(), interruptible():
-        named = options.contestants(frameworks, contestant, {}) if frameworks or contestant else [None]
-        if len(named) > 1:
-            raise SpecError(f"predict uses one framework. Received: {', '.join(map(str, named))}. Name one.")
-        made = predict(checkpoint, images, named[0], own_model=model)
-    report(made, checkpoint, top).deliver(None, as_json=as_json)
+        names = options.contestants(frameworks, contestant, {}) if frameworks or contestant else [None]
+        if len(names) > 1:
+            raise SpecError(f"predict uses one framework. Received: {', '.join(map(str, names))}. Name one.")
+        predictions = predict(checkpoint, images, names[0], own_model=model)
+    report(predictions, checkpoint, top).deliver(None, as_json=as_json)
 
 
 def predict(
@@ -80,39 +80,39 @@ def predict(
         DataRefused: a file is not a usable image. All such files are named.
         LaunchError: the framework fails.
     """
-    found = trained.load(checkpoint, own_model)
-    (chosen_framework,) = contestants.check([framework or found.card.framework], launch.FRAMEWORKS)
+    trained_model = trained.load(checkpoint, own_model)
+    (chosen_framework,) = contestants.check([framework or trained_model.card.framework], launch.FRAMEWORKS)
     if contestants.by_name(chosen_framework).python is not None:
         launch.probe(chosen_framework)
-    pixels = read_images(paths, found.card.image_size)
-    logits = twin_client.logits(chosen_framework, checkpoint, found, pixels)
-    return Predictions(chosen_framework, found, paths, scores.probabilities(logits))
+    pixels = read_images(paths, trained_model.card.image_size)
+    logits = twin_client.logits(chosen_framework, checkpoint, trained_model, pixels)
+    return Predictions(chosen_framework, trained_model, paths, scores.probabilities(logits))
 
 
 def read_images(paths: Sequence[Path], image_size: int) -> npt.NDArray[np.uint8]:
-    """uint8 [N, image_size, image_size, 3] of image files.
+    """Read image files as uint8 [N, image_size, image_size, 3].
 
     Raises:
         DataRefused: some are not usable images. Each is named, with its error.
     """
     decoded: list[npt.NDArray[np.uint8]] = []
     faults: list[str] = []
-    with decode.silent():
+    with decode.ignore_warnings():
         for path in paths:
             try:
                 decoded.append(decode.decode(_content(path), image_size))
-            except (BadFile, OSError) as error:
+            except (BadImageError, OSError) as error:
                 faults.append(f"{path}: {error.strerror if isinstance(error, OSError) else error}")
     if faults:
         count = "An image" if len(faults) == 1 else f"{len(faults):,} images"
-        raise DataRefused(f"{count} cannot be read. {listed_below(faults, len(faults))}\nLeave out what is no image.")
+        raise DataRefused(f"{count} cannot be read. {list_faults(faults, len(faults))}\nLeave out what is no image.")
     return np.stack(decoded)
 
 
-def report(made: Predictions, checkpoint: Path, top: int) -> Report:
-    """The labels as a table for the terminal, and every probability as JSON."""
-    card = made.model.card
-    lines = zip(made.paths, made.probabilities, strict=True)
+def report(predictions: Predictions, checkpoint: Path, top: int) -> Report:
+    """Build a table of the labels for the terminal, with every probability as JSON."""
+    card = predictions.model.card
+    lines = zip(predictions.paths, predictions.probabilities, strict=True)
     images = [
         {
             "path": str(path),
@@ -124,11 +124,11 @@ def report(made: Predictions, checkpoint: Path, top: int) -> Report:
     ]
     return Report(
         title="Predictions",
-        terminal_tables=[_table(made, images, top)],
+        terminal_tables=[_table(predictions, images, top)],
         elsewhere="--json",
         values={
             "checkpoint": str(checkpoint),
-            "framework": made.framework,
+            "framework": predictions.framework,
             "card": card.model_dump(mode="json"),
             "no_better_than_guessing": is_guessing(card),
             "images": images,
@@ -136,23 +136,23 @@ def report(made: Predictions, checkpoint: Path, top: int) -> Report:
     )
 
 
-def _table(made: Predictions, images: Sequence[dict[str, Any]], top: int) -> Table:
-    card = made.model.card
+def _table(predictions: Predictions, images: Sequence[dict[str, Any]], top: int) -> Table:
+    card = predictions.model.card
 
-    def others(image: dict[str, Any]) -> str:
-        likeliest = sorted(image["probabilities"].items(), key=lambda each: -each[1])
+    def other_labels(image: dict[str, Any]) -> str:
+        likeliest = sorted(image["probabilities"].items(), key=lambda item: -item[1])
         return ", ".join(f"{wording.visible(name)} {probability:.4f}" for name, probability in likeliest[1:top])
 
     columns = (
-        Column("image", "image", pick=lambda each: wording.visible(each["path"])),
-        Column("label", "label", pick=lambda each: wording.visible(each["label"])),
+        Column("image", "image", pick=lambda image: wording.visible(image["path"])),
+        Column("label", "label", pick=lambda image: wording.visible(image["label"])),
         Column("probability", "probability", 4),
-        *([Column("others", "next", pick=others)] * (min(top, len(card.class_names)) > 1)),
+        *([Column("others", "next", pick=other_labels)] * (min(top, len(card.class_names)) > 1)),
     )
-    title = f"{card.model}, trained in {card.framework} (epoch {card.epoch}), used in {made.framework}"
+    title = f"{card.model}, trained in {card.framework} (epoch {card.epoch}), used in {predictions.framework}"
     note = f"Images are stretched to {card.image_size} x {card.image_size} pixels. A probability is the model's own word."
-    if (found := card.validation) is not None and is_guessing(card):
-        reached = f"Its validation accuracy of {found.accuracy:.4f} on {wording.count(found.num_examples, 'image')}"
+    if (validation := card.validation) is not None and is_guessing(card):
+        reached = f"Its validation accuracy of {validation.accuracy:.4f} on {wording.count(validation.num_examples, 'image')}"
         note += f" {reached} is {GUESSING}: rely on no label."
     return Table.from_items("predictions", title, columns, images, note)
 
@@ -162,13 +162,15 @@ def is_guessing(card: Card) -> bool | None:
 
     All classes count as equally frequent if the card lacks the share of the most frequent one.
     """
-    if (found := card.validation) is None or not found.num_examples:
+    if (validation := card.validation) is None or not validation.num_examples:
         return None
     chance = card.chance_accuracy or 1.0 / len(card.class_names)
-    return statistics.is_no_better_than_chance(chance, found.num_correct / found.num_examples, found.num_examples)
+    return statistics.is_no_better_than_chance(
+        chance, validation.num_correct / validation.num_examples, validation.num_examples
+    )
 
 
 def _content(path: Path) -> bytes:
     if path.is_dir():
-        raise BadFile("a folder", "name the files in it")
+        raise BadImageError("a folder", "name the files in it")
     return plain_file.read(path, MAX_BYTES)

@@ -1,4 +1,4 @@
-"""A verdict for each claim of a paper: one function for each kind of claim."""
+"""Verdicts on the claims of a paper: one function for each kind of claim."""
 
 from __future__ import annotations
 
@@ -7,33 +7,33 @@ from dataclasses import dataclass
 from typing import Any
 
 from compare.papers import accuracy_claims, loss_claims, table_claims, time_claims
-from compare.papers.here import Here
 from compare.papers.judging import Judgement, Verdict
+from compare.papers.local_results import LocalResults
 
 
 @dataclass(frozen=True)
-class Claim:
-    """One sentence of a paper, judged."""
+class JudgedClaim:
+    """A sentence of a paper, with its verdict."""
 
     name: str
-    said: str
+    text: str
     verdict: Verdict
     evidence: list[str]
 
 
-def judge_all(here: Here) -> list[Claim]:
-    """The claims of the paper, in its order."""
-    return [Claim(name, each.said, *judge(here, name)) for name, each in here.paper.claims.items()]
+def judge_all(results: LocalResults) -> list[JudgedClaim]:
+    """Judge the claims of the paper, in its order."""
+    return [JudgedClaim(name, claim.said, *judge(results, name)) for name, claim in results.paper.claims.items()]
 
 
-def judge(here: Here, name: str) -> Judgement:
-    """A claim of the paper by its name."""
-    claim = here.paper.claims[name]
-    verdict, evidence = KINDS[claim.kind](here, claim)
+def judge(results: LocalResults, name: str) -> Judgement:
+    """Judge a claim of the paper by its name."""
+    claim = results.paper.claims[name]
+    verdict, evidence = KINDS[claim.kind](results, claim)
     return verdict, [*evidence, *claim.remarks]
 
 
-KINDS: dict[str, Callable[[Here, Any], Judgement]] = {
+KINDS: dict[str, Callable[[LocalResults, Any], Judgement]] = {
     judge.__name__: judge
     for judge in (
         table_claims.not_judged,
@@ -50,4 +50,4 @@ KINDS: dict[str, Callable[[Here, Any], Judgement]] = {
         loss_claims.other_losses,
     )
 }
-"""What judges each kind of claim."""
+"""Function that judges each kind of claim. The kind is the function's name."""

@@ -12,7 +12,7 @@ from compare.core.statistics import SIGNIFICANCE, VERDICT_PAIRS, JudgedRatio, Ra
 from compare.core.wording import count
 from compare.judgement.summary import family, ratio_of_seconds
 from compare.judgement.verdict_sentences import DISTURBED, NO_FINDING, doubt_warning
-from compare.papers.here import Here
+from compare.papers.local_results import LocalResults
 from compare.papers.plan import CORRECTED
 
 Verdict = Literal["reproduced", "not reproduced", "contradicted by the paper's own table", "cannot be told here"]
@@ -20,16 +20,16 @@ CANNOT_TELL: Verdict = "cannot be told here"
 CONTRADICTED: Verdict = "contradicted by the paper's own table"
 
 Judgement = tuple[Verdict, list[str]]
-"""The verdict, and the sentences that it rests on."""
+"""Verdict, and the sentences that it rests on."""
 
 EQUIVALENT = 0.01
-"""Accuracy, 0..1. A smaller loss counts as none: one point."""
+"""Largest loss of accuracy, 0..1, that counts as none: one point."""
 
 NO_RATIO = NO_FINDING.strip()
-"""Said in place of a ratio of times that other work disturbed."""
+"""Text in place of a ratio of times that other work disturbed."""
 
 SURELY = 10.0
-"""A difference counts only if it is this many times that of two runs that differ by rounding alone."""
+"""Smallest ratio of a difference that counts to that of two runs that differ by rounding alone."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Difference:
     high: float
     n: int
     p: float
-    """Holm-corrected among the differences that were tested with it."""
+    """Holm-corrected p among the differences that were tested with it."""
     learned: bool = True
     """Whether at least one of the two rows is surely better than guessing."""
     split: str = "test"
@@ -58,50 +58,54 @@ class Difference:
             return (
                 f"{self.first} against {self.second}: {100 * self.mean:+z.1f} points of {self.split} accuracy, of a single seed"
             )
-        said = f"{100 * self.mean:+z.1f} points of {self.split} accuracy ({100 * self.low:+z.1f} to {100 * self.high:+z.1f})"
-        return f"{self.first} against {self.second}: {said} over {self.n} seeds (p {verdict_words.p_words(self.p)})"
+        size = f"{100 * self.mean:+z.1f} points of {self.split} accuracy ({100 * self.low:+z.1f} to {100 * self.high:+z.1f})"
+        return f"{self.first} against {self.second}: {size} over {self.n} seeds (p {verdict_words.p_words(self.p)})"
 
 
-def differences(
-    here: Here, training: str, pairs: Sequence[tuple[str, str]], split: Literal["validation", "test"] = "test"
+def accuracy_differences(
+    results: LocalResults, training: str, pairs: Sequence[tuple[str, str]], split: Literal["validation", "test"] = "test"
 ) -> dict[tuple[str, str], Difference]:
-    """Seed-by-seed differences in accuracy, tested as one family. A pair without a common seed is left out.
+    """Return seed-by-seed differences in accuracy, tested as one family. A pair without a common seed is left out.
 
     Args:
         pairs: ids of rows.
-        split: to score after the last epoch.
+        split: split to score after the last epoch.
     """
-    found: dict[tuple[str, str], Difference] = {}
-    report = here.trainings.get(training)
+    by_pair: dict[tuple[str, str], Difference] = {}
+    report = results.trainings.get(training)
     guessing = 1.0 / len(report.stored.comparison.class_names) if report and report.stored.comparison.class_names else 0.0
     for first, second in pairs:
-        one, other = (here.runs(training, row) for row in (first, second))
-        scored = [(_scores(one[each], split), _scores(other[each], split)) for each in one if each in other]
+        first_runs, second_runs = (results.runs(training, row) for row in (first, second))
+        scored = [
+            (_scores(first_runs[repeat], split), _scores(second_runs[repeat], split))
+            for repeat in first_runs
+            if repeat in second_runs
+        ]
         both = [(a, b) for a, b in scored if a is not None and b is not None]
         if not both:
             continue
         step = 1.0 / both[0][0].num_examples
-        made = statistics.mean_difference([a.accuracy - b.accuracy for a, b in both], rounding=step)
-        above_guessing = [
-            statistics.mean_difference([each.accuracy - guessing for each in scores], rounding=step)
+        estimate = statistics.mean_difference([a.accuracy - b.accuracy for a, b in both], rounding=step)
+        margins = [
+            statistics.mean_difference([score.accuracy - guessing for score in scores], rounding=step)
             for scores in zip(*both, strict=True)
         ]
-        one_name, other_name = (summary.name if (summary := here.summary(training, row)) else row for row in (first, second))
-        half = made.half_width if len(both) > 1 else float("inf")
-        found[first, second] = Difference(
+        one_name, other_name = (summary.name if (summary := results.summary(training, row)) else row for row in (first, second))
+        half_width = estimate.half_width if len(both) > 1 else float("inf")
+        by_pair[first, second] = Difference(
             one_name,
             other_name,
-            made.mean,
-            made.mean - half,
-            made.mean + half,
+            estimate.mean,
+            estimate.mean - half_width,
+            estimate.mean + half_width,
             len(both),
-            made.p,
-            learned=any(each.mean > each.half_width for each in above_guessing),
+            estimate.p,
+            learned=any(margin.mean > margin.half_width for margin in margins),
             split=split,
         )
-    tested = [pair for pair, each in found.items() if each.decided]
-    corrected = statistics.holm([found[pair].p for pair in tested])
-    return found | {pair: replace(found[pair], p=p) for pair, p in zip(tested, corrected, strict=True)}
+    tested = [pair for pair, difference in by_pair.items() if difference.decided]
+    corrected = statistics.holm([by_pair[pair].p for pair in tested])
+    return by_pair | {pair: replace(by_pair[pair], p=p) for pair, p in zip(tested, corrected, strict=True)}
 
 
 def _scores(run: RunResult, split: str) -> Metrics | None:
@@ -110,14 +114,14 @@ def _scores(run: RunResult, split: str) -> Metrics | None:
     return run.epochs[-1].validation if run.epochs else None
 
 
-def more_accurate(difference: Difference | None, points: float) -> tuple[Verdict, str]:
-    """Whether the first of two is the more accurate one.
+def judge_more_accurate(difference: Difference | None, points: float) -> tuple[Verdict, str]:
+    """Judge whether the first of two is the more accurate one.
 
     Args:
         points: published lead, in hundredths, above 0. If the interval rules it out, the claim is not reproduced.
     """
     if difference is None or not (difference.decided and difference.learned):
-        return CANNOT_TELL, _why_not(difference)
+        return CANNOT_TELL, _undecided_reason(difference)
     if difference.p < SIGNIFICANCE and difference.low > 0:
         return "reproduced", difference.words
     if difference.p < SIGNIFICANCE and difference.high < 0:
@@ -130,16 +134,16 @@ def more_accurate(difference: Difference | None, points: float) -> tuple[Verdict
     return CANNOT_TELL, f"{difference.words}: no difference shown"
 
 
-def loses(difference: Difference | None, points: float) -> tuple[Verdict, str]:
-    """Whether the first of two is less accurate by so many points, under settings that a report does not state.
+def judge_loss(difference: Difference | None, points: float) -> tuple[Verdict, str]:
+    """Judge whether the first of two is less accurate by `points`, under settings that a report does not state.
 
     A loss supports the claim. No loss says something about the settings chosen here, and nothing about the report's.
 
     Args:
-        points: in hundredths, above 0.
+        points: published loss, in hundredths, above 0.
     """
     if difference is None or not (difference.decided and difference.learned):
-        return CANNOT_TELL, _why_not(difference)
+        return CANNOT_TELL, _undecided_reason(difference)
     surely = difference.p < SIGNIFICANCE
     if not difference.low <= -points / 100 <= difference.high:
         loss = "a loss, but " if surely and difference.high < 0 else ""
@@ -149,10 +153,10 @@ def loses(difference: Difference | None, points: float) -> tuple[Verdict, str]:
     return CANNOT_TELL, f"{difference.words}, which holds a loss of {points:g}, and none as well"
 
 
-def loses_none(difference: Difference | None) -> tuple[Verdict, str]:
-    """Whether the first of two is at most a point less accurate."""
+def judge_no_loss(difference: Difference | None) -> tuple[Verdict, str]:
+    """Judge whether the first of two is at most a point less accurate."""
     if difference is None or not (difference.decided and difference.learned):
-        return CANNOT_TELL, _why_not(difference)
+        return CANNOT_TELL, _undecided_reason(difference)
     if difference.p < SIGNIFICANCE and difference.high < 0:
         small = f", though less than {100 * EQUIVALENT:g} point" if difference.low > -EQUIVALENT else ""
         return "not reproduced", f"{difference.words}: it loses{small}"
@@ -161,91 +165,94 @@ def loses_none(difference: Difference | None) -> tuple[Verdict, str]:
     return CANNOT_TELL, f"{difference.words}: neither a loss nor its absence is shown"
 
 
-def pair(here: Here, framework: str) -> tuple[str, str]:
-    """Ids of a framework's corrected rows: data parallel, and serial on as many cores."""
-    rows = [row for row in here.plan.corrected.rows if row.contestant == framework]
+def corrected_pair(results: LocalResults, framework: str) -> tuple[str, str]:
+    """Return the ids of a framework's corrected rows: data parallel, and serial on as many cores."""
+    rows = [row for row in results.plan.corrected.rows if row.contestant == framework]
     parallel = next(row for row in rows if row.spec.mode == "data_parallel")
     serial = next(row for row in rows if row.spec.mode == "serial" and row.spec.cores == parallel.spec.cores)
     return parallel.id, serial.id
 
 
-def framework_times(here: Here, first: str, second: str) -> JudgedRatio | None:
-    """Seconds of the second row over those of the first, judged in the family of its comparison. None if one is missing."""
-    report = here.trainings.get(CORRECTED)
-    found = family(report.stored, report.summaries).contestants if report else []
-    return next((judged for one, other, judged in found if (one.id, other.id) == (first, second)), None)
+def framework_times(results: LocalResults, first: str, second: str) -> JudgedRatio | None:
+    """Return the second row's seconds over the first's, judged in the family of its comparison. None if one is missing."""
+    report = results.trainings.get(CORRECTED)
+    contestant_ratios = family(report.stored, report.summaries).contestants if report else []
+    return next(
+        (judged for first_row, second_row, judged in contestant_ratios if (first_row.id, second_row.id) == (first, second)),
+        None,
+    )
 
 
-def speedup(here: Here, training: str, row: str) -> JudgedRatio | None:
-    """Speed-up of a mode over serial on the same cores, judged in the family of its comparison. None if one is missing."""
-    report = here.trainings.get(training)
+def speedup(results: LocalResults, training: str, row: str) -> JudgedRatio | None:
+    """Return a mode's speed-up over serial on the same cores, judged in the family of its comparison. None if not run."""
+    report = results.trainings.get(training)
     return family(report.stored, report.summaries).modes.get(row) if report else None
 
 
-def gains_more(first: Ratio, second: Ratio) -> Verdict:
-    """Whether the first of two speed-ups, both with enough repeats, is surely the larger one, and a gain at all."""
+def judge_larger_gain(first: Ratio, second: Ratio) -> Verdict:
+    """Judge whether the first of two speed-ups, both with enough repeats, is surely the larger one, and a gain at all."""
     first_low, first_high, second_low, second_high = (end or 0.0 for end in (first.low, first.high, second.low, second.high))
     if first_low > max(second_high, 1.0):
         return "reproduced"
     return "not reproduced" if first_high < max(second_low, 1.0) else CANNOT_TELL
 
 
-def above(judged: JudgedRatio | None, words: str) -> tuple[Verdict, str]:
-    """Whether a ratio is above one.
+def judge_above_one(judged: JudgedRatio | None, words: str) -> tuple[Verdict, str]:
+    """Judge whether a ratio is above one.
 
     Args:
         words: names the ratio, e.g. `data_parallel x2 over serial`.
     """
     if judged is None:
         return CANNOT_TELL, f"{words}: one of the two was not run here, or was too short to be timed"
-    said = f"{words}: {verdict_words.interval_words(judged.ratio)} times{verdict_words.p_value_text(judged)}"
+    text = f"{words}: {verdict_words.interval_words(judged.ratio)} times{verdict_words.p_value_text(judged)}"
     match judged.verdict:
         case "above":
-            return "reproduced", said
+            return "reproduced", text
         case "below":
-            return "not reproduced", said
+            return "not reproduced", text
         case _:
-            return CANNOT_TELL, f"{said}: {judged.verdict}"
+            return CANNOT_TELL, f"{text}: {judged.verdict}"
 
 
-def paired(here: Here, training: str, slow: str, fast: str) -> Ratio | None:
-    """Epoch seconds of one row divided by those of another, over repeats. None if one is missing."""
-    report = here.trainings.get(training)
+def seconds_ratio(results: LocalResults, training: str, slow: str, fast: str) -> Ratio | None:
+    """Return the epoch seconds of one row divided by those of another, over repeats. None if one is missing."""
+    report = results.trainings.get(training)
     rows = {row.id: row for row in report.stored.comparison.rows} if report else {}
     if report is None or not {slow, fast} <= rows.keys():
         return None
     return ratio_of_seconds(report.stored, slow=rows[slow], fast=rows[fast])
 
 
-def undisturbed(
-    here: Here, training: str, rows: Sequence[str], judged: tuple[Verdict, str], who: str = ""
+def unless_disturbed(
+    results: LocalResults, training: str, rows: Sequence[str], judged: tuple[Verdict, str], who: str = ""
 ) -> tuple[Verdict, str]:
-    """A verdict on times of these rows. There is none if other work disturbed a row, or may have.
+    """Return a verdict on times of these rows. There is none if other work disturbed a row, or may have.
 
     Args:
-        who: what is said before "no finding" where other work disturbed a row. Its ratio is not said then.
+        who: text before "no finding" where other work disturbed a row. The ratio is left out then.
     """
-    said = doubt(here, training, rows)
-    words = f"{who}no finding" if said == NO_RATIO else judged[1]
-    return (CANNOT_TELL, f"{words}. {said.removesuffix('.')}") if said else judged
+    reason = doubt_reason(results, training, rows)
+    words = f"{who}no finding" if reason == NO_RATIO else judged[1]
+    return (CANNOT_TELL, f"{words}. {reason.removesuffix('.')}") if reason else judged
 
 
-def sound(here: Here, judged: tuple[Verdict, str]) -> tuple[Verdict, str]:
-    """A verdict on the corrected runs. There is none if they are not the same training."""
-    return undisturbed(here, CORRECTED, (), judged)
+def unless_unsound(results: LocalResults, judged: tuple[Verdict, str]) -> tuple[Verdict, str]:
+    """Return a verdict on the corrected runs. There is none if they are not the same training."""
+    return unless_disturbed(results, CORRECTED, (), judged)
 
 
-def doubt(here: Here, training: str, rows: Sequence[str]) -> str:
-    """Why the times of these rows are not reliable. Empty if nothing disturbed them."""
-    if training == CORRECTED and (said := unsound(here)):
-        return said
-    said = doubt_warning(*(summary for row in rows if (summary := here.summary(training, row))))
-    return NO_RATIO if said == DISTURBED else said.strip()
+def doubt_reason(results: LocalResults, training: str, rows: Sequence[str]) -> str:
+    """Say why the times of these rows are not reliable. Empty if nothing disturbed them."""
+    if training == CORRECTED and (reason := unsound_reason(results)):
+        return reason
+    reason = doubt_warning(*(summary for row in rows if (summary := results.summary(training, row))))
+    return NO_RATIO if reason == DISTURBED else reason.strip()
 
 
-def unsound(here: Here) -> str:
-    """Why the corrected runs show nothing. Empty if they are the same training, or were not run."""
-    report = here.trainings.get(CORRECTED)
+def unsound_reason(results: LocalResults) -> str:
+    """Say why the corrected runs show nothing. Empty if they are the same training, or were not run."""
+    report = results.trainings.get(CORRECTED)
     if report is None:
         return ""
     proof = report.stored.comparison.proof
@@ -254,20 +261,20 @@ def unsound(here: Here) -> str:
     return "" if report.findings.comparable else "The corrected runs were not the same training: see their page."
 
 
-def budget(here: Here, training: str) -> str:
-    """How much training the accuracies rest on."""
-    report = here.trainings.get(training)
+def training_sentence(results: LocalResults, training: str) -> str:
+    """Say how much training the accuracies rest on."""
+    report = results.trainings.get(training)
     if report is None:
         return "Nothing was trained."
-    of, first = report.stored.comparison, report.stored.comparison.rows[0].spec
+    comparison, first = report.stored.comparison, report.stored.comparison.rows[0].spec
     return (
-        f"After {count(first.epochs or 0, 'epoch')} of {count(of.train_examples, 'image')} of {first.data.image_size} px "
-        f"({of.data_name}, {count(len(of.class_names), 'class', 'classes')}): of longer training, or other images, it says "
-        "nothing."
+        f"After {count(first.epochs or 0, 'epoch')} of {count(comparison.train_examples, 'image')} of "
+        f"{first.data.image_size} px ({comparison.data_name}, {count(len(comparison.class_names), 'class', 'classes')}): of "
+        "longer training, or other images, it says nothing."
     )
 
 
-def _why_not(difference: Difference | None) -> str:
+def _undecided_reason(difference: Difference | None) -> str:
     if difference is None:
         return "one of the two was not run here"
     if not difference.decided:
@@ -275,21 +282,21 @@ def _why_not(difference: Difference | None) -> str:
     return f"{difference.words}; neither is surely better than guessing, so that there is no accuracy to lose"
 
 
-def joined(verdicts: Iterable[Verdict]) -> Verdict:
-    """Of several verdicts: one refutes, all reproduce."""
-    known = set(verdicts)
-    if "not reproduced" in known:
+def combine(verdicts: Iterable[Verdict]) -> Verdict:
+    """Combine several verdicts: one refutes, all reproduce."""
+    distinct = set(verdicts)
+    if "not reproduced" in distinct:
         return "not reproduced"
-    return "reproduced" if known == {"reproduced"} else CANNOT_TELL
+    return "reproduced" if distinct == {"reproduced"} else CANNOT_TELL
 
 
-def corrected_row(here: Here, run: str) -> str:
-    """The corrected row that stands for a published run."""
-    known = here.paper.runs[run]
-    parallel, alone = pair(here, known.framework)
-    return parallel if known.parallel else alone
+def corrected_row(results: LocalResults, run: str) -> str:
+    """Return the corrected row that stands for a published run."""
+    published = results.paper.runs[run]
+    parallel, alone = corrected_pair(results, published.framework)
+    return parallel if published.parallel else alone
 
 
-def sentence(words: str) -> str:
-    """Words as a sentence."""
+def as_sentence(words: str) -> str:
+    """Return words as a sentence."""
     return f"{words[:1].upper()}{words[1:]}."

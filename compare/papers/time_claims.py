@@ -1,4 +1,4 @@
-"""Claims on times, judged over repeats."""
+"""Judgements of claims on times, over repeats."""
 
 from __future__ import annotations
 
@@ -11,24 +11,26 @@ from compare.core.statistics import JudgedRatio, Ratio
 from compare.data import preprocess_report
 from compare.execution import store
 from compare.papers import judging, schema
-from compare.papers.here import Here
 from compare.papers.judging import CANNOT_TELL, Judgement, Verdict
+from compare.papers.local_results import LocalResults
 from compare.papers.plan import AS_IT_WAS, CORRECTED
 from compare.tuning import tuning_findings
 
 
-def faster_than(here: Here, claim: schema.FasterThan) -> Judgement:
-    run, than = (judging.corrected_row(here, name) for name in (claim.run, claim.than))
-    if here.paper.runs[claim.run].framework == here.paper.runs[claim.than].framework:
-        ratio = judging.speedup(here, CORRECTED, run)
+def faster_than(results: LocalResults, claim: schema.FasterThan) -> Judgement:
+    run, than = (judging.corrected_row(results, name) for name in (claim.run, claim.than))
+    if results.paper.runs[claim.run].framework == results.paper.runs[claim.than].framework:
+        ratio = judging.speedup(results, CORRECTED, run)
     else:
-        ratio = judging.framework_times(here, run, than)
-    made = here.summary(CORRECTED, run)
-    where = f"on {made.device or 'an unknown device'}, {made.cores} cores" if made else "not run"
+        ratio = judging.framework_times(results, run, than)
+    summary = results.summary(CORRECTED, run)
+    where = f"on {summary.device or 'an unknown device'}, {summary.cores} cores" if summary else "not run"
     what = f"epoch seconds of {than} over those of {run}, {where}"
-    verdict, words = judging.undisturbed(here, CORRECTED, (run, than), judging.above(ratio, what), f"{what}: ")
-    evidence = [judging.sentence(words)]
-    if here.setting.gpus < claim.gpus:
+    verdict, words = judging.unless_disturbed(
+        results, CORRECTED, (run, than), judging.judge_above_one(ratio, what), f"{what}: "
+    )
+    evidence = [judging.as_sentence(words)]
+    if results.setting.gpus < claim.gpus:
         return CANNOT_TELL, [_needs_gpus(claim.gpus), *evidence]
     return verdict, evidence
 
@@ -37,83 +39,93 @@ def _needs_gpus(gpus: int) -> str:
     return f"It needs {'a GPU' if gpus == 1 else f'{gpus} GPUs'}, as the paper's runs had."
 
 
-def gains_more(here: Here, claim: schema.GainsMore) -> Judgement:
+def gains_more(results: LocalResults, claim: schema.GainsMore) -> Judgement:
     training = CORRECTED if claim.corrected else AS_IT_WAS
     rows: dict[str, tuple[str, str]] = {}
     for name in (*claim.runs, claim.than):
         if claim.corrected:
-            rows[name] = judging.pair(here, here.paper.runs[name].framework)
+            rows[name] = judging.corrected_pair(results, results.paper.runs[name].framework)
         else:
-            rows[name] = name, _serial_of(here, name)
-    ratios = {name: judging.paired(here, training, alone, row) for name, (row, alone) in rows.items()}
-    known = {name: ratio for name, ratio in ratios.items() if ratio}
-    doubt = judging.doubt(here, training, list(dict.fromkeys(row for pair in rows.values() for row in pair)))
-    shown = {} if doubt == judging.NO_RATIO else known
-    evidence = [f"{name}: {verdict_words.interval_words(ratio)} times as fast as serial." for name, ratio in shown.items()]
+            rows[name] = name, _serial_of(results, name)
+    ratios = {name: judging.seconds_ratio(results, training, alone, row) for name, (row, alone) in rows.items()}
+    complete = {name: ratio for name, ratio in ratios.items() if ratio}
+    doubt = judging.doubt_reason(results, training, list(dict.fromkeys(row for pair in rows.values() for row in pair)))
+    reliable = {} if doubt == judging.NO_RATIO else complete
+    evidence = [f"{name}: {verdict_words.interval_words(ratio)} times as fast as serial." for name, ratio in reliable.items()]
     if claim.table:
         table, column = claim.table
-        seconds = {schema.run_name(key): row[column] for key, row in here.paper.table(table).rows.items()}
-        gains = [f"{name} {(seconds[_serial_of(here, name)] or 0) / (seconds[name] or 1):.2f}" for name in rows]
+        seconds = {schema.run_name(key): row[column] for key, row in results.paper.table(table).rows.items()}
+        gains = [f"{name} {(seconds[_serial_of(results, name)] or 0) / (seconds[name] or 1):.2f}" for name in rows]
         evidence.append(f"By the paper's own seconds: {', '.join(gains)} times.")
     if doubt:
         evidence.append(doubt)
-    if here.setting.gpus < claim.gpus:
+    if results.setting.gpus < claim.gpus:
         if not claim.corrected:
-            pair = judging.pair(here, here.paper.runs[claim.than].framework)
+            pair = judging.corrected_pair(results, results.paper.runs[claim.than].framework)
             words = "replicas on CPU cores over serial on as many"
-            judged = judging.above(judging.speedup(here, CORRECTED, pair[0]), words)
-            evidence.append(judging.sentence(judging.undisturbed(here, CORRECTED, pair, judged, f"{words}: ")[1]))
+            judged = judging.judge_above_one(judging.speedup(results, CORRECTED, pair[0]), words)
+            evidence.append(judging.as_sentence(judging.unless_disturbed(results, CORRECTED, pair, judged, f"{words}: ")[1]))
         return CANNOT_TELL, [_needs_gpus(claim.gpus), *evidence]
-    if claim.than not in known:
+    if claim.than not in complete:
         return CANNOT_TELL, [f"{claim.than} was not run, or failed.", *evidence]
     if doubt:
         return CANNOT_TELL, evidence
-    best = max((known[name] for name in claim.runs if name in known), key=lambda ratio: ratio.value, default=None)
-    missing = claim.corrected and len(known) < len(ratios)
-    if best is None or missing or not all(ratio.has_enough_pairs for ratio in known.values()):
+    best = max((complete[name] for name in claim.runs if name in complete), key=lambda ratio: ratio.value, default=None)
+    missing = claim.corrected and len(complete) < len(ratios)
+    if best is None or missing or not all(ratio.has_enough_pairs for ratio in complete.values()):
         return CANNOT_TELL, [*evidence, "There are too few repeats to tell."]
-    return judging.gains_more(best, known[claim.than]), evidence
+    return judging.judge_larger_gain(best, complete[claim.than]), evidence
 
 
-def _serial_of(here: Here, name: str) -> str:
-    """The published serial run of the framework of a run."""
-    runs = here.paper.runs
-    return next(each for each, run in runs.items() if run.framework == runs[name].framework and not run.parallel)
+def _serial_of(results: LocalResults, name: str) -> str:
+    """Return the published serial run of the framework of a run."""
+    runs = results.paper.runs
+    return next(run_name for run_name, run in runs.items() if run.framework == runs[name].framework and not run.parallel)
 
 
-def scans_scale_more(here: Here, claim: schema.ScansScaleMore) -> Judgement:
-    most = max((row["workers"] for row in here.scans or []), default=1)
+def scans_scale_more(results: LocalResults, claim: schema.ScansScaleMore) -> Judgement:
+    max_workers = max((row["workers"] for row in results.scans or []), default=1)
     engines = (claim.than_engine, claim.engine)
-    rows = {(engine, workers): here.scan(engine, workers) for engine in engines for workers in (1, most)}
+    rows = {(engine, workers): results.scan(engine, workers) for engine in engines for workers in (1, max_workers)}
     if not all(rows.values()):
         return CANNOT_TELL, ["The scans were not all made."]
-    if most == 1:
+    if max_workers == 1:
         return CANNOT_TELL, ["No scan was made by more than one worker."]
-    made = {key: row for key, row in rows.items() if row}
-    seconds = {key: [scan["seconds"] for scan in row["scans"]] for key, row in made.items()}
-    gains = {engine: [a / b for a, b in zip(seconds[engine, 1], seconds[engine, most], strict=True)] for engine in engines}
+    finished = {key: row for key, row in rows.items() if row}
+    seconds = {key: [scan["seconds"] for scan in row["scans"]] for key, row in finished.items()}
+    gains = {
+        engine: [a / b for a, b in zip(seconds[engine, 1], seconds[engine, max_workers], strict=True)] for engine in engines
+    }
     ratio = statistics.paired_ratio(list(zip(gains[claim.engine], gains[claim.than_engine], strict=True)))
     judged = statistics.verdicts([("gain", ratio)])[0] if ratio else None
-    what = f"the gain of {claim.engine} over the gain of {claim.than_engine}, {most} workers against 1"
-    verdict, words = judging.above(judged, what)
-    own = statistics.paired_ratio(list(zip(seconds[claim.engine, 1], seconds[claim.engine, most], strict=True)))
+    what = f"the gain of {claim.engine} over the gain of {claim.than_engine}, {max_workers} workers against 1"
+    verdict, words = judging.judge_above_one(judged, what)
+    own_gain = statistics.paired_ratio(list(zip(seconds[claim.engine, 1], seconds[claim.engine, max_workers], strict=True)))
     cores = machine.available_cores()
-    lost = max(map(preprocess_report.cores_taken, made.values()))
-    disturbed = lost > DISTURBED_FROM
-    tasks = min(row["tasks"] for row in made.values())
+    taken = max(map(preprocess_report.cores_taken, finished.values()))
+    disturbed = taken > DISTURBED_FROM
+    tasks = min(row["tasks"] for row in finished.values())
     unclear = [
         *([f"It needs the {claim.cores} cores of the paper: here are {cores}."] if cores < claim.cores else []),
-        *([f"No more than {tasks} of the {most} workers had work: there are no more tasks."] if tasks < most else []),
-        *([f"Other work took up to {lost:.2f} cores from a scan."] if disturbed else []),
-        *([f"What {claim.engine} gains by itself is not shown."] if verdict == "reproduced" and not _surely_gains(own) else []),
+        *(
+            [f"No more than {tasks} of the {max_workers} workers had work: there are no more tasks."]
+            if tasks < max_workers
+            else []
+        ),
+        *([f"Other work took up to {taken:.2f} cores from a scan."] if disturbed else []),
+        *(
+            [f"What {claim.engine} gains by itself is not shown."]
+            if verdict == "reproduced" and not _surely_gains(own_gain)
+            else []
+        ),
     ]
-    medians = ", ".join(f"{engine} {python_statistics.median(each):.2f} times" for engine, each in gains.items())
+    medians = ", ".join(f"{engine} {python_statistics.median(values):.2f} times" for engine, values in gains.items())
     paces = ", ".join(f"{engine} x1 {python_statistics.median(seconds[engine, 1]):.2f} s" for engine in engines)
     return CANNOT_TELL if unclear else verdict, [
         *unclear,
-        f"With {most} workers on {wording.count(cores, 'core')}: {'no finding' if disturbed else medians}; the paper had "
-        f"{claim.cores} cores.",
-        *([] if disturbed else [judging.sentence(words)]),
+        f"With {max_workers} workers on {wording.count(cores, 'core')}: {'no finding' if disturbed else medians}; the paper "
+        f"had {claim.cores} cores.",
+        *([] if disturbed else [judging.as_sentence(words)]),
         f"What scales from a slower start gains more: {paces}.",
     ]
 
@@ -122,40 +134,45 @@ def _surely_gains(ratio: Ratio | None) -> bool:
     return ratio is not None and ratio.has_enough_pairs and (ratio.low or 0.0) > 1.0
 
 
-def no_gain_beyond_cores(here: Here, claim: schema.NoGainBeyondCores) -> Judgement:
+def no_gain_beyond_cores(results: LocalResults, claim: schema.NoGainBeyondCores) -> Judgement:
     cores = machine.available_cores()
-    training = here.training_of(claim.base)
-    by_workers = {row.spec.workers: row.id for each in here.plan.faithful for row in each.rows if row.spec.workers}
+    training = results.training_of(claim.base)
+    by_workers = {
+        row.spec.workers: row.id
+        for published_training in results.plan.faithful
+        for row in published_training.rows
+        if row.spec.workers
+    }
     within, beyond = ([count for count in sorted(by_workers) if (count <= cores) is inside] for inside in (True, False))
     if not within or not beyond:
         return CANNOT_TELL, [f"There are no runs with workers up to and beyond the {cores} cores here."]
-    most = by_workers[within[-1]]
-    run = [count for count in beyond if here.runs(training, by_workers[count])]
-    ratios = {count: ratio for count in run if (ratio := judging.paired(here, training, most, by_workers[count]))}
-    compared = [(f"{count}", statistics.relative_to(ratio, claim.gain)) for count, ratio in ratios.items()]
-    judged = dict(zip(ratios, statistics.verdicts(compared), strict=True))
+    most_row = by_workers[within[-1]]
+    run = [count for count in beyond if results.runs(training, by_workers[count])]
+    ratios = {count: ratio for count in run if (ratio := judging.seconds_ratio(results, training, most_row, by_workers[count]))}
+    relative_gains = [(f"{count}", statistics.relative_to(ratio, claim.gain)) for count, ratio in ratios.items()]
+    judged = dict(zip(ratios, statistics.verdicts(relative_gains), strict=True))
     verdicts: list[Verdict] = []
     evidence: list[str] = []
-    within_gains = judging.paired(here, training, claim.base, most)
+    within_gains = judging.seconds_ratio(results, training, claim.base, most_row)
     if within_gains:
-        said = f"{verdict_words.interval_words(within_gains)} times as fast as {claim.base}"
-        said = judging.undisturbed(here, training, (claim.base, most), ("reproduced", said))[1]
-        evidence.append(f"{within[-1]} workers: {said}.")
+        text = f"{verdict_words.interval_words(within_gains)} times as fast as {claim.base}"
+        text = judging.unless_disturbed(results, training, (claim.base, most_row), ("reproduced", text))[1]
+        evidence.append(f"{within[-1]} workers: {text}.")
     for count in beyond:
         gain = no_gain(ratios.get(count), judged.get(count), claim.gain)
-        verdict, words = judging.undisturbed(here, training, (most, by_workers[count]), gain)
+        verdict, words = judging.unless_disturbed(results, training, (most_row, by_workers[count]), gain)
         verdicts.append(verdict)
         evidence.append(f"{count} workers against {within[-1]} on {wording.count(cores, 'core')}: {words}.")
-    silent = [count for count in run if not warned(here, training, by_workers[count], claim.warning)]
+    without_warning = [count for count in run if not warned(results, training, by_workers[count], claim.warning)]
     if run:
-        did, those = ("did not warn", silent) if silent else ("warned", run)
-        framework = here.paper.runs[claim.base].framework
-        evidence.append(f"{framework} {did} of it in the runs with {', '.join(map(str, those))} workers.")
-    if silent:
+        verb, workers = ("did not warn", without_warning) if without_warning else ("warned", run)
+        framework = results.paper.runs[claim.base].framework
+        evidence.append(f"{framework} {verb} of it in the runs with {', '.join(map(str, workers))} workers.")
+    if without_warning:
         return "not reproduced", evidence
     if within[-1] < cores:  # a gain up to there shows nothing about more workers than cores
         return CANNOT_TELL, [*evidence, f"There are no runs with as many workers as the {cores} cores here."]
-    joined = judging.joined(verdicts)
+    joined = judging.combine(verdicts)
     if joined != "not reproduced" and run and not _surely_gains(within_gains):
         return CANNOT_TELL, [
             *evidence,
@@ -165,41 +182,42 @@ def no_gain_beyond_cores(here: Here, claim: schema.NoGainBeyondCores) -> Judgeme
 
 
 def no_gain(ratio: Ratio | None, judged: JudgedRatio | None, gain: float) -> tuple[Verdict, str]:
-    """More workers compared with as many as cores. `judged` compares that ratio with the gain."""
+    """Compare more workers with as many as cores. `judged` compares that ratio with the gain."""
     if ratio is None or judged is None:
         return CANNOT_TELL, "not measured"
-    said = f"{verdict_words.interval_words(ratio)} times as fast"
+    text = f"{verdict_words.interval_words(ratio)} times as fast"
     if not ratio.has_enough_pairs or ratio.high is None:
-        return CANNOT_TELL, f"{said}; too few repeats to tell"
-    least = f"{100 * (gain - 1):.0f} %"
+        return CANNOT_TELL, f"{text}; too few repeats to tell"
+    gain_text = f"{100 * (gain - 1):.0f} %"
     if ratio.high < gain:
-        return "reproduced", f"{said}: a gain of {least} is ruled out"
+        return "reproduced", f"{text}: a gain of {gain_text} is ruled out"
     if judged.verdict == "above":
-        return "not reproduced", f"{said}: they gain more than {least}{verdict_words.p_value_text(judged)}"
-    return CANNOT_TELL, f"{said}: neither a gain of {least} nor its absence is shown"
+        return "not reproduced", f"{text}: they gain more than {gain_text}{verdict_words.p_value_text(judged)}"
+    return CANNOT_TELL, f"{text}: neither a gain of {gain_text} nor its absence is shown"
 
 
-def warned(here: Here, training: str, row: str, warning: str) -> bool:
-    """Whether a log of a row's runs has this warning."""
-    logs = (store.run_folder(here.folders[training], row, repeat) / store.LOG_FILE for repeat in here.runs(training, row))
+def warned(results: LocalResults, training: str, row: str, warning: str) -> bool:
+    """Tell whether a log of a row's runs has this warning."""
+    logs = (store.run_folder(results.folders[training], row, repeat) / store.LOG_FILE for repeat in results.runs(training, row))
     return any(warning in log.read_text("utf-8", errors="replace") for log in logs if log.exists())
 
 
-def search_gain(here: Here, claim: schema.SearchGain) -> Judgement:
-    if here.tuned is None:
+def search_gain(results: LocalResults, claim: schema.SearchGain) -> Judgement:
+    if results.tuning is None:
         return CANNOT_TELL, ["Nothing was searched."]
-    stated = here.paper.table(claim.table).figure("speedup", claim.jobs)
+    stated = results.paper.table(claim.table).figure("speedup", claim.jobs)
     cores = machine.available_cores()
-    gains = {gain.jobs: gain.seconds for gain in tuning_findings.find(here.tuned).gains if gain.seconds}
-    disturbed = tuning_findings.disturbed(here.tuned)
+    gains = {gain.jobs: gain.seconds for gain in tuning_findings.judge_tuning(results.tuning).gains if gain.seconds}
+    disturbed = tuning_findings.disturbed(results.tuning)
     evidence = [
-        f"{jobs} jobs: {verdict_words.interval_words(each.ratio)} times as fast as 1{verdict_words.p_value_text(each)}."
-        for jobs, each in gains.items()
+        f"{jobs} jobs: {verdict_words.interval_words(judged_ratio.ratio)} times as fast as 1"
+        f"{verdict_words.p_value_text(judged_ratio)}."
+        for jobs, judged_ratio in gains.items()
         if not disturbed
     ]
     if disturbed:
         evidence = [f"Other work disturbed {wording.count(len(disturbed), 'search', 'searches')}: no finding."]
-    if cores < claim.jobs and not here.setting.gpus:
+    if cores < claim.jobs and not results.setting.gpus:
         needed = f"{claim.jobs} jobs need {claim.jobs} cores, or a GPU that is idle otherwise: here are {cores}."
         return CANNOT_TELL, [needed, *evidence]
     if disturbed:
@@ -211,5 +229,5 @@ def search_gain(here: Here, claim: schema.SearchGain) -> Judgement:
         return "reproduced", [*evidence, f"That holds the {stated:g} times."]
     if gain.verdict == "below":
         return "not reproduced", evidence
-    shown = "A gain, but not the" if gain.verdict == "above" else "It does not tell a gain of the"
-    return CANNOT_TELL, [*evidence, f"{shown} {stated:g} times."]
+    start = "A gain, but not the" if gain.verdict == "above" else "It does not tell a gain of the"
+    return CANNOT_TELL, [*evidence, f"{start} {stated:g} times."]

@@ -17,8 +17,8 @@ from compare.core.progress import display
 from compare.core.statistics import VERDICT_PAIRS
 from compare.execution import options, store
 from compare.regression import bisect_report, candidates, regress, requests, revisions
-from compare.regression.bisection import Found
-from compare.regression.candidates import Asked, Candidates
+from compare.regression.bisection import BisectionOutcome
+from compare.regression.candidates import BisectionQuery, Candidates
 from compare.regression.records import CHOICES, metrics_named
 
 MOST_PAIRS = 30
@@ -53,10 +53,10 @@ def command(
     The same command with the same --out continues what was interrupted.
     """
     with exits.exit_on_error():
-        named = metrics_named(metric)
-        if len(named) > 1:
+        metrics = metrics_named(metric)
+        if len(metrics) > 1:
             raise SpecError(f"bisect follows one metric. Received: {metric}. Name one.")
-        together = tuple(filter(None, [environments, *(others or [])]))
+        all_environments = tuple(filter(None, [environments, *(others or [])]))
         if (environments is None) == (good is None):
             received = "neither" if good is None else "both"
             raise SpecError(f"bisect needs --good REV or --environments A B ... Received: {received}. Name one of them.")
@@ -64,36 +64,40 @@ def command(
             raise SpecError(f"--bad goes with --good. Received: {bad} with --environments, whose last one is the bad end.")
         if environments is None and others:
             raise SpecError(f"Environments need --environments. Received: {', '.join(others)}. Leave them out.")
-        settings = requests.settings(*of_spec.to_request(), modes, most_repeats, most_repeats)
-        compared = contestants.names(settings.contestants, has_other_interpreters=bool(together))
+        settings = requests.build_settings(*of_spec.to_request(), modes, most_repeats, most_repeats)
+        contestant_names = contestants.names(settings.contestants, has_other_interpreters=bool(all_environments))
         folder = (out or store.new_folder("bisect")).resolve()
-        asked = Asked(named[0], regress.threshold_of("--threshold", threshold), good, bad or "HEAD", together)
-        found, chosen = bisect(requests.request(settings, compared, folder, only), asked, folder)
-        code = bisect_report.report(found, chosen, asked).deliver(folder, as_json=as_json)
+        query = BisectionQuery(
+            metrics[0], regress.threshold_of("--threshold", threshold), good, bad or "HEAD", all_environments
+        )
+        outcome, candidate_list = bisect(requests.build_request(settings, contestant_names, folder, only), query, folder)
+        code = bisect_report.report(outcome, candidate_list, query).deliver(folder, as_json=as_json)
     raise typer.Exit(code)
 
 
-def bisect(request: ComparisonRequest, asked: Asked, folder: Path) -> tuple[Found, Candidates]:
-    """Search for the change, and return what was found among which candidates.
+def bisect(request: ComparisonRequest, query: BisectionQuery, folder: Path) -> tuple[BisectionOutcome, Candidates]:
+    """Search for the change. Return the outcome and the candidates.
 
     Raises:
         SpecError, DataRefused, LaunchError, FolderError: nothing was measured, or an end cannot be.
         Interrupted: finished runs are in the folder.
     """
-    words = (
+    message = (
         f"Interrupted. Finished runs are in {folder}. The same command with {wording.shell(['--out', str(folder)])} continues."
     )
-    with interruptible(words), display(Console(stderr=True)) as shown:
-        candidates.refuse_used(request, asked, folder)
-        shown.stage(revisions.PREPARING)
-        if asked.environments:
-            chosen = candidates.of_environments(asked.environments, request, shown)
+    with interruptible(message), display(Console(stderr=True)) as progress:
+        candidates.refuse_used_folder(request, query, folder)
+        progress.stage(revisions.PREPARING)
+        if query.environments:
+            candidate_list = candidates.from_environments(query.environments, request, progress)
         else:
             request = revisions.with_absolute_path(request)
-            chosen = candidates.of_revisions(asked.good or "", asked.bad, comparison_plan.build_plan(request, shown))
-        if len(chosen.rows) > 1:
-            raise SpecError(
-                f"bisect follows one row. Received: {', '.join(row.id for row in chosen.rows)}. Choose with --frameworks, "
-                "--modes and --only."
+            candidate_list = candidates.from_revisions(
+                query.good or "", query.bad, comparison_plan.build_plan(request, progress)
             )
-        return candidates.search(chosen, request, asked, folder, shown), chosen
+        if len(candidate_list.rows) > 1:
+            raise SpecError(
+                f"bisect follows one row. Received: {', '.join(row.id for row in candidate_list.rows)}. Choose with "
+                "--frameworks, --modes and --only."
+            )
+        return candidates.search(candidate_list, request, query, folder, progress), candidate_list

@@ -13,8 +13,8 @@ from compare.core.terminal import FULL
 from compare.core.wording import count, percent
 from compare.judgement import environments
 from compare.regression import bisection
-from compare.regression.bisection import Found, Named, Trial
-from compare.regression.candidates import Asked, Candidates
+from compare.regression.bisection import BisectionOutcome, BisectionTest, NamedCandidate
+from compare.regression.candidates import BisectionQuery, Candidates
 from compare.regression.records import EXIT_OK, EXIT_UNDECIDED, heading
 from compare.reporting import comparison_tables
 from compare.reporting.document import Mark, Report
@@ -36,10 +36,10 @@ _ON_SCREEN = ("what", "later", "verdict", "ratio", "n")
 _SKIPPED = (Column("candidate", "revision or environment", fold=40), Column("reason", "reason", fold=80))
 
 
-def report(found: Found, chosen: Candidates, asked: Asked) -> Report:
+def report(outcome: BisectionOutcome, candidates: Candidates, query: BisectionQuery) -> Report:
     """The report of a search. Its title is the verdict."""
-    titles, facts = [each.title for each in chosen.each], chosen.plan.machine
-    title, sentences = _sentences(found, titles, heading(asked.metric), asked.threshold)
+    titles, facts = [candidate.title for candidate in candidates.items], candidates.plan.machine
+    title, sentences = _sentences(outcome, titles, heading(query.metric), query.threshold)
     rows: list[dict[str, Cell]] = [
         {
             "what": trial.what,
@@ -52,29 +52,29 @@ def report(found: Found, chosen: Candidates, asked: Asked) -> Report:
             "left_out": max(trial.pairs - (trial.ratio.n if trial.ratio else 0), 0),
             "level": trial.level,
         }
-        for trial in found.trials
+        for trial in outcome.trials
     ]
     skipped: list[dict[str, Cell]] = [
-        {"candidate": titles[place], "reason": reason} for place, reason in sorted(found.skipped.items())
+        {"candidate": titles[place], "reason": reason} for place, reason in sorted(outcome.skipped.items())
     ]
     tables = [Table("trials", "Tests, in order", _TRIALS, rows)]
-    there: dict[str, Environment] = {}
-    if len(chosen.environments) == len(titles):
-        there = {titles[place]: chosen.environments[place] for place in (found.last_good, found.first_bad)}
-    there = environments.relevant_environments(there, facts)
-    tables += comparison_tables.environment_table(environments.differences(there))
-    sentences.insert(1, (comparison_tables.ENVIRONMENTS, environments.sentences(there)))
+    end_environments: dict[str, Environment] = {}
+    if len(candidates.environments) == len(titles):
+        end_environments = {titles[place]: candidates.environments[place] for place in (outcome.last_good, outcome.first_bad)}
+    end_environments = environments.relevant_environments(end_environments, facts)
+    tables += comparison_tables.environment_table(environments.differences(end_environments))
+    sentences.insert(1, (comparison_tables.ENVIRONMENTS, environments.sentences(end_environments)))
     tables += [Table("skipped", "What could not be measured", _SKIPPED, skipped)] if skipped else []
-    suspects = [chosen.each[place].identity for place in found.suspects]
-    answer = bisection.Answer(
-        search=found,
-        candidates=[Named(identity=each.identity, title=each.title) for each in chosen.each],
-        first_bad=suspects[0] if found.outcome == "found" else None,
+    suspects = [candidates.items[place].identity for place in outcome.suspects]
+    answer = bisection.BisectionReport(
+        search=outcome,
+        candidates=[NamedCandidate(identity=candidate.identity, title=candidate.title) for candidate in candidates.items],
+        first_bad=suspects[0] if outcome.outcome == "found" else None,
         suspects=suspects,
-        metric=asked.metric,
-        environments=environments.sentences(there),
+        metric=query.metric,
+        environments=environments.sentences(end_environments),
     )
-    code = EXIT_OK if found.outcome == "found" else EXIT_UNDECIDED
+    code = EXIT_OK if outcome.outcome == "found" else EXIT_UNDECIDED
     ends = f"{count(len(titles) - 1, 'candidate')} after {titles[0]}, up to {titles[-1]}"
     return Report(
         title=title,
@@ -83,20 +83,22 @@ def report(found: Found, chosen: Candidates, asked: Asked) -> Report:
         json_file="bisect.json",
         overline="Which change made it slower?",
         facts=[
-            f"{chosen.rows[0].id}, {heading(asked.metric)}",
+            f"{candidates.rows[0].id}, {heading(query.metric)}",
             ends,
             f"Machine: {processors(facts)}, {facts.get('logical_cores') or '?'} logical cores",
         ],
-        marks=[Mark("First bad", "found" if found.outcome == "found" else found.outcome, _TONES.get(found.outcome, "warn"))],
-        findings=[each for each in sentences if each[1]],
+        marks=[
+            Mark("First bad", "found" if outcome.outcome == "found" else outcome.outcome, _TONES.get(outcome.outcome, "warn"))
+        ],
+        findings=[section for section in sentences if section[1]],
         tables=tables,
         values={"headline": title, **answer.model_dump(mode="json")},
         exit_code=code,
         screen=Screen(
-            subject=[f"Which change made {heading(asked.metric)} of {chosen.rows[0].id} larger?", ends],
-            answers=_answers(found, title, dict(sentences), code),
-            table=replace(tables[0], columns=tuple(each for each in _TRIALS if each.key in _ON_SCREEN)),
-            next=_next(found, None if asked.environments else chosen.each[found.first_bad].identity),
+            subject=[f"Which change made {heading(query.metric)} of {candidates.rows[0].id} larger?", ends],
+            answers=_answers(outcome, title, dict(sentences), code),
+            table=replace(tables[0], columns=tuple(column for column in _TRIALS if column.key in _ON_SCREEN)),
+            next=_next(outcome, None if query.environments else candidates.items[outcome.first_bad].identity),
         ),
     )
 
@@ -105,53 +107,57 @@ _TONES = {"found": "good", "undecided": "bad"}
 _FOUND, _DOUBTS = "What was found", "Runs whose times do not count"
 
 
-def _answers(found: Found, title: str, by_heading: Mapping[str, Sequence[str]], code: int) -> list[Paragraph]:
+def _answers(outcome: BisectionOutcome, title: str, by_heading: Mapping[str, Sequence[str]], code: int) -> list[Paragraph]:
     """The verdict, how sure it is, and what could not be measured."""
-    tests = f"{count(len(found.trials), 'test')} in pairs. At most one search in 20 names a wrong change."
+    tests = f"{count(len(outcome.trials), 'test')} in pairs. At most one search in 20 names a wrong change."
     trouble = [*by_heading.get(_DOUBTS, ())]
-    if found.skipped:
-        trouble.append(f"{count(len(found.skipped), 'candidate')} could not be measured ({FULL}).")
+    if outcome.skipped:
+        trouble.append(f"{count(len(outcome.skipped), 'candidate')} could not be measured ({FULL}).")
     answers = [
-        Paragraph("Verdict", [f"{title} Exit code {code}.", *by_heading[_FOUND]], _TONES.get(found.outcome, "warn")),
+        Paragraph("Verdict", [f"{title} Exit code {code}.", *by_heading[_FOUND]], _TONES.get(outcome.outcome, "warn")),
         Paragraph("How sure", [tests]),
         Paragraph("Differs", by_heading[comparison_tables.ENVIRONMENTS]),
         Paragraph("Trouble", trouble, "bad"),
     ]
-    return [each for each in answers if each.sentences]
+    return [paragraph for paragraph in answers if paragraph.sentences]
 
 
-def _next(found: Found, commit: str | None) -> list[tuple[str, str]]:
-    """What shows the change, or what may tell more."""
-    if found.outcome == "found":
+def _next(outcome: BisectionOutcome, commit: str | None) -> list[tuple[str, str]]:
+    """Name the command that shows the change, or the one that may decide."""
+    if outcome.outcome == "found":
         return [("the change", f"git show {commit[:8]}")] if commit else []
-    if found.outcome != "undecided":
+    if outcome.outcome != "undecided":
         return []
-    if found.trials[-1].disturbed:
+    if outcome.trials[-1].disturbed:
         return [("on an idle machine", "the same command with the same --out goes on")]
     return [("go on", "the same command with a larger --most-repeats and the same --out")]
 
 
-def _sentences(found: Found, titles: list[str], figure: str, threshold: float) -> tuple[str, list[tuple[str, list[str]]]]:
+def _sentences(
+    outcome: BisectionOutcome, titles: list[str], figure: str, threshold: float
+) -> tuple[str, list[tuple[str, list[str]]]]:
     """(the verdict in a sentence, sentences under headings)."""
-    last = found.trials[-1]
-    bad, ends = titles[found.first_bad], found.trials[0]
+    last = outcome.trials[-1]
+    bad, ends = titles[outcome.first_bad], outcome.trials[0]
     times = _times(ends)
-    own = next((trial for trial in found.trials if (trial.earlier, trial.later) == (found.last_good, found.first_bad)), None)
+    change_test = next(
+        (trial for trial in outcome.trials if (trial.earlier, trial.later) == (outcome.last_good, outcome.first_bad)), None
+    )
     lines: list[str] = []
-    if found.outcome == "found":
-        title = f"First bad: {bad}. It made {figure} {_times(own)} as large."
+    if outcome.outcome == "found":
+        title = f"First bad: {bad}. It made {figure} {_times(change_test)} as large."
         lines.append(f"From {titles[0]} to {titles[-1]}, {figure} grew to {times} as large.")
-    elif found.outcome == "one of several":
-        names = "; ".join(titles[place] for place in found.suspects)
-        title = f"The first bad one is among {len(found.suspects)} that could not be told apart."
+    elif outcome.outcome == "one of several":
+        names = "; ".join(titles[place] for place in outcome.suspects)
+        title = f"The first bad one is among {len(outcome.suspects)} that could not be told apart."
         lines.append(f"They are {names}. All but the last of them cannot be measured.")
-    elif found.outcome == "gradual":
+    elif outcome.outcome == "gradual":
         title = f"CANNOT TELL which change: {bad} crosses the border, and alone is not shown to be worse."
         lines.append(
             f"At {bad}, {figure} crosses the border of {ends.border:.3f} times the good end's. Beside "
-            f"{titles[found.last_good]} it is {_times(own)} as large. Several changes may share the growth."
+            f"{titles[outcome.last_good]} it is {_times(change_test)} as large. Several changes may share the growth."
         )
-    elif found.outcome == "no regression":
+    elif outcome.outcome == "no regression":
         title = f"No regression between the ends: at {titles[-1]}, {figure} is {times} as large."
         lines.append(f"It grew by less than {verdict_words.percent_words(threshold)}, or fell. There is nothing to search for.")
     else:
@@ -161,7 +167,7 @@ def _sentences(found: Found, titles: list[str], figure: str, threshold: float) -
                 f"Beside {titles[last.earlier]}, {figure} is {_times(last)} as large. The border is {last.border:.3f}."
             )
         if last is not ends:
-            lines.append(f"The first bad one is among {'; '.join(titles[place] for place in found.suspects)}.")
+            lines.append(f"The first bad one is among {'; '.join(titles[place] for place in outcome.suspects)}.")
         lines.append(
             "Search on an idle machine: the same command with the same --out goes on, and makes the disturbed pairs again."
             if last.disturbed
@@ -174,11 +180,11 @@ def _sentences(found: Found, titles: list[str], figure: str, threshold: float) -
         "Paired t-tests on logarithms, which may stop at any number of pairs. All tests of the search share "
         f"{percent(SIGNIFICANCE)}: at most one search in 20 names a wrong change. Each interval is that of its test alone.",
     ]
-    doubts = list(dict.fromkeys(sentence for trial in found.trials for sentence in trial.doubts))
+    doubts = list(dict.fromkeys(sentence for trial in outcome.trials for sentence in trial.doubts))
     return title, [(_FOUND, lines), (_DOUBTS, doubts), ("How it was judged", method)]
 
 
-def _undecided(trial: Trial, about: str) -> str:
+def _undecided(trial: BisectionTest, about: str) -> str:
     """The verdict on a test that does not decide, with the cause where it is other work."""
     counted = trial.ratio.n if trial.ratio else 0
     if trial.disturbed and counted < VERDICT_PAIRS:
@@ -188,5 +194,5 @@ def _undecided(trial: Trial, about: str) -> str:
     return f"CANNOT TELL: {count(counted, 'pair')} do not decide about {about}."
 
 
-def _times(trial: Trial | None) -> str:
+def _times(trial: BisectionTest | None) -> str:
     return f"{verdict_words.interval_words(trial.ratio)} times" if trial and trial.ratio else ""

@@ -17,7 +17,7 @@ from typing import Literal
 from common.frozen import Frozen
 from compare.core.statistics import SIGNIFICANCE, Ratio, one_sided_p_values
 
-What = Literal["the ends", "a candidate", "the change itself"]
+TestKind = Literal["the ends", "a candidate", "the change itself"]
 Verdict = Literal["good", "bad", "undecided"]
 Enough = Callable[[Ratio | None], bool]
 """Whether the pairs so far decide."""
@@ -29,35 +29,35 @@ class Unmeasurable(Exception):
     """A candidate cannot be measured. The message says why."""
 
 
-class Trial(Frozen):
+class BisectionTest(Frozen):
     """Two candidates measured in turn."""
 
-    what: What
+    what: TestKind
     earlier: int
     later: int
     level: float
-    """Of the test: its part of the 5 %."""
+    """Level of this test: its share of the 5 %."""
     border: float
     """Ratio that a bad candidate is shown to exceed."""
     ratio: Ratio | None
     """Later over earlier. None: no pair could be used."""
     verdict: Verdict
     pairs: int = 0
-    """That were made. `ratio.n` of them count."""
+    """Number of pairs measured. `ratio.n` of them count."""
     disturbed: int = 0
     """Pairs that do not count because other work disturbed one of their runs."""
     doubts: list[str] = []
     """Why runs do not count, in sentences."""
 
 
-class Found(Frozen):
-    """The result of a search."""
+class BisectionOutcome(Frozen):
+    """Outcome of a search."""
 
     outcome: Literal["found", "one of several", "gradual", "undecided", "no regression"]
     """`gradual`: the figure crosses the border there, but that change alone is not shown to make it worse."""
     last_good: int
     first_bad: int
-    trials: list[Trial]
+    trials: list[BisectionTest]
     skipped: dict[int, str]
     """Candidates that cannot be measured, with the reason."""
 
@@ -67,21 +67,21 @@ class Found(Frozen):
         return [] if self.outcome == "no regression" else list(range(self.last_good + 1, self.first_bad + 1))
 
 
-class Named(Frozen):
+class NamedCandidate(Frozen):
     """A candidate for a reader."""
 
     identity: str
     title: str
 
 
-class Answer(Frozen):
-    """The answer of `convtwins bisect`."""
+class BisectionReport(Frozen):
+    """Answer of `convtwins bisect`."""
 
-    search: Found
-    candidates: list[Named]
-    """In order, the good end first."""
+    search: BisectionOutcome
+    candidates: list[NamedCandidate]
+    """Candidates in order, the good end first."""
     first_bad: str | None
-    """Its identity. None: not found."""
+    """Identity of the first bad candidate. None: not found."""
     suspects: list[str]
     """Identities of the candidates that may be the first bad one."""
     metric: str
@@ -89,7 +89,7 @@ class Answer(Frozen):
     """Sentences on what differs between the environments of the last good and the first bad one."""
 
 
-def search(last: int, measure: Measure, threshold: float, skipped: Mapping[int, str] | None = None) -> Found:
+def search(last: int, measure: Measure, threshold: float, skipped: Mapping[int, str] | None = None) -> BisectionOutcome:
     """Find the first bad one of the candidates 0 to `last`, in order. The first is the good end, `last` is the bad end.
 
     Args:
@@ -101,71 +101,75 @@ def search(last: int, measure: Measure, threshold: float, skipped: Mapping[int, 
     Raises:
         Unmeasurable: one of the ends.
     """
-    left, trials, out_of_reach = SIGNIFICANCE, list[Trial](), dict(skipped or {})
+    remaining_level, trials, unmeasurable = SIGNIFICANCE, list[BisectionTest](), dict(skipped or {})
 
-    def tried(
-        what: What, earlier: int, later: int, judge: Callable[[Ratio, float], tuple[float, Verdict]], to_come: int
-    ) -> Trial:
-        nonlocal left
-        level = left / (1 + to_come)
-        ratio = measure(earlier, later, lambda found: found is not None and judge(found, level)[1] != "undecided")
-        left -= level
+    def run_test(
+        what: TestKind, earlier: int, later: int, judge: Callable[[Ratio, float], tuple[float, Verdict]], num_remaining: int
+    ) -> BisectionTest:
+        nonlocal remaining_level
+        level = remaining_level / (1 + num_remaining)
+        ratio = measure(earlier, later, lambda so_far: so_far is not None and judge(so_far, level)[1] != "undecided")
+        remaining_level -= level
         border, verdict = (1.0, "undecided") if ratio is None else judge(ratio, level)
-        trials.append(Trial(what=what, earlier=earlier, later=later, level=level, border=border, ratio=ratio, verdict=verdict))
+        trials.append(
+            BisectionTest(what=what, earlier=earlier, later=later, level=level, border=border, ratio=ratio, verdict=verdict)
+        )
         return trials[-1]
 
     good, bad = 0, last
-    ends = tried("the ends", good, bad, lambda ratio, level: _ends(ratio, level, threshold), _steps(last - 1) + (last > 1))
+    ends = run_test(
+        "the ends", good, bad, lambda ratio, level: _judge_ends(ratio, level, threshold), _steps(last - 1) + (last > 1)
+    )
     if ends.verdict != "bad":
         outcome = "no regression" if ends.verdict == "good" else "undecided"
-        return Found(outcome=outcome, last_good=good, first_bad=bad, trials=trials, skipped=out_of_reach)
+        return BisectionOutcome(outcome=outcome, last_good=good, first_bad=bad, trials=trials, skipped=unmeasurable)
 
     def beside_good(ratio: Ratio, level: float) -> tuple[float, Verdict]:
-        return ends.border, _side(ratio, ends.border, level)
+        return ends.border, _classify(ratio, ends.border, level)
 
-    while open_ones := [each for each in range(good + 1, bad) if each not in out_of_reach]:
-        middle = min(open_ones, key=lambda each: abs(2 * each - good - bad))
+    while untested := [index for index in range(good + 1, bad) if index not in unmeasurable]:
+        middle = min(untested, key=lambda index: abs(2 * index - good - bad))
         try:
-            trial = tried("a candidate", 0, middle, beside_good, _steps(len(open_ones)))
+            trial = run_test("a candidate", 0, middle, beside_good, _steps(len(untested)))
         except Unmeasurable as reason:
-            out_of_reach[middle] = str(reason)
+            unmeasurable[middle] = str(reason)
             continue
         if trial.verdict == "undecided":
-            return Found(outcome="undecided", last_good=good, first_bad=bad, trials=trials, skipped=out_of_reach)
+            return BisectionOutcome(outcome="undecided", last_good=good, first_bad=bad, trials=trials, skipped=unmeasurable)
         good, bad = (good, middle) if trial.verdict == "bad" else (middle, bad)
     outcome = "found" if bad == good + 1 else "one of several"
     if outcome == "found" and good > 0:  # beside the good end itself it has been measured already
-        own = tried("the change itself", good, bad, lambda ratio, level: _change(ratio, level, threshold), 0)
-        outcome = "found" if own.verdict == "bad" else "gradual"
-    return Found(outcome=outcome, last_good=good, first_bad=bad, trials=trials, skipped=out_of_reach)
+        change_test = run_test("the change itself", good, bad, lambda ratio, level: _judge_change(ratio, level, threshold), 0)
+        outcome = "found" if change_test.verdict == "bad" else "gradual"
+    return BisectionOutcome(outcome=outcome, last_good=good, first_bad=bad, trials=trials, skipped=unmeasurable)
 
 
 def _steps(candidates: int) -> int:
-    """Tests that find a place among so many candidates."""
+    """Return the number of tests that find one place among `candidates`."""
     return math.ceil(math.log2(candidates + 1))
 
 
-def _side(ratio: Ratio, border: float, level: float) -> Verdict:
-    """On which side of a border a ratio is shown to be."""
+def _classify(ratio: Ratio, border: float, level: float) -> Verdict:
+    """Tell on which side of the border the ratio is shown to be."""
     above, below = one_sided_p_values(ratio, border)
     return "bad" if above < level else "good" if below < level else "undecided"
 
 
-def _ends(ratio: Ratio, level: float, threshold: float) -> tuple[float, Verdict]:
-    """(the border for the candidates, whether the bad end is shown to be above it)."""
+def _judge_ends(ratio: Ratio, level: float, threshold: float) -> tuple[float, Verdict]:
+    """Return (the border for the candidates, whether the bad end is shown to be above it)."""
     border = math.sqrt(ratio.value)
     if ratio.value > 1.0 + threshold:
-        return border, "bad" if _side(ratio, border, level) == "bad" else "undecided"
+        return border, "bad" if _classify(ratio, border, level) == "bad" else "undecided"
     return border, _at_most(ratio, level, threshold)
 
 
-def _change(ratio: Ratio, level: float, threshold: float) -> tuple[float, Verdict]:
-    """Whether a single change is shown to make the figure worse."""
-    if _side(ratio, 1.0, level) == "bad":
+def _judge_change(ratio: Ratio, level: float, threshold: float) -> tuple[float, Verdict]:
+    """Tell whether a single change is shown to make the figure worse."""
+    if _classify(ratio, 1.0, level) == "bad":
         return 1.0, "bad"
     return 1.0, _at_most(ratio, level, threshold)
 
 
 def _at_most(ratio: Ratio, level: float, threshold: float) -> Verdict:
-    """`good` if a ratio is shown to be below one plus the threshold."""
-    return "good" if _side(ratio, 1.0 + threshold, level) == "good" else "undecided"
+    """Return `good` if the ratio is shown to be below one plus the threshold."""
+    return "good" if _classify(ratio, 1.0 + threshold, level) == "good" else "undecided"

@@ -25,9 +25,9 @@ from compare.execution.store import Comparison
 from compare.judgement import measurements, run_figures
 from compare.judgement.measurements import TIMES
 from compare.regression import bisection, facts, revisions
-from compare.regression.bisection import Enough, Found, Trial, Unmeasurable
-from compare.regression.revisions import BASE, HEAD, LOCK_FILES, OneSide, RevisionError
-from compare.regression.samples import Pair
+from compare.regression.bisection import BisectionOutcome, BisectionTest, Enough, Unmeasurable
+from compare.regression.revisions import BASE, HEAD, LOCK_FILES, RevisionError, SideRunner
+from compare.regression.samples import SubjectPair
 
 KIND, RECORD_FILE = "bisection", "bisection.json"
 _SHORT, _LONGEST_SUBJECT = 8, 48
@@ -42,7 +42,7 @@ class Bisection(Exact):
     candidates: list[str]
     """Commits or interpreters, the good end first."""
     rows: dict[str, dict[str, Any]]
-    """Id: its spec."""
+    """Spec by row id."""
     seeds: list[int]
     metric: str
     threshold: float
@@ -50,12 +50,12 @@ class Bisection(Exact):
     code_hash: str
     machine: Facts
     distributions_hashes: list[str] = []
-    """Of each environment, or of the one that all commits run in."""
+    """Hash of the distributions of each environment, or of the one that all commits run in."""
 
 
 @dataclass(frozen=True)
-class Asked:
-    """What a user wants to know."""
+class BisectionQuery:
+    """The question of a bisection, from the command line."""
 
     metric: str
     threshold: float
@@ -66,35 +66,35 @@ class Asked:
 
 @dataclass(frozen=True)
 class Candidate:
-    """One of those in order. The first is the good end, the last is the bad end."""
+    """One commit or environment. The first candidate is the good end, the last is the bad end."""
 
     name: str
-    """Short, a plain file name."""
+    """Short name, usable as a file name."""
     title: str
-    """For a reader."""
+    """Name for a reader."""
     identity: str
-    """What tells it from all others: the commit, or the interpreter."""
+    """The commit or the interpreter. It is unique among the candidates."""
     refusal: str | None = None
-    """Why it cannot be measured, if that is known before."""
+    """Reason why the candidate cannot be measured, if it is known beforehand."""
 
 
 @dataclass(frozen=True)
 class Candidates:
-    """All of them, and how each is made ready for its runs."""
+    """All candidates in order, and how each is made ready for its runs."""
 
-    each: Sequence[Candidate]
+    items: Sequence[Candidate]
     plan: Comparison
-    """Of this revision, or of the last environment."""
+    """Plan of this revision, or of the last environment."""
     rows: Sequence[Row]
-    """That can be run."""
-    ready: Callable[[int], AbstractContextManager[OneSide]]
-    """Raises RevisionError if the candidate cannot be measured."""
+    """Rows that can be run."""
+    ready: Callable[[int], AbstractContextManager[SideRunner]]
+    """Context manager of a candidate's side, by its place. It raises RevisionError if the candidate cannot be measured."""
     environments: Sequence[Environment]
-    """Of each candidate, or the one that all commits run in. Empty: the twin does not say."""
+    """Environment of each candidate, or the one that all commits run in. Empty: the twin does not report it."""
 
 
-def of_revisions(good: str, bad: str, plan: Comparison) -> Candidates:
-    """The commits from `good` to `bad` that changed what a run uses: `common`, the twins, the lock.
+def from_revisions(good: str, bad: str, plan: Comparison) -> Candidates:
+    """Return the commits from `good` to `bad` that changed what a run uses: `common`, the twins, the lock.
 
     A merge is one commit: its first parents are followed. Commits that need other packages than this environment has are
     refused one by one.
@@ -116,14 +116,14 @@ def of_revisions(good: str, bad: str, plan: Comparison) -> Candidates:
     lines += revisions.output("log", *between).splitlines()
     if len(lines) < 2:
         raise RevisionError(f"Nothing that a run uses changed from {good} to {bad} ({', '.join(paths)}). Name other revisions.")
-    found: list[Candidate] = []
+    candidates: list[Candidate] = []
     for line in lines:
         commit, _, subject = line.partition(" ")
         lock = revisions.other_lock(commit)
         refusal = None if lock is None else f"its {lock} differs from that of the working tree"
         title = f"{commit[:_SHORT]} {shortened(subject, _LONGEST_SUBJECT)}"
-        found.append(Candidate(commit[:_SHORT], title, commit, refusal))
-    for end, word in ((found[0], good), (found[-1], bad)):
+        candidates.append(Candidate(commit[:_SHORT], title, commit, refusal))
+    for end, word in ((candidates[0], good), (candidates[-1], bad)):
         if end.refusal:
             raise RevisionError(
                 f"{word} cannot be measured here: {end.refusal}. Name revisions with the packages of this .venv."
@@ -136,16 +136,16 @@ def of_revisions(good: str, bad: str, plan: Comparison) -> Candidates:
         )
 
     @contextmanager
-    def ready(place: int) -> Generator[OneSide]:
-        candidate = found[place]
+    def ready(place: int) -> Generator[SideRunner]:
+        candidate = candidates[place]
         with revisions.worktree(candidate.identity) as checkout:
             yield revisions.side_of(checkout, candidate.name, plan, rows)
 
-    return Candidates(found, plan, rows, ready, list(plan.environments.values()))
+    return Candidates(candidates, plan, rows, ready, list(plan.environments.values()))
 
 
-def of_environments(pythons: Sequence[str], request: ComparisonRequest, shown: Display) -> Candidates:
-    """Environments in the order that they are named.
+def from_environments(pythons: Sequence[str], request: ComparisonRequest, progress: Display) -> Candidates:
+    """Return the environments in the order in which they are named.
 
     Raises:
         RevisionError: there are fewer than two, one is named twice, or they cannot run the same rows.
@@ -157,28 +157,30 @@ def of_environments(pythons: Sequence[str], request: ComparisonRequest, shown: D
             f"--environments takes two or more, each once, the good one first. Received: {', '.join(pythons)}. Use e.g. "
             "--environments torch-213 torch-214 torch-215."
         )
-    sides = revisions.sides_of_environments(pythons, request, shown)
-    found = [Candidate(f"environment-{place + 1}", python, paths[place]) for place, python in enumerate(pythons)]
+    sides = revisions.sides_of_environments(pythons, request, progress)
+    candidates = [Candidate(f"environment-{place + 1}", python, paths[place]) for place, python in enumerate(pythons)]
 
     @contextmanager
-    def ready(place: int) -> Generator[OneSide]:
+    def ready(place: int) -> Generator[SideRunner]:
         yield sides[place]
 
-    there = [each for side in sides for each in side.plan.environments.values()]
-    return Candidates(found, sides[-1].plan, revisions.runnable(sides[-1].plan), ready, there)
+    all_environments = [environment for side in sides for environment in side.plan.environments.values()]
+    return Candidates(candidates, sides[-1].plan, revisions.runnable(sides[-1].plan), ready, all_environments)
 
 
-def refuse_used(request: ComparisonRequest, asked: Asked, folder: Path) -> None:
+def refuse_used_folder(request: ComparisonRequest, query: BisectionQuery, folder: Path) -> None:
     """Refuse the folder at once for what shows before anything is prepared; `search` judges the rest.
 
     Raises:
         FolderError: it cannot be written, or holds another bisection or other files.
     """
-    known = {"metric": asked.metric, "threshold": asked.threshold, "seeds": request.settings.seeds[0]}
-    results_folder.refuse_other_request(folder, RECORD_FILE, Bisection, KIND, known, identity=_identity, kind=KIND)
+    identity = {"metric": query.metric, "threshold": query.threshold, "seeds": request.settings.seeds[0]}
+    results_folder.refuse_other_request(folder, RECORD_FILE, Bisection, KIND, identity, identity=_identity, kind=KIND)
 
 
-def search(chosen: Candidates, request: ComparisonRequest, asked: Asked, folder: Path, shown: Display) -> Found:
+def search(
+    candidates: Candidates, request: ComparisonRequest, query: BisectionQuery, folder: Path, progress: Display
+) -> BisectionOutcome:
     """Measure candidates until the first bad one is found. Finished runs in the folder are used again.
 
     Raises:
@@ -187,31 +189,31 @@ def search(chosen: Candidates, request: ComparisonRequest, asked: Asked, folder:
         Interrupted: finished runs are in the folder.
     """
     record = Bisection(
-        candidates=[each.identity for each in chosen.each],
-        rows={row.id: row.spec.model_dump(mode="json") for row in chosen.rows},
+        candidates=[candidate.identity for candidate in candidates.items],
+        rows={row.id: row.spec.model_dump(mode="json") for row in candidates.rows},
         seeds=list(request.settings.seeds),
-        metric=asked.metric,
-        threshold=asked.threshold,
+        metric=query.metric,
+        threshold=query.threshold,
         most_repeats=request.settings.repeats,
-        code_hash=chosen.plan.code_hash,
-        machine=chosen.plan.machine,
-        distributions_hashes=[each.distributions_hash for each in chosen.environments],
+        code_hash=candidates.plan.code_hash,
+        machine=candidates.plan.machine,
+        distributions_hashes=[environment.distributions_hash for environment in candidates.environments],
     )
     with (
-        results_folder.open_or_resume(folder, RECORD_FILE, record, KIND, identity=_identity, merge=_go_on),
-        ExitStack() as held,
+        results_folder.open_or_resume(folder, RECORD_FILE, record, KIND, identity=_identity, merge=_extend),
+        ExitStack() as resources,
     ):
-        good: list[OneSide] = []  # once it is checked out
+        base_sides: list[SideRunner] = []  # once it is checked out
 
-        def is_spoilt(row: Row, run: RunResult) -> bool:
-            return asked.metric in TIMES and run_figures.disturbing_cores(run) is not None
+        def is_disturbed(row: Row, run: RunResult) -> bool:
+            return query.metric in TIMES and run_figures.disturbing_cores(run) is not None
 
         def measure(earlier: int, later: int, enough: Enough) -> Ratio | None:
-            """In pairs. The good end is checked out once for all tests."""
-            place = _folder(folder, chosen, earlier, later)
-            so_far = partial(_ratio, place, asked.metric)
+            """Measure pairs of two candidates. The good end is checked out once for all tests."""
+            place = _test_folder(folder, candidates, earlier, later)
+            so_far = partial(_ratio, place, query.metric)
             if enough(before := so_far()):
-                shown.stage(f"the pairs in {place} decide already")
+                progress.stage(f"the pairs in {place} decide already")
                 return before
             counted = [before.n if before else 0]  # after each pair that is made now
 
@@ -222,74 +224,74 @@ def search(chosen: Candidates, request: ComparisonRequest, asked: Asked, folder:
                 return enough(ratio) or is_wasted
 
             try:
-                with ExitStack() as briefly:
-                    warm = [BASE] if good and earlier == 0 else []
+                with ExitStack() as test_resources:
+                    warm = [BASE] if base_sides and earlier == 0 else []
                     if earlier == 0:
-                        base = good[0] if good else held.enter_context(chosen.ready(0))
-                        good[:] = [base]
+                        base = base_sides[0] if base_sides else resources.enter_context(candidates.ready(0))
+                        base_sides[:] = [base]
                     else:
-                        base = briefly.enter_context(chosen.ready(earlier))
-                    sides = {BASE: base, HEAD: briefly.enter_context(chosen.ready(later))}
-                    mark = {"bisection": [chosen.each[earlier].identity, chosen.each[later].identity]}
-                    revisions.claim(place, sides, mark)
-                    name = chosen.each[earlier].name
-                    revisions.in_turn(name, chosen.rows, sides, place, shown, is_over, warm, is_spoilt)
+                        base = test_resources.enter_context(candidates.ready(earlier))
+                    sides = {BASE: base, HEAD: test_resources.enter_context(candidates.ready(later))}
+                    mark = {"bisection": [candidates.items[earlier].identity, candidates.items[later].identity]}
+                    revisions.claim_folder(place, sides, mark)
+                    name = candidates.items[earlier].name
+                    revisions.run_interleaved(name, candidates.rows, sides, place, progress, is_over, warm, is_disturbed)
             except RevisionError as error:
                 raise Unmeasurable(str(error)) from error
             return so_far()
 
-        known = {place: each.refusal for place, each in enumerate(chosen.each) if each.refusal}
+        refusals = {place: candidate.refusal for place, candidate in enumerate(candidates.items) if candidate.refusal}
         try:
-            found = bisection.search(len(chosen.each) - 1, measure, asked.threshold, known)
+            outcome = bisection.search(len(candidates.items) - 1, measure, query.threshold, refusals)
         except Unmeasurable as error:
             raise RevisionError(f"A candidate that is needed cannot be measured. {error}") from None
         trials = [
-            _with_doubts(trial, chosen, _folder(folder, chosen, trial.earlier, trial.later), asked.metric)
-            for trial in found.trials
+            _with_doubts(trial, candidates, _test_folder(folder, candidates, trial.earlier, trial.later), query.metric)
+            for trial in outcome.trials
         ]
-        return found.model_copy(update={"trials": trials})
+        return outcome.model_copy(update={"trials": trials})
 
 
 def _identity(record: Bisection) -> Mapping[str, Any]:
     # A test may stop at any number of pairs, so more may be allowed later. Each pair has a seed, one after the other.
-    own = record.model_dump(mode="json", exclude={"kind", "code_hash", "machine", "most_repeats"})
-    return own | {"seeds": record.seeds[0]}
+    fields = record.model_dump(mode="json", exclude={"kind", "code_hash", "machine", "most_repeats"})
+    return fields | {"seeds": record.seeds[0]}
 
 
-def _go_on(stored: Bisection, wanted: Bisection) -> Bisection:
-    return stored.model_copy(update={"most_repeats": wanted.most_repeats, "seeds": wanted.seeds})
+def _extend(stored: Bisection, requested: Bisection) -> Bisection:
+    return stored.model_copy(update={"most_repeats": requested.most_repeats, "seeds": requested.seeds})
 
 
-def _folder(folder: Path, chosen: Candidates, earlier: int, later: int) -> Path:
-    """Of the test of two candidates."""
-    return folder / f"{chosen.each[earlier].name}-{chosen.each[later].name}"
+def _test_folder(folder: Path, candidates: Candidates, earlier: int, later: int) -> Path:
+    """Return the folder of the test of two candidates."""
+    return folder / f"{candidates.items[earlier].name}-{candidates.items[later].name}"
 
 
-def _pair(folder: Path) -> Pair | None:
-    """The row of both sides. None before anything was measured."""
+def _pair(folder: Path) -> SubjectPair | None:
+    """Return the row of both sides. None before anything was measured."""
     if not all((folder / side / store.PLAN_FILE).exists() for side in (BASE, HEAD)):
         return None
     base, head = (measurements.read(folder / side) for side in (BASE, HEAD))
-    (pair,) = (Pair(base.subjects[each], head.subjects[each], paired=True) for each in base.subjects)
+    (pair,) = (SubjectPair(base.subjects[subject_id], head.subjects[subject_id], paired=True) for subject_id in base.subjects)
     return pair
 
 
 def _ratio(folder: Path, metric: str) -> Ratio | None:
-    """The figure of the head over that of the base, over all pairs that are stored and can be used."""
+    """Return the figure of the head over that of the base, over all stored pairs that can be used."""
     if (pair := _pair(folder)) is None:
         return None
     before, now = pair.samples(metric)
     return statistics.paired_ratio(list(zip(now, before, strict=True)))
 
 
-def _with_doubts(trial: Trial, chosen: Candidates, folder: Path, metric: str) -> Trial:
-    """The trial with its number of pairs, and why some do not count."""
+def _with_doubts(trial: BisectionTest, candidates: Candidates, folder: Path, metric: str) -> BisectionTest:
+    """Return the trial with its number of pairs and the reasons why some do not count."""
     if (pair := _pair(folder)) is None:
         return trial
     sides = ((pair.before, trial.earlier), (pair.now, trial.later))
-    made = pair.before.seeds.keys() & pair.now.seeds.keys()
+    repeats = pair.before.seeds.keys() & pair.now.seeds.keys()
     if metric not in TIMES:
-        return trial.model_copy(update={"pairs": len(made)})
-    disturbed = made & (pair.before.cores_taken.keys() | pair.now.cores_taken.keys())
-    doubts = [sentence for each, at in sides for sentence in facts.doubts(each, f"of {chosen.each[at].title}")]
-    return trial.model_copy(update={"pairs": len(made), "disturbed": len(disturbed), "doubts": doubts})
+        return trial.model_copy(update={"pairs": len(repeats)})
+    disturbed = repeats & (pair.before.cores_taken.keys() | pair.now.cores_taken.keys())
+    doubts = [sentence for subject, place in sides for sentence in facts.doubts(subject, f"of {candidates.items[place].title}")]
+    return trial.model_copy(update={"pairs": len(repeats), "disturbed": len(disturbed), "doubts": doubts})

@@ -1,4 +1,4 @@
-"""What holds besides figures: how runs ended, what is proved, and what a reader must know of both measurements."""
+"""Facts besides the figures: how runs ended, which proofs there are, and what a reader must know of both measurements."""
 
 from __future__ import annotations
 
@@ -9,41 +9,41 @@ from common.machine.interference import DISTURBED_FROM
 from compare.core.statistics import VERDICT_PAIRS
 from compare.core.wording import count
 from compare.execution.store import IN_FLOAT64
-from compare.judgement.measurements import METRICS, SECONDS, Measurement, MeasuredSubject
+from compare.judgement.measurements import METRICS, SECONDS, MeasuredSubject, Measurement
 from compare.judgement.run_figures import DISTURBED
 from compare.judgement.summary import FAILURES, UNFINISHED
 from compare.regression.records import ACCURACY, Criteria, Fact, Verdict, heading
-from compare.regression.samples import Pair, usable
+from compare.regression.samples import SubjectPair, usable_samples
 
 UNWATCHED = "Files of pytest-benchmark do not say whether other work disturbed a benchmark."
-_UNLIKE = 1.5
-"""Times as long as the smallest that the median of another file of one commit may be without a caution."""
+_MAX_MEDIAN_RATIO = 1.5
+"""A file whose median is more times the smallest of its commit than this gets a caution."""
 PROOF = "The candidate's proof:"
 UNPROVED = "Neither side has a proof that both frameworks train the same."
 _AGREEMENT = {None: "not recorded on both sides", True: "agrees", False: "does not agree"}
 
 
-def facts(pair: Pair, criteria: Criteria) -> Iterator[Fact]:
+def facts(pair: SubjectPair, criteria: Criteria) -> Iterator[Fact]:
     """Facts about a row or benchmark, with their verdicts."""
     before, now = pair.before, pair.now
 
-    def fact(what: str, was: str, is_: str, verdict: Verdict) -> Fact:
-        return Fact(id=now.id, name=now.name, what=what, baseline=was, candidate=is_, verdict=verdict)
+    def fact(what: str, baseline: str, candidate: str, verdict: Verdict) -> Fact:
+        return Fact(id=now.id, name=now.name, what=what, baseline=baseline, candidate=candidate, verdict=verdict)
 
     if (before.status, now.status) != ("ok", "ok"):
         reason = f"{now.status}: {now.reason}" if now.reason else now.status
         yield fact("ended", before.status, reason, status_verdict(before.status, now.status))
     else:
-        for metric in criteria.judged_of(before):
-            was, is_ = (_availability(each, metric) for each in (before, now))
-            wanted = metric in criteria.needed or (was, is_) != ("not measured", "not measured")
-            if wanted and not all(pair.samples(metric, in_doubt=True)):
-                yield fact(heading(metric), was, is_, "cannot tell")
+        for metric in criteria.metrics_of(before):
+            baseline, candidate = (_availability(subject, metric) for subject in (before, now))
+            is_needed = metric in criteria.needed or (baseline, candidate) != ("not measured", "not measured")
+            if is_needed and not all(pair.samples(metric, in_doubt=True)):
+                yield fact(heading(metric), baseline, candidate, "cannot tell")
         if (before.tests or now.tests) and not pair.tests_accuracy:
             yield fact(METRICS[ACCURACY].heading, *_accuracies(pair, criteria))
-    was, is_ = before.parity or "not examined", now.parity or "not examined"
-    if not {was, is_}.isdisjoint(("proved", IN_FLOAT64, "not proved")):
-        yield fact("same training in both frameworks", was, is_, _parity_verdict(was, is_))
+    baseline, candidate = before.parity or "not examined", now.parity or "not examined"
+    if not {baseline, candidate}.isdisjoint(("proved", IN_FLOAT64, "not proved")):
+        yield fact("same training in both frameworks", baseline, candidate, _parity_verdict(baseline, candidate))
     agreed, agrees = before.first_step_agrees, now.first_step_agrees
     if agrees is not None:
         verdict = _agreement_verdict(agreed, agrees)
@@ -53,21 +53,25 @@ def facts(pair: Pair, criteria: Criteria) -> Iterator[Fact]:
 def _availability(subject: MeasuredSubject, metric: str) -> str:
     if not subject.samples.get(metric):
         return "not measured"
-    return "measured" if usable(subject, metric, in_doubt=True) else "not above 0, so there is no ratio"
+    return "measured" if usable_samples(subject, metric, in_doubt=True) else "not above 0, so there is no ratio"
 
 
-def _accuracies(pair: Pair, criteria: Criteria) -> tuple[str, str, Verdict]:
+def _accuracies(pair: SubjectPair, criteria: Criteria) -> tuple[str, str, Verdict]:
     """Accuracies that are not tested, because they are equal or have too few seeds."""
     by_seed = pair.by_seed
     if not by_seed:
-        was, is_ = map(_tested_seeds, (pair.before, pair.now))
-        return was, is_, "cannot tell"
-    was, is_ = (statistics.median(accuracies[side] for accuracies in by_seed.values()) for side in (0, 1))
+        baseline, candidate = map(_tested_seeds, (pair.before, pair.now))
+        return baseline, candidate, "cannot tell"
+    baseline, candidate = (statistics.median(accuracies[side] for accuracies in by_seed.values()) for side in (0, 1))
     if all(first == second for first, second in by_seed.values()):
         same = {*pair.before.predictions.values()} == {*pair.now.predictions.values()} != set()
-        return f"{was:.4f}", f"{is_:.4f}{', by equal predictions' if same else ''}", "no change shown"
+        return f"{baseline:.4f}", f"{candidate:.4f}{', by equal predictions' if same else ''}", "no change shown"
     seeds = f"{count(len(by_seed), 'seed')} of the {VERDICT_PAIRS} that a verdict needs"
-    return f"{was:.4f}", f"{is_:.4f}, of {seeds}", "cannot tell" if was - is_ > criteria.accuracy_threshold else "not tested"
+    return (
+        f"{baseline:.4f}",
+        f"{candidate:.4f}, of {seeds}",
+        "cannot tell" if baseline - candidate > criteria.accuracy_threshold else "not tested",
+    )
 
 
 def _tested_seeds(subject: MeasuredSubject) -> str:
@@ -114,41 +118,47 @@ def doubts(subject: MeasuredSubject, whose: str) -> Iterator[str]:
         yield f"{words}."
 
 
-def _are_others(hashes: Mapping[int, str], others: Mapping[int, str]) -> bool:
+def _hashes_differ(hashes: Mapping[int, str], others: Mapping[int, str]) -> bool:
     """Whether a repeat that both sides have has another hash. Without a common one: whether they share none."""
     if common := hashes.keys() & others.keys():
         return any(hashes[repeat] != others[repeat] for repeat in common)
     return bool(hashes and others) and {*hashes.values()}.isdisjoint(others.values())
 
 
-def cautions(baseline: Measurement, candidate: Measurement, pairs: Sequence[Pair], criteria: Criteria) -> list[str]:
+def cautions(baseline: Measurement, candidate: Measurement, pairs: Sequence[SubjectPair], criteria: Criteria) -> list[str]:
     """Sentences on what differs between the two measurements besides the code, and on what was left out."""
     sides = ((baseline, "baseline"), (candidate, "candidate"))
     lines: list[str] = []
     for package in {**baseline.versions, **candidate.versions}:
-        was, is_ = (each.versions.get(package) for each, _ in sides)
-        if was != is_:
-            lines.append(f"{package} was {was or 'not recorded'} and is {is_ or 'not recorded'}.")
+        old, new = (measurement.versions.get(package) for measurement, _ in sides)
+        if old != new:
+            lines.append(f"{package} was {old or 'not recorded'} and is {new or 'not recorded'}.")
     lines += [f"The {what} was measured with uncommitted changes." for measured, what in sides if measured.dirty]
-    lines += [f"The {what}: {told}" for measured, what in sides for told in (*measured.environment_changes, *measured.set_aside)]
+    lines += [
+        f"The {what}: {sentence}"
+        for measured, what in sides
+        for sentence in (*measured.environment_changes, *measured.set_aside)
+    ]
     for pair in pairs:
         before, now = pair.before, pair.now
         lines += [
             f"{now.name}: the {what} changed, so the runs compute something else than before."
             for what, hashes in before.hashes.items()
-            if _are_others(hashes, now.hashes.get(what, {}))
+            if _hashes_differ(hashes, now.hashes.get(what, {}))
         ]
         sided = ((before, "baseline"), (now, "candidate"))
         lines += [
             f"{now.name}: {measured - above} of {measured} figures of the {what} do not count ({heading(metric)}): not above 0."
-            for metric in criteria.judged_of(now)
-            for each, what in sided
-            if (measured := len(each.samples.get(metric, ()))) > (above := len(usable(each, metric, in_doubt=True))) > 0
+            for metric in criteria.metrics_of(now)
+            for subject, what in sided
+            if (measured := len(subject.samples.get(metric, ())))
+            > (above := len(usable_samples(subject, metric, in_doubt=True)))
+            > 0
         ]
         lines += [
             f"{now.name}: {count(alone, 'figure')} without a partner in the pairs, not counted ({heading(metric)})."
-            for metric in criteria.judged_of(now)
-            if (both := [each.samples.get(metric, {}).keys() for each, _ in sided])
+            for metric in criteria.metrics_of(now)
+            if (both := [subject.samples.get(metric, {}).keys() for subject, _ in sided])
             and all(both)
             and pair.paired
             and (alone := len(both[0] ^ both[1]))
@@ -156,13 +166,15 @@ def cautions(baseline: Measurement, candidate: Measurement, pairs: Sequence[Pair
         if candidate.kind == "benchmarks":
             lines += [
                 f"{now.name}: the medians of the {what}'s files differ by up to {max(files) / min(files):.1f} times."
-                for each, what in sided
-                if (files := [*usable(each, SECONDS).values()]) and max(files) > _UNLIKE * min(files)
+                for subject, what in sided
+                if (files := [*usable_samples(subject, SECONDS).values()]) and max(files) > _MAX_MEDIAN_RATIO * min(files)
             ]
         lines += [
-            f"{now.name}: {words} Their times do not count." for each, what in sided for words in doubts(each, f"of the {what}")
+            f"{now.name}: {words} Their times do not count."
+            for subject, what in sided
+            for words in doubts(subject, f"of the {what}")
         ]
-    if {each.parity for pair in pairs for each in (pair.before, pair.now)} == {"not examined"}:
+    if {subject.parity for pair in pairs for subject in (pair.before, pair.now)} == {"not examined"}:
         lines.append(UNPROVED)
     if candidate.kind == "benchmarks":
         lines.append(UNWATCHED)

@@ -28,10 +28,10 @@ from compare.core.statistics import Spread, spread
 from compare.core.wording import one_line, visible
 from compare.execution import options, store
 from compare.judgement import measurements
-from compare.judgement.measurements import METRICS, SECONDS, TIMES, Measurement, MeasuredSubject
+from compare.judgement.measurements import METRICS, SECONDS, TIMES, MeasuredSubject, Measurement
 from compare.regression import revisions
 from compare.regression.facts import UNWATCHED
-from compare.regression.records import Point, heading
+from compare.regression.records import HistoryPoint, heading
 from compare.regression.revisions import RevisionError
 from compare.reporting import document
 from compare.reporting.document import Report
@@ -41,10 +41,10 @@ from compare.reporting.tables import Cell, Column, Table
 
 NAME = "history"
 _DEFAULT = ("epoch_seconds", SECONDS)
-_LOG_FROM = 10.0
-"""A plot's axis is logarithmic if its largest value is at least this many times the smallest."""
-_LEGEND_AT_MOST = 24
-_NAME, _NAME_BESIDE = 40, 26
+_LOG_RATIO = 10.0
+"""Ratio of a plot's largest value to its smallest from which its axis is logarithmic."""
+_MAX_LEGEND_ENTRIES = 24
+_NAME_WIDTH, _NARROW_NAME_WIDTH = 40, 26
 """Characters of a run's name on the first screen: alone, and beside its figure or machine."""
 
 
@@ -54,7 +54,7 @@ def command(
         _DEFAULT
     ),
     only: Annotated[str | None, typer.Option(help=options.ONLY)] = None,
-    each: Annotated[
+    separate_files: Annotated[
         bool, typer.Option("--each", help="Each of pytest-benchmark's files, instead of one row a commit.")
     ] = False,
     out: options.OutOrNone = None,
@@ -65,44 +65,44 @@ def command(
         metrics = parse_choices("--metric", split_names(metric), (*METRICS, SECONDS))
         if out is not None and out.resolve() != folder.resolve():
             store.refuse_others(out, None, None, "history", allowed=document.report_files(NAME))
-        found, left_out, is_damaged = points(folder, metrics, only, each=each)
+        history_points, left_out, is_damaged = points(folder, metrics, only, separate_files=separate_files)
         for reason, times in Counter(left_out).items():
             typer.echo(f"Left out{f' ({times} times)' if times > 1 else ''}: {reason}", err=True)
-        words = [] if metrics == list(_DEFAULT) else ["--metric", ",".join(metrics)]
+        arguments = [] if metrics == list(_DEFAULT) else ["--metric", ",".join(metrics)]
         for option, value in (("--only", only), ("--out", out)):
-            words += [] if value is None else [option, str(value)]
-        words += ["--each"] * each
-        made = report(found, folder, words, left_out, is_damaged=is_damaged)
+            arguments += [] if value is None else [option, str(value)]
+        arguments += ["--each"] * separate_files
+        history_report = report(history_points, folder, arguments, left_out, is_damaged=is_damaged)
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", message="Glyph .* missing")  # of a benchmark's name
-            unwritten = made.write(out) if out else None
+            unwritten = history_report.write(out) if out else None
         if as_json:  # a list of points, not the report
-            typer.echo(json.dumps([point.model_dump(mode="json") for point in found], indent=1, allow_nan=False))
+            typer.echo(json.dumps([point.model_dump(mode="json") for point in history_points], indent=1, allow_nan=False))
         else:
-            made.show(None if unwritten else out, as_json=False)
+            history_report.show(None if unwritten else out, as_json=False)
         if unwritten:
             typer.echo(unwritten, err=True)
     raise typer.Exit(exits.RUN_FAILED if unwritten or is_damaged else 0)
 
 
 _DISTURBED = ": other work disturbed all of its runs, or may have"
-_OF_A_SIDE = "for base and head, the command that made them"
+_SIDE_COMMAND = "for base and head, the command that made them"
 
 
 def points(
-    folder: Path, metrics: Sequence[str], only: str | None = None, *, each: bool = False
-) -> tuple[list[Point], list[str], bool]:
+    folder: Path, metrics: Sequence[str], only: str | None = None, *, separate_files: bool = False
+) -> tuple[list[HistoryPoint], list[str], bool]:
     """Every figure in a folder and its subfolders.
 
     Args:
-        folder: of results folders and benchmark files.
-        metrics: of METRICS, or SECONDS.
+        folder: holds results folders and benchmark files.
+        metrics: names from METRICS, or SECONDS.
         only: a pattern of the ids of rows or benchmarks. None: all.
-        each: whether each benchmark file is a point, and not all of one commit together.
+        separate_files: whether each benchmark file is a point, and not all of one commit together.
 
     Returns:
-        The points, by machine, metric and name, then in the order of their commits; why something was left out; whether some of
-        that is damaged.
+        The points, by machine, metric and name, then in the order of their commits; the reasons why measurements were left
+        out; whether one of these is damaged.
 
     Raises:
         FolderError: there is no figure.
@@ -111,80 +111,89 @@ def points(
         raise FolderError(f"{folder} is a file. Name a folder that holds results folders or pytest-benchmark's files.")
     if not folder.is_dir():
         raise FolderError(f"There is no folder {folder}. Name one that holds results folders or pytest-benchmark's files.")
-    read = list(measurements.read_all_in(folder))
-    whole = [one for one in read if isinstance(one, Measurement)]
-    measured = whole if each else _by_commit(whole)
+    results = list(measurements.read_all_in(folder))
+    complete = [result for result in results if isinstance(result, Measurement)]
+    measured = complete if separate_files else _by_commit(complete)
     left_out = [
         reason
-        for one in read
-        for reason in ([f"{one.source}: {why}" for why in one.set_aside] if isinstance(one, Measurement) else [str(one)])
+        for result in results
+        for reason in (
+            [f"{result.source}: {why}" for why in result.set_aside] if isinstance(result, Measurement) else [str(result)]
+        )
     ]
-    known = _commit_times({one.commit for one in measured if one.commit})
+    known = _commit_times({measurement.commit for measurement in measured if measurement.commit})
     names, machines = _names(measured), _machines(measured)
-    made: dict[object, Point] = {}
-    again = set[str]()
-    for one, on in zip(measured, machines, strict=True):
-        for subject in one.subjects.values():
+    unique_points: dict[object, HistoryPoint] = {}
+    reruns = set[str]()
+    for measurement, machine_name in zip(measured, machines, strict=True):
+        for subject in measurement.subjects.values():
             if only is not None and not fnmatch.fnmatchcase(subject.id, only):
                 continue
             for metric in metrics:
                 if (value := _reliable(subject, metric)) is not None:
-                    point = Point(
-                        machine=on if subject.device in (None, "cpu") else f"{on}, {subject.device}",
-                        name=names[_key(one, subject)],
+                    point = HistoryPoint(
+                        machine=machine_name if subject.device in (None, "cpu") else f"{machine_name}, {subject.device}",
+                        name=names[_key(measurement, subject)],
                         metric=metric,
-                        commit=one.commit,
-                        dirty=one.dirty,
-                        committed_at=one.committed_at or known.get(one.commit or ""),
-                        measured_at=one.measured_at,
+                        commit=measurement.commit,
+                        dirty=measurement.dirty,
+                        committed_at=measurement.committed_at or known.get(measurement.commit or ""),
+                        measured_at=measurement.measured_at,
                         value=value,
-                        of="repeats" if one.kind == "comparison" else "files" if subject.saved_at else "rounds",
-                        source=str(one.source),
+                        of="repeats" if measurement.kind == "comparison" else "files" if subject.saved_at else "rounds",
+                        source=str(measurement.source),
                     )
-                    made[point.machine, point.name, point.metric, point.commit, *point.when, point.value] = point
+                    unique_points[point.machine, point.name, point.metric, point.commit, *point.when, point.value] = point
                 elif metric in subject.spreads:
-                    what = f"{subject.name} of {one.source}: {heading(metric)}"
+                    what = f"{subject.name} of {measurement.source}: {heading(metric)}"
                     left_out.append(f"{what}{_DISTURBED}")
-                    again.add(
-                        _OF_A_SIDE
-                        if revisions.is_side(one.source)
-                        else wording.command("run", "--resume", str(one.source), "--again", "disturbed")
+                    reruns.add(
+                        _SIDE_COMMAND
+                        if revisions.is_side(measurement.source)
+                        else wording.command("run", "--resume", str(measurement.source), "--again", "disturbed")
                     )
-    if not read:
+    if not results:
         raise FolderError(
             f"{folder} holds no results folder and no file of pytest-benchmark. Name a folder that holds some, e.g. results."
         )
-    if not made:
-        found = "; ".join(dict.fromkeys(left_out)) or f"{len(measured)} measurements were read"
-        if again:
+    if not unique_points:
+        received = "; ".join(dict.fromkeys(left_out)) or f"{len(measured)} measurements were read"
+        if reruns:
             raise FolderError(
-                f"{folder} holds no measurement of {', '.join(metrics)} that is surely undisturbed. Received: {found}. "
-                f"Make the runs again on an idle machine: {'; '.join(sorted(again))}. "
+                f"{folder} holds no measurement of {', '.join(metrics)} that is surely undisturbed. Received: {received}. "
+                f"Make the runs again on an idle machine: {'; '.join(sorted(reruns))}. "
                 "Or ask for another figure, such as --metric test_accuracy."
             )
         raise FolderError(
-            f"{folder} holds no measurement of {', '.join(metrics)} that matches ({found}). Measure one, or ask for another."
+            f"{folder} holds no measurement of {', '.join(metrics)} that matches ({received}). Measure one, or ask for another."
         )
-    ordered = sorted(made.values(), key=lambda each: (each.machine, metrics.index(each.metric), each.name, each.when))
-    return ordered, left_out, any(isinstance(one, FolderError) or one.is_damaged for one in read)
+    ordered = sorted(
+        unique_points.values(), key=lambda point: (point.machine, metrics.index(point.metric), point.name, point.when)
+    )
+    return ordered, left_out, any(isinstance(result, FolderError) or result.is_damaged for result in results)
 
 
 def _by_commit(measured: Sequence[Measurement]) -> list[Measurement]:
-    """Benchmark files of one commit, machine and versions together, copies once. Others stay, and files without such a commit.
+    """Merge the benchmark files of one commit, machine and versions, each copy once. Leave other measurements as they are.
 
-    Those may have measured any code.
+    Files without such a commit stay too, because they may have measured any code.
     """
     groups: dict[str, list[Measurement]] = {}
-    for one, on in zip(measured, _machines(measured), strict=True):
-        alike = one.kind == "benchmarks" and one.names_its_code
-        key = json.dumps([one.commit, on, one.versions] if alike else str(one.source), sort_keys=True)
+    for measurement, machine_name in zip(measured, _machines(measured), strict=True):
+        is_mergeable = measurement.kind == "benchmarks" and measurement.names_its_code
+        key = json.dumps(
+            [measurement.commit, machine_name, measurement.versions] if is_mergeable else str(measurement.source),
+            sort_keys=True,
+        )
         group = groups.setdefault(key, [])
-        if not any((one.measured_at, one.subjects) == (other.measured_at, other.subjects) for other in group):
-            group.append(one)
+        if not any((measurement.measured_at, measurement.subjects) == (other.measured_at, other.subjects) for other in group):
+            group.append(measurement)
     return [
         group[0]
         if len(group) == 1
-        else measurements.merge_benchmarks(Path(f"{os.path.commonpath([one.source.parent for one in group])}@{commit[:8]}"), group)
+        else measurements.merge_benchmarks(
+            Path(f"{os.path.commonpath([measurement.source.parent for measurement in group])}@{commit[:8]}"), group
+        )
         for group in groups.values()
         for commit in [group[0].commit or ""]
     ]
@@ -194,43 +203,45 @@ def _reliable(subject: MeasuredSubject, metric: str) -> Spread | None:
     """A figure without the times of runs that other work disturbed, see `regress`."""
     if metric not in TIMES or not subject.unreliable_repeats:
         return subject.spreads.get(metric)
-    return spread([value for repeat, value in subject.samples.get(metric, {}).items() if repeat not in subject.unreliable_repeats])
+    return spread(
+        [value for repeat, value in subject.samples.get(metric, {}).items() if repeat not in subject.unreliable_repeats]
+    )
 
 
 def _machines(measured: Sequence[Measurement]) -> list[str]:
     """The name of each machine. Several machines of one name are distinguished as in `regress`."""
-    alike: dict[str, list[Measurement]] = {}
+    by_name: dict[str, list[Measurement]] = {}
     places: list[int] = []
-    for each in measured:
-        seen = alike.setdefault(each.machine_name, [])
-        same = [place for place, other in enumerate(seen) if not machine.differences(other.machine, each.machine)]
-        places.append(same[0] if same else len(seen))
-        seen += [] if same else [each]
+    for measurement in measured:
+        known = by_name.setdefault(measurement.machine_name, [])
+        same = [place for place, other in enumerate(known) if not machine.differences(other.machine, measurement.machine)]
+        places.append(same[0] if same else len(known))
+        known += [] if same else [measurement]
 
-    def named(each: Measurement, place: int) -> str:
-        if len(seen := alike[each.machine_name]) == 1:
-            return each.machine_name
-        host = seen[place].machine.get("host")
-        return f"{each.machine_name}, machine {place + 1}{f' (host {host[:8]})' if host else ''}"
+    def name_of(measurement: Measurement, place: int) -> str:
+        if len(same_name := by_name[measurement.machine_name]) == 1:
+            return measurement.machine_name
+        host = same_name[place].machine.get("host")
+        return f"{measurement.machine_name}, machine {place + 1}{f' (host {host[:8]})' if host else ''}"
 
-    return list(map(named, measured, places))
+    return list(map(name_of, measured, places))
 
 
 def _key(measured: Measurement, subject: MeasuredSubject) -> tuple[str, str]:
-    """Identifies one thing over time: its name and its settings."""
+    """Return the identity of a row or benchmark over time: its name and its settings."""
     return subject.id, json.dumps([subject.work, measured.data_hash], sort_keys=True)
 
 
 def _names(measured: Sequence[Measurement]) -> dict[tuple[str, str], str]:
-    """A name for each. A digest is added where only finer settings differ."""
-    wanted: dict[tuple[str, str], str] = {}
-    for each in measured:
-        for subject in each.subjects.values():
+    """Return a name for each row or benchmark. A digest is added where only finer settings differ."""
+    names: dict[tuple[str, str], str] = {}
+    for measurement in measured:
+        for subject in measurement.subjects.values():
             spec = subject.spec
-            did = f": {spec.model} on {each.data_name}, batch {spec.global_batch_size}" if spec else ""
-            wanted[_key(each, subject)] = f"{subject.name}{did}"
-    found = list(wanted.values())
-    return {key: name if found.count(name) == 1 else f"{name} [{_digest(repr(key), 4)}]" for key, name in wanted.items()}
+            description = f": {spec.model} on {measurement.data_name}, batch {spec.global_batch_size}" if spec else ""
+            names[_key(measurement, subject)] = f"{subject.name}{description}"
+    all_names = list(names.values())
+    return {key: name if all_names.count(name) == 1 else f"{name} [{_digest(repr(key), 4)}]" for key, name in names.items()}
 
 
 def _digest(text: str, length: int) -> str:
@@ -238,7 +249,7 @@ def _digest(text: str, length: int) -> str:
 
 
 def _commit_times(commits: set[str]) -> dict[str, datetime]:
-    """When the commits that git knows here were made."""
+    """Return the times of the commits that git knows here."""
     ids = sorted(commit for commit in commits if re.fullmatch("[0-9a-f]{40,64}", commit))  # a file may say anything
     if not ids or not (machine.PROJECT_ROOT / ".git").exists():
         return {}
@@ -250,9 +261,9 @@ def _commit_times(commits: set[str]) -> dict[str, datetime]:
 
 
 def report(
-    points: Sequence[Point],
+    points: Sequence[HistoryPoint],
     folder: Path,
-    words: Sequence[str] = (),
+    arguments: Sequence[str] = (),
     left_out: Sequence[str] = (),
     *,
     is_damaged: bool = False,
@@ -261,37 +272,37 @@ def report(
 
     Args:
         points: at least one.
-        folder: that holds them.
-        words: the other words of the command.
-        left_out: why something was.
-        is_damaged: whether some of that is damaged. Then the exit code is 1.
+        folder: the folder that holds the points.
+        arguments: the other words of the command.
+        left_out: reasons why measurements were left out.
+        is_damaged: whether one of these is damaged. Then the exit code is 1.
     """
-    made: list[Table] = []
+    tables: list[Table] = []
     drawings: dict[str, Drawing] = {}
     for machine_name, metric in dict.fromkeys((point.machine, point.metric) for point in points):
-        own = [point for point in points if (point.machine, point.metric) == (machine_name, metric)]
+        series = [point for point in points if (point.machine, point.metric) == (machine_name, metric)]
         name = f"history-{metric}-{_digest(machine_name, 8)}"
-        made.append(history_table(own, name))
-        drawings[name] = partial(_draw, own)
+        tables.append(history_table(series, name))
+        drawings[name] = partial(_draw, series)
     return Report(
         title="Figures over commits",
         name=NAME,
         facts=[f"{len(points)} measurements in {folder}"],
-        tables=made,
+        tables=tables,
         drawings=drawings,
-        commands=[("This report:", f"{document.COMPARE} {wording.shell(['history', str(folder), *words])}")],
+        commands=[("This report:", f"{document.COMPARE} {wording.shell(['history', str(folder), *arguments])}")],
         screen=_screen(points, folder, [*["Exit code 1: something is damaged."] * is_damaged, *dict.fromkeys(left_out)]),
     )
 
 
-def _screen(points: Sequence[Point], folder: Path, trouble: Sequence[str]) -> Screen:
+def _screen(points: Sequence[HistoryPoint], folder: Path, trouble: Sequence[str]) -> Screen:
     """The first and the latest measurement of each figure. What lies between stands in the tables."""
-    lines: dict[tuple[str, str, str], list[Point]] = {}
+    lines: dict[tuple[str, str, str], list[HistoryPoint]] = {}
     for point in points:
         lines.setdefault((point.machine, point.metric, point.name), []).append(point)
     machines, metrics = (list(dict.fromkeys(key[place] for key in lines)) for place in (0, 1))
     commits = {point.commit_name for point in points}
-    room = _NAME if len(metrics) == len(machines) == 1 else _NAME_BESIDE
+    width = _NAME_WIDTH if len(metrics) == len(machines) == 1 else _NARROW_NAME_WIDTH
     columns = [
         *([Column("metric", "figure")] if len(metrics) > 1 else []),
         *(Column(key, key) for key in ("run", "latest", "first", "n")),
@@ -300,13 +311,13 @@ def _screen(points: Sequence[Point], folder: Path, trouble: Sequence[str]) -> Sc
     rows: list[dict[str, Cell]] = [
         {
             "metric": heading(metric),
-            "run": wording.shortened(name, room),
-            "latest": _measured(own[-1]),
-            "first": _measured(own[0]) if len(own) > 1 else None,
-            "n": len(own),
-            "machine": wording.shortened(on, 14),
+            "run": wording.shortened(name, width),
+            "latest": _measured(series[-1]),
+            "first": _measured(series[0]) if len(series) > 1 else None,
+            "n": len(series),
+            "machine": wording.shortened(machine_name, 14),
         }
-        for (on, metric, name), own in lines.items()
+        for (machine_name, metric, name), series in lines.items()
     ]
     return Screen(
         subject=[
@@ -330,21 +341,21 @@ def _screen(points: Sequence[Point], folder: Path, trouble: Sequence[str]) -> Sc
     )
 
 
-def _measured(point: Point) -> str:
+def _measured(point: HistoryPoint) -> str:
     """`2.01 at 1a2b3c4d`."""
     median = point.value.median
     return f"{f'{median:.0f}' if abs(median) >= 1000 else f'{median:.4g}'} at {point.commit_name}"
 
 
-def _next(lines: Iterable[Sequence[Point]]) -> list[tuple[str, str]]:
+def _next(lines: Iterable[Sequence[HistoryPoint]]) -> list[tuple[str, str]]:
     """The command that judges the latest change of the first run that has one."""
-    for own in lines:
-        if len(own) > 1 and own[-1].of != "rounds" != own[-2].of and own[-1].source != own[-2].source:
-            return [("latest change", wording.command("regress", own[-2].source, own[-1].source))]
+    for series in lines:
+        if len(series) > 1 and series[-1].of != "rounds" != series[-2].of and series[-1].source != series[-2].source:
+            return [("latest change", wording.command("regress", series[-2].source, series[-1].source))]
     return []
 
 
-def history_table(points: Sequence[Point], name: str) -> Table:
+def history_table(points: Sequence[HistoryPoint], name: str) -> Table:
     """The points of one machine and metric, row by row in the order of the commits."""
     smallest = min((point.value.median for point in points if point.value.median > 0), default=1.0)
     three_digits = min(max(2 - math.floor(math.log10(smallest)), 0), 9)
@@ -378,26 +389,26 @@ def history_table(points: Sequence[Point], name: str) -> Table:
     return Table(name, one_line(f"{title} on {points[0].machine}"), columns, rows, note=note)
 
 
-def _draw(points: Sequence[Point], figure: Figure) -> bool:
+def _draw(points: Sequence[HistoryPoint], figure: Figure) -> bool:
     """Points of one commit are above each other. A point without a commit is alone."""
     names = list(dict.fromkeys(point.name for point in points))
-    figure.set_size_inches(9, 4.5 + 0.2 * min(len(names), _LEGEND_AT_MOST))
+    figure.set_size_inches(9, 4.5 + 0.2 * min(len(names), _MAX_LEGEND_ENTRIES))
     axis: Axes = figure.subplots()
     ordered = sorted(points, key=lambda point: point.when)
     commits = list(dict.fromkeys((point.commit_name, point.when[0]) for point in ordered))
     for index, name in enumerate(names):
-        own = [point for point in ordered if point.name == name]
+        series = [point for point in ordered if point.name == name]
         colour, marker = COLOURS[index % len(COLOURS)], MARKERS[index // len(COLOURS) % len(MARKERS)]
-        xs = [commits.index((point.commit_name, point.when[0])) for point in own]
-        values = [point.value for point in own]
-        medians = [each.median for each in values]
-        whiskers = [[each.median - each.low for each in values], [each.high - each.median for each in values]]
+        xs = [commits.index((point.commit_name, point.when[0])) for point in series]
+        values = [point.value for point in series]
+        medians = [value.median for value in values]
+        whiskers = [[value.median - value.low for value in values], [value.high - value.median for value in values]]
         axis.errorbar(xs, medians, yerr=whiskers, color=colour, capsize=3, linewidth=1.5)
-        axis.plot([], [], color=colour, marker=marker, label=visible(name) if index < _LEGEND_AT_MOST else None)
-        faces = ["white" if point.dirty else colour for point in own]
+        axis.plot([], [], color=colour, marker=marker, label=visible(name) if index < _MAX_LEGEND_ENTRIES else None)
+        faces = ["white" if point.dirty else colour for point in series]
         axis.scatter(xs, medians, marker=marker, edgecolors=colour, c=faces, zorder=3)
     medians = [point.value.median for point in ordered]
-    if min(medians) > 0 and max(medians) / min(medians) > _LOG_FROM:
+    if min(medians) > 0 and max(medians) / min(medians) > _LOG_RATIO:
         axis.set_yscale("log")
     elif min(medians) >= 0:
         axis.set_ylim(0, None)

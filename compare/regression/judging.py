@@ -15,9 +15,9 @@ from compare.core.statistics import (
     VERDICT_PAIRS,
     MeanEstimate,
     Ratio,
+    bounded_exp,
     corrected_p,
     critical,
-    bounded_exp,
     holm,
     mean_difference,
     mean_difference_of_samples,
@@ -26,8 +26,8 @@ from compare.core.statistics import (
 from compare.judgement import environments
 from compare.judgement.measurements import Measurement
 from compare.regression import facts
-from compare.regression.records import ACCURACY, Change, Criteria, Judgement, OperationChange, Side, Verdict
-from compare.regression.samples import Pair, in_turn, usable
+from compare.regression.records import ACCURACY, Change, Criteria, Judgement, MeasuredSide, OperationChange, Verdict
+from compare.regression.samples import SubjectPair, pair_interleaved_files, usable_samples
 
 
 def judge(baseline: Measurement, candidate: Measurement, criteria: Criteria, *, paired: bool) -> Judgement:
@@ -50,18 +50,26 @@ def judge(baseline: Measurement, candidate: Measurement, criteria: Criteria, *, 
             f"{baseline.source} holds seconds alone. Received: --metric {','.join(criteria.metrics)}. Leave it out, or name "
             "results folders."
         )
-    ids, theirs = (
-        [each for each in measured.subjects if criteria.only is None or fnmatch.fnmatchcase(each, criteria.only)]
+    baseline_ids, candidate_ids = (
+        [
+            subject_id
+            for subject_id in measured.subjects
+            if criteria.only is None or fnmatch.fnmatchcase(subject_id, criteria.only)
+        ]
         for measured in (baseline, candidate)
     )
-    pairs = [Pair(baseline.subjects[each], candidate.subjects[each], paired) for each in ids if each in candidate.subjects]
+    pairs = [
+        SubjectPair(baseline.subjects[subject_id], candidate.subjects[subject_id], paired)
+        for subject_id in baseline_ids
+        if subject_id in candidate.subjects
+    ]
     _refuse_other_work(baseline, candidate, pairs, criteria)
-    if turned := in_turn(pairs):
-        pairs, paired = turned, True
+    if interleaved_pairs := pair_interleaved_files(pairs):
+        pairs, paired = interleaved_pairs, True
     one_look = paired or candidate.kind == "benchmarks"
     sides = (("baseline", baseline), ("candidate", candidate))
     shared = [name for name in baseline.environments if name in candidate.environments]
-    found = [{f"{side}'s {name}": each.environments[name] for side, each in sides} for name in shared]
+    environment_pairs = [{f"{side}'s {name}": measurement.environments[name] for side, measurement in sides} for name in shared]
     changes = _changes(pairs, criteria, one_look=one_look)
     return Judgement(
         baseline=_side(baseline),
@@ -75,17 +83,19 @@ def judge(baseline: Measurement, candidate: Measurement, criteria: Criteria, *, 
         tested=sum(change.adjusted_p is not None for change in changes),
         changes=changes,
         facts=[fact for pair in pairs for fact in facts.facts(pair, criteria)],
-        operations=sorted(_operations(pairs), key=lambda each: -abs(each.milliseconds)),
-        missing=[baseline.subjects[each].name for each in ids if each not in candidate.subjects],
-        added=[candidate.subjects[each].name for each in theirs if each not in baseline.subjects],
+        operations=sorted(_operations(pairs), key=lambda change: -abs(change.milliseconds)),
+        missing=[baseline.subjects[subject_id].name for subject_id in baseline_ids if subject_id not in candidate.subjects],
+        added=[candidate.subjects[subject_id].name for subject_id in candidate_ids if subject_id not in baseline.subjects],
         cautions=facts.cautions(baseline, candidate, pairs, criteria),
-        environments=[sentence for each in found for sentence in environments.sentences(each)],
-        differences=environments.differences({name: each for both in found for name, each in both.items()}),
+        environments=[sentence for both in environment_pairs for sentence in environments.sentences(both)],
+        differences=environments.differences(
+            {name: environment for both in environment_pairs for name, environment in both.items()}
+        ),
     )
 
 
-def _side(measured: Measurement) -> Side:
-    return Side(
+def _side(measured: Measurement) -> MeasuredSide:
+    return MeasuredSide(
         source=str(measured.source),
         commit=measured.commit_name,
         repository=measured.repository,
@@ -118,7 +128,7 @@ def _words(fact: str) -> str:
     return fact.replace("_", " ").replace(" mib", " MiB")
 
 
-def _refuse_other_work(baseline: Measurement, candidate: Measurement, pairs: Sequence[Pair], criteria: Criteria) -> None:
+def _refuse_other_work(baseline: Measurement, candidate: Measurement, pairs: Sequence[SubjectPair], criteria: Criteria) -> None:
     """Refuse two measurements of other work. The data come last, because a setting that changes them says more."""
     both = f"{baseline.source} and {candidate.source}"
     if not pairs:
@@ -132,9 +142,9 @@ def _refuse_other_work(baseline: Measurement, candidate: Measurement, pairs: Seq
                 f"{now.name} ran on another device in {candidate.source}: {before.device} before, {now.device} now. "
                 "Measure it on the same."
             )
-        was, is_ = before.work, now.work
+        old, new = before.work, now.work
         differing = [
-            f"{name} was {was.get(name)} and is {is_.get(name)}" for name in {**was, **is_} if was.get(name) != is_.get(name)
+            f"{name} was {old.get(name)} and is {new.get(name)}" for name in {**old, **new} if old.get(name) != new.get(name)
         ]
         if differing:
             raise FolderError(f"{now.name} did other work in {candidate.source}: {'; '.join(differing)}. Measure the same.")
@@ -145,62 +155,62 @@ def _refuse_other_work(baseline: Measurement, candidate: Measurement, pairs: Seq
         )
     # The data that the runs found, not the planned data: another revision may read the same files differently.
     for before, now in ((pair.before, pair.now) for pair in pairs):
-        for what, were in before.recorded_data.items():
-            are = now.recorded_data.get(what)
-            if were and are and were != are:
-                was, is_ = (", ".join(each[:12] for each in values) for values in (were, are))
+        for what, baseline_values in before.recorded_data.items():
+            candidate_values = now.recorded_data.get(what)
+            if baseline_values and candidate_values and baseline_values != candidate_values:
+                old, new = (", ".join(value[:12] for value in values) for values in (baseline_values, candidate_values))
                 raise FolderError(
-                    f"{now.name} did other work in {candidate.source}: {what}: {was} before, {is_} now. Measure revisions "
+                    f"{now.name} did other work in {candidate.source}: {what}: {old} before, {new} now. Measure revisions "
                     "that read the data alike."
                 )
 
 
-def _operations(pairs: Sequence[Pair]) -> Iterator[OperationChange]:
+def _operations(pairs: Sequence[SubjectPair]) -> Iterator[OperationChange]:
     """Operations of rows that both sides have profiled."""
     for before, now in ((pair.before, pair.now) for pair in pairs):
         if before.operations and now.operations:
             for operation in {**before.operations, **now.operations}:
-                was, is_ = before.operations.get(operation), now.operations.get(operation)
-                yield OperationChange(id=now.id, name=now.name, operation=operation, baseline=was, candidate=is_)
+                old, new = before.operations.get(operation), now.operations.get(operation)
+                yield OperationChange(id=now.id, name=now.name, operation=operation, baseline=old, candidate=new)
 
 
-def _changes(pairs: Sequence[Pair], criteria: Criteria, *, one_look: bool) -> list[Change]:
+def _changes(pairs: Sequence[SubjectPair], criteria: Criteria, *, one_look: bool) -> list[Change]:
     """Every figure of both sides, judged as one family."""
-    found = [change for pair in pairs for change in _compared(pair, criteria, one_look=one_look)]
-    tested = [place for place, each in enumerate(found) if each.change.n >= VERDICT_PAIRS and each.method != "none"]
-    adjusted = dict(zip(tested, holm([found[place].change.p or 0.0 for place in tested]), strict=True))
-    return [_judged(change, adjusted.get(place), criteria) for place, change in enumerate(found)]
+    changes = [change for pair in pairs for change in _compare(pair, criteria, one_look=one_look)]
+    tested = [place for place, change in enumerate(changes) if change.change.n >= VERDICT_PAIRS and change.method != "none"]
+    adjusted = dict(zip(tested, holm([changes[place].change.p or 0.0 for place in tested]), strict=True))
+    return [_judged(change, adjusted.get(place), criteria) for place, change in enumerate(changes)]
 
 
-def _compared(pair: Pair, criteria: Criteria, *, one_look: bool) -> Iterator[Change]:
+def _compare(pair: SubjectPair, criteria: Criteria, *, one_look: bool) -> Iterator[Change]:
     """The changes of one row or benchmark, not yet judged. Seconds and MiB are compared as logarithms, so as ratios."""
-    for metric in criteria.judged_of(pair.before):
+    for metric in criteria.metrics_of(pair.before):
         is_judged = all(pair.samples(metric))
         if not is_judged and not all(pair.samples(metric, in_doubt=True)):
             continue
-        before, now = pair.samples(metric) if is_judged else pair.shown(metric)
+        before, now = pair.samples(metric) if is_judged else pair.displayed_samples(metric)
         first, second = ([math.log(value) for value in values] for values in (before, now))
         paired = [b - a for a, b in zip(first, second, strict=True)] if pair.paired and is_judged else []
         estimate = mean_difference(paired) if paired else mean_difference_of_samples(first, second)
         inert = len({*before, *now}) == 1 and min(len(before), len(now)) >= VERDICT_PAIRS
         method = "paired" if pair.paired else "Welch"
-        change = _change(pair, metric, method, before, now, estimate, bounded_exp, one_look=one_look)
+        change = _build_change(pair, metric, method, before, now, estimate, bounded_exp, one_look=one_look)
         if not is_judged:
-            shown = change.change.model_copy(update={"low": None, "high": None, "p": None})
+            without_interval = change.change.model_copy(update={"low": None, "high": None, "p": None})
             sides = {"baseline": pair.before, "candidate": pair.now}
-            unreliable = [name for name, side in sides.items() if not usable(side, metric)]
-            update = {"method": "none", "verdict": "not judged", "change": shown, "unreliable": unreliable}
+            unreliable = [name for name, side in sides.items() if not usable_samples(side, metric)]
+            update = {"method": "none", "verdict": "not judged", "change": without_interval, "unreliable": unreliable}
             change = change.model_copy(update=update)
         yield change.model_copy(update={"method": "none", "verdict": "no change shown"}) if is_judged and inert else change
     if pair.tests_accuracy:
         before, now = map(list, zip(*pair.by_seed.values(), strict=True))
         image = 1.0 / next(iter(pair.now.tests.values())).num_examples
         estimate = mean_difference([b - a for a, b in zip(before, now, strict=True)], rounding=image)
-        yield _change(pair, ACCURACY, "paired by seed", before, now, estimate, float, one_look=one_look)
+        yield _build_change(pair, ACCURACY, "paired by seed", before, now, estimate, float, one_look=one_look)
 
 
-def _change(
-    pair: Pair,
+def _build_change(
+    pair: SubjectPair,
     metric: str,
     method: str,
     before: Sequence[float],
@@ -211,16 +221,18 @@ def _change(
     one_look: bool,
 ) -> Change:
     """A change that is not yet judged. `scale` turns the estimate into the figure that is shown."""
-    was, is_ = spread(before), spread(now)
-    assert was is not None and is_ is not None  # the values are finite, and not none
-    number = min(len(before), len(now))
-    looks = None if one_look else number
-    known = math.isfinite(estimate.error) and (one_look or number >= LEAST_PAIRS)
-    half = critical(estimate.freedom, looks) * estimate.error if known else math.nan
-    low, high = (scale(estimate.mean + side * half) for side in (-1.0, 1.0)) if known else (None, None)
+    baseline, candidate = spread(before), spread(now)
+    assert baseline is not None and candidate is not None  # the values are finite, and not none
+    num_samples = min(len(before), len(now))
+    looks = None if one_look else num_samples
+    known = math.isfinite(estimate.error) and (one_look or num_samples >= LEAST_PAIRS)
+    half_width = critical(estimate.freedom, looks) * estimate.error if known else math.nan
+    low, high = (scale(estimate.mean + side * half_width) for side in (-1.0, 1.0)) if known else (None, None)
     p = corrected_p(estimate, looks) if known else None
-    ratio = Ratio(value=scale(estimate.mean), low=low, high=high, n=number, p=p)
-    return Change(id=pair.now.id, name=pair.now.name, metric=metric, method=method, baseline=was, candidate=is_, change=ratio)
+    ratio = Ratio(value=scale(estimate.mean), low=low, high=high, n=num_samples, p=p)
+    return Change(
+        id=pair.now.id, name=pair.now.name, metric=metric, method=method, baseline=baseline, candidate=candidate, change=ratio
+    )
 
 
 def _judged(change: Change, p: float | None, criteria: Criteria) -> Change:

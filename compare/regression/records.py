@@ -1,4 +1,4 @@
-"""The request of a regression check, its rules, and its findings. And the points of a history."""
+"""Records of a regression check: its criteria and its findings. And the points of a history."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ ACCURACY = "test_accuracy"
 JUDGED = ("epoch_seconds", "first_step_seconds", "peak_memory_mib")
 """Metrics that are judged by default. The accuracy is always judged."""
 CHOICES = tuple(name for name in METRICS if name not in MORE_IS_BETTER)
-"""Metrics of `--metric`."""
+"""Metrics that `--metric` accepts."""
 
 EXIT_OK, EXIT_REGRESSION, EXIT_UNDECIDED = 0, 3, 5
 
 
 def heading(metric: str) -> str:
-    """A metric for a reader."""
+    """Return the name of a metric for a reader."""
     return "seconds a round" if metric == SECONDS else METRICS[metric].heading
 
 
@@ -45,16 +45,16 @@ def metrics_named(text: str) -> list[str]:
 
 @dataclass(frozen=True)
 class Criteria:
-    """What counts as a regression."""
+    """Criteria of a regression."""
 
     threshold: float = 0.05
-    """A figure must be worse by this fraction."""
+    """Fraction by which a figure must be worse."""
     accuracy_threshold: float = 0.01
     """Loss of accuracy, in 0..1, that counts."""
     metrics: tuple[str, ...] | None = None
     """Metrics that are judged and must be measured. None: `JUDGED`, and only the first must be measured."""
     only: str | None = None
-    """A pattern of the ids of rows or benchmarks, as for file names. None: all."""
+    """Pattern for the ids of rows or benchmarks, as for file names. None: all."""
 
     @property
     def judged(self) -> tuple[str, ...]:
@@ -64,8 +64,8 @@ class Criteria:
     def needed(self) -> tuple[str, ...]:
         return self.metrics or JUDGED[:1]
 
-    def judged_of(self, subject: MeasuredSubject) -> tuple[str, ...]:
-        """The metrics that are judged of a row, or of a benchmark."""
+    def metrics_of(self, subject: MeasuredSubject) -> tuple[str, ...]:
+        """Return the metrics that are judged for a row or a benchmark."""
         return (SECONDS,) if subject.spec is None else self.judged
 
 
@@ -85,7 +85,7 @@ class Change(Frozen):
     """Holm-corrected p over all tested figures. None if there are too few samples, or nothing to test."""
     verdict: Verdict = "too few to tell"
     unreliable: list[Literal["baseline", "candidate"]] = []
-    """Of times that are not judged: the sides without a reliable one. None: of pairs, each has some, and no pair on both."""
+    """Sides without a reliable time. Empty if the times are judged, and if each side has some, but no pair has both."""
     not_ruled_out: bool = False
     """No regression was shown, but the interval reaches beyond the threshold: the noise may hide one."""
 
@@ -95,7 +95,7 @@ class Change(Frozen):
 
 
 class Fact(Frozen):
-    """A fact that holds or does not: how the runs ended, whether the training is proved to be the same."""
+    """Property of the runs that holds or does not: how they ended, whether the training is proved to be the same."""
 
     id: str
     name: str
@@ -112,24 +112,24 @@ class OperationChange(Frozen):
     name: str
     operation: str
     baseline: Spread | None
-    """Milliseconds of a step, without the operations inside of it. None: not among the longest."""
+    """Milliseconds per step, without nested operations. None: not among the longest."""
     candidate: Spread | None
 
     @property
     def milliseconds(self) -> float:
-        """Growth of the median."""
+        """Growth of the median, in milliseconds."""
         return (self.candidate.median if self.candidate else 0.0) - (self.baseline.median if self.baseline else 0.0)
 
 
-class Side(Frozen):
-    """One of the two measurements."""
+class MeasuredSide(Frozen):
+    """Origin of one of the two measurements."""
 
     source: str
     commit: str
     repository: str | None = None
-    """That the commit is of: of a user's own model. None: the suite's."""
+    """Repository of the commit, for a user's own model. None: the suite's."""
     suite_commit: str | None = None
-    """Of the suite that trained it."""
+    """Commit of the suite that trained it."""
     measured_at: str
     versions: dict[str, str]
 
@@ -137,8 +137,8 @@ class Side(Frozen):
 class Judgement(Frozen):
     """The complete result of `convtwins regress`."""
 
-    baseline: Side
-    candidate: Side
+    baseline: MeasuredSide
+    candidate: MeasuredSide
     machine: str
     kind: Kind
     paired: bool
@@ -151,7 +151,7 @@ class Judgement(Frozen):
     changes: list[Change]
     facts: list[Fact]
     operations: list[OperationChange] = []
-    """Of runs with `--profile`, the largest change first."""
+    """Operations of runs with `--profile`, the largest change first."""
     missing: list[str]
     """Rows or benchmarks of the baseline that the candidate lacks."""
     added: list[str]
@@ -159,11 +159,11 @@ class Judgement(Frozen):
     environments: list[str] = []
     """Sentences on what differs between the environments of the two sides."""
     differences: list[dict[str, str | None]] = []
-    """The same by distribution or library: {"what": ..., side: version, ...}."""
+    """Differences between the environments by distribution or library: {"what": ..., side: version, ...}."""
 
     @property
     def verdicts(self) -> list[Verdict]:
-        return [each.verdict for each in (*self.changes, *self.facts)]
+        return [item.verdict for item in (*self.changes, *self.facts)]
 
     @property
     def num_not_ruled_out(self) -> int:
@@ -179,26 +179,26 @@ class Judgement(Frozen):
         return EXIT_UNDECIDED if undecided else EXIT_OK
 
 
-class Point(Frozen):
+class HistoryPoint(Frozen):
     """One figure of one row or benchmark at one commit."""
 
     machine: str
     name: str
-    """What the row or benchmark did."""
+    """Description of the work of the row or benchmark."""
     metric: str
     commit: str | None
     dirty: bool
     committed_at: datetime | None
-    """None if neither the file nor git knows."""
+    """Time of the commit. None if neither the file nor git knows."""
     measured_at: datetime
     value: Spread
     of: Literal["repeats", "files", "rounds"] = "repeats"
-    """What n counts: of pytest-benchmark the files of a commit, or the rounds of a single file."""
+    """Unit of n. pytest-benchmark: `files` of a commit, or `rounds` of a single file."""
     source: str
 
     @property
     def when(self) -> tuple[datetime, datetime]:
-        """Its place in time: the commit's time, then its own among those of one commit."""
+        """Sort key: the time of the commit, then of the measurement among those of one commit."""
         return self.committed_at or self.measured_at, self.measured_at
 
     @property

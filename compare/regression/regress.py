@@ -31,7 +31,7 @@ from compare.reporting import tables
 
 PAIRS = 6
 """One more than a verdict needs: with five pairs, a family of two rows finds a tenth in less than 90 % of cases."""
-_OF_STORED = ("baseline", "candidate", "threshold", "accuracy_threshold", "metric", "only", "markdown", "as_json")
+_STORED_PARAMETERS = ("baseline", "candidate", "threshold", "accuracy_threshold", "metric", "only", "markdown", "as_json")
 """Command parameters that have an effect without --interleaved and --environments."""
 
 
@@ -101,8 +101,8 @@ def command(
         )
         folder = None
         measure = None
-        made = 0
-        remake = any(each in TIMES for each in criteria.judged)
+        num_new_pairs = 0
+        remake = any(name in TIMES for name in criteria.judged)
         if revision is not None:
             measure = partial(revisions.measure, revision, remake=remake)
         if environments is not None:
@@ -115,23 +115,25 @@ def command(
                     "There is no baseline. Name a results folder or a benchmark file, or give --interleaved REV or "
                     "--environments A B."
                 )
-            if idle := unexpected_options(context, _OF_STORED):
-                need = "needs" if len(idle) == 1 else "need"
+            if unused := unexpected_options(context, _STORED_PARAMETERS):
+                need = "needs" if len(unused) == 1 else "need"
                 raise SpecError(
-                    f"{', '.join(idle)} {need} --interleaved REV or --environments A B. Received: neither. Leave them out."
+                    f"{', '.join(unused)} {need} --interleaved REV or --environments A B. Received: neither. Leave them out."
                 )
-            judged = judge_stored(baseline, candidate, criteria)
+            judgement = judge_stored(baseline, candidate, criteria)
         elif baseline is not None:
             option = "--interleaved" if environments is None else "--environments"
             raise SpecError(f"{option} measures both sides itself. Received also: {baseline}. Leave one of them out.")
         else:
-            asked = of_spec.to_request(profile_steps=run.PROFILE_STEPS if profile else None)
-            settings = requests.settings(*asked, modes, repeats, PAIRS)
+            spec_request = of_spec.to_request(profile_steps=run.PROFILE_STEPS if profile else None)
+            settings = requests.build_settings(*spec_request, modes, repeats, PAIRS)
             folder = (out or store.new_folder("regress")).resolve()
-            made = settings.repeats
-            named = contestants.names(settings.contestants, has_other_interpreters=environments is not None)
-            judged = _interleaved(measure, settings, named, folder, criteria, prove=proof, checks_out=revision is not None)
-        report = regress_report.report(judged, made)
+            num_new_pairs = settings.repeats
+            contestant_names = contestants.names(settings.contestants, has_other_interpreters=environments is not None)
+            judgement = _interleaved(
+                measure, settings, contestant_names, folder, criteria, prove=proof, checks_out=revision is not None
+            )
+        report = regress_report.report(judgement, num_new_pairs)
         code = report.deliver(folder, as_json=as_json)
         if markdown is not None and (unwritten := _append(markdown, report.to_markdown())):
             typer.echo(unwritten, err=True)
@@ -153,14 +155,14 @@ def judge_stored(baseline: Path, candidate: Path | None, criteria: Criteria) -> 
         FolderError: one of them is missing, cannot be read, or cannot be compared with the other.
     """
     for what, path in (("baseline", baseline), ("candidate", candidate)):
-        if path is not None and not _place(path)[0].exists():
+        if path is not None and not _split_revision(path)[0].exists():
             raise FolderError(f"There is no {what} at {path}. Measure it first, or name a folder or file that is there.")
     if candidate is None and (baseline / MARK_FILE).exists():
         baseline, candidate = baseline / BASE, baseline / HEAD
     for path in (baseline, candidate):
         if path is not None and (path / MARK_FILE).exists():
             raise FolderError(f"{path} holds two sides, measured in turn. Name one of them: {path / BASE} or {path / HEAD}.")
-    before, now = _both_of(baseline) if candidate is None else (_read(baseline), _read(candidate))
+    before, now = _read_both(baseline) if candidate is None else (_read(baseline), _read(candidate))
     shared = before.subjects.keys() & now.subjects.keys()
     copied = any(before.subjects[name].start_times == now.subjects[name].start_times != [] for name in shared)
     if copied or before.source.resolve() == now.source.resolve():  # it would always pass
@@ -168,61 +170,65 @@ def judge_stored(baseline: Path, candidate: Path | None, criteria: Criteria) -> 
     return judging.judge(before, now, criteria, paired=_are_interleaved(before, now))
 
 
-def _place(path: Path) -> tuple[Path, str]:
+def _split_revision(path: Path) -> tuple[Path, str]:
     """The path, and the revision if it is `FOLDER@REV`."""
-    return (path, "") if path.exists() else revisions.at_revision(str(path)) or (path, "")
+    return (path, "") if path.exists() else revisions.split_revision(str(path)) or (path, "")
 
 
 def _read(path: Path) -> Measurement:
     """A measurement, or the benchmark files of the one commit that `FOLDER@REV` names."""
-    folder, revision = _place(path)
-    return _of_commit(folder, measurements.measurements_by_commit(folder), revision) if revision else measurements.read(folder)
+    folder, revision = _split_revision(path)
+    return (
+        _commit_measurement(folder, measurements.measurements_by_commit(folder), revision)
+        if revision
+        else measurements.read(folder)
+    )
 
 
-def _both_of(path: Path) -> tuple[Measurement, Measurement]:
+def _read_both(path: Path) -> tuple[Measurement, Measurement]:
     """The baseline, and the candidate that it implies: the other commit of its folder, else the newest beside it."""
-    folder, revision = _place(path)
-    found = measurements.measurements_by_commit(folder) if folder.is_dir() else {}
-    if len(found) < 2:
+    folder, revision = _split_revision(path)
+    by_commit = measurements.measurements_by_commit(folder) if folder.is_dir() else {}
+    if len(by_commit) < 2:
         return (before := _read(path)), measurements.newest_sibling(before)
-    if len(found) > 2:
+    if len(by_commit) > 2:
         raise FolderError(
-            f"{folder} holds benchmarks of {len(found)} commits, and two are compared. Received: "
-            f"{measurements.commit_words(found)}. Name two without changes: regress {folder}@REV {folder}@REV."
+            f"{folder} holds benchmarks of {len(by_commit)} commits, and two are compared. Received: "
+            f"{measurements.commit_words(by_commit)}. Name two without changes: regress {folder}@REV {folder}@REV."
         )
-    before, now = (_of_commit(folder, found, name) for name in found)
-    named = _of_commit(folder, found, revision) if revision else before
-    return (before, now) if named.source == before.source else (now, before)
+    before, now = (_commit_measurement(folder, by_commit, name) for name in by_commit)
+    chosen = _commit_measurement(folder, by_commit, revision) if revision else before
+    return (before, now) if chosen.source == before.source else (now, before)
 
 
-def _of_commit(folder: Path, found: Mapping[str, Sequence[Measurement]], revision: str) -> Measurement:
+def _commit_measurement(folder: Path, by_commit: Mapping[str, Sequence[Measurement]], revision: str) -> Measurement:
     """The benchmark files of a commit, named by its id or its first digits, or as the repository of the folder knows it.
 
     Args:
         folder: that holds them.
-        found: all its files, see `measurements.measurements_by_commit`.
+        by_commit: all its files, see `measurements.measurements_by_commit`.
         revision: the commit.
 
     Raises:
         FolderError: there are none that name their code.
     """
-    files = [file for each in found.values() for file in each]
+    files = [file for group in by_commit.values() for file in group]
     ids = {file.commit or "" for file in files if file.names_its_code}
-    if not (named := [each for each in ids if each.startswith(revision)]):
-        named = [each for each in ids if each == revisions.rev_parse(revision, folder).stdout.strip()]
-    if len(named) != 1:
+    if not (matches := [commit_id for commit_id in ids if commit_id.startswith(revision)]):
+        matches = [commit_id for commit_id in ids if commit_id == revisions.rev_parse(revision, folder).stdout.strip()]
+    if len(matches) != 1:
         raise FolderError(
             f"{folder} has no benchmarks that were measured at one clean commit {wording.visible(revision)}. Received: "
-            f"{measurements.commit_words(found)}. Files without a commit, or with uncommitted changes, do not say "
+            f"{measurements.commit_words(by_commit)}. Files without a commit, or with uncommitted changes, do not say "
             "what they measured: commit, and measure again, or keep them in a folder of their own (--benchmark-storage)."
         )
-    (commit,) = named
+    (commit,) = matches
     chosen = [file for file in files if file.commit == commit]
-    made = measurements.merge_benchmarks(Path(f"{folder}@{commit[:8]}"), [file for file in chosen if file.names_its_code])
+    merged = measurements.merge_benchmarks(Path(f"{folder}@{commit[:8]}"), [file for file in chosen if file.names_its_code])
     if changed := sum(not file.names_its_code for file in chosen):
         words = f"{wording.count(changed, 'file')} of {commit[:8]} with uncommitted changes, left out."
-        made = made.model_copy(update={"set_aside": [words]})
-    return made
+        merged = merged.model_copy(update={"set_aside": [words]})
+    return merged
 
 
 def _are_interleaved(before: Measurement, now: Measurement) -> bool:
@@ -257,12 +263,12 @@ def _interleaved(
     prove: bool,
     checks_out: bool,
 ) -> Judgement:
-    request = requests.request(settings, frameworks, folder, criteria.only, prove=prove)
+    request = requests.build_request(settings, frameworks, folder, criteria.only, prove=prove)
     removed = "The other checkout is removed. " if checks_out else ""
     again = f"The same command with {wording.shell(['--out', str(folder)])} continues."
-    words = f"Interrupted. {removed}Finished runs are in {folder}. {again}"
-    with interruptible(words), display(Console(stderr=True)) as shown:
-        measure(request, folder, shown)
+    message = f"Interrupted. {removed}Finished runs are in {folder}. {again}"
+    with interruptible(message), display(Console(stderr=True)) as progress:
+        measure(request, folder, progress)
     return judge_stored(folder, None, criteria)
 
 

@@ -14,114 +14,120 @@ from compare.core.verdict_words import UNBOUNDED, difference_words, percent_word
 from compare.core.wording import command, count, percent, shortened
 from compare.judgement.measurements import TIMES
 from compare.regression.facts import PROOF, UNPROVED, UNWATCHED
-from compare.regression.records import CHOICES, EXIT_OK, EXIT_REGRESSION, UNDECIDED, Change, Judgement, Side, heading
+from compare.regression.records import CHOICES, EXIT_OK, EXIT_REGRESSION, UNDECIDED, Change, Judgement, MeasuredSide, heading
 from compare.reporting.screen import WIDTH, Paragraph, Screen
 
 LINES = 8
-"""At 100 columns, without those that say where the files are."""
+"""Lines at 100 columns, without those that say where the files are."""
 _FIXED = 4
-"""Of them: what was asked, a blank line, the verdict, and the next command."""
-_ROOM = WIDTH - 11
+"""Lines that are always there: the question, a blank line, the verdict, and the next command."""
+_WIDTH = WIDTH - 11
 """Columns beside the labels."""
 _LEAST_START = 24
 _TONES = {EXIT_OK: "good", EXIT_REGRESSION: "bad"}
 
 
-class Line(NamedTuple):
-    """A sentence on one line. Its start is shortened, the name of a figure. Without an end, the line is cut between words."""
+class ScreenLine(NamedTuple):
+    """A sentence on one line. `start`, a figure's name, is shortened to fit. Without `end`, the line is cut between words."""
 
     start: str
     end: str = ""
 
-    def within(self, room: int, more: str = "") -> str:
-        """The line in so many columns, with `more` at its end."""
+    def within(self, width: int, more: str = "") -> str:
+        """Return the line cut to `width` columns, with `more` at its end."""
         end = f"{self.end}{more}"
-        left = max(room - len(end), _LEAST_START)
+        left = max(width - len(end), _LEAST_START)
         start = shortened(self.start, left) if self.end else _cut(self.start, left)
         return f"{start.removesuffix('.') if more else start}{end}"
 
 
-def screen(judged: Judgement, untold: Sequence[str], pairs: int | None, repeats: int) -> Screen:
-    """The first screen.
+def screen(judgement: Judgement, undecided_reasons: Sequence[str], pairs: int | None, repeats: int) -> Screen:
+    """Build the first screen.
 
     Args:
-        untold: what cannot be told. The figures that may be worse come first.
-        pairs: that would rule out the threshold for all figures. None: unknown.
-        repeats: pairs that the command has made. 0: both sides were stored.
+        undecided_reasons: reasons why there is no decision. The figures that may be worse come first.
+        pairs: number of pairs that would rule out the threshold for all figures. None: unknown.
+        repeats: number of pairs that the command has measured. 0: both sides were stored.
     """
-    asked = [f"Is {_side_words(judged.candidate)} worse than {_side_words(judged.baseline)}?", judged.machine]
-    verdict = _verdict(judged)
-    serious = [each for each in judged.cautions if not each.startswith((PROOF, UNPROVED, UNWATCHED))]
-    others = len(judged.cautions) - len(serious) + len(judged.environments)
+    question = [f"Is {_side_words(judgement.candidate)} worse than {_side_words(judgement.baseline)}?", judgement.machine]
+    verdict = _verdict(judgement)
+    serious = [caution for caution in judgement.cautions if not caution.startswith((PROOF, UNPROVED, UNWATCHED))]
+    others = len(judgement.cautions) - len(serious) + len(judgement.environments)
     cautions = f" {count(others, 'caution')}: {FULL}." if others and not serious else ""
     parts = (
-        ("Worse", list(_worse(judged)), "bad"),
-        ("Unsure", _unsure(judged, untold, pairs), "warn"),
-        ("A/A", _against_itself(judged, cautions), ""),
-        ("Trouble", list(map(Line, serious)), "bad"),
+        ("Worse", list(_worse(judgement)), "bad"),
+        ("Unsure", _unsure(judgement, undecided_reasons, pairs), "warn"),
+        ("A/A", _against_itself(judgement, cautions), ""),
+        ("Trouble", list(map(ScreenLine, serious)), "bad"),
     )
     spare = LINES - _FIXED - sum(bool(lines) for _, lines, _ in parts)
-    spare -= (len(" | ".join(asked)) > WIDTH) + (len(verdict) > _ROOM)
+    spare -= (len(" | ".join(question)) > WIDTH) + (len(verdict) > _WIDTH)
     # Each figure that is worse has its own.
-    limits = [_limits(judged)] if spare > 0 and judged.exit_code != EXIT_REGRESSION else []
+    limits = [_limits(judgement)] if spare > 0 and judgement.exit_code != EXIT_REGRESSION else []
     spare -= len(limits)
-    answers = [Paragraph("Verdict", [verdict, *limits], _TONES.get(judged.exit_code, "warn"))]
+    answers = [Paragraph("Verdict", [verdict, *limits], _TONES.get(judgement.exit_code, "warn"))]
     for label, lines, tone in parts:
-        shown = lines[: 1 + max(spare, 0)]
-        spare -= max(len(shown) - 1, 0)
-        hidden = len(lines) - len(shown) + (others if label == "Trouble" and serious else 0)
-        ends = [*[""] * (len(shown) - 1), f"; {hidden} more" if hidden else ""]
-        answers.append(Paragraph(label, [line.within(_ROOM, end) for line, end in zip(shown, ends, strict=False)], tone))
-    return Screen(subject=asked, answers=[each for each in answers if each.sentences], next=_next(judged, pairs, repeats))
+        visible = lines[: 1 + max(spare, 0)]
+        spare -= max(len(visible) - 1, 0)
+        hidden = len(lines) - len(visible) + (others if label == "Trouble" and serious else 0)
+        ends = [*[""] * (len(visible) - 1), f"; {hidden} more" if hidden else ""]
+        answers.append(Paragraph(label, [line.within(_WIDTH, end) for line, end in zip(visible, ends, strict=False)], tone))
+    return Screen(
+        subject=question,
+        answers=[paragraph for paragraph in answers if paragraph.sentences],
+        next=_next(judgement, pairs, repeats),
+    )
 
 
-def _cut(text: str, room: int) -> str:
-    """The first words of a text, or the first of its sentences, that fit into so many columns."""
-    if len(text) <= room:
+def _cut(text: str, width: int) -> str:
+    """Return the first words of a text, or its first sentences, that fit into `width` columns."""
+    if len(text) <= width:
         return text
     first = text.partition(". ")[0]
-    return f"{first}. …" if len(first) + 3 <= room else f"{text[: room - 1].rpartition(' ')[0]} …"
+    return f"{first}. …" if len(first) + 3 <= width else f"{text[: width - 1].rpartition(' ')[0]} …"
 
 
-def _side_words(side: Side) -> str:
+def _side_words(side: MeasuredSide) -> str:
     """`head (1a2b3c4d)`."""
     return f"{shortened(Path(side.source).name.partition('@')[0], 24)} ({side.commit})"
 
 
-def _verdict(judged: Judgement) -> str:
+def _verdict(judgement: Judgement) -> str:
     """The verdict with its exit code, and how many of the other figures have which verdict."""
-    number, code = len(judged.verdicts), f"exit code {judged.exit_code}"
-    decided = [each.verdict for each in judged.changes if not each.not_ruled_out] + [each.verdict for each in judged.facts]
-    kinds = Counter(each for each in decided if each not in ("regression", *UNDECIDED))
-    counts = ", ".join(f"{times} {each.replace(',', '')}" for each, times in kinds.most_common())
+    number, code = len(judgement.verdicts), f"exit code {judgement.exit_code}"
+    decided = [change.verdict for change in judgement.changes if not change.not_ruled_out] + [
+        fact.verdict for fact in judgement.facts
+    ]
+    kinds = Counter(verdict for verdict in decided if verdict not in ("regression", *UNDECIDED))
+    counts = ", ".join(f"{times} {verdict.replace(',', '')}" for verdict, times in kinds.most_common())
     rest = f" {counts}." if counts else ""
-    if judged.exit_code == EXIT_REGRESSION:
-        return f"REGRESSION in {judged.verdicts.count('regression')} of {number} figures: {code}.{rest}"
-    if judged.exit_code != EXIT_OK:
+    if judgement.exit_code == EXIT_REGRESSION:
+        return f"REGRESSION in {judgement.verdicts.count('regression')} of {number} figures: {code}.{rest}"
+    if judgement.exit_code != EXIT_OK:
         return f"CANNOT TELL whether there is a regression: {code}.{rest}"
     return f"No regression in {count(number, 'figure')}: {code}.{rest}"
 
 
-def _limits(judged: Judgement) -> str:
-    seconds, accuracy = map(percent_words, (judged.threshold, judged.accuracy_threshold))
+def _limits(judgement: Judgement) -> str:
+    seconds, accuracy = map(percent_words, (judgement.threshold, judgement.accuracy_threshold))
     return f"Limits: {seconds} of seconds and MiB, {accuracy} of accuracy."
 
 
-def _worse(judged: Judgement) -> Iterator[Line]:
+def _worse(judgement: Judgement) -> Iterator[ScreenLine]:
     """Each figure that is worse, with its limit. The largest change comes first."""
-    worse = [each for each in judged.changes if each.verdict == "regression"]
-    for change in sorted(worse, key=lambda each: -abs(each.change.value - _unchanged(each))):
-        yield _figure(change, judged)
-    for fact in judged.facts:
+    worse = [change for change in judgement.changes if change.verdict == "regression"]
+    for change in sorted(worse, key=lambda change: -abs(change.change.value - _unchanged(change))):
+        yield _figure(change, judgement)
+    for fact in judgement.facts:
         if fact.verdict == "regression":
-            yield Line(f"{fact.name}, {fact.what}: {fact.baseline} before, {fact.candidate} now")
+            yield ScreenLine(f"{fact.name}, {fact.what}: {fact.baseline} before, {fact.candidate} now")
 
 
 def _unchanged(change: Change) -> float:
     return 0.0 if change.is_accuracy else 1.0
 
 
-def _figure(change: Change, judged: Judgement) -> Line:
+def _figure(change: Change, judgement: Judgement) -> ScreenLine:
     """`pytorch serial, 2 cores, seconds per epoch: +20.0 % (+17.3 to +22.8), limit 5 %`."""
     ratio, unchanged = change.change, _unchanged(change)
     size = f"{100 * (ratio.value - unchanged):+.1f} %"
@@ -129,69 +135,71 @@ def _figure(change: Change, judged: Judgement) -> Line:
         size += f" ({UNBOUNDED})"
     elif ratio.low is not None and ratio.high is not None:
         size += f" ({100 * (ratio.low - unchanged):+.1f} to {100 * (ratio.high - unchanged):+.1f})"
-    limit = percent_words(judged.accuracy_threshold if change.is_accuracy else judged.threshold)
-    return Line(f"{change.name}, {heading(change.metric)}", f": {size}, limit {limit}")
+    limit = percent_words(judgement.accuracy_threshold if change.is_accuracy else judgement.threshold)
+    return ScreenLine(f"{change.name}, {heading(change.metric)}", f": {size}, limit {limit}")
 
 
-def _unsure(judged: Judgement, untold: Sequence[str], pairs: int | None) -> list[Line]:
-    """What cannot be told, and how many pairs would tell."""
-    lines = [Line(f"{each[0].upper()}{each[1:]}") for each in untold]
-    if open_ones := [each for each in judged.changes if each.not_ruled_out]:
-        told = judged.paired and pairs is not None and not any(each.is_accuracy for each in open_ones)
-        first = _figure(open_ones[0], judged) if len(open_ones) == 1 else lines[0]
-        lines[0] = Line(first.start, f"{first.end}; about {pairs} pairs would tell" if told else first.end)
+def _unsure(judgement: Judgement, undecided_reasons: Sequence[str], pairs: int | None) -> list[ScreenLine]:
+    """Say what is undecided, and how many pairs would decide it."""
+    lines = [ScreenLine(f"{reason[0].upper()}{reason[1:]}") for reason in undecided_reasons]
+    if open_changes := [change for change in judgement.changes if change.not_ruled_out]:
+        is_known = judgement.paired and pairs is not None and not any(change.is_accuracy for change in open_changes)
+        first = _figure(open_changes[0], judgement) if len(open_changes) == 1 else lines[0]
+        lines[0] = ScreenLine(first.start, f"{first.end}; about {pairs} pairs would tell" if is_known else first.end)
     return lines
 
 
-def _against_itself(judged: Judgement, cautions: str) -> list[Line]:
-    """How often the same code would be called different, and which difference is found."""
-    if not judged.tested:
-        return [Line(f"Not known: no figure was tested.{cautions}")]
-    if not judged.paired:
-        return [Line(f"Not known: measured apart, and the machine may have changed.{cautions}")]
-    lines = [Line(f"The same code is called different in at most 1 of 20 judgements.{cautions}")]
-    if _is_same_code(judged):
-        lines.append(Line("Both sides are the same commit."))
-    ratios = [each.change for each in judged.changes if each.adjusted_p is not None and not each.is_accuracy]
-    least = resolution(ratios, judged.tested, one_look=judged.one_look)
-    if judged.exit_code == EXIT_OK and least is not None:
-        lines.append(Line(f"A difference of {difference_words(least)} is found in {percent(POWER)} of cases."))
+def _against_itself(judgement: Judgement, cautions: str) -> list[ScreenLine]:
+    """Say how often the same code would be called different, and which difference is found."""
+    if not judgement.tested:
+        return [ScreenLine(f"Not known: no figure was tested.{cautions}")]
+    if not judgement.paired:
+        return [ScreenLine(f"Not known: measured apart, and the machine may have changed.{cautions}")]
+    lines = [ScreenLine(f"The same code is called different in at most 1 of 20 judgements.{cautions}")]
+    if _is_same_code(judgement):
+        lines.append(ScreenLine("Both sides are the same commit."))
+    ratios = [change.change for change in judgement.changes if change.adjusted_p is not None and not change.is_accuracy]
+    least = resolution(ratios, judgement.tested, one_look=judgement.one_look)
+    if judgement.exit_code == EXIT_OK and least is not None:
+        lines.append(ScreenLine(f"A difference of {difference_words(least)} is found in {percent(POWER)} of cases."))
     return lines
 
 
-def _is_same_code(judged: Judgement) -> bool:
+def _is_same_code(judgement: Judgement) -> bool:
     """Whether both sides are one commit without changes, in one environment."""
-    sides = [(each.commit, each.repository, each.suite_commit, each.versions) for each in (judged.baseline, judged.candidate)]
-    return sides[0] == sides[1] and _is_commit(judged.baseline) and not judged.environments
+    sides = [
+        (side.commit, side.repository, side.suite_commit, side.versions) for side in (judgement.baseline, judgement.candidate)
+    ]
+    return sides[0] == sides[1] and _is_commit(judgement.baseline) and not judgement.environments
 
 
-def _is_commit(side: Side) -> bool:
+def _is_commit(side: MeasuredSide) -> bool:
     return re.fullmatch("[0-9a-f]{8}", side.commit) is not None
 
 
-def _next(judged: Judgement, pairs: int | None, repeats: int) -> list[tuple[str, str]]:
+def _next(judgement: Judgement, pairs: int | None, repeats: int) -> list[tuple[str, str]]:
     """Name the command that finds the cause of a regression, or decides what is open."""
-    if judged.exit_code == EXIT_OK:
+    if judgement.exit_code == EXIT_OK:
         return []
-    base, is_of_runs = judged.baseline, judged.kind == "comparison"
-    is_of_suite = is_of_runs and _is_commit(base) and base.commit != judged.candidate.commit and base.repository is None
+    base, is_of_runs = judgement.baseline, judgement.kind == "comparison"
+    is_of_suite = is_of_runs and _is_commit(base) and base.commit != judgement.candidate.commit and base.repository is None
     if not repeats:
-        if judged.paired:
+        if judgement.paired:
             return []
         in_turn = f"{command('regress', '--interleaved', base.commit)} ..." if is_of_suite else ""
         in_turn = in_turn if is_of_runs else "files of both, one after the other: A, B, B, A, ..."
         return [("in turn", in_turn)] * bool(in_turn)
-    if judged.exit_code == EXIT_REGRESSION:
-        worse = [each for each in judged.changes if each.verdict == "regression" and not each.is_accuracy]
+    if judgement.exit_code == EXIT_REGRESSION:
+        worse = [change for change in judgement.changes if change.verdict == "regression" and not change.is_accuracy]
         if worse and is_of_suite:
-            first = next((each for each in worse if each.metric == CHOICES[0]), worse[0])
+            first = next((change for change in worse if change.metric == CHOICES[0]), worse[0])
             metric = () if first.metric == CHOICES[0] else ("--metric", first.metric)
             return [("which commit", f"{command('bisect', '--good', base.commit, '--only', first.id, *metric)} ...")]
-        is_open = any(each.metric in TIMES for each in worse) and not judged.operations
+        is_open = any(change.metric in TIMES for change in worse) and not judgement.operations
         return [("where in a step", "the same command with --profile and another --out")] * is_open
-    few = [each for each in judged.changes if each.verdict in UNDECIDED]
-    if any(each.verdict == "not judged" or (each.metric in TIMES and each.change.n < repeats) for each in few):
+    few = [change for change in judgement.changes if change.verdict in UNDECIDED]
+    if any(change.verdict == "not judged" or (change.metric in TIMES and change.change.n < repeats) for change in few):
         return [("on an idle machine", "the same command with the same --out makes the disturbed pairs again")]
     if few or pairs is not None:
         return [("more pairs", f"the same command with --repeats {max(pairs or 0, VERDICT_PAIRS)} and another --out")]
-    return [("longer runs", "the same command with more --epochs and another --out")] * bool(judged.num_not_ruled_out)
+    return [("longer runs", "the same command with more --epochs and another --out")] * bool(judgement.num_not_ruled_out)

@@ -1,4 +1,4 @@
-"""The samples of a row or benchmark, before and now."""
+"""Samples of a row or benchmark, before and now."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from compare.core.statistics import VERDICT_PAIRS
 from compare.judgement.measurements import SECONDS, TIMES, MeasuredSubject
 
 
-def usable(subject: MeasuredSubject, metric: str, *, in_doubt: bool = False) -> dict[int, float]:
+def usable_samples(subject: MeasuredSubject, metric: str, *, in_doubt: bool = False) -> dict[int, float]:
     """Figures by repeat, without zeros: no ratio has them. Unreliable times only if `in_doubt`."""
     doubtful = subject.unreliable_repeats if metric in TIMES and not in_doubt else ()
     samples = subject.samples.get(metric, {})
@@ -20,19 +20,19 @@ def usable(subject: MeasuredSubject, metric: str, *, in_doubt: bool = False) -> 
 
 def _accuracies(subject: MeasuredSubject) -> dict[int, float]:
     """Median accuracy of each seed's repeats, so that each seed counts once."""
-    found: dict[int, list[float]] = {}
+    accuracies: dict[int, list[float]] = {}
     for repeat, scores in subject.tests.items():
-        found.setdefault(subject.seeds[repeat], []).append(scores.accuracy)
-    return {seed: statistics.median(values) for seed, values in found.items()}
+        accuracies.setdefault(subject.seeds[repeat], []).append(scores.accuracy)
+    return {seed: statistics.median(values) for seed, values in accuracies.items()}
 
 
-def in_turn(pairs: Sequence[Pair]) -> list[Pair]:
-    """Benchmarks of both sides, the files numbered as pairs, if their times show that they were made in turn. Else none.
+def pair_interleaved_files(pairs: Sequence[SubjectPair]) -> list[SubjectPair]:
+    """Pair the benchmark files of both sides by number, if their times show that they were made in turn. Else return no pairs.
 
     In turn is A B B A, A B A B or the like: of each two files that follow each other one is of each side. A last one alone
     has no partner.
     """
-    found: list[Pair] = []
+    interleaved: list[SubjectPair] = []
     for pair in pairs:
         subjects = (pair.before, pair.now)
         files = sorted((time, side, number) for side in (0, 1) for number, time in subjects[side].saved_at.items())
@@ -42,13 +42,16 @@ def in_turn(pairs: Sequence[Pair]) -> list[Pair]:
         samples: tuple[dict[int, float], dict[int, float]] = ({}, {})
         for place, (_, side, number) in enumerate(files):
             samples[side][place // 2] = subjects[side].samples[SECONDS][number]
-        paired = [each.model_copy(update={"samples": {SECONDS: own}}) for each, own in zip(subjects, samples, strict=True)]
-        found.append(Pair(*paired, paired=True))
-    return found
+        paired = [
+            subject.model_copy(update={"samples": {SECONDS: side_samples}})
+            for subject, side_samples in zip(subjects, samples, strict=True)
+        ]
+        interleaved.append(SubjectPair(*paired, paired=True))
+    return interleaved
 
 
 @dataclass(frozen=True)
-class Pair:
+class SubjectPair:
     """A row or benchmark, before and now."""
 
     before: MeasuredSubject
@@ -57,19 +60,22 @@ class Pair:
     """Whether repeats of the same number were run next to each other."""
 
     def samples(self, metric: str, *, in_doubt: bool = False) -> tuple[list[float], list[float]]:
-        """The samples of both sides, see `usable`. If they are paired, only complete pairs."""
-        first, second = (usable(each, metric, in_doubt=in_doubt) for each in (self.before, self.now))
+        """The samples of both sides, see `usable_samples`. If they are paired, only complete pairs."""
+        first, second = (usable_samples(subject, metric, in_doubt=in_doubt) for subject in (self.before, self.now))
         if self.paired:
             both = sorted(first.keys() & second.keys())
             return [first[repeat] for repeat in both], [second[repeat] for repeat in both]
         return list(first.values()), list(second.values())
 
-    def shown(self, metric: str) -> tuple[list[float], list[float]]:
+    def displayed_samples(self, metric: str) -> tuple[list[float], list[float]]:
         """The samples of both sides where none can be judged, each side for itself.
 
         Unreliable times are among them only if the side has no reliable one.
         """
-        first, second = (usable(each, metric) or usable(each, metric, in_doubt=True) for each in (self.before, self.now))
+        first, second = (
+            usable_samples(subject, metric) or usable_samples(subject, metric, in_doubt=True)
+            for subject in (self.before, self.now)
+        )
         return list(first.values()), list(second.values())
 
     @cached_property

@@ -20,20 +20,20 @@ from common.spec import SpecError
 from compare.core.errors import LaunchError
 from compare.core.progress import Display
 from compare.tuning import optuna_study, search_space
-from compare.tuning.optuna_study import Search
+from compare.tuning.optuna_study import SearchJob
 from compare.tuning.records import State
 from compare.tuning.servers import ENDED, Listener, Server, serving
 
 _POLL_SECONDS = 0.25
 
 
-def conduct(search: Search, storage: RDBStorage, logs: Path, shown: Display) -> None:
+def conduct(search: SearchJob, storage: RDBStorage, logs: Path, progress: Display) -> None:
     """Run a search, or the rest of it.
 
     Args:
-        storage: holds its study, or will hold it.
+        storage: holds the search's study, or will hold it.
         logs: path of the servers' logs without place and suffix.
-        shown: receives every trial.
+        progress: receives every trial.
 
     Raises:
         LaunchError: no server starts, or the storage fails.
@@ -47,7 +47,7 @@ def conduct(search: Search, storage: RDBStorage, logs: Path, shown: Display) -> 
         study.set_user_attr(optuna_study.ATTEMPTS, study.user_attrs.get(optuna_study.ATTEMPTS, 0) + 1)
         hang_seconds = spec.build(search.values).hang_seconds
         with serving(search.contestant, search.layout, search.settings.scheduler, logs, hang_seconds) as start:
-            conductor = _Conductor(search, study, start, shown)
+            conductor = _Conductor(search, study, start, progress)
             try:
                 conductor.run()
             finally:
@@ -71,8 +71,10 @@ class _Running:
 class _Conductor:
     """Takes settings from the study, lets the servers train them, and reports the results to the study. All in one thread."""
 
-    def __init__(self, search: Search, study: optuna.Study, start: Callable[[int, Listener], Server], shown: Display) -> None:
-        self._search, self._study, self._start_server, self._shown = search, study, start, shown
+    def __init__(
+        self, search: SearchJob, study: optuna.Study, start: Callable[[int, Listener], Server], progress: Display
+    ) -> None:
+        self._search, self._study, self._start_server, self._progress = search, study, start, progress
         self._inbox: queue.SimpleQueue[tuple[int, dict[str, Any]]] = queue.SimpleQueue()
         self._servers: dict[int, Server] = {}
         self._ready: set[int] = set()
@@ -82,21 +84,21 @@ class _Conductor:
             grid = search_space.grid(search.space, search.seed)
             self._pending = [(slot, grid[slot]) for slot, _ in self._pending]
         # The clock resumes where the last trial of the previous attempt ended.
-        self._earlier = optuna_study.result(search, study).seconds
+        self._earlier = optuna_study.read_result(search, study).seconds
         self._zero = time.monotonic()
         self._up = False
         self._servers_lost = 0
 
     def run(self) -> None:
         """Run all remaining trials."""
-        begun = time.monotonic()
+        start = time.monotonic()
         places = range(self._search.layout.servers) if self._pending else ()
         for place in places:
             self._start(place)
         while len(self._ready) < len(places):
             self._handle(*self._next())
         self._up = True
-        start_seconds = time.monotonic() - begun
+        start_seconds = time.monotonic() - start
         self._zero = time.monotonic()
         others = Meter()
         self._show()
@@ -117,7 +119,7 @@ class _Conductor:
 
     def _start(self, place: int) -> None:
         # A Dask worker may be waited for, and it ends what it has started.
-        waiting = contextlib.nullcontext() if self._search.layout.backend == "dask" else signals.deferred()
+        waiting = contextlib.nullcontext() if self._search.layout.backend == "dask" else signals.defer_signals()
         with waiting:
             self._servers[place] = self._start_server(place, lambda event: self._inbox.put((place, event)))
 
@@ -137,17 +139,17 @@ class _Conductor:
     def _clock(self) -> float:
         return self._earlier + time.monotonic() - self._zero
 
-    def _begin(self, place: int, slot: int, given: dict[str, Any] | None) -> None:
-        """Let a server train what the sampler proposes for a slot. `given` values replace the proposal."""
+    def _begin(self, place: int, slot: int, fixed: dict[str, Any] | None) -> None:
+        """Let a server train what the sampler proposes for a slot. `fixed` values replace the proposal."""
         search = self._search
-        self._study.sampler = optuna_study.sampler(search, slot, given)
+        self._study.sampler = optuna_study.sampler(search, slot, fixed)
         trial = self._study.ask(search.space.distributions)
         trial.set_user_attr(optuna_study.SLOT, slot)
         name = str(trial.number)
         running = self._running[name] = _Running(trial, place, self._clock())
         fields = {"cores": search.layout.cores_a_trial, "checkpoint_seconds": None, **search.space.fixed, **trial.params}
         try:
-            built = spec.build(spec.overlay(search.values, fields))
+            trial_spec = spec.build(spec.overlay(search.values, fields))
         except SpecError as error:  # each value is valid alone, but not together with the others
             self._finish(name, "failed", str(error))
             return
@@ -155,8 +157,8 @@ class _Conductor:
         if self._load(place) == 1:
             server.expect()
         running.began = self._clock()
-        judged = search.settings.pruner != "none"
-        server.send({"trial": name, "spec": built.model_dump(mode="json"), "judged": judged})
+        can_prune = search.settings.pruner != "none"
+        server.send({"trial": name, "spec": trial_spec.model_dump(mode="json"), "judged": can_prune})
 
     def _handle(self, place: int, event: dict[str, Any]) -> None:
         match event["event"]:
@@ -170,7 +172,7 @@ class _Conductor:
                 state: State = "pruned" if event["status"] == "stopped" else event["status"]
                 self._finish(event["trial"], state, event["reason"])
             case other if other == ENDED:
-                self._lost(place, event["reason"])
+                self._handle_lost_server(place, event["reason"])
             case _:
                 pass
 
@@ -183,7 +185,7 @@ class _Conductor:
             go_on = not running.trial.should_prune()
             self._servers[running.place].send({"trial": event["trial"], "go_on": go_on})
 
-    def _lost(self, place: int, reason: str) -> None:
+    def _handle_lost_server(self, place: int, reason: str) -> None:
         """Fail the trials of a server that has ended. Start another in its place if work is left."""
         if place not in self._ready:  # it never started
             if not self._up or not self._ready:
@@ -225,10 +227,10 @@ class _Conductor:
         running.trial.set_user_attr(optuna_study.RUN, facts)
         value = running.scores[self._search.settings.objective] if state == "ok" else None
         self._study.tell(running.trial, value, optuna_study.OPTUNA_STATES[state])
-        self._shown.end()
+        self._progress.end()
         self._show()
 
     def _show(self) -> None:
         search = self._search
         finished = search.trials - len(self._pending) - len(self._running)
-        self._shown.begin(search.name, f"{search.name}: {finished} of {search.trials} trials")
+        self._progress.begin(search.name, f"{search.name}: {finished} of {search.trials} trials")

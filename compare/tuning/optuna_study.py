@@ -25,19 +25,19 @@ from common.artifacts import records
 from common.spec import SpecError
 from compare.core import wording
 from compare.core.errors import FolderError, LaunchError
-from compare.tuning.records import SearchResult, State, Trial, Tuning
+from compare.tuning.records import State, TunedTrial, Tuning, TuningSearch
 from compare.tuning.search_space import Space
-from compare.tuning.servers import Layout
+from compare.tuning.servers import JobLayout
 
 optuna.logging.set_verbosity(optuna.logging.WARNING)  # else it logs each study and trial
 
 HALVING_FACTOR = 3
-"""Successive halving keeps the best fraction at epochs 1, 3, 9, ... (Jamieson & Talwalkar 2016, as Optuna does it)."""
-_MOST_RANDOM = 10
+"""Successive halving keeps the best third at epochs 1, 3, 9, ... (Jamieson & Talwalkar 2016, as Optuna does it)."""
+_MAX_RANDOM = 10
 _RANDOM_PART = 3
 ELSEWHERE = "Restore it, or tune in another folder."
-_UNUSABLE = (SQLAlchemyError, optuna.exceptions.OptunaError, ImportError, RuntimeError)
-"""What a storage raises that cannot be opened."""
+_OPENING_ERRORS = (SQLAlchemyError, optuna.exceptions.OptunaError, ImportError, RuntimeError)
+"""Errors of a storage that cannot be opened."""
 
 # Attributes of a study, and of its trials.
 DONE, ATTEMPTS = "convtwins_done", "convtwins_attempts"
@@ -49,7 +49,7 @@ OPTUNA_STATES: dict[State, TrialState] = {
 }
 
 _BUSY_SECONDS = 60
-"""Another reader of a SQLite file, for example a dashboard, may lock it for so long."""
+"""Seconds to wait for a SQLite file that another reader, for example a dashboard, has locked."""
 _HIDDEN = "***"
 """SQLAlchemy's replacement of a password."""
 _SECRET = re.compile("pass|pwd|secret|token|key", re.IGNORECASE)
@@ -57,12 +57,12 @@ _SECRET = re.compile("pass|pwd|secret|token|key", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
-class Search:
+class SearchJob:
     """One search to run."""
 
     settings: Tuning
     contestant: str
-    layout: Layout
+    layout: JobLayout
     repeat: int
     trials: int
     seed: int
@@ -78,54 +78,54 @@ class Search:
 
 
 def random_trials(trials: int) -> int:
-    """How many trials TPE draws at random before it builds its model: a third, from 1 to 10."""
-    return max(min(trials // _RANDOM_PART, _MOST_RANDOM), 1)
+    """Return how many trials TPE draws at random before it builds its model: a third, from 1 to 10."""
+    return max(min(trials // _RANDOM_PART, _MAX_RANDOM), 1)
 
 
 def derived_seed(seed: int, place: int) -> int:
-    """Seed of a repeat's sampler, or of a slot. It is the same for every framework and number of jobs."""
+    """Return the seed of a repeat's sampler, or of a slot. It is the same for every framework and number of jobs."""
     return int(np.random.SeedSequence([seed, place]).generate_state(1)[0])
 
 
-def own_storage(file: Path) -> RDBStorage:
-    """The storage in a tuning's own file, made if it is missing.
+def file_storage(file: Path) -> RDBStorage:
+    """Open the storage in a tuning's own file. Create the file if it is missing.
 
     Raises:
         FolderError: it cannot be used.
     """
     try:
-        return _opened(f"sqlite:///{file.resolve()}")
-    except _UNUSABLE as error:
+        return _open(f"sqlite:///{file.resolve()}")
+    except _OPENING_ERRORS as error:
         is_damaged = isinstance(error, DatabaseError) and not isinstance(error, OperationalError)  # another one has it open
         advice = ELSEWHERE if is_damaged else "Run the same command again when it can be."
         raise FolderError(f"{file} cannot be used ({_first_line(error)}). {advice}") from None
 
 
 def open_storage(url: str) -> RDBStorage:
-    """The storage at a SQLAlchemy URL.
+    """Open the storage at a SQLAlchemy URL.
 
     Raises:
         SpecError: there is none, or it cannot be reached.
     """
     try:
-        return _opened(url)
-    except _UNUSABLE as error:
+        return _open(url)
+    except _OPENING_ERRORS as error:
         raise SpecError(
             f"--storage cannot be used. Received: {masked(url)} ({_first_line(error)}). Use e.g. sqlite:///FILE."
         ) from None
 
 
-def _opened(url: str) -> RDBStorage:
+def _open(url: str) -> RDBStorage:
     sqlite = make_url(url).get_backend_name() == "sqlite"
     return RDBStorage(url, engine_kwargs={"connect_args": {"timeout": _BUSY_SECONDS}} if sqlite else None)
 
 
 def masked(url: str) -> str:
-    """A URL without its password, which may also be one of the options after `?`."""
+    """Return a URL without its password, which may also be one of the options after `?`."""
     try:
-        made = make_url(url)
-        hidden = {option: _HIDDEN for option in made.query if _SECRET.search(option)}
-        return made.update_query_dict(hidden).render_as_string(hide_password=True)
+        parsed = make_url(url)
+        hidden = {option: _HIDDEN for option in parsed.query if _SECRET.search(option)}
+        return parsed.update_query_dict(hidden).render_as_string(hide_password=True)
     except ArgumentError:
         return "no URL of SQLAlchemy's"
 
@@ -146,8 +146,8 @@ def storage_errors() -> Generator[None]:
         raise LaunchError(f"The storage of the trials failed ({reason}). {advice}. Then the same command resumes.") from None
 
 
-def open_study(search: Search, storage: RDBStorage) -> optuna.Study:
-    """The study of a search, made if it is missing."""
+def open_study(search: SearchJob, storage: RDBStorage) -> optuna.Study:
+    """Open the study of a search. Create it if it is missing."""
     return optuna.create_study(
         storage=storage,
         study_name=search.study,
@@ -158,7 +158,7 @@ def open_study(search: Search, storage: RDBStorage) -> optuna.Study:
     )
 
 
-def _pruner(search: Search) -> BasePruner:
+def _pruner(search: SearchJob) -> BasePruner:
     if search.settings.pruner == "median":
         return MedianPruner(n_startup_trials=random_trials(search.trials))
     if search.settings.pruner == "halving":
@@ -166,17 +166,17 @@ def _pruner(search: Search) -> BasePruner:
     return NopPruner()
 
 
-def sampler(search: Search, slot: int, given: dict[str, Any] | None) -> BaseSampler:
-    """The sampler of one slot, with its own seed. So draws depend on finished trials, not on this process's past.
+def sampler(search: SearchJob, slot: int, fixed: dict[str, Any] | None) -> BaseSampler:
+    """Build the sampler of one slot, with its own seed. So draws depend on finished trials, not on this process's past.
 
     Args:
-        given: values that are already known: of a grid, or drawn before an interruption.
+        fixed: values that are already known, from a grid or from before an interruption.
     """
     seed = derived_seed(search.seed, slot)
-    if given is not None:
+    if fixed is not None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-            return PartialFixedSampler(given, RandomSampler(seed=seed))
+            return PartialFixedSampler(fixed, RandomSampler(seed=seed))
     if search.settings.sampler == "random":
         return RandomSampler(seed=seed)
     return TPESampler(seed=seed, n_startup_trials=random_trials(search.trials), constant_liar=search.layout.jobs > 1)
@@ -188,23 +188,23 @@ def release(study: optuna.Study) -> None:
         study.tell(trial.number, state=TrialState.FAIL)
 
 
-def pending(search: Search, study: optuna.Study) -> list[tuple[int, dict[str, Any] | None]]:
-    """The slots without a finished trial, in order. An interrupted slot comes with the values that it had drawn."""
-    given: dict[int, dict[str, Any]] = {}
+def pending(search: SearchJob, study: optuna.Study) -> list[tuple[int, dict[str, Any] | None]]:
+    """Return the slots without a finished trial, in order. An interrupted slot comes with the values that it had drawn."""
+    drawn: dict[int, dict[str, Any]] = {}
     finished: set[int] = set()
-    for trial in _trials(search, study):
+    for trial in _frozen_trials(search, study):
         slot = trial.user_attrs.get(SLOT)
         if slot is None:
             continue
-        if _finished(search, trial) is not None:
+        if _finished_trial(search, trial) is not None:
             finished.add(slot)
         elif trial.params.keys() == search.space.distributions.keys():
-            given[slot] = trial.params
-    return [(slot, given.get(slot)) for slot in range(search.trials) if slot not in finished]
+            drawn[slot] = trial.params
+    return [(slot, drawn.get(slot)) for slot in range(search.trials) if slot not in finished]
 
 
-def _finished(search: Search, trial: FrozenTrial) -> Trial | None:
-    """A trial that ended as its record states. None: it was killed in between, and is trained again.
+def _finished_trial(search: SearchJob, trial: FrozenTrial) -> TunedTrial | None:
+    """Return a trial that ended as its record states. None: it was killed in between, and is trained again.
 
     Raises:
         FolderError: its record is not as it was written.
@@ -213,19 +213,21 @@ def _finished(search: Search, trial: FrozenTrial) -> Trial | None:
     if run is None:
         return None
     try:
-        made = Trial(slot=trial.user_attrs[SLOT], number=trial.number, fields=trial.params, value=trial.value, **run)
+        result = TunedTrial(slot=trial.user_attrs[SLOT], number=trial.number, fields=trial.params, value=trial.value, **run)
     except (KeyError, TypeError, ValueError, RuntimeError) as error:  # RuntimeError: it has several values
-        raise _changed(search, trial, f"its record cannot be read: {records.why(error)}") from None
-    if trial.state != OPTUNA_STATES[made.state]:
+        raise _changed_trial_error(search, trial, f"its record cannot be read: {records.describe_error(error)}") from None
+    if trial.state != OPTUNA_STATES[result.state]:
         return None
-    recorded = getattr(made, objective)
-    if made.state == "ok" and (made.value is None or recorded is None or not math.isclose(made.value, recorded, rel_tol=1e-9)):
-        raise _changed(search, trial, f"its value is {made.value}, and the {objective} of its record {recorded}")
-    return made
+    recorded = getattr(result, objective)
+    if result.state == "ok" and (
+        result.value is None or recorded is None or not math.isclose(result.value, recorded, rel_tol=1e-9)
+    ):
+        raise _changed_trial_error(search, trial, f"its value is {result.value}, and the {objective} of its record {recorded}")
+    return result
 
 
-def _trials(search: Search, study: optuna.Study) -> list[FrozenTrial]:
-    """The trials of a study.
+def _frozen_trials(search: SearchJob, study: optuna.Study) -> list[FrozenTrial]:
+    """Return the trials of a study.
 
     Raises:
         FolderError: something in it is not as Optuna wrote it.
@@ -233,22 +235,22 @@ def _trials(search: Search, study: optuna.Study) -> list[FrozenTrial]:
     try:
         return study.get_trials(deepcopy=False)
     except (ValueError, TypeError, LookupError) as error:
-        raise FolderError(f"{search.study} cannot be read ({records.why(error)}). {ELSEWHERE}") from None
+        raise FolderError(f"{search.study} cannot be read ({records.describe_error(error)}). {ELSEWHERE}") from None
 
 
-def _changed(search: Search, trial: FrozenTrial, fault: str) -> FolderError:
+def _changed_trial_error(search: SearchJob, trial: FrozenTrial, fault: str) -> FolderError:
     return FolderError(f"Trial {trial.number} of {search.study} is not as it was stored ({fault}). {ELSEWHERE}")
 
 
-def result(search: Search, study: optuna.Study) -> SearchResult:
-    """A search as far as its study has it.
+def read_result(search: SearchJob, study: optuna.Study) -> TuningSearch:
+    """Return a search as far as its study has it.
 
     Raises:
         FolderError: a record in it is not as it was written.
     """
-    trials = [made for each in _trials(search, study) if (made := _finished(search, each)) is not None]
+    trials = [result for trial in _frozen_trials(search, study) if (result := _finished_trial(search, trial)) is not None]
     done = study.user_attrs.get(DONE)
-    return SearchResult(
+    return TuningSearch(
         contestant=search.contestant,
         jobs=search.layout.jobs,
         repeat=search.repeat,
@@ -262,15 +264,15 @@ def result(search: Search, study: optuna.Study) -> SearchResult:
     )
 
 
-def stored(search: Search, storage: RDBStorage) -> SearchResult:
-    """The same, read from the storage.
+def stored_result(search: SearchJob, storage: RDBStorage) -> TuningSearch:
+    """Read a search from the storage, as far as its study has it.
 
     Raises:
         LaunchError: the storage fails.
         FolderError: a record in it is not as it was written.
     """
     with storage_errors():
-        return result(search, open_study(search, storage))
+        return read_result(search, open_study(search, storage))
 
 
 def _first_line(error: BaseException) -> str:

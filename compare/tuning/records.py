@@ -63,21 +63,21 @@ class Tuning(Frozen):
     def model(self) -> str:
         return str(self.values.get("model", "simple_cnn"))
 
-    def judged_space(self) -> Space:
-        """The space, checked.
+    def checked_space(self) -> Space:
+        """Check the space and return it.
 
         Raises:
             SpecError: see `search_space.judged`.
         """
-        return search_space.judged(self.space, self.values, self.space_name)
+        return search_space.check_space(self.space, self.values, self.space_name)
 
     def trials_of(self, space: Space) -> int:
-        """Trials of each search. A grid has at most as many as points."""
+        """Return the number of trials of each search. A grid has at most as many as it has points."""
         return min(self.trials, search_space.grid_size(space)) if self.sampler == "grid" else self.trials
 
 
-class Plan(Frozen):
-    """tuning.json: what is tuned, and on what."""
+class TuningPlan(Frozen):
+    """Contents of tuning.json: what is tuned, and on what."""
 
     schema_version: int = SCHEMA_VERSION
     kind: str = KIND
@@ -99,11 +99,11 @@ class Plan(Frozen):
     machine: Facts
 
 
-class Trial(Frozen):
+class TunedTrial(Frozen):
     """One setting, trained once."""
 
     slot: int
-    """Its place among the requested trials, from 0. The same slot has the same seed in every search of a repeat."""
+    """Place of the trial among the requested ones, from 0. The same slot has the same seed in every search of a repeat."""
     number: int
     """Optuna's number, in the order of proposals. A trial that is repeated after an interruption gets another number."""
     fields: dict[str, Any]
@@ -111,13 +111,13 @@ class Trial(Frozen):
     state: State
     reason: str | None = None
     value: float | None = None
-    """Objective after the trial's last epoch. For a pruned trial: when it was pruned."""
+    """Objective after the trial's last epoch. For a pruned trial: at the time of the pruning."""
     loss: float | None = None
-    """On the validation split, after the last trained epoch."""
+    """Loss on the validation split, after the last trained epoch."""
     accuracy: float | None = None
     epochs: int = 0
     images: int = 0
-    """Images trained on."""
+    """Number of images trained on."""
     began_seconds: float
     """Seconds since the search began."""
     ended_seconds: float
@@ -128,7 +128,7 @@ class Trial(Frozen):
         return self.value if self.state == "ok" else None
 
 
-class SearchResult(Frozen):
+class TuningSearch(Frozen):
     """One search so far."""
 
     contestant: FileName
@@ -138,9 +138,9 @@ class SearchResult(Frozen):
     """Seed of the sampler."""
     cores_a_trial: int
     study: str
-    """Its name in the storage."""
-    trials: list[Trial]
-    """In the order of their ends."""
+    """Name of the search's study in the storage."""
+    trials: list[TunedTrial]
+    """Trials in the order in which they ended."""
     done: bool
     start_seconds: float | None = None
     """Seconds until all servers had imported their framework. The search's clock starts after that."""
@@ -153,12 +153,12 @@ class SearchResult(Frozen):
 
     @property
     def seconds(self) -> float:
-        """From the start of the first trial to the end of the last one."""
+        """Seconds from the start of the first trial to the end of the last one."""
         return max((trial.ended_seconds for trial in self.trials), default=0.0)
 
     @property
     def timed(self) -> bool:
-        """Whether its seconds are valid for a ratio: done in one attempt, with all its servers."""
+        """Whether the seconds are valid for a ratio: the search was done in one attempt, with all its servers."""
         return self.done and self.attempts == 1 and self.servers_lost == 0
 
     @property
@@ -170,7 +170,7 @@ class SearchResult(Frozen):
         return self.images / self.seconds if self.seconds else 0.0
 
     def best(self, objective: Objective, *, trials: int | None = None, until: float = math.inf) -> float | None:
-        """The best score.
+        """Return the best score.
 
         Args:
             objective: decides whether the smallest or the largest score is the best.
@@ -181,27 +181,27 @@ class SearchResult(Frozen):
         return (min if objective == "loss" else max)(scores, default=None)
 
 
-class Best(Frozen):
-    """The best trial of a framework, over all its searches."""
+class BestTrial(Frozen):
+    """Best trial of a framework, over all its searches."""
 
     study: str
-    trial: Trial
+    trial: TunedTrial
     fields: dict[str, Any]
     """Fields of the spec: drawn and fixed."""
 
 
-class Tuned(Frozen):
-    """tuned.json: the results so far."""
+class TuningRecord(Frozen):
+    """Contents of tuned.json: the results so far."""
 
-    plan: Plan
-    searches: list[SearchResult]
-    best_trials: dict[str, Best]
-    """By framework. Missing if no trial was trained to its end."""
+    plan: TuningPlan
+    searches: list[TuningSearch]
+    best_trials: dict[str, BestTrial]
+    """Best trial by framework. A framework without a trial that was trained to its end is missing."""
 
     @property
     def best(self) -> dict[str, dict[str, Any]]:
         """Spec fields of each framework's best trial, by dotted name."""
-        return {framework: found.fields for framework, found in self.best_trials.items()}
+        return {framework: best.fields for framework, best in self.best_trials.items()}
 
     @property
     def done(self) -> bool:
@@ -217,14 +217,17 @@ class Tuned(Frozen):
         """1 if a trial failed, a search is not done or a framework has no best trial, else 0."""
         return int(bool(self.num_failed) or not self.done or set(self.best_trials) != set(self.plan.settings.frameworks))
 
-    def of(self, framework: str) -> list[SearchResult]:
+    def searches_of(self, framework: str) -> list[TuningSearch]:
         return [search for search in self.searches if search.contestant == framework]
 
-    def by_jobs(self, framework: str) -> dict[int, Sequence[SearchResult]]:
-        """A framework's searches by number of jobs, in ascending order."""
-        own = self.of(framework)
-        return {jobs: [each for each in own if each.jobs == jobs] for jobs in sorted({each.jobs for each in own})}
+    def by_jobs(self, framework: str) -> dict[int, Sequence[TuningSearch]]:
+        """Return a framework's searches by number of jobs, in ascending order."""
+        searches = self.searches_of(framework)
+        return {
+            jobs: [search for search in searches if search.jobs == jobs]
+            for jobs in sorted({search.jobs for search in searches})
+        }
 
-    def scored(self, framework: str) -> list[Trial]:
-        """A framework's trials that were trained to their end."""
-        return [trial for search in self.of(framework) for trial in search.trials if trial.score is not None]
+    def scored(self, framework: str) -> list[TunedTrial]:
+        """Return a framework's trials that were trained to their end."""
+        return [trial for search in self.searches_of(framework) for trial in search.trials if trial.score is not None]

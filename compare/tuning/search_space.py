@@ -17,7 +17,7 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution, Floa
 from common import spec
 from common.frozen import Finite
 from common.spec import SpecError
-from compare.execution.store import flat
+from compare.execution.store import flatten
 
 DEFAULT: dict[str, Any] = {
     "optimizer.name": {"choices": ["sgd", "adam"]},
@@ -28,14 +28,14 @@ DEFAULT: dict[str, Any] = {
     "schedule.step_size": {"low": 1, "high": 5},
     "global_batch_size": {"choices": [32, 64, 128]},
 }
-"""The ranges that the published report searched, with optimizer and batch size."""
+"""Ranges that the published report searched, with optimizer and batch size."""
 DEFAULT_NAME = "the default space"
 
 GRID_POINTS = 3
 """Points of a grid in a range without a step."""
-MOST_POINTS = 100_000
+MAX_POINTS = 100_000
 """Points of the largest allowed grid."""
-_MOST_STEPS = 10 * MOST_POINTS
+_MAX_STEPS = 10 * MAX_POINTS
 """Steps of the longest allowed range. They are listed to count a grid."""
 
 _REFUSED = {
@@ -76,7 +76,7 @@ class Space:
 
 
 def read(path: Path | None) -> dict[str, Any]:
-    """The ranges of a space file by field, not yet checked. None: the default ones.
+    """Read the ranges of a space file by field, not yet checked. None: the default ones.
 
     Raises:
         SpecError: the file cannot be read, or is no mapping of names.
@@ -84,13 +84,13 @@ def read(path: Path | None) -> dict[str, Any]:
     return DEFAULT if path is None else spec.read_values(path, "space file")
 
 
-def judged(ranges: dict[str, Any], values: dict[str, Any], name: str) -> Space:
-    """Checks every range against the spec: its field, and the values at its ends.
+def check_space(ranges: dict[str, Any], values: dict[str, Any], name: str) -> Space:
+    """Check every range against the spec: its field, and the values at its ends.
 
     Args:
-        ranges: from `read`.
-        values: of the spec that all trials share.
-        name: of the file, for error messages.
+        ranges: ranges by field, from `read`.
+        values: values of the spec that all trials share.
+        name: name of the file, for error messages.
 
     Raises:
         SpecError: names the file and the field.
@@ -101,18 +101,18 @@ def judged(ranges: dict[str, Any], values: dict[str, Any], name: str) -> Space:
         raise SpecError(f"space {name}: epochs and steps exclude each other. Received: both. Leave one of them out.")
     distributions: dict[str, BaseDistribution] = {}
     fixed: dict[str, Any] = {}
-    for field, written in ranges.items():
+    for field, raw in ranges.items():
         for reason, refused in _REFUSED.items():
             if field in refused.split():
-                raise SpecError(f"space {name}: {field} cannot be tuned: {reason}. Received: {written!r}. Leave it out.")
+                raise SpecError(f"space {name}: {field} cannot be tuned: {reason}. Received: {raw!r}. Leave it out.")
         try:
-            made = _distribution(field, written, values)
+            distribution = _distribution(field, raw, values)
         except SpecError as error:
             raise SpecError(f"space {name}: {error}") from None
-        if isinstance(made, CategoricalDistribution) and len(made.choices) == 1:
-            fixed[field] = made.choices[0]
+        if isinstance(distribution, CategoricalDistribution) and len(distribution.choices) == 1:
+            fixed[field] = distribution.choices[0]
         else:
-            distributions[field] = made
+            distributions[field] = distribution
     if not distributions:
         raise SpecError(f"space {name} leaves nothing to search. Received: one choice for each field. Give one a range.")
     stepped = frozenset(field for field in distributions if ranges[field].get("step") is not None)
@@ -120,18 +120,18 @@ def judged(ranges: dict[str, Any], values: dict[str, Any], name: str) -> Space:
 
 
 def grid_size(space: Space) -> int:
-    """Number of points of the grid."""
+    """Return the number of points of the grid."""
     return math.prod(map(len, _axes(space).values()))
 
 
 def grid(space: Space, seed: int) -> list[dict[str, Any]]:
-    """Every point of the grid, in a seeded order, so that the first points are spread over the grid.
+    """Return every point of the grid, in a seeded order, so that the first points are spread over the grid.
 
     Raises:
         SpecError: there are more points than MOST_POINTS.
     """
-    if (size := grid_size(space)) > MOST_POINTS:
-        raise SpecError(f"A grid has at most {MOST_POINTS:,} points. Received: {size:,}. Use fewer choices, or random.")
+    if (size := grid_size(space)) > MAX_POINTS:
+        raise SpecError(f"A grid has at most {MAX_POINTS:,} points. Received: {size:,}. Use fewer choices, or random.")
     axes = _axes(space)
     points = [dict(zip(axes, point, strict=True)) for point in itertools.product(*axes.values())]
     return [points[place] for place in np.random.default_rng(seed).permutation(len(points))]
@@ -141,61 +141,61 @@ _EXAMPLE = "optimizer.learning_rate: {low: 1e-4, high: 1e-1, log: true}"
 _FORMS = "Write {low: ..., high: ...} with log: true or step: ... where wanted, or {choices: [...]}"
 
 
-def _distribution(field: str, written: Any, values: dict[str, Any]) -> BaseDistribution:
-    if not isinstance(written, dict):
-        raise SpecError(f"{field} needs a range. Received: {written!r}. {_FORMS}.")
+def _distribution(field: str, raw: Any, values: dict[str, Any]) -> BaseDistribution:
+    if not isinstance(raw, dict):
+        raise SpecError(f"{field} needs a range. Received: {raw!r}. {_FORMS}.")
     try:
-        asked = _Choices.model_validate(written) if "choices" in written else _Range.model_validate(written)
+        parsed = _Choices.model_validate(raw) if "choices" in raw else _Range.model_validate(raw)
     except pydantic.ValidationError as error:
         detail = error.errors()[0]
         place = ".".join(map(str, (field, *detail["loc"][:2])))
-        raise SpecError(f"{place}: {detail['msg']}. Received: {written!r}. {_FORMS}.") from None
-    if isinstance(asked, _Choices):
-        if not asked.choices:
-            raise SpecError(f"{field} has no choices. Received: {written!r}. {_FORMS}.")
-        read = [_as_read(field, choice, values) for choice in asked.choices]
-        if len(set(map(repr, read))) < len(read):
-            raise SpecError(f"{field} names a choice twice. Received: {written!r}. Name each once.")
-        return CategoricalDistribution(read)
-    return _ranged(field, asked, written, values)
+        raise SpecError(f"{place}: {detail['msg']}. Received: {raw!r}. {_FORMS}.") from None
+    if isinstance(parsed, _Choices):
+        if not parsed.choices:
+            raise SpecError(f"{field} has no choices. Received: {raw!r}. {_FORMS}.")
+        choices = [_parse_value(field, choice, values) for choice in parsed.choices]
+        if len(set(map(repr, choices))) < len(choices):
+            raise SpecError(f"{field} names a choice twice. Received: {raw!r}. Name each once.")
+        return CategoricalDistribution(choices)
+    return _range_distribution(field, parsed, raw, values)
 
 
-def _ranged(field: str, asked: _Range, written: Any, values: dict[str, Any]) -> BaseDistribution:
-    low, high = (_as_read(field, int(end) if end.is_integer() else end, values) for end in (asked.low, asked.high))
+def _range_distribution(field: str, parsed: _Range, raw: Any, values: dict[str, Any]) -> BaseDistribution:
+    low, high = (_parse_value(field, int(end) if end.is_integer() else end, values) for end in (parsed.low, parsed.high))
     if isinstance(low, bool) or not isinstance(low, int | float):
-        raise SpecError(f"{field} is no number and has no range. Received: {written!r}. Write {field}: {{choices: [...]}}.")
+        raise SpecError(f"{field} is no number and has no range. Received: {raw!r}. Write {field}: {{choices: [...]}}.")
     if not low < high:
-        raise SpecError(f"{field}: low must be below high. Received: {written!r}. Use one choice for a single value.")
-    if asked.log and (low <= 0 or asked.step is not None):
-        raise SpecError(f"{field}: log needs low above 0, and no step. Received: {written!r}. Leave out one of them.")
-    if asked.step is not None and not 0 < asked.step <= high - low:
-        raise SpecError(f"{field}: step must be above 0 and fit into the range. Received: {written!r}. Use a smaller one.")
-    if asked.step is not None and (high - low) / asked.step > _MOST_STEPS:
-        raise SpecError(f"{field} has more than {_MOST_STEPS:,} steps. Received: {written!r}. Use a larger one.")
+        raise SpecError(f"{field}: low must be below high. Received: {raw!r}. Use one choice for a single value.")
+    if parsed.log and (low <= 0 or parsed.step is not None):
+        raise SpecError(f"{field}: log needs low above 0, and no step. Received: {raw!r}. Leave out one of them.")
+    if parsed.step is not None and not 0 < parsed.step <= high - low:
+        raise SpecError(f"{field}: step must be above 0 and fit into the range. Received: {raw!r}. Use a smaller one.")
+    if parsed.step is not None and (high - low) / parsed.step > _MAX_STEPS:
+        raise SpecError(f"{field} has more than {_MAX_STEPS:,} steps. Received: {raw!r}. Use a larger one.")
     if isinstance(low, int):
-        if asked.step is not None and not asked.step.is_integer():
-            raise SpecError(f"{field} is a whole number and needs a whole step. Received: {written!r}. Use 1 or more.")
-        step = int(asked.step or 1)
-        return IntDistribution(low, low + (high - low) // step * step, log=asked.log, step=step)
-    if asked.step is not None:  # in decimals, because 0.9 is three times 0.3 only there
-        start, end, step = (Decimal(str(value)) for value in (low, high, asked.step))
+        if parsed.step is not None and not parsed.step.is_integer():
+            raise SpecError(f"{field} is a whole number and needs a whole step. Received: {raw!r}. Use 1 or more.")
+        step = int(parsed.step or 1)
+        return IntDistribution(low, low + (high - low) // step * step, log=parsed.log, step=step)
+    if parsed.step is not None:  # in decimals, because 0.9 is three times 0.3 only there
+        start, end, step = (Decimal(str(value)) for value in (low, high, parsed.step))
         high = float(start + (end - start) // step * step)
-    return FloatDistribution(low, high, log=asked.log, step=asked.step)
+    return FloatDistribution(low, high, log=parsed.log, step=parsed.step)
 
 
-def _as_read(field: str, value: Any, values: dict[str, Any]) -> Any:
-    """A value as the spec reads it. For example, YAML reads 1e-3 as text; here it becomes a number.
+def _parse_value(field: str, value: Any, values: dict[str, Any]) -> Any:
+    """Return a value as the spec parses it. For example, YAML reads 1e-3 as text; here it becomes a number.
 
     Raises:
         SpecError: the spec has no such field, or refuses the value.
     """
     others = {"epochs": "steps", "steps": "epochs"}
-    shared = {name: given for name, given in values.items() if name != others.get(field)}
+    shared = {name: other for name, other in values.items() if name != others.get(field)}
     built = spec.build(spec.overlay(shared, {field: value}))
-    found = flat(built.model_dump())
-    if field not in found:
+    fields = flatten(built.model_dump())
+    if field not in fields:
         raise SpecError(f"{field} is a group of fields. Received: {value!r}. Name one of them.")
-    return found[field]
+    return fields[field]
 
 
 def _axes(space: Space) -> dict[str, Sequence[Any]]:

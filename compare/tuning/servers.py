@@ -23,7 +23,7 @@ from compare.execution import executor, launch
 from compare.tuning.records import Backend
 
 ENDED = "ended"
-"""The event that reports that a server has ended. Its field `reason` says how."""
+"""Event that reports that a server has ended. Its field `reason` says how."""
 
 Listener = Callable[[dict[str, Any]], None]
 """Called with every event of a server, from a thread of its own."""
@@ -36,7 +36,7 @@ _CLOSE_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
-class Layout:
+class JobLayout:
     """How jobs share the cores."""
 
     backend: Backend
@@ -79,31 +79,31 @@ class LocalServer:
         self._log = log
         self._hang: str | None = None
         self._kills = launch.memory_kills()
-        self._process = launch.start(framework, arguments, log=log, talks=True)
+        self._process = launch.start(framework, arguments, log=log, with_pipes=True)
         self.expect()
         threading.Thread(target=self._listen, args=(listener,), daemon=True).start()
 
     def send(self, message: dict[str, Any]) -> None:
-        """Send it a request. If it has ended, ENDED arrives instead of an answer."""
+        """Send the server a request. If the server has ended, ENDED arrives instead of an answer."""
         assert self._process.stdin is not None
         with suppress(OSError, ValueError):  # `_listen` reports its end
             self._process.stdin.write(json.dumps(message).encode() + b"\n")
             self._process.stdin.flush()
 
     def expect(self) -> None:
-        """It has work from now on. Its watchdog starts here."""
-        member = watchdog.Member("the process", self._process.watched)
+        """Start the watchdog: the server has work from now on."""
+        member = watchdog.WatchTarget("the process", self._process.watched)
         self._dog = watchdog.Watchdog([member], self._hang_seconds)
 
     def look(self) -> None:
-        """Call this often while it has work. A server that hangs is ended."""
-        if self._hang is None and (hang := self._dog.look()) is not None:
+        """Check the watchdog. Call this often while the server has work. A server that hangs is ended."""
+        if self._hang is None and (hang := self._dog.check()) is not None:
             (path,) = watchdog.save_stacks(hang.stacks, [self._log.stem], self._log.parent)
-            self._hang = f"{hang.words}; see {path.name}"
+            self._hang = f"{hang.message}; see {path.name}"
             launch.stop(self._process, grace_seconds=0.0)
 
     def close(self) -> None:
-        """End it."""
+        """End the server."""
         launch.stop(self._process)
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:
@@ -117,7 +117,7 @@ class LocalServer:
                 listener(json.loads(line))
         code = self._process.wait()
         lacked_memory = launch.memory_kills() > self._kills
-        listener({"event": ENDED, "reason": self._hang or executor.ending_words(code, self._log, lacked_memory)})
+        listener({"event": ENDED, "reason": self._hang or executor.describe_ending(code, self._log, lacked_memory)})
 
 
 class ServerActor:
@@ -143,7 +143,7 @@ class ServerActor:
             getattr(self._server, method)(*arguments)
 
     async def events(self) -> list[dict[str, Any]]:
-        """Its events since the last call. Waits until there are any."""
+        """Return the server's events since the last call. Wait until there are any."""
         while not self._events:
             await asyncio.sleep(_POLL_SECONDS)
         count = len(self._events)
@@ -206,9 +206,9 @@ Server = LocalServer | RemoteServer
 
 @contextmanager
 def serving(
-    framework: str, layout: Layout, scheduler: str | None, logs: Path, hang_seconds: float
+    framework: str, layout: JobLayout, scheduler: str | None, logs: Path, hang_seconds: float
 ) -> Generator[Callable[[int, Listener], Server]]:
-    """Yields the function that starts the server of a place, from 0. Call it again to replace a server that has ended.
+    """Yield the function that starts the server of a place, from 0. Call it again to replace a server that has ended.
 
     Args:
         scheduler: address of a Dask cluster. None: a local cluster of processes, if the backend is `dask`.
@@ -222,42 +222,42 @@ def serving(
     """
     if layout.backend != "dask":
 
-        def local(place: int, listener: Listener) -> Server:
+        def start_local(place: int, listener: Listener) -> Server:
             log = logs.with_name(f"{logs.name}-{place}.txt")
             return LocalServer(framework, layout.arguments(place), log, listener, hang_seconds)
 
-        yield local
+        yield start_local
         return
     from common.data.preprocessing import dask_scan  # takes a second to import
 
     try:
         with dask_scan.client(layout.jobs, scheduler or "processes") as client:
-            yield _remote(client, framework, layout, scheduler, hang_seconds)
+            yield _remote_starter(client, framework, layout, scheduler, hang_seconds)
     except dask_scan.SchedulerError as error:
         raise SpecError(str(error)) from None
 
 
-def _remote(
-    client: Any, framework: str, layout: Layout, scheduler: str | None, hang_seconds: float
+def _remote_starter(
+    client: Any, framework: str, layout: JobLayout, scheduler: str | None, hang_seconds: float
 ) -> Callable[[int, Listener], Server]:
-    """The function that starts the server of a place on the worker with the fewest servers."""
-    held: dict[int, str] = {}
+    """Return the function that starts the server of a place on the worker with the fewest servers."""
+    addresses: dict[int, str] = {}
 
     def start(place: int, listener: Listener) -> Server:
-        held.pop(place, None)
+        addresses.pop(place, None)
         try:
             client.wait_for_workers(layout.jobs, timeout=_WORKER_SECONDS)
         except TimeoutError:
-            there = len(client.scheduler_info(n_workers=-1)["workers"])
+            num_workers = len(client.scheduler_info(n_workers=-1)["workers"])
             raise LaunchError(
-                f"The Dask cluster{f' {scheduler}' if scheduler else ''} has lost workers. Received: {there} of {layout.jobs} "
-                f"after {_WORKER_SECONDS:g} s. Start them again, and run the same command with --resume."
+                f"The Dask cluster{f' {scheduler}' if scheduler else ''} has lost workers. Received: {num_workers} of "
+                f"{layout.jobs} after {_WORKER_SECONDS:g} s. Start them again, and run the same command with --resume."
             ) from None
         workers: dict[str, Any] = client.scheduler_info(n_workers=-1)["workers"]
-        taken = Counter(held.values())
-        held[place] = address = min(sorted(workers), key=taken.__getitem__)
+        num_servers = Counter(addresses.values())
+        addresses[place] = address = min(sorted(workers), key=num_servers.__getitem__)
         # Servers of one machine share its cores.
-        neighbours = [other for other in held if workers.get(held[other], {}).get("host") == workers[address]["host"]]
+        neighbours = [other for other in addresses if workers.get(addresses[other], {}).get("host") == workers[address]["host"]]
         arguments = (framework, layout.arguments(neighbours.index(place)), hang_seconds)
         try:
             future = client.submit(ServerActor, *arguments, actor=True, workers=[address], pure=False)
@@ -273,7 +273,7 @@ def _remote(
 
 
 def cores_of(scheduler: str) -> int:
-    """CPU cores of all machines of a Dask cluster.
+    """Return the number of CPU cores of all machines of a Dask cluster.
 
     Raises:
         SpecError: the cluster cannot be reached, or does not know this project.

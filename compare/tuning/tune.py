@@ -12,12 +12,12 @@ from common.spec import SpecError
 from compare.comparison import comparison_plan
 from compare.core import exits, wording
 from compare.core.interrupt import Interrupted, interruptible
-from compare.core.option_parsing import parse_choices, unexpected_options, split_names, parse_integers
+from compare.core.option_parsing import parse_choices, parse_integers, split_names, unexpected_options
 from compare.execution import contestants, launch, options, signing, store
 from compare.reporting import document
 from compare.reporting.document import Report
 from compare.tuning import optuna_study, search_space, tuner, tuning_report
-from compare.tuning.records import BACKENDS, OBJECTIVES, PRUNERS, SAMPLERS, Tuned, Tuning
+from compare.tuning.records import BACKENDS, OBJECTIVES, PRUNERS, SAMPLERS, Tuning, TuningRecord
 
 EPOCHS = 5
 """Epochs of each trial, by default."""
@@ -71,7 +71,8 @@ def command(
                 values["epochs"] = EPOCHS
             known = (("sampler", sampler, SAMPLERS), ("pruner", pruner, PRUNERS), ("objective", objective, OBJECTIVES))
             choices: dict[str, Any] = {
-                name: parse_choices(f"--{name}", [word], words)[0] for name, word, words in (*known, ("backend", backend, BACKENDS))
+                name: parse_choices(f"--{name}", [word], words)[0]
+                for name, word, words in (*known, ("backend", backend, BACKENDS))
             }
             settings = Tuning(
                 values=values,
@@ -86,8 +87,8 @@ def command(
                 **choices,
             )
         folder = out or store.new_folder("tune", settings.model)
-        words = f"Interrupted. Finished trials are saved. Resume with: {wording.command('tune', '--resume', str(folder))}"
-        with interruptible(words), ExitStack() as lock:
+        message = f"Interrupted. Finished trials are saved. Resume with: {wording.command('tune', '--resume', str(folder))}"
+        with interruptible(message), ExitStack() as lock:
             try:
                 tuned = tuner.tune(settings, folder, lock)
             except Interrupted:
@@ -98,7 +99,7 @@ def command(
     raise typer.Exit(code)
 
 
-def _report(tuned: Tuned, folder: Path, sign: Path | None) -> Report:
+def _report(tuned: TuningRecord, folder: Path, sign: Path | None) -> Report:
     files = (tuner.PLAN_FILE, tuner.RECORD_FILE)
     return document.with_signature(tuning_report.report(tuned, folder), folder, files, sign, f"tune --resume {folder}")
 

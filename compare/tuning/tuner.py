@@ -21,16 +21,16 @@ from compare.execution import code_digest, contestants, launch, matrix, results_
 from compare.execution.interleaving import turn
 from compare.execution.matrix import Row
 from compare.tuning import conductor, optuna_study, search_space, servers
-from compare.tuning.optuna_study import Search
-from compare.tuning.records import KIND, Best, Plan, SearchResult, Tuned, Tuning
+from compare.tuning.optuna_study import SearchJob
+from compare.tuning.records import KIND, BestTrial, Tuning, TuningPlan, TuningRecord, TuningSearch
 from compare.tuning.search_space import Space
-from compare.tuning.servers import Layout
+from compare.tuning.servers import JobLayout
 
 PLAN_FILE, RECORD_FILE, STORAGE_FILE = "tuning.json", "tuned.json", "tuning.db"
 LOGS_FOLDER = "logs"
 
 
-def tune(settings: Tuning, folder: Path, lock: ExitStack | None = None) -> Tuned:
+def tune(settings: Tuning, folder: Path, lock: ExitStack | None = None) -> TuningRecord:
     """Run a tuning, or the rest of it in its folder.
 
     Finished trials are always saved. Call it again with the same settings to resume, or to get the stored result.
@@ -43,36 +43,43 @@ def tune(settings: Tuning, folder: Path, lock: ExitStack | None = None) -> Tuned
         SpecError, DataRefused, LaunchError, FolderError: it cannot be done.
         Interrupted: finished trials are recorded.
     """
-    with ExitStack() as own_lock, display() as shown:
+    with ExitStack() as own_lock, display() as progress:
         results_folder.refuse_other_request(
-            folder, PLAN_FILE, Plan, "tuning", _of_settings(settings), identity=_identity, kind=KIND, own=(LOGS_FOLDER,)
+            folder,
+            PLAN_FILE,
+            TuningPlan,
+            "tuning",
+            _settings_identity(settings),
+            identity=_identity,
+            kind=KIND,
+            allowed=(LOGS_FOLDER,),
         )
-        if settings.storage is None and (lost := _lost_storage(folder)) is not None:
-            raise FolderError(f"{folder / STORAGE_FILE}, which holds the trials, is {lost}. {optuna_study.ELSEWHERE}")
-        wanted, space, values = _judge(settings, shown)
+        if settings.storage is None and (storage_state := _missing_storage(folder)) is not None:
+            raise FolderError(f"{folder / STORAGE_FILE}, which holds the trials, is {storage_state}. {optuna_study.ELSEWHERE}")
+        planned, space, values = _check_and_plan(settings, progress)
         shared_storage = None if settings.storage is None else optuna_study.open_storage(settings.storage)
-        claimed = results_folder.claimed(
-            folder, PLAN_FILE, wanted, "tuning", identity=_identity, merge=_with_more_repeats, own=(LOGS_FOLDER,)
+        stored_plan = results_folder.open_or_resume(
+            folder, PLAN_FILE, planned, "tuning", identity=_identity, merge=_with_more_repeats, allowed=(LOGS_FOLDER,)
         )
-        plan = (lock or own_lock).enter_context(claimed)
-        storage = shared_storage or optuna_study.own_storage(folder / STORAGE_FILE)
+        plan = (lock or own_lock).enter_context(stored_plan)
+        storage = shared_storage or optuna_study.file_storage(folder / STORAGE_FILE)
         searches = _searches(settings, plan, space, values)
-        found = [optuna_study.stored(each, storage) for each in searches]
-        pairs = zip(searches, found, strict=True)
-        shown.plan([each.name for each, so_far in pairs for _ in range(each.trials - len(so_far.trials))])
+        results = [optuna_study.stored_result(search, storage) for search in searches]
+        pairs = zip(searches, results, strict=True)
+        progress.plan([search.name for search, result in pairs for _ in range(search.trials - len(result.trials))])
         try:
-            for each in searches:
-                logs = folder / LOGS_FOLDER / f"{each.contestant}-{each.layout.jobs}jobs-r{each.repeat}"
-                conductor.conduct(each, storage, logs, shown)
+            for search in searches:
+                logs = folder / LOGS_FOLDER / f"{search.contestant}-{search.layout.jobs}jobs-r{search.repeat}"
+                conductor.conduct(search, storage, logs, progress)
         finally:
-            tuned = _tuned(plan, space, [optuna_study.stored(each, storage) for each in searches])
+            tuned = _build_record(plan, space, [optuna_study.stored_result(search, storage) for search in searches])
             records.write(folder / RECORD_FILE, tuned)
         return tuned
 
 
-def _lost_storage(folder: Path) -> str | None:
-    """What has become of the trials of an earlier search. None: nothing, or there was none."""
-    if not any((folder / each).exists() for each in (RECORD_FILE, LOGS_FOLDER)):
+def _missing_storage(folder: Path) -> str | None:
+    """Say what is wrong with the storage of an earlier search. None: nothing, or there was no search."""
+    if not any((folder / name).exists() for name in (RECORD_FILE, LOGS_FOLDER)):
         return None
     storage = folder / STORAGE_FILE
     if not storage.exists():
@@ -81,25 +88,25 @@ def _lost_storage(folder: Path) -> str | None:
 
 
 def stored_settings(folder: Path) -> Tuning:
-    """The settings of the tuning in a folder. A masked password must be given again by the caller.
+    """Return the settings of the tuning in a folder. A masked password must be given again by the caller.
 
     Raises:
         FolderError: it holds none.
     """
-    return store.read_record(folder / PLAN_FILE, Plan, "a tuning").settings
+    return store.read_record(folder / PLAN_FILE, TuningPlan, "a tuning").settings
 
 
-def read(folder: Path) -> Tuned:
-    """The record of a folder.
+def read(folder: Path) -> TuningRecord:
+    """Read the record of a folder.
 
     Raises:
         FolderError: it holds none.
     """
-    return store.read_record(folder / RECORD_FILE, Tuned, "a tuning")
+    return store.read_record(folder / RECORD_FILE, TuningRecord, "a tuning")
 
 
 def check(settings: Tuning) -> tuple[Spec, Space, dict[str, Any]]:
-    """Checks that need neither a framework nor the data.
+    """Run the checks that need neither a framework nor the data.
 
     Returns:
         The spec that all trials share, the space, and the nested values that they share.
@@ -107,22 +114,22 @@ def check(settings: Tuning) -> tuple[Spec, Space, dict[str, Any]]:
     Raises:
         SpecError: names the option or the field.
     """
-    contestants.own_twins("--frameworks", settings.frameworks, launch.FRAMEWORKS)
+    contestants.builtin_twins("--frameworks", settings.frameworks, launch.FRAMEWORKS)
     if settings.scheduler is not None and settings.backend != "dask":
         raise SpecError(f"--scheduler needs --backend dask. Received: --backend {settings.backend}. Use dask, or leave it out.")
     base = _base(settings)
     values = spec.overlay(settings.values, {"data.seed": base.split_seed})
-    space = search_space.judged(settings.space, values, settings.space_name)
-    for drawn, other in (("epochs", "steps"), ("steps", "epochs")):
-        if drawn in space.fields:
-            values.pop(other, None)
+    space = search_space.check_space(settings.space, values, settings.space_name)
+    for field, excluded in (("epochs", "steps"), ("steps", "epochs")):
+        if field in space.fields:
+            values.pop(excluded, None)
     if settings.sampler == "grid":
         search_space.grid(space, base.seed)
     return base, space, values
 
 
 def _base(settings: Tuning) -> Spec:
-    """The spec that all trials share, before anything is drawn.
+    """Build the spec that all trials share, before anything is drawn.
 
     Raises:
         SpecError: it is refused, or cannot be that of trials.
@@ -146,78 +153,78 @@ def _base(settings: Tuning) -> Spec:
     return base
 
 
-def _judge(settings: Tuning, shown: Display) -> tuple[Plan, Space, dict[str, dict[str, Any]]]:
-    """All checks before the first trial.
+def _check_and_plan(settings: Tuning, progress: Display) -> tuple[TuningPlan, Space, dict[str, dict[str, Any]]]:
+    """Run all checks before the first trial.
 
     Returns:
         The plan, the space, and the values that all trials of a framework share, with its switches.
     """
     base, space, values = check(settings)
-    shown.say("asking the frameworks what they can do here")
+    progress.say("asking the frameworks what they can do here")
     descriptions = {framework: launch.describe(framework) for framework in settings.frameworks}
     rows = [Row(id=framework, contestant=framework, spec=base) for framework in settings.frameworks]
-    rows = matrix.judge(rows, descriptions)
+    rows = matrix.check_rows(rows, descriptions)
     for row in rows:
         if row.unavailable is not None:
             raise SpecError(f"{row.contestant}: {row.unavailable}. Received: --frameworks {','.join(settings.frameworks)}.")
         spec.refuse_per_process(row.spec, descriptions[row.contestant]["options"], row.contestant)
-    shown.say("reading the data")
+    progress.say("reading the data")
     # Loaded, not described: the first trial is not to spend its time on decoding images for all of them.
     dataset = sources.load(base.data, seed=base.split_seed, cache_dir=base.paths.cache_dir)
     matrix.check_data(rows, dataset)
-    architectures.of(base, len(dataset.class_names), dataset.image_size)
+    architectures.build(base, len(dataset.class_names), dataset.image_size)
     budget = base.cores
     if settings.scheduler is not None and "cores" not in settings.values:
         budget = servers.cores_of(settings.scheduler)
-    plan = Plan(
+    plan = TuningPlan(
         created_at=datetime.now(UTC).isoformat(timespec="seconds"),
         token=secrets.token_hex(4),
-        settings=_stored(settings),
+        settings=_without_password(settings),
         budget=budget,
         data_name=dataset.name,
         data_hash=dataset.content_hash,
         data_notes=list(dataset.notes),
         train_examples=len(dataset.train),
         validation_examples=len(dataset.validation.labels),
-        code_hash=code_digest.of(settings.frameworks, base.model),
+        code_hash=code_digest.compute(settings.frameworks, base.model),
         versions={framework: description["versions"] for framework, description in descriptions.items()},
         machine=machine.describe() | {"gpus": spec.gpus(base, descriptions.values())},
     )
     return plan, space, {row.contestant: {**values, "framework_options": row.spec.framework_options} for row in rows}
 
 
-def _identity(plan: Plan) -> dict[str, Any]:
-    """A tuning is resumed only if these are the same, besides code and machine."""
-    return _of_settings(plan.settings) | {"budget": plan.budget, "data": plan.data_hash, "versions": plan.versions}
+def _identity(plan: TuningPlan) -> dict[str, Any]:
+    """Return the values that must be the same for a tuning to be resumed, besides code and machine."""
+    return _settings_identity(plan.settings) | {"budget": plan.budget, "data": plan.data_hash, "versions": plan.versions}
 
 
-def _of_settings(settings: Tuning) -> dict[str, Any]:
-    return _stored(settings).model_dump(mode="json", exclude={"repeats"})
+def _settings_identity(settings: Tuning) -> dict[str, Any]:
+    return _without_password(settings).model_dump(mode="json", exclude={"repeats"})
 
 
-def _stored(settings: Tuning) -> Tuning:
-    """The settings as a plan holds them, without the password of the storage."""
+def _without_password(settings: Tuning) -> Tuning:
+    """Return the settings as a plan holds them, without the password of the storage."""
     return settings.model_copy(update={"storage": settings.storage and optuna_study.masked(settings.storage)})
 
 
-def _with_more_repeats(stored: Plan, wanted: Plan) -> Plan:
-    repeats = max(stored.settings.repeats, wanted.settings.repeats)
-    return stored.model_copy(update={"settings": wanted.settings.model_copy(update={"repeats": repeats})})
+def _with_more_repeats(stored: TuningPlan, requested: TuningPlan) -> TuningPlan:
+    repeats = max(stored.settings.repeats, requested.settings.repeats)
+    return stored.model_copy(update={"settings": requested.settings.model_copy(update={"repeats": repeats})})
 
 
-def _searches(settings: Tuning, plan: Plan, space: Space, values: dict[str, dict[str, Any]]) -> list[Search]:
-    """Every search in interleaved order. `settings` have the storage's password, the plan has the number of repeats."""
+def _searches(settings: Tuning, plan: TuningPlan, space: Space, values: dict[str, dict[str, Any]]) -> list[SearchJob]:
+    """Return every search in interleaved order. `settings` have the storage's password, the plan has the number of repeats."""
     seed = spec.build(settings.values).seed
     pairs = [(jobs, framework) for jobs in settings.jobs for framework in settings.frameworks]
-    made: list[Search] = []
+    searches: list[SearchJob] = []
     for repeat in range(plan.settings.repeats):
         for jobs, framework in turn(pairs, repeat):
             name = f"{framework}-{settings.backend}-{jobs}jobs-r{repeat}"
-            made.append(
-                Search(
+            searches.append(
+                SearchJob(
                     settings=settings,
                     contestant=framework,
-                    layout=Layout(settings.backend, jobs, plan.budget, values[framework].get("device", "auto")),
+                    layout=JobLayout(settings.backend, jobs, plan.budget, values[framework].get("device", "auto")),
                     repeat=repeat,
                     trials=settings.trials_of(space),
                     seed=optuna_study.derived_seed(seed, repeat),
@@ -226,23 +233,23 @@ def _searches(settings: Tuning, plan: Plan, space: Space, values: dict[str, dict
                     study=name if settings.storage is None else f"{plan.token}-{name}",
                 )
             )
-    return made
+    return searches
 
 
-def _tuned(plan: Plan, space: Space, found: Sequence[SearchResult]) -> Tuned:
-    """The results of the searches, and each framework's best trial."""
+def _build_record(plan: TuningPlan, space: Space, results: Sequence[TuningSearch]) -> TuningRecord:
+    """Build the record: the results of the searches, and each framework's best trial."""
     settings = plan.settings
-    best: dict[str, Best] = {}
+    best: dict[str, BestTrial] = {}
     for framework in settings.frameworks:
         scored = [
-            (trial.score, each.study, trial)
-            for each in found
-            if each.contestant == framework
-            for trial in each.trials
+            (trial.score, result.study, trial)
+            for result in results
+            if result.contestant == framework
+            for trial in result.trials
             if trial.score is not None
         ]
         if scored:
-            _, study, trial = (min if settings.objective == "loss" else max)(scored, key=lambda each: each[0])
-            best[framework] = Best(study=study, trial=trial, fields={**space.fixed, **trial.fields})
-    searches = sorted(found, key=lambda each: (settings.frameworks.index(each.contestant), each.jobs, each.repeat))
-    return Tuned(plan=plan, searches=searches, best_trials=best)
+            _, study, trial = (min if settings.objective == "loss" else max)(scored, key=lambda entry: entry[0])
+            best[framework] = BestTrial(study=study, trial=trial, fields={**space.fixed, **trial.fields})
+    searches = sorted(results, key=lambda result: (settings.frameworks.index(result.contestant), result.jobs, result.repeat))
+    return TuningRecord(plan=plan, searches=searches, best_trials=best)

@@ -11,14 +11,14 @@ import optuna
 from common.machine import interference
 from common.machine.interference import DISTURBED_FROM
 from compare.core.statistics import JudgedRatio, Ratio, Spread, paired_ratio, spread, verdicts
-from compare.tuning.records import Objective, SearchResult, Trial, Tuned
+from compare.tuning.records import Objective, TunedTrial, TuningRecord, TuningSearch
 
 IMPORTANCE_TRIALS = 10
-"""Trials trained to their end. With fewer, no importance is reported."""
+"""Number of trials trained to their end that an importance needs."""
 
 _SECONDS, _AFTER_TRIALS, _AFTER_SECONDS = "seconds", "after the same trials", "after the same seconds"
 
-Pairs = Sequence[tuple[SearchResult, SearchResult]]
+Pairs = Sequence[tuple[TuningSearch, TuningSearch]]
 _Samples = list[tuple[float | None, float | None]]
 
 
@@ -30,11 +30,11 @@ class Gain:
     jobs: int
     against: int
     seconds: JudgedRatio | None
-    """Seconds of the fewest jobs divided by these. Above 1, these are faster."""
+    """Seconds of the fewest jobs divided by those of these jobs. Above 1, these jobs are faster."""
     after_trials: JudgedRatio | None
-    """Best value of these divided by that of the fewest, each after all its trials."""
+    """Best value of these jobs divided by that of the fewest, each after all its trials."""
     after_seconds: JudgedRatio | None
-    """The same, after the seconds of the faster of the two searches."""
+    """Best value of these jobs divided by that of the fewest, after the seconds of the faster of the two searches."""
     empty: int = 0
     """Repeats with a search that had no trial trained to its end by then. If there are any, `after_seconds` is None: the
     remaining pairs would be those that went well."""
@@ -46,107 +46,107 @@ class Findings:
 
     gains: list[Gain]
     judged: list[JudgedRatio]
-    """Every comparison, as one family."""
+    """All comparisons, judged as one family."""
     importances: dict[str, dict[str, float]]
-    """Framework: part of the objective's variance by field (fANOVA). Missing if too few trials were trained to their end."""
+    """Fraction of the objective's variance by framework and field (fANOVA). Missing if too few trials were finished."""
 
 
-def find(tuned: Tuned) -> Findings:
+def judge_tuning(tuned: TuningRecord) -> Findings:
     """Judge every comparison of a tuning as one family."""
     settings = tuned.plan.settings
     image = 1.0 / tuned.plan.validation_examples if settings.objective == "accuracy" else 0.0
     ratios: dict[tuple[str, int, str], Ratio] = {}
     empty: dict[tuple[str, int], int] = {}
-    for contestant, jobs, few, many in _compared(tuned):
-        for what, values in _samples(pairs(few, many), settings.objective).items():
-            known = [(a, b) for a, b in values if a is not None and b is not None]
-            if what == _AFTER_SECONDS:
-                empty[contestant, jobs] = len(values) - len(known)
-            if len(known) < len(values):
+    for contestant, jobs, fewest_searches, many in _comparisons(tuned):
+        for quantity, values in _samples(pairs(fewest_searches, many), settings.objective).items():
+            complete = [(a, b) for a, b in values if a is not None and b is not None]
+            if quantity == _AFTER_SECONDS:
+                empty[contestant, jobs] = len(values) - len(complete)
+            if len(complete) < len(values):
                 continue  # a search that found nothing is the worst outcome, and the other pairs alone would be too good
-            if (ratio := paired_ratio(known, rounding=0.0 if what == _SECONDS else image)) is not None:
-                ratios[contestant, jobs, what] = ratio
+            if (ratio := paired_ratio(complete, rounding=0.0 if quantity == _SECONDS else image)) is not None:
+                ratios[contestant, jobs, quantity] = ratio
     judged = verdicts([(f"{contestant} {jobs} jobs, {what}", ratio) for (contestant, jobs, what), ratio in ratios.items()])
-    found = dict(zip(ratios, judged, strict=True))
+    ratio_by_key = dict(zip(ratios, judged, strict=True))
     gains = [
         Gain(
             contestant,
             jobs,
             min(settings.jobs),
-            found.get((contestant, jobs, _SECONDS)),
-            found.get((contestant, jobs, _AFTER_TRIALS)),
-            found.get((contestant, jobs, _AFTER_SECONDS)),
+            ratio_by_key.get((contestant, jobs, _SECONDS)),
+            ratio_by_key.get((contestant, jobs, _AFTER_TRIALS)),
+            ratio_by_key.get((contestant, jobs, _AFTER_SECONDS)),
             empty[contestant, jobs],
         )
-        for contestant, jobs, _, _ in _compared(tuned)
+        for contestant, jobs, _, _ in _comparisons(tuned)
     ]
     importances = {contestant: _importance(tuned, contestant) for contestant in settings.frameworks}
-    return Findings(gains, judged, {contestant: found for contestant, found in importances.items() if found})
+    return Findings(gains, judged, {contestant: parts for contestant, parts in importances.items() if parts})
 
 
-def _compared(tuned: Tuned) -> Iterator[tuple[str, int, Sequence[SearchResult], Sequence[SearchResult]]]:
-    """(framework, jobs, searches with the fewest jobs, searches with these jobs) of each comparison."""
+def _comparisons(tuned: TuningRecord) -> Iterator[tuple[str, int, Sequence[TuningSearch], Sequence[TuningSearch]]]:
+    """Yield (framework, jobs, searches with the fewest jobs, searches with these jobs) for each comparison."""
     for contestant in tuned.plan.settings.frameworks:
         by_jobs = tuned.by_jobs(contestant)
         for jobs in list(by_jobs)[1:]:
             yield contestant, jobs, by_jobs[min(by_jobs)], by_jobs[jobs]
 
 
-def pairs(few: Sequence[SearchResult], many: Sequence[SearchResult], *, timed: bool = False) -> Pairs:
-    """Searches of the same repeat that are done.
+def pairs(few: Sequence[TuningSearch], many: Sequence[TuningSearch], *, timed: bool = False) -> Pairs:
+    """Pair the finished searches of the same repeat.
 
     Args:
         few, many: searches with fewer and with more jobs.
-        timed: leaves out pairs with seconds that are not valid for a ratio.
+        timed: leave out pairs with seconds that are not valid for a ratio.
     """
     by_repeat = {search.repeat: search for search in few if search.done}
-    found = [(by_repeat[each.repeat], each) for each in many if each.done and each.repeat in by_repeat]
-    return [(first, second) for first, second in found if not timed or (first.timed and second.timed)]
+    search_pairs = [(by_repeat[search.repeat], search) for search in many if search.done and search.repeat in by_repeat]
+    return [(first, second) for first, second in search_pairs if not timed or (first.timed and second.timed)]
 
 
-def _samples(found: Pairs, objective: Objective) -> dict[str, _Samples]:
-    """Pairs of values by what they compare. None: no trial was trained to its end."""
-    timed = [(few, many, min(few.seconds, many.seconds)) for few, many in found if few.timed and many.timed]
+def _samples(search_pairs: Pairs, objective: Objective) -> dict[str, _Samples]:
+    """Return pairs of values by the quantity that they compare. None: no trial was trained to its end."""
+    timed = [(few, many, min(few.seconds, many.seconds)) for few, many in search_pairs if few.timed and many.timed]
     return {
         _SECONDS: [(few.seconds, many.seconds) for few, many, _ in timed],
-        _AFTER_TRIALS: [(many.best(objective), few.best(objective)) for few, many in found],
+        _AFTER_TRIALS: [(many.best(objective), few.best(objective)) for few, many in search_pairs],
         _AFTER_SECONDS: [(many.best(objective, until=end), few.best(objective, until=end)) for few, many, end in timed],
     }
 
 
-def over_repeats(searches: Sequence[SearchResult], objective: Objective, *, trials: int | None = None) -> Spread | None:
-    """The best values of a search's repeats. None if one of them has none."""
+def over_repeats(searches: Sequence[TuningSearch], objective: Objective, *, trials: int | None = None) -> Spread | None:
+    """Return the spread of the best values of a search's repeats. None if a repeat has none."""
     values = [search.best(objective, trials=trials) for search in searches]
     return None if None in values else spread([value for value in values if value is not None])
 
 
-def cores_taken(tuned: Tuned, search: SearchResult) -> float:
-    """Cores of the search's budget that other work used."""
+def cores_taken(tuned: TuningRecord, search: TuningSearch) -> float:
+    """Return the cores of the search's budget that other work used."""
     if search.cores_of_others is None:
         return 0.0
     return interference.cores_taken(search.cores_of_others, tuned.plan.budget, tuned.plan.machine)
 
 
-def disturbed(tuned: Tuned) -> list[SearchResult]:
-    """Searches with seconds that other work disturbed."""
+def disturbed(tuned: TuningRecord) -> list[TuningSearch]:
+    """Return the searches with seconds that other work disturbed."""
     return [search for search in tuned.searches if search.timed and cores_taken(tuned, search) > DISTURBED_FROM]
 
 
-def disturbs(tuned: Tuned, contestant: str, *jobs: int) -> bool:
+def disturbs(tuned: TuningRecord, contestant: str, *jobs: int) -> bool:
     """Whether other work disturbed the seconds of a contestant's searches with one of these numbers of jobs."""
     return any(search.contestant == contestant and search.jobs in jobs for search in disturbed(tuned))
 
 
-def settings_scored(tuned: Tuned, contestant: str) -> list[Trial]:
-    """One trial for each setting that was trained to its end. Searches with different jobs may train the same setting."""
+def settings_scored(tuned: TuningRecord, contestant: str) -> list[TunedTrial]:
+    """Return one trial for each setting that was trained to its end. Several searches may train the same setting."""
     return list({repr(sorted(trial.fields.items())): trial for trial in tuned.scored(contestant)}.values())
 
 
-def _importance(tuned: Tuned, contestant: str) -> dict[str, float]:
-    """Importance over a framework's trials of all searches, by functional ANOVA (Hutter et al. 2014)."""
+def _importance(tuned: TuningRecord, contestant: str) -> dict[str, float]:
+    """Return the importance of each field over all trials of a framework, by functional ANOVA (Hutter et al. 2014)."""
     settings = tuned.plan.settings
     scored = settings_scored(tuned, contestant)
-    distributions = settings.judged_space().distributions
+    distributions = settings.checked_space().distributions
     varying = {
         field: drawn for field, drawn in distributions.items() if len({repr(trial.fields[field]) for trial in scored}) > 1
     }

@@ -16,54 +16,57 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution, Floa
 from compare.core.statistics import Spread, spread
 from compare.core.wording import count
 from compare.reporting.plots import COLOURS, MARKERS, Drawing
-from compare.tuning.records import SearchResult, Tuned
+from compare.tuning.records import TuningRecord, TuningSearch
 from compare.tuning.tuning_findings import Findings, over_repeats
 
 _INSTANTS = 200
-"""The best value so far is drawn at so many times."""
+"""Number of instants at which the best value so far is drawn."""
 
-_Curve = Callable[[Sequence[SearchResult]], list[tuple[float, Spread | None]]]
+_Curve = Callable[[Sequence[TuningSearch]], list[tuple[float, Spread | None]]]
 
 
-def drawings(tuned: Tuned, found: Findings) -> dict[str, Drawing]:
-    """The plots by name."""
+def drawings(tuned: TuningRecord, findings: Findings) -> dict[str, Drawing]:
+    """Return the plots by name."""
     objective = tuned.plan.settings.objective
 
-    def by_trials(searches: Sequence[SearchResult]) -> list[tuple[float, Spread | None]]:
+    def by_trials(searches: Sequence[TuningSearch]) -> list[tuple[float, Spread | None]]:
         counts = range(1, 1 + max(len(search.trials) for search in searches))
         return [(n, over_repeats(searches, objective, trials=n)) for n in counts]
 
-    def by_seconds(searches: Sequence[SearchResult]) -> list[tuple[float, Spread | None]]:
+    def by_seconds(searches: Sequence[TuningSearch]) -> list[tuple[float, Spread | None]]:
         # Only while all repeats run: after that, the fastest would be missing.
         instants = np.linspace(0.0, min(search.seconds for search in searches), _INSTANTS)
         best = {float(instant): [search.best(objective, until=instant) for search in searches] for instant in instants}
-        return [(instant, None if None in each else spread([value or 0.0 for value in each])) for instant, each in best.items()]
+        return [
+            (instant, None if None in values else spread([value or 0.0 for value in values]))
+            for instant, values in best.items()
+        ]
 
     trials, seconds = ("after each trial", "trials that have ended"), ("against seconds", "seconds since the search began")
     return {
         "best_after_trials": partial(_best, tuned, *trials, by_trials),
         "best_after_seconds": partial(_best, tuned, *seconds, by_seconds),
         "seconds_by_jobs": partial(_seconds, tuned),
-        "importance": partial(_importance, found.importances),
+        "importance": partial(_importance, findings.importances),
         "parallel_coordinates": partial(_parallel, tuned),
     }
 
 
-def _best(tuned: Tuned, against: str, label: str, curve: _Curve, figure: Figure) -> bool:
+def _best(tuned: TuningRecord, against: str, label: str, curve: _Curve, figure: Figure) -> bool:
     settings = tuned.plan.settings
     axes: list[Axes] = list(figure.subplots(1, len(settings.frameworks), sharey=True, squeeze=False)[0])
     drawn = False
     for axis, contestant in zip(axes, settings.frameworks, strict=True):
         axis.set(title=contestant, xlabel=label)
         for index, (jobs, searches) in enumerate(tuned.by_jobs(contestant).items()):
-            begun = [search for search in searches if search.trials]
-            if not begun:
+            started = [search for search in searches if search.trials]
+            if not started:
                 continue
-            points = [(x, value) for x, value in curve(begun) if value is not None]
+            points = [(x, value) for x, value in curve(started) if value is not None]
             xs = [x for x, _ in points]
             colour = COLOURS[index % len(COLOURS)]
-            axis.step(xs, [each.median for _, each in points], where="post", color=colour, label=count(jobs, "job"))
-            low, high = [each.low for _, each in points], [each.high for _, each in points]
+            axis.step(xs, [point.median for _, point in points], where="post", color=colour, label=count(jobs, "job"))
+            low, high = [point.low for _, point in points], [point.high for _, point in points]
             axis.fill_between(xs, low, high, step="post", color=colour, alpha=0.15, linewidth=0)
             drawn = drawn or bool(points)
     axes[0].set_ylabel(f"best validation {settings.objective}")
@@ -75,7 +78,7 @@ def _best(tuned: Tuned, against: str, label: str, curve: _Curve, figure: Figure)
     return drawn
 
 
-def _seconds(tuned: Tuned, figure: Figure) -> bool:
+def _seconds(tuned: TuningRecord, figure: Figure) -> bool:
     settings = tuned.plan.settings
     if len(settings.jobs) < 2:
         return False
@@ -83,10 +86,13 @@ def _seconds(tuned: Tuned, figure: Figure) -> bool:
     ticks = sorted(settings.jobs)
     for index, contestant in enumerate(settings.frameworks):
         by_jobs = tuned.by_jobs(contestant).items()
-        spreads = {jobs: spread([each.seconds for each in searches if each.done]) for jobs, searches in by_jobs}
+        spreads = {jobs: spread([search.seconds for search in searches if search.done]) for jobs, searches in by_jobs}
         known = {ticks.index(jobs): value for jobs, value in spreads.items() if value is not None}
-        medians = [each.median for each in known.values()]
-        whiskers = [[each.median - each.low for each in known.values()], [each.high - each.median for each in known.values()]]
+        medians = [point.median for point in known.values()]
+        whiskers = [
+            [point.median - point.low for point in known.values()],
+            [point.high - point.median for point in known.values()],
+        ]
         colour, marker = COLOURS[index % len(COLOURS)], MARKERS[index % len(MARKERS)]
         axis.errorbar(list(known), medians, yerr=whiskers, color=colour, marker=marker, label=contestant, capsize=3)
     axis.set_xticks(range(len(ticks)), [str(jobs) for jobs in ticks])
@@ -114,7 +120,7 @@ def _importance(importances: dict[str, dict[str, float]], figure: Figure) -> boo
     return bool(fields)
 
 
-def _parallel(tuned: Tuned, figure: Figure) -> bool:
+def _parallel(tuned: TuningRecord, figure: Figure) -> bool:
     settings = tuned.plan.settings
     scored = {contestant: tuned.scored(contestant) for contestant in settings.frameworks}
     values = [trial.value or 0.0 for trials in scored.values() for trial in trials]
@@ -125,7 +131,7 @@ def _parallel(tuned: Tuned, figure: Figure) -> bool:
     # The better half of the ranks has most of the colours. Otherwise one bad trial would leave the rest in one colour.
     low, high = map(float, np.quantile(values, (0.0, 0.9) if minimize else (0.1, 1.0)))
     norm = Normalize(low, high if high > low else low + 1.0)
-    distributions = settings.judged_space().distributions
+    distributions = settings.checked_space().distributions
     marks = {field: _marks(drawn) for field, drawn in distributions.items()}
     marks[f"validation {settings.objective}"] = [(f"{norm.inverse(height):.4g}", height) for height in (0.0, 1.0)]
     figure.set_size_inches(max(9.0, 1.8 * len(distributions)), 4.5 * len(scored))
@@ -140,15 +146,15 @@ def _parallel(tuned: Tuned, figure: Figure) -> bool:
         axis.set_yticks([])
         axis.grid(visible=False)
         axis.spines[["left", "bottom"]].set_visible(False)
-        for place, own in enumerate(marks.values()):
+        for place, positions in enumerate(marks.values()):
             axis.axvline(place, color="black", linewidth=0.8)
-            for text, height in own:
+            for text, height in positions:
                 axis.annotate(text, (place, height), (3, 0), textcoords="offset points", fontsize=7, va="center")
     return True
 
 
 def _height(distribution: BaseDistribution, value: Any) -> float:
-    """Position of a value on its axis, from 0 to 1."""
+    """Return the position of a value on its axis, from 0 to 1."""
     if isinstance(distribution, CategoricalDistribution):
         return distribution.choices.index(value) / max(len(distribution.choices) - 1, 1)
     assert isinstance(distribution, FloatDistribution | IntDistribution)
@@ -156,7 +162,7 @@ def _height(distribution: BaseDistribution, value: Any) -> float:
 
 
 def _marks(distribution: BaseDistribution) -> list[tuple[str, float]]:
-    """(text, position) of each mark of an axis."""
+    """Return (text, position) of each mark of an axis."""
     if isinstance(distribution, CategoricalDistribution):
         return [(str(choice), _height(distribution, choice)) for choice in distribution.choices]
     assert isinstance(distribution, FloatDistribution | IntDistribution)

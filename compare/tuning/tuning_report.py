@@ -16,20 +16,20 @@ from compare.reporting.document import Mark, Report
 from compare.reporting.screen import Paragraph, Screen, caution_count
 from compare.reporting.tables import Cell, Column, Table
 from compare.tuning import search_space, tuning_findings, tuning_plots, tuning_sentences
-from compare.tuning.records import STATES, Tuned, Tuning
+from compare.tuning.records import STATES, Tuning, TuningRecord
 from compare.tuning.tuning_findings import Findings, over_repeats
 
 
-def report(tuned: Tuned, folder: Path) -> Report:
-    """The report of a tuning.
+def report(tuned: TuningRecord, folder: Path) -> Report:
+    """Build the report of a tuning.
 
     Args:
-        folder: holds them, for the command that repeats the report.
+        folder: folder of the tuning, for the command that repeats the report.
     """
-    plan, found = tuned.plan, tuning_findings.find(tuned)
-    sentences = tuning_sentences.sentences(tuned, found)
-    summary = [jobs_table(tuned), *quality_table(tuned, found), best_table(tuned)]
-    again = wording.shell(["tune", "--resume", str(folder)])
+    plan, findings = tuned.plan, tuning_findings.judge_tuning(tuned)
+    sentences = tuning_sentences.sentences(tuned, findings)
+    summary = [jobs_table(tuned), *quality_table(tuned, findings), best_table(tuned)]
+    resume_words = wording.shell(["tune", "--resume", str(folder)])
     return Report(
         title=f"Tuning of {plan.settings.model} on {plan.data_name}",
         overline="Search for the best settings",
@@ -42,45 +42,47 @@ def report(tuned: Tuned, folder: Path) -> Report:
         findings=sentences,
         tables=[*summary, progress_table(tuned), trials_table(tuned)],
         terminal_tables=summary,
-        drawings=tuning_plots.drawings(tuned, found),
-        commands=[("Resume the tuning, or print this report again:", f"{document.COMPARE} {again}")],
+        drawings=tuning_plots.drawings(tuned, findings),
+        commands=[("Resume the tuning, or print this report again:", f"{document.COMPARE} {resume_words}")],
         values={
             **tuned.model_dump(mode="json"),
             "best": tuned.best,
             "done": tuned.done,
-            "importances": found.importances,
-            "judged": found.judged,
+            "importances": findings.importances,
+            "judged": findings.judged,
             "sections": dict(sentences),
         },
         exit_code=tuned.exit_code,
-        screen=screen(tuned, found, folder),
+        screen=screen(tuned, findings, folder),
         again=wording.command("tune", "--resume", str(folder), FULL),
     )
 
 
-def screen(tuned: Tuned, found: Findings, folder: Path) -> Screen:
-    """The best settings of each framework, and what searching side by side gains and costs."""
+def screen(tuned: TuningRecord, findings: Findings, folder: Path) -> Screen:
+    """Show the best settings of each framework, and what parallel jobs gain and cost."""
     plan, settings = tuned.plan, tuned.plan.settings
     number = sum(len(search.trials) for search in tuned.searches)
     best = best_table(tuned)
-    fields = [row for row in best.rows if row["field"] in {name for found in tuned.best.values() for name in found}]
-    cautions = sum(len(said) for heading, said in tuning_sentences.sentences(tuned, found) if heading == "Cautions")
+    fields = [row for row in best.rows if row["field"] in {name for best_fields in tuned.best.values() for name in best_fields}]
+    cautions = sum(
+        len(sentences) for heading, sentences in tuning_sentences.sentences(tuned, findings) if heading == "Cautions"
+    )
     answers = [
-        Paragraph("Best", tuning_sentences.bests_in_short(tuned)),
-        Paragraph("Side by side", tuning_sentences.gains_in_short(tuned, found)),
-        Paragraph("Fields", tuning_sentences.importances_in_short(found)),
-        Paragraph("Trouble", tuning_sentences.trouble(tuned), "bad"),
+        Paragraph("Best", tuning_sentences.short_bests(tuned)),
+        Paragraph("Side by side", tuning_sentences.short_gains(tuned, findings)),
+        Paragraph("Fields", tuning_sentences.short_importances(findings)),
+        Paragraph("Trouble", tuning_sentences.trouble_sentences(tuned), "bad"),
     ]
     return Screen(
         subject=[
             f"Best settings of {settings.model} on {plan.data_name}, by validation {settings.objective}: "
-            f"{_trials_words(settings)}",
+            f"{_trials_text(settings)}",
             f"{', '.join(map(str, settings.jobs))} job{'s' if settings.jobs != (1,) else ''} by {settings.backend}",
             count(settings.repeats, "repeat"),
             count(plan.budget, "core"),
             f"{count(number, 'trial')} so far" if not tuned.done else count(number, "trial"),
         ],
-        answers=[each for each in answers if each.sentences],
+        answers=[paragraph for paragraph in answers if paragraph.sentences],
         table=replace(best, title="Best settings", rows=fields),
         remarks=[
             *(
@@ -94,26 +96,26 @@ def screen(tuned: Tuned, found: Findings, folder: Path) -> Screen:
     )
 
 
-def _subject(tuned: Tuned) -> str:
-    """One line: model, data, search, repeats and objective of a tuning."""
+def _subject(tuned: TuningRecord) -> str:
+    """Return one line with model, data, search, repeats and objective of a tuning."""
     plan, settings = tuned.plan, tuned.plan.settings
     pruned = "" if settings.pruner == "none" else f", pruned by {settings.pruner}"
     jobs = f"{', '.join(map(str, settings.jobs))} job{'s' if settings.jobs != (1,) else ''}"
     return (
-        f"{settings.model} on {plan.data_name}: {_trials_words(settings)}{pruned}, {jobs} by {settings.backend}, "
+        f"{settings.model} on {plan.data_name}: {_trials_text(settings)}{pruned}, {jobs} by {settings.backend}, "
         f"{count(settings.repeats, 'repeat')}; objective: {settings.objective} of {plan.validation_examples:,} validation "
         "images"
     )
 
 
-def _trials_words(settings: Tuning) -> str:
+def _trials_text(settings: Tuning) -> str:
     if settings.sampler != "grid":
         return f"{settings.trials} trials of {settings.sampler}"
-    space = settings.judged_space()
+    space = settings.checked_space()
     return f"{settings.trials_of(space)} of the {search_space.grid_size(space):,} points of a grid"
 
 
-def jobs_table(tuned: Tuned) -> Table:
+def jobs_table(tuned: TuningRecord) -> Table:
     """Seconds and speed-up by number of jobs."""
     settings = tuned.plan.settings
     columns = (
@@ -146,12 +148,12 @@ def jobs_table(tuned: Tuned) -> Table:
     return Table("tuning", title, columns, rows, note=note)
 
 
-def _jobs_cells(tuned: Tuned, contestant: str, jobs: int) -> dict[str, Cell]:
+def _jobs_cells(tuned: TuningRecord, contestant: str, jobs: int) -> dict[str, Cell]:
     by_jobs = tuned.by_jobs(contestant)
     searches, fewest = by_jobs[jobs], min(by_jobs)
-    done, timed = [each for each in searches if each.done], [each for each in searches if each.timed]
+    done, timed = [search for search in searches if search.done], [search for search in searches if search.timed]
     pairs = [] if jobs == fewest else tuning_findings.pairs(by_jobs[fewest], searches, timed=True)
-    states = [trial.state for each in searches for trial in each.trials]
+    states = [trial.state for search in searches for trial in search.trials]
     ratios: dict[str, Cell] = {
         "speedup": paired_ratio([(few.seconds, many.seconds) for few, many in pairs]),
         "images_speedup": paired_ratio([(many.images_per_second, few.images_per_second) for few, many in pairs]),
@@ -164,16 +166,16 @@ def _jobs_cells(tuned: Tuned, contestant: str, jobs: int) -> dict[str, Cell]:
         "trials": len(states),
         **{state: states.count(state) for state in STATES},
         "bad": sum(state not in ("ok", "pruned") for state in states),
-        "images": spread([each.images for each in done]),
-        "start_seconds": spread([each.start_seconds for each in done if each.start_seconds is not None]),
-        "seconds": spread([each.seconds for each in timed]),
-        "images_per_second": spread([each.images_per_second for each in timed]),
+        "images": spread([search.images for search in done]),
+        "start_seconds": spread([search.start_seconds for search in done if search.start_seconds is not None]),
+        "seconds": spread([search.seconds for search in timed]),
+        "images_per_second": spread([search.images_per_second for search in timed]),
         **ratios,
         "value": over_repeats(done, tuned.plan.settings.objective),
     }
 
 
-def quality_table(tuned: Tuned, found: Findings) -> list[Table]:
+def quality_table(tuned: TuningRecord, findings: Findings) -> list[Table]:
     """Whether several jobs cost quality: one table, or none if there is nothing to compare with."""
     objective, fewest = tuned.plan.settings.objective, count(min(tuned.plan.settings.jobs), "job")
     columns = (
@@ -188,15 +190,15 @@ def quality_table(tuned: Tuned, found: Findings) -> list[Table]:
         Column("n", "pairs"),
     )
     rows: list[dict[str, Cell]] = []
-    for gain in found.gains:
+    for gain in findings.gains:
         cells: dict[str, Cell] = {"contestant": gain.contestant, "jobs": gain.jobs}
-        named = {"seconds": gain.seconds, "after_trials": gain.after_trials, "after_seconds": gain.after_seconds}
-        for key, judged in named.items():
+        ratios = {"seconds": gain.seconds, "after_trials": gain.after_trials, "after_seconds": gain.after_seconds}
+        for key, judged in ratios.items():
             cells[key] = judged and judged.ratio
             cells[f"{key}_verdict"] = judged and tuning_sentences.verdict(tuned, judged, seconds=key == "seconds")
         if gain.seconds and tuning_findings.disturbs(tuned, gain.contestant, gain.jobs, gain.against):
             cells |= {"seconds": DISTURBED, "seconds_verdict": DISTURBED}
-        counts = dict.fromkeys(judged.ratio.n for judged in named.values() if judged)
+        counts = dict.fromkeys(judged.ratio.n for judged in ratios.values() if judged)
         rows.append(cells | {"n": ", ".join(map(str, counts))})
     note = (
         f"Against {fewest}, geometric means of paired repeats (95 % interval). {verdict_words.HOLDS} Best value: the best "
@@ -206,16 +208,16 @@ def quality_table(tuned: Tuned, found: Findings) -> list[Table]:
     return [Table("tuning_quality", "Does searching side by side cost quality?", columns, rows, note=note)] if rows else []
 
 
-def best_table(tuned: Tuned) -> Table:
+def best_table(tuned: TuningRecord) -> Table:
     """The settings of each framework's best trial."""
     best = tuned.best_trials
     columns = (Column("field", "field"), *(Column(name, name) for name in best))
-    fields = dict.fromkeys(field for found in best.values() for field in found.fields)
+    fields = dict.fromkeys(field for best_trial in best.values() for field in best_trial.fields)
     values: dict[str, dict[str, Any]] = {
-        **{field: {name: found.fields.get(field) for name, found in best.items()} for field in fields},
-        "validation loss": {name: found.trial.loss for name, found in best.items()},
-        "validation accuracy": {name: found.trial.accuracy for name, found in best.items()},
-        "epochs": {name: found.trial.epochs for name, found in best.items()},
+        **{field: {name: best_trial.fields.get(field) for name, best_trial in best.items()} for field in fields},
+        "validation loss": {name: best_trial.trial.loss for name, best_trial in best.items()},
+        "validation accuracy": {name: best_trial.trial.accuracy for name, best_trial in best.items()},
+        "epochs": {name: best_trial.trial.epochs for name, best_trial in best.items()},
     }
     rows: list[dict[str, Cell]] = [
         {"field": field, **{name: _plain(value) for name, value in cells.items()}} for field, cells in values.items()
@@ -224,7 +226,7 @@ def best_table(tuned: Tuned) -> Table:
     return Table("tuning_best", "Best trials", columns, rows, note=note)
 
 
-def progress_table(tuned: Tuned) -> Table:
+def progress_table(tuned: TuningRecord) -> Table:
     """The best value after each trial."""
     settings = tuned.plan.settings
     groups = {
@@ -238,16 +240,16 @@ def progress_table(tuned: Tuned) -> Table:
     )
     last = max((len(search.trials) for search in tuned.searches), default=0)
     rows: list[dict[str, Cell]] = [
-        {"trials": n, **{key: over_repeats(each, settings.objective, trials=n) for key, (_, each) in groups.items()}}
+        {"trials": n, **{key: over_repeats(searches, settings.objective, trials=n) for key, (_, searches) in groups.items()}}
         for n in range(1, last + 1)
     ]
     note = "Median over repeats (25 % to 75 % quantile). Trials are in the order in which they ended."
     return Table("tuning_progress", f"Best validation {settings.objective} after each trial", columns, rows, note=note)
 
 
-def trials_table(tuned: Tuned) -> Table:
+def trials_table(tuned: TuningRecord) -> Table:
     """Every trial of every search."""
-    drawn = list(dict.fromkeys(field for each in tuned.searches for trial in each.trials for field in trial.fields))
+    drawn = list(dict.fromkeys(field for search in tuned.searches for trial in search.trials for field in trial.fields))
     columns = (
         *(Column(key, key) for key in ("contestant", "jobs", "repeat", "trial")),
         Column("state", "state"),

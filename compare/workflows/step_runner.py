@@ -1,4 +1,4 @@
-"""Runs steps in order, each in a folder of its own, towards one report. Finished steps are not repeated."""
+"""Runner of steps in order, each in a folder of its own, towards one report. Finished steps are not repeated."""
 
 from __future__ import annotations
 
@@ -33,48 +33,48 @@ STEP_FILE = "step.json"
 Subject = TypeVar("Subject")
 
 
-class Passed(Exact):
-    """What a step passes to later steps."""
+class PassedValues(Exact):
+    """Values that a step passes to later steps."""
 
     best: dict[str, dict[str, Any]] = {}
-    """framework: {dotted field of the spec: the best value found}."""
+    """Best values by framework, as {dotted field of the spec: value}."""
     raw: str | None = None
-    """Hash of the data before they are cleaned, or why they are refused so."""
+    """Hash of the data before they are cleaned, or the reason why they are refused so."""
     data_hash: str | None = None
     """Hash of the cleaned data. All later steps use them."""
 
     @classmethod
     def joined(cls, before: Sequence[Self]) -> Self:
-        """Everything that the steps before have passed on."""
+        """Join everything that the steps before have passed on."""
         fields: dict[str, Any] = {}
-        for each in before:
-            fields |= each.model_dump(exclude_defaults=True)
+        for values in before:
+            fields |= values.model_dump(exclude_defaults=True)
         return cls.model_validate(fields)
 
 
 @dataclass(frozen=True)
-class Made:
+class StepResult:
     """Result of a step."""
 
     part: Section
-    passed: Passed = field(default_factory=Passed)
+    passed: PassedValues = field(default_factory=PassedValues)
     exit_code: int = 0
 
 
 @dataclass(frozen=True)
-class Step(Generic[Subject]):
+class WorkflowStep(Generic[Subject]):
     """One step: its name, which is also its folder's name, and its function."""
 
     name: str
     title: str
-    do: Callable[[Subject, Path, Passed], Made]
-    """Paths in the section that it makes are relative to its own folder."""
-    anew: bool = False
-    """Whether it only reads the other steps' results. It then runs each time, because they may have changed."""
+    run: Callable[[Subject, Path, PassedValues], StepResult]
+    """Function of the step. Paths in the section that it returns are relative to its own folder."""
+    runs_every_time: bool = False
+    """Whether the step only reads the other steps' results. It then runs each time, because they may have changed."""
 
 
-class Record(Exact):
-    """`<kind>.json`: the steps and their settings."""
+class StepsRecord(Exact):
+    """Contents of `<kind>.json`: the steps and their settings."""
 
     schema_version: int = SCHEMA_VERSION
     kind: str
@@ -82,19 +82,19 @@ class Record(Exact):
     """UTC, ISO 8601."""
     argv: list[str]
     settings: dict[str, Any]
-    """Everything that identifies it."""
+    """All settings that identify the run of the steps."""
     code_hash: str
     machine: Facts
 
     @classmethod
-    def of(cls, kind: str, settings: dict[str, Any], frameworks: Sequence[str], model: str) -> Self:
-        """The record of a run of steps that starts now.
+    def create(cls, kind: str, settings: dict[str, Any], frameworks: Sequence[str], model: str) -> Self:
+        """Create the record of a run of steps that starts now.
 
         Args:
-            kind: as it names its file.
-            settings: JSON-ready.
-            frameworks: whose code it runs.
-            model: the spec's.
+            kind: kind of the steps, which names their file.
+            settings: settings, JSON-ready.
+            frameworks: frameworks whose code is run.
+            model: model of the spec.
         """
         return cls(
             kind=kind,
@@ -106,12 +106,12 @@ class Record(Exact):
         )
 
 
-class Done(Exact):
-    """step.json: a finished step."""
+class FinishedStep(Exact):
+    """Contents of step.json: a finished step."""
 
     part: Section
-    passed: Passed
-    """What it passes to later steps."""
+    passed: PassedValues
+    """Values that the step passes to later steps."""
     seconds: float
     exit_code: int
     made_from: dict[str, str] = {}
@@ -119,11 +119,11 @@ class Done(Exact):
     more repeats, or where a run was removed or torn."""
 
 
-def refuse_used(folder: Path, kind: str, settings: dict[str, Any]) -> None:
+def refuse_used_folder(folder: Path, kind: str, settings: dict[str, Any]) -> None:
     """Refuse the folder at once for what shows before anything is prepared; `run_steps` judges the rest.
 
     Args:
-        settings: those that are known already.
+        settings: settings that are known already.
 
     Raises:
         FolderError: it cannot be written, or holds steps with other settings, or other files.
@@ -131,25 +131,25 @@ def refuse_used(folder: Path, kind: str, settings: dict[str, Any]) -> None:
     results_folder.refuse_other_request(
         folder,
         f"{kind}.json",
-        Record,
+        StepsRecord,
         kind,
         settings,
         identity=lambda record: record.settings,
         kind=kind,
-        has_started=partial(_is_begun, folder),
+        has_started=partial(_has_started, folder),
     )
 
 
-def _is_begun(folder: Path) -> bool:
+def _has_started(folder: Path) -> bool:
     return any(folder.glob(f"*/{STEP_FILE}"))
 
 
 def run_steps(
-    wanted: Record,
-    steps: Sequence[Step[Subject]],
+    requested: StepsRecord,
+    steps: Sequence[WorkflowStep[Subject]],
     subject: Subject,
     folder: Path,
-    report: Callable[[Record, list[Done]], Report],
+    report: Callable[[StepsRecord, list[FinishedStep]], Report],
     *,
     sign: Path | None,
     as_json: bool,
@@ -157,7 +157,7 @@ def run_steps(
     """Run every step that is not finished or runs each time, and print the report.
 
     Args:
-        wanted: the record, as if the run started now.
+        requested: the record, as if the run started now.
         steps: in order.
         report: makes the report of the steps so far.
         sign: the SSH key that signs the records of the steps, and each comparison in them by itself.
@@ -169,76 +169,76 @@ def run_steps(
         SpecError, LaunchError, FolderError: the request cannot be carried out.
         DataRefused: at the step that reads the data; earlier steps are kept.
     """
-    done: list[Done] = []
+    done: list[FinishedStep] = []
     with results_folder.open_or_resume(
         folder,
-        f"{wanted.kind}.json",
-        wanted,
-        wanted.kind,
+        f"{requested.kind}.json",
+        requested,
+        requested.kind,
         identity=lambda record: record.settings,
-        has_started=partial(_is_begun, folder),
+        has_started=partial(_has_started, folder),
     ) as record:
 
-        def made() -> Report:
+        def current_report() -> Report:
             # A step that only reads the others runs each time, and has no time of its own.
-            once = [each for step, each in zip(steps, done, strict=False) if not step.anew]
-            return _with_times(report(record, done), once)
+            timed_steps = [finished for step, finished in zip(steps, done, strict=False) if not step.runs_every_time]
+            return _with_times(report(record, done), timed_steps)
 
-        def signed() -> Report:
-            places = [f"{number}-{step.name}/{STEP_FILE}" for number, step in enumerate(steps, 1) if not step.anew]
+        def signed_report() -> Report:
+            places = [f"{number}-{step.name}/{STEP_FILE}" for number, step in enumerate(steps, 1) if not step.runs_every_time]
             unsigned = _unsigned(folder, sign) if sign is not None else []
-            for said in unsigned:
-                typer.echo(said, err=True)
-            again = f"the same command and --out {folder}"
-            whole = document.with_signature(made(), folder, (f"{wanted.kind}.json", *places), sign, again)
+            for sentence in unsigned:
+                typer.echo(sentence, err=True)
+            repeat_words = f"the same command and --out {folder}"
+            whole = document.with_signature(current_report(), folder, (f"{requested.kind}.json", *places), sign, repeat_words)
             return replace(whole, exit_code=whole.exit_code or (exits.RUN_FAILED if unsigned else 0))
 
         try:
             for number, step in enumerate(steps, 1):
                 directory = folder / f"{number}-{step.name}"
-                known = None if step.anew else _stored(directory / STEP_FILE)
-                if known is not None:
-                    done.append(known)
+                stored = None if step.runs_every_time else _load_finished(directory / STEP_FILE)
+                if stored is not None:
+                    done.append(stored)
                     continue
                 typer.echo(f"{number} of {len(steps)}: {step.title}", err=True)
-                done.append(_do(step, directory, subject, [each.passed for each in done]))
-                _written(made(), folder)
-            whole = signed()
-            _written(whole, folder)
+                done.append(_do(step, directory, subject, [finished.passed for finished in done]))
+                _write(current_report(), folder)
+            whole = signed_report()
+            _write(whole, folder)
         except Interrupted as interruption:
             if sign is not None:
-                _written(signed(), folder)
+                _write(signed_report(), folder)
             typer.echo(f"Interrupted after {len(done)} of {len(steps)} steps. The same command goes on.", err=True)
             return interruption.exit_code
         except DataRefused:
-            _written(made(), folder)
+            _write(current_report(), folder)
             raise
     whole.show(folder, as_json=as_json)
-    return max([whole.exit_code, *(each.exit_code for each in done)])
+    return max([whole.exit_code, *(finished.exit_code for finished in done)])
 
 
 def _unsigned(folder: Path, key: Path) -> list[str]:
-    """Sign each comparison within a folder. Which are not signed, and why."""
-    said: list[str] = []
+    """Sign each comparison within a folder. Return the reasons of those that could not be signed."""
+    reasons: list[str] = []
     for plan in folder.rglob(store.PLAN_FILE):
         try:
-            why = signing.sign(plan.parent, store.read(plan.parent).made_from, key)
+            reason = signing.sign(plan.parent, store.read(plan.parent).made_from, key)
         except FolderError as error:
-            why = str(error)
-        said += [why] if why else []
-    return said
+            reason = str(error)
+        reasons += [reason] if reason else []
+    return reasons
 
 
-def _do(step: Step[Subject], directory: Path, subject: Subject, before: list[Passed]) -> Done:
+def _do(step: WorkflowStep[Subject], directory: Path, subject: Subject, before: list[PassedValues]) -> FinishedStep:
     """Run or resume a step, and return its record."""
     began = time.monotonic()
     directory.mkdir(parents=True, exist_ok=True)
-    made = step.do(subject, directory, Passed.joined(before))
-    done = Done(
-        part=under(made.part, directory.name),
-        passed=made.passed,
+    result = step.run(subject, directory, PassedValues.joined(before))
+    done = FinishedStep(
+        part=under(result.part, directory.name),
+        passed=result.passed,
         seconds=time.monotonic() - began,
-        exit_code=made.exit_code,
+        exit_code=result.exit_code,
         made_from=_made_from(directory),
     )
     records.write(directory / STEP_FILE, done)
@@ -246,20 +246,20 @@ def _do(step: Step[Subject], directory: Path, subject: Subject, before: list[Pas
 
 
 def under(part: Section, folder: str) -> Section:
-    """The section of a step for the report of all steps, one folder above."""
+    """Return the section of a step for the report of all steps, one folder above."""
     return replace(
         part,
-        pictures=[f"{folder}/{each}" for each in part.pictures],
-        more=[f"{folder}/{each}" for each in part.more],
+        pictures=[f"{folder}/{path}" for path in part.pictures],
+        more=[f"{folder}/{path}" for path in part.more],
     )
 
 
-def _stored(path: Path) -> Done | None:
-    """The record of a step that finished well. None if it is missing or unreliable, or a comparison of the step has changed."""
+def _load_finished(path: Path) -> FinishedStep | None:
+    """Load the record of a step that finished well. None if it is missing or unreliable, or if a comparison has changed."""
     if not path.exists():
         return None
     try:
-        done = store.read_record(path, Done, "a step")
+        done = store.read_record(path, FinishedStep, "a step")
     except FolderError as error:
         typer.echo(f"{error} The step is done again.", err=True)
         return None
@@ -271,10 +271,10 @@ def _made_from(step: Path) -> dict[str, str]:
     return {str(file.relative_to(step)): signing.sha256(file) for file in sorted(files)}
 
 
-def marks(done: Sequence[Done], steps: int) -> list[Mark]:
-    """Progress, problems and duration, for the head of a report."""
-    failed = [each.part.title for each in done if each.exit_code]
-    minutes = sum(each.seconds for each in done) / 60
+def marks(done: Sequence[FinishedStep], steps: int) -> list[Mark]:
+    """Return progress, problems and duration, for the head of a report."""
+    failed = [finished.part.title for finished in done if finished.exit_code]
+    minutes = sum(finished.seconds for finished in done) / 60
     return [
         Mark("Steps", f"{len(done)} of {steps}", "good" if len(done) == steps else "warn"),
         Mark("Steps with a failure", ", ".join(failed) or "none", "bad" if failed else "good"),
@@ -282,72 +282,78 @@ def marks(done: Sequence[Done], steps: int) -> list[Mark]:
     ]
 
 
-def failed(done: Sequence[Done]) -> Paragraph:
-    """Which steps failed, for the first screen."""
-    where = [f" Its report: {each.part.more[0]}" if each.part.more else "" for each in done]
-    said = [
-        f"{each.part.name}: {each.part.title} (exit code {each.exit_code}).{place}"
-        for each, place in zip(done, where, strict=True)
-        if each.exit_code
+def failed_paragraph(done: Sequence[FinishedStep]) -> Paragraph:
+    """Name the steps that failed, for the first screen."""
+    where = [f" Its report: {finished.part.more[0]}" if finished.part.more else "" for finished in done]
+    sentences = [
+        f"{finished.part.name}: {finished.part.title} (exit code {finished.exit_code}).{place}"
+        for finished, place in zip(done, where, strict=True)
+        if finished.exit_code
     ]
-    return Paragraph("Failed", said, "bad")
+    return Paragraph("Failed", sentences, "bad")
 
 
-def trouble(done: Sequence[Done], *more: str) -> Paragraph:
-    """What changes the answer, for the first screen.
+def trouble_paragraph(done: Sequence[FinishedStep], *more: str) -> Paragraph:
+    """Return what changes the answer, for the first screen.
 
     Args:
         more: sentences on all steps.
     """
-    return Paragraph("Trouble", [*more, *(f"{each.part.name}: {said}" for each in done for said in each.part.trouble)], "bad")
+    return Paragraph(
+        "Trouble",
+        [*more, *(f"{finished.part.name}: {sentence}" for finished in done for sentence in finished.part.trouble)],
+        "bad",
+    )
 
 
-def remarks(done: Sequence[Done]) -> list[str]:
-    """How many cautions the steps have, for the first screen."""
-    number = sum(len(said) for each in done for heading, said in each.part.findings if heading == "Cautions")
+def remarks(done: Sequence[FinishedStep]) -> list[str]:
+    """Count the cautions of the steps, for the first screen."""
+    number = sum(len(sentences) for finished in done for heading, sentences in finished.part.findings if heading == "Cautions")
     return caution_count(number)
 
 
-def on_the_data(source: str) -> list[str]:
-    """What a reader must know of the data before the figures."""
-    said = f"The data are synthetic: {source} are drawn leaves, not photographs. Their scores say nothing about real images."
-    return [said] if synthetic_leaves.is_source(source) else []
+def data_warning(source: str) -> list[str]:
+    """Return a warning about the data, for a reader of the figures. Empty if there is none."""
+    sentence = (
+        f"The data are synthetic: {source} are drawn leaves, not photographs. Their scores say nothing about real images."
+    )
+    return [sentence] if synthetic_leaves.is_source(source) else []
 
 
-def _with_times(report: Report, done: Sequence[Done]) -> Report:
-    """A report with the seconds of each step, and its JSON."""
+def _with_times(report: Report, done: Sequence[FinishedStep]) -> Report:
+    """Return a report with the seconds of each step, and its JSON."""
     table = Table(
         "steps",
         "Seconds of each step",
         (Column("step", "step"), Column("seconds", "seconds", 0)),
-        [{"step": each.part.title, "seconds": each.seconds} for each in done],
+        [{"step": finished.part.title, "seconds": finished.seconds} for finished in done],
         note="Of a step that was cut short and resumed, the last part alone",
     )
     parts = [*report.sections, Section(name="times", title="What it took", tables=[table])]
-    plain = [
-        {"name": each.name, "sections": dict(each.findings), "tables": list(map(tables.to_plain, each.tables))}
-        for each in parts
+    parts_json = [
+        {"name": part.name, "sections": dict(part.findings), "tables": list(map(tables.to_plain, part.tables))}
+        for part in parts
     ]
     values = {
         "schema_version": SCHEMA_VERSION,
         "title": report.title,
-        "conclusions": {title: list(said) for title, said in report.findings},
-        "parts": plain,
+        "conclusions": {title: list(sentences) for title, sentences in report.findings},
+        "parts": parts_json,
     }
-    return replace(report, sections=parts, values=values, exit_code=max((each.exit_code for each in done), default=0))
+    return replace(report, sections=parts, values=values, exit_code=max((finished.exit_code for finished in done), default=0))
 
 
-def commands(record: Record) -> list[tuple[str, str]]:
-    """(purpose, command line) of each command that repeats it."""
-    again = [word for word in document.without_options(record.argv, "--sign") if word != "--json"]
+def commands(record: StepsRecord) -> list[tuple[str, str]]:
+    """Return (purpose, command line) of each command that repeats the run."""
+    words = [word for word in document.without_options(record.argv, "--sign") if word != "--json"]
     return [
         *SET_UP,
-        (f"The {record.kind}, or what of it is not done:", f"{COMPARE} {wording.shell(again)}"),
+        (f"The {record.kind}, or what of it is not done:", f"{COMPARE} {wording.shell(words)}"),
     ]
 
 
-def _written(report: Report, folder: Path) -> None:
-    """The report so far.
+def _write(report: Report, folder: Path) -> None:
+    """Write the report so far.
 
     Raises:
         LaunchError: it cannot be written.

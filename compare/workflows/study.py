@@ -1,4 +1,4 @@
-"""`convtwins study`: runs a study file, from raw images to a conclusion, in one report."""
+"""`convtwins study`: run a study file, from raw images to a conclusion, in one report."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from compare.execution import options, signing
 from compare.reporting.document import Report
 from compare.reporting.screen import Paragraph, Screen
 from compare.workflows import step_runner
-from compare.workflows.step_runner import Done, Record
+from compare.workflows.step_runner import FinishedStep, StepsRecord
 from compare.workflows.study_file import SCALES, Study
 from compare.workflows.study_steps import STEPS
 
@@ -41,23 +41,23 @@ def command(
     """Explore, clean, normalise, prove, pre-train serially and in parallel, tune, train finally, evaluate, and conclude."""
     with exits.exit_on_error(), interruptible():
         signing.check_key(sign)
-        given: dict[str, Any] = {} if data is None else {"spec.data.source": data}
+        overrides: dict[str, Any] = {} if data is None else {"spec.data.source": data}
         if frameworks is not None:
-            given["frameworks"] = [word.strip() for word in frameworks.split(",")]
-        study = Study.read(study_file, scale, given | spec.parse_assignments(assignments or []))
+            overrides["frameworks"] = [word.strip() for word in frameworks.split(",")]
+        study = Study.read(study_file, scale, overrides | spec.parse_assignments(assignments or []))
         if "source" not in study.spec.get("data", {}):
             default = study.base().data.source
             typer.echo(f"{study_file} names no data. The study takes {default}. Name others with --data.", err=True)
         folder = out or Path("results") / f"study-{study_file.stem}-{scale}"
         settings = study.model_dump(mode="json") | {"scale": scale}
-        record = Record.of(KIND, settings, study.frameworks, study.base().model)
+        record = StepsRecord.create(KIND, settings, study.frameworks, study.base().model)
         code = step_runner.run_steps(
             record, STEPS, study, folder, lambda record, done: _report(study, record, done), sign=sign, as_json=as_json
         )
     raise typer.Exit(code)
 
 
-def _report(study: Study, record: Record, done: list[Done]) -> Report:
+def _report(study: Study, record: StepsRecord, done: list[FinishedStep]) -> Report:
     base: Spec = study.base()
     return Report(
         title=study.title,
@@ -65,27 +65,31 @@ def _report(study: Study, record: Record, done: list[Done]) -> Report:
         facts=[
             f"{base.model} on {base.data.source}, {', '.join(study.frameworks)}; begun {record.created_at}",
             f"{processors(record.machine)}, budget of {base.cores} cores",
-            *step_runner.on_the_data(base.data.source),
+            *step_runner.data_warning(base.data.source),
         ],
         marks=step_runner.marks(done, len(STEPS)),
-        findings=[(each.part.title, each.part.conclusions) for each in done if each.part.conclusions],
-        sections=[each.part for each in done],
+        findings=[(finished.part.title, finished.part.conclusions) for finished in done if finished.part.conclusions],
+        sections=[finished.part for finished in done],
         commands=step_runner.commands(record),
         screen=_screen(study, record, done),
     )
 
 
-def _screen(study: Study, record: Record, done: list[Done]) -> Screen:
-    """What each step found, in a few sentences."""
+def _screen(study: Study, record: StepsRecord, done: list[FinishedStep]) -> Screen:
+    """Show the findings of each step, in a few sentences."""
     base = study.base()
-    minutes = sum(each.seconds for each in done) / 60
+    minutes = sum(finished.seconds for finished in done) / 60
     answers = [
-        step_runner.failed(done),
+        step_runner.failed_paragraph(done),
         *(
-            Paragraph(each.part.name.capitalize(), each.part.first or each.part.conclusions, "bad" if each.exit_code else "")
-            for each in done
+            Paragraph(
+                finished.part.name.capitalize(),
+                finished.part.first or finished.part.conclusions,
+                "bad" if finished.exit_code else "",
+            )
+            for finished in done
         ),
-        step_runner.trouble(done, *step_runner.on_the_data(base.data.source)),
+        step_runner.trouble_paragraph(done, *step_runner.data_warning(base.data.source)),
     ]
     return Screen(
         subject=[
@@ -93,6 +97,6 @@ def _screen(study: Study, record: Record, done: list[Done]) -> Screen:
             f"scale {record.settings['scale']}, {len(done)} of {len(STEPS)} steps in {minutes:.1f} minutes",
             f"{wording.count(base.cores, 'core')} of {processors(record.machine)}",
         ],
-        answers=[each for each in answers if each.sentences],
+        answers=[paragraph for paragraph in answers if paragraph.sentences],
         remarks=step_runner.remarks(done),
     )

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from common.data import sources
-from common.data.sources import Description
+from common.data.sources import DatasetDescription
 from compare.comparison import comparison_plan, run
 from compare.core import exits, wording
 from compare.core.errors import FolderError, LaunchError
@@ -16,34 +16,34 @@ from compare.core.presets import Preset
 from compare.core.progress import display
 from compare.data import data, data_report, engine_scans, exploration, preprocess_report
 from compare.evaluation import evaluation_report, final_training
-from compare.evaluation.final_training import Evaluation
+from compare.evaluation.final_training import EvaluationSettings
 from compare.reporting import comparison_report, document, proof_tables
 from compare.reporting.document import Report, Section
 from compare.tuning import tuner, tuning_report
 from compare.tuning.records import Tuning
-from compare.workflows.step_runner import Made, Passed, Step
+from compare.workflows.step_runner import PassedValues, StepResult, WorkflowStep
 from compare.workflows.study_file import Study
 
 
-def _explore(study: Study, folder: Path, passed: Passed) -> Made:
+def _explore(study: Study, folder: Path, passed: PassedValues) -> StepResult:
     raw = study.base(data__on_bad="strict", data__duplicates="refuse")
-    with display() as shown:
-        shown.say("exploring the data")
-        found, dataset, manifest = exploration.explore(raw.data, seed=raw.split_seed, cache_dir=raw.paths.cache_dir)
-        data.write(folder, found, dataset, manifest)
+    with display() as progress:
+        progress.say("exploring the data")
+        findings, dataset, manifest = exploration.explore(raw.data, seed=raw.split_seed, cache_dir=raw.paths.cache_dir)
+        data.write(folder, findings, dataset, manifest)
     part = Section(
         name="explore",
         title="Explore",
-        findings=[("What is there", [data_report.heading(found)]), *data_report.sections(found)],
-        tables=data_report.tables_of(found),
+        findings=[("What is there", [data_report.heading(findings)]), *data_report.sections(findings)],
+        tables=data_report.tables_of(findings),
         pictures=[f"{data.BALANCE_NAME}.svg", *([data.SHEET_FILE] if dataset is not None else [])],
         more=[data.REPORT_FILE],
     )
-    return Made(part, Passed(raw=_as_they_are(study)[0]))
+    return StepResult(part, PassedValues(raw=_raw_data_hash(study)[0]))
 
 
-def _as_they_are(study: Study) -> tuple[str, bool]:
-    """Hash of the data before anything is left out, or why they are refused so; and whether they are refused."""
+def _raw_data_hash(study: Study) -> tuple[str, bool]:
+    """Return the hash of the data before anything is left out, or why they are refused so; and whether they are refused."""
     raw = study.base(data__on_bad="strict", data__duplicates="refuse")
     try:
         return sources.describe(raw.data, seed=raw.split_seed, cache_dir=raw.paths.cache_dir).content_hash, False
@@ -51,15 +51,15 @@ def _as_they_are(study: Study) -> tuple[str, bool]:
         return str(error), True
 
 
-def _clean(study: Study, folder: Path, passed: Passed) -> Made:
+def _clean(study: Study, folder: Path, passed: PassedValues) -> StepResult:
     cleaned = study.base()
     dataset = sources.describe(cleaned.data, seed=cleaned.split_seed, cache_dir=cleaned.paths.cache_dir)
-    raw, refused = _as_they_are(study)
+    raw, refused = _raw_data_hash(study)
     if passed.raw not in (None, raw):
         raise FolderError("The data have changed since they were explored. Bring them back, or choose another --out.")
-    was = "As it is, nothing is wrong with the data: it is trained on whole."
+    state = "As it is, nothing is wrong with the data: it is trained on whole."
     if refused:
-        was = f"As it is, the data is refused: {raw.splitlines()[0]}"
+        state = f"As it is, the data is refused: {raw.splitlines()[0]}"
     policy = (
         f"Files that are no usable images: {'left out, in both alike' if cleaned.data.on_bad == 'skip' else 'refused'}. "
         f"Images of equal pixels in two splits: {'allowed' if cleaned.data.duplicates == 'allow' else 'refused'}."
@@ -67,13 +67,13 @@ def _clean(study: Study, folder: Path, passed: Passed) -> Made:
     part = Section(
         name="clean",
         title="Clean",
-        findings=[("What is trained on", [was, policy, _size(dataset), *dataset.notes])],
+        findings=[("What is trained on", [state, policy, _size(dataset), *dataset.notes])],
         conclusions=[_size(dataset)],
     )
-    return Made(part, Passed(data_hash=dataset.content_hash))
+    return StepResult(part, PassedValues(data_hash=dataset.content_hash))
 
 
-def _refuse_other_data(study: Study, passed: Passed) -> None:
+def _refuse_other_data(study: Study, passed: PassedValues) -> None:
     """Compare the data with those of earlier steps, which may be days old.
 
     Raises:
@@ -89,7 +89,7 @@ def _refuse_other_data(study: Study, passed: Passed) -> None:
         )
 
 
-def _size(dataset: Description) -> str:
+def _size(dataset: DatasetDescription) -> str:
     return (
         f"{wording.count(dataset.sizes['train'], 'image')} to train on, {dataset.sizes['validation']:,} to choose by, "
         f"{dataset.sizes['test']:,} to be judged by, in {wording.count(len(dataset.class_names), 'class', 'classes')}; "
@@ -97,34 +97,37 @@ def _size(dataset: Description) -> str:
     )
 
 
-def _normalise(study: Study, folder: Path, passed: Passed) -> Made:
+def _normalise(study: Study, folder: Path, passed: PassedValues) -> StepResult:
     _refuse_other_data(study, passed)
-    wanted, base = study.normalise, study.base()
+    settings, base = study.normalise, study.base()
     if sources.load_manifest(base.data, cache_dir=base.paths.cache_dir) is None:
-        said = f"Not measured: {base.data.source} holds arrays of pixels, and the engines read image files."
+        sentence = f"Not measured: {base.data.source} holds arrays of pixels, and the engines read image files."
         part = Section(
-            name="normalise", title="Mean and standard deviation", findings=[("Not measured", [said])], conclusions=[said]
+            name="normalise",
+            title="Mean and standard deviation",
+            findings=[("Not measured", [sentence])],
+            conclusions=[sentence],
         )
-        return Made(part)
-    return scanned(engine_scans.Request(wanted.engines, wanted.workers, "threads", wanted.repeats, base), folder)
+        return StepResult(part)
+    return scan_step(engine_scans.ScanRequest(settings.engines, settings.workers, "threads", settings.repeats, base), folder)
 
 
-def scanned(request: engine_scans.Request, folder: Path) -> Made:
-    """Mean and standard deviation by every engine."""
-    with display() as shown:
-        outcome = engine_scans.run(request, shown, folder)
+def scan_step(request: engine_scans.ScanRequest, folder: Path) -> StepResult:
+    """Compute mean and standard deviation by every engine."""
+    with display() as progress:
+        outcome = engine_scans.run(request, progress, folder)
     report = preprocess_report.report(outcome)
     if unwritten := report.write(folder):
         raise LaunchError(unwritten)
     conclusions = preprocess_report.sentences(outcome)[:2]
-    return Made(_section(report, folder, "normalise", report.title, conclusions), exit_code=outcome.exit_code)
+    return StepResult(_section(report, folder, "normalise", report.title, conclusions), exit_code=outcome.exit_code)
 
 
-def _prove(study: Study, folder: Path, passed: Passed) -> Made:
+def _prove(study: Study, folder: Path, passed: PassedValues) -> StepResult:
     _refuse_other_data(study, passed)
     request = _request(study, folder)
-    with display() as shown:
-        proof = run.proof(comparison_plan.build_plan(request, shown), request, folder, shown)
+    with display() as progress:
+        proof = run.proof(comparison_plan.build_plan(request, progress), request, folder, progress)
     part = Section(
         name="prove",
         title="Is it the same training?",
@@ -132,32 +135,32 @@ def _prove(study: Study, folder: Path, passed: Passed) -> Made:
         tables=proof_tables.proof_tables(proof.model_dump()) if proof.rungs else [],
         conclusions=[proof.sentence],
     )
-    return Made(part, exit_code=exits.RUN_FAILED if proof.verdict == "not proved" else 0)
+    return StepResult(part, exit_code=exits.RUN_FAILED if proof.verdict == "not proved" else 0)
 
 
-def _pretrain(study: Study, folder: Path, passed: Passed) -> Made:
+def _pretrain(study: Study, folder: Path, passed: PassedValues) -> StepResult:
     _refuse_other_data(study, passed)
-    return compared(_request(study, folder), folder, name="pretrain", title="Pre-training: serial against parallel")
+    return comparison_step(_request(study, folder), folder, name="pretrain", title="Pre-training: serial against parallel")
 
 
-def compared(request: run.ComparisonRequest, folder: Path, *, name: str, title: str) -> Made:
-    """A comparison as a step with that name."""
-    made, code = run.run_nested(request, folder)
-    found = made.findings
-    report = comparison_report.report(made, folder)
-    conclusions = comparison_report.with_folder([*found.contestants, *found.modes, *found.scores], folder)
-    part = _section(report, folder, name, title, conclusions, only=_OF_RUNS)
-    return Made(part, exit_code=code)
+def comparison_step(request: run.ComparisonRequest, folder: Path, *, name: str, title: str) -> StepResult:
+    """Run a comparison as a step with that name."""
+    comparison, code = run.run_nested(request, folder)
+    findings = comparison.findings
+    report = comparison_report.report(comparison, folder)
+    conclusions = comparison_report.with_folder([*findings.contestants, *findings.modes, *findings.scores], folder)
+    part = _section(report, folder, name, title, conclusions, only=_COMPARISON_TABLES)
+    return StepResult(part, exit_code=code)
 
 
-_OF_RUNS = ("comparison", "accuracy", "speedup", "phases", "time_to_accuracy")
-"""Tables of a comparison that a study's report shows; its own report has all."""
+_COMPARISON_TABLES = ("comparison", "accuracy", "speedup", "phases", "time_to_accuracy")
+"""Tables of a comparison that a study's report shows. Its own report has all."""
 
 
 def _request(study: Study, folder: Path) -> run.ComparisonRequest:
-    wanted = study.pretrain
+    pretrain = study.pretrain
     settings = Preset(
-        values=study.values(epochs=wanted.epochs), modes=wanted.modes, replicas=wanted.replicas, repeats=wanted.repeats
+        values=study.values(epochs=pretrain.epochs), modes=pretrain.modes, replicas=pretrain.replicas, repeats=pretrain.repeats
     )
     return run.ComparisonRequest(settings, list(study.frameworks), folder, prove=True)
 
@@ -165,14 +168,14 @@ def _request(study: Study, folder: Path) -> run.ComparisonRequest:
 def _section(
     report: Report, folder: Path, name: str, title: str, conclusions: Sequence[str], *, only: Sequence[str] | None = None
 ) -> Section:
-    """The report of a step as a section of the study's report.
+    """Turn the report of a step into a section of the study's report.
 
     Args:
-        report: as it was written.
-        conclusions: its sentences for the study's conclusion.
+        report: report of the step.
+        conclusions: sentences of the report for the study's conclusion.
         only: names of its tables to show. None: all.
     """
-    shown = report.screen.answers if report.screen else ()
+    paragraphs = report.screen.answers if report.screen else ()
     return Section(
         name=name,
         title=title,
@@ -183,87 +186,93 @@ def _section(
         tables=[table for table in report.tables if only is None or table.name in only],
         pictures=sorted(f"{document.PLOTS_FOLDER}/{path.name}" for path in (folder / document.PLOTS_FOLDER).glob("*.svg")),
         conclusions=list(conclusions),
-        first=[sentence for each in shown if each.tone != "bad" for sentence in each.sentences],
-        trouble=[sentence for each in shown if each.tone == "bad" for sentence in each.sentences],
+        first=[sentence for paragraph in paragraphs if paragraph.tone != "bad" for sentence in paragraph.sentences],
+        trouble=[sentence for paragraph in paragraphs if paragraph.tone == "bad" for sentence in paragraph.sentences],
         more=[report.markdown_file, report.page_file],
     )
 
 
-def _said(report: Report, *headings: str) -> list[str]:
-    """The sentences under these headings."""
+def _sentences_under(report: Report, *headings: str) -> list[str]:
+    """Return the sentences under these headings."""
     return [sentence for heading, sentences in report.findings if heading in headings for sentence in sentences]
 
 
-def _tune(study: Study, folder: Path, passed: Passed) -> Made:
+def _tune(study: Study, folder: Path, passed: PassedValues) -> StepResult:
     _refuse_other_data(study, passed)
-    return tuned(study.tuning(), folder)
+    return tuning_step(study.tuning(), folder)
 
 
-def tuned(settings: Tuning, folder: Path) -> Made:
-    """A search. It passes on its best fields."""
+def tuning_step(settings: Tuning, folder: Path) -> StepResult:
+    """Run a search. It passes on its best fields."""
     with ExitStack() as lock:
-        made = tuner.tune(settings, folder, lock)
-        report = tuning_report.report(made, folder)
+        tuning = tuner.tune(settings, folder, lock)
+        report = tuning_report.report(tuning, folder)
         unwritten = report.write(folder)
     if unwritten:
         report = replace(report, findings=[*report.findings, ("Not written", [unwritten])])
-    part = _section(report, folder, "tune", "Tuning, one trial after the other and side by side", _said(report, *_OF_TUNING))
-    return Made(part, Passed(best=made.best), max(made.exit_code, exits.RUN_FAILED if unwritten else 0))
+    part = _section(
+        report,
+        folder,
+        "tune",
+        "Tuning, one trial after the other and side by side",
+        _sentences_under(report, *_TUNING_HEADINGS),
+    )
+    return StepResult(part, PassedValues(best=tuning.best), max(tuning.exit_code, exits.RUN_FAILED if unwritten else 0))
 
 
-_OF_TUNING = (
+_TUNING_HEADINGS = (
     "What was found?",
     "What does it gain to search side by side?",
     "Does it cost quality?",
     "Cautions",
     "Not written",
 )
-"""Sections of a search that belong to a conclusion."""
+"""Headings of a search that belong to a conclusion."""
 
 
-def _finish(study: Study, folder: Path, passed: Passed) -> Made:
+def _finish(study: Study, folder: Path, passed: PassedValues) -> StepResult:
     _refuse_other_data(study, passed)
-    made = finished(study.evaluation(passed.best), folder)
+    result = final_training_step(study.evaluation(passed.best), folder)
     untuned = [
         f"{framework} was not tuned: no trial of it was trained to its end. Its final training has the study's own fields."
         for framework in study.frameworks
         if framework not in passed.best
     ]
     if not untuned:
-        return made
+        return result
     part = replace(
-        made.part, findings=[("Not tuned", untuned), *made.part.findings], conclusions=[*untuned, *made.part.conclusions]
+        result.part, findings=[("Not tuned", untuned), *result.part.findings], conclusions=[*untuned, *result.part.conclusions]
     )
-    return replace(made, part=part)
+    return replace(result, part=part)
 
 
-_OF_FINAL = (
+_EVALUATION_HEADINGS = (
     "How often are the final models right?",
     "Do the frameworks' models agree?",
     "Does a checkpoint carry over?",
     "Cautions",
 )
-"""Sections of an evaluation that belong to a conclusion."""
+"""Headings of an evaluation that belong to a conclusion."""
 
 
-def finished(settings: Evaluation, folder: Path) -> Made:
-    """A final training, scored on the test split."""
-    with ExitStack() as lock, display() as shown:
-        made = final_training.evaluate(settings, folder, shown, lock)
-        shown.say("report")
-        report = evaluation_report.report(made, final_training.data_of(made).test.images)
+def final_training_step(settings: EvaluationSettings, folder: Path) -> StepResult:
+    """Run a final training, scored on the test split."""
+    with ExitStack() as lock, display() as progress:
+        evaluation = final_training.evaluate(settings, folder, progress, lock)
+        progress.say("report")
+        report = evaluation_report.report(evaluation, final_training.data_of(evaluation).test.images)
         if unwritten := report.write(folder):
             raise LaunchError(unwritten)
-    part = _section(report, folder, "final", "Final training and evaluation", _said(report, *_OF_FINAL))
-    return Made(part, exit_code=made.exit_code)
+    part = _section(report, folder, "final", "Final training and evaluation", _sentences_under(report, *_EVALUATION_HEADINGS))
+    return StepResult(part, exit_code=evaluation.exit_code)
 
 
-STEPS: tuple[Step[Study], ...] = (
-    Step("explore", "explore the data", _explore),
-    Step("clean", "clean it", _clean),
-    Step("normalise", "mean and standard deviation by every engine", _normalise),
-    Step("prove", "prove that both frameworks train the same", _prove),
-    Step("pretrain", "train serially and in parallel", _pretrain),
-    Step("tune", "search for better fields of the spec, serially and in parallel", _tune),
-    Step("final", "train finally, and evaluate on the test split", _finish),
+STEPS: tuple[WorkflowStep[Study], ...] = (
+    WorkflowStep("explore", "explore the data", _explore),
+    WorkflowStep("clean", "clean it", _clean),
+    WorkflowStep("normalise", "mean and standard deviation by every engine", _normalise),
+    WorkflowStep("prove", "prove that both frameworks train the same", _prove),
+    WorkflowStep("pretrain", "train serially and in parallel", _pretrain),
+    WorkflowStep("tune", "search for better fields of the spec, serially and in parallel", _tune),
+    WorkflowStep("final", "train finally, and evaluate on the test split", _finish),
 )

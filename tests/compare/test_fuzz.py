@@ -35,7 +35,7 @@ from common import spec
 from common.artifacts import atomic_files, checked_arrays, checkpoint, event_log, results, trained
 from common.artifacts.checkpoint import CheckpointError
 from common.data.decoding import decode
-from common.data.decoding.decode import BadFile
+from common.data.decoding.decode import BadImageError
 from common.data.sources import DataRefused, archives
 from common.models import architectures, weights
 from common.models.weights import WeightsError
@@ -51,7 +51,7 @@ from tests.common.data.sources import test_archives
 from tests.support import comparisons
 
 PROJECT = Path(__file__).parents[2]
-REFUSALS = (SpecError, FolderError, DataRefused, BadFile, CheckpointError, WeightsError)
+REFUSALS = (SpecError, FolderError, DataRefused, BadImageError, CheckpointError, WeightsError)
 """What becomes an exit code and a sentence (tests/compare/core/test_exits.py), or a line of a report."""
 
 QUICK, MANY = 40, int(os.environ.get("CONVTWINS_FUZZ_INPUTS", "3000"))
@@ -201,7 +201,7 @@ def check_study(text: tuple[str, str], scale: str) -> None:
 
 def check_paper(text: tuple[str, str]) -> None:
     with file_of(text) as path, refused_at_most():
-        schema.read(path, "given")
+        schema.read_paper(path, "given")
 
 
 @cache
@@ -305,7 +305,7 @@ def check_archive(content: bytes) -> None:
     with tempfile.TemporaryDirectory() as name, refused_at_most():
         path = Path(name) / "given"
         path.write_bytes(content)
-        if (archive := archives.recognise(path)) is not None:
+        if (archive := archives.open_archive(path)) is not None:
             listing = archive.listing()
             assert sorted(name for name, _ in archive.read(listing.files)) == sorted(listing.files)
 

@@ -17,7 +17,7 @@ def faults(which: str, values: Any) -> list[str]:
     """Fields that the schema lacks, or that it requires and the values lack."""
     schema = schemas()[which]
     first = values[0] if "items" in schema else values
-    required = (schema["$defs"]["Point"] if "items" in schema else schema)["required"]
+    required = (schema["$defs"]["HistoryPoint"] if "items" in schema else schema)["required"]
     return unknown(values, schema, schema) + sorted(set(required) - first.keys())
 
 

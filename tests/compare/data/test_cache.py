@@ -159,4 +159,4 @@ def test_a_torn_entry_is_listed_and_goes(root: Path) -> None:
 
 
 def test_a_folder_that_is_missing_holds_nothing(root: Path) -> None:
-    assert cache.found(root) == [] and "0.0 MiB" in invoke(root, "--prune").stdout and not root.exists()
+    assert cache.list_items(root) == [] and "0.0 MiB" in invoke(root, "--prune").stdout and not root.exists()

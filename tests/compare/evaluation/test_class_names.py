@@ -8,7 +8,7 @@ from common.artifacts.trained import Card, Trained
 from common.models import weights
 from compare.core import wording
 from compare.evaluation import predict
-from compare.evaluation.scoring import Evaluated
+from compare.evaluation.scoring import EvaluationRecord
 from compare.judgement.summary import summarize
 from compare.reporting import class_tables, latex, tables
 from tests.compare.twins import linear
@@ -68,7 +68,7 @@ def test_every_table_shows_names_in_this_way() -> None:
     assert all(f"{name} 0.0000" in str(predicted.rows[0]["others"]) for name in SHOWN[1:])
     assert [row["class"] for row in classes.rows[: len(SHOWN)]] == list(SHOWN)
     assert [row["class"] for row in confusion.rows[: len(SHOWN)]] == list(SHOWN)
-    assert Evaluated.model_construct(class_names=list(NAMES)).shown_class_names == list(SHOWN)
+    assert EvaluationRecord.model_construct(class_names=list(NAMES)).shown_class_names == list(SHOWN)
 
 
 @pytest.mark.parametrize("form", [tables.to_csv, latex.to_latex, tables.to_markdown])

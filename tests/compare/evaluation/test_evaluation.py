@@ -27,13 +27,13 @@ from common.training.scores import Agreement
 from compare.core.errors import FolderError
 from compare.core.progress import display
 from compare.evaluation import convert, evaluation_report, evaluation_tables, final_training, inference_timing, predict, scoring
-from compare.evaluation.final_training import Evaluation
-from compare.evaluation.scoring import Crossing, Evaluated, Model, Pair
+from compare.evaluation.final_training import EvaluationSettings
+from compare.evaluation.scoring import Crossing, EvaluationRecord, ScoredModel, ModelPair
 from compare.execution import launch, store
 from compare.reporting import plots
 from compare.reporting.document import Report
 from compare.tuning import tuner
-from compare.tuning.records import Best, Plan, Trial, Tuned, Tuning
+from compare.tuning.records import BestTrial, TuningPlan, TunedTrial, TuningRecord, Tuning
 from tests import hostile_files
 from tests.compare.conftest import write_empty
 from tests.compare.twins import learner, linear
@@ -186,7 +186,7 @@ def test_the_validation_split_is_scored_by_class_where_that_is_asked_for(
     in_process: list[tuple[str, ...]], tmp_path: Path
 ) -> None:
     fields = {"model": MODEL, "cores": 1, "epochs": 3, "data.limit": 256, "data.image_size": 8, "optimizer.momentum": 0}
-    settings = Evaluation(values=spec.overlay({}, fields), frameworks=("left",), scores_validation=True)
+    settings = EvaluationSettings(values=spec.overlay({}, fields), frameworks=("left",), scores_validation=True)
     with ExitStack() as lock, display(Console(file=io.StringIO())) as shown:
         made = final_training.evaluate(settings, tmp_path / "out", shown, lock)
     assert made.models == final_training.read(tmp_path / "out").models
@@ -216,29 +216,29 @@ def test_a_training_that_fails_is_named_and_the_others_are_scored(
 
 def test_settings_that_would_score_other_images_are_refused() -> None:
     with pytest.raises(SpecError, match="data must be the same in all frameworks"):
-        final_training.rows(Evaluation(values={}, tuned={"pytorch": {"data.limit": 5}}))
+        final_training.rows(EvaluationSettings(values={}, tuned={"pytorch": {"data.limit": 5}}))
     with pytest.raises(SpecError, match="not evaluated: tensorflow"):
-        final_training.rows(Evaluation(values={}, frameworks=("pytorch",), tuned={"tensorflow": {"seed": 1}}))
-    rows = final_training.rows(Evaluation(values={"seed": 4}, repeats=2))
+        final_training.rows(EvaluationSettings(values={}, frameworks=("pytorch",), tuned={"tensorflow": {"seed": 1}}))
+    rows = final_training.rows(EvaluationSettings(values={"seed": 4}, repeats=2))
     assert all(row.spec.best_epoch.keep and row.spec.data.seed == 4 for row in rows)
 
 
 def test_a_final_training_is_as_long_as_it_says_itself() -> None:
     tuned = {"pytorch": {"epochs": 2, "optimizer.momentum": 0.5}, "tensorflow": {"steps": 7}}
-    first, second = final_training.rows(Evaluation(values={"epochs": 30}, frameworks=("pytorch", "tensorflow"), tuned=tuned))
+    first, second = final_training.rows(EvaluationSettings(values={"epochs": 30}, frameworks=("pytorch", "tensorflow"), tuned=tuned))
     assert (first.spec.epochs, first.spec.optimizer.momentum) == (30, 0.5)
     assert (second.spec.epochs, second.spec.steps) == (30, None)
 
 
 def test_tuned_fields_come_from_a_folder_or_a_file(tmp_path: Path) -> None:
     both = ("pytorch", "tensorflow")
-    trial = Trial(slot=0, number=0, fields={}, state="ok", value=0.5, began_seconds=0.0, ended_seconds=1.0)
-    plan = Plan(
+    trial = TunedTrial(slot=0, number=0, fields={}, state="ok", value=0.5, began_seconds=0.0, ended_seconds=1.0)
+    plan = TuningPlan(
         created_at="", token="", settings=Tuning(), budget=1, data_name="digits", data_hash="abc", train_examples=1,
         validation_examples=1, code_hash="", versions={}, machine={},
     )  # fmt: skip
-    best = {name: Best(study="", trial=trial, fields={"seed": number}) for number, name in enumerate(both)}
-    record = atomic_files.with_checksum(Tuned(plan=plan, searches=[], best_trials=best).model_dump_json())
+    best = {name: BestTrial(study="", trial=trial, fields={"seed": number}) for number, name in enumerate(both)}
+    record = atomic_files.with_checksum(TuningRecord(plan=plan, searches=[], best_trials=best).model_dump_json())
     (tmp_path / tuner.RECORD_FILE).write_text(record)
     assert final_training.read_tuned(tmp_path, both) == ({"pytorch": {"seed": 0}, "tensorflow": {"seed": 1}}, "abc")
     assert final_training.read_tuned(tmp_path / final_training.TUNED_FILE, both[:1]) == ({"pytorch": {"seed": 0}}, "abc")
@@ -255,25 +255,25 @@ def test_tuned_fields_come_from_a_folder_or_a_file(tmp_path: Path) -> None:
         final_training.read_tuned(tmp_path / "missing", both)
 
 
-def evaluated(*pairs: tuple[int, int, float | None], crossing: Crossing | None = None) -> Evaluated:
+def evaluated(*pairs: tuple[int, int, float | None], crossing: Crossing | None = None) -> EvaluationRecord:
     """Two frameworks, a seed for each pair: (first alone right, second alone right, Holm's p)."""
     labels = np.array([0, 0, 1, 1])
     found = scores.score(labels, np.array([[3.0, 0], [0, 3], [0, 3], [0, 3]]))
     names = ("left", "right")
     models = [
-        Model(
+        ScoredModel(
             contestant=name, repeat=repeat, seed=repeat, status="ok", epochs=5, best_epoch=3, scores=found,
             crossings=[crossing] if crossing else [],
         )
         for name in names
         for repeat in range(len(pairs))
     ]  # fmt: skip
-    return Evaluated(
+    return EvaluationRecord(
         data_name="pets", data_hash="", data_notes=[], class_names=["cat", "dog"], num_examples=4,
         specs={name: store.flatten(spec.build({}).model_dump(mode="json")) for name in names},
         machine={}, versions={}, models=models,
         pairs=[
-            Pair(
+            ModelPair(
                 first="left", second="right", repeat=repeat, seed=repeat, adjusted_p=p,
                 agreement=Agreement(
                     num_examples=4, labelled_differently=first + second, first_alone_right=first,
@@ -285,7 +285,7 @@ def evaluated(*pairs: tuple[int, int, float | None], crossing: Crossing | None =
     )  # fmt: skip
 
 
-def words(made: Evaluated, title: str) -> list[str]:
+def words(made: EvaluationRecord, title: str) -> list[str]:
     return dict(evaluation_report.findings(made))[title]
 
 

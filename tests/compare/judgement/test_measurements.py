@@ -63,7 +63,7 @@ def test_saved_benchmarks_are_read_by_both_tools(storage: Path) -> None:
     assert regress.judge_stored(first, None, Criteria()).exit_code == 5  # a process a side is no sample of either
     (together,) = measurements.read(storage).subjects.values()
     assert together.samples == {"seconds": {0: 0.25, 1: 0.25}}
-    assert [point.value.median for point in history.points(storage, ["seconds"], each=True)[0]] == [0.25, 0.25]
+    assert [point.value.median for point in history.points(storage, ["seconds"], separate_files=True)[0]] == [0.25, 0.25]
     tool = [str(Path(sys.executable).with_name("pytest-benchmark")), "--storage", str(storage), "compare"]
     shown = subprocess.run([*tool, "0001", "0002"], capture_output=True, text=True, check=True).stdout
     assert shown.count("test_a_tick[pytorch]") == 2

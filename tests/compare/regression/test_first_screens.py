@@ -12,8 +12,8 @@ from compare.core import statistics
 from compare.core.statistics import Ratio
 from compare.judgement import measurements
 from compare.regression import bisect_report, bisection, history, judging, regress_report, regress_screen
-from compare.regression.bisection import Enough, Found, Unmeasurable
-from compare.regression.candidates import Asked, Candidate, Candidates
+from compare.regression.bisection import Enough, BisectionOutcome, Unmeasurable
+from compare.regression.candidates import BisectionQuery, Candidate, Candidates
 from compare.regression.records import Criteria, Judgement
 from compare.reporting.document import Report
 from tests.support import comparisons
@@ -123,14 +123,14 @@ def searched(levels: Sequence[float], noise: float = 0.01, broken: Sequence[int]
     return reported(found.model_copy(update={"trials": trials}), len(levels))
 
 
-def reported(found: Found, number: int) -> Report:
+def reported(found: BisectionOutcome, number: int) -> Report:
     def ready(place: int) -> AbstractContextManager[Any]:
         raise AssertionError
 
     each = [Candidate(str(place) * 8, f"{str(place) * 8} change {place}", str(place) * 40) for place in range(number)]
     rows = [comparisons.row("pytorch")]
     plan = comparisons.comparison(rows).model_copy(update={"machine": comparisons.MACHINE})
-    return bisect_report.report(found, Candidates(each, plan, rows, ready, []), Asked("epoch_seconds", 0.05, "HEAD~6"))
+    return bisect_report.report(found, Candidates(each, plan, rows, ready, []), BisectionQuery("epoch_seconds", 0.05, "HEAD~6"))
 
 
 SEARCHED: dict[str, Callable[[], Report]] = {
@@ -152,11 +152,11 @@ def test_a_search_names_the_change_or_says_why_not(screens: Screens, name: str) 
 
 
 def test_a_search_that_other_work_disturbed_says_so_and_how_to_go_on(screens: Screens) -> None:
-    trial = bisection.Trial(
+    trial = bisection.BisectionTest(
         what="the ends", earlier=0, later=2, level=0.02, border=1.0, ratio=None, verdict="undecided", pairs=3, disturbed=3,
         doubts=["3 of 3 runs of 22222222 change 2 were disturbed: other work took 0.97 cores of 2, more than 0.15."],
     )  # fmt: skip
-    shown = screens(reported(Found(outcome="undecided", last_good=0, first_bad=2, trials=[trial], skipped={}), 3))
+    shown = screens(reported(BisectionOutcome(outcome="undecided", last_good=0, first_bad=2, trials=[trial], skipped={}), 3))
     assert "other work disturbed 3 of 3 pairs" in shown and "the same --out goes on" in shown
 
 

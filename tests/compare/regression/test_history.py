@@ -277,7 +277,7 @@ def test_benchmark_files_of_a_commit_are_one_row_and_each_shows_them_alone(tmp_p
     of_commits = {point.commit: (point.of, point.value.n, point.value.median) for point in found if point.of == "files"}
     assert of_commits == {FIRST: ("files", 5, pytest.approx(0.012)), SECOND: ("files", 5, pytest.approx(0.024))}
     assert {point.value.n for point in found if point.of == "rounds"} == {7}
-    alone, *_ = history.points(tmp_path, ["seconds"], each=True)
+    alone, *_ = history.points(tmp_path, ["seconds"], separate_files=True)
     assert len(alone) == 20 and {point.of for point in alone} == {"rounds"}
     shown = compare(tmp_path, "--full")
     assert shown.stdout.count("5 files") == 2 and shown.stdout.count("7 rounds") == 10

@@ -571,8 +571,8 @@ def test_results_that_are_left_out_are_named(tmp_path: Path) -> None:
 
 
 def test_a_repeat_that_one_side_lacks_is_no_change_of_its_seeds_hashes() -> None:
-    assert not facts._are_others({1: "a", 2: "b"}, {1: "a"}) and not facts._are_others({}, {1: "a"})
-    assert facts._are_others({1: "a", 2: "b"}, {1: "a", 2: "a"}) and facts._are_others({1: "a"}, {2: "b"})
+    assert not facts._hashes_differ({1: "a", 2: "b"}, {1: "a"}) and not facts._hashes_differ({}, {1: "a"})
+    assert facts._hashes_differ({1: "a", 2: "b"}, {1: "a", 2: "a"}) and facts._hashes_differ({1: "a"}, {2: "b"})
 
 
 def test_a_torn_file_among_benchmark_files_is_named(tmp_path: Path) -> None:

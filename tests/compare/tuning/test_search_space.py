@@ -11,7 +11,7 @@ from compare.tuning import search_space
 
 
 def judged(ranges: dict[str, Any], **values: Any) -> search_space.Space:
-    return search_space.judged(ranges, values, "space.yaml")
+    return search_space.check_space(ranges, values, "space.yaml")
 
 
 def test_every_kind_of_field_has_its_distribution_and_one_choice_is_fixed() -> None:

@@ -29,7 +29,7 @@ from compare.execution import launch
 from compare.judgement.verdict_sentences import NO_FINDING
 from compare.reporting import tables
 from compare.tuning import conductor, optuna_study, tuner, tuning_findings, tuning_report, tuning_sentences
-from compare.tuning.records import Best, Plan, SearchResult, Trial, Tuned, Tuning
+from compare.tuning.records import BestTrial, TuningPlan, TuningSearch, TunedTrial, TuningRecord, Tuning
 from compare.tuning.servers import ENDED, Listener
 from tests.support.command_line import convtwins
 from tests.support.snapshots import FOLDER, Screens
@@ -58,7 +58,7 @@ def asked(**settings: Any) -> Tuning:
     return Tuning(**{"values": VALUES, "space": SPACE, "frameworks": ("left",), "trials": 3, **settings})
 
 
-def drawn(search: SearchResult) -> dict[int, dict[str, Any]]:
+def drawn(search: TuningSearch) -> dict[int, dict[str, Any]]:
     return {trial.slot: trial.fields for trial in search.trials}
 
 
@@ -88,13 +88,13 @@ def wait_until_running(folder: Path) -> psutil.Process:
 
 
 @pytest.fixture(scope="module")
-def searched(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Tuned]:
+def searched(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, TuningRecord]:
     folder = tmp_path_factory.mktemp("tuning") / "made"
     return folder, tuner.tune(asked(sampler="random", jobs=(1, 3), frameworks=("left", "right")), folder)
 
 
 @pytest.mark.slow
-def test_random_trials_are_the_same_in_every_framework_and_with_every_number_of_jobs(searched: tuple[Path, Tuned]) -> None:
+def test_random_trials_are_the_same_in_every_framework_and_with_every_number_of_jobs(searched: tuple[Path, TuningRecord]) -> None:
     _, tuned = searched
     first, *others = tuned.searches
     assert [(search.contestant, search.jobs) for search in tuned.searches] == [
@@ -106,7 +106,7 @@ def test_random_trials_are_the_same_in_every_framework_and_with_every_number_of_
         assert {trial.slot: trial.value for trial in other.trials} == {trial.slot: trial.value for trial in first.trials}
 
 
-def test_the_best_of_a_framework_has_all_that_the_space_names(searched: tuple[Path, Tuned]) -> None:
+def test_the_best_of_a_framework_has_all_that_the_space_names(searched: tuple[Path, TuningRecord]) -> None:
     _, tuned = searched
     trials = [trial for search in tuned.searches for trial in search.trials]
     assert tuned.best_trials["left"].trial.value == min(trial.value or 9.0 for trial in trials)
@@ -118,7 +118,7 @@ def test_the_best_of_a_framework_has_all_that_the_space_names(searched: tuple[Pa
 
 
 def test_a_done_tuning_is_returned_and_nothing_is_trained(
-    searched: tuple[Path, Tuned], monkeypatch: pytest.MonkeyPatch
+    searched: tuple[Path, TuningRecord], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, tuned = searched
 
@@ -130,14 +130,14 @@ def test_a_done_tuning_is_returned_and_nothing_is_trained(
     assert tuner.read(folder) == tuned
 
 
-def test_a_folder_with_another_tuning_is_refused_and_told_what_differs(searched: tuple[Path, Tuned]) -> None:
+def test_a_folder_with_another_tuning_is_refused_and_told_what_differs(searched: tuple[Path, TuningRecord]) -> None:
     folder, _ = searched
     with pytest.raises(FolderError, match=r"another tuning \(sampler is \"random\" there, asked for: \"tpe\"\)"):
         tuner.tune(asked(sampler="tpe", jobs=(1, 3), frameworks=("left", "right")), folder)
 
 
 @pytest.mark.slow
-def test_a_tuning_says_who_signed_it(searched: tuple[Path, Tuned], tmp_path: Path, ssh_key: Path) -> None:
+def test_a_tuning_says_who_signed_it(searched: tuple[Path, TuningRecord], tmp_path: Path, ssh_key: Path) -> None:
     folder = shutil.copytree(searched[0], tmp_path / "copy")
     for words, said in ((("--sign", str(ssh_key)), "Signed by"), ((), "Signed by"), ((), "SIGNATURE NOT CONFIRMED")):
         done = convtwins("tune", "--resume", folder, *words)
@@ -149,7 +149,7 @@ def test_a_tuning_says_who_signed_it(searched: tuple[Path, Tuned], tmp_path: Pat
 
 @pytest.mark.drawn
 def test_the_report_is_written_in_every_form(
-    searched: tuple[Path, Tuned], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    searched: tuple[Path, TuningRecord], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     _, tuned = searched
     report = tuning_report.report(tuned, tmp_path)
@@ -219,7 +219,7 @@ def test_studies_may_stand_in_another_database_under_names_of_their_own(tmp_path
     ],
 )
 def test_trials_that_were_changed_since_are_not_believed(
-    searched: tuple[Path, Tuned], tmp_path: Path, changed: str | None, said: str
+    searched: tuple[Path, TuningRecord], tmp_path: Path, changed: str | None, said: str
 ) -> None:
     folder = tmp_path / "copy"
     shutil.copytree(searched[0], folder)
@@ -234,7 +234,7 @@ def test_trials_that_were_changed_since_are_not_believed(
 
 
 @pytest.mark.parametrize("lost", ["gone", "empty"])
-def test_a_tuning_whose_trials_are_lost_keeps_its_record(searched: tuple[Path, Tuned], tmp_path: Path, lost: str) -> None:
+def test_a_tuning_whose_trials_are_lost_keeps_its_record(searched: tuple[Path, TuningRecord], tmp_path: Path, lost: str) -> None:
     folder = tmp_path / "copy"
     shutil.copytree(searched[0], folder)
     (folder / tuner.STORAGE_FILE).unlink()
@@ -257,7 +257,7 @@ def test_a_storage_that_fails_says_what_helps(reason: str, advice: str) -> None:
 
 
 def test_a_storage_that_another_one_has_open_is_not_called_damaged(
-    searched: tuple[Path, Tuned], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    searched: tuple[Path, TuningRecord], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(optuna_study, "_BUSY_SECONDS", 0.1)
     folder = tmp_path / "copy"
@@ -440,7 +440,7 @@ def test_a_server_that_cannot_be_replaced_leaves_its_trials_to_the_others(
     (search,) = tuned.searches
     assert sorted(trial.state for trial in search.trials) == ["killed", "ok", "ok", "ok"] and len(servers) == 3
     assert search.servers_lost == 1 and search.done and not search.timed
-    cautions = dict(tuning_sentences.sentences(tuned, tuning_findings.find(tuned)))["Cautions"]
+    cautions = dict(tuning_sentences.sentences(tuned, tuning_findings.judge_tuning(tuned)))["Cautions"]
     assert any("1 of its processes ended and could not be replaced" in each for each in cautions)
 
 
@@ -512,7 +512,7 @@ LONG: dict[str, Any] = {"epochs": 12, "data": {"limit": 128}, "cores": 1}
 
 
 @pytest.fixture(scope="module")
-def alone(tmp_path_factory: pytest.TempPathFactory) -> SearchResult:
+def alone(tmp_path_factory: pytest.TempPathFactory) -> TuningSearch:
     """A search by TPE that nobody disturbs."""
     return tuner.tune(asked(values=LONG, trials=6), tmp_path_factory.mktemp("tuning")).searches[0]
 
@@ -520,7 +520,7 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> SearchResult:
 @pytest.mark.slow
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGKILL, -9), (signal.SIGINT, 130)])
 def test_a_tuning_that_was_cut_short_goes_on_to_what_it_would_have_been(
-    tmp_path: Path, alone: SearchResult, number: int, code: int, deliveries: list[str]
+    tmp_path: Path, alone: TuningSearch, number: int, code: int, deliveries: list[str]
 ) -> None:
     folder, space = tmp_path / "cut", tmp_path / "space.yaml"
     space.write_text(json.dumps(SPACE))
@@ -568,13 +568,13 @@ def test_resume_asks_for_a_password_that_nobody_has_written(tmp_path: Path) -> N
 # What is said, from made-up searches.
 
 
-def made(losses: dict[int, list[list[float]]], seconds: dict[int, float]) -> Tuned:
+def made(losses: dict[int, list[list[float]]], seconds: dict[int, float]) -> TuningRecord:
     """A tuning of one framework: {jobs: losses of the trials of each repeat}, each trial of so many seconds."""
     searches = [
-        SearchResult(
+        TuningSearch(
             contestant="left", jobs=jobs, repeat=repeat, seed=repeat, cores_a_trial=1, study=f"{jobs}-{repeat}", done=True,
             trials=[
-                Trial(
+                TunedTrial(
                     slot=slot, number=slot, fields={"optimizer.learning_rate": 0.01 * (slot + 1), "optimizer.momentum": 0.5},
                     state="ok", value=loss, loss=loss, accuracy=0.5, epochs=1, images=100,
                     began_seconds=slot * seconds[jobs], ended_seconds=(slot + 1) * seconds[jobs] * (1 + 0.01 * repeat),
@@ -587,18 +587,18 @@ def made(losses: dict[int, list[list[float]]], seconds: dict[int, float]) -> Tun
     ]  # fmt: skip
     count = len(next(iter(losses.values())))
     settings = asked(jobs=tuple(losses), repeats=count, trials=len(searches[0].trials))
-    plan = Plan(
+    plan = TuningPlan(
         created_at="2026-01-01T00:00:00+00:00", token="a", settings=settings, budget=2, data_name="digits", data_hash="a",
         train_examples=128, validation_examples=36, code_hash="b", versions={}, machine={},
     )  # fmt: skip
-    return Tuned(plan=plan, searches=searches, best_trials={})
+    return TuningRecord(plan=plan, searches=searches, best_trials={})
 
 
 def test_five_repeats_say_what_side_by_side_gains_and_costs() -> None:
     noise = [1.0, 1.02, 0.98, 1.01, 0.99]
     few = [[0.9 * n, 0.5 * n, 0.1 * n] for n in noise]
     many = [[0.9 * n, 0.5 * n, 0.2 * n * (1 + 0.01 * place)] for place, n in enumerate(noise)]
-    found = tuning_findings.find(tuned := made({1: few, 2: many}, {1: 2.0, 2: 1.0}))
+    found = tuning_findings.judge_tuning(tuned := made({1: few, 2: many}, {1: 2.0, 2: 1.0}))
     (gain,) = found.gains
     assert gain.seconds and gain.seconds.verdict == "above" and gain.seconds.ratio.value == pytest.approx(2.0)
     assert (
@@ -625,13 +625,13 @@ def test_the_notes_on_the_data_are_told_and_the_doubtful_ones_are_cautions() -> 
     tuned = made({1: [[0.5]]}, {1: 2.0})
     noted = tuned.plan.model_copy(update={"data_notes": ["left out 1 of 9 files: 1 empty", f"{CAUTION}two. Rename one"]})
     tuned = tuned.model_copy(update={"plan": noted})
-    said = dict(tuning_sentences.sentences(tuned, tuning_findings.find(tuned)))
+    said = dict(tuning_sentences.sentences(tuned, tuning_findings.judge_tuning(tuned)))
     assert said["The data"] == noted.data_notes and "The data: two. Rename one." in said["Cautions"]
 
 
 def test_differences_of_rounding_are_not_said_to_cost_quality() -> None:
     tuned = made({1: [[0.5]] * 5, 2: [[0.5 * (1 + 1e-6 * n)] for n in range(1, 6)]}, {1: 2.0, 2: 1.0})
-    said = dict(tuning_sentences.sentences(tuned, tuning_findings.find(tuned)))["Does it cost quality?"]
+    said = dict(tuning_sentences.sentences(tuned, tuning_findings.judge_tuning(tuned)))["Does it cost quality?"]
     assert "after the same number of trials: worse, by less than 1 %." in said[0]
 
 
@@ -639,13 +639,13 @@ def test_one_image_more_in_every_repeat_is_no_certainty() -> None:
     tuned = made({1: [[30 / 36]] * 5, 2: [[31 / 36]] * 5}, {1: 2.0, 2: 1.0})
     settings = tuned.plan.settings.model_copy(update={"objective": "accuracy"})
     tuned = tuned.model_copy(update={"plan": tuned.plan.model_copy(update={"settings": settings})})
-    (gain,) = tuning_findings.find(tuned).gains
+    (gain,) = tuning_findings.judge_tuning(tuned).gains
     assert gain.after_trials and gain.after_trials.ratio.value == pytest.approx(31 / 30)
     assert gain.after_trials.ratio.p and gain.after_trials.ratio.p > 0.001
 
 
 def test_fewer_repeats_say_that_they_are_too_few() -> None:
-    found = tuning_findings.find(tuned := made({1: [[0.5, 0.1]] * 4, 2: [[0.5, 0.4]] * 4}, {1: 2.0, 2: 1.0}))
+    found = tuning_findings.judge_tuning(tuned := made({1: [[0.5, 0.1]] * 4, 2: [[0.5, 0.4]] * 4}, {1: 2.0, 2: 1.0}))
     said = dict(tuning_sentences.sentences(tuned, found))
     sentences = said["Does it cost quality?"] + said["What does it gain to search side by side?"]
     assert all("too few repeats to tell (4 of 5)" in sentence for sentence in sentences)
@@ -660,7 +660,7 @@ def test_a_search_that_had_nothing_by_then_is_an_outcome_and_no_missing_pair() -
     early = quick.model_copy(update={"trials": [trial.model_copy(update={"ended_seconds": 1.0})]})
     tuned = tuned.model_copy(update={"searches": [*tuned.searches[:-1], early]})
     assert slow.repeat == quick.repeat
-    found = tuning_findings.find(tuned)
+    found = tuning_findings.judge_tuning(tuned)
     (gain,) = found.gains
     assert gain.after_seconds is None and gain.empty == 6 and gain.after_trials is not None
     said = dict(tuning_sentences.sentences(tuned, found))["Does it cost quality?"]
@@ -671,7 +671,7 @@ def test_a_search_that_was_cut_short_stands_in_no_ratio_of_times() -> None:
     tuned = made({1: [[0.5, 0.4]] * 5, 2: [[0.5, 0.4]] * 5}, {1: 2.0, 2: 1.0})
     first, *others = tuned.searches
     tuned = tuned.model_copy(update={"searches": [first.model_copy(update={"attempts": 2}), *others]})
-    (gain,) = tuning_findings.find(tuned).gains
+    (gain,) = tuning_findings.judge_tuning(tuned).gains
     assert gain.seconds and gain.seconds.ratio.n == 4 and gain.after_trials and gain.after_trials.ratio.n == 5
 
 
@@ -684,9 +684,9 @@ def test_other_work_is_said_beside_whatever_rests_on_seconds_and_jobs_that_do_no
             "searches": [search.model_copy(update={"cores_of_others": 0.5}) for search in tuned.searches],
         }
     )
-    said = dict(tuning_sentences.sentences(tuned, tuning_findings.find(tuned)))
+    said = dict(tuning_sentences.sentences(tuned, tuning_findings.judge_tuning(tuned)))
     assert said["What does it gain to search side by side?"][0].endswith(f"1 job: no finding.{NO_FINDING}")
-    found = tuning_findings.find(tuned)
+    found = tuning_findings.judge_tuning(tuned)
     assert [row["speedup"] for row in tuning_report.jobs_table(tuned).rows] == [None, "disturbed"]
     (quality,) = tuning_report.quality_table(tuned, found)
     assert (quality.rows[0]["seconds"], quality.rows[0]["seconds_verdict"]) == ("disturbed", "disturbed")
@@ -708,10 +708,10 @@ def test_one_of_a_kind_is_not_said_of_many() -> None:
                 search.model_copy(update={"trials": [*search.trials, failed], "attempts": 2}),
                 search.model_copy(update={"contestant": "right"}),
             ],
-            "best_trials": {"left": Best(study=search.study, trial=search.trials[0], fields={})},
+            "best_trials": {"left": BestTrial(study=search.study, trial=search.trials[0], fields={})},
         }
     )
-    said = dict(tuning_sentences.sentences(tuned, tuning_findings.find(tuned)))
+    said = dict(tuning_sentences.sentences(tuned, tuning_findings.judge_tuning(tuned)))
     assert "accuracy 0.5000 after 1 epoch, the best of 2 trials" in said["What was found?"][0]
     assert "At least the first trial of a search is drawn at random" in said["Did both frameworks search the same?"][0]
     assert "trial 1 failed: it stopped." in " ".join(said["Cautions"]) and "stopped.." not in " ".join(said["Cautions"])
@@ -721,7 +721,7 @@ def test_one_of_a_kind_is_not_said_of_many() -> None:
 
 
 def test_importance_is_of_the_fields_that_vary() -> None:
-    found = tuning_findings.find(tuned := made({1: [[0.1 * (slot + 1) for slot in range(12)]]}, {1: 1.0}))
+    found = tuning_findings.judge_tuning(tuned := made({1: [[0.1 * (slot + 1) for slot in range(12)]]}, {1: 1.0}))
     assert found.importances == {"left": {"optimizer.learning_rate": 1.0}}
     *_, last = dict(tuning_sentences.sentences(tuned, found))["Which fields matter?"]
     assert last.startswith("These parts have no interval")
@@ -756,7 +756,7 @@ def test_the_first_screen_says_the_best_settings_and_what_side_by_side_gains(scr
     many = [[0.9 * n, 0.5 * n, 0.2 * n * (1 + 0.01 * place)] for place, n in enumerate(noise)]
     tuned = made({1: few, 2: many}, {1: 2.0, 2: 1.0})
     first, *others = tuned.searches
-    best = Best(study=first.study, trial=first.trials[-1], fields=first.trials[-1].fields)
+    best = BestTrial(study=first.study, trial=first.trials[-1], fields=first.trials[-1].fields)
     tuned = tuned.model_copy(update={"best_trials": {"left": best}})
     shown = screens(tuning_report.report(tuned, FOLDER))
     assert "left, 2 jobs against 1 job: faster, 2.00 " in shown and "after the same trials, best loss: worse, 2.04 " in shown

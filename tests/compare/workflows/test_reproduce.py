@@ -24,17 +24,17 @@ from common.training import scores
 from compare.core.statistics import JudgedRatio, Ratio, paired_ratio, relative_to, verdicts
 from compare.execution import launch, store
 from compare.judgement.row_figures import Summary
-from compare.papers import cells, claims, curves, here, judging, schema, time_claims
-from compare.papers.cells import Compared
-from compare.papers.here import FAILED, Here
+from compare.papers import cells, claims, curves, judging, local_results, schema, time_claims
+from compare.papers.cells import ComparedFigure
+from compare.papers.local_results import FAILED, LocalResults
 from compare.papers.judging import Difference
-from compare.papers.plan import Plan, Setting, plan
+from compare.papers.plan import ReproductionPlan, ReproductionSetting, build_plan
 from compare.papers.schema import SCALES, Paper
 from compare.reporting.document import Section
 from compare.reporting.tables import Column, Table
 from compare.tuning import tuning_findings
 from compare.workflows import reproduce
-from compare.workflows.step_runner import Done, Passed, Record
+from compare.workflows.step_runner import FinishedStep, PassedValues, StepsRecord
 from tests import hostile_files
 from tests.compare.twins import fake
 from tests.parity import settings as parity_settings
@@ -42,7 +42,7 @@ from tests.planted import exercise
 from tests.support.command_line import convtwins
 from tests.support.snapshots import Screens
 
-PAPERS = schema.names()
+PAPERS = schema.paper_names()
 CIFAR10, PLANT, TOMATO = PAPERS
 VERDICTS = {"reproduced", "not reproduced", "contradicted by the paper's own table", "cannot be told here"}
 
@@ -62,28 +62,28 @@ def fakes(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
     launch.DESCRIPTIONS.clear()
 
 
-def planned(name: str, scale: Any = "quick", data: str = "leaves", gpus: int = 0, values: Any = None) -> Plan:
-    return plan(schema.find(name), Setting(scale, data, gpus, values or {}))
+def planned(name: str, scale: Any = "quick", data: str = "leaves", gpus: int = 0, values: Any = None) -> ReproductionPlan:
+    return build_plan(schema.find_paper(name), ReproductionSetting(scale, data, gpus, values or {}))
 
 
-def nothing(name: str, scale: Any = "quick", data: str = "leaves", gpus: int = 0) -> Here:
+def nothing(name: str, scale: Any = "quick", data: str = "leaves", gpus: int = 0) -> LocalResults:
     """A paper of which nothing was run."""
-    return Here(planned(name, scale, data, gpus), {}, {})
+    return LocalResults(planned(name, scale, data, gpus), {}, {})
 
 
-def verdict_of(found: Here, claim: str) -> str:
+def verdict_of(found: LocalResults, claim: str) -> str:
     return claims.judge(found, claim)[0]
 
 
 def with_smoke_data(monkeypatch: pytest.MonkeyPatch, source: str) -> None:
     """Let the papers be tried on these data at smoke scale."""
-    find = schema.find
+    find = schema.find_paper
 
     def found(argument: str) -> Paper:
         paper = find(argument)
         return paper.model_copy(update={"data": paper.data.model_copy(update={"smoke": source})})
 
-    monkeypatch.setattr(schema, "find", found)
+    monkeypatch.setattr(schema, "find_paper", found)
 
 
 def invoke(*words: str | Path) -> Any:
@@ -94,9 +94,9 @@ def invoke(*words: str | Path) -> Any:
 @pytest.mark.parametrize("name", PAPERS)
 def test_every_paper_has_a_plan_at_every_scale_for_any_number_of_gpus(name: str, scale: str) -> None:
     for gpus in (0, 1, 2):
-        made = planned(name, scale, schema.find(name).data.smoke, gpus)
+        made = planned(name, scale, schema.find_paper(name).data.smoke, gpus)
         names = [row.id for training in made.faithful for row in training.rows]
-        assert len(names) == len(set(names)) and made.chosen and made.departs
+        assert len(names) == len(set(names)) and made.chosen and made.deviations
         assert {row.contestant for row in made.corrected.rows} == {"pytorch", "tensorflow"}
         assert len({row.spec.data.model_dump_json() for row in made.corrected.rows}) == 1
         assert made.corrected.repeats >= (5 if scale != "smoke" else 1)
@@ -128,22 +128,22 @@ def test_the_faithful_runs_differ_as_the_notebooks_do_and_the_corrected_ones_do_
 
 
 def test_the_search_and_the_final_training_are_in_the_estimate_of_time() -> None:
-    search, final = reproduce._later(planned(PLANT))
+    search, final = reproduce._search_and_final(planned(PLANT))
     assert (search.repeats, search.rows[0].spec.epochs) == (8 * 4, 1)
     assert (final.repeats, final.rows[0].spec.epochs) == (1, 6)
-    assert reproduce._later(planned(CIFAR10, "quick", "digits")) == []
+    assert reproduce._search_and_final(planned(CIFAR10, "quick", "digits")) == []
 
 
 def test_cells_that_a_larger_scale_fills_have_its_command_and_those_of_a_run_that_failed_have_none() -> None:
-    paper = schema.find(CIFAR10)
-    setting = Setting("quick", "digits", 0, spec.overlay({}, {"steps": None, "model": "a b", "data.seed": 1}))
+    paper = schema.find_paper(CIFAR10)
+    setting = ReproductionSetting("quick", "digits", 0, spec.overlay({}, {"steps": None, "model": "a b", "data.seed": 1}))
     repeated = "--set steps=null --set 'model=a b' --set data.seed=1"
     command = f".venv/bin/convtwins reproduce {CIFAR10} --scale full --data digits {repeated}"
-    assert here.beyond(paper, setting, 4) == f"after epoch 4 of scale quick; all: {command}"
-    assert here.beyond(paper, setting, 0) == "the run failed here: see the cautions"
-    assert here.beyond(paper, Setting("full", "digits", 0), 4) == "after epoch 4 of scale full"
-    assert "--data" not in here.beyond(paper, Setting("smoke", "digits", 0, synthetic=True), 1)
-    given = [word.split("=", 1)[1].strip("'") for word in re.findall(r"--set (\S+)", here.command(paper, setting, "full"))]
+    assert local_results.reason_after_last_epoch(paper, setting, 4) == f"after epoch 4 of scale quick; all: {command}"
+    assert local_results.reason_after_last_epoch(paper, setting, 0) == "the run failed here: see the cautions"
+    assert local_results.reason_after_last_epoch(paper, ReproductionSetting("full", "digits", 0), 4) == "after epoch 4 of scale full"
+    assert "--data" not in local_results.reason_after_last_epoch(paper, ReproductionSetting("smoke", "digits", 0, synthetic=True), 1)
+    given = [word.split("=", 1)[1].strip("'") for word in re.findall(r"--set (\S+)", local_results.reproduce_command(paper, setting, "full"))]
     assert spec.parse_assignments([f"steps={given[0]}"]) == {"steps": None}
 
 
@@ -164,11 +164,11 @@ def test_data_of_as_many_other_classes_are_not_the_reports(name: str, known: str
 
 
 def test_a_cell_after_the_epochs_of_a_scale_that_needs_gpus_has_the_command_of_a_scale_with_so_many() -> None:
-    found = Here(plan(schema.find(PLANT), Setting("smoke", "leaves", 0, synthetic=True)), {}, {})
+    found = LocalResults(build_plan(schema.find_paper(PLANT), ReproductionSetting("smoke", "leaves", 0, synthetic=True)), {}, {})
     assert found.why_not_run("data_parallel", 1).endswith("plant-disease-resnet18 --scale smoke")
     assert found.why_not_run("data_parallel", 2).endswith("plant-disease-resnet18 --scale full")
     assert found.why_not_run("workers-4").endswith("plant-disease-resnet18 --scale quick")
-    scans = cells.found(found, found.paper.table("preprocessing"))
+    scans = cells.fill_rows(found, found.paper.table("preprocessing"))
     assert all(reason.endswith("plant-disease-resnet18 --scale quick") for _, reason in scans.values())
 
 
@@ -185,21 +185,21 @@ def test_a_cell_of_the_cifar10_report_is_open_for_the_reason_of_its_own_run(
 ) -> None:
     trained = {"sequential": sequential, "pytorch_cuda_workers": torch, "tensorflow_mirrored_dask": 0 if torch == 0 else 20}
 
-    def epochs_of(self: Here, run: str) -> list[Any]:
+    def epochs_of(self: LocalResults, run: str) -> list[Any]:
         scores = SimpleNamespace(loss=1.0, accuracy=0.5)
         return [
             SimpleNamespace(epoch=epoch, train=scores, validation=scores, timed_images=9, epoch_images=9, seconds=1.0)
             for epoch in range(1, trained[run] + 1)
         ]
 
-    monkeypatch.setattr(Here, "epochs_of", epochs_of)
-    table = next(table for table in cells.tables(nothing(CIFAR10, "full", "cifar10")) if table.name == "table_4")
+    monkeypatch.setattr(LocalResults, "epochs_of", epochs_of)
+    table = next(table for table in cells.build_tables(nothing(CIFAR10, "full", "cifar10")) if table.name == "table_4")
     assert table.rows[2]["open"] == said
 
 
 @pytest.mark.parametrize(("gpus", "said"), [(0, FAILED), (1, "needs 2 GPUs; there: "), (2, FAILED)])
 def test_a_parallel_cell_of_the_tomato_report_says_what_it_needs_where_it_cannot_be_run(gpus: int, said: str) -> None:
-    first = {table.name: table for table in cells.tables(nothing(TOMATO, gpus=gpus))}["table_I"]
+    first = {table.name: table for table in cells.build_tables(nothing(TOMATO, gpus=gpus))}["table_I"]
     assert [row["mode"] for row in first.rows] == ["serial", "serial", "data_parallel", "data_parallel"]
     assert all(str(row["open"]).startswith(said) for row in first.rows[2:])
     assert all(row["open"] == FAILED for row in first.rows[:2])
@@ -208,12 +208,12 @@ def test_a_parallel_cell_of_the_tomato_report_says_what_it_needs_where_it_cannot
 def test_replicas_on_the_cpu_are_no_gpus_where_the_caller_asks_for_the_cpu(tmp_path: Path, fakes: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
 
-    def planned(paper: Paper, setting: Setting) -> Any:
+    def planned(paper: Paper, setting: ReproductionSetting) -> Any:
         asked.append(setting.gpus)
         raise SystemExit
 
     fakes.setattr(reproduce, "_gpus", lambda frameworks: 2)
-    fakes.setattr(reproduce, "plan", planned)
+    fakes.setattr(reproduce, "build_plan", planned)
     for more in ([], ["--set", "device=cpu"]):
         invoke("tomato-two-frameworks", "--scale", "smoke", "--out", tmp_path / "out", *more)
     assert asked == [2, 0]
@@ -244,7 +244,7 @@ def test_a_report_is_made_again_with_tables_curves_and_a_verdict_for_each_claim(
     assert "1 of 4: what is run, and how long it takes" in done.stderr
     parts = {part["name"]: part for part in json.loads(done.stdout)["parts"]}
     verdicts = {row["claim"]: row["verdict"] for row in _table(parts, "claims")["rows"]}
-    assert list(verdicts) == [claim.said for claim in schema.find(name).claims.values()] and set(verdicts.values()) <= VERDICTS
+    assert list(verdicts) == [claim.said for claim in schema.find_paper(name).claims.values()] and set(verdicts.values()) <= VERDICTS
     page = (out / "report.html").read_text()
     assert page.count("<svg") >= 1 and "cannot be told here" in page
     first = _table(parts, "table_1" if name.startswith("cifar") else "table_I")["rows"][0]
@@ -261,7 +261,7 @@ def test_a_quick_reproduction_says_how_long_it_takes_before_it_starts(
     name: str, tmp_path: Path, fakes: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     subject = planned(name, "quick", "leaves:classes=10,images=200,size=32", values={"data": {"image_size": 32}})
-    made = reproduce._shown(subject, tmp_path, Passed())
+    made = reproduce._plan_step(subject, tmp_path, PassedValues())
     assert re.search(r"About \d+:\d\d min of training", capsys.readouterr().err)
     rows = made.part.tables[0].rows
     assert rows and all(row["seconds"] for row in rows)
@@ -281,13 +281,13 @@ def test_claims_that_the_tables_of_the_cifar10_report_contradict_are_called_so(f
 
 @pytest.mark.parametrize("name", PAPERS)
 def test_where_nothing_was_run_every_cell_is_open_and_no_claim_is_reproduced(name: str, fakes: pytest.MonkeyPatch) -> None:
-    found = nothing(name, "smoke", schema.find(name).data.smoke)
+    found = nothing(name, "smoke", schema.find_paper(name).data.smoke)
     judged = claims.judge_all(found)
-    assert [claim.said for claim in judged] == [claim.said for claim in found.paper.claims.values()]
+    assert [claim.text for claim in judged] == [claim.said for claim in found.paper.claims.values()]
     assert {claim.verdict for claim in judged} <= {"cannot be told here", "contradicted by the paper's own table"}
     assert all(claim.evidence for claim in judged)
     fakes.setattr(cells, "class_counts", lambda found: {})  # of the data, which are there
-    made = [table for table in cells.tables(found) if not table.name.startswith("arithmetic")]
+    made = [table for table in cells.build_tables(found) if not table.name.startswith("arithmetic")]
     assert made
     for row in (row for table in made for row in table.rows):
         assert not any(value for key, value in row.items() if key.endswith(("_here", "_ratio")))
@@ -297,7 +297,7 @@ def test_where_nothing_was_run_every_cell_is_open_and_no_claim_is_reproduced(nam
 
 def test_the_reports_arithmetic_is_checked_against_its_own_tables(fakes: pytest.MonkeyPatch) -> None:
     fakes.setattr(cells, "class_counts", lambda found: {})
-    table = cells.tables(nothing(PLANT, "smoke"))[-1]
+    table = cells.build_tables(nothing(PLANT, "smoke"))[-1]
     wrong = {row["what"] for row in table.rows if row["agrees"] == "NO"}
     assert {"dask x4, speed-up", "training images, against the sum of the classes"} <= wrong
     assert "test images, against the supports of the report" in wrong
@@ -307,7 +307,7 @@ def test_the_reports_arithmetic_is_checked_against_its_own_tables(fakes: pytest.
     )
     assert "pytorch x8, speed-up" not in wrong and "8 jobs, speed-up" not in wrong
     assert {"2 loader workers, speed-up", "DataParallel on two GPUs, speed-up"} <= {row["what"] for row in table.rows}
-    own = cells.tables(nothing(TOMATO, "smoke", "digits"))[-1].rows
+    own = cells.build_tables(nothing(TOMATO, "smoke", "digits"))[-1].rows
     # Only what the report states: the speed-ups of its times are nobody's but ours.
     assert [(row["stated"], row["agrees"]) for row in own] == [(1.8, "yes"), (3.0, "yes")]
 
@@ -332,7 +332,7 @@ def _difference(mean: float, half: float, n: int = 5, p: float = 0.01) -> Differ
 def test_a_loss_is_reproduced_only_where_the_interval_holds_it_and_not_none(
     difference: Difference | None, points: float, verdict: str
 ) -> None:
-    assert judging.loses(difference, points)[0] == verdict
+    assert judging.judge_loss(difference, points)[0] == verdict
 
 
 @pytest.mark.parametrize(
@@ -348,7 +348,7 @@ def test_a_loss_is_reproduced_only_where_the_interval_holds_it_and_not_none(
     ],
 )
 def test_no_loss_is_reproduced_only_where_a_point_is_ruled_out(difference: Difference, verdict: str) -> None:
-    assert judging.loses_none(difference)[0] == verdict
+    assert judging.judge_no_loss(difference)[0] == verdict
 
 
 @pytest.mark.parametrize(
@@ -363,25 +363,25 @@ def test_no_loss_is_reproduced_only_where_a_point_is_ruled_out(difference: Diffe
     ],
 )
 def test_more_accurate_is_said_of_what_is_surely_so(difference: Difference, verdict: str) -> None:
-    assert judging.more_accurate(difference, 1.15)[0] == verdict
+    assert judging.judge_more_accurate(difference, 1.15)[0] == verdict
 
 
 def test_accuracies_are_paired_by_seed_and_tested_as_one_family(monkeypatch: pytest.MonkeyPatch) -> None:
     accuracies = {"x": [0.90, 0.91, 0.92, 0.93, 0.94], "y": [0.80, 0.81, 0.82, 0.83, 0.84], "z": [0.9, 0.8, 0.9, 0.8, 0.9]}
 
-    def runs(self: Here, training: str, row: str) -> dict[int, Any]:
+    def runs(self: LocalResults, training: str, row: str) -> dict[int, Any]:
         return {
             repeat: SimpleNamespace(test=SimpleNamespace(accuracy=each, num_examples=100))
             for repeat, each in enumerate(accuracies[row])
         }
 
-    monkeypatch.setattr(Here, "runs", runs)
+    monkeypatch.setattr(LocalResults, "runs", runs)
     run = nothing(CIFAR10, "smoke", "digits")
-    found = judging.differences(run, "any", [("x", "y"), ("x", "z")])
+    found = judging.accuracy_differences(run, "any", [("x", "y"), ("x", "z")])
     sure, unsure = found["x", "y"], found["x", "z"]
     assert (sure.n, round(sure.mean, 6)) == (5, 0.1) and sure.low < 0.1 < sure.high and sure.p < 0.01
     assert unsure.p > 0.05 and unsure.low < 0 < unsure.high
-    assert judging.differences(run, "any", [("x", "y")])["x", "y"].p == pytest.approx(sure.p / 2)
+    assert judging.accuracy_differences(run, "any", [("x", "y")])["x", "y"].p == pytest.approx(sure.p / 2)
 
 
 GAIN = 1.05
@@ -434,7 +434,7 @@ _MORE = [
 
 @pytest.mark.parametrize(("first", "second", "verdict"), _MORE)
 def test_the_larger_of_two_gains_is_surely_larger_and_a_gain(first: float, second: float, verdict: str) -> None:
-    assert judging.gains_more(_judged(first).ratio, _judged(second).ratio) == verdict
+    assert judging.judge_larger_gain(_judged(first).ratio, _judged(second).ratio) == verdict
 
 
 @pytest.mark.parametrize(
@@ -449,12 +449,12 @@ def test_parallel_times_of_the_tomato_report_are_judged_on_gpus_alone(
     tensorflow: float, torch: float, verdict: str, gpus: int, doubt: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = nothing(TOMATO, gpus=gpus)
-    rows = {name: judging.pair(run, name) for name in launch.FRAMEWORKS}
+    rows = {name: judging.corrected_pair(run, name) for name in launch.FRAMEWORKS}
     found = {rows["tensorflow"][0]: _judged(tensorflow), rows["pytorch"][0]: _judged(torch)}
     monkeypatch.setattr(judging, "speedup", lambda here, training, row: found[row])
-    monkeypatch.setattr(judging, "paired", lambda here, training, slow, fast: found[fast].ratio)
+    monkeypatch.setattr(judging, "seconds_ratio", lambda here, training, slow, fast: found[fast].ratio)
     monkeypatch.setattr(judging, "framework_times", lambda *_: _judged(torch))
-    monkeypatch.setattr(judging, "doubt", lambda *_: doubt)
+    monkeypatch.setattr(judging, "doubt_reason", lambda *_: doubt)
     judged = {claim.name: claim for claim in claims.judge_all(run)}
     more = judged["parallel_time_more"]
     assert more.verdict == verdict
@@ -472,10 +472,10 @@ def test_parallel_times_of_the_tomato_report_are_judged_on_gpus_alone(
 def test_the_more_accurate_framework_is_it_as_it_was_and_corrected(
     native: float, alike: float, verdict: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def differences(here: Here, training: str, pairs: Any, split: str = "test") -> dict[Any, Difference]:
+    def differences(here: LocalResults, training: str, pairs: Any, split: str = "test") -> dict[Any, Difference]:
         return {pair: _difference(native if training == "faithful" else alike, 0.01) for pair in pairs}
 
-    monkeypatch.setattr(judging, "differences", differences)
+    monkeypatch.setattr(judging, "accuracy_differences", differences)
     assert verdict_of(nothing(TOMATO), "serial_accuracy") == verdict
 
 
@@ -491,11 +491,11 @@ def test_nothing_is_told_from_corrected_runs_that_are_not_the_same_training(
         findings=SimpleNamespace(comparable=comparable),
         summaries=[],
     )
-    found = Here(planned(TOMATO), {"corrected": cast(Any, made)}, {})
+    found = LocalResults(planned(TOMATO), {"corrected": cast(Any, made)}, {})
     sure: tuple[judging.Verdict, str] = ("reproduced", "2 times")
-    for verdict, words in (judging.sound(found, sure), judging.undisturbed(found, "corrected", ("a",), sure)):
+    for verdict, words in (judging.unless_unsound(found, sure), judging.unless_disturbed(found, "corrected", ("a",), sure)):
         assert (verdict == "reproduced") == (not said) and said in words
-    assert judging.undisturbed(found, "faithful", ("a",), sure) == sure  # those are meant to differ
+    assert judging.unless_disturbed(found, "faithful", ("a",), sure) == sure  # those are meant to differ
 
 
 @pytest.mark.parametrize(
@@ -515,16 +515,16 @@ def test_workers_beyond_the_cores_are_judged_where_the_cores_are_full_and_input_
 ) -> None:
     monkeypatch.setattr(machine, "available_cores", lambda: cores)
     gains = {("serial", "workers-2"): within, ("workers-2", "workers-4"): beyond, ("workers-2", "workers-8"): beyond}
-    monkeypatch.setattr(judging, "paired", lambda here, training, slow, fast: _judged(gains[slow, fast]).ratio)
-    monkeypatch.setattr(judging, "doubt", lambda *_: "")
-    monkeypatch.setattr(Here, "runs", lambda *_: {0: None})
+    monkeypatch.setattr(judging, "seconds_ratio", lambda here, training, slow, fast: _judged(gains[slow, fast]).ratio)
+    monkeypatch.setattr(judging, "doubt_reason", lambda *_: "")
+    monkeypatch.setattr(LocalResults, "runs", lambda *_: {0: None})
     monkeypatch.setattr(time_claims, "warned", lambda *_: warned)
     assert verdict_of(nothing(PLANT), "workers_beyond_cores") == verdict
 
 
 def test_the_warning_of_too_many_workers_is_found_in_the_logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Here, "runs", lambda *_: {0: None, 1: None})
-    found = Here(planned(PLANT), {}, {"faithful": tmp_path})
+    monkeypatch.setattr(LocalResults, "runs", lambda *_: {0: None, 1: None})
+    found = LocalResults(planned(PLANT), {}, {"faithful": tmp_path})
     claim = found.paper.claims["workers_beyond_cores"]
     assert isinstance(claim, schema.NoGainBeyondCores)
     log = store.run_folder(tmp_path, "workers-4", 1) / store.LOG_FILE
@@ -542,9 +542,9 @@ def test_two_gpus_gain_less_than_the_best_number_of_workers(
     workers: float, parallel: float, verdict: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     gains = {"workers-2": 0.5 * workers, "workers-4": workers, "workers-8": 0.5 * workers, "data_parallel": parallel}
-    monkeypatch.setattr(judging, "paired", lambda here, training, slow, fast: _judged(gains[fast]).ratio)
+    monkeypatch.setattr(judging, "seconds_ratio", lambda here, training, slow, fast: _judged(gains[fast]).ratio)
     doubts = [""]
-    monkeypatch.setattr(judging, "doubt", lambda *_: doubts[0])
+    monkeypatch.setattr(judging, "doubt_reason", lambda *_: doubts[0])
     found = nothing(PLANT, gpus=2)
     assert verdict_of(found, "two_gpus_gain_less") == verdict
     doubts[0] = "Other work."
@@ -568,9 +568,9 @@ def test_threaded_searches_gain_what_the_report_says_where_the_interval_holds_it
 ) -> None:
     monkeypatch.setattr(machine, "available_cores", lambda: cores)
     found = SimpleNamespace(gains=[SimpleNamespace(jobs=8, seconds=_judged(gain, pairs=pairs))])
-    monkeypatch.setattr(tuning_findings, "find", lambda tuned: found)
+    monkeypatch.setattr(tuning_findings, "judge_tuning", lambda tuned: found)
     monkeypatch.setattr(tuning_findings, "disturbed", lambda tuned: [None] * disturbed)
-    assert verdict_of(replace(nothing(PLANT), tuned=cast(Any, object())), "threaded_tuning") == verdict
+    assert verdict_of(replace(nothing(PLANT), tuning=cast(Any, object())), "threaded_tuning") == verdict
 
 
 @pytest.mark.parametrize(
@@ -600,7 +600,7 @@ def test_engines_scale_by_their_own_pace_alone(
     here = replace(nothing(PLANT, "smoke"), scans=scans)
     assert verdict_of(here, "loaders_scale_better") == verdict
     (published,) = [each for each in here.paper.tables.values() if each.rows_are == "scans"]
-    (caption,) = [each.note for each in cells.tables(here) if each.title == published.title]
+    (caption,) = [each.note for each in cells.build_tables(here) if each.title == published.title]
     said = "Other work disturbed scans of 4 rows (dask x1, dask x2, pytorch x1, pytorch x2): rely on no time of them."
     assert (said in caption) == ("disturbed" in caption) == (others == 3.5)
 
@@ -644,7 +644,7 @@ def test_a_curve_is_changed_where_its_first_step_is_in_every_repeat(
 
 def test_a_curve_is_no_other_one_where_the_frameworks_part_as_far_by_rounding(monkeypatch: pytest.MonkeyPatch) -> None:
     nobody = nothing(PLANT, "smoke")
-    torch, tensorflow = (judging.pair(nobody, name) for name in launch.FRAMEWORKS)
+    torch, tensorflow = (judging.corrected_pair(nobody, name) for name in launch.FRAMEWORKS)
     assert {*torch, *tensorflow} <= {row.id for row in nobody.plan.corrected.rows}
     losses = {torch[1]: {0: [2.0]}, torch[0]: {0: [2.02]}, tensorflow[1]: {0: [2.01]}}
     found = _with_losses(monkeypatch, losses)
@@ -661,8 +661,8 @@ def test_a_row_of_workers_that_is_missing_keeps_the_verdict_open(monkeypatch: py
 
 def _with_losses(
     monkeypatch: pytest.MonkeyPatch, losses: dict[str, dict[int, list[float]]], gpus: int = 0, scale: str = "smoke"
-) -> Here:
-    def runs(self: Here, training: str, row: str) -> dict[int, Any]:
+) -> LocalResults:
+    def runs(self: LocalResults, training: str, row: str) -> dict[int, Any]:
         return {
             repeat: SimpleNamespace(
                 first_step_loss=next(iter(each), None),
@@ -671,7 +671,7 @@ def _with_losses(
             for repeat, each in losses.get(row, {}).items()
         }
 
-    monkeypatch.setattr(Here, "runs", runs)
+    monkeypatch.setattr(LocalResults, "runs", runs)
     return nothing(PLANT, scale, gpus=gpus)
 
 
@@ -686,9 +686,9 @@ def test_no_verdict_is_given_on_times_that_other_work_disturbed_or_may_have(
     disturbed: bool, unwatched: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
-        Here, "summary", lambda *_: SimpleNamespace(disturbed=disturbed, unwatched=unwatched, clock_caution=None)
+        LocalResults, "summary", lambda *_: SimpleNamespace(disturbed=disturbed, unwatched=unwatched, clock_caution=None)
     )
-    verdict, words = judging.undisturbed(nothing(PLANT, "smoke"), "corrected", ("a", "b"), ("reproduced", "2 times"), "a: ")
+    verdict, words = judging.unless_disturbed(nothing(PLANT, "smoke"), "corrected", ("a", "b"), ("reproduced", "2 times"), "a: ")
     assert verdict == ("cannot be told here" if disturbed or unwatched else "reproduced")
     assert ("do not rely on this" in words) == unwatched
     # Other work makes a ratio anything, so none is said.
@@ -696,14 +696,14 @@ def test_no_verdict_is_given_on_times_that_other_work_disturbed_or_may_have(
 
 
 def _classes() -> list[str]:
-    return [str(name) for (name,) in schema.find(PLANT).table("class_report").rows]
+    return [str(name) for (name,) in schema.find_paper(PLANT).table("class_report").rows]
 
 
 def test_a_class_whose_name_the_report_cuts_off_is_found_by_what_is_left_of_it() -> None:
     whole = "Corn_(maize)___Cercospora_leaf_spot Gray_leaf_spot"
     cut = next(name for name in _classes() if "Cercospora" in name)
-    assert cells.class_here(cut, [whole, "Corn_(maize)___healthy"]) == whole
-    assert cells.class_here("Corn", ["Corn_a", "Corn_b"]) == "Corn"
+    assert cells.local_class_name(cut, [whole, "Corn_(maize)___healthy"]) == whole
+    assert cells.local_class_name("Corn", ["Corn_a", "Corn_b"]) == "Corn"
 
 
 def test_scores_of_classes_are_of_the_split_that_the_reports_are_of(fakes: pytest.MonkeyPatch) -> None:
@@ -713,21 +713,21 @@ def test_scores_of_classes_are_of_the_split_that_the_reports_are_of(fakes: pytes
     models = [SimpleNamespace(validation_scores=validation, scores=test, validation=None)]
     evaluated = cast(Any, SimpleNamespace(models=models, class_names=[_classes()[0], "other"]))
     fakes.setattr(cells, "class_counts", lambda found: {})
-    made = {table.name: table for table in cells.tables(replace(nothing(PLANT), evaluated=evaluated))}
+    made = {table.name: table for table in cells.build_tables(replace(nothing(PLANT), evaluation=evaluated))}
     first, second, *_ = made["class_report"].rows
     assert (first["recall_here"], first["support_here"], first["support_ratio"], first["open"]) == (1.0, 2, None, None)
     assert second["recall_here"] is None and second["open"] == "not a class of the data here"
 
 
 def test_a_cell_that_is_open_says_why_and_a_ratio_is_here_over_paper() -> None:
-    table: Table = cells.compared(
+    table: Table = cells.comparison_table(
         "x",
         "X",
         ["name"],
         [
-            ({"name": "a"}, [Compared("seconds", "seconds", 1, 2.0, 3.0)], "unused"),
-            ({"name": "b"}, [Compared("seconds", "seconds", 1, 2.0, None)], "needs 2 GPUs"),
-            ({"name": "c"}, [Compared("seconds", "seconds", 1, None, None)], "the report has none either"),
+            ({"name": "a"}, [ComparedFigure("seconds", "seconds", 1, 2.0, 3.0)], "unused"),
+            ({"name": "b"}, [ComparedFigure("seconds", "seconds", 1, 2.0, None)], "needs 2 GPUs"),
+            ({"name": "c"}, [ComparedFigure("seconds", "seconds", 1, None, None)], "the report has none either"),
         ],
     )
     assert [row.get("seconds_ratio") for row in table.rows] == [1.5, None, None]
@@ -759,16 +759,16 @@ def test_data_that_are_missing_are_named_with_what_to_fetch_and_where_to_put_it(
     fakes.setenv("CONVTWINS_CACHE", str(tmp_path / "cache"))
     done = invoke(name, "--out", tmp_path / "out")
     assert done.exit_code == 4 and not (tmp_path / "out").exists()
-    assert schema.find(name).data.fetch in done.stderr and str(tmp_path / "cache") in done.stderr
+    assert schema.find_paper(name).data.fetch in done.stderr and str(tmp_path / "cache") in done.stderr
 
 
 @pytest.mark.parametrize("name", PAPERS)
 def test_data_are_found_in_the_cache_by_name(name: str, tmp_path: Path) -> None:
-    wanted = schema.find(name)
-    assert reproduce._found(wanted, tmp_path) is None
+    wanted = schema.find_paper(name)
+    assert reproduce._cached_data(wanted, tmp_path) is None
     for found in (tmp_path / f"{wanted.data.cache_names[-1]}.zip", tmp_path / f"{wanted.data.cache_names[0]}.tar.gz"):
         found.touch()
-        assert reproduce._found(wanted, tmp_path) == str(found)
+        assert reproduce._cached_data(wanted, tmp_path) == str(found)
 
 
 def test_the_classes_of_the_plant_report_are_whole() -> None:
@@ -962,14 +962,14 @@ def test_what_the_caller_sets_and_other_data_are_said_to_be_not_the_reports(fake
     subject = planned(PLANT, "quick", "leaves:classes=4", 1, spec.overlay({}, {"data.limit": 64}))
     made: Any = SimpleNamespace(data_name="leaves", class_names=["a", "b", "c", "d"], train_examples=60)
     said = reproduce._departures(subject, made)
-    assert any(each.startswith("Images of 64 px and") for each in subject.departs)
+    assert any(each.startswith("Images of 64 px and") for each in subject.deviations)
     assert said[0] == (
         "The data: leaves, 4 classes (a, b, c, ...), 60 training images; the report's: plant-disease, 38 classes, 61,494 "
         "training images."
     )
     assert said[1] == "These are other data: no accuracy and no loss of the report can be expected of them."
     assert said[2].startswith("Set by the caller, in all runs: data.limit = 64")
-    cell = Here(subject, {}, {}).why_not_run("data_parallel")
+    cell = LocalResults(subject, {}, {}).why_not_run("data_parallel")
     assert cell.endswith("--scale quick --data leaves:classes=4 --set data.limit=64")
 
 
@@ -992,10 +992,10 @@ def test_the_first_screen_counts_the_claims_and_tells_apart_what_a_smaller_scale
     columns = (Column("claim", "claim"), Column("verdict", "verdict"))
     steps = {"plan": [], reproduce._VERDICTS: [Table("claims", "Claims", columns, rows)]}
     done = [
-        Done(part=Section(name=name, title=name, tables=tables), passed=Passed(), seconds=60.0, exit_code=0)
+        FinishedStep(part=Section(name=name, title=name, tables=tables), passed=PassedValues(), seconds=60.0, exit_code=0)
         for name, tables in steps.items()
     ]
-    record = Record(
+    record = StepsRecord(
         kind="reproduction", created_at="2026-01-01T00:00:00+00:00", argv=["reproduce"], settings={}, code_hash="a",
         machine={"processor": "AMD EPYC 7B13"},
     )  # fmt: skip

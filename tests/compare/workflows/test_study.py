@@ -24,7 +24,7 @@ from compare.reporting.comparison_report import JudgedComparison
 from compare.reporting.document import Section
 from compare.reporting.tables import Column, Table
 from compare.workflows import step_runner, study, study_steps
-from compare.workflows.step_runner import Done, Made, Passed, Record, Step
+from compare.workflows.step_runner import FinishedStep, StepResult, PassedValues, StepsRecord, WorkflowStep
 from compare.workflows.study_file import SCALES, Study
 from tests.support import comparisons
 from tests.support.command_line import convtwins
@@ -39,11 +39,11 @@ class Steps:
 
     def __init__(self) -> None:
         self.done: list[str] = []
-        self.passed: dict[str, Passed] = {}
+        self.passed: dict[str, PassedValues] = {}
         self.fault: dict[str, BaseException | int] = {}
 
-    def step(self, name: str) -> Step[Study]:
-        def do(study: Study, folder: Path, passed: Passed) -> Made:
+    def step(self, name: str) -> WorkflowStep[Study]:
+        def do(study: Study, folder: Path, passed: PassedValues) -> StepResult:
             self.done.append(name)
             self.passed[name] = passed
             fault = self.fault.get(name, 0)
@@ -61,9 +61,9 @@ class Steps:
                 conclusions=[f"{name} was done."],
             )
             best = {"left": {"optimizer.learning_rate": 0.5}} if name == "two" else {}
-            return Made(part, Passed(best=best), fault)
+            return StepResult(part, PassedValues(best=best), fault)
 
-        return Step(name, f"do {name}", do)
+        return WorkflowStep(name, f"do {name}", do)
 
 
 @pytest.fixture
@@ -132,7 +132,7 @@ def test_a_wrong_field_is_named_with_its_file_before_anything_is_done(
 
 
 def test_a_step_that_only_reads_the_others_is_done_each_time(file: Path, steps: Steps, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = (*map(steps.step, ("one", "two")), replace(steps.step("three"), anew=True))
+    made = (*map(steps.step, ("one", "two")), replace(steps.step("three"), runs_every_time=True))
     monkeypatch.setattr(study, "STEPS", made)
     steps.fault["one"] = 1
     assert run_study(file).exit_code == 1
@@ -176,7 +176,7 @@ def test_advice_on_disturbed_runs_names_the_folder_of_their_step(tmp_path: Path,
     monkeypatch.setattr(run, "run_nested", lambda *_: (compared, 0))
     folder = tmp_path / "5-pretrain"
     request: Any = None
-    part = study_steps.compared(request, folder, name="pretrain", title="Pre-training").part
+    part = study_steps.comparison_step(request, folder, name="pretrain", title="Pre-training").part
     for said in (" ".join(part.conclusions), " ".join(each for _, sentences in part.findings for each in sentences)):
         assert f"run --resume {folder} --again disturbed" in said and "DIR" not in said
 
@@ -191,7 +191,7 @@ def test_a_study_that_names_no_data_says_first_what_it_takes(file: Path, steps: 
 
 def test_arrays_of_pixels_are_not_scanned_and_the_study_goes_on(file: Path, tmp_path: Path) -> None:
     step = next(step for step in study_steps.STEPS if step.name == "normalise")
-    made = step.do(Study.read(file, "quick", {}), tmp_path, Passed())
+    made = step.run(Study.read(file, "quick", {}), tmp_path, PassedValues())
     assert made.exit_code == 0
     assert made.part.conclusions == ["Not measured: digits holds arrays of pixels, and the engines read image files."]
 
@@ -319,7 +319,7 @@ def test_data_that_changed_between_two_steps_are_refused_before_anything_is_trai
     path.write_text(yaml.safe_dump(FILE | {"spec": {"data": {"limit": 64}}}))
     (step,) = (step for step in study_steps.STEPS if step.name == name)
     with pytest.raises(FolderError, match="The data have changed since they were cleaned"):
-        step.do(Study.read(path, "quick", {}), tmp_path, Passed(data_hash="of other images"))
+        step.run(Study.read(path, "quick", {}), tmp_path, PassedValues(data_hash="of other images"))
 
 
 def test_data_that_changed_since_they_were_explored_are_refused(tmp_path: Path) -> None:
@@ -327,10 +327,10 @@ def test_data_that_changed_since_they_were_explored_are_refused(tmp_path: Path) 
     path.write_text(yaml.safe_dump(FILE | {"spec": {"data": {"limit": 64}}}))
     study = Study.read(path, "quick", {})
     explore, clean, *_ = study_steps.STEPS
-    passed = explore.do(study, tmp_path / "1", Passed()).passed
-    assert clean.do(study, tmp_path / "2", passed).passed.data_hash
+    passed = explore.run(study, tmp_path / "1", PassedValues()).passed
+    assert clean.run(study, tmp_path / "2", passed).passed.data_hash
     with pytest.raises(FolderError, match="The data have changed since they were explored"):
-        clean.do(study, tmp_path / "2", Passed(raw="of other images"))
+        clean.run(study, tmp_path / "2", PassedValues(raw="of other images"))
 
 
 def test_a_framework_that_could_not_be_tuned_is_named_in_the_conclusion(
@@ -340,12 +340,12 @@ def test_a_framework_that_could_not_be_tuned_is_named_in_the_conclusion(
     path.write_text(yaml.safe_dump(FILE | {"spec": {"data": {"limit": 64}}}))
     study = Study.read(path, "quick", {})
     monkeypatch.setattr(study_steps, "_refuse_other_data", lambda *_: None)
-    monkeypatch.setattr(study_steps, "finished", lambda *_: Made(Section(name="final", title="Final", conclusions=["Said."])))
+    monkeypatch.setattr(study_steps, "final_training_step", lambda *_: StepResult(Section(name="final", title="Final", conclusions=["Said."])))
     final = study_steps.STEPS[-1]
     best = {"tensorflow": {"optimizer.learning_rate": 0.1}}
-    said = final.do(study, tmp_path, Passed(best=best)).part.conclusions
+    said = final.run(study, tmp_path, PassedValues(best=best)).part.conclusions
     assert said[0].startswith("pytorch was not tuned") and said[1:] == ["Said."]
-    assert final.do(study, tmp_path, Passed(best=best | {"pytorch": best["tensorflow"]})).part.conclusions == ["Said."]
+    assert final.run(study, tmp_path, PassedValues(best=best | {"pytorch": best["tensorflow"]})).part.conclusions == ["Said."]
 
 
 @pytest.mark.slow
@@ -365,8 +365,8 @@ def test_a_whole_study_at_smoke_scale_in_both_frameworks(tmp_path: Path) -> None
 @pytest.mark.parametrize("kind", ["repeated", "profiled", "troubled"])
 def test_a_step_stores_every_table_of_a_comparison_and_reads_it_back(kind: str) -> None:
     tables = comparison_tables.written_tables(summarize(getattr(comparisons, kind)()))
-    done = step_runner.Done(part=Section(name="a", title="A", tables=tables), passed=Passed(), seconds=1.0, exit_code=0)
-    read = step_runner.Done.model_validate_json(done.model_dump_json())
+    done = step_runner.FinishedStep(part=Section(name="a", title="A", tables=tables), passed=PassedValues(), seconds=1.0, exit_code=0)
+    read = step_runner.FinishedStep.model_validate_json(done.model_dump_json())
     assert [table.rows for table in read.part.tables] and read.part.tables[0].columns == tables[0].columns
 
 
@@ -395,18 +395,18 @@ FIRST = {
 @pytest.mark.parametrize("failed", [False, True])
 def test_the_first_screen_says_what_each_step_found_and_which_failed(screens: Screens, file: Path, failed: bool) -> None:
     wanted = Study.read(file, "smoke", {"spec.cores": 2})
-    record = Record(
+    record = StepsRecord(
         kind="study", created_at="2026-01-01T00:00:00+00:00", argv=["study"], settings={"scale": "smoke"}, code_hash="a",
         machine={"processor": "AMD EPYC 7B13"},
     )  # fmt: skip
     done = [
-        Done(
+        FinishedStep(
             part=Section(
                 name=name, title=title, conclusions=said, first=FIRST.get(name, []), more=["report.md"],
                 trouble=["3 failed of 12 trials."] if failed and name == "tune" else [],
                 findings=[("Cautions", ["One.", "Two."])] if name == "final" else [],
             ),
-            passed=Passed(), seconds=30.0, exit_code=int(failed and name == "tune"),
+            passed=PassedValues(), seconds=30.0, exit_code=int(failed and name == "tune"),
         )
         for name, (title, said) in STEPS.items()
     ]  # fmt: skip
