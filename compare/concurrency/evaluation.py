@@ -9,7 +9,7 @@ from typing import Any
 
 from compare.concurrency import races
 from compare.concurrency.meanings import RANK_VARIABLES, SIZE_VARIABLES, is_loader, is_metric
-from compare.concurrency.program import Module, bound, last_name
+from compare.concurrency.program import Module, bound_names, last_name
 from compare.concurrency.state import CallFrame, ExecutionState, MemoryLocation, SimulatedThread
 from compare.concurrency.values import (
     COLLECTIVE_RESULT,
@@ -61,7 +61,7 @@ class Evaluation(ExecutionState):
 
     def named(self, thread: SimulatedThread, name: str) -> Value | None:
         """The value of something that is known by its name alone, such as a parameter `rank`."""
-        meanings = self.program.meanings
+        meanings = self.program.known_names
         if thread.os_process.rank is not None:
             if meanings.is_rank(name):
                 return self.rank_of(thread)
@@ -204,7 +204,7 @@ class Evaluation(ExecutionState):
         names = thread.os_process.names.setdefault(module.name, {})
         if name in names:
             return names[name]
-        statement = module.top.get(name)
+        statement = module.top_level.get(name)
         value: Value
         match statement:
             case ast.FunctionDef() | ast.AsyncFunctionDef():
@@ -264,7 +264,7 @@ class Evaluation(ExecutionState):
                 if (alias.asname or alias.name.partition(".")[0]) == name:
                     return Lib(alias.name if alias.asname else name)
             return Unknown()
-        source = module.absolute(statement)
+        source = module.absolute_module(statement)
         for alias in statement.names:
             if (alias.asname or alias.name) == name:
                 if f"{source}.{alias.name}" in modules:
@@ -322,7 +322,7 @@ class Evaluation(ExecutionState):
                     inherited |= {COLLECTIVE_RESULT} if name == "grad" else NO_MARKS
                     known = _part_of(value, name, inherited)
                     known.dotted = "shape" if name == "shape" else ""
-                    if name in self.program.words or name in READS_ITEM | VIEWS or name == "no_sync":
+                    if name in self.program.relevant_calls or name in READS_ITEM | VIEWS or name == "no_sync":
                         return Method(receiver=value, name=name)
                     if name in _SAME_NUMBERS and "?of" in value.attributes:
                         known.attributes["?of"] = value.attributes["?of"]
@@ -352,7 +352,7 @@ class Evaluation(ExecutionState):
             match statement:
                 case ast.FunctionDef() | ast.AsyncFunctionDef() if statement.name == name:
                     return Function(tree=statement, module=of.module, closure=of.closure, owner=of)
-                case ast.Assign() | ast.AnnAssign() if statement.value is not None and name in bound(statement):
+                case ast.Assign() | ast.AnnAssign() if statement.value is not None and name in bound_names(statement):
                     owner, names = f"{of.tree.name}.", thread.os_process.names.setdefault(of.module.name, {})
                     if owner + name not in names:
                         self._settled(thread, of.module, statement, names, owner)

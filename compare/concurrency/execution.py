@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from compare.concurrency.calls import decorators
+from compare.concurrency.calls import decorator_names
 from compare.concurrency.control_flow import GraphNode
 from compare.concurrency.evaluation import ITSELF, READS_ITEM, VIEWS, length
 from compare.concurrency.meanings import (
@@ -26,8 +26,8 @@ from compare.concurrency.meanings import (
     may_exchange,
     may_read_data,
 )
-from compare.concurrency.program import SOME, Module, Root, bound, last_name, raised_by, stored_names
-from compare.concurrency.ranks import Ranks
+from compare.concurrency.program import UNSPECIFIED_ERROR, Module, Root, bound_names, last_name, raised_error, stored_names
+from compare.concurrency.ranks import RankOperations
 from compare.concurrency.state import (
     MAX_VISITS,
     CallFrame,
@@ -94,7 +94,7 @@ _POLITE_METHODS = {
 }  # fmt: skip
 
 
-class Execution(Ranks):
+class Execution(RankOperations):
     """Executes one path."""
 
     def __init__(
@@ -122,10 +122,10 @@ class Execution(Ranks):
             graph = self.program.graph(root.module.tree)
             names = system.names.setdefault(root.module.name, {})
             thread.frames.append(CallFrame(graph, root.module, graph.entry, names=names))
-        elif root.of_class is None:
+        elif root.class_tree is None:
             self.enter(thread, Function(tree=root.function, module=root.module), [], {}, drive)
         else:
-            of = Class(root.of_class, root.module)
+            of = Class(root.class_tree, root.module)
             made: list[Value] = []
             method = root.function
 
@@ -137,7 +137,7 @@ class Execution(Ranks):
                     if isinstance(member, Function):
                         self.enter(thread, member, [], {}, drive)
 
-            self.make(thread, of, [], {}, call)
+            self.make_instance(thread, of, [], {}, call)
         thread.ended = not thread.frames
         if thread.frames and root.function is not None:
             self.caller_values += thread.frame.names.values()
@@ -267,22 +267,22 @@ class Execution(Ranks):
             case "yield":
                 self._yield(thread, frame, node)
             case "return":
-                self.leave(thread, frame.results.get(id(frame), NONE))
+                self.return_from_call(thread, frame.results.get(id(frame), NONE))
             case "end":
-                self.leave(thread, NONE)
+                self.return_from_call(thread, NONE)
             case "raise":
                 self._raise(thread, frame, node)
             case "reraise":
-                self.throw(thread, frame.error or SOME)
+                self.raise_exception(thread, frame.error or UNSPECIFIED_ERROR)
             case "catch":
                 for kind, name, entry in node.extra:
-                    if self.program.takes(kind, frame.error):
+                    if self.program.handler_matches(kind, frame.error):
                         frame.next_node = entry
                         if name:
                             frame.names[name] = Unknown()
                         thread.record(f"handles {frame.error}")
                         return
-                self.throw(thread, frame.error)
+                self.raise_exception(thread, frame.error)
             case _:
                 pass
 
@@ -336,7 +336,7 @@ class Execution(Ranks):
                 known = False
                 self._note_turns(frame, frame.current_node, node, None, _TWICE)
             else:
-                usual = is_loop or self.program.usual(frame.graph, frame.current_node)
+                usual = is_loop or self.program.is_usually_true(frame.graph, frame.current_node)
                 known = usual != bool(self.choose(thread, 2, local=local, divergence=doubt))
             if isinstance(value, Unknown):
                 thread.assumed_truths[id(value)] = value, known
@@ -395,7 +395,7 @@ class Execution(Ranks):
 
     def _note_turns(self, frame: CallFrame, place: int, node: GraphNode, turns: int | None, followed: int) -> None:
         """Record that a loop is followed for fewer turns than it has, if a test in it may wait for a later one."""
-        if self.program.counts(frame.graph, place, by_item=turns is not None):
+        if self.program.depends_on_counter(frame.graph, place, by_item=turns is not None):
             many = f"{turns} turns" if turns is not None else "unknown turns"
             self.truncated_loops[f"a loop of {many} (line {node.line}) followed for {followed}"] = None
 
@@ -422,7 +422,7 @@ class Execution(Ranks):
         """Go on where all ways meet. What is assigned on them is unknown."""
         if join == len(frame.graph.nodes):
             returned = [self._guess(thread, frame, each.extra) for each in nodes if each.kind == "pick"]
-            self.leave(thread, Unknown(marks=marks_of(returned) | marks))
+            self.return_from_call(thread, Unknown(marks=marks_of(returned) | marks))
             return
         assert join is not None
         assigned = [each.tree for each in nodes if each.kind == "do" and isinstance(each.tree, (ast.Assign, ast.AugAssign))]
@@ -431,7 +431,7 @@ class Execution(Ranks):
             for tree in assigned:
                 value = self._guess(thread, frame, tree.value)
                 guessed += [value] if any(isinstance(each, ast.Attribute) for each in _targets(tree)) else []
-                for name in bound(tree):
+                for name in bound_names(tree):
                     before = frame.names.get(name)
                     if not isinstance(before, (SyncObject, Instance, Function)):  # those are mostly replaced by their like
                         frame.names[name] = Unknown(marks=marks_of([before, value]) | marks)
@@ -446,7 +446,7 @@ class Execution(Ranks):
                 made.marks |= marks | (
                     {UNEVEN} if LOCAL in marks else {DATA_DEPENDENT_LENGTH} if DATA_DEPENDENT in marks else NO_MARKS
                 )
-        for name in stored_names(nodes).difference(*map(bound, assigned)):
+        for name in stored_names(nodes).difference(*map(bound_names, assigned)):
             if not isinstance(frame.names.get(name), (SyncObject, Instance, Function)):
                 frame.names[name] = Unknown(marks=marks_of([frame.names.get(name)]) | marks)
         for each in nodes:
@@ -481,9 +481,9 @@ class Execution(Ranks):
                 made.exact = False
 
     def _raise(self, thread: SimulatedThread, frame: CallFrame, node: GraphNode) -> None:
-        name = (raised_by(node.tree.exc) if node.tree.exc is not None else frame.error) or SOME
+        name = (raised_error(node.tree.exc) if node.tree.exc is not None else frame.error) or UNSPECIFIED_ERROR
         thread.raise_step = thread.record(f"raises {name}")
-        self.throw(thread, name)
+        self.raise_exception(thread, name)
 
     # Loops.
 
@@ -502,11 +502,11 @@ class Execution(Ranks):
         bounded, many = self._bound(thread)
         # A rank that leaves in a second turn is only missed in a third. What is compared with an earlier turn needs two.
         # Other loops over the same turn as often.
-        usual = _TWICE + (thread.os_process.rank is not None and ast.unparse(tree) in self.program.left_early)
+        usual = _TWICE + (thread.os_process.rank is not None and ast.unparse(tree) in self.program.early_exit_iterables)
         if isinstance(stop, Const) and isinstance(stop.value, int):
             most = max(_EXACT, many)
             count = min(max(stop.value, 0), most) if stop.value <= _EXACT or bounded else usual
-            if count < stop.value <= MAX_VISITS - 4 and self.program.counts(frame.graph, frame.next_node, by_item=True):
+            if count < stop.value <= MAX_VISITS - 4 and self.program.depends_on_counter(frame.graph, frame.next_node, by_item=True):
                 count = stop.value
                 frame.max_visits = max(frame.max_visits, MAX_VISITS * count)
             if count < stop.value:
@@ -701,7 +701,7 @@ class Execution(Ranks):
                 if not self.enter(thread, callee, values, keywords, deliver):
                     self._unread(thread, callee, values, keywords, deliver)
             case Class():
-                self.make(thread, callee, values, keywords, deliver)
+                self.make_instance(thread, callee, values, keywords, deliver)
             case Instance():
                 call = self.attribute(thread, callee, "__call__")
                 if not (isinstance(call, Function) and self.enter(thread, call, values, keywords, deliver)):
@@ -769,13 +769,13 @@ class Execution(Ranks):
         if quiet is not None and not self.program.may_raise(quiet.tree):
             return False
         frame = thread.frame
-        own = sorted(self.program.errors_of(frame.module, frame.node.tree)) if frame.node.kind == "call" else []
-        kinds = [each for each in (SOME, *own) if self.may_fail(thread, each)]
+        own = sorted(self.program.errors_raised_by(frame.module, frame.node.tree)) if frame.node.kind == "call" else []
+        kinds = [each for each in (UNSPECIFIED_ERROR, *own) if self.may_raise(thread, each)]
         if not kinds or not (chosen := self.choose(thread, 1 + len(kinds), local=True)):
             return False
         thread.raise_step = thread.record(f"gets an exception from {_shown(frame.node.tree)}")
         thread.divergences.append((thread.num_collectives, thread.raise_step))
-        self.throw(thread, kinds[chosen - 1])
+        self.raise_exception(thread, kinds[chosen - 1])
         return True
 
     def _library(
@@ -790,7 +790,7 @@ class Execution(Ranks):
         dotted = callee.dotted
         last = dotted.rpartition(".")[2]
         first = values[0] if values else None
-        collective = self.program.meanings.collective(dotted)
+        collective = self.program.known_names.collective(dotted)
         if collective is not None:
             self.collective(thread, collective, values, keywords, deliver)
         elif (
@@ -807,7 +807,7 @@ class Execution(Ranks):
             self.collective(thread, "DistributedDataParallel", [], keywords, lambda _: deliver(made))
         elif dotted in NO_GRADIENTS:
             deliver(Unknown(dotted="no_grad"))
-        elif self.program.meanings.makes_collectives(dotted):
+        elif self.program.known_names.makes_collectives(dotted):
             deliver(Unknown(dotted=dotted))
         elif (made_thing := self.thing(thread, dotted, values, keywords, callee.marks)) is not None:
             deliver(made_thing)
@@ -824,9 +824,9 @@ class Execution(Ranks):
             thread.is_abandoned = True
         elif dotted in _EXITS:
             thread.record("ends the process")
-            self.throw(thread, "SystemExit")
+            self.raise_exception(thread, "SystemExit")
         elif dotted == "time.sleep":
-            self.wait(thread, PendingOperation("sleeps", lambda: False, lambda: NONE, None, lambda: deliver(NONE)), deliver)
+            self.wait_for(thread, PendingOperation("sleeps", lambda: False, lambda: NONE, None, lambda: deliver(NONE)), deliver)
         elif dotted in LOCAL_CALLS:
             deliver(Unknown(marks=_LOCAL))
         elif dotted in ("os.environ.get", "os.getenv") and isinstance(first, Const):
@@ -855,7 +855,7 @@ class Execution(Ranks):
                 ended()
                 return futures
 
-            self.wait(thread, PendingOperation("waits for tasks", done, act, None, None, "future"), deliver)
+            self.wait_for(thread, PendingOperation("waits for tasks", done, act, None, None, "future"), deliver)
         elif dotted.startswith("builtins."):
             return self._builtin(frame, last, values, deliver)
         elif last in _PASSES_ITEMS and values:
@@ -919,7 +919,7 @@ class Execution(Ranks):
         of, name = callee.receiver, callee.name
         if isinstance(of, SyncObject):
             if of.kind == "work" and name == "wait":
-                self.wait(thread, of.owner, deliver)
+                self.wait_for(thread, of.owner, deliver)
                 return True
             if self.use_thing(thread, of, name, values, keywords, deliver):
                 return True
@@ -928,7 +928,7 @@ class Execution(Ranks):
         if isinstance(of, SequenceValue):
             return self._of_list(thread, of, name, values, deliver)
         if isinstance(of, Unknown):
-            if self.program.meanings.collective(f"{of.dotted}.{name}") is not None:
+            if self.program.known_names.collective(f"{of.dotted}.{name}") is not None:
                 self.collective(thread, name, [], {}, deliver)
             elif of.dotted == "ddp" and name in ("no_sync", "join"):
                 deliver(Unknown(dotted=name))
@@ -985,7 +985,7 @@ class Execution(Ranks):
             # Each gets a copy of its own.
             own = [replace(each, attributes=dict(each.attributes)) if isinstance(each, Unknown) else each for each in arguments]
             values_of_rank = [Const(rank, marks=_LOCAL), *own]
-            thing.owner = self.begin(thread, target, values_of_rank, f"rank {rank}", system, daemon=False)
+            thing.owner = self.start_thread(thread, target, values_of_rank, f"rank {rank}", system, daemon=False)
             thing.owner.key = ("rank",)
             thing.owner.sync_object = thing
             started.append(thing)
@@ -993,7 +993,7 @@ class Execution(Ranks):
         joins = truth(keywords.get("join", Const(True))) is not False
         operation = PendingOperation("waits for the ranks", done, self._ended(thread, started), started[0] if started else None)
         if joins:
-            self.wait(thread, operation._replace(kind="ranks"), deliver)
+            self.wait_for(thread, operation._replace(kind="ranks"), deliver)
         else:
             deliver(Unknown())
 
@@ -1028,7 +1028,7 @@ def _item_marks(value: Value) -> frozenset[Any]:
 
 
 def _decorated(frame: CallFrame) -> set[str]:
-    return decorators(frame.function.tree) if frame.function is not None else set()
+    return decorator_names(frame.function.tree) if frame.function is not None else set()
 
 
 def _few(values: Sequence[Value]) -> bool:
@@ -1059,7 +1059,7 @@ def _numbered(nodes: Sequence[GraphNode], *, counting: bool = False) -> Iterator
                 and _is_number(Const(tree.value.value))
             )
         ):
-            yield from bound(tree)
+            yield from bound_names(tree)
             yield from (f".{target.attr}" for target in _targets(tree) if isinstance(target, ast.Attribute))
 
 

@@ -16,19 +16,19 @@ from compare.concurrency.control_flow import NO_NODE, FunctionLike, Graph, Graph
 from compare.concurrency.meanings import DDP_CLASSES, KNOWN_LIBRARIES, THREAD_NAMES, KnownNames, has_buffers, may_be_collective
 from compare.concurrency.sources import SourceFile
 
-_CHANGES = {"append", "extend", "add", "update", "pop"}
+_MUTATING_METHODS = {"append", "extend", "add", "update", "pop"}
 """Methods that change a container."""
-SOME = "some exception"
+UNSPECIFIED_ERROR = "some exception"
 """An exception that data or the machine cause, so that one rank may get it alone."""
-_NEVER_SOME = {
+_SPECIFIC_ERRORS = {
     "SystemExit", "KeyboardInterrupt", "GeneratorExit", "StopIteration", "StopAsyncIteration",  # no failures
     "ImportError", "ModuleNotFoundError", "NameError", "UnboundLocalError", "AttributeError", "TypeError", "SyntaxError",
     "NotImplementedError",  # of the program or its versions, so that all ranks get them
     "Empty", "Full", "TimeoutError", "BrokenBarrierError", "BrokenExecutor",  # of waiting, which is executed
 }  # fmt: skip
 """Errors that are not `SOME`. Every other kind is, but for those of the package: they come from where it raises them."""
-Defined = ast.FunctionDef | ast.AsyncFunctionDef
-_ENTERED = {"ThreadPoolExecutor", "get_lock", "no_sync", "join"}
+FunctionDefinition = ast.FunctionDef | ast.AsyncFunctionDef
+_RELEVANT_CONTEXT_MANAGERS = {"ThreadPoolExecutor", "get_lock", "no_sync", "join"}
 """Calls in a `with` that matter although nothing waits in them yet."""
 
 
@@ -38,144 +38,144 @@ class Module:
     file: str
     tree: ast.Module
     is_package: bool
-    top: dict[str, ast.stmt] = field(default_factory=dict[str, ast.stmt])
+    top_level: dict[str, ast.stmt] = field(default_factory=dict[str, ast.stmt])
     """What binds each name at the top. Of several, the last."""
     imports: dict[str, str] = field(default_factory=dict[str, str])
     """Name that an import binds, in a function too: what it stands for."""
 
     def __post_init__(self) -> None:
-        for statement in _at_the_top(self.tree.body):
-            for name in bound(statement):
-                self.top[name] = statement
+        for statement in _top_level_statements(self.tree.body):
+            for name in bound_names(statement):
+                self.top_level[name] = statement
 
-    def named(self, tree: ast.expr) -> str:
+    def qualified_name(self, tree: ast.expr) -> str:
         """The whole name of what an expression names: `torch.distributed.barrier` for `dist.barrier`."""
         if isinstance(tree, ast.Attribute):
-            return f"{self.named(tree.value)}.{tree.attr}"
+            return f"{self.qualified_name(tree.value)}.{tree.attr}"
         return self.imports.get(tree.id, tree.id) if isinstance(tree, ast.Name) else ""
 
-    def absolute(self, statement: ast.ImportFrom) -> str:
+    def absolute_module(self, statement: ast.ImportFrom) -> str:
         """The module that a `from` imports from."""
         if not statement.level:
             return statement.module or ""
         parts = self.name.split(".") if self.name else []
-        keep = len(parts) - statement.level + self.is_package
-        return ".".join([*parts[: max(keep, 0)], *filter(None, [statement.module])])
+        num_parts = len(parts) - statement.level + self.is_package
+        return ".".join([*parts[: max(num_parts, 0)], *filter(None, [statement.module])])
 
 
 class Root(NamedTuple):
     """Where an execution begins."""
 
     module: Module
-    function: Defined | None = None
+    function: FunctionDefinition | None = None
     """None: the module itself, as a script."""
-    of_class: ast.ClassDef | None = None
+    class_tree: ast.ClassDef | None = None
 
     @property
     def title(self) -> str:
-        name = ".".join(each.name for each in (self.of_class, self.function) if each is not None)
+        name = ".".join(tree.name for tree in (self.class_tree, self.function) if tree is not None)
         return f"{self.module.file}{f', {name}' if name else ''}"
 
 
 @dataclass(eq=False)
-class _Known:
+class _FunctionSummary:
     """A function or method before anything is executed."""
 
     module: Module
     owner: str
     """The class that it stands in, if any."""
-    is_top: bool = False
+    is_module: bool = False
     """It stands for the module itself."""
     calls: list[ast.Call] = field(default_factory=list[ast.Call])
-    withs: list[ast.withitem] = field(default_factory=list[ast.withitem])
+    with_items: list[ast.withitem] = field(default_factory=list[ast.withitem])
 
-    raised: set[str] = field(default_factory=set[str])
+    raised_errors: set[str] = field(default_factory=set[str])
     """The kinds of errors that it raises itself."""
 
     @functools.cached_property
-    def called(self) -> frozenset[str]:
+    def called_names(self) -> frozenset[str]:
         """The whole names of what it calls."""
-        return frozenset(self.module.named(call.func) for call in self.calls)
+        return frozenset(self.module.qualified_name(call.func) for call in self.calls)
 
 
 class Program:
     """All modules, by name, with what is known of every function without running anything."""
 
-    def __init__(self, sources: Sequence[SourceFile], meanings: KnownNames) -> None:
+    def __init__(self, sources: Sequence[SourceFile], known_names: KnownNames) -> None:
         """Read all functions.
 
         Raises:
             SpecError: the only file is nested too deeply.
         """
-        self.unread: list[str] = []
+        self.unread_files: list[str] = []
         """Files that are nested too deeply, in words."""
-        self.meanings = meanings
-        self.modules = {each.name: Module(each.name, each.file, each.tree, each.is_package) for each in sources}
+        self.known_names = known_names
+        self.modules = {source.name: Module(source.name, source.file, source.tree, source.is_package) for source in sources}
         self._graphs: dict[int, Graph] = {}
-        self._mattering: dict[int, bool] = {}
+        self._relevance: dict[int, bool] = {}
         self._regions: dict[tuple[int, int], tuple[bool, int | None, list[GraphNode]]] = {}
-        self._known: dict[int, _Known] = {}
-        self._top = {name: _Known(module, "", is_top=True) for name, module in self.modules.items()}
-        self._named: dict[str, list[_Known]] = defaultdict(list)
+        self._summaries: dict[int, _FunctionSummary] = {}
+        self._module_summaries = {name: _FunctionSummary(module, "", is_module=True) for name, module in self.modules.items()}
+        self._summaries_by_name: dict[str, list[_FunctionSummary]] = defaultdict(list)
         self.names: set[str] = set()
-        self._models: set[str] = set()
+        self._model_names: set[str] = set()
         """Names of models whose forward may exchange buffers."""
         self._bases: dict[str, list[str]] = {}
         """Class: its bases."""
         for name, module in list(self.modules.items()):
             try:
-                self._look(module, module.tree, [self._top[name]], "")
+                self._collect(module, module.tree, [self._module_summaries[name]], "")
             except RecursionError:
-                self.unread.append(f"{module.file}:1: the code is nested too deeply to be read. Leave it out")
+                self.unread_files.append(f"{module.file}:1: the code is nested too deeply to be read. Leave it out")
                 del self.modules[name]
-        if self.unread and not self.modules:
-            raise SpecError(f"{self.unread[0]}.")
+        if self.unread_files and not self.modules:
+            raise SpecError(f"{self.unread_files[0]}.")
         self.has_processes = not self.names.isdisjoint({"Process", "spawn", "start_processes"})
         self.has_threads = bool(THREAD_NAMES & self.names)
-        self.words = meanings.relevant_calls(self.names)
-        everyone = [*self._known.values(), *self._top.values()]
-        calls = {id(each): list(self._callees(each)) for each in everyone}
-        self._matter = self._reaching(
-            calls, lambda each: any(self._is_event(each, call) for call in each.calls) or any(map(_is_lock, each.withs))
+        self.relevant_calls = known_names.relevant_calls(self.names)
+        summaries = [*self._summaries.values(), *self._module_summaries.values()]
+        calls = {id(summary): list(self._callees(summary)) for summary in summaries}
+        self._relevant_functions = self._transitive_callers(
+            calls, lambda summary: any(self._is_relevant_call(summary, call) for call in summary.calls) or any(map(_is_lock, summary.with_items))
         )
-        passed = {id(each): [*calls[id(each)], *self._passed(each)] for each in everyone}
-        self._meet = self._reaching(passed, lambda each: any(map(meanings.is_rank_operation, each.called)))
+        callees_or_passed = {id(summary): [*calls[id(summary)], *self._passed_functions(summary)] for summary in summaries}
+        self._rank_functions = self._transitive_callers(callees_or_passed, lambda summary: any(map(known_names.is_rank_operation, summary.called_names)))
 
-        def begins(known: _Known) -> bool:
-            return any(map(meanings.starts_concurrency, known.called)) or bool(
-                "Lock" in self.names and any(map(_is_lock, known.withs))
+        def starts(summary: _FunctionSummary) -> bool:
+            return any(map(known_names.starts_concurrency, summary.called_names)) or bool(
+                "Lock" in self.names and any(map(_is_lock, summary.with_items))
             )
 
-        self._begin = self._reaching(calls, begins)
-        self._calls_that_matter = {
+        self._starting_functions = self._transitive_callers(calls, starts)
+        self._relevant_call_ids = {
             id(call)
-            for each in everyone
-            for call in each.calls
-            if self._is_event(each, call) or any(id(one) in self._matter for one in self._candidates(each.module, call))
+            for summary in summaries
+            for call in summary.calls
+            if self._is_relevant_call(summary, call) or any(id(callee) in self._relevant_functions for callee in self._possible_callees(summary.module, call))
         }
 
-    def _look(self, module: Module, tree: ast.AST, inside: list[_Known], owner: str) -> None:
+    def _collect(self, module: Module, tree: ast.AST, enclosing: list[_FunctionSummary], owner: str) -> None:
         """Note every function, and the calls in each."""
         for child in ast.iter_child_nodes(tree):
             if isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef)):
-                known = self._known[id(child)] = _Known(module, owner)
-                self._named[child.name].append(known)
-                self._look(module, child, [*(each for each in inside if not each.is_top), known], "")
+                summary = self._summaries[id(child)] = _FunctionSummary(module, owner)
+                self._summaries_by_name[child.name].append(summary)
+                self._collect(module, child, [*(outer for outer in enclosing if not outer.is_module), summary], "")
                 continue
             if isinstance(child, ast.Call):
-                for each in inside:
-                    each.calls.append(child)
+                for outer in enclosing:
+                    outer.calls.append(child)
             elif isinstance(child, ast.withitem):
-                for each in inside:
-                    each.withs.append(child)
+                for outer in enclosing:
+                    outer.with_items.append(child)
             elif isinstance(child, ast.Assign) and isinstance(child.value, ast.Call):
-                if module.named(child.value.func) in DDP_CLASSES:
-                    self._models.update(map(last_name, child.targets))
+                if module.qualified_name(child.value.func) in DDP_CLASSES:
+                    self._model_names.update(map(last_name, child.targets))
             elif isinstance(child, ast.Raise) and child.exc is not None:
-                for each in inside:
-                    each.raised.add(raised_by(child.exc))
+                for outer in enclosing:
+                    outer.raised_errors.add(raised_error(child.exc))
             elif isinstance(child, ast.ClassDef):
-                self._bases[child.name] = [last_name(each) for each in child.bases]
+                self._bases[child.name] = [last_name(base) for base in child.bases]
             elif isinstance(child, ast.Attribute):
                 self.names.add(child.attr)
             elif isinstance(child, ast.Name) and isinstance(child.ctx, ast.Load):
@@ -183,97 +183,97 @@ class Program:
             elif isinstance(child, (ast.Import, ast.ImportFrom)):
                 self.names.update(alias.name for alias in child.names)
                 self.names.add(getattr(child, "module", None) or "")
-                source = f"{module.absolute(child)}." if isinstance(child, ast.ImportFrom) else ""
+                source = f"{module.absolute_module(child)}." if isinstance(child, ast.ImportFrom) else ""
                 module.imports |= {alias.asname or alias.name: source + alias.name for alias in child.names}
-            self._look(module, child, inside, child.name if isinstance(child, ast.ClassDef) else owner)
+            self._collect(module, child, enclosing, child.name if isinstance(child, ast.ClassDef) else owner)
 
-    def _callees(self, known: _Known) -> Iterator[_Known]:
-        for call in known.calls:
-            yield from self._candidates(known.module, call)
+    def _callees(self, summary: _FunctionSummary) -> Iterator[_FunctionSummary]:
+        for call in summary.calls:
+            yield from self._possible_callees(summary.module, call)
 
-    def _passed(self, known: _Known) -> Iterator[_Known]:
+    def _passed_functions(self, summary: _FunctionSummary) -> Iterator[_FunctionSummary]:
         """Functions that are given to others by name, as in `launch(main)`."""
-        for call in known.calls:
-            for each in (*call.args, *(word.value for word in call.keywords)):
-                if isinstance(each, ast.Name):
-                    yield from self._defined(known.module, each.id)
+        for call in summary.calls:
+            for argument in (*call.args, *(keyword.value for keyword in call.keywords)):
+                if isinstance(argument, ast.Name):
+                    yield from self._definitions(summary.module, argument.id)
 
-    def _candidates(self, module: Module, call: ast.Call) -> list[_Known]:
+    def _possible_callees(self, module: Module, call: ast.Call) -> list[_FunctionSummary]:
         """The functions of the package that a call may mean, by its name."""
         function = call.func
         if isinstance(function, ast.Name):
-            return self._defined(module, function.id)
+            return self._definitions(module, function.id)
         if isinstance(function, ast.Attribute) and isinstance(function.value, ast.Name):
-            statement = module.top.get(function.value.id)
+            statement = module.top_level.get(function.value.id)
             if isinstance(statement, (ast.Import, ast.ImportFrom)):
                 other = self._imported_module(module, statement, function.value.id)
-                return self._defined(other, function.attr) if other is not None else []
-        return [each for each in self._named.get(last_name(function), []) if each.owner]
+                return self._definitions(other, function.attr) if other is not None else []
+        return [summary for summary in self._summaries_by_name.get(last_name(function), []) if summary.owner]
 
-    def _defined(self, module: Module, name: str, deepest: int = 5) -> list[_Known]:
-        statement = module.top.get(name)
+    def _definitions(self, module: Module, name: str, max_depth: int = 5) -> list[_FunctionSummary]:
+        statement = module.top_level.get(name)
         match statement:
             case ast.FunctionDef() | ast.AsyncFunctionDef():
-                return [self._known[id(statement)]]
+                return [self._summaries[id(statement)]]
             case ast.ClassDef():
-                return [self._known[id(each)] for each in statement.body if isinstance(each, ast.FunctionDef)]
-            case ast.ImportFrom() if deepest:
-                source = self.modules.get(module.absolute(statement))
-                original = next((each.name for each in statement.names if (each.asname or each.name) == name), name)
-                return self._defined(source, original, deepest - 1) if source is not None else []
+                return [self._summaries[id(method)] for method in statement.body if isinstance(method, ast.FunctionDef)]
+            case ast.ImportFrom() if max_depth:
+                source = self.modules.get(module.absolute_module(statement))
+                original = next((alias.name for alias in statement.names if (alias.asname or alias.name) == name), name)
+                return self._definitions(source, original, max_depth - 1) if source is not None else []
             case None:  # a function within a function
-                return [each for each in self._named.get(name, []) if each.module is module and not each.owner]
+                return [summary for summary in self._summaries_by_name.get(name, []) if summary.module is module and not summary.owner]
             case _:
                 return []
 
     def _imported_module(self, module: Module, statement: ast.Import | ast.ImportFrom, name: str) -> Module | None:
         for alias in statement.names:
             if (alias.asname or alias.name.partition(".")[0]) == name:
-                source = f"{module.absolute(statement)}." if isinstance(statement, ast.ImportFrom) else ""
+                source = f"{module.absolute_module(statement)}." if isinstance(statement, ast.ImportFrom) else ""
                 return self.modules.get(source + alias.name)
         return None
 
-    def _reaching(self, calls: dict[int, list[_Known]], direct: Callable[[_Known], bool]) -> set[int]:
+    def _transitive_callers(self, calls: dict[int, list[_FunctionSummary]], is_direct: Callable[[_FunctionSummary], bool]) -> set[int]:
         """Identities of those of whom this is true, and of all who may call one of them."""
-        everyone = [*self._known.values(), *self._top.values()]
-        callers: dict[int, list[_Known]] = defaultdict(list)
-        for each in everyone:
-            for one in calls[id(each)]:
-                callers[id(one)].append(each)
-        waiting = [each for each in everyone if direct(each)]
-        found = {id(each) for each in waiting}
-        while waiting:
-            for each in callers[id(waiting.pop())]:
-                if id(each) not in found:
-                    found.add(id(each))
-                    waiting.append(each)
-        return found
+        summaries = [*self._summaries.values(), *self._module_summaries.values()]
+        callers: dict[int, list[_FunctionSummary]] = defaultdict(list)
+        for caller in summaries:
+            for callee in calls[id(caller)]:
+                callers[id(callee)].append(caller)
+        pending = [summary for summary in summaries if is_direct(summary)]
+        reached = {id(summary) for summary in pending}
+        while pending:
+            for caller in callers[id(pending.pop())]:
+                if id(caller) not in reached:
+                    reached.add(id(caller))
+                    pending.append(caller)
+        return reached
 
     def graph(self, tree: FunctionLike | ast.Module) -> Graph:
-        found = self._graphs.get(id(tree))
-        if found is None:
+        graph = self._graphs.get(id(tree))
+        if graph is None:
             if isinstance(tree, ast.Module):
-                found = control_flow.body_graph(tree.body, "module")
+                graph = control_flow.body_graph(tree.body, "module")
             else:
-                found = control_flow.function_graph(tree, getattr(tree, "name", "lambda"))
-            self._graphs[id(tree)] = found
-        return found
+                graph = control_flow.function_graph(tree, getattr(tree, "name", "lambda"))
+            self._graphs[id(tree)] = graph
+        return graph
 
-    def matters(self, node: GraphNode) -> bool:
+    def is_relevant(self, node: GraphNode) -> bool:
         """Whether a node may do something that other threads or ranks notice."""
-        found = self._mattering.get(id(node))
-        if found is None:
-            found = self._mattering[id(node)] = self._judge(node)
-        return found
+        relevant = self._relevance.get(id(node))
+        if relevant is None:
+            relevant = self._relevance[id(node)] = self._compute_relevance(node)
+        return relevant
 
-    def _judge(self, node: GraphNode) -> bool:
+    def _compute_relevance(self, node: GraphNode) -> bool:
         match node.kind:
             case "call":
-                return id(node.tree) in self._calls_that_matter
+                return id(node.tree) in self._relevant_call_ids
             case "enter" | "exit":
                 item: ast.withitem = node.extra
                 return not isinstance(item.context_expr, ast.Call) or (
-                    id(item.context_expr) in self._calls_that_matter or last_name(item.context_expr.func) in _ENTERED
+                    id(item.context_expr) in self._relevant_call_ids or last_name(item.context_expr.func) in _RELEVANT_CONTEXT_MANAGERS
                 )
             case "yield":
                 return True
@@ -282,153 +282,153 @@ class Program:
             case _:
                 return False
 
-    def _is_event(self, known: _Known, call: ast.Call) -> bool:
+    def _is_relevant_call(self, summary: _FunctionSummary, call: ast.Call) -> bool:
         """Whether a call may be of a library and do something that others notice."""
         name = last_name(call.func)
         if isinstance(call.func, ast.Name):
-            name = known.module.named(call.func).rpartition(".")[2]
-        if name in self._models:
+            name = summary.module.qualified_name(call.func).rpartition(".")[2]
+        if name in self._model_names:
             return True
-        if name not in self.words:
+        if name not in self.relevant_calls:
             return False
-        plain = isinstance(call.func, ast.Attribute)
-        if name == "get" and plain:  # of a dictionary
+        is_method = isinstance(call.func, ast.Attribute)
+        if name == "get" and is_method:  # of a dictionary
             return not call.args or (isinstance(call.args[0], ast.Constant) and isinstance(call.args[0].value, bool))
-        if name == "join" and plain:  # of a text or a path
+        if name == "join" and is_method:  # of a text or a path
             return not call.args or (isinstance(call.args[0], ast.Constant) and not isinstance(call.args[0].value, str))
-        return name != "set" or (plain and not call.args)
+        return name != "set" or (is_method and not call.args)
 
     @functools.cache  # noqa: B019  a program lives as long as its search
     def has_buffers(self, tree: ast.ClassDef) -> bool:
         """Whether a class of the package is a model that makes buffers itself."""
-        return any(has_buffers(last_name(each)) for each in ast.walk(tree) if isinstance(each, (ast.Name, ast.Attribute)))
+        return any(has_buffers(last_name(node)) for node in ast.walk(tree) if isinstance(node, (ast.Name, ast.Attribute)))
 
     def may_raise(self, tree: FunctionLike) -> bool:
         """Whether a function does something that can fail, and nothing that matters."""
         graph = self.graph(tree)
-        if any(map(self.matters, graph.nodes)):
+        if any(map(self.is_relevant, graph.nodes)):
             return False
         risky = (ast.Call, ast.Subscript, ast.Raise, ast.Div, ast.FloorDiv, ast.Mod, ast.Assert)
-        return any(isinstance(each, risky) for each in ast.walk(tree))
+        return any(isinstance(node, risky) for node in ast.walk(tree))
 
     @functools.cache  # noqa: B019  a program lives as long as its search
-    def errors_of(self, module: Module, call: ast.Call) -> frozenset[str]:
+    def errors_raised_by(self, module: Module, call: ast.Call) -> frozenset[str]:
         """The kinds of errors of the package's own that a call may raise."""
-        found: set[str] = set()
-        seen: set[int] = set()
-        waiting = self._candidates(module, call)
-        while waiting:
-            one = waiting.pop()
-            if id(one) not in seen:
-                seen.add(id(one))
-                found |= one.raised & self._bases.keys()
-                waiting = [*waiting, *self._callees(one)]
-        return frozenset(found)
+        errors: set[str] = set()
+        visited: set[int] = set()
+        pending = self._possible_callees(module, call)
+        while pending:
+            summary = pending.pop()
+            if id(summary) not in visited:
+                visited.add(id(summary))
+                errors |= summary.raised_errors & self._bases.keys()
+                pending = [*pending, *self._callees(summary)]
+        return frozenset(errors)
 
     @functools.cache  # noqa: B019  a program lives as long as its search
-    def takes(self, kind: ast.expr | None, exception: str) -> bool:
+    def handler_matches(self, kind: ast.expr | None, exception: str) -> bool:
         """Whether `except kind` takes an exception."""
         if kind is None:
             return True
-        names = {last_name(each) for each in (kind.elts if isinstance(kind, ast.Tuple) else [kind])}
-        if exception == SOME:  # code that is not read raises no errors of the package
-            return not names <= _NEVER_SOME | self._bases.keys()
-        return not names.isdisjoint(self._lineage(exception))
+        names = {last_name(handled) for handled in (kind.elts if isinstance(kind, ast.Tuple) else [kind])}
+        if exception == UNSPECIFIED_ERROR:  # code that is not read raises no errors of the package
+            return not names <= _SPECIFIC_ERRORS | self._bases.keys()
+        return not names.isdisjoint(self._error_ancestors(exception))
 
-    def _lineage(self, exception: str) -> set[str]:
+    def _error_ancestors(self, exception: str) -> set[str]:
         """A kind of error with all kinds that it is one of."""
-        found: set[str] = set()
-        waiting = [exception]
-        while waiting:
-            one = waiting.pop()
-            known = getattr(builtins, one, None)
-            if one not in self._bases:
-                found |= (
-                    {each.__name__ for each in known.__mro__} if isinstance(known, type) else {"Exception", "BaseException"}
+        ancestors: set[str] = set()
+        pending = [exception]
+        while pending:
+            name = pending.pop()
+            builtin = getattr(builtins, name, None)
+            if name not in self._bases:
+                ancestors |= (
+                    {ancestor.__name__ for ancestor in builtin.__mro__} if isinstance(builtin, type) else {"Exception", "BaseException"}
                 )
-            elif one not in found:
-                waiting += self._bases[one]
-            found.add(one)
-        return found
+            elif name not in ancestors:
+                pending += self._bases[name]
+            ancestors.add(name)
+        return ancestors
 
     @functools.cache  # noqa: B019  a program lives as long as its search
-    def catches(self, graph: Graph, place: int, exception: str) -> bool:
+    def catches(self, graph: Graph, node_index: int, exception: str) -> bool:
         """Whether a handler takes an exception whose way in this function begins at a node."""
-        seen: set[int] = set()
-        waiting = [place]
-        while waiting:
-            one = waiting.pop()
-            if one == NO_NODE or one in seen:
+        visited: set[int] = set()
+        pending = [node_index]
+        while pending:
+            index = pending.pop()
+            if index == NO_NODE or index in visited:
                 continue
-            seen.add(one)
-            node = graph.nodes[one]
+            visited.add(index)
+            node = graph.nodes[index]
             if node.kind == "catch":
-                if any(self.takes(kind, exception) for kind, _, _ in node.extra):
+                if any(self.handler_matches(kind, exception) for kind, _, _ in node.extra):
                     return True
-                waiting.append(node.error)
+                pending.append(node.error)
             elif node.kind == "reraise":
-                waiting.append(node.error)
+                pending.append(node.error)
             else:
-                waiting += node.successors
+                pending += node.successors
         return False
 
-    def region(self, graph: Graph, place: int) -> tuple[bool, int | None, list[GraphNode]]:
+    def region(self, graph: Graph, node_index: int) -> tuple[bool, int | None, list[GraphNode]]:
         """(whether nothing matters between a branch and where its ways meet again, that node, the nodes between).
 
         That node is `len(graph.nodes)` if they only meet at the function's end, and None if they never do.
         """
-        key = id(graph), place
-        found = self._regions.get(key)
-        if found is None:
-            join = graph.post_dominators.get(place)
-            if join is None:
-                found = False, None, []
+        key = id(graph), node_index
+        region = self._regions.get(key)
+        if region is None:
+            end = graph.post_dominators.get(node_index)
+            if end is None:
+                region = False, None, []
             else:
-                nodes = graph.nodes_between(place, join)
-                found = not any(map(self.matters, nodes)), join, nodes
-            self._regions[key] = found
-        return found
+                nodes = graph.nodes_between(node_index, end)
+                region = not any(map(self.is_relevant, nodes)), end, nodes
+            self._regions[key] = region
+        return region
 
     @functools.cache  # noqa: B019  a program lives as long as its search
-    def counts(self, graph: Graph, place: int, *, by_item: bool) -> bool:
+    def depends_on_counter(self, graph: Graph, node_index: int, *, by_item: bool) -> bool:
         """Whether a test in a loop, on whose ways others notice something, depends on a number that its turns count.
 
         Args:
             place: the head of the loop.
             by_item: its items are known numbers.
         """
-        _, _, nodes = self.region(graph, place)
-        counted = {ast.unparse(each) for each in ast.walk(graph.nodes[place].tree.target)} if by_item else set[str]()
+        _, _, nodes = self.region(graph, node_index)
+        counters = {ast.unparse(part) for part in ast.walk(graph.nodes[node_index].tree.target)} if by_item else set[str]()
         for node in nodes:
             if node.kind == "do" and isinstance(node.tree, ast.AugAssign):
-                counted.add(ast.unparse(node.tree.target))
+                counters.add(ast.unparse(node.tree.target))
         tests = [graph.nodes.index(node) for node in nodes if node.kind == "branch" and id(node.tree) not in graph.tests]
         return any(
-            isinstance(each, (ast.Name, ast.Attribute)) and ast.unparse(each) in counted
+            isinstance(part, (ast.Name, ast.Attribute)) and ast.unparse(part) in counters
             for test in tests
             if not self.region(graph, test)[0]
-            for each in ast.walk(graph.nodes[test].tree)
+            for part in ast.walk(graph.nodes[test].tree)
         )
 
     @functools.cached_property
-    def left_early(self) -> frozenset[str]:
+    def early_exit_iterables(self) -> frozenset[str]:
         """What the loops that something in them may end are over, as text."""
-        loops = [each for module in self.modules.values() for each in ast.walk(module.tree) if isinstance(each, ast.For)]
-        leaves = (ast.Break, ast.Return)
+        for_loops = [node for module in self.modules.values() for node in ast.walk(module.tree) if isinstance(node, ast.For)]
+        exit_statements = (ast.Break, ast.Return)
         return frozenset(
-            ast.unparse(each.iter)
-            for each in loops
-            if any(isinstance(one, leaves) for part in each.body for one in ast.walk(part))
+            ast.unparse(loop.iter)
+            for loop in for_loops
+            if any(isinstance(node, exit_statements) for part in loop.body for node in ast.walk(part))
         )
 
     @functools.cache  # noqa: B019  a program lives as long as its search
-    def usual(self, graph: Graph, place: int) -> bool:
+    def is_usually_true(self, graph: Graph, node_index: int) -> bool:
         """Whether a branch is usually taken: the way on which more happens comes first."""
-        node = graph.nodes[place]
-        join = graph.post_dominators.get(place, len(graph.nodes))
+        node = graph.nodes[node_index]
+        end = graph.post_dominators.get(node_index, len(graph.nodes))
         yes, no = (
-            0 if way == join else sum(map(self.matters, [graph.nodes[way], *graph.nodes_between(way, join)]))
-            for way in (node.next, node.next_if_false)
+            0 if successor == end else sum(map(self.is_relevant, [graph.nodes[successor], *graph.nodes_between(successor, end)]))
+            for successor in (node.next, node.next_if_false)
         )
         return yes >= no
 
@@ -440,64 +440,64 @@ class Program:
         scripts = [
             Root(module)
             for name, module in self.modules.items()
-            if id(self._top[name]) in self._begin or (_is_script(module) and self._script_begins(module))
+            if id(self._module_summaries[name]) in self._starting_functions or (_is_script(module) and self._script_begins(module))
         ]
         functions: list[Root] = []
         for module in self.modules.values():
-            for statement in _at_the_top(module.tree.body):
+            for statement in _top_level_statements(module.tree.body):
                 if isinstance(statement, ast.FunctionDef):
                     functions.append(Root(module, statement))
                 elif isinstance(statement, ast.ClassDef):
-                    inner = [each for each in statement.body if isinstance(each, ast.FunctionDef)]
-                    functions += [Root(module, each, statement) for each in inner]
-        functions = [root for root in functions if id(self._known[id(root.function)]) in self._begin]
-        first = [root for root in functions if root.function is not None and root.function.name not in self.names]
-        return [*scripts, *first, *(root for root in functions if root not in first)]
+                    methods = [method for method in statement.body if isinstance(method, ast.FunctionDef)]
+                    functions += [Root(module, method, statement) for method in methods]
+        functions = [root for root in functions if id(self._summaries[id(root.function)]) in self._starting_functions]
+        unnamed = [root for root in functions if root.function is not None and root.function.name not in self.names]
+        return [*scripts, *unnamed, *(root for root in functions if root not in unnamed)]
 
-    def not_known(self, *, ranks: bool) -> list[str]:
+    def unknown_calls(self, *, ranks: bool) -> list[str]:
         """Calls of code that is not read which may be collectives by their names, in words.
 
         Args:
             ranks: where there are none, also those that ask for a rank.
         """
         collectives: dict[str, str] = {}
-        asking: dict[str, str] = {}
-        for each in [*self._known.values(), *self._top.values()]:
-            for call in each.calls:
-                dotted, last = each.module.named(call.func).lstrip("."), last_name(call.func)
-                where = f"{each.module.file}:{call.lineno}: {dotted}"
-                if self._named.get(last) or self.meanings.is_rank_operation(dotted) or dotted.startswith(KNOWN_LIBRARIES):
+        rank_calls: dict[str, str] = {}
+        for summary in [*self._summaries.values(), *self._module_summaries.values()]:
+            for call in summary.calls:
+                dotted, last = summary.module.qualified_name(call.func).lstrip("."), last_name(call.func)
+                where = f"{summary.module.file}:{call.lineno}: {dotted}"
+                if self._summaries_by_name.get(last) or self.known_names.is_rank_operation(dotted) or dotted.startswith(KNOWN_LIBRARIES):
                     continue
                 if may_be_collective(last):
                     collectives.setdefault(dotted, f"{where} may be a collective. Name it: --collective {dotted}")
-                elif ranks and self.meanings.is_rank(last):
-                    asking.setdefault(dotted, f"{where} asks for a rank. Name the collectives: --collective NAME")
-        return list((collectives or asking).values())
+                elif ranks and self.known_names.is_rank(last):
+                    rank_calls.setdefault(dotted, f"{where} asks for a rank. Name the collectives: --collective NAME")
+        return list((collectives or rank_calls).values())
 
     def _script_begins(self, module: Module) -> bool:
-        return any(id(each) in self._begin for each in self._callees(self._top[module.name]))
+        return any(id(callee) in self._starting_functions for callee in self._callees(self._module_summaries[module.name]))
 
     @functools.cache  # noqa: B019  a program lives as long as its search
     def is_distributed(self, root: Root) -> bool:
         """Whether ranks run the root. Otherwise it may start them."""
-        everyone = [self._top[root.module.name], *(each for each in self._known.values() if each.module is root.module)]
-        called = frozenset[str]().union(*(each.called for each in everyone))
+        summaries = [self._module_summaries[root.module.name], *(summary for summary in self._summaries.values() if summary.module is root.module)]
+        called_names = frozenset[str]().union(*(summary.called_names for summary in summaries))
         if root.function is None:
-            starts = {each.rpartition(".")[2] for each in called} & {"spawn", "start_processes", "Process"}
-            return id(self._top[root.module.name]) in self._meet and not starts
-        return any(map(self.meanings.is_rank_operation, called)) or id(self._known[id(root.function)]) in self._meet
+            launchers = {name.rpartition(".")[2] for name in called_names} & {"spawn", "start_processes", "Process"}
+            return id(self._module_summaries[root.module.name]) in self._rank_functions and not launchers
+        return any(map(self.known_names.is_rank_operation, called_names)) or id(self._summaries[id(root.function)]) in self._rank_functions
 
 
 def last_name(tree: ast.expr) -> str:
     return tree.attr if isinstance(tree, ast.Attribute) else tree.id if isinstance(tree, ast.Name) else ""
 
 
-def raised_by(tree: ast.expr) -> str:
+def raised_error(tree: ast.expr) -> str:
     """The kind of error that `raise tree` raises."""
     return last_name(tree.func if isinstance(tree, ast.Call) else tree)
 
 
-def bound(statement: ast.stmt) -> list[str]:
+def bound_names(statement: ast.stmt) -> list[str]:
     """The names that a statement binds itself."""
     match statement:
         case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
@@ -507,8 +507,8 @@ def bound(statement: ast.stmt) -> list[str]:
         case ast.ImportFrom():
             return [alias.asname or alias.name for alias in statement.names]
         case ast.Assign():
-            names = [each for target in statement.targets for each in ast.walk(target) if isinstance(each, ast.Name)]
-            return [each.id for each in names if isinstance(each.ctx, ast.Store)]
+            names = [node for target in statement.targets for node in ast.walk(target) if isinstance(node, ast.Name)]
+            return [name.id for name in names if isinstance(name.ctx, ast.Store)]
         case ast.AnnAssign() | ast.AugAssign():
             return [statement.target.id] if isinstance(statement.target, ast.Name) else []
         case _:
@@ -521,31 +521,31 @@ def stored_names(nodes: Sequence[GraphNode]) -> set[str]:
     for node in nodes:
         trees: list[Any] = []
         if node.kind == "do":
-            found.update(bound(node.tree))
+            found.update(bound_names(node.tree))
             trees = [node.tree]
         elif node.kind == "next":
             trees = [node.tree.target]
         elif node.kind == "enter" and node.extra.optional_vars is not None:
             trees = [node.extra.optional_vars]
-        elif node.kind == "call" and last_name(node.tree.func) in _CHANGES and isinstance(node.tree.func, ast.Attribute):
+        elif node.kind == "call" and last_name(node.tree.func) in _MUTATING_METHODS and isinstance(node.tree.func, ast.Attribute):
             trees = [ast.Name(last_name(node.tree.func.value), ast.Store())]
         for tree in trees:
-            found |= {each.id for each in ast.walk(tree) if isinstance(each, ast.Name) and isinstance(each.ctx, ast.Store)}
+            found |= {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
     return found
 
 
-def _at_the_top(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
+def _top_level_statements(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
     """The statements of a module, also those in `if` and `try`."""
     for statement in body:
         yield statement
         match statement:
             case ast.If():
-                yield from _at_the_top([*statement.body, *statement.orelse])
+                yield from _top_level_statements([*statement.body, *statement.orelse])
             case ast.Try():
-                yield from _at_the_top([*statement.body, *statement.orelse, *statement.finalbody])
-                yield from _at_the_top([each for handler in statement.handlers for each in handler.body])
+                yield from _top_level_statements([*statement.body, *statement.orelse, *statement.finalbody])
+                yield from _top_level_statements([child for handler in statement.handlers for child in handler.body])
             case ast.With():
-                yield from _at_the_top(statement.body)
+                yield from _top_level_statements(statement.body)
             case _:
                 pass
 
@@ -553,13 +553,13 @@ def _at_the_top(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
 def _is_script(module: Module) -> bool:
     return any(
         isinstance(statement, ast.If)
-        and any(isinstance(each, ast.Name) and each.id == "__name__" for each in ast.walk(statement.test))
+        and any(isinstance(node, ast.Name) and node.id == "__name__" for node in ast.walk(statement.test))
         for statement in module.tree.body
     )
 
 
 def _is_lock(item: ast.withitem) -> bool:
-    return not isinstance(item.context_expr, ast.Call) or last_name(item.context_expr.func) in _ENTERED
+    return not isinstance(item.context_expr, ast.Call) or last_name(item.context_expr.func) in _RELEVANT_CONTEXT_MANAGERS
 
 
 def _stores(tree: ast.AST) -> bool:
@@ -568,6 +568,6 @@ def _stores(tree: ast.AST) -> bool:
         targets = list(tree.targets)
     elif isinstance(tree, ast.AugAssign):
         targets = [tree.target]
-    return any(isinstance(each, (ast.Attribute, ast.Subscript)) for each in targets) or (
+    return any(isinstance(target, (ast.Attribute, ast.Subscript)) for target in targets) or (
         isinstance(tree, ast.AugAssign) and isinstance(tree.target, ast.Name) and isinstance(tree.target.ctx, ast.Store)
     )

@@ -23,18 +23,18 @@ from compare.concurrency.values import (
     truth,
 )
 
-WORLD = "the world"
+DEFAULT_GROUP = "the world"
 _MISMATCHES = {"collective-order", "collective-shape", "collective-root", "collective-group"}
 """What one execution reports once: nothing after it is sure."""
 
 
-class Issue(NamedTuple):
+class CollectiveCall(NamedTuple):
     """A collective that a rank has begun."""
 
     name: str
     shape: tuple[int, ...] | None
     root: object
-    process: SimulatedThread
+    thread: SimulatedThread
     step: TraceStep
     moment: int
     """The process's clock."""
@@ -44,7 +44,7 @@ class Issue(NamedTuple):
     """What it gives to `broadcast_object_list`, if that is known."""
 
 
-class Ranks(Threads):
+class RankOperations(Threads):
     """Operations among ranks."""
 
     def collective(
@@ -56,148 +56,148 @@ class Ranks(Threads):
             deliver(Unknown())  # made by its members alone
             return
         values = [*values, keywords["object_list"]] if not values and "object_list" in keywords else values
-        given = keywords.get("group", keywords.get("process_group"))
-        if given is None and (place := GROUP_POSITIONS.get(name)) is not None and len(values) > place:
-            given = values[place]
-        group: object = WORLD
+        group_value = keywords.get("group", keywords.get("process_group"))
+        if group_value is None and (position := GROUP_POSITIONS.get(name)) is not None and len(values) > position:
+            group_value = values[position]
+        group_key: object = DEFAULT_GROUP
         members = range(self.num_ranks)
-        if isinstance(given, SyncObject) and given.kind == "group":
-            group, members = given.size, given.items
+        if isinstance(group_value, SyncObject) and group_value.kind == "group":
+            group_key, members = group_value.size, group_value.items
             if rank not in members:
                 deliver(NONE)
                 return
-        elif given is not None and not isinstance(given, (Const, Lib)):
+        elif group_value is not None and not isinstance(group_value, (Const, Lib)):
             # A group that is not known: only its order among those of the same place is.
-            deliver(self._after(name, values))
+            deliver(self._apply_result(name, values))
             return
         if rank is None or len(members) < 2 or (name == "init_process_group" and "world_size" in keywords):
             thread.has_joined_ranks = thread.has_joined_ranks or name == "init_process_group"
             self.may_exclude_ranks = self.may_exclude_ranks or name == "init_process_group"
-            deliver(self._after(name, values))
+            deliver(self._apply_result(name, values))
             return
         thread.has_joined_ranks = True
-        issue = self._issue(thread, name, values, keywords)
-        of_rank = self.collective_calls.setdefault(group, {each: [] for each in members})
-        self._judge_threads(of_rank[rank], issue)
-        place = len(of_rank[rank])
-        of_rank[rank].append(issue)
+        call = self._make_call(thread, name, values, keywords)
+        calls_by_rank = self.collective_calls.setdefault(group_key, {member: [] for member in members})
+        self._judge_threads(calls_by_rank[rank], call)
+        position = len(calls_by_rank[rank])
+        calls_by_rank[rank].append(call)
         thread.num_collectives += 1
-        self._judge_matching(of_rank, rank, place, issue)
-        asynchronous = keywords.get("async_op")
-        everyone = lambda: all(len(each) > place for each in of_rank.values())  # noqa: E731
+        self._judge_matching(calls_by_rank, rank, position, call)
+        is_async = keywords.get("async_op")
+        is_ready = lambda: all(len(calls) > position for calls in calls_by_rank.values())  # noqa: E731
 
-        def done() -> Value:
+        def complete() -> Value:
             if name == "new_group":
                 return self._new_group(thread, values, keywords)
-            if name == "broadcast" and issue.root == rank and values:
-                _shared(values[0])
-            objects = next((each[place].objects for one, each in of_rank.items() if one == issue.root), None)
-            return self._after(name, values, objects)
+            if name == "broadcast" and call.root == rank and values:
+                _mark_shared(values[0])
+            objects = next((calls[position].objects for member, calls in calls_by_rank.items() if member == call.root), None)
+            return self._apply_result(name, values, objects)
 
-        operation = PendingOperation(f"waits in {name}", everyone, done, None, None, "collective")
-        if asynchronous is not None and truth(asynchronous) is not False:
-            self._after(name, values)
+        operation = PendingOperation(f"waits in {name}", is_ready, complete, None, None, "collective")
+        if is_async is not None and truth(is_async) is not False:
+            self._apply_result(name, values)
             deliver(SyncObject(kind="work", name=name, target=Const(None), owner=operation))
         else:
-            self.wait(thread, operation, deliver)
+            self.wait_for(thread, operation, deliver)
 
-    def _issue(self, thread: SimulatedThread, name: str, values: Sequence[Value], keywords: Mapping[str, Value]) -> Issue:
+    def _make_call(self, thread: SimulatedThread, name: str, values: Sequence[Value], keywords: Mapping[str, Value]) -> CollectiveCall:
         tensor = keywords.get("tensor", values[0] if values else None)
         shape = tensor.shape if isinstance(tensor, Unknown) and name in SAME_SHAPE_COLLECTIVES else None
         root: object = None
-        if (place := ROOT_POSITIONS.get(name)) is not None:
-            given = keywords.get("src", keywords.get("dst", values[place] if len(values) > place else Const(0)))
-            root = given.value if isinstance(given, Const) else None
+        if (position := ROOT_POSITIONS.get(name)) is not None:
+            root_value = keywords.get("src", keywords.get("dst", values[position] if len(values) > position else Const(0)))
+            root = root_value.value if isinstance(root_value, Const) else None
         first = values[0] if values else None
         objects: tuple[Value, ...] | None = None
         if name == "broadcast_object_list" and isinstance(first, SequenceValue) and first.exact:
             objects = tuple(first.items)
         step, moment = thread.record(f"reaches {name}"), thread.clock.get(thread.number, 0)
         members = self._members(values, keywords) if name == "new_group" else None
-        return Issue(name, shape, root, thread, step, moment, tuple(sorted(members)) if members else None, objects)
+        return CollectiveCall(name, shape, root, thread, step, moment, tuple(sorted(members)) if members else None, objects)
 
-    def _after(self, name: str, values: Sequence[Value], objects: Sequence[Value] | None = None) -> Value:
+    def _apply_result(self, name: str, values: Sequence[Value], objects: Sequence[Value] | None = None) -> Value:
         """What ranks have alike after a collective.
 
         Args:
             objects: the items of the root's list, which all have then.
         """
-        place = synced_position(name)
-        target = values[place] if place is not None and len(values) > place else None
+        position = synced_position(name)
+        target = values[position] if position is not None and len(values) > position else None
         if name.endswith("_"):
             target = values[0] if values else None
-        for each in [target, *(target.items if isinstance(target, SequenceValue) else [])]:
-            if each is not None:
-                alike(each)
+        for value in [target, *(target.items if isinstance(target, SequenceValue) else [])]:
+            if value is not None:
+                mark_identical(value)
         if isinstance(target, SequenceValue):
-            made = frozenset([COLLECTIVE_RESULT])
-            known: list[Value] = [
-                Const(each.value) if isinstance(each, Const) else Unknown(marks=made) for each in objects or []
+            result_marks = frozenset([COLLECTIVE_RESULT])
+            items: list[Value] = [
+                Const(item.value) if isinstance(item, Const) else Unknown(marks=result_marks) for item in objects or []
             ]
-            target.items, target.exact = known, objects is not None
+            target.items, target.exact = items, objects is not None
         return Unknown(marks=frozenset([COLLECTIVE_RESULT]))
 
     def _new_group(self, thread: SimulatedThread, values: Sequence[Value], keywords: Mapping[str, Value]) -> Value:
         thread.os_process.num_groups += 1
         members = self._members(values, keywords)
-        if members is None or any(each >= self.num_ranks for each in members):
+        if members is None or any(rank >= self.num_ranks for rank in members):
             return Unknown()
         return SyncObject(kind="group", size=thread.os_process.num_groups, items=members, site=thread.site)
 
     def _members(self, values: Sequence[Value], keywords: Mapping[str, Value]) -> list[int] | None:
         """The ranks that are given to `new_group`. None: unknown."""
-        given = keywords.get("ranks", values[0] if values else None)
-        if isinstance(given, SequenceValue) and given.exact:
-            numbers = [each.value for each in given.items if isinstance(each, Const) and isinstance(each.value, int)]
-            return numbers if len(numbers) == len(given.items) else None
-        return list(range(self.num_ranks)) if given is None or (isinstance(given, Const) and given.value is None) else None
+        ranks = keywords.get("ranks", values[0] if values else None)
+        if isinstance(ranks, SequenceValue) and ranks.exact:
+            numbers = [rank.value for rank in ranks.items if isinstance(rank, Const) and isinstance(rank.value, int)]
+            return numbers if len(numbers) == len(ranks.items) else None
+        return list(range(self.num_ranks)) if ranks is None or (isinstance(ranks, Const) and ranks.value is None) else None
 
-    def _judge_threads(self, before: Sequence[Issue], issue: Issue) -> None:
-        for each in before[-8:]:
-            if each.process is not issue.process and not issue.process.has_observed(each.process.number, each.moment):
+    def _judge_threads(self, earlier_calls: Sequence[CollectiveCall], call: CollectiveCall) -> None:
+        for earlier in earlier_calls[-8:]:
+            if earlier.thread is not call.thread and not call.thread.has_observed(earlier.thread.number, earlier.moment):
                 self.findings.append(
                     ConcurrencyFinding(
                         "collective-threads",
-                        issue.step.file,
-                        issue.step.line,
-                        f"{issue.name} and {each.name} are begun by two threads of one rank, and nothing orders them. "
+                        call.step.file,
+                        call.step.line,
+                        f"{call.name} and {earlier.name} are begun by two threads of one rank, and nothing orders them. "
                         "Another rank may begin them in the other order.",
-                        [(one.process.name, one.process.trace[-12:]) for one in (each, issue)],
-                        frozenset({(each.step.file, each.step.line)}),
+                        [(access.thread.name, access.thread.trace[-12:]) for access in (earlier, call)],
+                        frozenset({(earlier.step.file, earlier.step.line)}),
                     )
                 )
 
-    def _judge_matching(self, of_rank: Mapping[int, Sequence[Issue]], rank: int, place: int, issue: Issue) -> None:
-        for other, issues in of_rank.items():
-            if other == rank or len(issues) <= place or any(each.rule in _MISMATCHES for each in self.findings):
+    def _judge_matching(self, calls_by_rank: Mapping[int, Sequence[CollectiveCall]], rank: int, index: int, call: CollectiveCall) -> None:
+        for other_rank, calls in calls_by_rank.items():
+            if other_rank == rank or len(calls) <= index or any(finding.rule in _MISMATCHES for finding in self.findings):
                 continue
-            theirs = issues[place]
-            if theirs.name != issue.name:
-                rule, says = "collective-order", f"reaches {theirs.name} where rank {rank} reaches {issue.name}"
-            elif None not in (theirs.shape, issue.shape) and theirs.shape != issue.shape:
-                rule, says = "collective-shape", f"gives {issue.name} the shape {theirs.shape}, rank {rank} gives {issue.shape}"
-            elif _groups_differ(theirs.members, issue.members):
+            other_call = calls[index]
+            if other_call.name != call.name:
+                rule, message = "collective-order", f"reaches {other_call.name} where rank {rank} reaches {call.name}"
+            elif None not in (other_call.shape, call.shape) and other_call.shape != call.shape:
+                rule, message = "collective-shape", f"gives {call.name} the shape {other_call.shape}, rank {rank} gives {call.shape}"
+            elif _groups_differ(other_call.members, call.members):
                 rule = "collective-group"
-                says = f"makes a group of ranks {_listed(theirs.members)}, rank {rank} makes one of {_listed(issue.members)}"
-            elif None not in (theirs.root, issue.root) and theirs.root != issue.root:
-                rule, says = (
+                message = f"makes a group of ranks {_joined(other_call.members)}, rank {rank} makes one of {_joined(call.members)}"
+            elif None not in (other_call.root, call.root) and other_call.root != call.root:
+                rule, message = (
                     "collective-root",
-                    f"names {theirs.root} as the root of {issue.name}, rank {rank} names {issue.root}",
+                    f"names {other_call.root} as the root of {call.name}, rank {rank} names {call.root}",
                 )
             else:
                 continue
-            self.parted(rule, f"Rank {other} {says}.", theirs.process, issue.process, theirs.step, issue.step)
+            self.report_divergence(rule, f"Rank {other_rank} {message}.", other_call.thread, call.thread, other_call.step, call.step)
 
-    def parted(
-        self, rule: str, says: str, one: SimulatedThread, two: SimulatedThread, first: TraceStep, second: TraceStep
+    def report_divergence(
+        self, rule: str, message: str, first_thread: SimulatedThread, second_thread: SimulatedThread, first_step: TraceStep, second_step: TraceStep
     ) -> None:
         """Report that two ranks part, with the branch where they did."""
-        cause = cause_of(one, two)
+        cause = divergence_between(first_thread, second_thread)
         if cause is not None:
-            says += f" They may part in line {cause.line}: {cause.says.partition(': ')[2] or cause.says}."
-        also = {(each.file, each.line) for each in (first, second, *([cause] if cause else []))}
-        paths = [(each.name, each.trace[-16:]) for each in (one, two)]
-        self.findings.append(ConcurrencyFinding(rule, first.file, first.line, says, paths, frozenset(also)))
+            message += f" They may part in line {cause.line}: {cause.says.partition(': ')[2] or cause.says}."
+        locations = {(step.file, step.line) for step in (first_step, second_step, *([cause] if cause else []))}
+        paths = [(thread.name, thread.trace[-16:]) for thread in (first_thread, second_thread)]
+        self.findings.append(ConcurrencyFinding(rule, first_step.file, first_step.line, message, paths, frozenset(locations)))
 
     def message(
         self, thread: SimulatedThread, name: str, values: Sequence[Value], keywords: Mapping[str, Value], deliver: Deliver
@@ -205,83 +205,83 @@ class Ranks(Threads):
         """Send to a rank, or receive from one."""
         rank = thread.os_process.rank
         peer = keywords.get("dst", keywords.get("src", values[1] if len(values) > 1 else None))
-        known = isinstance(peer, Const) and isinstance(peer.value, int) and 0 <= peer.value < self.num_ranks
-        if rank is None or not known:
+        is_known_rank = isinstance(peer, Const) and isinstance(peer.value, int) and 0 <= peer.value < self.num_ranks
+        if rank is None or not is_known_rank:
             if rank is not None:
                 self.message_counts[(-1, -1, "unknown")] = 1
             deliver(Unknown())
             return
         assert isinstance(peer, Const)
-        sends = name in ("send", "isend")
-        own, other = ("send", "recv") if sends else ("recv", "send")
-        source, target = (rank, int(peer.value)) if sends else (int(peer.value), rank)
-        place = self.message_counts.get((source, target, own), 0)
-        self.message_counts[source, target, own] = place + 1
+        is_send = name in ("send", "isend")
+        direction, other_direction = ("send", "recv") if is_send else ("recv", "send")
+        source, target = (rank, int(peer.value)) if is_send else (int(peer.value), rank)
+        index = self.message_counts.get((source, target, direction), 0)
+        self.message_counts[source, target, direction] = index + 1
         thread.record(f"reaches {name} with rank {peer.value}")
 
-        def done() -> Value:
-            if not sends and values:
+        def complete() -> Value:
+            if not is_send and values:
                 values[0].marks = frozenset(values[0].marks | {LOCAL})
             return NONE
 
         operation = PendingOperation(
             f"waits in {name} for rank {peer.value}",
-            lambda: self.message_counts.get((source, target, other), 0) > place,
-            done,
+            lambda: self.message_counts.get((source, target, other_direction), 0) > index,
+            complete,
             SyncObject(kind="message", count=peer.value),
             None,
-            own,
+            direction,
         )
         if name.startswith("i"):
             deliver(SyncObject(kind="work", name=name, owner=operation))
         else:
-            self.wait(thread, operation, deliver)
+            self.wait_for(thread, operation, deliver)
 
 
-def _groups_differ(theirs: Sequence[int] | None, own: Sequence[int] | None) -> bool:
+def _groups_differ(other_members: Sequence[int] | None, members: Sequence[int] | None) -> bool:
     """Whether ranks wait for each other in making groups of these ranks. Nobody waits in a group of one."""
-    return theirs is not None and own is not None and theirs != own and max(len(theirs), len(own)) > 1
+    return other_members is not None and members is not None and other_members != members and max(len(other_members), len(members)) > 1
 
 
-def _listed(members: Sequence[int] | None) -> str:
+def _joined(members: Sequence[int] | None) -> str:
     return ", ".join(map(str, members or ()))
 
 
-def _shared(tensor: Value) -> None:
+def _mark_shared(tensor: Value) -> None:
     """The root has broadcast a tensor, so all ranks may take what the root made it of."""
-    waiting = [tensor.attributes.get("?of")] if isinstance(tensor, Unknown) else []
-    while waiting:
-        one = waiting.pop()
-        if isinstance(one, SequenceValue):
-            waiting += one.items
-        elif one is not None:
-            one.marks = one.marks - {LOCAL, DATA_DEPENDENT} | {COLLECTIVE_RESULT}
+    pending = [tensor.attributes.get("?of")] if isinstance(tensor, Unknown) else []
+    while pending:
+        source = pending.pop()
+        if isinstance(source, SequenceValue):
+            pending += source.items
+        elif source is not None:
+            source.marks = source.marks - {LOCAL, DATA_DEPENDENT} | {COLLECTIVE_RESULT}
 
 
-def alike(value: Value) -> None:
+def mark_identical(value: Value) -> None:
     """All ranks have the same value now, with all that is in it."""
     value.marks = frozenset(value.marks - {LOCAL, DATA_DEPENDENT} | {COLLECTIVE_RESULT})
     if isinstance(value, Unknown):
-        for name in [each for each in value.attributes if each.startswith(("[", "?"))]:
+        for name in [attribute for attribute in value.attributes if attribute.startswith(("[", "?"))]:
             del value.attributes[name]
-        for each in value.attributes.values():
-            each.marks = each.marks - {LOCAL, DATA_DEPENDENT} | {COLLECTIVE_RESULT}  # `item`, if it was asked for before
+        for attribute_value in value.attributes.values():
+            attribute_value.marks = attribute_value.marks - {LOCAL, DATA_DEPENDENT} | {COLLECTIVE_RESULT}  # `item`, if it was asked for before
 
 
-def cause_of(one: SimulatedThread, two: SimulatedThread) -> TraceStep | None:
+def divergence_between(first: SimulatedThread, second: SimulatedThread) -> TraceStep | None:
     """Where the two ranks took different ways: the last such place since they were together, or else the last of all.
 
     A branch that both came to and left on different ways tells most. Next is one that only one of them came to.
     """
-    own, other = (
-        [each for each in mine.divergences if each not in theirs.divergences] for mine, theirs in ((one, two), (two, one))
+    first_only, second_only = (
+        [divergence for divergence in thread.divergences if divergence not in other_thread.divergences] for thread, other_thread in ((first, second), (second, first))
     )
-    met = {(place, step.file, step.line) for place, step in other}
-    facing = [(place, step) for place, step in own if (place, step.file, step.line) in met]
-    together = min(one.num_collectives, two.num_collectives) - 1
-    for chosen in (facing, [*own, *other]):
-        late = [each for each in chosen if each[0] >= together]
-        if late:
-            return max(reversed(late), key=lambda each: each[0])[1]
-    differing = [*own, *other]
-    return max(reversed(differing), key=lambda each: each[0])[1] if differing else None
+    common_branches = {(place, step.file, step.line) for place, step in second_only}
+    facing_branches = [(place, step) for place, step in first_only if (place, step.file, step.line) in common_branches]
+    last_common_call = min(first.num_collectives, second.num_collectives) - 1
+    for candidates in (facing_branches, [*first_only, *second_only]):
+        late_divergences = [divergence for divergence in candidates if divergence[0] >= last_common_call]
+        if late_divergences:
+            return max(reversed(late_divergences), key=lambda divergence: divergence[0])[1]
+    all_divergences = [*first_only, *second_only]
+    return max(reversed(all_divergences), key=lambda divergence: divergence[0])[1] if all_divergences else None

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from compare.concurrency import verdicts
 from compare.concurrency.execution import Execution
 from compare.concurrency.findings import ConcurrencyFinding, TraceStep
-from compare.concurrency.program import Program, Root, bound, last_name
+from compare.concurrency.program import Program, Root, bound_names, last_name
 from compare.concurrency.state import DecisionPath, SearchBudget, SearchLimitReached
 from compare.core import wording
 
@@ -44,12 +44,12 @@ def search(program: Program, *, nodes: int, seconds: float, unusual: int = UNUSU
         unusual: the most unusual decisions of one execution.
         prune: skip branches and loops in which nothing happens that others notice.
     """
-    result = SearchResult(unexplored=list(program.unread))
+    result = SearchResult(unexplored=list(program.unread_files))
     total_budget = SearchBudget(10**12, seconds)
     entered_functions: set[int] = set()
     locks_by_class: dict[ast.ClassDef, list[object]] = defaultdict(list)
     roots = program.roots()
-    result.unexplored += program.not_known(ranks=not roots)
+    result.unexplored += program.unknown_calls(ranks=not roots)
     for root in roots:
         if root.function is not None and id(root.function) in entered_functions:
             continue
@@ -106,8 +106,8 @@ def _explore(
                 truncated_loops |= execution.truncated_loops
                 for step, is_same in execution.assumptions.items():
                     result.assumptions[step] = is_same and result.assumptions.get(step, True)
-                if root.of_class is not None:
-                    locks_by_class[root.of_class] += execution.lock_acquisitions
+                if root.class_tree is not None:
+                    locks_by_class[root.class_tree] += execution.lock_acquisitions
         result.executions += 1
         result.findings += findings
         if findings and result.nodes_to_first_finding is None:
@@ -140,7 +140,7 @@ def _num_ranks(root: Root) -> int:
             arguments += [
                 statement.value
                 for statement in ast.walk(root.module.tree)
-                if isinstance(statement, ast.Assign) and names & {*bound(statement)}
+                if isinstance(statement, ast.Assign) and names & {*bound_names(statement)}
             ]
             numbers = [element for tree in arguments for element in getattr(tree, "elts", [])]
         for number in numbers:

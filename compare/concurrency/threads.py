@@ -101,7 +101,7 @@ class Threads(Calls):
             says: str, ready: Callable[[], bool], act: Callable[[], Value], expire: Callable[[], None] | None = None,
             *, patient: bool = False,
         ) -> bool:  # fmt: skip
-            self.wait(thread, PendingOperation(says, ready, act, thing, expire, thing.kind, patient), deliver)
+            self.wait_for(thread, PendingOperation(says, ready, act, thing, expire, thing.kind, patient), deliver)
             return True
 
         title = thing.title
@@ -135,7 +135,7 @@ class Threads(Calls):
                     if thread in thing.items:
                         thing.items.remove(thread)
                     free = lambda: lock.owner is None  # noqa: E731
-                    self.wait(thread, PendingOperation(f"waits for {lock.title}", free, wake, lock, kind="lock"), deliver)
+                    self.wait_for(thread, PendingOperation(f"waits for {lock.title}", free, wake, lock, kind="lock"), deliver)
 
                 timed = given(0, "timeout") is not None
                 ready = lambda: thread not in thing.items and lock.owner is None  # noqa: E731
@@ -183,9 +183,9 @@ class Threads(Calls):
                     thing.count += 1
                     return NONE
 
-                full = (lambda: self.throw(thread, "Full")) if _gives_up(name, given(1, "block"), given(2, "timeout")) else None
+                full = (lambda: self.raise_exception(thread, "Full")) if _gives_up(name, given(1, "block"), given(2, "timeout")) else None
                 room = lambda: thing.size is None or len(thing.items) < thing.size  # noqa: E731
-                return wait(f"puts into {title}", room, put, full, patient=not self.caught(thread, "Full"))
+                return wait(f"puts into {title}", room, put, full, patient=not self.is_caught(thread, "Full"))
             case "queue", ("get" | "get_nowait"):
 
                 def get() -> Value:
@@ -196,9 +196,9 @@ class Threads(Calls):
                     return item.value
 
                 empty = (
-                    (lambda: self.throw(thread, "Empty")) if _gives_up(name, given(0, "block"), given(1, "timeout")) else None
+                    (lambda: self.raise_exception(thread, "Empty")) if _gives_up(name, given(0, "block"), given(1, "timeout")) else None
                 )
-                patient = not self.caught(thread, "Empty")
+                patient = not self.is_caught(thread, "Empty")
                 return wait(f"waits for an item of {title}", lambda: bool(thing.items), get, empty, patient=patient)
             case "queue", "task_done":
                 thing.count -= 1
@@ -235,7 +235,7 @@ class Threads(Calls):
                     f"waits at {title}",
                     lambda: thing.count >= (mine // parties + 1) * parties,
                     passed,
-                    (lambda: self.throw(thread, "BrokenBarrierError")) if timed else None,
+                    (lambda: self.raise_exception(thread, "BrokenBarrierError")) if timed else None,
                     patient=True,
                 )
             case "thread", "start":
@@ -284,7 +284,7 @@ class Threads(Calls):
 
                 return wait(
                     f"waits for the result of {thing.owner.name}", lambda: thing.owner.ended, result,
-                    (lambda: self.throw(thread, "TimeoutError")) if timed else None, patient=True,
+                    (lambda: self.raise_exception(thread, "TimeoutError")) if timed else None, patient=True,
                 )  # fmt: skip
             case "future", "done":
                 deliver(Const(thing.owner.ended))
@@ -320,7 +320,7 @@ class Threads(Calls):
             return Const(True) if by_acquire else thing
 
         failed = (lambda: deliver(Const(False))) if gives_up else None
-        self.wait(thread, PendingOperation(f"waits for {title}", ready, act, lock, failed, kind=lock.kind), deliver)
+        self.wait_for(thread, PendingOperation(f"waits for {title}", ready, act, lock, failed, kind=lock.kind), deliver)
 
     def release(self, thread: SimulatedThread, thing: SyncObject) -> None:
         lock = thing.target if thing.kind == "condition" and isinstance(thing.target, SyncObject) else thing
@@ -346,7 +346,7 @@ class Threads(Calls):
         if any(each.name == name for each in self.threads):
             name += f" ({sum(each.name.startswith(name) for each in self.threads) + 1})"
         daemon = "daemon" in thing.flags
-        thing.owner = self.begin(thread, thing.target, values, name, system, daemon=daemon)
+        thing.owner = self.start_thread(thread, thing.target, values, name, system, daemon=daemon)
         thing.owner.sync_object = thing
         if thing.owner.ended:
             thing.owner.is_abandoned = thing.has_escaped or not isinstance(thing.target, Function)
@@ -380,7 +380,7 @@ class Threads(Calls):
         task = len(pool.items) + 1
         future = SyncObject(kind="future", site=pool.site, name=f"task {task}")
         name = f"task {task} of {pool.title}"
-        future.owner = self.begin(thread, function, values, name, thread.os_process, daemon=False)
+        future.owner = self.start_thread(thread, function, values, name, thread.os_process, daemon=False)
         future.owner.sync_object = future
         if future.owner.frames:
             bottom = future.owner.frames[0]

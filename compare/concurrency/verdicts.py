@@ -234,7 +234,7 @@ def _parted(execution: Execution, rule: str, one: SimulatedThread, other: Simula
     step = _waits(one)
     there = _waits(other) if other.frames else (other.trace[-1] if other.trace else step)
     before = len(execution.findings)
-    execution.parted(rule, f"{one.name} {step.says}, and {other.name} {does}.", one, other, step, there)
+    execution.report_divergence(rule, f"{one.name} {step.says}, and {other.name} {does}.", one, other, step, there)
     return execution.findings.pop(before)
 
 
