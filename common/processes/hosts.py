@@ -23,56 +23,56 @@ from common.machine.flight import Flight
 from common.machine.heartbeat import Marks
 from common.machine.private_folder import PrivateFolder
 from common.processes import watchdog
-from common.processes.process_spec import COMPUTING, SETTLED, Local, ProcessSpec
+from common.processes.process_spec import COMPUTE_VARIABLES, RESERVED_VARIABLES, LocalProcess, ProcessSpec
 from common.processes.watchdog import Sample
 
 SHELL_VARIABLE = "CONVTWINS_RSH"
-"""The command that runs another on a host. `{host}` in it stands for the host's name."""
+"""Variable with the command that runs another on a host. `{host}` in it stands for the host's name."""
 SHELL = "ssh -o BatchMode=yes -o ServerAliveInterval=5 -o ServerAliveCountMax=3 {host}"
 FOLDER = "{folder}"
-"""In a command: a temporary folder on the other machine."""
+"""Placeholder in a command for a temporary folder on the other machine."""
 
-_PASSED = re.compile("(CONVTWINS|GLOO|NCCL|TF|TORCH|PYTHON)_?[A-Z0-9_]*|LANG|LC_ALL")
+_FORWARDED = re.compile("(CONVTWINS|GLOO|NCCL|TF|TORCH|PYTHON)_?[A-Z0-9_]*|LANG|LC_ALL")
 """Variables of the environment that are passed to ranks on other machines, beside `COMPUTING`."""
-_SIGN_SECONDS = 0.5
-"""Between two signs of life, both ways."""
-_SILENT_SECONDS = 4 * _SIGN_SECONDS
-"""After which the other machine counts as silent."""
-ENDING_SECONDS = 5.0
-"""For ranks on other machines to end by themselves, once they are asked."""
+_HEARTBEAT_SECONDS = 0.5
+"""Seconds between two heartbeat messages, in both directions."""
+_SILENCE_SECONDS = 4 * _HEARTBEAT_SECONDS
+"""Seconds without a message after which the other machine counts as silent."""
+SHUTDOWN_SECONDS = 5.0
+"""Seconds that ranks on other machines get to end by themselves."""
 
 
-class Distant:
-    """A member at work on another machine."""
+class RemoteProcess:
+    """A process of the run on another machine."""
 
     def __init__(self, member: ProcessSpec, hang_seconds: float) -> None:
-        """Start it.
+        """Start the process.
 
         Args:
-            member: its command may name FOLDER.
+            member: the process. Its command may name FOLDER.
             hang_seconds: silence of this machine after which the other machine ends it.
         """
         assert member.host is not None
         self._host = member.host
         self._code: int | None = None
-        self.lost = False
-        """Whether the connection ended before its exit code arrived."""
+        self.connection_lost = False
+        """Whether the connection ended before the exit code arrived."""
         self._line = b""
         self._last_sent = 0.0
-        self._last_heard = time.monotonic()
-        self._asked = 0.0
+        self._last_received = time.monotonic()
+        self._requested_at = 0.0
         self._sample = Sample(Marks(), stopped=False, cpu_seconds=0.0)
         self._stacks: str | None = None
         self._flight: Flight | None = None
         shell = [word.replace("{host}", member.host) for word in shlex.split(os.environ.get(SHELL_VARIABLE, SHELL))]
-        there = ["env", f"PYTHONPATH={machine.PROJECT_ROOT}", sys.executable, "-P", "-m", "common.processes.hosts"]
+        remote_command = ["env", f"PYTHONPATH={machine.PROJECT_ROOT}", sys.executable, "-P", "-m", "common.processes.hosts"]
         self._process = subprocess.Popen(
-            [*shell, *map(shlex.quote, there)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, process_group=0
+            [*shell, *map(shlex.quote, remote_command)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, process_group=0
         )
-        passed = {name: value for name, value in os.environ.items() if _is_passed(name)}
+        forwarded = {name: value for name, value in os.environ.items() if _is_forwarded(name)}
         self._send(
             command=list(member.command),
-            environment=passed | member.environment,
+            environment=forwarded | member.environment,
             files=member.files,
             folder=str(Path.cwd()),
             silence_seconds=hang_seconds,
@@ -83,74 +83,74 @@ class Distant:
         self.watched = self
 
     def poll(self) -> int | None:
-        """Its exit code, negative for the signal that ended it. None while it works."""
+        """Return the exit code, negative for the signal that ended it. None: it is running."""
         self._receive()
-        if time.monotonic() - self._last_sent > _SIGN_SECONDS:
+        if time.monotonic() - self._last_sent > _HEARTBEAT_SECONDS:
             self._send()
         if self._code is None and (code := self._process.poll()) is not None:
             self._receive()
             if self._code is None:  # nobody there has sent it
-                self._code, self.lost = code or 1, True
+                self._code, self.connection_lost = code or 1, True
         return self._code
 
     def terminate(self) -> None:
-        """Ask it to end: it does with its connection."""
+        """Close the connection. The other machine then ends the process."""
         for stream in (self._process.stdin, self._process.stdout):
             if stream is not None:
                 with contextlib.suppress(BrokenPipeError):
                     stream.close()
 
     def kill(self) -> None:
-        """Cut its connection, if it has not ended yet."""
+        """End the connection at once, if it still exists."""
         self.terminate()
         self._process.kill()
         self._process.wait()
 
     def wait(self, seconds: float) -> None:
-        """Wait until it has ended, or for so long. Do not wait for a silent machine."""
+        """Wait up to `seconds` for its end. Do not wait for a silent machine."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(0.0 if self._silent_seconds() else seconds)
 
     def sample(self) -> Sample | None:
-        """As it was at its last sign of life. None if it has ended."""
+        """Return its last sample. None: it has ended."""
         if self.poll() is not None:
             return None
         silent = self._silent_seconds()
         # What it wanted then is unknown now.
-        return self._sample._replace(wanting=False, silent_seconds=silent) if silent else self._sample
+        return self._sample._replace(active=False, silent_seconds=silent) if silent else self._sample
 
     def marks(self) -> Marks:
-        """How far it had come at its last sign of life."""
+        """Return the marks in its last sample."""
         return self._sample.marks
 
     def ask_for_stacks(self) -> None:
-        """Ask it to write down what its threads are doing."""
-        self._asked = time.monotonic()
+        """Request the stacks of its threads."""
+        self._requested_at = time.monotonic()
         self._stacks = None
         if self._code is None:  # else the last one stays
             self._flight = None
         self._send(stacks=True)
 
     def stacks(self) -> str:
-        """What it has written, or why it cannot write."""
-        deadline = self._asked + 2 * watchdog.STACKS_SECONDS
+        """Return the requested stacks, or the reason why there are none."""
+        deadline = self._requested_at + 2 * watchdog.STACKS_SECONDS
         while self._stacks is None and self.poll() is None and not self._silent_seconds() and time.monotonic() < deadline:
             time.sleep(0.05)
         return self._stacks if self._stacks is not None else f"{self._host} did not answer: no stacks.\n"
 
     def flight(self) -> Flight | None:
-        """Its last exchanges with other ranks, as sent with its stacks or at its end. None: they did not arrive."""
+        """Return its last exchanges with other ranks, as sent with its stacks or at its end. None: they did not arrive."""
         return self._flight
 
     def _silent_seconds(self) -> float:
-        silent = time.monotonic() - self._last_heard
-        return silent if silent >= _SILENT_SECONDS else 0.0
+        silent = time.monotonic() - self._last_received
+        return silent if silent >= _SILENCE_SECONDS else 0.0
 
-    def _send(self, **words: Any) -> None:
+    def _send(self, **fields: Any) -> None:
         assert self._process.stdin is not None
         self._last_sent = time.monotonic()
         try:
-            self._process.stdin.write(json.dumps(words).encode() + b"\n")
+            self._process.stdin.write(json.dumps(fields).encode() + b"\n")
             self._process.stdin.flush()
         except (BrokenPipeError, ValueError):  # it has ended, which `poll` will see
             pass
@@ -161,11 +161,11 @@ class Distant:
         while received := self._answers.read(65536):
             *lines, self._line = (self._line + received).split(b"\n")
             for line in lines:
-                answer = _answered(line)
+                answer = _parse_answer(line)
                 if answer is None:  # a greeting of the shell there
                     sys.stderr.write(line.decode(errors="replace") + "\n")
                     continue
-                self._last_heard = time.monotonic()
+                self._last_received = time.monotonic()
                 if "sample" in answer:
                     marks, *rest = answer["sample"]
                     self._sample = Sample(Marks(*marks), *rest)
@@ -175,62 +175,62 @@ class Distant:
                 self._code = answer.get("code", self._code)
 
 
-def _is_passed(name: str) -> bool:
-    """Ranks of this machine have all of the launcher's environment. What it says of computing must hold for the others too."""
-    return any(names.fullmatch(name) for names in (_PASSED, COMPUTING))
+def _is_forwarded(name: str) -> bool:
+    """Return whether remote ranks get a variable. Those that decide how a process computes must be equal in all ranks."""
+    return any(pattern.fullmatch(name) for pattern in (_FORWARDED, COMPUTE_VARIABLES))
 
 
 def main() -> int:
-    """Run one rank for a launcher on another machine, as standard input says; its exit code."""
+    """Run one rank for a launcher on another machine, as standard input says. Returns the exit code."""
     received = b""
     while b"\n" not in received:
-        more = os.read(0, 65536)  # as `_attend` reads, which would miss what is in a buffer
-        if not more:
+        chunk = os.read(0, 65536)  # as `_attend` reads, which would miss what is in a buffer
+        if not chunk:
             return 1  # the launcher is gone
-        received += more
+        received += chunk
     line, received = received.split(b"\n", 1)
-    asked = json.loads(line)
-    for name in filter(SETTLED.fullmatch, list(os.environ)):
+    request = json.loads(line)
+    for name in filter(RESERVED_VARIABLES.fullmatch, list(os.environ)):
         del os.environ[name]
     with PrivateFolder() as temporary:
         folder = str(temporary.path)
-        for name, content in asked["files"].items():
+        for name, content in request["files"].items():
             (Path(folder) / name).write_text(content, encoding="utf-8")
-        if Path(asked["folder"]).is_dir():
-            os.chdir(asked["folder"])
-        command = [word.replace(FOLDER, folder) for word in asked["command"]]
+        if Path(request["folder"]).is_dir():
+            os.chdir(request["folder"])
+        command = [word.replace(FOLDER, folder) for word in request["command"]]
         # What it prints is for people: standard output is the answers'.
-        rank = Local(ProcessSpec("rank", command, asked["environment"] | temporary.environment), stdout=sys.stderr)
+        rank = LocalProcess(ProcessSpec("rank", command, request["environment"] | temporary.environment), stdout=sys.stderr)
         try:
-            return _attend(rank, asked["silence_seconds"], received)
+            return _supervise(rank, request["silence_seconds"], received)
         finally:
             rank.kill()
 
 
-def _attend(rank: Local, silence_seconds: float, received: bytes) -> int:
-    last_heard = time.monotonic()
+def _supervise(rank: LocalProcess, silence_seconds: float, received: bytes) -> int:
+    last_received = time.monotonic()
     while (code := rank.poll()) is None:
         *lines, received = received.split(b"\n")
         if any(json.loads(line).get("stacks") for line in lines):
             rank.watched.ask_for_stacks()
-            _answer(stacks=rank.watched.stacks(), flight=rank.watched.flight())
+            _send_answer(stacks=rank.watched.stacks(), flight=rank.watched.flight())
         if (sample := rank.watched.sample()) is not None:
-            _answer(sample=sample)
-        readable, _, _ = select.select([0], [], [], _SIGN_SECONDS)
+            _send_answer(sample=sample)
+        readable, _, _ = select.select([0], [], [], _HEARTBEAT_SECONDS)
         if readable:
-            more = os.read(0, 65536)
-            if not more:
+            chunk = os.read(0, 65536)
+            if not chunk:
                 return 1  # the launcher is gone
-            last_heard = time.monotonic()
-            received += more
-        elif time.monotonic() - last_heard > silence_seconds:
+            last_received = time.monotonic()
+            received += chunk
+        elif time.monotonic() - last_received > silence_seconds:
             return 1
-    _answer(code=code, flight=rank.watched.flight())
+    _send_answer(code=code, flight=rank.watched.flight())
     return 0 if code == 0 else 1
 
 
-def _answered(line: bytes) -> dict[str, Any] | None:
-    """What `_answer` wrote there. None for another line."""
+def _parse_answer(line: bytes) -> dict[str, Any] | None:
+    """Parse a line that `_send_answer` wrote on the other machine. None: another line."""
     try:
         answer = json.loads(line)
     except ValueError:
@@ -238,8 +238,8 @@ def _answered(line: bytes) -> dict[str, Any] | None:
     return answer if isinstance(answer, dict) else None
 
 
-def _answer(**words: Any) -> None:
-    sys.stdout.write(json.dumps(words) + "\n")
+def _send_answer(**fields: Any) -> None:
+    sys.stdout.write(json.dumps(fields) + "\n")
     sys.stdout.flush()
 
 

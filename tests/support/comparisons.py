@@ -440,7 +440,7 @@ def results_folder(
     fields = {"created_at": created_at, "machine": MACHINE | (machine or {}), "seeds": list(seeds), **plan}
     stored = with_fields(comparison(list(rows), repeats=len(noise), proof=proof), **fields)
     write_plan(path, stored)
-    accuracies = [accuracy] * len(noise) if isinstance(accuracy, float) else accuracy
+    accuracies = [accuracy] * len(noise) if isinstance(accuracy, int | float) else accuracy
     for planned in rows:
         for repeat, factor in enumerate(noise):
             first_loss = (first_losses or {}).get(planned.contestant, 2.3)

@@ -52,7 +52,7 @@ def run(code: str, ranks: int, folder: Path | None = None, waiting: str | None =
 def hang_of(failure: Failure | None) -> str:
     assert failure is not None
     assert failure.code is None, failure
-    return failure.words
+    return failure.message
 
 
 def test_a_stopped_rank_is_named_though_others_are_at_work(tmp_path: Path) -> None:
@@ -157,8 +157,8 @@ def test_what_a_killed_rank_had_recorded_is_read_after_its_end() -> None:
     assert re.fullmatch(
         r"rank 1 of 2 was ended by SIGKILL\. Collective 301, begun \d\.\d s ago: rank 0 waits in all_reduce of 4 x 25 float32 "
         r"\(400 bytes\); rank 1 has ended before it: its last was 300, all_reduce, done \d\.\d s ago",
-        failure.words,
-    ), failure.words
+        failure.message,
+    ), failure.message
 
 
 def test_one_that_idles_is_named_though_others_go_on_without_it(tmp_path: Path) -> None:
@@ -277,7 +277,7 @@ def test_a_launcher_at_work_is_not_taken_for_the_rank_that_hangs_below_it() -> N
 
 
 def test_stacks_are_those_of_the_last_time_that_they_were_asked_for() -> None:
-    watched = watchdog.Watched()
+    watched = watchdog.WatchedProcess()
     with contextlib.closing(watched):
         code = python("def first(): sys.stdin.readline()\ndef second(): sys.stdin.readline()\nfirst()\nsecond()")
         with subprocess.Popen(
@@ -322,62 +322,62 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 def until_it_hangs(dog: Watchdog, clock: list[float], most: float) -> float | None:
     while clock[0] < most:
         clock[0] += 0.5
-        if dog.look() is not None:
+        if dog.check() is not None:
             return clock[0]
     return None
 
 
 def test_a_hang_is_found_before_its_limit_is_over(clock: list[float]) -> None:
-    found = until_it_hangs(Watchdog([watchdog.Member("rank 0", Seen())], 60.0), clock, 100.0)
+    found = until_it_hangs(Watchdog([watchdog.WatchTarget("rank 0", Seen())], 60.0), clock, 100.0)
     assert found is not None
     assert 54.0 <= found <= 60.0 - watchdog.STACKS_SECONDS
 
 
 def test_what_the_watcher_slept_through_is_no_hang(clock: list[float]) -> None:
-    dog = Watchdog([watchdog.Member("rank 0", Seen())], 60.0)
+    dog = Watchdog([watchdog.WatchTarget("rank 0", Seen())], 60.0)
     assert until_it_hangs(dog, clock, 30.0) is None
     clock[0] += 3600.0
-    assert dog.look() is None
+    assert dog.check() is None
 
 
 def test_threads_that_poll_are_idle(clock: list[float]) -> None:
     polling, computing = Seen(), Seen()
-    dogs = [Watchdog([watchdog.Member("rank 0", each)], 60.0) for each in (polling, computing)]
+    dogs = [Watchdog([watchdog.WatchTarget("rank 0", each)], 60.0) for each in (polling, computing)]
     found: list[int] = []
     for _ in range(200):
         clock[0] += 0.5
         for index, (each, used) in enumerate(((polling, 0.01), (computing, 0.1))):
             assert each.seen is not None
             each.seen = each.seen._replace(cpu_seconds=each.seen.cpu_seconds + 0.5 * used)
-            if dogs[index].look() is not None:
+            if dogs[index].check() is not None:
                 found.append(index)
     assert set(found) == {0}
 
 
 def test_a_hang_that_was_seen_late_says_since_when_nothing_was_done(clock: list[float]) -> None:
     rank = Seen()
-    dog = Watchdog([watchdog.Member("rank 0", rank)], 60.0)
+    dog = Watchdog([watchdog.WatchTarget("rank 0", rank)], 60.0)
     assert rank.seen is not None
-    rank.seen = rank.seen._replace(wanting=True)
+    rank.seen = rank.seen._replace(active=True)
     assert until_it_hangs(dog, clock, 100.0) is None
-    rank.seen = rank.seen._replace(wanting=False)
-    while (hang := dog.look()) is None:
+    rank.seen = rank.seen._replace(active=False)
+    while (hang := dog.check()) is None:
         clock[0] += 0.5
-    assert re.search(r": no progress for 1[23]\d s, and nothing but waiting in the last 54 s$", hang.words), hang.words
+    assert re.search(r": no progress for 1[23]\d s, and nothing but waiting in the last 54 s$", hang.message), hang.message
 
 
 def test_one_that_wants_a_core_and_does_not_get_it_is_slow(clock: list[float]) -> None:
     starved = Seen()
     assert starved.seen is not None
-    starved.seen = starved.seen._replace(wanting=True)
-    assert until_it_hangs(Watchdog([watchdog.Member("rank 0", starved)], 60.0), clock, 200.0) is None
+    starved.seen = starved.seen._replace(active=True)
+    assert until_it_hangs(Watchdog([watchdog.WatchTarget("rank 0", starved)], 60.0), clock, 200.0) is None
 
 
 def test_one_that_waited_for_another_may_go_on_once_that_has_ended(clock: list[float]) -> None:
     slow, waiting = Seen(), Seen()
     assert slow.seen is not None
-    slow.seen = slow.seen._replace(wanting=True)
-    dog = Watchdog([watchdog.Member("rank 0", slow), watchdog.Member("rank 1", waiting)], 60.0)
+    slow.seen = slow.seen._replace(active=True)
+    dog = Watchdog([watchdog.WatchTarget("rank 0", slow), watchdog.WatchTarget("rank 1", waiting)], 60.0)
     assert until_it_hangs(dog, clock, 200.0) is None
     slow.seen = None
     found = until_it_hangs(dog, clock, 300.0)
@@ -386,7 +386,7 @@ def test_one_that_waited_for_another_may_go_on_once_that_has_ended(clock: list[f
 
 
 def test_a_process_is_seen_as_long_as_it_lives() -> None:
-    watched = watchdog.Watched()
+    watched = watchdog.WatchedProcess()
     with contextlib.closing(watched):
         environment = {**watched.environment, "PYTHONPATH": str(machine.PROJECT_ROOT)}
         process = subprocess.Popen(python("steps(7)"), env=environment, pass_fds=watched.descriptors)
