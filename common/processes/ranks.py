@@ -101,7 +101,7 @@ def launch(job: TwinJob, environments: list[dict[str, str]], waiting: str) -> in
         )
         shared = {timing.STARTED_VARIABLE: repr(job.started), **address}
         with contextlib.ExitStack() as stack:
-            job = replace(job, words=_rank_argv(job, stack))
+            job = replace(job, argv=_rank_argv(job, stack))
             members = [_process(job, rank, environment | shared) for rank, environment in enumerate(environments)]
             if server is not None:
                 members.append(server)

@@ -11,7 +11,7 @@ from common.models.architectures import Architecture, BatchNorm, Dropout, Layer
 from compare.proof.differences import Arrays
 from compare.proof.referee import network
 from compare.proof.referee.layers import Array, Backward
-from compare.proof.referee.network import Batch, Network
+from compare.proof.referee.network import Network, RefereeBatch
 
 
 class _Evaluation(Network):
@@ -22,7 +22,7 @@ class _Evaluation(Network):
         if isinstance(layer, Dropout):
             return x, back
         if isinstance(layer, BatchNorm):
-            mean, variance, gamma, beta = (self._of(layer, role) for role in ("mean", "variance", "gamma", "beta"))
+            mean, variance, gamma, beta = (self._parameter(layer, role) for role in ("mean", "variance", "gamma", "beta"))
             return (x - mean) / np.sqrt(variance + layer.epsilon) * gamma + beta, back
         return super()._layer(layer, x)
 
@@ -30,5 +30,5 @@ class _Evaluation(Network):
 def logits(architecture: Architecture, arrays: Arrays, images: npt.NDArray[Any]) -> Array:
     """Return the referee's logits in evaluation mode for pixels without normalisation."""
     pixels = network.scaled(images, [0.0] * 3, [1.0] * 3, np.float64)
-    evaluation = _Evaluation(arrays, Batch(pixels, np.zeros(len(images), np.int64)))
+    evaluation = _Evaluation(arrays, RefereeBatch(pixels, np.zeros(len(images), np.int64)))
     return evaluation.through(architecture.layers, pixels)[0]

@@ -116,7 +116,9 @@ def _trained(trial: TwinUnderTest, best: Path, dataset: Dataset) -> Faults:
         )
         if code != 0:
             yield f"score ended with {launch.describe_exit(code)}: {last_line(output)}"
-        elif (difference := scaled_difference(inference.load_logits(out, trained.load(path), len(images)), expected)) > TOLERANCE:
+            continue
+        logits = inference.load_logits(out, trained.load(path), len(images))
+        if (difference := scaled_difference(logits, expected)) > TOLERANCE:
             yield f"score gives logits of {label} that differ from the referee by {difference:.1e}, tolerance {TOLERANCE:.0e}"
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from common.data.batches import Plan
+from common.data.batches import BatchPlan
 from common.models.architectures import Architecture
 from common.models.weights import Weights
 from common.spec import Spec
@@ -14,10 +14,10 @@ from common.training.tracing import group, state_before
 from compare.conformance.trial import TOLERANCE, Faults, TwinUnderTest, list_some, load_data_and_model, rung_faults, spec_of
 from compare.execution import options
 from compare.proof import single_steps, third_opinion
-from compare.proof.differences import Arrays, scaled
-from compare.proof.recordings import Recording
+from compare.proof.differences import Arrays, scaled_difference
+from compare.proof.recordings import TraceRequest
 from compare.proof.referee import network
-from compare.proof.referee.network import Batch
+from compare.proof.referee.network import RefereeBatch
 
 STEPS, PRECISIONS = (0, 1, 4), ("float32", "float64")
 _DRAWN = ("--drawn", ",".join(map(str, STEPS)))
@@ -26,7 +26,7 @@ _SLOTS = {"sgd": {"buffer"}, "adam": {"mean", "square"}}
 
 def check(trial: TwinUnderTest) -> Faults:
     recordings = {
-        f"{optimizer}, {precision}": Recording(
+        f"{optimizer}, {precision}": TraceRequest(
             f"steps-{precision}", trial.name, spec_of(optimizer=optimizer, precision=precision, steps=6), _DRAWN
         )
         for optimizer in options.OPTIMIZERS
@@ -37,8 +37,8 @@ def check(trial: TwinUnderTest) -> Faults:
         yield from (f"{label}: {fault}" for fault in _step_faults(trial, recording))
 
 
-def _step_faults(trial: TwinUnderTest, recording: Recording) -> Faults:
-    spec, recorded = recording.what, trial.recorder.arrays(recording)
+def _step_faults(trial: TwinUnderTest, recording: TraceRequest) -> Faults:
+    spec, recorded = recording.spec, trial.recorder.arrays(recording)
     dataset, architecture = load_data_and_model(spec)
     trainable = {parameter.name for parameter in architecture.parameters() if parameter.trainable}
     slots = {name.split("/")[0] for name in group(recorded, "after/0/slots/")}
@@ -53,12 +53,12 @@ def _step_faults(trial: TwinUnderTest, recording: Recording) -> Faults:
     replayed = trial.record(spec, f"{recording.label}-again", *_DRAWN, teacher=recording)
     for name in sorted(name for name in recorded if name.startswith(("after/", "loss/"))):
         tolerance = {"float32": 1e-5, "float64": TOLERANCE}[spec.precision]
-        if name not in replayed or scaled(replayed[name], recorded[name]) > tolerance:
+        if name not in replayed or scaled_difference(replayed[name], recorded[name]) > tolerance:
             yield f"{name} differs if its state is loaded from a recording"
             break
     # A judge takes the gradients of a float64 recording for the truth. So it gets the referee's, never the twin's own.
     truth = recorded if spec.precision == "float32" else by_referee(spec, architecture, recorded)
-    judge = single_steps.Judge(architecture, truth, STEPS, Plan(spec, architecture, len(dataset.train)))
+    judge = single_steps.StepJudge(architecture, truth, STEPS, BatchPlan(spec, architecture, len(dataset.train)))
     yield from rung_faults(judge.rungs(spec, recorded, trial.name))
 
 
@@ -77,8 +77,8 @@ def by_referee(spec: Spec, architecture: Architecture, recorded: Arrays) -> Arra
         weights, slots = state_before(recorded, step)
         images = network.scaled(recorded[f"images/{step}"], *scaling, np.float64)
         masks = [recorded[f"masks/{step}/{index}"].astype(bool) for index in range(len(architecture.dropouts))]
-        result = network.gradients(architecture, weights, Batch(images, recorded[f"labels/{step}"], masks))
-        rule = third_opinion.rule_of(spec.optimizer)
+        result = network.gradients(architecture, weights, RefereeBatch(images, recorded[f"labels/{step}"], masks))
+        rule = third_opinion.update_rule(spec.optimizer)
         for slot, values in slots.items():
             setattr(rule, f"{slot}s", dict(values))
         for name, gradient in result.gradients.items():

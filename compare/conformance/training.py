@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from common.data.batches import Plan
+from common.data.batches import BatchPlan
 from common.data.sources import Dataset
 from common.models import weights
 from common.models.architectures import Architecture
@@ -17,8 +17,8 @@ from compare.conformance import evaluation
 from compare.conformance.trial import TOLERANCE, Faults, TwinUnderTest, list_some, load_data_and_model, spec_of
 from compare.execution import options
 from compare.proof import third_opinion
-from compare.proof.differences import Arrays, scaled
-from compare.proof.recordings import Recording
+from compare.proof.differences import Arrays, scaled_difference
+from compare.proof.recordings import TraceRequest
 
 STEPS = {"simple_cnn": 10, "mini_xception": 4, "resnet18": 2, "two_path_cnn": 4}
 """Model: number of training steps that the referee repeats. Other built-in models have the same kinds of layers."""
@@ -27,11 +27,11 @@ _LEAVES = "leaves:classes=2,images=60,size=32"
 
 def check(trial: TwinUnderTest) -> Faults:
     specs = {
-        (model, optimizer): third_opinion.spec_of(spec_of(model, optimizer)).with_fields(steps=steps)
+        (model, optimizer): third_opinion.referee_spec(spec_of(model, optimizer)).with_fields(steps=steps)
         for model, steps in STEPS.items()
         for optimizer in (options.OPTIMIZERS if model == "simple_cnn" else ("sgd",))
     }
-    trial.recorder.make(Recording("referee", trial.name, spec, ("--batches",)) for spec in specs.values())  # by one process
+    trial.recorder.make(TraceRequest("referee", trial.name, spec, ("--batches",)) for spec in specs.values())  # by one process
     for (model, optimizer), spec in specs.items():
         dataset, architecture = load_data_and_model(spec)
         recorded = trial.record(spec, "referee", "--batches")
@@ -47,7 +47,7 @@ def check(trial: TwinUnderTest) -> Faults:
             if line.status == "failed"
         )
         expected = evaluation.logits(architecture, group(recorded, "initial/"), recorded["images/0"])
-        if (difference := scaled(recorded["logits/eval"], expected)) > TOLERANCE:
+        if (difference := scaled_difference(recorded["logits/eval"], expected)) > TOLERANCE:
             yield f"{model}, {optimizer}: logits/eval differ from the referee by {difference:.1e}, tolerance {TOLERANCE:.0e}"
 
 
@@ -67,7 +67,7 @@ def _recording_faults(spec: Spec, dataset: Dataset, architecture: Architecture, 
         array = recorded[f"initial/{parameter.name}"]
         if array.dtype != spec.precision or not np.array_equal(array, drawn[parameter.name].astype(spec.precision)):
             yield f"initial/{parameter.name} is not the drawn array. Received: {array.dtype} {list(array.shape)}"
-    plan = Plan(spec, architecture, len(dataset.train))
+    plan = BatchPlan(spec, architecture, len(dataset.train))
     num_seen = 0
     for step in range(spec.steps or 1):
         number, position = divmod(step, plan.steps_per_epoch)
@@ -111,7 +111,7 @@ def check_input(trial: TwinUnderTest) -> Faults:
         "loading-streaming": spec_of(data={**data, "loading": "streaming"}),
         "streaming-workers": spec_of(data={**data, "loading": "streaming"}, input="workers", workers=2),
     }
-    trial.recorder.make(Recording(name, trial.name, spec) for name, spec in specs.items())
+    trial.recorder.make(TraceRequest(name, trial.name, spec) for name, spec in specs.items())
     first, *others = (trial.record(spec, name) for name, spec in specs.items())
     for name, other in zip(list(specs)[1:], others, strict=True):
         yield from (

@@ -19,7 +19,7 @@ from compare.execution import launch, options
 from compare.proof import ladder
 from compare.proof.certificate import Rung
 from compare.proof.differences import Arrays
-from compare.proof.recordings import Recorder, Recording
+from compare.proof.recordings import Recorder, TraceRequest
 
 TOLERANCE = 1e-12
 """Largest difference of float64 arrays that rounding explains, relative to the largest value."""
@@ -65,9 +65,9 @@ class TwinUnderTest:
     def recorder(self) -> Recorder:
         return Recorder(self.out, self.progress)
 
-    def record(self, run_spec: Spec, label: str, *options: str, teacher: Recording | None = None) -> Arrays:
+    def record(self, run_spec: Spec, label: str, *options: str, teacher: TraceRequest | None = None) -> Arrays:
         """Return the arrays of a recording of the twin."""
-        return self.recorder.arrays(Recording(label, self.name, run_spec, options, teacher))
+        return self.recorder.arrays(TraceRequest(label, self.name, run_spec, options, teacher))
 
     def run(self, run_spec: Spec, name: str, *options: str | Path) -> tuple[int, str, Path]:
         """Run a training. Return (exit code, output, folder)."""
@@ -78,7 +78,7 @@ class TwinUnderTest:
 def load_data_and_model(run_spec: Spec) -> tuple[Dataset, Architecture]:
     """Load the data of a spec, and build its model's architecture."""
     dataset = sources.load(run_spec.data, seed=run_spec.split_seed, cache_dir=run_spec.paths.cache_dir)
-    return dataset, architectures.of(run_spec, len(dataset.class_names), dataset.image_size)
+    return dataset, architectures.build(run_spec, len(dataset.class_names), dataset.image_size)
 
 
 def spec_of(model: str = "simple_cnn", optimizer: str = "sgd", **fields: Any) -> Spec:

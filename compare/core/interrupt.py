@@ -33,7 +33,7 @@ def interruptible(message: str = _MESSAGE, *, until_exit: bool = False) -> Gener
     A command says only once that it was interrupted, also if the signal comes twice, as `timeout` sends it.
 
     Args:
-        words: the last line of a command that is interrupted within the block.
+        message: the last line of a command that is interrupted within the block.
         until_exit: the process ends after the block. Then later signals are ignored until it has ended.
     """
 

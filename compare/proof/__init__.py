@@ -1,1 +1,1 @@
-"""Is it the same training? The ladder of proof, and what each framework built."""
+"""Is it the same training? The ladder of proof, and the layers that each framework built."""

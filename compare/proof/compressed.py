@@ -23,7 +23,7 @@ Flags = npt.NDArray[np.bool_]
 _UNIT, _HALF = 2.0**-24, 2.0**-11
 """Relative rounding of float32 and of float16."""
 _LEAST_HALF = 2.0**-25
-"""Rounding of the smallest float16 numbers."""
+"""Absolute rounding of the smallest float16 numbers."""
 
 
 @dataclass
@@ -61,7 +61,7 @@ class Buckets:
 
     @property
     def sizes(self) -> list[tuple[int, int]]:
-        """(replicas, count) of each bucket."""
+        """Shape (replicas, count) of each bucket."""
         return [(self.spec.data_replicas, sum(int(np.prod(self.shapes[place])) for place in part)) for part in self.parts]
 
     def joined(self, gradients: Mapping[str, Any]) -> list[Array]:

@@ -1,7 +1,7 @@
 """The decisions of ReLU and max-pooling in the referee's passes. Rounding may take some otherwise, and gradients then jump.
 
-A value next to zero, or two almost equal maxima, is a tie. The leader is the pass in float64. Other passes decide as it did,
-except at the ties that are turned in them.
+A value next to zero, or two almost equal maxima, is a tie. The leader is the pass in float64. Other passes follow its
+decisions, except at the ties that are turned in them.
 """
 
 from __future__ import annotations
@@ -34,62 +34,62 @@ from compare.proof.referee.layers import Array, Backward
 from compare.proof.referee.network import Network, RefereeBatch
 
 REACH = 8.0
-"""A value is a tie if it is closer to zero, or to another maximum, than so many times the copies' error (root mean square)."""
+"""Largest distance of a tie from zero, or from another maximum, in errors of the copies (root mean square)."""
 RECORDED_REACH = 8 * REACH
-"""The same of a decision that a framework recorded. It may be eight times as far from the truth as the copies."""
+"""`REACH` for a decision that a framework recorded: it may be eight times as far from the truth as the copies."""
 
 MAX_TERMS = 2**21
-"""Of one place of a kernel, that `term_after_term` adds: some ten milliseconds."""
+"""Number of terms of one place of a kernel that `term_after_term` adds: some ten milliseconds."""
 EQUAL_MAXIMA = 1e-12
-"""Maxima that are closer, relative to their value, come of equal inputs. Whichever wins, the gradient is the same."""
+"""Relative difference below which two maxima come of equal inputs. Whichever wins, the gradient is the same."""
 
 
 class StepOutcome(NamedTuple):
-    """What one step gives, or how far each of it may be from that."""
+    """Result of one step, or the largest error of each part of it."""
 
     loss: float
     gradients: dict[str, Any]
     statistics: dict[str, Any]
     logits: Any = None
-    """[N, classes] in training mode, with the parts one after the other. As an error: one number for all."""
+    """Logits [N, classes] in training mode, with the parts one after the other. As an error: one number for all."""
     labels: Any = None
-    """int64 [N], in the same order."""
+    """Labels, int64 [N], in the order of the logits."""
 
 
 class Tie(NamedTuple):
     """A decision that rounding may turn."""
 
     point: int
-    """Of the points where a step decides, in order."""
+    """Index of the point among those where a step decides."""
     place: int
-    """In the flat array of this point's decisions."""
+    """Index into the flat array of this point's decisions."""
     other_decision: int
-    """The other decision."""
+    """Decision if the tie is turned."""
     nearness: float
     """Distance from the other decision, in errors of the copies. At most `REACH`."""
     windows: tuple[tuple[int, int], ...] = ()
-    """Of a ReLU: (place, other decision) of pooled windows at the next point, whose values were all zero. A value that passes
-    is their maximum."""
+    """(place, other decision) of windows of the pooling behind a ReLU whose values were all zero. A value that passes the ReLU
+    becomes their maximum."""
 
     def changes_at(self, point: int) -> tuple[tuple[int, int], ...]:
-        """(place, decision) of what this tie turns at a point."""
+        """Return (place, decision) for each decision that this tie turns at a point."""
         return ((self.place, self.other_decision),) if point == self.point else self.windows if point == self.point + 1 else ()
 
 
 @dataclass
 class _DecisionPoint:
-    """Where a pass decides: the values, and what the leader chose."""
+    """A ReLU or a max-pooling of a pass: its input values, and the leader's decisions."""
 
     values: Array
     decisions: Any
     layer: MaxPool | None
     errors: list[Any] = field(default_factory=list[Any])
-    """Of each copy the root mean square, by channel. Values that do not err, such as zeros behind a ReLU, do not count."""
+    """Root mean square error of each copy, by channel. Values without error, such as zeros behind a ReLU, do not count."""
     half_error_distances: Any = None
-    """uint8, what remains of the values: the distance from each other decision in halves of an error, at most 255."""
+    """Distance from each other decision in halves of an error, uint8, at most 255. It replaces the values."""
 
     def measure(self, x: Array) -> None:
-        """Note how far the values of a copy are from these. At a pooling, how far the differences within a window are."""
+        """Note the error of a copy's values. At a pooling, the error of the differences within a window."""
         error = x - self.values
         if self.layer is not None:
             error = layers.windows(error, self.layer.kernel_size, self.layer.stride, self.layer.padding)
@@ -99,7 +99,7 @@ class _DecisionPoint:
         self.errors.append(np.sqrt(np.square(error).sum(axes) / np.maximum(np.count_nonzero(error, axes), 1)))
 
     def ties(self, number: int) -> list[Tie]:
-        """The ties of this point, after the copies have passed. Equal values come of equal inputs, and are none."""
+        """Return the ties of this point, after the copies have passed. Equal values come of equal inputs, and are no tie."""
         nearness = self._nearness()
         self.half_error_distances = np.minimum(np.ceil(2 * nearness), 255).astype(np.uint8)
         point_ties: list[Tie] = []
@@ -111,7 +111,7 @@ class _DecisionPoint:
         return point_ties
 
     def _nearness(self) -> Array:
-        """The distance from each other decision in errors: at a pooling from each value of a window, at a ReLU from zero."""
+        """Return the distance from each other decision in errors: from each value of a window, or from zero at a ReLU."""
         error = np.maximum(np.max(self.errors, axis=0), np.finfo(np.float64).tiny)
         if self.layer is None:
             return np.abs(self.values) / error
@@ -120,7 +120,7 @@ class _DecisionPoint:
         return np.where(best - flat > EQUAL_MAXIMA * np.abs(best), best - flat, 0.0) / error
 
     def count_differences(self, decisions: Any) -> tuple[int, int]:
-        """(how many decisions differ from these, and change a gradient; how many of them rounding does not explain)."""
+        """Return (number of decisions that differ and change a gradient; number of these that rounding does not explain)."""
         distances = (
             self.half_error_distances
             if self.layer is None
@@ -130,7 +130,7 @@ class _DecisionPoint:
         return len(distances), int((distances > 2 * RECORDED_REACH).sum())
 
     def zero_windows(self, place: int) -> tuple[tuple[int, int], ...]:
-        """(place, decision) of each pooled window that holds a value which is not above zero, and nothing larger."""
+        """Return (place, decision) of each window that holds this value, if no value of the window is above zero."""
         layer, (_, height, width, channels) = self.layer, self.decisions.shape[:3] + self.decisions.shape[4:]
         assert layer is not None, "only a pooling has windows"
         image, *position, channel = np.unravel_index(place, self.values.shape)
@@ -154,14 +154,14 @@ class _DecisionPoint:
 
 
 class Decider:
-    """What a step decides.
+    """Makes the decisions of a step.
 
     Args:
-        leader: whose decisions this one takes. None: it decides by its own values.
-        turned: ties that it decides otherwise than the leader.
-        mean_of: BatchNorm's mean.
-        resum: adds up the gradient of a convolution's kernel, see `term_after_term`.
-        measures: how near the leader's ties are, where it turns none.
+        leader: decider whose decisions this one takes. None: it decides by its own values.
+        turned_ties: ties that it decides otherwise than the leader.
+        mean_of: function for BatchNorm's mean.
+        resum: function that adds up the gradient of a convolution's kernel, see `term_after_term`.
+        measures: whether it measures how near the leader's ties are. It does not if it turns any.
     """
 
     def __init__(
@@ -179,10 +179,10 @@ class Decider:
         self._turned_ties = turned_ties
         self._next = 0
         self.recorded_decisions: dict[int, Any] = {}
-        """By point: what a framework decided there."""
+        """Point: decisions of a framework there."""
 
     def ties(self) -> list[Tie]:
-        """All ties of the leader's step, after its copies have passed."""
+        """Return all ties of the leader's step, after its copies have passed."""
         all_ties: list[Tie] = []
         for number, (point, next_point) in enumerate(itertools.zip_longest(self.points, self.points[1:])):
             ties = point.ties(number)
@@ -192,13 +192,13 @@ class Decider:
         return all_ties
 
     def follower(self, turned_ties: Sequence[Tie] = ()) -> Decider:
-        """Takes this one's decisions and measures nothing."""
+        """Return a decider that takes this one's decisions and measures nothing."""
         return Decider(self, turned_ties, measures=False)
 
     def follow_recording(
         self, recorded: Sequence[npt.NDArray[np.int64]], parts: Sequence[Any]
     ) -> tuple[Decider, int, int] | None:
-        """(a pass that decides as a framework did; how many decisions differ; how many of these rounding does not explain).
+        """Return (follower of a framework's decisions; number that differ; number of these that rounding does not explain).
 
         Args:
             recorded: by layer, decisions of the whole batch, see `tracing.packed`.
@@ -223,12 +223,12 @@ class Decider:
         return follower, num_turned, num_unexplained
 
     def forget_values(self) -> None:
-        """Keep the decisions, and how near the others are."""
+        """Free the values. The decisions stay, and the distances from the others."""
         for point in self.points:
             point.values = np.zeros(0)
 
     def decide(self, x: Array, layer: MaxPool | None = None) -> tuple[int, Any]:
-        """(number of this point; which values pass a ReLU, or which value each window of a pooling takes)."""
+        """Return (index of this point; which values pass a ReLU, or which value each window of a pooling takes)."""
         number, self._next = self._next, self._next + 1
         if self._is_leader:
             decisions = x > 0
@@ -247,7 +247,7 @@ class Decider:
 
 
 def replace_decisions(decisions: Any, changes: Sequence[tuple[int, int]]) -> Any:
-    """Decisions, with others at some places."""
+    """Return decisions with other ones at some places."""
     decisions = decisions.copy()
     for index, decision in changes:
         decisions.flat[index] = decision
@@ -255,9 +255,9 @@ def replace_decisions(decisions: Any, changes: Sequence[tuple[int, int]]) -> Any
 
 
 class _ZeroGradient:
-    """A zero gradient. Nothing needs to be computed with it."""
+    """Zero gradient with which nothing needs to be computed."""
 
-    __array_ufunc__ = None  # NumPy leaves sums with it to `__radd__`
+    __array_ufunc__ = None  # so that NumPy calls `__radd__`
 
     def __add__(self, other: Any) -> Any:
         return other
@@ -272,25 +272,25 @@ _ZERO: Any = _ZeroGradient()
 
 
 class _DeciderPass(Network):
-    """A pass whose decisions somebody else makes. Its way back skips what `_ZERO` reaches."""
+    """Pass whose decisions come from a decider. Its backward pass skips layers that receive `_ZERO`."""
 
     def __init__(self, weights: Any, batch: RefereeBatch, decider: Decider) -> None:
         super().__init__(weights, batch)
         self._decider = decider
         self.output_gradients: dict[int, tuple[Array, Array, Any, MaxPool | None]] = {}
-        """By point: (dL/dy, x, decisions, layer)."""
+        """Point: (dL/dy, x, decisions, layer)."""
         self.injected_gradients: dict[int, Array] = {}
-        """By point: what is added to dL/dx."""
+        """Point: gradient that is added to dL/dx."""
         self.terms: dict[str, Array] | None = None
-        """Of parameters: the sum of the absolute values that the gradient adds up. None: not asked for. Else the way back finds
-        them in place of gradients."""
+        """Parameter: sum of the absolute values that its gradient adds up. The backward pass computes these in place of
+        gradients. None: it computes gradients."""
         self.kernels_with_terms: Collection[str] = ()
-        """Those whose terms are asked for."""
+        """Kernels whose absolute terms are computed."""
         self.replica_rows: Sequence[npt.NDArray[np.int64]] = ()
-        """Of each replica, its examples in this part of the batch. Each one's own share of every gradient is found too."""
+        """Indices of each replica's examples in this part of the batch. Its share of every gradient is computed too."""
 
     def _layer(self, layer: Layer, x: Array) -> tuple[Array, Backward]:
-        backward: Any  # a convolution's leaves dL/dkernel out where it is told to
+        backward: Any  # that of a convolution can leave out dL/dkernel
         if isinstance(layer, Conv) and layer.groups > 1:
             y, backward = _image_by_image(partial(super()._layer, layer), x)
         else:
@@ -304,7 +304,7 @@ class _DeciderPass(Network):
                 by_role["kernel"] = self._resummed(self._decider.resum, layer, by_role["kernel"], saved, dy)
             return dx, by_role
 
-        # A convolution's output is of no use behind its BatchNorm, and would be half of a pass's memory.
+        # The output of a convolution is not needed behind its BatchNorm, and would be half of a pass's memory.
         saved: Any = y if isinstance(layer, BatchNorm) else x if isinstance(layer, Conv | Dense) else None
 
         def outer_backward(dy: Array) -> tuple[Array, dict[str, Array]]:
@@ -329,7 +329,7 @@ class _DeciderPass(Network):
         return np.stack([resum(kernel[a, b], views[:, :, :, a, b], dy) for a, b in places]).reshape(kernel.shape)
 
     def _terms(self, layer: Layer, saved: Any, dy: Array) -> dict[str, Array]:
-        """By role. `kept` is the output of a BatchNorm, and the input of a layer with a kernel."""
+        """Return absolute terms by role. `saved` is the output of a BatchNorm, and the input of a layer with a kernel."""
         axes = tuple(range(dy.ndim - 1))
         if isinstance(layer, BatchNorm):
             gamma, terms = self._parameter(layer, "gamma"), np.abs(dy)
@@ -366,7 +366,7 @@ class _DeciderPass(Network):
         return recording_backward
 
     def gradient_change(self, tie: Tie) -> Array:
-        """How dL/dx at a tie's point changes if it is turned."""
+        """Return the change of dL/dx at a tie's point if the tie is turned."""
         dy, x, decisions, layer = self.output_gradients[tie.point]
         single = np.zeros_like(dy)
         single.flat[tie.place] = dy.flat[tie.place]
@@ -380,7 +380,7 @@ class _DeciderPass(Network):
 
 
 def _image_by_image(convolve: Callable[[Array], tuple[Array, Any]], x: Array) -> tuple[Array, Any]:
-    """A convolution in groups. Its products are small, and nine passes over a large batch would wait for memory."""
+    """Convolve in groups, image by image. The products are small, and nine passes over a large batch would wait for memory."""
     passes = [convolve(x[image : image + 1]) for image in range(len(x))]
 
     def backward(dy: Array, **options: Any) -> tuple[Array, dict[str, Array]]:
@@ -396,7 +396,7 @@ def _max_pool(x: Array, layer: MaxPool, decisions: Any) -> tuple[Array, Backward
 
 
 def share_name(name: str, rank: int) -> str:
-    """The name of one replica's share of a gradient: what its own examples add to the gradient of the whole batch's loss."""
+    """Return the name of a replica's share of a gradient: the part that its own examples add."""
     return f"{name}@{rank}"
 
 
@@ -416,16 +416,17 @@ def compute_step(
     *,
     forward_only: bool = False,
 ) -> tuple[StepOutcome, Array]:
-    """(loss, gradients and statistics of a batch whose parts pass one by one; each example's loss).
+    """Compute (outcome of a step on a batch whose parts pass one by one; each example's loss).
 
     Args:
-        architecture: of the model.
-        weights: before the step.
-        batch: whole.
-        chains: of positions in the batch. The parts of a chain pass on their BatchNorm statistics. The first chain's are kept.
-        decider: of all parts.
-        shards: of each replica, the bounds of its positions. Then the gradients hold each one's share too, see `share_of`.
-        forward_only: no gradients.
+        architecture: the model's architecture.
+        weights: weights before the step.
+        batch: the whole batch.
+        chains: positions in the batch of each part of each chain. The parts of a chain pass on their BatchNorm statistics.
+            Those of the first chain are returned.
+        decider: decider of all parts.
+        shards: bounds of each replica's positions. Then the gradients hold the share of each replica too, see `share_name`.
+        forward_only: whether to leave out gradients.
     """
     gradients, loss, size = dict[str, Array](), 0.0, len(batch.labels)
     statistics: dict[str, Array] = {}
@@ -451,12 +452,12 @@ def compute_step(
 
 
 def _losses(logits: Array, labels: npt.NDArray[np.int64]) -> list[Any]:
-    """Of each example."""
+    """Return the loss of each example."""
     return [layers.cross_entropy(row[None], labels[i : i + 1])[0] for i, row in enumerate(logits)]
 
 
 def score_in_evaluation(architecture: Architecture, weights: dict[str, Array], batch: RefereeBatch) -> tuple[Array, Array]:
-    """(logits [N, classes], losses [N]) in evaluation mode: BatchNorm by its running statistics, and no dropout."""
+    """Return (logits [N, classes], losses [N]) in evaluation mode: BatchNorm with its running statistics, and no dropout."""
     evaluation = _EvaluationPass(weights, batch)
     evaluation.constants = network.BATCH_NORM.get(architecture.name)
     logits, _ = evaluation.through(architecture.layers, batch.images)
@@ -464,7 +465,7 @@ def score_in_evaluation(architecture: Architecture, weights: dict[str, Array], b
 
 
 class _EvaluationPass(Network):
-    """A pass in evaluation mode."""
+    """Forward pass in evaluation mode."""
 
     def _layer(self, layer: Layer, x: Array) -> tuple[Array, Backward]:
         return (x, _no_backward) if isinstance(layer, Dropout) else super()._layer(layer, x)
@@ -486,10 +487,12 @@ def absolute_terms(
     chains: list[list[Any]],
     kernels: Collection[str],
 ) -> dict[str, Array]:
-    """By parameter: the sum of the absolute values that its gradient adds up. See `step`.
+    """Return for each parameter the sum of the absolute values that its gradient adds up.
+
+    For the arguments, see `compute_step`.
 
     Args:
-        kernels: those that are asked for. All other parameters are small, and are always found.
+        kernels: kernels whose terms are computed. All other parameters are small, and are always computed.
     """
     terms: dict[str, Array] = {}
     decider = Decider()
@@ -509,7 +512,10 @@ def tie_effects(
     decider: Decider,
     ties: Sequence[Tie],
 ) -> Iterator[dict[str, Array]]:
-    """What each tie adds to the gradients of a step if it alone is turned. `ties` are in the order of points."""
+    """Yield the change of the gradients of a step if one tie alone is turned, for each tie.
+
+    `ties` are in the order of points.
+    """
     remaining = list(ties)
     for chain in chains:
         for network_pass, _, _, backward, dlogits in _passes(architecture, dict(weights), batch, chain, decider):
@@ -525,7 +531,10 @@ def tie_effects(
 def _passes(
     architecture: Architecture, state: dict[str, Array], batch: RefereeBatch, chain: list[Any], decider: Decider
 ) -> Iterator[tuple[_DeciderPass, Array, npt.NDArray[np.int64], Backward, Array]]:
-    """(pass, logits, labels, way back, gradient of the batch's loss) of each part. The statistics go into `state`."""
+    """Yield (pass, logits, labels, backward function, gradient of the batch's loss) of each part.
+
+    Statistics go into `state`.
+    """
     for positions in chain:
         part = RefereeBatch(batch.images[positions], batch.labels[positions], [mask[positions] for mask in batch.masks])
         network_pass = _DeciderPass(state, part, decider)
@@ -538,7 +547,7 @@ def _passes(
 
 
 def rough_mean(seed: int) -> Callable[[Array], Array]:
-    """Means over every axis but the last that err as plain float32 sums may, for each channel up or down as a coin falls.
+    """Return a mean over every axis but the last that errs as plain float32 sums may, up or down at random for each channel.
 
     The error is the largest of several orders of adding, term after term among them. In any order the sum of n terms errs by at
     most n units, and by about the root of n if rounding is random. Equal terms, such as the pixels of a black border, all round
@@ -557,14 +566,14 @@ def rough_mean(seed: int) -> Callable[[Array], Array]:
 
 
 def term_after_term(product: Array, x: Array, y: Array) -> Array:
-    """x^T y [C, O] as one thread of a framework may add it up: all images and pixels into one sum.
+    """Return x^T y [C, O] as one thread of a framework may add it up: all images and pixels into one sum.
 
     BLAS adds in blocks, whose errors cancel. In one long sum, equal terms all round to the same side, such as those of a plain
-    background. Some columns are added up like this, evenly spread: as many as `TERMS` pays for, one at least.
+    background. Some columns are added up like this, evenly spread: as many as `MAX_TERMS` allows, one at least.
 
     Args:
-        product: added up by BLAS.
-        x, y: [N, H, W, C] and [N, H, W, O].
+        product: x^T y as BLAS adds it up.
+        x, y: arrays [N, H, W, C] and [N, H, W, O].
     """
     left, right = x.reshape(-1, x.shape[-1]), y.reshape(-1, y.shape[-1])
     every = math.ceil(right.shape[1] / max(1, MAX_TERMS // left.size))
@@ -581,16 +590,16 @@ def term_after_term(product: Array, x: Array, y: Array) -> Array:
 
 
 def explaining_ties(residual: Array, effects: Array, ties: Sequence[Tie]) -> list[Tie]:
-    """The ties whose effects together explain an array best, in the sense of least squares.
+    """Return the ties whose effects together explain an array best, in the sense of least squares.
 
     Args:
-        left: [P].
-        effects: [K, P], of each tie. Both in units of what rounding may do, so that a gain below 1 explains nothing.
-        ties: K. Each is turned or not. Of those at one place, one can be.
+        residual: array to explain, [P], in units of the rounding error. A gain below 1 explains nothing.
+        effects: effect of each tie, [K, P], in the same units.
+        ties: the K ties. Each is turned or not. At most one tie at a place is turned.
 
     Returns:
-        Those that are turned. The start is the rounded least-squares solution. Then the best single change is made until none
-        is better.
+        The ties that are turned. The start is the rounded least-squares solution. Then the best single change is made until
+        none is better.
     """
     gram, projections = effects @ effects.T, effects @ residual
     place_keys = np.array([tie.point * 2**40 + tie.place for tie in ties])

@@ -22,7 +22,7 @@ from threadpoolctl import threadpool_limits
 
 from common import spec
 from common.data import sources
-from common.data.batches import Plan
+from common.data.batches import BatchPlan
 from common.data.sources import Dataset
 from common.machine import machine
 from common.models import architectures, work
@@ -31,33 +31,34 @@ from common.spec import Spec
 from compare.execution import launch
 from compare.execution.matrix import Row
 from compare.proof import claims, remembered, rungs, single_steps, timed_rows, tolerances
-from compare.proof.certificate import RISES, Proof, Rung, Setting
+from compare.proof.certificate import LOSS_RISES, Proof, Rung, TrainingSetting
 from compare.proof.differences import Arrays
-from compare.proof.recordings import Recorder, Recording
+from compare.proof.recordings import Recorder, TraceRequest
 from compare.proof.tolerances import Yardstick
 
 BATCH_SIZE = 16
 LEAST_PER_REPLICA = 3
-"""Fewer examples would leave a replica without any in the uneven last batch of rung 6."""
+"""Fewest examples of a replica. Fewer could leave a replica without any in the uneven last batch of rung 6."""
 STEPS = 50
 PARALLEL_STEPS = 20
 TIMED_FLOPS = 1.2e11
-"""Of the free-running float64 steps of one recording with the timed batch and rate: some four seconds. They pay for fewer steps
-of a larger model. One that could not make `LEAST_TIMED` is proved with a smaller batch, and the proof says so."""
-LEAST_TIMED = 20
+"""FLOPs of the free-running float64 steps of one recording with the timed batch and rate: some four seconds. A larger model
+makes fewer steps. One that could not make `LEAST_TIMED_STEPS` is proved with a smaller batch, and the proof says so."""
+LEAST_TIMED_STEPS = 20
 FREE_FLOPS = 1e11
-"""The same of the smaller batch: some seven seconds. A large model makes `FEWER` of its steps at least."""
-FEWER = 0.25
+"""FLOPs of the free-running float64 steps of one recording with the smaller batch: some seven seconds. A large model makes at
+least `LEAST_SHARE` of the steps."""
+LEAST_SHARE = 0.25
 SWITCH_SECONDS = 1e-4
-"""Between two threads of the referee."""
+"""Seconds after which the interpreter switches between threads of the referee."""
 LOWER_RATES = 2
-"""How often the learning rate of the free-running losses may be divided by ten."""
-_EVEN = "serial"
-"""Label of the recordings that the frameworks are compared by."""
+"""Number of times that the learning rate of the free-running losses may be divided by ten."""
+_EVEN_LABEL = "serial"
+"""Label of the recordings with which the frameworks are compared."""
 
 
 def prove(
-    timed: Spec,
+    timed_spec: Spec,
     frameworks: Sequence[str],
     modes: Sequence[str],
     *,
@@ -73,67 +74,68 @@ def prove(
     """Climb the ladder for the model, data and optimizer of a spec.
 
     Args:
-        timed: the run that the proof is for. The proof sets its own length, precision and mode. Where the timed batch would
-            take too long, its batch is smaller. Then its learning rate falls with it, so that as many examples move the weights
-            as far.
+        timed_spec: the run that the proof is for. The proof sets its own length, precision and mode. Where the timed batch
+            would take too long, its batch is smaller. Then its learning rate falls with it, so that as many examples move the
+            weights as far.
         frameworks: at least one. All others are compared with the first.
-        modes: of `spec.VARIANTS`. Each is compared with serial if it claims the same mathematics and the machine has it.
-        replicas: of those modes.
+        modes: names from `spec.VARIANTS`. Each is compared with serial if it claims the same mathematics and the machine has
+            it.
+        replicas: number of replicas of those modes.
         out: folder for specs, recordings and logs.
-        progress: called with what is being done.
-        steps: of rung 5. None: `STEPS`, or fewer of a large model.
+        progress: called with a message about the current work.
+        steps: number of steps of rung 5. None: `STEPS`, or fewer of a large model.
         precision: float64 proves. float32 shows how rounding grows.
-        runs: (framework, spec) of all that is timed. Their levels of switches are proved. Empty: that of `timed`.
+        runs: (framework, spec) of all timed runs. Their levels of switches are proved. Empty: the level of `timed_spec`.
         remember: use a stored proof of the same code, versions and spec, and store this one.
-        keep: all recordings. Else they stay only where a rung failed: they are the evidence.
+        keep: whether all recordings stay. Else they stay only if a rung failed, as evidence.
 
     Raises:
         LaunchError: a twin could not record.
     """
-    asked = _asked(timed, frameworks, modes, replicas, steps, precision, runs)
-    ladder = _Ladder(asked.base, tuple(frameworks), asked.modes, replicas, asked.levels[1:], out, progress)
-    ladder.parallel_steps = 2 * math.ceil(asked.share * PARALLEL_STEPS / 2)
-    # What is claimed depends on the timed run itself, which the key leaves out.
+    plan = _plan_proof(timed_spec, frameworks, modes, replicas, steps, precision, runs)
+    ladder = _Ladder(plan.base, tuple(frameworks), plan.modes, replicas, plan.levels[1:], out, progress)
+    ladder.parallel_steps = 2 * math.ceil(plan.share * PARALLEL_STEPS / 2)
+    # The claims depend on the timed run itself, which is not in the key.
     with_switches = [
         name
         for name in frameworks
-        if not any(timed_rows.is_of(asked.levels, name, run) for other, run in runs or [(name, timed)] if other == name)
+        if not any(timed_rows.covers(plan.levels, name, run) for other, run in runs or [(name, timed_spec)] if other == name)
     ]
-    claimed: dict[str, Any] = {
-        "not_claimed": claims.not_claimed(timed, ladder.architecture, asked.modes, replicas, with_switches),
-        "compared_with": claims.compared_with(timed, ladder.architecture, asked.modes),
-        "timed": _setting(timed),
+    claim_fields: dict[str, Any] = {
+        "not_claimed": claims.reasons_not_claimed(timed_spec, ladder.architecture, plan.modes, replicas, with_switches),
+        "compared_with": claims.other_baselines(timed_spec, ladder.architecture, plan.modes),
+        "timed": _setting(timed_spec),
     }
-    # Nobody knows all the modules that a user's own model is made of.
-    remember = remember and asked.base.model in spec.MODELS
-    if remember and (proof := remembered.load(asked.key)):
+    # The modules of a user's own model are not all known, so a stored proof of it may be stale.
+    remember = remember and plan.base.model in spec.MODELS
+    if remember and (proof := remembered.load(plan.key)):
         progress("proof remembered: same code, versions, machine and spec")
-        return proof.model_copy(update=claimed)
+        return proof.model_copy(update=claim_fields)
     start = time.perf_counter()
-    with judging(), contextlib.closing(ladder):
+    with fast_referee(), contextlib.closing(ladder):
         ladder.record()
-        if ladder.settle():
+        if ladder.settle_learning_rate():
             ladder.record()
-        single = ladder.single_steps()
-        climbed = ladder.climb()
-        for each in single:
-            climbed += ladder.judged(each)
+        step_sets = ladder.single_steps()
+        all_rungs = ladder.climb()
+        for step_set in step_sets:
+            all_rungs += ladder.rungs_of_step_set(step_set)
     made_at = datetime.now(UTC).isoformat(timespec="seconds")
     first_layer = ladder.architecture.layers[0]
     proof = Proof(
-        rungs=climbed,
+        rungs=all_rungs,
         seconds=time.perf_counter() - start,
         made_at=made_at,
-        levels=list(asked.levels),
+        levels=list(plan.levels),
         proved=_setting(ladder.base),
         rounded=first_layer.rounded if isinstance(first_layer, architectures.Opaque) else "",
-        **claimed,
+        **claim_fields,
     )
     if proof.verdict != "not proved":
         if not keep:
             ladder.recorder.forget_all()
         if remember:
-            remembered.save(asked.key, proof)
+            remembered.save(plan.key, proof)
     return proof
 
 
@@ -141,17 +143,17 @@ def prove_rows(rows: Sequence[Row], frameworks: Sequence[str], *, replicas: int,
     """Climb the ladder for the rows of a comparison.
 
     Args:
-        rows: judged, see `matrix.check_rows`.
+        rows: checked rows, see `matrix.check_rows`.
         frameworks, replicas, options: see `prove`.
 
     Raises:
         LaunchError: a twin could not record.
     """
-    return prove(**_of_rows(rows, frameworks, replicas), **options)
+    return prove(**_arguments_for_rows(rows, frameworks, replicas), **options)
 
 
-def every_step(
-    what: Spec,
+def judge_every_step(
+    timed_spec: Spec,
     frameworks: Sequence[str],
     modes: Sequence[str],
     *,
@@ -160,108 +162,110 @@ def every_step(
     progress: Callable[[str], None],
     steps: int = STEPS,
 ) -> list[Rung]:
-    """Rung 8 in float64 alone, at each of the steps, of all synchronous modes that claim serial's mathematics.
+    """Return rung 8 in float64 alone, at each step, for all synchronous modes that claim serial's mathematics.
 
     Args:
-        what: gives model, data, optimizer and batch size.
+        timed_spec: spec with the model, data, optimizer and batch size.
         modes, replicas, out, progress: see `prove`. A recording is deleted when it has been judged: it may be large.
 
     Raises:
         LaunchError: a twin could not record.
     """
-    base = proof_spec(what, what.global_batch_size, steps, "float64")
+    base = proof_spec(timed_spec, timed_spec.global_batch_size, steps, "float64")
     parallel = tuple(mode for mode in modes if mode != "serial")
     ladder = _Ladder(base, tuple(frameworks), parallel, replicas, (), out, progress, every_step=True)
-    found: list[Rung] = []
-    with judging(), contextlib.closing(ladder):
-        for each in ladder.single_steps():
-            ladder.recorder.make([each.teacher])
-            at_once = max(2, single_steps.MOST_BYTES // ladder.recorder.path(each.teacher).stat().st_size)
-            for start in range(0, len(each.others), at_once):
-                some = each.others[start : start + at_once]
-                ladder.recorder.make(some)
-                found += ladder.judged(replace(each, others=some))
-                ladder.recorder.forget(some)
-            ladder.recorder.forget([each.teacher])
-    return found
+    all_rungs: list[Rung] = []
+    with fast_referee(), contextlib.closing(ladder):
+        for step_set in ladder.single_steps():
+            ladder.recorder.make([step_set.teacher])
+            recordings_at_once = max(2, single_steps.MOST_BYTES // ladder.recorder.path(step_set.teacher).stat().st_size)
+            for start in range(0, len(step_set.students), recordings_at_once):
+                chunk = step_set.students[start : start + recordings_at_once]
+                ladder.recorder.make(chunk)
+                all_rungs += ladder.rungs_of_step_set(replace(step_set, students=chunk))
+                ladder.recorder.forget(chunk)
+            ladder.recorder.forget([step_set.teacher])
+    return all_rungs
 
 
 def is_remembered(rows: Sequence[Row], frameworks: Sequence[str], *, replicas: int) -> bool:
     """Whether `prove_rows` finds a stored proof."""
-    asked = _asked(**_of_rows(rows, frameworks, replicas), steps=None, precision="float64")
-    return asked.base.model in spec.MODELS and remembered.load(asked.key) is not None
+    plan = _plan_proof(**_arguments_for_rows(rows, frameworks, replicas), steps=None, precision="float64")
+    return plan.base.model in spec.MODELS and remembered.load(plan.key) is not None
 
 
-class _Asked(NamedTuple):
-    """What a proof is asked for."""
+class _ProofPlan(NamedTuple):
+    """Plan of a proof: its spec, modes and levels, and the key of its cache entry."""
 
     base: Spec
-    """What it trains."""
+    """Serial spec that the proof trains."""
     share: float
-    """Of the steps, that it makes."""
+    """Share of the full number of steps that the proof makes."""
     modes: tuple[str, ...]
     """Parallel ones."""
     levels: tuple[str, ...]
-    """Of switches. The base has the first."""
+    """Levels of switches. The base has the first."""
     key: str
-    """Under which the proof is stored."""
+    """Key of the stored proof."""
 
 
-def _asked(
-    timed: Spec,
+def _plan_proof(
+    timed_spec: Spec,
     frameworks: Sequence[str],
     modes: Sequence[str],
     replicas: int,
     steps: int | None,
     precision: spec.Precision,
     runs: Sequence[tuple[str, Spec]],
-) -> _Asked:
-    levels = timed_rows.levels(runs or [(name, timed) for name in frameworks])
+) -> _ProofPlan:
+    levels = timed_rows.proved_levels(runs or [(name, timed_spec) for name in frameworks])
     parallel = tuple(mode for mode in modes if mode != "serial")
-    base, share = _base(timed, replicas, steps, precision, levels[0])
+    base, share = _base_spec(timed_spec, replicas, steps, precision, levels[0])
     key = remembered.key(base, frameworks, (f"{share:.3f} of the steps", parallel, levels), replicas)
-    return _Asked(base, share, parallel, levels, key)
+    return _ProofPlan(base, share, parallel, levels, key)
 
 
-def _of_rows(rows: Sequence[Row], frameworks: Sequence[str], replicas: int) -> dict[str, Any]:
-    """The arguments of `prove` for rows. Serial runs speak for the modes: switches are the same in all."""
+def _arguments_for_rows(rows: Sequence[Row], frameworks: Sequence[str], replicas: int) -> dict[str, Any]:
+    """Return the arguments of `prove` for rows. Serial runs stand for all modes, because switches are the same in all."""
     first = rows[0].spec
     on_most_cores = sorted(rows, key=lambda row: -row.spec.cores)
     return {
-        "timed": first.with_fields(hosts=(), cores=min(first.cores, machine.available_cores())),  # the mathematics are the same
+        "timed_spec": first.with_fields(
+            hosts=(), cores=min(first.cores, machine.available_cores())
+        ),  # the mathematics are the same
         "frameworks": frameworks,
-        "modes": timed_rows.modes_of(rows),
+        "modes": timed_rows.available_modes(rows),
         "replicas": replicas,
         "runs": [(row.contestant, spec.build(spec.with_variant(row.spec.model_dump(), "serial", 1))) for row in on_most_cores],
     }
 
 
-def base_of(rows: Sequence[Row], frameworks: Sequence[str], replicas: int) -> Spec:
-    """What the proof of these rows trains."""
-    return _asked(**_of_rows(rows, frameworks, replicas), steps=None, precision="float64").base
+def base_spec_of_rows(rows: Sequence[Row], frameworks: Sequence[str], replicas: int) -> Spec:
+    """Return the serial spec that the proof of these rows trains."""
+    return _plan_proof(**_arguments_for_rows(rows, frameworks, replicas), steps=None, precision="float64").base
 
 
-def _base(timed: Spec, replicas: int, steps: int | None, precision: spec.Precision, level: str) -> tuple[Spec, float]:
-    """(what the proof trains; the share of the steps that it makes)."""
-    as_timed = proof_spec(timed, timed.global_batch_size, steps or STEPS, precision, level)
-    is_shared = timed.global_batch_size % replicas == 0 and timed.global_batch_size >= LEAST_PER_REPLICA * replicas
+def _base_spec(timed_spec: Spec, replicas: int, steps: int | None, precision: spec.Precision, level: str) -> tuple[Spec, float]:
+    """Return (serial spec that the proof trains; share of the full number of steps that it makes)."""
+    as_timed = proof_spec(timed_spec, timed_spec.global_batch_size, steps or STEPS, precision, level)
+    is_shared = timed_spec.global_batch_size % replicas == 0 and timed_spec.global_batch_size >= LEAST_PER_REPLICA * replicas
     affordable = int(TIMED_FLOPS / _flops_of_a_step(as_timed))
-    if is_shared and affordable >= (steps or LEAST_TIMED):
+    if is_shared and affordable >= (steps or LEAST_TIMED_STEPS):
         number = steps or min(STEPS, affordable)
-        return proof_spec(timed, timed.global_batch_size, number, precision, level), number / (steps or STEPS)
-    base = proof_spec(timed, _batch_size(replicas), steps or STEPS, precision, level)
+        return proof_spec(timed_spec, timed_spec.global_batch_size, number, precision, level), number / (steps or STEPS)
+    base = proof_spec(timed_spec, _batch_size(replicas), steps or STEPS, precision, level)
     if steps is not None or precision == "float32":
         return base, 1.0
-    share = min(1.0, max(FEWER, FREE_FLOPS / (STEPS * _flops_of_a_step(base))))
-    return proof_spec(timed, _batch_size(replicas), round(share * STEPS), precision, level), share
+    share = min(1.0, max(LEAST_SHARE, FREE_FLOPS / (STEPS * _flops_of_a_step(base))))
+    return proof_spec(timed_spec, _batch_size(replicas), round(share * STEPS), precision, level), share
 
 
 @contextlib.contextmanager
-def judging() -> Generator[None]:
-    """What the referee needs to be quick: threads that share out the steps, and not each product of small matrices."""
+def fast_referee() -> Generator[None]:
+    """Set up threads for the referee: they share the steps among them, and BLAS uses one thread for each small product."""
     machine.keep_freed_memory()
     interval = sys.getswitchinterval()
-    # A thread that comes from a short product waits so long for the interpreter: 5 ms undo what a second core brings.
+    # A thread waits this long for the interpreter after a short product. At the default of 5 ms a second core gains nothing.
     sys.setswitchinterval(SWITCH_SECONDS)
     try:
         with threadpool_limits(1, "blas"):
@@ -277,44 +281,44 @@ def _batch_size(replicas: int) -> int:
 
 @dataclass(frozen=True)
 class _Claim:
-    """A parallel mode that claims to be serial's mathematics, and what it is compared with."""
+    """Parallel mode that claims serial's mathematics, and the serial run that it is compared with."""
 
     parallel: Spec
     micro_batches: int
-    """Of each batch, whose gradients serial adds up."""
+    """Number of parts of each batch, whose gradients the serial run adds up."""
     frameworks: tuple[str, ...]
-    """Those that have the mode on this machine."""
+    """Frameworks that have the mode on this machine."""
 
 
 @dataclass
 class _Comparison:
-    """Rungs of two recordings, which are read for them: those of all modes may fill the memory."""
+    """Comparison of two recordings. They are read on demand: those of all modes may fill the memory."""
 
-    ordered: str
+    ordered_label: str
     """Label of the serial recordings that the yardstick is measured against."""
     strict_steps: int
     rungs: Callable[[Yardstick | None], list[Rung]]
 
     @cached_property
-    def strict(self) -> list[Rung]:
-        """By the plain tolerances."""
+    def strict_rungs(self) -> list[Rung]:
+        """Rungs with the plain tolerances."""
         return self.rungs(None)
 
     @property
     def needs_yardstick(self) -> bool:
-        return tolerances.may_be_rounding(self.strict, self.strict_steps)
+        return tolerances.may_be_rounding(self.strict_rungs, self.strict_steps)
 
 
 @dataclass(frozen=True)
-class _SingleSteps:
-    """Rung 8: recordings of the same drawn steps, from the states of the first framework's serial run."""
+class _StepSet:
+    """Recordings of the same drawn steps for rung 8, from the states of the first framework's serial run."""
 
-    teacher: Recording
-    others: tuple[Recording, ...]
-    drawn: list[int]
-    plan: Plan
-    addition: str = ""
-    """To the rungs' names."""
+    teacher: TraceRequest
+    students: tuple[TraceRequest, ...]
+    step_numbers: list[int]
+    plan: BatchPlan
+    name_suffix: str = ""
+    """Suffix of the rungs' names."""
 
 
 @dataclass
@@ -325,52 +329,54 @@ class _Ladder:
     """Parallel ones."""
     replicas: int
     other_levels: tuple[str, ...]
-    """Of switches, that the base has not."""
+    """Levels of switches besides that of the base."""
     out: Path
     progress: Callable[[str], None]
-    _judges: dict[str, single_steps.Judge] = field(default_factory=dict[str, single_steps.Judge])
-    """Of single steps, by the teacher's label."""
-    _rungs: dict[Path, Future[list[Rung]]] = field(default_factory=dict[Path, Future[list[Rung]]])
-    """Of single steps, by recording. They are judged while other recordings are made."""
-    _teachers_shown: set[str] = field(default_factory=set[str])
+    _judges: dict[str, single_steps.StepJudge] = field(default_factory=dict[str, single_steps.StepJudge])
+    """Judges of single steps, by the teacher's label."""
+    _rung_futures: dict[Path, Future[list[Rung]]] = field(default_factory=dict[Path, Future[list[Rung]]])
+    """Rungs of single steps, by recording. They are judged while other recordings are made."""
+    _judged_teachers: set[str] = field(default_factory=set[str])
     parallel_steps: int = PARALLEL_STEPS
     every_step: bool = False
-    """Float64 steps of a large model too."""
+    """Whether all float64 steps are judged, also those of a large model."""
 
     def __post_init__(self) -> None:
         self._first_rate = self.base.optimizer.learning_rate
         self.recorder = Recorder(self.out, self.progress)
-        self._judging = ThreadPoolExecutor(1)
+        self._judge_pool = ThreadPoolExecutor(1)
 
     def close(self) -> None:
-        """Judge no more."""
+        """Stop judging."""
         for judge in self._judges.values():
             judge.stopped = True
-        self._judging.shutdown(wait=False, cancel_futures=True)
+        self._judge_pool.shutdown(wait=False, cancel_futures=True)
 
     def record(self) -> None:
-        """Make ahead what the rungs will need, in as few processes as possible."""
-        steps = self.single_steps()
+        """Make the recordings that the rungs need, in as few processes as possible."""
+        step_sets = self.single_steps()
 
-        def judge_ahead() -> None:
-            for each in steps:
-                if self._is_settled and self.recorder.is_made(each.teacher):
-                    wanted = self._to_judge(each)
-                    waited_for = {
-                        one.framework for one in wanted if one.what.mode == "serial" and not self.recorder.is_made(one)
+        def judge_recorded() -> None:
+            for step_set in step_sets:
+                if self._learning_rate_is_settled and self.recorder.is_made(step_set.teacher):
+                    requests = self._to_judge(step_set)
+                    awaited = {
+                        request.framework
+                        for request in requests
+                        if request.spec.mode == "serial" and not self.recorder.is_made(request)
                     }
-                    for recorded in filter(self.recorder.is_made, wanted):
-                        if recorded.framework not in waited_for:  # its serial run tells what it decides
-                            self._judge(each, recorded)
+                    for recording in filter(self.recorder.is_made, requests):
+                        if recording.framework not in awaited:  # its serial run tells what it decides
+                            self._judge(step_set, recording)
 
         self.recorder.make(
             [
                 *self._serial_recordings.values(),
-                *(each.teacher for each in steps),
-                *(each for mode in self._claims for each in self._of_mode(mode)),
-                *(student for each in steps for student in each.others),
+                *(step_set.teacher for step_set in step_sets),
+                *(request for mode in self._claims for request in self._mode_requests(mode)),
+                *(student for step_set in step_sets for student in step_set.students),
             ],
-            judge_ahead,
+            judge_recorded,
         )
 
     @cached_property
@@ -379,16 +385,16 @@ class _Ladder:
 
     @cached_property
     def architecture(self) -> Architecture:
-        return architectures.of(self.base, len(self._dataset.class_names), self._dataset.image_size)
+        return architectures.build(self.base, len(self._dataset.class_names), self._dataset.image_size)
 
-    def settle(self) -> bool:
-        """Divide the learning rate by ten until the free-running loss falls. A loss that rises grows any difference with it.
+    def settle_learning_rate(self) -> bool:
+        """Divide the learning rate by ten until the free-running loss falls. Differences grow with a loss that rises.
 
         Returns:
-            Whether the learning rate is another now.
+            Whether the learning rate has changed.
         """
         for _ in range(LOWER_RATES):
-            if not self._rises:
+            if not self._loss_rises:
                 break
             settings = self.base.optimizer.model_dump()
             settings["learning_rate"] /= 10
@@ -399,104 +405,117 @@ class _Ladder:
         return self.base.optimizer.learning_rate != self._first_rate
 
     @property
-    def _is_settled(self) -> bool:
-        """Whether it is known that `settle` leaves the learning rate as it is."""
-        return all(map(self.recorder.is_made, self._serial_recordings.values())) and not self._rises
+    def _learning_rate_is_settled(self) -> bool:
+        """Whether it is known that `settle_learning_rate` keeps the learning rate."""
+        return all(map(self.recorder.is_made, self._serial_recordings.values())) and not self._loss_rises
 
     @property
-    def _rises(self) -> bool:
-        """Whether the loss is no lower at the end of rung 5. Ten steps are too few to say."""
+    def _loss_rises(self) -> bool:
+        """Whether the loss does not fall during rung 5. False for at most ten steps, which are too few to tell."""
         if len(self.frameworks) < 2 or (self.base.steps or 0) <= 10:
             return False
-        losses = self._serial(_EVEN, self.frameworks[0])["loss"]
+        losses = self._serial_arrays(_EVEN_LABEL, self.frameworks[0])["loss"]
         return not losses[-5:].mean() < losses[:5].mean()
 
-    def _exhibited(self, rung: Rung) -> Rung:
-        """The rung of free-running losses, as far as it may prove something."""
+    def _mark_exhibit(self, rung: Rung) -> Rung:
+        """Mark a passed rung of free-running losses as shown if the loss rises, or add its lowered learning rate."""
         if rung.name != "5 losses" or rung.status != "passed":
             return rung
-        if self._rises:
-            shown = f"shown: {RISES}, and such a run proves nothing; {rung.reason}"
-            return rung.model_copy(update={"status": "shown", "reason": shown})
+        if self._loss_rises:
+            reason = f"shown: {LOSS_RISES}, and such a run proves nothing; {rung.reason}"
+            return rung.model_copy(update={"status": "shown", "reason": reason})
         if self.base.optimizer.learning_rate == self._first_rate:
             return rung
         return rung.model_copy(update={"where": f"{rung.where}, at learning rate {self.base.optimizer.learning_rate:g}"})
 
     def climb(self) -> list[Rung]:
-        """Rungs 1 to 7."""
-        comparisons = [*self._of_twins(), *(each for mode in self._claims for each in self._with_serial(mode))]
-        climbed = [each.strict for each in comparisons]
-        # Rounding is amplified by the model. So one framework's yardstick is mostly enough, and the frameworks share them out.
+        """Return rungs 1 to 7."""
+        comparisons = [
+            *self._twin_comparisons(),
+            *(comparison for mode in self._claims for comparison in self._mode_comparisons(mode)),
+        ]
+        rungs_by_comparison = [comparison.strict_rungs for comparison in comparisons]
+        # The model amplifies rounding, so the yardstick of one framework is mostly enough. The frameworks take turns.
         for frameworks in sorted({1, len(self.frameworks)}):
             doubtful = [
                 number
-                for number, each in enumerate(comparisons)
-                if each.needs_yardstick and any(rung.status == "failed" for rung in climbed[number])
+                for number, comparison in enumerate(comparisons)
+                if comparison.needs_yardstick and any(rung.status == "failed" for rung in rungs_by_comparison[number])
             ]
-            labels = dict.fromkeys(comparisons[number].ordered for number in doubtful)
+            labels = dict.fromkeys(comparisons[number].ordered_label for number in doubtful)
             reordered = {label: self._reordered(label, first)[:frameworks] for first, label in enumerate(labels)}
             self.recorder.make([recording for recordings in reordered.values() for recording in recordings])
-            yardsticks = {label: self._measure(label, recordings) for label, recordings in reordered.items()}
+            yardsticks = {label: self._measure_yardstick(label, recordings) for label, recordings in reordered.items()}
             for number in doubtful:
-                each = comparisons[number]
-                climbed[number] = _excused(each.strict, each.rungs(yardsticks[each.ordered]))
-        found = [rung for several in climbed for rung in several]
-        return list(map(self._exhibited, found))
+                comparison = comparisons[number]
+                rungs_by_comparison[number] = _mark_excused(
+                    comparison.strict_rungs, comparison.rungs(yardsticks[comparison.ordered_label])
+                )
+        all_rungs = [rung for comparison_rungs in rungs_by_comparison for rung in comparison_rungs]
+        return list(map(self._mark_exhibit, all_rungs))
 
-    def _of_twins(self) -> list[_Comparison]:
-        """Rungs 1 to 5 and 7: the serial run of every other framework against that of the first."""
+    def _twin_comparisons(self) -> list[_Comparison]:
+        """Return comparisons for rungs 1 to 5 and 7: the serial run of every other framework against that of the first."""
         first, *others = self.frameworks
 
-        def compared(other: str, yardstick: Yardstick | None) -> list[Rung]:
-            sides = self._serial(_EVEN, first), self._serial(_EVEN, other)
-            return rungs.compare_serials(self.base, self.architecture, *sides, yardstick)
+        def compare(other: str, yardstick: Yardstick | None) -> list[Rung]:
+            recordings = self._serial_arrays(_EVEN_LABEL, first), self._serial_arrays(_EVEN_LABEL, other)
+            return rungs.compare_serials(self.base, self.architecture, *recordings, yardstick)
 
-        return [_Comparison(_EVEN, tolerances.STRICT_STEPS, partial(compared, other)) for other in others]
+        return [_Comparison(_EVEN_LABEL, tolerances.STRICT_STEPS, partial(compare, other)) for other in others]
 
-    def _with_serial(self, mode: str) -> list[_Comparison]:
-        """Rung 6: a parallel mode against serial in the same framework, with an uneven last batch."""
+    def _mode_comparisons(self, mode: str) -> list[_Comparison]:
+        """Return comparisons for rung 6: a parallel mode against serial in the same framework, with an uneven last batch."""
         claim = self._claims[mode]
-        ordered, strict_steps = _uneven_label(claim.micro_batches), tolerances.strict_steps(claim.parallel, self.architecture)
+        ordered_label, strict_steps = (
+            _uneven_label(claim.micro_batches),
+            tolerances.strict_steps(claim.parallel, self.architecture),
+        )
 
-        def compared(split: Recording, yardstick: Yardstick | None) -> list[Rung]:
-            sides = split.framework, self._serial(ordered, split.framework), self.recorder.arrays(split)
-            return rungs.compare_mode(claim.parallel, self.architecture, *sides, yardstick)
+        def compare(request: TraceRequest, yardstick: Yardstick | None) -> list[Rung]:
+            recordings = request.framework, self._serial_arrays(ordered_label, request.framework), self.recorder.arrays(request)
+            return rungs.compare_mode(claim.parallel, self.architecture, *recordings, yardstick)
 
-        return [_Comparison(ordered, strict_steps, partial(compared, split)) for split in self._of_mode(mode)]
+        return [_Comparison(ordered_label, strict_steps, partial(compare, request)) for request in self._mode_requests(mode)]
 
-    def _of_mode(self, mode: str) -> list[Recording]:
+    def _mode_requests(self, mode: str) -> list[TraceRequest]:
         claim = self._claims[mode]
-        return [Recording(mode, name, claim.parallel) for name in claim.frameworks]
+        return [TraceRequest(mode, name, claim.parallel) for name in claim.frameworks]
 
     @cached_property
     def _claims(self) -> dict[str, _Claim]:
-        """By mode, without those of other mathematics than serial's, and without those that no framework has here."""
-        found: dict[str, _Claim] = {}
+        """Claims by mode, without modes of other mathematics than serial's, and without those that no framework has here."""
+        claims_by_mode: dict[str, _Claim] = {}
         for mode in self.modes:
             # BatchNorm has statistics of each micro-batch. A model without BatchNorm is compared with plain serial.
-            own_statistics = self.architecture.has_batch_norm and "pipeline" in mode
-            statistics = "synchronised" if self.architecture.has_batch_norm and not own_statistics else "per_replica"
+            has_part_statistics = self.architecture.has_batch_norm and "pipeline" in mode
+            statistics = "synchronised" if self.architecture.has_batch_norm and not has_part_statistics else "per_replica"
             values = {**self._uneven.model_dump(), "batch_norm_statistics": statistics}
             parallel = spec.build(spec.with_variant(values, mode, self.replicas))
-            if parallel.not_serial_because is not None or (own_statistics and parallel.mode == "hybrid"):
+            if parallel.not_serial_because is not None or (has_part_statistics and parallel.mode == "hybrid"):
                 continue
-            if architectures.cannot_cut(parallel) is not None:
+            if architectures.why_not_divisible(parallel) is not None:
                 continue
-            here = tuple(name for name in self.frameworks if spec.check_against(parallel, launch.describe(name)) is None)
-            if here:
-                found[mode] = _Claim(parallel, parallel.pipeline.micro_batches if own_statistics else 1, here)
-        return found
+            available_frameworks = tuple(
+                name for name in self.frameworks if spec.check_against(parallel, launch.describe(name)) is None
+            )
+            if available_frameworks:
+                claims_by_mode[mode] = _Claim(
+                    parallel, parallel.pipeline.micro_batches if has_part_statistics else 1, available_frameworks
+                )
+        return claims_by_mode
 
-    def single_steps(self) -> list[_SingleSteps]:
-        """Rung 8 of the proof's own runs, with each level of switches."""
-        return [steps for level in (self.base.switches, *self.other_levels) for steps in self._steps_of(level)]
+    def single_steps(self) -> list[_StepSet]:
+        """Return the step sets of rung 8, for each level of switches."""
+        return [steps for level in (self.base.switches, *self.other_levels) for steps in self._step_sets_for(level)]
 
-    def _steps_of(self, level: str) -> Iterator[_SingleSteps]:
-        """Single steps over many uneven epochs: all of them in float64, a few in float32.
+    def _step_sets_for(self, level: str) -> Iterator[_StepSet]:
+        """Yield single steps over many uneven epochs: many in float64, a few in float32.
 
-        `level` of switches may be another one than that of the other rungs. Then the rungs are named by it.
+        Args:
+            level: level of switches. If the other rungs have another one, the names of these rungs say so.
         """
-        addition, of_label = ("", "") if level == self.base.switches else (f", switches {level}", f"-{level}")
+        name_suffix, label_suffix = ("", "") if level == self.base.switches else (f", switches {level}", f"-{level}")
         first, *others = self.frameworks
         for micro_batches in sorted({1, *(claim.micro_batches for claim in self._claims.values())}):
             serial = self._uneven.with_fields(accumulation=micro_batches, steps=self.base.steps, switches=level)
@@ -509,59 +528,70 @@ class _Ladder:
             if serial.precision == "float64" and not others and not parallel:
                 continue  # nothing to compare the first framework with
             available = len(self._dataset.train)
-            plan = Plan(serial, self.architecture, min(serial.data.limit or available, available))
-            drawn = list(range(plan.total_steps)) if self.every_step else single_steps.drawn(serial, self.architecture, plan)
-            options = "--drawn", ",".join(map(str, drawn))
-            label = f"single-steps-{serial.precision}-{micro_batches}-parts{of_label}"
-            teacher = Recording(label, first, serial, options)
-            students = tuple(
-                Recording(f"{label}-{what.variant}", name, what, options, teacher)
-                for name, what in [*((name, serial) for name in others), *parallel]
-                if spec.check_against(what, launch.describe(name)) is None
+            plan = BatchPlan(serial, self.architecture, min(serial.data.limit or available, available))
+            drawn = (
+                list(range(plan.total_steps)) if self.every_step else single_steps.drawn_steps(serial, self.architecture, plan)
             )
-            yield _SingleSteps(teacher, students, drawn, plan, addition)
+            options = "--drawn", ",".join(map(str, drawn))
+            label = f"single-steps-{serial.precision}-{micro_batches}-parts{label_suffix}"
+            teacher = TraceRequest(label, first, serial, options)
+            students = tuple(
+                TraceRequest(f"{label}-{run_spec.variant}", name, run_spec, options, teacher)
+                for name, run_spec in [*((name, serial) for name in others), *parallel]
+                if spec.check_against(run_spec, launch.describe(name)) is None
+            )
+            yield _StepSet(teacher, students, drawn, plan, name_suffix)
 
-    def judged(self, steps: _SingleSteps) -> list[Rung]:
-        """The rungs of single steps."""
-        futures = [self._judge(steps, each) for each in self._to_judge(steps)]
-        self._teachers_shown.add(steps.teacher.label)
-        return [rung.model_copy(update={"name": rung.name + steps.addition}) for each in futures for rung in each.result()]
+    def rungs_of_step_set(self, step_set: _StepSet) -> list[Rung]:
+        """Return the rungs of single steps."""
+        futures = [self._judge(step_set, request) for request in self._to_judge(step_set)]
+        self._judged_teachers.add(step_set.teacher.label)
+        return [
+            rung.model_copy(update={"name": rung.name + step_set.name_suffix}) for future in futures for rung in future.result()
+        ]
 
-    def _to_judge(self, steps: _SingleSteps) -> tuple[Recording, ...]:
-        """In float64 the teacher is the truth itself. In float32 the referee is, and the teacher is judged once."""
-        is_judge = steps.teacher.what.precision == "float64" or steps.teacher.label in self._teachers_shown
-        return steps.others if is_judge else (steps.teacher, *steps.others)
+    def _to_judge(self, step_set: _StepSet) -> tuple[TraceRequest, ...]:
+        """Return the recordings to judge: without the teacher in float64, where it is the truth.
 
-    def _judge(self, steps: _SingleSteps, recorded: Recording) -> Future[list[Rung]]:
-        """The rungs of one recording of single steps, which another thread finds."""
-        path = self.recorder.path(recorded)
-        if path not in self._rungs:
-            judge, what, name = self._judge_of(steps), recorded.what, recorded.framework
-            self._rungs[path] = self._judging.submit(lambda: judge.rungs(what, self.recorder.opened(recorded), name))
-        return self._rungs[path]
+        In float32 it is judged once.
+        """
+        teacher_is_truth = step_set.teacher.spec.precision == "float64" or step_set.teacher.label in self._judged_teachers
+        return step_set.students if teacher_is_truth else (step_set.teacher, *step_set.students)
 
-    def _judge_of(self, steps: _SingleSteps) -> single_steps.Judge:
-        label = steps.teacher.label
+    def _judge(self, step_set: _StepSet, request: TraceRequest) -> Future[list[Rung]]:
+        """Return the future rungs of one recording of single steps, which another thread judges."""
+        path = self.recorder.path(request)
+        if path not in self._rung_futures:
+            judge, run_spec, name = self._judge_of(step_set), request.spec, request.framework
+            self._rung_futures[path] = self._judge_pool.submit(lambda: judge.rungs(run_spec, self.recorder.open(request), name))
+        return self._rung_futures[path]
+
+    def _judge_of(self, step_set: _StepSet) -> single_steps.StepJudge:
+        label = step_set.teacher.label
         if label not in self._judges:
-            teacher = self.recorder.opened(steps.teacher)  # states of float64 steps may fill the memory
-            self._judges[label] = single_steps.Judge(self.architecture, teacher, steps.drawn, steps.plan)
+            teacher = self.recorder.open(step_set.teacher)  # states of float64 steps may fill the memory
+            self._judges[label] = single_steps.StepJudge(self.architecture, teacher, step_set.step_numbers, step_set.plan)
         return self._judges[label]
 
     @cached_property
-    def _serial_recordings(self) -> dict[tuple[str, str], Recording]:
-        """By label and framework, every serial recording that something is compared with."""
-        wanted = {_EVEN: self.base} if len(self.frameworks) > 1 else {}
+    def _serial_recordings(self) -> dict[tuple[str, str], TraceRequest]:
+        """Serial recordings that others are compared with, by label and framework."""
+        specs_by_label = {_EVEN_LABEL: self.base} if len(self.frameworks) > 1 else {}
         for micro_batches in sorted({claim.micro_batches for claim in self._claims.values()}):
-            wanted[_uneven_label(micro_batches)] = self._uneven.with_fields(accumulation=micro_batches)
-        return {(label, name): Recording(label, name, what) for label, what in wanted.items() for name in self.frameworks}
+            specs_by_label[_uneven_label(micro_batches)] = self._uneven.with_fields(accumulation=micro_batches)
+        return {
+            (label, name): TraceRequest(label, name, run_spec)
+            for label, run_spec in specs_by_label.items()
+            for name in self.frameworks
+        }
 
-    def _serial(self, label: str, framework: str) -> Arrays:
+    def _serial_arrays(self, label: str, framework: str) -> Arrays:
         self.recorder.make(self._serial_recordings.values())
         return self.recorder.arrays(self._serial_recordings[label, framework])
 
     @cached_property
     def _uneven(self) -> Spec:
-        """Two epochs whose last batch is about half full, and odd if the batch is even."""
+        """Spec of two epochs whose last batch is about half full, and odd if the batch is even."""
         batch_size = self.base.global_batch_size
         available = len(self._dataset.train)
         examples = min(self.parallel_steps // 2 * batch_size - batch_size // 2 - 1, available)
@@ -570,49 +600,51 @@ class _Ladder:
         data = {**self.base.data.model_dump(), "limit": examples}
         return self.base.with_fields(steps=self.parallel_steps, accumulation=1, data=data)
 
-    def _reordered(self, ordered: str, first: int) -> list[Recording]:
-        """Serial recordings once more, with each batch reversed. They begin with the framework of this number."""
+    def _reordered(self, ordered_label: str, first: int) -> list[TraceRequest]:
+        """Return requests for serial recordings with each batch reversed, starting with the framework of index `first`."""
         names = [self.frameworks[(first + place) % len(self.frameworks)] for place in range(len(self.frameworks))]
-        own = [self._serial_recordings[ordered, name] for name in names]
-        return [each._replace(label=f"reordered-{ordered}", options=("--reverse-batches",)) for each in own]
+        requests = [self._serial_recordings[ordered_label, name] for name in names]
+        return [request._replace(label=f"reordered-{ordered_label}", options=("--reverse-batches",)) for request in requests]
 
-    def _measure(self, ordered: str, reordered: Sequence[Recording]) -> Yardstick:
-        pairs = [(self._serial(ordered, each.framework), self.recorder.arrays(each)) for each in reordered]
+    def _measure_yardstick(self, ordered_label: str, reordered: Sequence[TraceRequest]) -> Yardstick:
+        pairs = [
+            (self._serial_arrays(ordered_label, request.framework), self.recorder.arrays(request)) for request in reordered
+        ]
         return tolerances.measure_yardstick(pairs)
 
 
-def _of_equal_parts(what: Spec) -> Spec:
-    """A run whose replicas own their images, with parts of equal size and an example of each in every batch."""
-    train = sources.load(what.data, seed=what.split_seed, cache_dir=what.paths.cache_dir).train
-    rest = len(train) % what.global_batch_size
-    if 0 < rest < min(what.dask.owners or 1, len(train)):
-        what = what.with_fields(data=_limited(what, len(train) - rest))
+def _with_equal_parts(run_spec: Spec) -> Spec:
+    """Give replicas that own their images parts of equal size, with an example of each part in every batch."""
+    train = sources.load(run_spec.data, seed=run_spec.split_seed, cache_dir=run_spec.paths.cache_dir).train
+    rest = len(train) % run_spec.global_batch_size
+    if 0 < rest < min(run_spec.dask.owners or 1, len(train)):
+        run_spec = run_spec.with_fields(data=_limited(run_spec, len(train) - rest))
     equal = {"partition": "balanced", "skew": spec.Dask.model_fields["skew"].default, "speeds": ()}
-    return what.with_fields(dask={**what.dask.model_dump(), **equal})
+    return run_spec.with_fields(dask={**run_spec.dask.model_dump(), **equal})
 
 
-def _excused(strict: list[Rung], measured: list[Rung]) -> list[Rung]:
-    """What passes only by the yardstick is an exhibit: it is shown with its growth and proves nothing."""
+def _mark_excused(strict: list[Rung], with_yardstick: list[Rung]) -> list[Rung]:
+    """Mark rungs that pass only by the yardstick as shown: they prove nothing."""
     failed = {rung.name for rung in strict if rung.status == "failed"}
     return [
         rung.model_copy(update={"status": "shown", "reason": f"shown: {rung.reason}"})
         if rung.name in failed and rung.status == "passed"
         else rung
-        for rung in measured
+        for rung in with_yardstick
     ]
 
 
 def _uneven_label(micro_batches: int) -> str:
-    """Label of serial recordings with an uneven last batch and so many micro-batches."""
+    """Return the label of serial recordings with an uneven last batch and so many micro-batches."""
     return "serial-uneven" if micro_batches == 1 else f"serial-uneven-{micro_batches}-parts"
 
 
-def proof_spec(timed: Spec, batch_size: int, steps: int, precision: spec.Precision, level: str = "usual") -> Spec:
-    """A timed run as the proof trains it: serially, with its own batch size, length, precision and learning rate.
+def proof_spec(timed_spec: Spec, batch_size: int, steps: int, precision: spec.Precision, level: str = "usual") -> Spec:
+    """Return the proof's spec of a timed run: serial, with another batch size, length, precision and learning rate.
 
-    Replicas that own their images get parts of equal size: of others, some might have no example in so small a batch.
+    Replicas that own their images get parts of equal size. Else some might have no example in so small a batch.
     """
-    made = timed.with_fields(
+    serial_spec = timed_spec.with_fields(
         epochs=None,
         steps=steps,
         global_batch_size=batch_size,
@@ -623,31 +655,34 @@ def proof_spec(timed: Spec, batch_size: int, steps: int, precision: spec.Precisi
         profile_steps=0,
         cores=machine.available_cores(),
         batch_norm_statistics="per_replica",
-        data=_limited(timed, steps * batch_size),
+        data=_limited(timed_spec, steps * batch_size),
         optimizer={
-            **timed.optimizer.model_dump(),
+            **timed_spec.optimizer.model_dump(),
             "native": False,
-            "learning_rate": timed.optimizer.learning_rate * batch_size / timed.global_batch_size,
+            "learning_rate": timed_spec.optimizer.learning_rate * batch_size / timed_spec.global_batch_size,
         },
         # Scaling by replicas would make serial and parallel two different trainings.
-        schedule={**timed.schedule.model_dump(), "scaling": "none"},
+        schedule={**timed_spec.schedule.model_dump(), "scaling": "none"},
         switches=level,
         framework_options={},
     )
-    return _of_equal_parts(made) if made.dask.order == "owned" else made
+    return _with_equal_parts(serial_spec) if serial_spec.dask.order == "owned" else serial_spec
 
 
-def _setting(what: Spec) -> Setting:
-    """Batch, first learning rate and images of a run."""
-    images = len(sources.load(what.data, seed=what.split_seed, cache_dir=what.paths.cache_dir).train)
-    return Setting(batch_size=what.global_batch_size, learning_rate=what.optimizer.learning_rate, images=images)
+def _setting(run_spec: Spec) -> TrainingSetting:
+    """Return the batch size, first learning rate and number of images of a run."""
+    images = len(sources.load(run_spec.data, seed=run_spec.split_seed, cache_dir=run_spec.paths.cache_dir).train)
+    return TrainingSetting(batch_size=run_spec.global_batch_size, learning_rate=run_spec.optimizer.learning_rate, images=images)
 
 
-def _flops_of_a_step(what: Spec) -> int:
-    """Operations of one step on a whole batch."""
-    dataset = sources.load(what.data, seed=what.split_seed, cache_dir=what.paths.cache_dir)
-    return work.count(architectures.of(what, len(dataset.class_names), dataset.image_size)).flops * what.global_batch_size
+def _flops_of_a_step(run_spec: Spec) -> int:
+    """Return the FLOPs of one step on a whole batch."""
+    dataset = sources.load(run_spec.data, seed=run_spec.split_seed, cache_dir=run_spec.paths.cache_dir)
+    return (
+        work.count(architectures.build(run_spec, len(dataset.class_names), dataset.image_size)).flops
+        * run_spec.global_batch_size
+    )
 
 
-def _limited(what: Spec, examples: int) -> dict[str, Any]:
-    return {**what.data.model_dump(), "limit": min(what.data.limit or math.inf, examples)}
+def _limited(run_spec: Spec, examples: int) -> dict[str, Any]:
+    return {**run_spec.data.model_dump(), "limit": min(run_spec.data.limit or math.inf, examples)}

@@ -1,4 +1,4 @@
-"""`convtwins models`: what each framework really built, side by side."""
+"""`convtwins models`: the layers that each framework built, side by side."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def command(
 ) -> None:
     """Print layers, output shapes, values and FLOPs of the models as each framework has built them."""
     with exits.exit_on_error():
-        named = contestants.builtin_twins("--frameworks", split_names(frameworks), launch.FRAMEWORKS)
+        twins = contestants.builtin_twins("--frameworks", split_names(frameworks), launch.FRAMEWORKS)
         summaries: list[dict[str, Any]] = []
         with interruptible():
-            for each in require_distinct("--model", split_names(model), spec.MODELS):
-                wanted = spec.build({"model": each, "data": {"source": data, "image_size": image_size}})
-                architecture = sources.architecture_of(wanted)
-                summaries.append(summarize(architecture, wanted, named))
+            for name in require_distinct("--model", split_names(model), spec.MODELS):
+                run_spec = spec.build({"model": name, "data": {"source": data, "image_size": image_size}})
+                architecture = sources.architecture_of(run_spec)
+                summaries.append(summarize(architecture, run_spec, twins))
     if as_json:
         print(json.dumps(summaries, indent=1))
     else:
@@ -48,9 +48,9 @@ def command(
         raise typer.Exit(1)
 
 
-def summarize(architecture: Architecture, wanted: spec.Spec, frameworks: list[str]) -> dict[str, Any]:
-    """The architecture's layers with their FLOPs, and beside them what each framework says that it has built."""
-    built: dict[str, dict[str, Any]] = {name: json.loads(twin_client.query(name, "models", wanted)) for name in frameworks}
+def summarize(architecture: Architecture, run_spec: spec.Spec, frameworks: list[str]) -> dict[str, Any]:
+    """Return the architecture's layers with their FLOPs, and beside them the layers that each framework built."""
+    built: dict[str, dict[str, Any]] = {name: json.loads(twin_client.query(name, "models", run_spec)) for name in frameworks}
     by_layer = {framework: {layer["name"]: layer for layer in summary["layers"]} for framework, summary in built.items()}
     first = by_layer[frameworks[0]]
     layers: list[dict[str, Any]] = []
@@ -84,7 +84,7 @@ def summarize(architecture: Architecture, wanted: spec.Spec, frameworks: list[st
 
 
 def show(summary: dict[str, Any], console: Console) -> None:
-    """Print one model: a line a layer, shapes and values from each framework."""
+    """Print one model: a line for each layer, with shapes and values from each framework."""
     sides = list(summary["totals"])
     title = f"{summary['model']}, {summary['num_classes']} classes, {summary['image_size']} px"
     table = Table(title=title, title_justify="left", box=None, pad_edge=False, header_style="bold")

@@ -1,4 +1,4 @@
-"""The rungs of the ladder: each compares one aspect of two recordings."""
+"""Rungs 1 to 7 of the ladder. Each compares one aspect of two recordings."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from compare.proof import tolerances
 from compare.proof.certificate import Rung
 from compare.proof.differences import (
     Arrays,
-    against_largest,
-    farthest,
+    compare_parameters,
+    difference_to_largest,
     group,
-    over,
-    parameters,
-    rung,
-    scaled,
-    statistics_apart,
-    updates_apart,
+    largest_difference,
+    make_rung,
+    on_scale,
+    scaled_difference,
+    statistics_difference,
+    update_difference,
 )
 from compare.proof.tolerances import Yardstick
 
@@ -31,27 +31,28 @@ from compare.proof.tolerances import Yardstick
 def compare_serials(
     base: Spec, architecture: Architecture, ours: Arrays, theirs: Arrays, yardstick: Yardstick | None
 ) -> list[Rung]:
-    """Rungs 1 to 5 and 7 between two serial recordings of the same spec. Only rung 1 if that one fails.
+    """Return rungs 1 to 5 and 7 between two serial recordings of the same spec. Only rung 1 if that one fails.
 
     Args:
-        base: the spec that both recorded.
-        architecture: what both should have built.
-        ours: recording of the first framework.
-        yardstick: of a model that amplifies rounding. None: every step must meet the plain tolerance.
+        base: the spec of both recordings.
+        architecture: the architecture that both should have built.
+        ours: the recording of the first framework.
+        theirs: the recording of the other framework.
+        yardstick: yardstick of a model that amplifies rounding. None: every step must keep the plain tolerance.
     """
     tolerance = tolerances.LOSS_TOLERANCE if base.precision == "float64" else tolerances.DEEP_FLOAT32_TOLERANCE
     kind = f"rounding of {base.precision}, through all layers"
     exact = "names, shapes, count and values are equal or not"
-    rungs = [rung(base, "1 parameters", *parameters(architecture, ours, theirs), 0.0, exact)]
+    rungs = [make_rung(base, "1 parameters", *compare_parameters(architecture, ours, theirs), 0.0, exact)]
     if rungs[0].status == "failed":
         return rungs
     for mode in ("train", "eval"):
-        difference = scaled(ours[f"logits/{mode}"], theirs[f"logits/{mode}"])
-        rungs.append(rung(base, f"2 logits, {mode} mode", difference, None, tolerance, kind))
+        difference = scaled_difference(ours[f"logits/{mode}"], theirs[f"logits/{mode}"])
+        rungs.append(make_rung(base, f"2 logits, {mode} mode", difference, None, tolerance, kind))
     if base.precision == "float64":  # in float32, rung 8 judges them
-        difference, where = against_largest(group(ours, "gradient/"), group(theirs, "gradient/"))
+        difference, where = difference_to_largest(group(ours, "gradient/"), group(theirs, "gradient/"))
         reason = f"{kind}, on the scale of the model's largest gradient"
-        rungs.append(rung(base, "3 gradients", difference, where, tolerance, reason))
+        rungs.append(make_rung(base, "3 gradients", difference, where, tolerance, reason))
         rungs += _after_one_step(base, "4 ", architecture, ours, theirs)
     limits, reason = tolerances.loss_limits(
         base, tolerances.STRICT_STEPS, tolerances.LOSS_TOLERANCE, len(ours["loss"]), yardstick
@@ -66,57 +67,61 @@ def compare_mode(
     parallel: Spec,
     architecture: Architecture,
     framework: str,
-    serial: Arrays,
-    split: Arrays,
+    serial_arrays: Arrays,
+    parallel_arrays: Arrays,
     yardstick: Yardstick | None,
 ) -> list[Rung]:
-    """Rung 6: the recording of a parallel mode against the serial one of the same framework.
+    """Return rung 6: the recording of a parallel mode against the serial one of the same framework.
 
     Losses alone are not enough. They do not depend on BatchNorm's running statistics, which evaluation uses.
     """
     name = f"6 {parallel.variant} against serial"
     fields = {"framework": framework, "mode": parallel.variant}
     strict = tolerances.strict_steps(parallel, architecture)
-    limits, _ = tolerances.loss_limits(parallel, strict, tolerances.PARALLEL_TOLERANCE, len(serial["loss"]), yardstick)
+    limits, _ = tolerances.loss_limits(parallel, strict, tolerances.PARALLEL_TOLERANCE, len(serial_arrays["loss"]), yardstick)
     reason = "summation order over replicas is the only difference left"
-    losses = _losses(parallel, name, serial, split, strict, limits, reason, **fields)
-    if not np.array_equal(serial["ids"], split["ids"]):
-        apart = {"max_relative_difference": math.inf, "status": "failed", "where": "order of the examples"}
-        losses = losses.model_copy(update=apart)
+    losses = _losses(parallel, name, serial_arrays, parallel_arrays, strict, limits, reason, **fields)
+    if not np.array_equal(serial_arrays["ids"], parallel_arrays["ids"]):
+        failure = {"max_relative_difference": math.inf, "status": "failed", "where": "order of the examples"}
+        losses = losses.model_copy(update=failure)
     # A rank holds only its own part of the batch. The first rank holds the first rows.
-    whole = {**serial, "logits/final": serial["logits/final"][: len(split["logits/final"])]}
+    whole = {**serial_arrays, "logits/final": serial_arrays["logits/final"][: len(parallel_arrays["logits/final"])]}
     return [
         losses,
         *(
-            _after_one_step(parallel, f"{name}: ", architecture, serial, split, **fields)
+            _after_one_step(parallel, f"{name}: ", architecture, serial_arrays, parallel_arrays, **fields)
             if parallel.precision == "float64"
             else ()
         ),
-        _last_logits(parallel, f"{name}: logits after the last step", architecture, whole, split, yardstick, **fields),
+        _last_logits(
+            parallel, f"{name}: logits after the last step", architecture, whole, parallel_arrays, yardstick, **fields
+        ),
     ]
 
 
 def _after_one_step(
-    what: Spec, prefix: str, architecture: Architecture, ours: Arrays, theirs: Arrays, **fields: Any
+    spec: Spec, prefix: str, architecture: Architecture, ours: Arrays, theirs: Arrays, **fields: Any
 ) -> list[Rung]:
-    """Weights on the scale of the largest update, BatchNorm statistics on that of the largest mean or variance."""
+    """Compare weights relative to the largest update, and BatchNorm statistics relative to the largest mean or variance."""
     plain, kind = tolerances.LOSS_TOLERANCE, "rounding of float64"
     limit, reason = 10 * plain, kind
-    if what.optimizer.name == "adam":
+    if spec.optimizer.name == "adam":
         # Adam's first direction is g / (|g| + epsilon). If g is small, its rounding counts up to 1 / epsilon times.
         limit, reason = 1e4 * plain, f"{kind}, times what Adam makes of small gradients"
-    difference, where = updates_apart(what, limit, ours, theirs)
+    difference, where = update_difference(spec, limit, ours, theirs)
     reason = f"{reason}, on the scale of the largest update"
-    rungs = [rung(what, f"{prefix}weights after one step", difference, where, limit, reason, **fields)]
+    rungs = [make_rung(spec, f"{prefix}weights after one step", difference, where, limit, reason, **fields)]
     if architecture.has_batch_norm:
-        difference, where = statistics_apart(ours, theirs)
+        difference, where = statistics_difference(ours, theirs)
         reason = f"{kind}, on the scale of the largest of their kind"
-        rungs.append(rung(what, f"{prefix}BatchNorm statistics after one step", difference, where, plain, reason, **fields))
+        rungs.append(
+            make_rung(spec, f"{prefix}BatchNorm statistics after one step", difference, where, plain, reason, **fields)
+        )
     return rungs
 
 
 def _losses(
-    what: Spec,
+    spec: Spec,
     name: str,
     ours: Arrays,
     theirs: Arrays,
@@ -125,7 +130,7 @@ def _losses(
     reason: str,
     **fields: Any,
 ) -> Rung:
-    """The loss at every step, and the number of right predictions at the first ones, which rounding cannot change."""
+    """Compare the loss at every step, and the number of right predictions at the first ones, which rounding cannot change."""
     differences = relative(ours["loss"], theirs["loss"])
     steps = len(differences)
     passed = np.isfinite(differences).all() and (differences <= limits).all()
@@ -138,22 +143,24 @@ def _losses(
     if not math.isfinite(tolerance):  # a loss that is only shown, and not finite
         tolerance = float(limits[0])
     status = "passed" if passed else "failed"
-    if what.precision == "float32":
-        where = "differs by " + ", ".join(f"{differences[at - 1]:.1e} at step {at}" for at in _milestones(steps))
+    if spec.precision == "float32":
+        where = "differs by " + ", ".join(
+            f"{differences[milestone - 1]:.1e} at step {milestone}" for milestone in _milestones(steps)
+        )
     elif passed:  # how much training there was to agree on
         few = min(5, -(-steps // 2))
         where = f"loss from {ours['loss'][:few].mean():.2f} to {ours['loss'][-few:].mean():.2f}"
-    counted = 1 if what.precision == "float32" else strict_steps
+    counted = 1 if spec.precision == "float32" else strict_steps
     miscounted = absolute(ours["num_correct"], theirs["num_correct"])[:counted] > 0.0
     if passed and miscounted.any():
         step, difference, status, where = int(np.argmax(miscounted)), math.inf, "failed", "number of right predictions"
     judged = int(np.isfinite(limits).sum())
     values = {"step": step + 1, "steps": steps, "judged_steps": judged, "status": status, **fields}
-    return rung(what, name, difference, where, tolerance, reason, **values)
+    return make_rung(spec, name, difference, where, tolerance, reason, **values)
 
 
 def _last_logits(
-    what: Spec,
+    spec: Spec,
     name: str,
     architecture: Architecture,
     ours: Arrays,
@@ -162,15 +169,15 @@ def _last_logits(
     **fields: Any,
 ) -> Rung:
     steps = len(ours["loss"])
-    difference = scaled(ours["logits/final"], theirs["logits/final"])
+    difference = scaled_difference(ours["logits/final"], theirs["logits/final"])
     values: dict[str, Any] = {"step": steps, "steps": steps, **fields}
-    if what.precision == "float32":
+    if spec.precision == "float32":
         if math.isfinite(difference):
             values["status"] = "shown"
         reason = "shown: rounding grows with the steps"
-        return rung(what, name, difference, None, FLOAT32_TOLERANCE, reason, **values)
+        return make_rung(spec, name, difference, None, FLOAT32_TOLERANCE, reason, **values)
     limit, reason = tolerances.LOGITS_TOLERANCE, "rounding of float64, summed over the steps"
-    settings = what.optimizer
+    settings = spec.optimizer
     if settings.name == "adam" and architecture.has_batch_norm and not settings.weight_decay:
         # With weight decay the noise grows with each step. Only the yardstick says by how much.
         limit = max(limit, steps * settings.learning_rate * min(tolerances.GRADIENT_NOISE / settings.epsilon, 1.0))
@@ -180,7 +187,7 @@ def _last_logits(
         reason = "ten times a framework's difference to itself in another order"
         if limit > tolerances.YARDSTICK_CEILING and math.isfinite(difference):
             values["status"], reason = "shown", f"shown: {reason} exceeds {tolerances.YARDSTICK_CEILING:.0e}"
-    return rung(what, name, difference, None, limit, reason, **values)
+    return make_rung(spec, name, difference, None, limit, reason, **values)
 
 
 def _pixels(base: Spec, ours: Arrays, theirs: Arrays) -> Rung:
@@ -191,17 +198,20 @@ def _pixels(base: Spec, ours: Arrays, theirs: Arrays) -> Rung:
         difference, where = math.inf, "decoded pixels"
     else:
         images, others = group(ours, "images/"), group(theirs, "images/")
-        levels, name = farthest(
-            [(over(absolute(array.astype(np.int64), others.get(name)).max(), 255.0), name) for name, array in images.items()]
+        levels, name = largest_difference(
+            [
+                (on_scale(absolute(array.astype(np.int64), others.get(name)).max(), 255.0), name)
+                for name, array in images.items()
+            ]
         )
-        apart = absolute(ours["pixels"], theirs["pixels"]).any(axis=1)
+        differs = absolute(ours["pixels"], theirs["pixels"]).any(axis=1)
         if levels:
             difference, where = levels, f"images of step {int(name or 0) + 1}"
-        elif apart.any():
-            difference, where = math.inf, f"images of step {int(np.argmax(apart)) + 1}"
+        elif differs.any():
+            difference, where = math.inf, f"images of step {int(np.argmax(differs)) + 1}"
     reason = "order and augmentation, which moves whole pixels, are equal at every step or not; decoding is shared code"
-    return rung(base, "7 pixels and order", difference, where, 0.0, reason, steps=len(ours["loss"]))
+    return make_rung(base, "7 pixels and order", difference, where, 0.0, reason, steps=len(ours["loss"]))
 
 
 def _milestones(steps: int) -> list[int]:
-    return [at for at in (1, 2, 5, 10, 20, 50, 100) if at < steps] + [steps]
+    return [milestone for milestone in (1, 2, 5, 10, 20, 50, 100) if milestone < steps] + [steps]

@@ -52,23 +52,24 @@ from compare.proof.certificate import Rung
 from compare.proof.differences import make_rung
 
 COMPUTED_FLOPS = 4e10
-"""Of the recorded steps that the referee computes again, all runs together: some six seconds on two cores. At least one of each
-row."""
+"""FLOPs of the recorded steps that the referee computes again, for all runs together: some six seconds on two cores. Each row
+has at least one step."""
 MOST_BYTES = 2**32
-"""Of recorded steps on disk. Beyond that they are judged when a repeat ends: those of 30 runs of ResNet18 would take 20 GB."""
+"""Bytes of recorded steps on disk. Beyond that they are judged when a repeat ends: those of 30 runs of ResNet18 would take 20
+GB."""
 HASHED_BYTES = 2**33
-"""Of augmented images whose hashes are computed, for all runs of a training: some twenty seconds. Of longer trainings some
-epochs are drawn, and the first one in which runs differ."""
+"""Bytes of augmented images whose hashes are computed, for all runs of a training: some twenty seconds. For a longer training
+some epochs are drawn, and the first one in which runs differ."""
 SAMPLING_COST = 30
-"""Times as long as other images take those that are sampled between pixels."""
+"""Time of an image that is sampled between pixels, divided by the time of another image."""
 _FIELDS_WITHOUT_EFFECT_ON_EXAMPLES = {
     "mode", "replicas", "least_replicas", "hosts", "cores", "switches", "communication", "framework_options"
 }  # fmt: skip
-"""Fields of a spec that decide neither which examples a step gets nor what is in them."""
+"""Fields of a spec without effect on the examples of a step, and on their pixels."""
 _RESULT_TOLERANCE = 1e-6
-"""Relative difference of a loss in a record and in a result, which may be added up in another order."""
+"""Largest relative difference of a loss in a record and in a result, which may be added up in another order."""
 MAX_LEVELS = 1
-"""By which a pixel may differ that is sampled between others."""
+"""Largest difference of a pixel that is sampled between others, in levels."""
 
 
 def is_checked(run_spec: Spec) -> bool:
@@ -78,15 +79,15 @@ def is_checked(run_spec: Spec) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class _RecordedStep:
-    """A recorded step of a run."""
+    """Recorded step of a timed run."""
 
     row: Row
     folder: Path
-    """Of its run."""
+    """Folder of the run."""
     step: int
-    """From 0."""
+    """Index of the step, from 0."""
     result_loss: float | None
-    """What the run's result says of this step. None: only the first steps of a run are told."""
+    """Loss of this step in the run's result. None: a result has only the losses of the first steps."""
 
     @property
     def paths(self) -> tuple[Path, Path]:
@@ -98,7 +99,7 @@ class _RecordedStep:
 
 
 class TimedRun(NamedTuple):
-    """A timed run and its folder."""
+    """Timed run and its folder."""
 
     row: Row
     repeat: int
@@ -107,7 +108,7 @@ class TimedRun(NamedTuple):
 
 
 def unjudged_runs(folder: Path, stored: StoredComparison, known_checks: Sequence[SpotCheck]) -> list[TimedRun]:
-    """The runs of a comparison that can be judged, and are not judged yet."""
+    """Return the runs of a comparison that can be judged, and are not judged yet."""
     judged = {(check.row, check.repeat, check.started_at) for check in known_checks}
     return [
         TimedRun(row, repeat, result, store.run_folder(folder, row.id, repeat))
@@ -120,13 +121,13 @@ def unjudged_runs(folder: Path, stored: StoredComparison, known_checks: Sequence
 
 
 def current_checks(stored: StoredComparison, known_checks: Sequence[SpotCheck]) -> list[SpotCheck]:
-    """What is known of runs that are still there, and were not made again since."""
+    """Return the checks of runs that still exist and were not made again since."""
     runs = {(row, repeat, run.started_at) for row, repeats in stored.runs.items() for repeat, run in repeats.items()}
     return [check for check in known_checks if (check.row, check.repeat, check.started_at) in runs]
 
 
 def num_bytes(folder: Path) -> int:
-    """Size of the recorded steps in the folder of a run, or of all runs."""
+    """Return the size of the recorded steps in the folder of a run, or of all runs, in bytes."""
     return sum(path.stat().st_size for path in folder.rglob("spot_check*.safetensors"))
 
 
@@ -139,10 +140,10 @@ def judge(
     """Judge timed runs by what they recorded. Files of recorded steps are deleted where nothing is wrong.
 
     Args:
-        runs: of one comparison.
-        known: of its other runs.
-        others: all runs of the comparison. If they differ from these in an epoch, every example of it is computed.
-        progress: called with what is being done.
+        runs: timed runs of one comparison.
+        known_checks: checks of its other runs.
+        progress: called with a message about the current work.
+        others: results of all runs of the comparison. If they differ from these in an epoch, every example of it is computed.
     """
     steps = [
         _RecordedStep(run.row, run.folder, step - 1, next(iter(run.result.step_losses[step - 1 : step]), None))
@@ -199,14 +200,15 @@ def judge(
 def row_verdicts(
     verdicts: Mapping[str, str], runs: Mapping[str, Mapping[int, RunResult]], checks: Sequence[SpotCheck]
 ) -> dict[str, str]:
-    """The verdict on each row, by its id, once its timed runs are judged.
+    """Return the verdict on each row, by id, once its timed runs are judged.
 
     A row is proved if its mode is, and if all its good runs recorded steps that are right. A run without them leaves it proved
     in float64 alone.
 
     Args:
-        verdicts: of the proof.
-        runs: by row and repeat.
+        verdicts: verdicts of the proof, by row.
+        runs: results by row and repeat.
+        checks: checks of these runs.
     """
     updated = dict(verdicts)
     for row, repeats in runs.items():
@@ -224,7 +226,7 @@ def row_verdicts(
 
 
 def first_losses(stored: StoredComparison) -> list[Rung]:
-    """The first float32 losses of all frameworks against the referee's, if they differ by more than a shallow network's do.
+    """Compare the first float32 losses with the referee's, if the frameworks differ by more than a shallow network's do.
 
     The tolerance comes from the referee's own float32 rounding, see `single_steps`. A deep network rounds by more.
     """
@@ -274,14 +276,15 @@ def first_losses(stored: StoredComparison) -> list[Rung]:
 
 
 def _choose_steps(recorded: Sequence[_RecordedStep], flops: float, before: int) -> list[_RecordedStep]:
-    """Recorded steps for the referee: of each row one, and more while the budget lasts. Rows and parts of runs take turns.
+    """Draw recorded steps for the referee: one of each row, and more while the budget lasts. Rows and parts of runs take turns.
 
-    Nobody can foresee them: they are drawn when the runs have ended.
+    No run can foresee them: they are drawn when the runs have ended.
 
     Args:
-        recorded: to choose from.
-        flops: operations of a step.
-        before: how many were computed earlier. Each row has one now all the same.
+        recorded: the recorded steps.
+        flops: FLOPs of a step.
+        before: number of steps that were computed earlier. They count in the budget, but each row has one step now all the
+            same.
     """
     order = list(recorded)
     random.SystemRandom().shuffle(order)
@@ -302,25 +305,25 @@ def _choose_steps(recorded: Sequence[_RecordedStep], flops: float, before: int) 
 
 @dataclass
 class _ExpectedTraining:
-    """What the runs of one training must do, whatever framework and mode they have."""
+    """Expected batches of one training, which are the same for all frameworks and modes."""
 
     run_spec: Spec
     _hashes: dict[int, tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]] = field(
         default_factory=dict[int, tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]
     )
-    """By epoch: ids in the order of training, and a hash of each example."""
+    """Epoch: ids in the order of training, and a hash of each example."""
 
     _fingerprints: dict[int, set[str | None]] = field(default_factory=dict[int, set[str | None]])
-    """By epoch: the fingerprints of all runs."""
+    """Epoch: fingerprints of all runs."""
 
     def note(self, result: RunResult) -> None:
-        """Know a run's fingerprints, before `epochs` is asked for."""
+        """Note the fingerprints of a run. Call this before the first use of `epochs`."""
         for record in result.epochs:
             self._fingerprints.setdefault(record.epoch, set()).add(record.fingerprint)
 
     @cached_property
     def epochs(self) -> set[int]:
-        """The epochs whose examples are computed: all, or as many as the budget pays for, and those in which runs differ."""
+        """Epochs whose examples are computed: all, or as many as the budget allows, and the first one in which runs differ."""
         values_per_epoch = self.plan.num_examples * self.architecture.image_size**2 * 3
         max_epochs = HASHED_BYTES // (values_per_epoch * (SAMPLING_COST if self.is_sampled else 1))
         drawn = random.SystemRandom().sample(sorted(self._fingerprints), min(max_epochs, len(self._fingerprints)))
@@ -328,7 +331,7 @@ class _ExpectedTraining:
 
     @property
     def is_sampled(self) -> bool:
-        """Whether pixels lie between those of the source, which takes `SAMPLED` times as long."""
+        """Whether pixels are sampled between those of the source, which takes `SAMPLING_COST` times as long."""
         augmentation = self.run_spec.augmentation
         return bool(augmentation.rotation_degrees or augmentation.shear_degrees or augmentation.zoom)
 
@@ -348,16 +351,16 @@ class _ExpectedTraining:
 
     @cached_property
     def draw(self) -> Callable[[int], EpochDraws]:
-        """`Plan.draw`, which draws a whole epoch with all its masks. Several records are of one epoch."""
+        """Cached `Plan.draw`. It draws a whole epoch with all its masks, and several records share an epoch."""
         return lru_cache(maxsize=8)(self.plan.draw)
 
     @property
     def flops(self) -> float:
-        """Operations of one step."""
+        """FLOPs of one step."""
         return work.count(self.architecture).flops * self.run_spec.global_batch_size
 
     def first_step(self) -> dict[str, npt.NDArray[Any]]:
-        """A record of the first step, as its state before it and its batch must be."""
+        """Return a record of the first step as it must be: its batch and the state before it."""
         drawn, (start, stop) = self.draw(1), self.plan.batch(0)
         ids, images, labels = self.batch(drawn, start, stop)
         arrays: dict[str, npt.NDArray[Any]] = {
@@ -373,14 +376,14 @@ class _ExpectedTraining:
 
     @property
     def scaling(self) -> dict[str, npt.NDArray[Any]]:
-        """Mean and standard deviation of the pixels, float64 [3], as a recording has them."""
+        """Mean and standard deviation of the pixels, float64 [3], under the names of a recording."""
         mean, deviation = self.plan.scaling.mean, self.plan.scaling.std
         return {"pixel_mean": np.array(mean, np.float64), "pixel_std": np.array(deviation, np.float64)}
 
     def batch(
         self, drawn: EpochDraws, start: int, stop: int
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.uint8], npt.NDArray[np.int64]]:
-        """(ids, augmented images, labels) at these positions of an epoch."""
+        """Return (ids, augmented images, labels) at these positions of an epoch."""
         part = slice(start, stop)
         ids = drawn.ids[part]
         draws = (
@@ -407,7 +410,7 @@ class _StepAnswer(NamedTuple):
 
 
 def _epochs(truth: _ExpectedTraining, result: RunResult) -> tuple[int, list[str]]:
-    """(epochs whose fingerprint is the plan's; what is wrong)."""
+    """Return (number of epochs whose fingerprint is the plan's; faults)."""
     records = [record for record in result.epochs if record.fingerprint is not None and record.epoch in truth.epochs]
     wrong_epochs = [record.epoch for record in records if record.fingerprint != _expected(truth, result.spec, record)]
     faults = [f"epoch {epoch}: its ids, labels, pixels or learning rates are not the plan's" for epoch in wrong_epochs[:1]]
@@ -425,7 +428,10 @@ def _expected(truth: _ExpectedTraining, run_spec: Spec, record: EpochRecord) -> 
 
 
 def _draw_faults(truth: _ExpectedTraining, result: RunResult, folder: Path) -> list[str]:
-    """Whether the recorded steps are those that the launcher's word draws. A resumed run began to draw in some later epoch."""
+    """Check that the recorded steps are those that the launcher's nonce draws.
+
+    A resumed run is skipped: it drew from a later epoch.
+    """
     if result.resumes or result.first_step_loss is None or not any(record.fingerprint for record in result.epochs):
         return []
     try:
@@ -447,7 +453,7 @@ def _draw_faults(truth: _ExpectedTraining, result: RunResult, folder: Path) -> l
 
 
 def _judge_step(recorded: _RecordedStep, truth: _ExpectedTraining, is_computed: bool) -> _StepAnswer:
-    """What is wrong with a recorded step. A record that another twin or a torn disk has left may hold anything."""
+    """Judge a recorded step. A record of a faulty twin, or from a damaged disk, may hold anything, and becomes a fault."""
     try:
         return _judge_record(recorded, truth, is_computed)
     except (OSError, ValueError, KeyError, TypeError, safetensors.SafetensorError) as error:
@@ -493,7 +499,7 @@ def _judge_record(recorded: _RecordedStep, truth: _ExpectedTraining, is_computed
 
 
 def _why_unknown(run_spec: Spec, truth: _ExpectedTraining) -> str:
-    """Why the referee cannot compute a model. Empty: it can."""
+    """Return why the referee cannot compute a model. Empty: it can."""
     if isinstance(truth.architecture.layers[0], architectures.Opaque):
         return "the referee does not know the layers of a matched pair"
     if run_spec.model not in spec.MODELS and claims.has_own_builders(run_spec.model):
@@ -502,7 +508,7 @@ def _why_unknown(run_spec: Spec, truth: _ExpectedTraining) -> str:
 
 
 def _batch_faults(truth: _ExpectedTraining, arrays: Mapping[str, npt.NDArray[Any]], step: int) -> list[str]:
-    """What of a batch is not the plan's."""
+    """Return the differences of a batch from the plan's."""
     epoch, in_epoch = divmod(step, truth.plan.steps_per_epoch)
     start, stop = truth.plan.batch(in_epoch)
     drawn = truth.draw(epoch + 1)
@@ -525,7 +531,7 @@ def _batch_faults(truth: _ExpectedTraining, arrays: Mapping[str, npt.NDArray[Any
 
 
 def _masks(drawn: EpochDraws, start: int, stop: int) -> list[npt.NDArray[np.bool_]]:
-    """Of each dropout [N, units] at these positions of an epoch, true where a value is kept."""
+    """Return the mask of each dropout, [N, units], at these positions of an epoch, true where a value is kept."""
     return [
         np.unpackbits(bits[start:stop], axis=1, count=units, bitorder="little").view(bool)
         for bits, units in zip(drawn.masks, drawn.mask_units, strict=True)
@@ -537,7 +543,7 @@ def _count(differs: Any) -> int:
 
 
 def _update_faults(truth: _ExpectedTraining, run_spec: Spec, arrays: Mapping[str, npt.NDArray[Any]], step: int) -> list[str]:
-    """Whether the weights moved as the optimizer's own new state and the schedule's learning rate say."""
+    """Check that the weights moved as the optimizer's own new state and the schedule's learning rate say."""
     (weights, before), (after, slots) = state(arrays, f"before/{step}"), state(arrays, f"after/{step}")
     rate = single_steps.learning_rates(run_spec, truth.plan.steps_per_epoch, truth.plan.total_steps)(step + 1)
     if not before:

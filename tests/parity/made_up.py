@@ -8,7 +8,7 @@ import numpy as np
 import safetensors.numpy
 
 from common import spec
-from common.data.batches import Plan
+from common.data.batches import BatchPlan
 from common.models import architectures, weights
 from common.models.architectures import Architecture
 from common.processes import command_line
@@ -74,10 +74,10 @@ def recording_of_steps(what: Spec, drawn: Sequence[int], by_referee: Collection[
 def _recording_of_steps(written: str, drawn: tuple[int, ...], by_referee: tuple[str, ...]) -> Arrays:
     what = spec.from_json(written.encode())
     architecture, draw = architecture_of(what), np.random.default_rng(0)
-    plan = Plan(what, architecture, what.data.limit or 1257)
+    plan = BatchPlan(what, architecture, what.data.limit or 1257)
     state: Arrays = {name: array.astype(what.precision) for name, array in weights.initial(architecture, what.seed).items()}
     given = what.optimizer
-    rule: Any = training.SGD(given.momentum, given.weight_decay) if given.name == "sgd" else training.Adam()
+    rule: Any = training.RefereeSGD(given.momentum, given.weight_decay) if given.name == "sgd" else training.RefereeAdam()
     slots = {"buffer": "buffers"} if given.name == "sgd" else {"mean": "means", "square": "squares"}
     arrays: Arrays = {"pixel_mean": np.zeros(3), "pixel_std": np.ones(3)}
 
@@ -97,7 +97,7 @@ def _recording_of_steps(written: str, drawn: tuple[int, ...], by_referee: tuple[
         loss, found = 2.0, {p.name: draw.normal(size=p.shape) for p in architecture.parameters() if p.trainable}
         if what.precision in by_referee:
             wide = {name: array.astype(np.float64) for name, array in state.items()}
-            batch = network.Batch(network.scaled(images, [0] * 3, [1] * 3, np.float64), labels, masks)
+            batch = network.RefereeBatch(network.scaled(images, [0] * 3, [1] * 3, np.float64), labels, masks)
             done = network.gradients(architecture, wide, batch)
             loss, found = float(done.loss), done.gradients
             statistics = done.statistics
@@ -115,7 +115,7 @@ def _recording_of_steps(written: str, drawn: tuple[int, ...], by_referee: tuple[
 
 
 def architecture_of(what: Spec) -> Architecture:
-    return architectures.of(what, 10, 32)
+    return architectures.build(what, 10, 32)
 
 
 class FakeTwins:

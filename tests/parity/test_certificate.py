@@ -199,8 +199,8 @@ RUN = {
 def _proofs_asked_for(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
     asked: list[tuple[Any, ...]] = []
 
-    def prove(timed: Any, frameworks: Any, modes: Any, **options: Any) -> Proof:
-        asked.append((timed, list(frameworks), list(modes), options["replicas"], dict(options["runs"])))
+    def prove(timed_spec: Any, frameworks: Any, modes: Any, **options: Any) -> Proof:
+        asked.append((timed_spec, list(frameworks), list(modes), options["replicas"], dict(options["runs"])))
         return Proof(rungs=[], seconds=0.0)
 
     monkeypatch.setattr(ladder, "prove", prove)

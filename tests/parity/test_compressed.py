@@ -10,7 +10,7 @@ from common import spec
 from common.spec import Spec
 from common.training import compression
 from compare.proof.compressed import Buckets, expected_exchange
-from compare.proof.decisions import share_of
+from compare.proof.decisions import share_name
 
 NAMES, SHAPES = ("a.kernel", "a.bias", "b.kernel"), ((3, 3, 4, 8), (8,), (32, 10))
 DRAWS = 40
@@ -32,7 +32,7 @@ def _shares(generator: np.random.Generator, replicas: int) -> dict[str, npt.NDAr
     for name, shape in zip(NAMES, SHAPES, strict=True):
         for rank in range(replicas):
             values = generator.normal(size=shape) * 10.0 ** generator.integers(-6, 1, shape)
-            found[share_of(name, rank)] = np.where(generator.random(shape) < 0.1, 0.0, values)
+            found[share_name(name, rank)] = np.where(generator.random(shape) < 0.1, 0.0, values)
     return found
 
 
@@ -43,12 +43,12 @@ def _errors(shares: dict[str, npt.NDArray[Any]], name: str = "float16") -> dict[
 
 def _carried_out(buckets: Buckets, shares: dict[str, Any], lost: list[npt.NDArray[Any]]) -> tuple[dict[str, Any], list[Any]]:
     """(what arrives, what is kept) of a run in float32 that follows the rules."""
-    ranks, found, kept = range(buckets.what.data_replicas), dict[str, Any](), list[Any]()
-    joined = [buckets.joined({name: shares[share_of(name, rank)] for name in NAMES}) for rank in ranks]
+    ranks, found, kept = range(buckets.spec.data_replicas), dict[str, Any](), list[Any]()
+    joined = [buckets.joined({name: shares[share_name(name, rank)] for name in NAMES}) for rank in ranks]
     for number, part in enumerate(buckets.parts):
         values = [each[number].astype(np.float32) for each in joined]
         before = [lost[number][rank].astype(np.float32) if lost else np.zeros_like(values[rank]) for rank in ranks]
-        total, after = compression.exchange(values, before, buckets.what.communication)
+        total, after = compression.exchange(values, before, buckets.spec.communication)
         found |= buckets.cut(part, total)
         kept.append(np.stack(after))
     return found, kept
@@ -69,11 +69,11 @@ def test_a_run_that_rounds_otherwise_stays_within_what_is_allowed(name: str, fee
         found, kept = _carried_out(buckets, moved, lost)
         for key in NAMES:
             apart = np.abs(found[key] - expected.gradients[key])
-            assert (apart <= expected.allowed[key]).all(), key
-            open_ += int(expected.open[key].sum())
-            turned += int((apart[expected.open[key]] > 3 * errors[share_of(key, 0)]).sum())
-        for number in range(len(expected.lost)):
-            assert (np.abs(kept[number] - expected.lost[number]) <= expected.lost_allowed[number]).all()
+            assert (apart <= expected.tolerances[key]).all(), key
+            open_ += int(expected.is_open[key].sum())
+            turned += int((apart[expected.is_open[key]] > 3 * errors[share_name(key, 0)]).sum())
+        for number in range(len(expected.residuals)):
+            assert (np.abs(kept[number] - expected.residuals[number]) <= expected.residual_tolerances[number]).all()
             total = np.concatenate([found[NAMES[place]].ravel() for place in buckets.parts[number]]) + kept[number].sum(0)
             together, limit = expected.sums[number]
             assert (np.abs(total - together) <= limit).all()
@@ -99,7 +99,7 @@ def test_another_compression_is_found(name: str, mode: str, fields: dict[str, An
     other = what.with_fields(communication={**what.communication.model_dump(), **instead})
     found, _ = _carried_out(Buckets(NAMES, SHAPES, other), shares, [])
     assert not expected.is_loose
-    assert any((np.abs(found[key] - expected.gradients[key]) > expected.allowed[key]).any() for key in NAMES)
+    assert any((np.abs(found[key] - expected.gradients[key]) > expected.tolerances[key]).any() for key in NAMES)
 
 
 def test_what_proves_little_says_so() -> None:
@@ -110,6 +110,6 @@ def test_what_proves_little_says_so() -> None:
 
 def test_a_bucket_that_is_nothing_but_rounding_may_be_no_further_off_than_rounding() -> None:
     buckets = Buckets(("bias",), ((2,),), _run("int8", error_feedback=False))
-    shares = {share_of("bias", rank): np.array([1e-18, -3e-19]) for rank in range(2)}
+    shares = {share_name("bias", rank): np.array([1e-18, -3e-19]) for rank in range(2)}
     found = expected_exchange(buckets, shares, dict.fromkeys(shares, 8e-9), [])
-    assert found.allowed["bias"].max() < 1e-7
+    assert found.tolerances["bias"].max() < 1e-7

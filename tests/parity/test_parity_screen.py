@@ -39,7 +39,7 @@ def screened(*rungs: list[Rung], of_rows: bool = False, **fields: Any) -> Report
     optimizers = [each[0].optimizer for each in rungs]
     specs = [spec.build({"model": "simple_cnn", "optimizer": {"name": each, "learning_rate": 0.05}}) for each in optimizers]
     proofs = [Proof(rungs=each, seconds=9.0, **fields) for each in rungs]
-    return parity.report(specs, proofs, FRAMEWORKS, of_rows=of_rows)
+    return parity.report(specs, proofs, FRAMEWORKS, for_rows=of_rows)
 
 
 def words(screens: Screens, report: Report) -> str:

@@ -187,7 +187,7 @@ def test_a_mode_whose_losses_are_only_shown_is_claimed_by_its_single_steps_alone
     assert proof.is_one_update("pytorch", "data_parallel") is (status == "shown")
     if status == "shown":
         why = "later losses are only shown, and so are gradients of single steps: one update alone was judged"
-        assert proof.one_update("pytorch", "data_parallel") == why
+        assert proof.why_one_update("pytorch", "data_parallel") == why
 
 
 def rises(twins: FakeTwins, below: float) -> Change:
@@ -236,13 +236,13 @@ def test_float64_steps_are_judged_while_others_are_recorded_once_the_learning_ra
     judge, call_each = ladder._Ladder._judge, launch.call_all
 
     def noted(climbing: Any, steps: Any, recorded: Any) -> Any:
-        judged.append((recorded.what.optimizer.learning_rate, len(twins.stepped)))
+        judged.append((recorded.spec.optimizer.learning_rate, len(twins.stepped)))
         return judge(climbing, steps, recorded)
 
-    def looking(following: Any, ended: Any, at_once: int, meanwhile: Any) -> None:
+    def looking(following: Any, ended: Any, at_once: int, on_poll: Any) -> None:
         def both(call: launch.Call, code: int) -> None:
             ended(call, code)
-            meanwhile()
+            on_poll()
 
         call_each(following, both)
 

@@ -52,7 +52,10 @@ def test_a_process_starts_while_its_teacher_records_and_never_before(
     serial = spec.build(SMALL)
     drawn = ("--drawn", "0,1")
     teacher = TraceRequest("teacher", "pytorch", serial, drawn)
-    pupils = [TraceRequest("pupil", "tensorflow", serial, drawn, teacher), TraceRequest("pupil", "pytorch", serial, drawn, teacher)]
+    pupils = [
+        TraceRequest("pupil", "tensorflow", serial, drawn, teacher),
+        TraceRequest("pupil", "pytorch", serial, drawn, teacher),
+    ]
     started: list[str] = []
     ended_before: list[int] = []
     made: list[bool] = []
@@ -61,7 +64,7 @@ def test_a_process_starts_while_its_teacher_records_and_never_before(
         following: Callable[[], launch.Call | None],
         ended: Callable[[launch.Call, int], object],
         at_once: int,
-        meanwhile: Callable[[], object],
+        on_poll: Callable[[], object],
     ) -> None:
         running: list[launch.Call] = []
         while (wanted := following()) is not None:
@@ -70,8 +73,8 @@ def test_a_process_starts_while_its_teacher_records_and_never_before(
             ended_before.append(len(made))
         for each in running:
             code = twins.call(each)
-            meanwhile()  # its files are there, and it has not ended
-            meanwhile()
+            on_poll()  # its files are there, and it has not ended
+            on_poll()
             ended(each, code)
 
     monkeypatch.setattr(launch, "call_all", call_each)
@@ -97,6 +100,6 @@ def test_blas_has_one_thread_while_the_referee_judges() -> None:
 
     with threadpool_limits(2, "blas"):  # these tests have one already
         before = threads()
-        with ladder.judging():
+        with ladder.fast_referee():
             assert set(threads()) == {1}
         assert threads() == before and set(before) == {2}

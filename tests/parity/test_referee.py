@@ -9,7 +9,7 @@ import pytest
 from common.models import architectures
 from common.models.architectures import Architecture, Layer, Padding
 from compare.proof.referee import layers, network, training
-from compare.proof.referee.network import Batch
+from compare.proof.referee.network import RefereeBatch
 
 Array = npt.NDArray[Any]
 UNEVEN: Padding = ((0, 1), (1, 2))
@@ -42,7 +42,7 @@ def every_kind() -> Architecture:
     return Architecture("every_kind", 8, 3, parts)
 
 
-def drawn(architecture: Architecture, dtype: Any = np.longdouble) -> tuple[dict[str, Array], Batch]:
+def drawn(architecture: Architecture, dtype: Any = np.longdouble) -> tuple[dict[str, Array], RefereeBatch]:
     generator = np.random.default_rng(7)
     weights = {
         parameter.name: (np.abs if parameter.name.endswith("variance") else np.asarray)(
@@ -51,7 +51,7 @@ def drawn(architecture: Architecture, dtype: Any = np.longdouble) -> tuple[dict[
         for parameter in architecture.parameters()
     }
     images = generator.normal(0.0, 1.0, (4, 8, 8, 3)).astype(dtype)
-    return weights, Batch(images, np.array([0, 2, 1, 2]), [generator.random((4, 4)) < 0.75])
+    return weights, RefereeBatch(images, np.array([0, 2, 1, 2]), [generator.random((4, 4)) < 0.75])
 
 
 @pytest.mark.parametrize("name", [p.name for p in every_kind().parameters() if p.trainable])
@@ -84,15 +84,15 @@ def test_the_running_variance_takes_the_unbiased_variance_of_the_batch() -> None
     ))  # fmt: skip
     weights, _ = drawn(architecture, np.float64)
     images = np.random.default_rng(1).normal(2.0, 3.0, (5, 2, 2, 3))
-    found = network.gradients(architecture, weights, Batch(images, np.zeros(5, np.int64))).statistics
+    found = network.gradients(architecture, weights, RefereeBatch(images, np.zeros(5, np.int64))).statistics
     expected = 0.75 * weights["bn.variance"] + 0.25 * images.reshape(-1, 3).var(0, ddof=1)
     np.testing.assert_allclose(found["bn.variance"], expected, rtol=1e-14)
 
 
 def test_the_first_step_of_adam_is_the_sign_of_the_gradient_and_momentum_adds_up() -> None:
     weight, gradient = np.array([1.0, 1.0, 1.0]), np.array([3.0, -2.0, 0.0])
-    np.testing.assert_allclose(training.Adam().update("w", weight, gradient, 0.1, 1), [0.9, 1.1, 1.0], rtol=1e-8)
-    sgd = training.SGD(momentum=0.5, weight_decay=0.1)
+    np.testing.assert_allclose(training.RefereeAdam().update("w", weight, gradient, 0.1, 1), [0.9, 1.1, 1.0], rtol=1e-8)
+    sgd = training.RefereeSGD(momentum=0.5, weight_decay=0.1)
     first = sgd.update("w", weight, gradient, 1.0, 1)
     np.testing.assert_allclose(first, [-2.1, 2.9, 0.9])
     np.testing.assert_allclose(

@@ -79,7 +79,7 @@ OF_THE_MACHINE = {
             ("GLIBC_TUNABLES", "glibc.cpu.hwcaps=-AVX512F"),
         )
     },
-    "code of the twins": _code(code_digest, "of", "another"),
+    "code of the twins": _code(code_digest, "compute", "another"),
     "code of the proof": _code(machine, "code_digest", "another"),
     "data": _code(sources, "load", SimpleNamespace(content_hash="of other pixels")),
 }
@@ -88,7 +88,7 @@ OF_THE_MACHINE = {
 def key(**options: Any) -> str:
     base = spec.build({**TIMED, "precision": "float64", **options.pop("base", {})})
     return remembered.key(
-        base, **{"frameworks": ["pytorch", "tensorflow"], "asked": ["data_parallel"], "replicas": 2, **options}
+        base, **{"frameworks": ["pytorch", "tensorflow"], "options": ["data_parallel"], "replicas": 2, **options}
     )
 
 
@@ -110,7 +110,7 @@ def test_a_proof_is_forgotten_where_the_machine_or_its_software_is_another(
         {"base": {"precision": "float32"}}, {"base": {"global_batch_size": 32}}, {"base": {"accumulation": 4}},
         {"base": {"optimizer": {"learning_rate": 0.2}}}, {"base": {"schedule": {"name": "cosine"}}},
         {"base": {"switches": "plain"}}, {"base": {"augmentation": {"shift_px": 1}}},
-        {"asked": ["data_parallel", "multi_process"]}, {"asked": []}, {"replicas": 3},
+        {"options": ["data_parallel", "multi_process"]}, {"options": []}, {"replicas": 3},
         {"frameworks": ["tensorflow", "pytorch"]}, {"frameworks": ["pytorch"]},
     ],
 )  # fmt: skip

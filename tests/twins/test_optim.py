@@ -96,7 +96,7 @@ def differences(twin: Twin, settings: Optimizer, learning_rates: list[float], dt
     steps = [([generator.normal(size=shape).astype(dtype) for shape in SHAPES], rate) for rate in learning_rates]
     variables = [twin.variable(array) for array in values]
     built = twin.optim.build(settings, variables)
-    formula = third_opinion.rule_of(settings)
+    formula = third_opinion.update_rule(settings)
     expected = {str(index): array.astype(np.float64) for index, array in enumerate(values)}
     found: list[float] = []
     for step, (gradients, rate) in enumerate(steps, start=1):

@@ -7,15 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from common.data.batches import Plan
+from common.data.batches import BatchPlan
 from common.models import weights
 from common.models.architectures import Architecture, BatchNorm, Layer, Residual
-from common.models.input_scaling import Scaling
+from common.models.input_scaling import InputScaling
 from common.spec import Spec
 from common.training import tracing
 from compare.proof import third_opinion
 from compare.proof.referee import network, training
-from compare.proof.referee.network import Batch
+from compare.proof.referee.network import RefereeBatch
 from tests.twins import made
 from tests.twins.adapters import Twin
 
@@ -49,10 +49,10 @@ def test_losses_gradients_weights_and_statistics_are_the_referees(twin: Twin, mo
         architecture,
         made.values(architecture),
         [
-            Batch(network.scaled(split.images, (0, 0, 0), (1, 1, 1), np.float64), split.labels, kept)
+            RefereeBatch(network.scaled(split.images, (0, 0, 0), (1, 1, 1), np.float64), split.labels, kept)
             for split, kept in zip(batches, masks, strict=True)
         ],
-        training.SGD(0.9, 0.01) if name == "sgd" else training.Adam(epsilon=EPSILON, weight_decay=0.01),
+        training.RefereeSGD(0.9, 0.01) if name == "sgd" else training.RefereeAdam(epsilon=EPSILON, weight_decay=0.01),
         lambda step: RATES[step - 1],
     )
     for step, (found, after) in enumerate(referee):
@@ -79,18 +79,20 @@ def _agree(architecture: Architecture, ours: dict[str, Any], theirs: dict[str, A
 TEN_STEPS = {"epochs": None, "steps": 10, "schedule": {"name": "cosine", "warmup_steps": 3}}
 
 
-def _against_the_referee(twin: Twin, architecture: Architecture, batch: int = 4, **fields: Any) -> list[third_opinion.Line]:
+def _against_the_referee(
+    twin: Twin, architecture: Architecture, batch: int = 4, **fields: Any
+) -> list[third_opinion.RefereeComparison]:
     """The lines of `parity --referee` for ten steps of one framework. An epoch has five whole batches and one of three."""
     what = made.settings(global_batch_size=batch, **TEN_STEPS, **fields)
     data = made.dataset(architecture, train=5 * batch + 3)
-    plan = Plan(what, architecture, len(data.train.labels))
+    plan = BatchPlan(what, architecture, len(data.train.labels))
     initial = weights.initial(architecture, what.seed)
     trainer = twin.parallel.build(what, architecture, plan, data, initial)
     arrays = tracing.trace(trainer, plan, data, initial, batches_too=True)
     return third_opinion.compare(what, architecture, len(data.train.labels), {twin.framework: arrays}, np.float64)
 
 
-def _failed(lines: list[third_opinion.Line]) -> list[str]:
+def _failed(lines: list[third_opinion.RefereeComparison]) -> list[str]:
     return [line.what for line in lines if line.status != "passed"]
 
 
@@ -133,7 +135,7 @@ def test_ten_steps_of_resnet18_with_adam_are_the_referees(twin: Twin, optimizer:
 @pytest.mark.shared
 @pytest.mark.parametrize("epsilon", [pytest.param(1e-7, marks=pytest.mark.slow), 1.1e-8])
 def test_another_epsilon_than_adams_own_is_caught(twin: Twin, monkeypatch: pytest.MonkeyPatch, epsilon: float) -> None:
-    monkeypatch.setattr(third_opinion, "rule_of", lambda settings: training.Adam(epsilon=epsilon))
+    monkeypatch.setattr(third_opinion, "rule_of", lambda settings: training.RefereeAdam(epsilon=epsilon))
     lines = _against_the_referee(twin, made.resolve("simple_cnn"), optimizer=OWN_EPSILON)
     assert "weights after one step" in _failed(lines)
 
@@ -151,7 +153,7 @@ def test_a_schedule_that_is_wrong_in_both_frameworks_is_caught(twin: Twin, monke
 
 @pytest.mark.shared
 def test_a_scale_of_pixels_that_is_wrong_in_both_frameworks_is_caught(twin: Twin, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Scaling, "factor", property(lambda self: (1 / 256,) * 3))
+    monkeypatch.setattr(InputScaling, "factor", property(lambda self: (1 / 256,) * 3))
     assert "loss of the first step" in _failed(_against_the_referee(twin, made.resolve("simple_cnn"), optimizer=SGD))
 
 
@@ -191,7 +193,7 @@ def test_weights_or_batches_that_are_not_the_same_are_not_compared(twin: Twin) -
     architecture = made.resolve("simple_cnn")
     what = made.settings(global_batch_size=8, epochs=None, steps=1)
     data = made.dataset(architecture, train=16)
-    plan, initial = Plan(what, architecture, 16), weights.initial(architecture, 0)
+    plan, initial = BatchPlan(what, architecture, 16), weights.initial(architecture, 0)
     arrays = tracing.trace(twin.parallel.build(what, architecture, plan, data, initial), plan, data, initial, batches_too=True)
     other = {**arrays, "labels/0": arrays["labels/0"][::-1].copy()}
     lines = third_opinion.compare(what, architecture, 16, {"one": arrays, "other": other}, np.float64)

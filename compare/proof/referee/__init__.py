@@ -1,1 +1,1 @@
-"""A third opinion: the same training in plain NumPy, written as a textbook would, with nothing shared but the architecture."""
+"""The referee: the same training in plain NumPy, written as a textbook would. It shares nothing but the architecture."""

@@ -35,24 +35,29 @@ def convolution(
     y: Any = reduce(iadd, (_product("nijgc,cgo->nijgo", patches[:, :, :, a, b], shared[a, b]) for a, b in places))
 
     def backward(dy: Array, with_kernel: bool = True) -> tuple[Array, dict[str, Array]]:
-        own = dy.reshape(*dy.shape[:3], groups, -1)
-        dkernel = [_product("nijgc,nijgo->cgo", patches[:, :, :, a, b], own) for a, b in places if with_kernel]
-        found = {"kernel": np.stack(dkernel).reshape(kernel.shape)} if with_kernel else {}
-        found |= {} if bias is None else {"bias": dy.sum((0, 1, 2))}
-        dpatches = ((_product("nijgo,cgo->nijgc", own, shared[place]).reshape(*dy.shape[:3], -1), place) for place in places)
-        return _summed_patches(dpatches, x, size, stride, padding), found
+        grouped = dy.reshape(*dy.shape[:3], groups, -1)
+        dkernel = [_product("nijgc,nijgo->cgo", patches[:, :, :, a, b], grouped) for a, b in places if with_kernel]
+        gradients = {"kernel": np.stack(dkernel).reshape(kernel.shape)} if with_kernel else {}
+        gradients |= {} if bias is None else {"bias": dy.sum((0, 1, 2))}
+        dpatches = (
+            (_product("nijgo,cgo->nijgc", grouped, shared[place]).reshape(*dy.shape[:3], -1), place) for place in places
+        )
+        return _summed_patches(dpatches, x, size, stride, padding), gradients
 
     return y.reshape(*y.shape[:3], outputs) + (0 if bias is None else bias), backward
 
 
 def windows(x: Array, size: int, stride: int, padding: Padding) -> Array:
-    """What max-pooling chooses from: [N, H', W', size * size, C], in row order. Padding is minus infinity."""
+    """Return the windows of max-pooling: [N, H', W', size * size, C], in row order. Padding is minus infinity."""
     patches = views(x, padding, -np.inf, size, stride)
     return patches.reshape(*patches.shape[:3], size * size, x.shape[3])
 
 
 def max_pooling(x: Array, size: int, stride: int, padding: Padding, winner: Any = None) -> tuple[Array, Backward]:
-    """The maximum of each window, or its value `winner` [N, H', W', 1, C]. Padding never wins. Of equal ones the first does."""
+    """Take the maximum of each window, or its value `winner` [N, H', W', 1, C].
+
+    Padding never wins; of equal ones the first does.
+    """
     flat = windows(x, size, stride, padding)
     winner = flat.argmax(3)[:, :, :, None] if winner is None else winner
 
@@ -64,7 +69,7 @@ def max_pooling(x: Array, size: int, stride: int, padding: Padding, winner: Any 
 
 
 def average_pooling(x: Array, size: int, stride: int, padding: Padding) -> tuple[Array, Backward]:
-    """The mean over the pixels of each window: a depthwise sum over their number. Padding is no pixel."""
+    """Take the mean over the pixels of each window: a depthwise sum over their number. Padding is no pixel."""
     ones = np.ones((size, size, 1, x.shape[3]), x.dtype)
     y, backward = convolution(x, ones, None, stride, padding, x.shape[3])
     pixels, _ = convolution(np.ones_like(x[:1]), ones, None, stride, padding, x.shape[3])
@@ -76,7 +81,7 @@ def batch_normalisation(
 ) -> tuple[Array, Backward, Array, Array]:
     """Normalise: y = gamma (x - mean) / sqrt(variance + epsilon) + beta, over every axis but the last (Ioffe & Szegedy 2015).
 
-    Returns y, the way back, the mean [C] and the biased variance [C].
+    Returns y, the backward function, the mean [C] and the biased variance [C].
     """
     axes = tuple(range(x.ndim - 1))
     centre = mean_of(x)
@@ -94,7 +99,10 @@ def batch_normalisation(
 
 
 def mean(x: Array, lanes: int = 8) -> Array:
-    """Over every axis but the last, in several sums side by side, as vector units add. In one lane, term after term."""
+    """Take the mean over every axis but the last, in `lanes` sums side by side, as vector units add.
+
+    One lane adds term after term.
+    """
     flat = x.reshape(-1, x.shape[-1])
     whole = len(flat) // lanes * lanes
     sums = flat[:whole].reshape(lanes, -1, x.shape[-1]).sum(1)
@@ -107,35 +115,35 @@ def dense(x: Array, kernel: Array, bias: Array) -> tuple[Array, Backward]:
 
 
 def relu(x: Array) -> tuple[Array, Backward]:
-    """max(x, 0). The gradient at zero is zero."""
+    """Return max(x, 0). The gradient at zero is zero."""
     return np.maximum(x, x.dtype.type(0)), lambda dy: (dy * (x > 0).astype(dy.dtype), {})
 
 
 def global_average(x: Array) -> tuple[Array, Backward]:
-    """The mean over height and width: [N, H, W, C] to [N, C]."""
+    """Take the mean over height and width: [N, H, W, C] to [N, C]."""
     pixels = x.dtype.type(x.shape[1] * x.shape[2])
     return x.sum((1, 2)) / pixels, lambda dy: (np.broadcast_to(dy[:, None, None] / pixels, x.shape), {})
 
 
 def concatenation(parts: Sequence[Array]) -> tuple[Array, Callable[[Array], list[Array]]]:
-    """The channels of all parts side by side, and a function that cuts dL/dy into the parts' gradients."""
+    """Concatenate the channels of all parts. Also return a function that cuts dL/dy into the parts' gradients."""
     ends = np.cumsum([0, *(part.shape[-1] for part in parts)])
     return np.concatenate(parts, -1), lambda dy: [dy[..., start:end] for start, end in itertools.pairwise(ends)]
 
 
 def flatten(x: Array) -> tuple[Array, Backward]:
-    """[N, H, W, C] to [N, H W C]."""
+    """Reshape [N, H, W, C] to [N, H W C]."""
     return x.reshape(len(x), -1), lambda dy: (dy.reshape(x.shape), {})
 
 
-def dropout(x: Array, kept: npt.NDArray[np.bool_], rate: float) -> tuple[Array, Backward]:
-    """Values where `kept` [N, units] is true, divided by the probability 1 - rate of being kept; else zero."""
-    factor = kept / x.dtype.type(1 - rate)
+def dropout(x: Array, mask: npt.NDArray[np.bool_], rate: float) -> tuple[Array, Backward]:
+    """Keep values where `mask` [N, units] is true, divided by the probability 1 - rate of being kept; else zero."""
+    factor = mask / x.dtype.type(1 - rate)
     return x * factor, lambda dy: (dy * factor, {})
 
 
 def cross_entropy(logits: Array, labels: npt.NDArray[np.int64]) -> tuple[np.floating[Any], Array]:
-    """(mean over examples of -log softmax(logits)[label], its gradient [N, classes])."""
+    """Return (mean over examples of -log softmax(logits)[label], its gradient [N, classes])."""
     shifted = logits - logits.max(1, keepdims=True)
     logarithms = shifted - np.log(np.exp(shifted).sum(1, keepdims=True))
     gradient, rows = np.exp(logarithms), np.arange(len(labels))
@@ -144,14 +152,14 @@ def cross_entropy(logits: Array, labels: npt.NDArray[np.int64]) -> tuple[np.floa
 
 
 def views(x: Array, padding: Padding, value: float, size: int, stride: int) -> Array:
-    """A view of every window of x, padded with a value: [N, H', W', size, size, C]."""
+    """Return a view of every window of x, padded with a value: [N, H', W', size, size, C]."""
     padded = np.pad(x, ((0, 0), *padding, (0, 0)), constant_values=value) if any(map(any, padding)) else x
-    found = np.lib.stride_tricks.sliding_window_view(padded, (size, size), axis=(1, 2))[:, ::stride, ::stride]
-    return np.moveaxis(found, 3, 5)
+    strided = np.lib.stride_tricks.sliding_window_view(padded, (size, size), axis=(1, 2))[:, ::stride, ::stride]
+    return np.moveaxis(strided, 3, 5)
 
 
 def _product(formula: str, x: Array, y: Array) -> Array:
-    """Einstein's sum. With one group it is a product of matrices, which is fast."""
+    """Compute an Einstein sum. With one group it is a product of matrices, which is fast."""
     if x.shape[-2] > 1:
         return np.einsum(formula, x, y)
     left, right = x.reshape(-1, x.shape[-1]), y.reshape(-1, y.shape[-1])
@@ -161,7 +169,7 @@ def _product(formula: str, x: Array, y: Array) -> Array:
 
 
 def _summed_patches(patches: Iterator[tuple[Array, Any]], x: Array, size: int, stride: int, padding: Padding) -> Array:
-    """The transpose of `views`: values [N, H', W', C] of each place (a, b) of a window, added where they came from."""
+    """Transpose `views`: add the values [N, H', W', C] of each place (a, b) of a window where they came from."""
     if size == stride == 1 and not any(map(any, padding)):
         return next(patches)[0]
     (top, bottom), (left, right), (_, height, width, _) = *padding, x.shape

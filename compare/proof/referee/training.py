@@ -1,4 +1,4 @@
-"""Update rules, schedules and the loop."""
+"""The referee's update rules, learning rate schedules and training loop."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ import numpy as np
 
 from common.models.architectures import Architecture
 from compare.proof.referee.layers import Array
-from compare.proof.referee.network import Batch, Gradients, Weights, gradients
+from compare.proof.referee.network import Gradients, RefereeBatch, Weights, gradients
 
 
 @dataclass
-class SGD:
-    """b = momentum b + g, then w = w - learning_rate b. Weight decay adds weight_decay w to g."""
+class RefereeSGD:
+    """SGD: b = momentum b + g, then w = w - learning_rate b. Weight decay adds weight_decay w to g."""
 
     momentum: float = 0.0
     weight_decay: float = 0.0
     buffers: Weights = field(default_factory=dict[str, Array])
 
     def update(self, name: str, weight: Array, gradient: Array, learning_rate: float, step: int) -> Array:
-        """The weight after one step; `step` counts from 1."""
+        """Return the weight after one step; `step` counts from 1."""
         real = weight.dtype.type
         gradient = gradient + real(self.weight_decay) * weight
         self.buffers[name] = real(self.momentum) * self.buffers.get(name, np.zeros_like(weight)) + gradient
@@ -31,8 +31,11 @@ class SGD:
 
 
 @dataclass
-class Adam:
-    """Kingma & Ba 2015, algorithm 1, with epsilon added after the bias correction. Weight decay adds weight_decay w to g."""
+class RefereeAdam:
+    """Adam: Kingma & Ba 2015, algorithm 1, with epsilon added after the bias correction.
+
+    Weight decay adds weight_decay w to g.
+    """
 
     beta_1: float = 0.9
     beta_2: float = 0.999
@@ -42,7 +45,7 @@ class Adam:
     squares: Weights = field(default_factory=dict[str, Array])
 
     def update(self, name: str, weight: Array, gradient: Array, learning_rate: float, step: int) -> Array:
-        """The weight after one step; `step` counts from 1."""
+        """Return the weight after one step; `step` counts from 1."""
         real, zeros = weight.dtype.type, np.zeros_like(weight)
         beta_1, beta_2 = real(self.beta_1), real(self.beta_2)
         gradient = gradient + real(self.weight_decay) * weight
@@ -55,7 +58,7 @@ class Adam:
 def schedule(
     name: str, rate: float, *, step_size: int = 1, gamma: float = 1.0, warmup_steps: int = 0, steps_per_epoch: int, steps: int
 ) -> Callable[[int], float]:
-    """The learning rate of each step, counted from 1. `rate` is that of the first one, without warm-up.
+    """Return the learning rate as a function of the step, from 1. `rate` is that of the first step, without warm-up.
 
     step: times gamma after each step_size epochs. exponential: after each epoch. cosine: falls at every step, to zero after
     the last one (Loshchilov & Hutter 2017, without restarts). Over `warmup_steps` a factor rises linearly to 1.
@@ -72,15 +75,17 @@ def schedule(
 def train(
     architecture: Architecture,
     weights: Mapping[str, Array],
-    batches: Iterable[Batch],
-    optimizer: SGD | Adam,
+    batches: Iterable[RefereeBatch],
+    optimizer: RefereeSGD | RefereeAdam,
     learning_rate: Callable[[int], float],
     dtype: Any = np.float64,
 ) -> Iterable[tuple[Gradients, Weights]]:
-    """Train a step on each batch, in `dtype`. Yields what the step found before its update, and all arrays after it."""
+    """Train one step on each batch, in `dtype`. Yield (results of the step before its update, all arrays after it)."""
     state = {name: np.asarray(array, dtype) for name, array in weights.items()}
     for step, batch in enumerate(batches, start=1):
-        found, rate = gradients(architecture, state, batch), learning_rate(step)
-        updated = {name: optimizer.update(name, state[name], own, rate, step) for name, own in found.gradients.items()}
-        state = {**state, **found.statistics, **updated}
-        yield found, state
+        result, rate = gradients(architecture, state, batch), learning_rate(step)
+        updated = {
+            name: optimizer.update(name, state[name], gradient, rate, step) for name, gradient in result.gradients.items()
+        }
+        state = {**state, **result.statistics, **updated}
+        yield result, state
