@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from compare.concurrency.control_flow import NO_NODE, Graph
-from compare.concurrency.evaluation import Evaluation
+from compare.concurrency.evaluation import Evaluator
 from compare.concurrency.program import last_name
 from compare.concurrency.state import MAX_FRAMES, CallFrame, OsProcess, PendingOperation, SimulatedThread
 from compare.concurrency.values import (
@@ -27,7 +27,7 @@ _MAX_IRRELEVANT_NODES = 40
 """Nodes of a function that is executed although nothing in it matters."""
 
 
-class Calls(Evaluation):
+class Calls(Evaluator):
     """Moves processes into functions and out of them."""
 
     def enter(
@@ -89,7 +89,7 @@ class Calls(Evaluation):
                 bound[name] = self.evaluate(thread, defaults[name], outer_frame)
             elif name not in bound:
                 default = Unknown(origin=(*thread.position, id(function.tree), name))
-                bound[name] = self.named(thread, name) or self.by_name(name, default)
+                bound[name] = self.value_by_name(thread, name) or self.mark_by_name(name, default)
         if arguments.vararg:
             bound[arguments.vararg.arg] = SequenceValue(list(positional[len(names) :]))
         if arguments.kwarg:

@@ -24,10 +24,10 @@ from compare.reporting.screen import Paragraph, Screen
 
 NAME = "concurrency"
 MAX_LINES = 8
-"""Of a part of the report on the terminal."""
+"""Lines of one section of the report on the terminal."""
 ASSUMED_SAME_TITLE = "Unknown, and taken to be the same on all ranks"
 MAX_NAMED = 3
-"""Unknown decisions and unexplored parts that the first screen names. It counts the others."""
+"""Unknown decisions and unexplored parts named on the first screen. The others are counted."""
 
 
 def command(
@@ -79,7 +79,7 @@ def report(
     findings: Sequence[ConcurrencyFinding],
     suppressed: Sequence[tuple[ConcurrencyFinding, str]],
 ) -> Report:
-    """What was found, with the way of each thread or rank, and what was not explored."""
+    """Build the report: the findings with the trace of each thread or rank, and the unexplored parts."""
     certain_findings = [finding for finding in findings if finding.condition is None]
     finding_sections = [
         (f"{finding.file}:{finding.line}: {finding.severity} {finding.rule}", [finding.message, *_traces(finding)])

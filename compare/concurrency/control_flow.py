@@ -1,7 +1,7 @@
-"""Control-flow graphs of functions: a node for each call, branch, assignment and way out.
+"""Control-flow graphs of functions: a node for each call, branch, assignment and exit.
 
-Graphs are built backwards, from the last statement to the first. Each builder gets the node that follows, and returns its
-entry.
+Graphs are built backwards, from the last statement to the first. Each builder method gets the node that follows and returns
+the entry of its statement.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from functools import cached_property
 from typing import Any
 
 NO_NODE = -1
-"""As the target of an exception: it leaves the function."""
+"""Target of an exception that leaves the function."""
 
 FunctionLike = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 
 
 @dataclass(slots=True, eq=False)
 class GraphNode:
-    """One step.
+    """One step of a function.
 
     Kinds: call; do, a statement without calls; pick, the value of a conditional expression; collect, an item of a
     comprehension; join, the head of a `while`. The others are named after what Python calls them.
@@ -29,15 +29,15 @@ class GraphNode:
     kind: str
     tree: Any
     next: int
-    """The node that follows. Of a branch: if the test is true. Of next: the body."""
+    """Index of the following node. branch: if the test is true. next: the loop body."""
     next_if_false: int = NO_NODE
-    """Of a branch: if the test is false. Of next: after the loop."""
+    """Index of the second following node. branch: if the test is false. next: after the loop."""
     error: int = NO_NODE
-    """Where an exception goes."""
+    """Index of the node that an exception leads to."""
     extra: Any = None
-    """Of branch: whether the source has a `not` before the test. Of pick: the chosen expression.
+    """Data of the kind. branch: whether the source has a `not` before the test. pick: the chosen expression.
 
-    Of catch: [(type or None, name, entry)].
+    catch: [(type or None, name, entry)].
     """
 
     @property
@@ -46,7 +46,7 @@ class GraphNode:
 
     @property
     def successors(self) -> list[int]:
-        """All nodes that may follow inside of the function, without what follows an exception in this node."""
+        """Indices of all nodes of the function that may follow, except after an exception in this node."""
         if self.kind == "catch":
             return [entry for _, _, entry in self.extra]
         if self.kind in ("raise", "reraise"):
@@ -66,13 +66,13 @@ class Graph:
     entry: int = 0
     is_generator: bool = False
     tests: set[int] = field(default_factory=set[int])
-    """Identities of the tests of its `while` loops."""
+    """Identities of the tests of the function's `while` loops."""
 
     @cached_property
     def post_dominators(self) -> dict[int, int]:
-        """Node: its immediate post-dominator, where every way from it meets again. `len(nodes)` stands for the function's end.
+        """Immediate post-dominator of each node: where all paths from it meet again. `len(nodes)` is the function's end.
 
-        A way that ends in an exception which leaves the function is left out. So is one that never ends.
+        Paths that leave the function by an exception, or never end, are ignored.
         """
         count = len(self.nodes)
         end = count
@@ -119,7 +119,7 @@ class Graph:
         return dominators
 
     def nodes_between(self, node: int, end: int) -> list[GraphNode]:
-        """The nodes on all ways from `node` to `join`, without both."""
+        """Return the nodes on all paths from `node` to `end`, without these two."""
         visited = {node, end}
         pending = self.nodes[node].successors
         nodes: list[GraphNode] = []
@@ -137,15 +137,15 @@ Finalizer = Callable[[int], int]
 
 @dataclass(frozen=True)
 class _Context:
-    """Where the ways out of a statement lead."""
+    """Targets of the exits of a statement."""
 
     error: int = NO_NODE
     finalizers: tuple[Finalizer, ...] = ()
-    """What must still be done on the way out, the outermost first."""
+    """Builders of the `finally` and `with` exits to run on the way out, outermost first."""
     after_break: int = NO_NODE
     after_continue: int = NO_NODE
     num_outer_finalizers: int = 0
-    """How many finalizers stand outside of the loop."""
+    """Number of finalizers outside of the innermost loop."""
 
     def leave(self, target: int, num_outer: int = 0) -> int:
         for finalizer in self.finalizers[num_outer:]:
@@ -154,7 +154,7 @@ class _Context:
 
 
 def function_graph(function: FunctionLike, name: str) -> Graph:
-    """The graph of a function's body."""
+    """Build the graph of a function's body."""
     if isinstance(function, ast.Lambda):
         body: Sequence[ast.stmt] = [ast.copy_location(ast.Return(function.body), function.body)]
     else:
@@ -163,7 +163,7 @@ def function_graph(function: FunctionLike, name: str) -> Graph:
 
 
 def body_graph(body: Sequence[ast.stmt], name: str) -> Graph:
-    """The graph of these statements."""
+    """Build the graph of a list of statements."""
     builder = _GraphBuilder(Graph(name))
     end = builder.node("end", body[-1] if body else None, NO_NODE, _Context())
     builder.graph.entry = builder.block(body, end, _Context())
@@ -221,7 +221,7 @@ class _GraphBuilder:
                 return self.expressions(ast.iter_child_nodes(tree), self.node("do", tree, after, context), context)
 
     def test(self, tree: ast.expr, yes: int, no: int, context: _Context, *, negated: bool = False) -> int:
-        """A branch. `not`, `and` and `or` become branches of their own where a call stands in a later operand."""
+        """Add a branch. `not`, `and` and `or` become separate branches if a later operand has a call."""
         if isinstance(tree, ast.UnaryOp) and isinstance(tree.op, ast.Not):
             return self.test(tree.operand, no, yes, context, negated=not negated)
         if isinstance(tree, ast.BoolOp) and any(_has_call(value) for value in tree.values[1:]):
@@ -246,7 +246,7 @@ class _GraphBuilder:
         return self.expression(tree.iter, self.node("iter", tree, head, context), context)
 
     def comprehension(self, tree: Any, after: int, context: _Context) -> int:
-        """A comprehension as loops that collect its items."""
+        """Add a comprehension as loops that collect its items."""
 
         def loop(generators: Sequence[ast.comprehension], after: int) -> int:
             if not generators:
@@ -312,7 +312,7 @@ class _GraphBuilder:
         return after
 
     def expression(self, tree: ast.AST | None, after: int, context: _Context) -> int:
-        """The calls of an expression, in the order in which they happen."""
+        """Add the calls of an expression, in evaluation order."""
         match tree:
             case None | ast.Lambda():
                 return after

@@ -11,7 +11,7 @@ from typing import Any
 
 from compare.concurrency.calls import decorator_names
 from compare.concurrency.control_flow import GraphNode
-from compare.concurrency.evaluation import ITSELF, READS_ITEM, VIEWS, length
+from compare.concurrency.evaluation import RETURNS_SELF, ITEM_READERS, SAME_LENGTH_METHODS, length
 from compare.concurrency.meanings import (
     DDP_CLASSES,
     FINITENESS_CHECKS,
@@ -68,26 +68,26 @@ from compare.concurrency.values import (
     truth,
 )
 
-_EXACT = 4
+_MAX_EXACT_ITERATIONS = 4
 """A loop over this many numbers at most is executed as often as it says. Longer ones turn twice, or more if a test counts."""
-_TWICE = 2
-_FEW = 4096
+_USUAL_ITERATIONS = 2
+_MAX_SMALL_NUMBERS = 4096
 _LOCAL = frozenset([LOCAL])
 _EXITS = {"sys.exit", "os._exit", "builtins.exit", "builtins.quit", "os.abort"}
-_PASSES_ITEMS = {"tqdm", "iter", "list", "tuple", "sorted", "reversed", "zip", "islice", "trange", "chain", "prefetch", "cycle"}
-_POLITE_MODULES = ("logging.", "warnings.", "time.", "math.", "json.", "os.path.", "re.", "random.", "gc.")
-_SIZED = {
+_PASS_THROUGH = {"tqdm", "iter", "list", "tuple", "sorted", "reversed", "zip", "islice", "trange", "chain", "prefetch", "cycle"}
+_HARMLESS_MODULES = ("logging.", "warnings.", "time.", "math.", "json.", "os.path.", "re.", "random.", "gc.")
+_LARGE_RESULTS = {
     "zeros", "ones", "empty", "full", "rand", "randn", "random", "normal", "uniform", "arange", "linspace", "randint", "bytes",
     "bytearray", "state_dict", "read", "read_bytes", "load", "imread", "read_csv",
 }  # fmt: skip
 """What these return may be large, unless it is made of few numbers."""
-_NUMBERS = {"item", "float", "int", "len", "sum", "mean", "min", "max", "bool", "std", "norm", "argmax", "hash", "str"}
+_SMALL_RESULTS = {"item", "float", "int", "len", "sum", "mean", "min", "max", "bool", "std", "norm", "argmax", "hash", "str"}
 """What these return is small, whatever it is made of."""
-_PLACES = {"device", "map_location", "device_ids", "output_device", "dtype"}
-_ALIKE = {"size", "numel", "dim", "type", "is_floating_point", "get_device", "device_count", "is_available", "named_parameters"}
+_PLACEMENT_KEYWORDS = {"device", "map_location", "device_ids", "output_device", "dtype"}
+_SAME_ON_ALL_RANKS = {"size", "numel", "dim", "type", "is_floating_point", "get_device", "device_count", "is_available", "named_parameters"}
 """Ranks get the same from these."""
-_ASKS_KIND = {"isinstance", "issubclass", "hasattr", "callable"}
-_POLITE_METHODS = {
+_TYPE_TESTS = {"isinstance", "issubclass", "hasattr", "callable"}
+_HARMLESS_METHODS = {
     "info", "debug", "warning", "error", "exception", "critical", "format", "items", "keys", "values", "append", "item", "eval",
     "train", "zero_grad", "write", "flush", "strip", "split", "upper", "lower", "startswith", "endswith", "size", "numel",
     "dim",
@@ -98,46 +98,46 @@ class Execution(RankOperations):
     """Executes one path."""
 
     def __init__(
-        self, program: Any, path: DecisionPath, budget: SearchBudget, root: Root, ranks: int, *, prune: bool = True
+        self, program: Any, path: DecisionPath, budget: SearchBudget, root: Root, num_ranks: int, *, prune: bool = True
     ) -> None:
-        super().__init__(program, path, budget, ranks)
+        super().__init__(program, path, budget, num_ranks)
         self.root = root
         self.prune = prune
-        for rank in range(ranks) if program.is_distributed(root) else [None]:
-            self._main(root, OsProcess(rank))
+        for rank in range(num_ranks) if program.is_distributed(root) else [None]:
+            self._start_main_thread(root, OsProcess(rank))
 
-    def _main(self, root: Root, system: OsProcess) -> None:
+    def _start_main_thread(self, root: Root, os_process: OsProcess) -> None:
         """The main thread of a rank, or of the program."""
-        name = "the main thread" if system.rank is None else f"rank {system.rank}"
-        thread = SimulatedThread(len(self.threads), name, (), system)
+        name = "the main thread" if os_process.rank is None else f"rank {os_process.rank}"
+        thread = SimulatedThread(len(self.threads), name, (), os_process)
         thread.clock[thread.number] = 1
         self.threads.append(thread)
 
-        def drive(made: Value) -> None:
-            if isinstance(made, SyncObject) and made.kind in ("generator", "contextmanager") and not made.is_set:
-                made.owner.results[-1] = Const(lambda _: thread.frames.append(made.owner))  # pyright: ignore[reportUnknownLambdaType]
-                thread.frames.append(made.owner)
+        def run_generator(value: Value) -> None:
+            if isinstance(value, SyncObject) and value.kind in ("generator", "contextmanager") and not value.is_set:
+                value.owner.results[-1] = Const(lambda _: thread.frames.append(value.owner))  # pyright: ignore[reportUnknownLambdaType]
+                thread.frames.append(value.owner)
 
         if root.function is None:
             graph = self.program.graph(root.module.tree)
-            names = system.names.setdefault(root.module.name, {})
+            names = os_process.names.setdefault(root.module.name, {})
             thread.frames.append(CallFrame(graph, root.module, graph.entry, names=names))
         elif root.class_tree is None:
-            self.enter(thread, Function(tree=root.function, module=root.module), [], {}, drive)
+            self.enter(thread, Function(tree=root.function, module=root.module), [], {}, run_generator)
         else:
-            of = Class(root.class_tree, root.module)
-            made: list[Value] = []
+            class_value = Class(root.class_tree, root.module)
+            instances: list[Value] = []
             method = root.function
 
             def call(instance: Value) -> None:
                 self.caller_values.append(instance)
-                if method.name != "__init__" and not made:
-                    made.append(instance)
+                if method.name != "__init__" and not instances:
+                    instances.append(instance)
                     member = self.attribute(thread, instance, method.name)
                     if isinstance(member, Function):
-                        self.enter(thread, member, [], {}, drive)
+                        self.enter(thread, member, [], {}, run_generator)
 
-            self.make_instance(thread, of, [], {}, call)
+            self.make_instance(thread, class_value, [], {}, call)
         thread.ended = not thread.frames
         if thread.frames and root.function is not None:
             self.caller_values += thread.frame.names.values()
@@ -150,27 +150,27 @@ class Execution(RankOperations):
         """
         current: SimulatedThread | None = None
         while True:
-            able = [each for each in self.threads if self._able(each)]
-            if not able:
-                if not self._expire():
+            runnable = [thread for thread in self.threads if self._is_runnable(thread)]
+            if not runnable:
+                if not self._time_out_one():
                     return
                 continue
-            timed = [each for each in self.threads if each not in able and self._may_expire(each)]
-            if current not in able:
-                near = [each for each in (*able, *timed) if each.os_process is able[0].os_process]
-                current = near[self.path.choose(len(near))]
-                if current in timed:
+            expirable = [thread for thread in self.threads if thread not in runnable and self._may_time_out(thread)]
+            if current not in runnable:
+                candidates = [thread for thread in (*runnable, *expirable) if thread.os_process is runnable[0].os_process]
+                current = candidates[self.path.choose(len(candidates))]
+                if current in expirable:
                     self.has_timed_out = True
                     self._time_out(current)
                     continue
             assert current is not None
             operation, current.full_pool = current.pending, None
             if operation is not None:
-                others = [each for each in (*able, *timed) if each is not current and each.os_process is current.os_process]
-                if others and not current.preempted and (chosen := self.path.choose(1 + len(others))):
+                others = [thread for thread in (*runnable, *expirable) if thread is not current and thread.os_process is current.os_process]
+                if others and not current.preempted and (choice := self.path.choose(1 + len(others))):
                     current.preempted = True
-                    current = others[chosen - 1]
-                    if current in timed:
+                    current = others[choice - 1]
+                    if current in expirable:
                         self.has_timed_out = True
                         self._time_out(current)
                     continue
@@ -180,52 +180,52 @@ class Execution(RankOperations):
                 self.budget.spend()
                 self._step(current)
 
-    def _able(self, thread: SimulatedThread) -> bool:
+    def _is_runnable(self, thread: SimulatedThread) -> bool:
         if thread.ended or thread.is_abandoned:
             return False
         if (pool := thread.full_pool) is not None:
-            running = sum(not each.owner.ended and each.owner.full_pool is None for each in pool.items)
+            running = sum(not future.owner.ended and future.owner.full_pool is None for future in pool.items)
             if pool.size is not None and running >= pool.size:
                 return False
         return thread.pending is None or thread.pending.is_ready()
 
-    def _may_expire(self, thread: SimulatedThread) -> bool:
-        waiting = thread.pending
+    def _may_time_out(self, thread: SimulatedThread) -> bool:
+        operation = thread.pending
         return (
             not (thread.ended or thread.is_abandoned)
-            and waiting is not None
-            and waiting.on_timeout is not None
-            and not waiting.has_long_timeout
+            and operation is not None
+            and operation.on_timeout is not None
+            and not operation.has_long_timeout
         )
 
     @staticmethod
     def _time_out(thread: SimulatedThread) -> None:
         assert thread.pending is not None and thread.pending.on_timeout is not None
         thread.record(f"{thread.pending.description} until its time runs out")
-        expire, thread.pending = thread.pending.on_timeout, None
-        expire()
+        on_timeout, thread.pending = thread.pending.on_timeout, None
+        on_timeout()
 
-    def _expire(self) -> bool:
+    def _time_out_one(self) -> bool:
         """Nobody can go on, so the time of one who does not wait forever runs out."""
-        for each in self.threads:
-            if not (each.ended or each.is_abandoned) and each.pending is not None and each.pending.on_timeout is not None:
-                self._time_out(each)
+        for thread in self.threads:
+            if not (thread.ended or thread.is_abandoned) and thread.pending is not None and thread.pending.on_timeout is not None:
+                self._time_out(thread)
                 return True
         return False
 
-    def simple(self, thread: SimulatedThread, module: Module, tree: ast.expr) -> Value:
+    def evaluate_at_top(self, thread: SimulatedThread, module: Module, tree: ast.expr) -> Value:
         frame = CallFrame(self.program.graph(module.tree), module, 0)
         frame.names = thread.os_process.names.setdefault(module.name, {})
-        if isinstance(tree, (ast.Tuple, ast.List)) and not any(isinstance(each, ast.Starred) for each in tree.elts):
-            return SequenceValue([self.simple(thread, module, each) for each in tree.elts])
+        if isinstance(tree, (ast.Tuple, ast.List)) and not any(isinstance(element, ast.Starred) for element in tree.elts):
+            return SequenceValue([self.evaluate_at_top(thread, module, element) for element in tree.elts])
         if isinstance(tree, ast.Call):
             callee = self.evaluate(thread, tree.func, frame)
-            values = [self.evaluate(thread, each, frame) for each in tree.args]
-            keywords = {each.arg: self.evaluate(thread, each.value, frame) for each in tree.keywords if each.arg}
-            made = self.thing(thread, callee.dotted, values, keywords, callee.marks) if isinstance(callee, Lib) else None
-            if made is not None:
-                made.site = (module.file, tree.lineno, tree.col_offset)
-                return made
+            values = [self.evaluate(thread, argument, frame) for argument in tree.args]
+            keywords = {keyword.arg: self.evaluate(thread, keyword.value, frame) for keyword in tree.keywords if keyword.arg}
+            sync_object = self.make_sync_object(thread, callee.dotted, values, keywords, callee.marks) if isinstance(callee, Lib) else None
+            if sync_object is not None:
+                sync_object.site = (module.file, tree.lineno, tree.col_offset)
+                return sync_object
             if isinstance(callee, Lib) and callee.dotted == "builtins.object":
                 return Instance()
             return Unknown()
@@ -235,8 +235,8 @@ class Execution(RankOperations):
         frame = thread.frame
         frame.current_node = frame.next_node
         node = frame.node
-        if frame.divergences and (names := frame.divergences.pop(frame.current_node, None)):
-            self._differ(thread, frame, *names)
+        if frame.divergences and (number_tables := frame.divergences.pop(frame.current_node, None)):
+            self._mark_divergent_numbers(thread, frame, *number_tables)
         frame.visits[frame.current_node] += 1
         if frame.visits[frame.current_node] > frame.max_visits:
             thread.is_abandoned = True
@@ -257,7 +257,7 @@ class Execution(RankOperations):
                 self._collect(thread, frame, node)
             case "iter":
                 frame.results.pop(id(node.tree), None)
-                frame.loops[id(node.tree)] = self._iterator(thread, frame, node.tree.iter)
+                frame.loops[id(node.tree)] = self._start_loop(thread, frame, node.tree.iter)
             case "next":
                 self._next(thread, frame, node)
             case "enter":
@@ -316,104 +316,104 @@ class Execution(RankOperations):
 
     def _branch(self, thread: SimulatedThread, frame: CallFrame, node: GraphNode) -> None:
         value = self.evaluate(thread, node.tree, frame)
-        known = truth(value)
+        is_true = truth(value)
         is_loop = id(node.tree) in frame.graph.tests
-        remembered = None if is_loop else thread.assumed_truths.get(id(value))
-        if known is None and remembered is not None:
-            known = remembered[1]
-        local, negated = LOCAL in value.marks, bool(node.extra)
-        doubt = thread.current_step(_shown(node.tree, negated)) if DATA_DEPENDENT in value.marks and not local else None
+        assumption = None if is_loop else thread.assumed_truths.get(id(value))
+        if is_true is None and assumption is not None:
+            is_true = assumption[1]
+        is_local, is_negated = LOCAL in value.marks, bool(node.extra)
+        divergence = thread.current_step(_source_text(node.tree, is_negated)) if DATA_DEPENDENT in value.marks and not is_local else None
         if is_loop:
-            frame.in_guessed_loop = known is None
-            for lock, _, _ in thread.held_locks if known is None else []:
+            frame.in_guessed_loop = is_true is None
+            for lock, _, _ in thread.held_locks if is_true is None else []:
                 self.unknown_loop_tests[lock].add(id(node.tree))
-        if known is None:
-            quiet, join, nodes = self.program.region(frame.graph, frame.current_node)
-            if quiet and self.prune:
+        if is_true is None:
+            is_quiet, join, nodes = self.program.region(frame.graph, frame.current_node)
+            if is_quiet and self.prune:
                 self._skip(thread, frame, nodes, join, marks_of([value]))
                 return
-            if is_loop and frame.visits[frame.current_node] > _TWICE:
-                known = False
-                self._note_turns(frame, frame.current_node, node, None, _TWICE)
+            if is_loop and frame.visits[frame.current_node] > _USUAL_ITERATIONS:
+                is_true = False
+                self._record_truncation(frame, frame.current_node, node, None, _USUAL_ITERATIONS)
             else:
-                usual = is_loop or self.program.is_usually_true(frame.graph, frame.current_node)
-                known = usual != bool(self.choose(thread, 2, local=local, divergence=doubt))
+                is_usually_true = is_loop or self.program.is_usually_true(frame.graph, frame.current_node)
+                is_true = is_usually_true != bool(self.choose(thread, 2, local=is_local, divergence=divergence))
             if isinstance(value, Unknown):
-                thread.assumed_truths[id(value)] = value, known
-            if not local:
-                step = thread.record(f"assumes {'true' if known != negated else 'false'}: {_shown(node.tree, negated)}")
-                if doubt is not None:
+                thread.assumed_truths[id(value)] = value, is_true
+            if not is_local:
+                step = thread.record(f"assumes {'true' if is_true != is_negated else 'false'}: {_source_text(node.tree, is_negated)}")
+                if divergence is not None:
                     thread.divergences.append((thread.num_collectives, step))
-            self._assume(thread, _shown(node.tree, negated), same=not local and doubt is None)
-        if local:
-            quiet, _, _ = self.program.region(frame.graph, frame.current_node)
-            self._part(thread, f"{'takes' if known != negated else 'does not take'}: {_shown(node.tree, negated)}", quiet=quiet)
-        frame.next_node = node.next if known else node.next_if_false
-        if local:
-            self._watch(thread, frame)
+            self._record_assumption(thread, _source_text(node.tree, is_negated), is_same=not is_local and divergence is None)
+        if is_local:
+            is_quiet, _, _ = self.program.region(frame.graph, frame.current_node)
+            self._record_divergence(thread, f"{'takes' if is_true != is_negated else 'does not take'}: {_source_text(node.tree, is_negated)}", is_quiet=is_quiet)
+        frame.next_node = node.next if is_true else node.next_if_false
+        if is_local:
+            self._watch_numbers(thread, frame)
 
-    def _watch(self, thread: SimulatedThread, frame: CallFrame) -> None:
+    def _watch_numbers(self, thread: SimulatedThread, frame: CallFrame) -> None:
         """Note the numbers that are set on one way of a branch on which ranks may part."""
         _, join, nodes = self.program.region(frame.graph, frame.current_node)
         if join is None or join == len(frame.graph.nodes):
             return
-        places, before = frame.divergences.setdefault(join, ({}, numbers(thread, frame)))
-        numbered, counting = set(_numbered(nodes)), set(_numbered(nodes, counting=True))
-        for each in stored_names(nodes):
-            places[id(frame.names), each] = frame.names, (None if each in numbered else frame.names.get(each))
-        for each in _stored_attributes(nodes):
-            of = self.evaluate(thread, each.value, frame)
-            if isinstance(of, Instance):
-                was = None if f".{each.attr}" in numbered else of.attributes.get(each.attr)
-                places[id(of.attributes), each.attr] = of.attributes, was
-        for key in places.keys() & before.keys():
-            if not counting & {key[1], f".{key[1]}"}:
-                before.pop(key)
+        assigned, old_numbers = frame.divergences.setdefault(join, ({}, reachable_numbers(thread, frame)))
+        set_to_number, counted = set(_number_targets(nodes)), set(_number_targets(nodes, only_counted=True))
+        for name in stored_names(nodes):
+            assigned[id(frame.names), name] = frame.names, (None if name in set_to_number else frame.names.get(name))
+        for attribute in _stored_attributes(nodes):
+            owner = self.evaluate(thread, attribute.value, frame)
+            if isinstance(owner, Instance):
+                old_value = None if f".{attribute.attr}" in set_to_number else owner.attributes.get(attribute.attr)
+                assigned[id(owner.attributes), attribute.attr] = owner.attributes, old_value
+        for key in assigned.keys() & old_numbers.keys():
+            if not counted & {key[1], f".{key[1]}"}:
+                old_numbers.pop(key)
 
     @staticmethod
-    def _differ(thread: SimulatedThread, frame: CallFrame, places: NumberTable, before: NumberTable) -> None:
+    def _mark_divergent_numbers(thread: SimulatedThread, frame: CallFrame, assigned: NumberTable, old_numbers: NumberTable) -> None:
         """Mark what one rank has kept while another has set it, and numbers that only some have got or counted.
 
         What is set to another value keeps that one's marks: all ranks may have got it from a collective.
 
         Args:
-            places: what the source sets on one of the ways, and what it was before. None: this matters not, since a number of
+            assigned: what the source sets on one of the ways, and what it was before. None: this matters not, since a number of
                 the source is set there.
-            before: the numbers that there were, but for those that the source sets without counting them. A function that was
+            old_numbers: the numbers that there were, but for those that the source sets without counting them. A function that was
                 called may have counted one. In a loop that is followed for fewer turns than it has, such a number is any.
         """
-        in_part = any(each.in_truncated_loop for each in thread.frames)
-        for (_, name), (holder, was) in places.items():
+        is_truncated = any(call_frame.in_truncated_loop for call_frame in thread.frames)
+        for (_, name), (holder, old_value) in assigned.items():
             value = holder.get(name)
-            if isinstance(value, Const) and _is_number(value) and (was is None or was is value):
+            if isinstance(value, Const) and _is_number(value) and (old_value is None or old_value is value):
                 holder[name] = Const(value.value, marks=value.marks | _LOCAL)
-        for (_, name), (holder, was) in before.items():
+        for (_, name), (holder, old_value) in old_numbers.items():
             value = holder.get(name)
-            if isinstance(value, Const) and isinstance(was, Const) and _is_number(value) and value.value != was.value:
+            if isinstance(value, Const) and isinstance(old_value, Const) and _is_number(value) and value.value != old_value.value:
                 marks = value.marks | _LOCAL
-                holder[name] = Unknown(marks=marks) if in_part else Const(value.value, marks=marks)
+                holder[name] = Unknown(marks=marks) if is_truncated else Const(value.value, marks=marks)
 
-    def _note_turns(self, frame: CallFrame, place: int, node: GraphNode, turns: int | None, followed: int) -> None:
+    def _record_truncation(self, frame: CallFrame, node_index: int, node: GraphNode, iterations: int | None, followed: int) -> None:
         """Record that a loop is followed for fewer turns than it has, if a test in it may wait for a later one."""
-        if self.program.depends_on_counter(frame.graph, place, by_item=turns is not None):
-            many = f"{turns} turns" if turns is not None else "unknown turns"
-            self.truncated_loops[f"a loop of {many} (line {node.line}) followed for {followed}"] = None
+        if self.program.depends_on_counter(frame.graph, node_index, by_item=iterations is not None):
+            count = f"{iterations} turns" if iterations is not None else "unknown turns"
+            self.truncated_loops[f"a loop of {count} (line {node.line}) followed for {followed}"] = None
 
-    def _assume(self, thread: SimulatedThread, says: str, *, same: bool) -> None:
+    def _record_assumption(self, thread: SimulatedThread, decision: str, *, is_same: bool) -> None:
         """Record an unknown decision of ranks, and whether they take it alike."""
         if thread.os_process.rank is not None:
-            step = thread.current_step(says)
-            self.assumptions[step] = same and self.assumptions.get(step, True)
+            step = thread.current_step(decision)
+            self.assumptions[step] = is_same and self.assumptions.get(step, True)
 
     @staticmethod
-    def _part(thread: SimulatedThread, says: str, *, quiet: bool = False) -> None:
+    def _record_divergence(thread: SimulatedThread, decision: str, *, is_quiet: bool = False) -> None:
         """Note a decision that ranks may take differently.
 
         Args:
-            quiet: nothing on its ways is noticed by others, so it is not where ranks part.
+            is_quiet: nothing on its ways is noticed by others, so it is not where ranks part.
         """
-        step = thread.record(says)
-        if not quiet:
+        step = thread.record(decision)
+        if not is_quiet:
             thread.divergences.append((thread.num_collectives, step))
 
     def _skip(
@@ -421,64 +421,64 @@ class Execution(RankOperations):
     ) -> None:
         """Go on where all ways meet. What is assigned on them is unknown."""
         if join == len(frame.graph.nodes):
-            returned = [self._guess(thread, frame, each.extra) for each in nodes if each.kind == "pick"]
+            returned = [self._guess(thread, frame, pick.extra) for pick in nodes if pick.kind == "pick"]
             self.return_from_call(thread, Unknown(marks=marks_of(returned) | marks))
             return
         assert join is not None
-        assigned = [each.tree for each in nodes if each.kind == "do" and isinstance(each.tree, (ast.Assign, ast.AugAssign))]
+        assigned = [assignment.tree for assignment in nodes if assignment.kind == "do" and isinstance(assignment.tree, (ast.Assign, ast.AugAssign))]
         guessed: list[Value] = []
-        for _ in range(_TWICE):  # what is assigned may be used by the next, in whichever order they stand here
-            for tree in assigned:
-                value = self._guess(thread, frame, tree.value)
-                guessed += [value] if any(isinstance(each, ast.Attribute) for each in _targets(tree)) else []
-                for name in bound_names(tree):
-                    before = frame.names.get(name)
-                    if not isinstance(before, (SyncObject, Instance, Function)):  # those are mostly replaced by their like
-                        frame.names[name] = Unknown(marks=marks_of([before, value]) | marks)
-        for each in _stored_attributes(nodes):
-            of = self.evaluate(thread, each.value, frame)
-            if isinstance(of, Instance) and not isinstance(of.attributes.get(each.attr), (SyncObject, Instance, Function)):
-                of.attributes[each.attr] = Unknown(marks=marks_of([of.attributes.get(each.attr), *guessed]) | marks)
-        for each in nodes:
-            made = frame.results.get(id(each.tree)) if each.kind == "collect" else None
-            if isinstance(made, SequenceValue):
-                made.exact = False
-                made.marks |= marks | (
+        for _ in range(_USUAL_ITERATIONS):  # what is assigned may be used by the next, in whichever order they stand here
+            for assignment in assigned:
+                value = self._guess(thread, frame, assignment.value)
+                guessed += [value] if any(isinstance(target, ast.Attribute) for target in _targets(assignment)) else []
+                for name in bound_names(assignment):
+                    old_value = frame.names.get(name)
+                    if not isinstance(old_value, (SyncObject, Instance, Function)):  # those are mostly replaced by their like
+                        frame.names[name] = Unknown(marks=marks_of([old_value, value]) | marks)
+        for attribute in _stored_attributes(nodes):
+            owner = self.evaluate(thread, attribute.value, frame)
+            if isinstance(owner, Instance) and not isinstance(owner.attributes.get(attribute.attr), (SyncObject, Instance, Function)):
+                owner.attributes[attribute.attr] = Unknown(marks=marks_of([owner.attributes.get(attribute.attr), *guessed]) | marks)
+        for node in nodes:
+            collected = frame.results.get(id(node.tree)) if node.kind == "collect" else None
+            if isinstance(collected, SequenceValue):
+                collected.exact = False
+                collected.marks |= marks | (
                     {UNEVEN} if LOCAL in marks else {DATA_DEPENDENT_LENGTH} if DATA_DEPENDENT in marks else NO_MARKS
                 )
         for name in stored_names(nodes).difference(*map(bound_names, assigned)):
             if not isinstance(frame.names.get(name), (SyncObject, Instance, Function)):
                 frame.names[name] = Unknown(marks=marks_of([frame.names.get(name)]) | marks)
-        for each in nodes:
-            if each.kind == "pick" and not isinstance(each.tree, ast.Return):
-                frame.results[id(each.tree)] = Unknown(marks=marks_of([self._guess(thread, frame, each.extra)]) | marks)
+        for node in nodes:
+            if node.kind == "pick" and not isinstance(node.tree, ast.Return):
+                frame.results[id(node.tree)] = Unknown(marks=marks_of([self._guess(thread, frame, node.extra)]) | marks)
         frame.next_node = join
 
     def _guess(self, thread: SimulatedThread, frame: CallFrame, tree: ast.AST | None) -> Value:
         """The value of an expression whose calls are not made: their results have the marks of what they get."""
-        if tree is None or not any(isinstance(each, ast.Call) for each in ast.walk(tree)):
+        if tree is None or not any(isinstance(child, ast.Call) for child in ast.walk(tree)):
             return self.evaluate(thread, tree, frame)
-        parts = [self._guess(thread, frame, each) for each in ast.iter_child_nodes(tree) if isinstance(each, ast.expr)]
+        children = [self._guess(thread, frame, child) for child in ast.iter_child_nodes(tree) if isinstance(child, ast.expr)]
         if not isinstance(tree, ast.Call):
-            return Unknown(marks=marks_of(parts))
+            return Unknown(marks=marks_of(children))
         name = last_name(tree.func)
-        if (named := self.named(thread, name)) is not None:
+        if (named := self.value_by_name(thread, name)) is not None:
             return named
-        of = self._guess(thread, frame, tree.func.value if isinstance(tree.func, ast.Attribute) else tree.func)
-        values = [self._guess(thread, frame, each) for each in tree.args]
-        keywords = {each.arg: self._guess(thread, frame, each.value) for each in tree.keywords if each.arg}
-        return Unknown(marks=_result_marks(name, of, values, keywords))
+        callee = self._guess(thread, frame, tree.func.value if isinstance(tree.func, ast.Attribute) else tree.func)
+        values = [self._guess(thread, frame, argument) for argument in tree.args]
+        keywords = {keyword.arg: self._guess(thread, frame, keyword.value) for keyword in tree.keywords if keyword.arg}
+        return Unknown(marks=_result_marks(name, callee, values, keywords))
 
     def _collect(self, thread: SimulatedThread, frame: CallFrame, node: GraphNode) -> None:
         if node.extra == "begin":
             frame.results[id(node.tree)] = SequenceValue([], origin=thread.position)
             return
-        made = frame.results.get(id(node.tree))
+        collected = frame.results.get(id(node.tree))
         tree = node.tree.value if isinstance(node.tree, ast.DictComp) else node.tree.elt
-        if isinstance(made, SequenceValue):
-            self._grow(thread, made, self.evaluate(thread, tree, frame))
+        if isinstance(collected, SequenceValue):
+            self._grow(thread, collected, self.evaluate(thread, tree, frame))
             if isinstance(node.tree, ast.DictComp):
-                made.exact = False
+                collected.exact = False
 
     def _raise(self, thread: SimulatedThread, frame: CallFrame, node: GraphNode) -> None:
         name = (raised_error(node.tree.exc) if node.tree.exc is not None else frame.error) or UNSPECIFIED_ERROR
@@ -487,7 +487,7 @@ class Execution(RankOperations):
 
     # Loops.
 
-    def _iterator(self, thread: SimulatedThread, frame: CallFrame, tree: ast.expr) -> list[Any]:
+    def _start_loop(self, thread: SimulatedThread, frame: CallFrame, tree: ast.expr) -> list[Any]:
         """[items that are left or None, turns that are left, the value of each item, whether ranks may part here].
 
         Of items that are left, the second says whether there are more that are not followed.
@@ -497,81 +497,81 @@ class Execution(RankOperations):
             return [value]
         if isinstance(value, SequenceValue) and value.exact and len(value.items) <= MAX_VISITS - 4:
             return [list(value.items), 0, None, False]
-        uneven = UNEVEN in value.marks
+        is_uneven = UNEVEN in value.marks
         stop = value.stop if isinstance(value, RangeValue) else None
-        bounded, many = self._bound(thread)
+        is_bounded, filling = self._queue_filling(thread)
         # A rank that leaves in a second turn is only missed in a third. What is compared with an earlier turn needs two.
         # Other loops over the same turn as often.
-        usual = _TWICE + (thread.os_process.rank is not None and ast.unparse(tree) in self.program.early_exit_iterables)
+        usual_count = _USUAL_ITERATIONS + (thread.os_process.rank is not None and ast.unparse(tree) in self.program.early_exit_iterables)
         if isinstance(stop, Const) and isinstance(stop.value, int):
-            most = max(_EXACT, many)
-            count = min(max(stop.value, 0), most) if stop.value <= _EXACT or bounded else usual
+            limit = max(_MAX_EXACT_ITERATIONS, filling)
+            count = min(max(stop.value, 0), limit) if stop.value <= _MAX_EXACT_ITERATIONS or is_bounded else usual_count
             if count < stop.value <= MAX_VISITS - 4 and self.program.depends_on_counter(frame.graph, frame.next_node, by_item=True):
                 count = stop.value
                 frame.max_visits = max(frame.max_visits, MAX_VISITS * count)
             if count < stop.value:
-                self._note_turns(frame, frame.next_node, frame.node, stop.value, count)
-            return [[Const(each, marks=stop.marks) for each in range(count)], count < stop.value, None, LOCAL in stop.marks]
+                self._record_truncation(frame, frame.next_node, frame.node, stop.value, count)
+            return [[Const(index, marks=stop.marks) for index in range(count)], count < stop.value, None, LOCAL in stop.marks]
         item_marks = _item_marks(value)
-        wrapped = value.attributes.get("?items") if isinstance(value, Unknown) else None
+        wrapped_item = value.attributes.get("?items") if isinstance(value, Unknown) else None
         if isinstance(stop, Unknown):
-            uneven = uneven or LOCAL in stop.marks
+            is_uneven = is_uneven or LOCAL in stop.marks
         # Without an effect on others, no turn differs from another.
-        quiet, _, _ = self.program.region(frame.graph, frame.next_node)
-        options = [usual, 0, *([many] if many else [])] if not uneven else [usual, 1, 0]
+        is_quiet, _, _ = self.program.region(frame.graph, frame.next_node)
+        options = [usual_count, 0, *([filling] if filling else [])] if not is_uneven else [usual_count, 1, 0]
         # Loops over the same have as many turns, on all ranks and wherever they stand.
         subject = stop if stop is not None else length(value)
-        key = ("turns", *subject.origin) if not uneven and subject.origin else ()
-        if quiet and self.prune:
-            turns = 1
+        key = ("turns", *subject.origin) if not is_uneven and subject.origin else ()
+        if is_quiet and self.prune:
+            remaining = 1
         else:
             options = self.iteration_options.setdefault(key, options) if key else options
-            unsure = DATA_DEPENDENT_LENGTH in value.marks or (isinstance(stop, Unknown) and DATA_DEPENDENT in stop.marks)
-            doubt = thread.current_step(f"how many turns {_shown(tree)} has") if unsure and not uneven else None
-            self._assume(thread, f"how many turns {_shown(tree)} has", same=not uneven and doubt is None)
-            turns = options[self.choose(thread, len(options), local=uneven, key=key, divergence=doubt)]
-        self._note_turns(frame, frame.next_node, frame.node, None, options[0])
-        return [None, turns, (frozenset(item_marks), wrapped), uneven]
+            is_data_dependent = DATA_DEPENDENT_LENGTH in value.marks or (isinstance(stop, Unknown) and DATA_DEPENDENT in stop.marks)
+            divergence = thread.current_step(f"how many turns {_source_text(tree)} has") if is_data_dependent and not is_uneven else None
+            self._record_assumption(thread, f"how many turns {_source_text(tree)} has", is_same=not is_uneven and divergence is None)
+            remaining = options[self.choose(thread, len(options), local=is_uneven, key=key, divergence=divergence)]
+        self._record_truncation(frame, frame.next_node, frame.node, None, options[0])
+        return [None, remaining, (frozenset(item_marks), wrapped_item), is_uneven]
 
-    def _bound(self, thread: SimulatedThread) -> tuple[bool, int]:
+    def _queue_filling(self, thread: SimulatedThread) -> tuple[bool, int]:
         """(whether there are bounded queues, turns that fill them and what the threads between them hold).
 
         0 turns: there are no bounded queues, or too large ones. All ranks get the same for one loop, whatever queues each has:
         a loop must not end earlier on one of them.
         """
-        many = self.queue_capacity + len(self.threads) + 2
-        now = bool(self.queue_capacity), many if self.queue_capacity and many < MAX_VISITS else 0
+        filling = self.queue_capacity + len(self.threads) + 2
+        result = bool(self.queue_capacity), filling if self.queue_capacity and filling < MAX_VISITS else 0
         if thread.os_process.rank is None:
-            return now
-        return self.queue_bounds.setdefault(thread.position, now)
+            return result
+        return self.queue_bounds.setdefault(thread.position, result)
 
     def _next(self, thread: SimulatedThread, frame: CallFrame, node: GraphNode) -> None:
         state: list[Any] = frame.loops.get(id(node.tree)) or [None, 0, (frozenset[Any](), None), False]
         if isinstance(state[0], SyncObject):
             self._advance(thread, frame, node, state[0])
             return
-        items, turns, kind, uneven = state
+        items, remaining, item_kind, is_uneven = state
         if items is None:
-            if not turns:
-                self._leave_loop(thread, frame, node, uneven)
+            if not remaining:
+                self._leave_loop(thread, frame, node, is_uneven)
                 return
             state[1] -= 1
-            marks, wrapped = kind
+            marks, wrapped = item_kind
             item: Value = Unknown(marks=marks)
             if wrapped is not None:
                 item = SequenceValue([Unknown(), item])
         elif items:
             item = items.pop(0)
         else:
-            self._leave_loop(thread, frame, node, uneven)
+            self._leave_loop(thread, frame, node, is_uneven)
             return
-        if uneven:
-            self._part(thread, f"turns once more: {_shown(node.tree.iter)}")
+        if is_uneven:
+            self._record_divergence(thread, f"turns once more: {_source_text(node.tree.iter)}")
         self.assign(thread, node.tree.target, item, frame)
 
-    def _leave_loop(self, thread: SimulatedThread, frame: CallFrame, node: GraphNode, uneven: bool) -> None:
-        if uneven:
-            self._part(thread, f"has no more of: {_shown(node.tree.iter)}")
+    def _leave_loop(self, thread: SimulatedThread, frame: CallFrame, node: GraphNode, is_uneven: bool) -> None:
+        if is_uneven:
+            self._record_divergence(thread, f"has no more of: {_source_text(node.tree.iter)}")
         frame.loops.pop(id(node.tree), None)
         frame.next_node = node.next_if_false
 
@@ -582,15 +582,15 @@ class Execution(RankOperations):
             return
         inner: CallFrame = generator.owner
 
-        def arrived(value: Value, *, ended: bool) -> None:
-            if ended:
+        def on_item(value: Value, *, has_ended: bool) -> None:
+            if has_ended:
                 self._leave_loop(thread, frame, node, False)
             else:
                 item = SequenceValue([Unknown(), value]) if "enumerated" in generator.flags else value
                 self.assign(thread, node.tree.target, item, frame)
 
-        inner.on_return = functools.partial(arrived, ended=True)
-        inner.results[-1] = Const(functools.partial(arrived, ended=False))
+        inner.on_return = functools.partial(on_item, has_ended=True)
+        inner.results[-1] = Const(functools.partial(on_item, has_ended=False))
         thread.frames.append(inner)
 
     def _yield(self, thread: SimulatedThread, frame: CallFrame, node: GraphNode) -> None:
@@ -612,33 +612,33 @@ class Execution(RankOperations):
         value = self.evaluate(thread, item.context_expr, frame)
         frame.results[id(item)] = value
 
-        def entered(result: Value) -> None:
+        def bind_target(result: Value) -> None:
             if item.optional_vars is not None:
                 self.assign(thread, item.optional_vars, result, frame)
 
         match value:
             case SyncObject() if value.kind == "contextmanager":
                 inner: CallFrame = value.owner
-                inner.on_return = entered
-                inner.results[-1] = Const(entered)
+                inner.on_return = bind_target
+                inner.results[-1] = Const(bind_target)
                 thread.frames.append(inner)
             case SyncObject():
-                if not self.use_thing(thread, value, "__enter__", [], {}, entered):
-                    entered(value)
+                if not self.call_method(thread, value, "__enter__", [], {}, bind_target):
+                    bind_target(value)
             case Instance():
                 function = self.attribute(thread, value, "__enter__")
-                if not (isinstance(function, Function) and self.enter(thread, function, [], {}, entered)):
-                    entered(value)
+                if not (isinstance(function, Function) and self.enter(thread, function, [], {}, bind_target)):
+                    bind_target(value)
             case Unknown() if value.dotted == "no_sync":
                 thread.no_sync_depth += 1
-                entered(value)
+                bind_target(value)
             case Unknown() if value.dotted == "no_grad":
                 thread.no_grad_depth += 1
-                entered(value)
+                bind_target(value)
             case Unknown() if value.dotted == "join":
                 thread.is_abandoned = True  # uneven ranks are what this is for
             case _:
-                entered(value)
+                bind_target(value)
 
     def _exit_with(self, thread: SimulatedThread, frame: CallFrame, node: GraphNode) -> None:
         value = frame.results.get(id(node.extra))
@@ -647,10 +647,10 @@ class Execution(RankOperations):
                 if not value.is_set and value.owner not in thread.frames:
                     inner: CallFrame = value.owner
                     inner.on_return = lambda _: None
-                    inner.results[-1] = Const(_nothing)
+                    inner.results[-1] = Const(_ignore)
                     thread.frames.append(inner)
             case SyncObject():
-                self.use_thing(thread, value, "__exit__", [], {}, lambda _: None)
+                self.call_method(thread, value, "__exit__", [], {}, lambda _: None)
             case Instance():
                 function = self.attribute(thread, value, "__exit__")
                 if isinstance(function, Function):
@@ -669,13 +669,13 @@ class Execution(RankOperations):
         frame.results.pop(id(tree), None)
         callee = self.evaluate(thread, tree.func, frame)
         values: list[Value] = []
-        for each in tree.args:
-            value = self.evaluate(thread, each, frame)
-            if isinstance(each, ast.Starred):
+        for argument in tree.args:
+            value = self.evaluate(thread, argument, frame)
+            if isinstance(argument, ast.Starred):
                 values += value.items if isinstance(value, SequenceValue) else []
             else:
                 values.append(value)
-        keywords = {each.arg: self.evaluate(thread, each.value, frame) for each in tree.keywords if each.arg}
+        keywords = {keyword.arg: self.evaluate(thread, keyword.value, frame) for keyword in tree.keywords if keyword.arg}
 
         def deliver(value: Value) -> None:
             if isinstance(value, (Unknown, SequenceValue)) and not value.origin:
@@ -696,7 +696,7 @@ class Execution(RankOperations):
         """Call anything."""
         match callee:
             case Function():
-                if self._fails(thread, quiet=callee):
+                if self._fails(thread, harmless=callee):
                     return
                 if not self.enter(thread, callee, values, keywords, deliver):
                     self._unread(thread, callee, values, keywords, deliver)
@@ -721,14 +721,14 @@ class Execution(RankOperations):
         self, thread: SimulatedThread, model: Unknown, values: list[Value], keywords: Mapping[str, Value], deliver: Any
     ) -> None:
         """Call a DistributedDataParallel: it broadcasts buffers first, unless its last forward made no gradients."""
-        made = Unknown(marks=_result_marks("", model, values, keywords))
+        result = Unknown(marks=_result_marks("", model, values, keywords))
         synchronizes = model.attributes.get("?synchronizes", Const(True))
-        without = any("no_grad" in each or "inference_mode" in each for frame in thread.frames for each in _decorated(frame))
-        model.attributes["?synchronizes"] = Const(not (without or thread.no_grad_depth))
+        is_without_gradients = any("no_grad" in name or "inference_mode" in name for frame in thread.frames for name in _frame_decorators(frame))
+        model.attributes["?synchronizes"] = Const(not (is_without_gradients or thread.no_grad_depth))
         if truth(synchronizes):
-            self.collective(thread, "forward (buffers)", [], {}, lambda _: deliver(made))
+            self.collective(thread, "forward (buffers)", [], {}, lambda _: deliver(result))
         else:
-            deliver(made)
+            deliver(result)
 
     def _unread(
         self, thread: SimulatedThread, callee: Value, values: Sequence[Value], keywords: Mapping[str, Value], deliver: Any
@@ -736,46 +736,46 @@ class Execution(RankOperations):
         """Call code that is not read. It may fail on one rank alone."""
         dotted = callee.dotted if isinstance(callee, Lib) else ""
         name = callee.name if isinstance(callee, Method) else dotted.rpartition(".")[2]
-        polite = name in HARMLESS_BUILTINS or dotted.startswith(_POLITE_MODULES) or name in _POLITE_METHODS
-        if not polite and self._fails(thread):
+        is_harmless = name in HARMLESS_BUILTINS or dotted.startswith(_HARMLESS_MODULES) or name in _HARMLESS_METHODS
+        if not is_harmless and self._fails(thread):
             return
-        if not polite:
+        if not is_harmless:
             self.escape([*values, *keywords.values()])
-        of = callee.receiver if isinstance(callee, Method) else callee
-        marks = _result_marks(name, of, values, keywords)
-        called = last_name(getattr(thread.frame.node.tree, "func", ast.Name("")))
+        owner = callee.receiver if isinstance(callee, Method) else callee
+        marks = _result_marks(name, owner, values, keywords)
+        call_name = last_name(getattr(thread.frame.node.tree, "func", ast.Name("")))
         if has_buffers(dotted):
             marks |= {BUFFERS}
-        if called in _NUMBERS:
+        if call_name in _SMALL_RESULTS:
             marks -= {LARGE}
-        elif called in _SIZED and not _few(values):
+        elif call_name in _LARGE_RESULTS and not _are_few(values):
             marks |= {LARGE}
-        made = Unknown(marks=marks)
-        if name in VIEWS and isinstance(callee, Method):
-            made.attributes["len()"] = length(of)
+        result = Unknown(marks=marks)
+        if name in SAME_LENGTH_METHODS and isinstance(callee, Method):
+            result.attributes["len()"] = length(owner)
         if dotted.startswith("torch.") and "ensor" in name:
-            made.attributes["?of"] = SequenceValue(list(values))
+            result.attributes["?of"] = SequenceValue(list(values))
         elif isinstance(callee, Unknown) and "?of" in callee.attributes:
-            made.attributes["?of"] = callee.attributes["?of"]
-        reads = name in READS_ITEM and values and isinstance(callee, Method)
-        deliver(self.item_read(of, values[0], made) if reads else made)
+            result.attributes["?of"] = callee.attributes["?of"]
+        reads = name in ITEM_READERS and values and isinstance(callee, Method)
+        deliver(self.read_item(owner, values[0], result) if reads else result)
 
-    def _fails(self, thread: SimulatedThread, quiet: Function | None = None) -> bool:
+    def _fails(self, thread: SimulatedThread, harmless: Function | None = None) -> bool:
         """Whether a call raises an exception here: one of the ways to look at.
 
         Args:
-            quiet: a function of the package. It is looked at only if nothing in it matters, as an operation that may fail.
+            harmless: a function of the package. It is looked at only if nothing in it matters, as an operation that may fail.
         """
-        if quiet is not None and not self.program.may_raise(quiet.tree):
+        if harmless is not None and not self.program.may_raise(harmless.tree):
             return False
         frame = thread.frame
-        own = sorted(self.program.errors_raised_by(frame.module, frame.node.tree)) if frame.node.kind == "call" else []
-        kinds = [each for each in (UNSPECIFIED_ERROR, *own) if self.may_raise(thread, each)]
-        if not kinds or not (chosen := self.choose(thread, 1 + len(kinds), local=True)):
+        own_errors = sorted(self.program.errors_raised_by(frame.module, frame.node.tree)) if frame.node.kind == "call" else []
+        kinds = [kind for kind in (UNSPECIFIED_ERROR, *own_errors) if self.may_raise(thread, kind)]
+        if not kinds or not (choice := self.choose(thread, 1 + len(kinds), local=True)):
             return False
-        thread.raise_step = thread.record(f"gets an exception from {_shown(frame.node.tree)}")
+        thread.raise_step = thread.record(f"gets an exception from {_source_text(frame.node.tree)}")
         thread.divergences.append((thread.num_collectives, thread.raise_step))
-        self.raise_exception(thread, kinds[chosen - 1])
+        self.raise_exception(thread, kinds[choice - 1])
         return True
 
     def _library(
@@ -788,7 +788,7 @@ class Execution(RankOperations):
         deliver: Any,
     ) -> bool:
         dotted = callee.dotted
-        last = dotted.rpartition(".")[2]
+        name = dotted.rpartition(".")[2]
         first = values[0] if values else None
         collective = self.program.known_names.collective(dotted)
         if collective is not None:
@@ -799,28 +799,28 @@ class Execution(RankOperations):
         ):
             deliver(Const(True))
         elif is_point_to_point(dotted):
-            self.message(thread, last, values, keywords, deliver)
+            self.message(thread, name, values, keywords, deliver)
         elif dotted in DDP_CLASSES:
-            buffers = any(BUFFERS in each.marks for each in reachable([*values[:1], *keywords.values()]))
-            kept = buffers and truth(keywords.get("broadcast_buffers", Const(True))) is not False
-            made = Unknown(marks=frozenset([DDP, BUFFERS] if kept else [DDP]), dotted="ddp")
-            self.collective(thread, "DistributedDataParallel", [], keywords, lambda _: deliver(made))
+            model_has_buffers = any(BUFFERS in value.marks for value in reachable([*values[:1], *keywords.values()]))
+            broadcasts = model_has_buffers and truth(keywords.get("broadcast_buffers", Const(True))) is not False
+            model = Unknown(marks=frozenset([DDP, BUFFERS] if broadcasts else [DDP]), dotted="ddp")
+            self.collective(thread, "DistributedDataParallel", [], keywords, lambda _: deliver(model))
         elif dotted in NO_GRADIENTS:
             deliver(Unknown(dotted="no_grad"))
         elif self.program.known_names.makes_collectives(dotted):
             deliver(Unknown(dotted=dotted))
-        elif (made_thing := self.thing(thread, dotted, values, keywords, callee.marks)) is not None:
-            deliver(made_thing)
-        elif last == "get_context" and "multiprocessing" in dotted:
+        elif (sync_object := self.make_sync_object(thread, dotted, values, keywords, callee.marks)) is not None:
+            deliver(sync_object)
+        elif name == "get_context" and "multiprocessing" in dotted:
             kind = first.value if isinstance(first, Const) else "fork"
             deliver(Lib("multiprocessing", marks=frozenset() if kind == "fork" else frozenset(["spawn"])))
-        elif last == "set_start_method" and isinstance(first, Const):
+        elif name == "set_start_method" and isinstance(first, Const):
             thread.os_process.uses_spawn = first.value != "fork"
             deliver(NONE)
         elif dotted in ("torch.multiprocessing.spawn", "torch.multiprocessing.start_processes"):
             self._spawn(thread, values, keywords, deliver)
         elif dotted == "os.fork":
-            self.forks(thread)
+            self.report_fork(thread)
             thread.is_abandoned = True
         elif dotted in _EXITS:
             thread.record("ends the process")
@@ -830,39 +830,39 @@ class Execution(RankOperations):
         elif dotted in LOCAL_CALLS:
             deliver(Unknown(marks=_LOCAL))
         elif dotted in ("os.environ.get", "os.getenv") and isinstance(first, Const):
-            deliver(self.variable(thread, str(first.value)))
+            deliver(self.environment_variable(thread, str(first.value)))
         elif dotted == "functools.partial" and isinstance(first, Function):
             deliver(replace(first, bound_arguments=[*first.bound_arguments, *values[1:]]))
         elif dotted in LOADERS:
-            sampled = "sampler" in keywords or "batch_sampler" in keywords
-            uneven = frozenset([UNEVEN]) if not sampled and any(UNEVEN in each.marks for each in values) else frozenset[Any]()
-            held = marks_of([each for one in values[:1] if isinstance(one, Instance) for each in one.attributes.values()])
-            unsure = frozenset[Any]() if sampled else (held | marks_of(values)) & {DATA_DEPENDENT_LENGTH}
-            deliver(Unknown(marks=frozenset([LOADER]) | uneven | unsure))
+            has_sampler = "sampler" in keywords or "batch_sampler" in keywords
+            uneven_marks = frozenset([UNEVEN]) if not has_sampler and any(UNEVEN in value.marks for value in values) else frozenset[Any]()
+            attribute_marks = marks_of([attribute for instance in values[:1] if isinstance(instance, Instance) for attribute in instance.attributes.values()])
+            length_marks = frozenset[Any]() if has_sampler else (attribute_marks | marks_of(values)) & {DATA_DEPENDENT_LENGTH}
+            deliver(Unknown(marks=frozenset([LOADER]) | uneven_marks | length_marks))
         elif dotted == "torch.distributed.algorithms.join.Join":
             deliver(Unknown(dotted="join"))
-        elif last == "DistributedSampler":
+        elif name == "DistributedSampler":
             deliver(Unknown())
         elif dotted in TENSOR_FACTORIES:
-            deliver(_tensor(values))
+            deliver(_new_tensor(values))
         elif dotted in ("concurrent.futures.wait", "concurrent.futures.as_completed"):
-            tasks = [each for each in (first.items if isinstance(first, SequenceValue) else []) if isinstance(each, SyncObject)]
-            done = lambda: all(each.owner.ended for each in tasks)  # noqa: E731
+            tasks = [item for item in (first.items if isinstance(first, SequenceValue) else []) if isinstance(item, SyncObject)]
+            are_done = lambda: all(task.owner.ended for task in tasks)  # noqa: E731
             futures = SequenceValue(list(tasks))
-            ended = self._ended(thread, tasks)
+            ended = self._on_end(thread, tasks)
 
-            def act() -> Value:
+            def complete() -> Value:
                 ended()
                 return futures
 
-            self.wait_for(thread, PendingOperation("waits for tasks", done, act, None, None, "future"), deliver)
+            self.wait_for(thread, PendingOperation("waits for tasks", are_done, complete, None, None, "future"), deliver)
         elif dotted.startswith("builtins."):
-            return self._builtin(frame, last, values, deliver)
-        elif last in _PASSES_ITEMS and values:
-            source = values[-1] if last == "zip" else values[0]
-            deliver(source if last != "cycle" else Unknown(marks=source.marks - {UNEVEN}))
-        elif (named := self.named(thread, last)) is not None:
-            deliver(named)
+            return self._builtin(frame, name, values, deliver)
+        elif name in _PASS_THROUGH and values:
+            source = values[-1] if name == "zip" else values[0]
+            deliver(source if name != "cycle" else Unknown(marks=source.marks - {UNEVEN}))
+        elif (value_by_name := self.value_by_name(thread, name)) is not None:
+            deliver(value_by_name)
         else:
             return False
         return True
@@ -871,7 +871,7 @@ class Execution(RankOperations):
         first = values[0] if values else None
         match name:
             case "range" if values:
-                deliver(RangeValue(stop=_span(values), marks=marks_of(values)))
+                deliver(RangeValue(stop=_range_length(values), marks=marks_of(values)))
             case "len" if first is not None:
                 deliver(length(first))
             case "int" | "str" | "float" | "bool" if isinstance(first, Const) and len(values) == 1:
@@ -884,25 +884,25 @@ class Execution(RankOperations):
                     first.flags |= {"enumerated"}
                     deliver(first)
                 elif isinstance(first, SequenceValue) and first.exact:
-                    deliver(SequenceValue([SequenceValue([Const(place), each]) for place, each in enumerate(first.items)]))
+                    deliver(SequenceValue([SequenceValue([Const(index), item]) for index, item in enumerate(first.items)]))
                 else:
                     attributes: dict[str, Value] = {"?items": first, "len()": length(first)}
                     deliver(Unknown(marks=first.marks, attributes=attributes))
-            case "zip" if values and all(isinstance(each, SequenceValue) and each.exact for each in values):
-                columns = [each.items for each in values if isinstance(each, SequenceValue)]
+            case "zip" if values and all(isinstance(value, SequenceValue) and value.exact for value in values):
+                columns = [value.items for value in values if isinstance(value, SequenceValue)]
                 deliver(SequenceValue([SequenceValue(list(row)) for row in zip(*columns, strict=False)]))
             case "iter" | "list" | "tuple" | "sorted" | "reversed" if len(values) == 1 and first is not None:
                 deliver(SequenceValue(list(first.items), first.exact) if isinstance(first, SequenceValue) else first)
             case "list" | "tuple" | "set" if not values:
                 deliver(SequenceValue([]))
             case "zip" if values:
-                uneven = [each for each in values if UNEVEN not in each.marks]
-                deliver(Unknown(marks=marks_of(values) - (frozenset() if not uneven else {UNEVEN})))
+                even_values = [value for value in values if UNEVEN not in value.marks]
+                deliver(Unknown(marks=marks_of(values) - (frozenset() if not even_values else {UNEVEN})))
             case "dict":
                 deliver(Unknown(marks=marks_of(values)))
             case "super" if frame.function is not None and frame.function.owner is not None:
-                of = frame.function.receiver or Unknown()
-                deliver(Unknown(dotted="super", attributes={"of": of, "class": frame.function.owner}))
+                receiver = frame.function.receiver or Unknown()
+                deliver(Unknown(dotted="super", attributes={"of": receiver, "class": frame.function.owner}))
             case "object":
                 deliver(Instance())
             case "next" if isinstance(first, SyncObject):
@@ -916,58 +916,58 @@ class Execution(RankOperations):
     def _method(
         self, thread: SimulatedThread, callee: Method, values: list[Value], keywords: Mapping[str, Value], deliver: Any
     ) -> bool:
-        of, name = callee.receiver, callee.name
-        if isinstance(of, SyncObject):
-            if of.kind == "work" and name == "wait":
-                self.wait_for(thread, of.owner, deliver)
+        receiver, name = callee.receiver, callee.name
+        if isinstance(receiver, SyncObject):
+            if receiver.kind == "work" and name == "wait":
+                self.wait_for(thread, receiver.owner, deliver)
                 return True
-            if self.use_thing(thread, of, name, values, keywords, deliver):
+            if self.call_method(thread, receiver, name, values, keywords, deliver):
                 return True
-            of.has_escaped = of.has_escaped or name in ("add_done_callback",)
+            receiver.has_escaped = receiver.has_escaped or name in ("add_done_callback",)
             return False
-        if isinstance(of, SequenceValue):
-            return self._of_list(thread, of, name, values, deliver)
-        if isinstance(of, Unknown):
-            if self.program.known_names.collective(f"{of.dotted}.{name}") is not None:
+        if isinstance(receiver, SequenceValue):
+            return self._list_method(thread, receiver, name, values, deliver)
+        if isinstance(receiver, Unknown):
+            if self.program.known_names.collective(f"{receiver.dotted}.{name}") is not None:
                 self.collective(thread, name, [], {}, deliver)
-            elif of.dotted == "ddp" and name in ("no_sync", "join"):
+            elif receiver.dotted == "ddp" and name in ("no_sync", "join"):
                 deliver(Unknown(dotted=name))
-            elif name == "backward" and DDP in of.marks:
+            elif name == "backward" and DDP in receiver.marks:
                 if thread.no_sync_depth:
                     deliver(NONE)
                 else:
                     self.collective(thread, "backward (gradients)", [], {}, deliver)
-            elif (named := self.named(thread, name)) is not None:
+            elif (named := self.value_by_name(thread, name)) is not None:
                 deliver(named)
             else:
                 return False
             return True
-        if isinstance(of, Instance) and name in ITSELF:
-            deliver(of)
+        if isinstance(receiver, Instance) and name in RETURNS_SELF:
+            deliver(receiver)
             return True
-        if (named := self.named(thread, name)) is not None and isinstance(of, Lib):
+        if (named := self.value_by_name(thread, name)) is not None and isinstance(receiver, Lib):
             deliver(named)
             return True
         return False
 
-    def _grow(self, thread: SimulatedThread, of: SequenceValue, value: Value) -> None:
+    def _grow(self, thread: SimulatedThread, sequence: SequenceValue, value: Value) -> None:
         """Append to a list. What loops of unknown length append may be large for a queue between processes."""
-        of.items.append(value)
-        if self.program.has_processes and self.is_large(self.size_of(thread, value)):
-            of.marks |= {LARGE}
+        sequence.items.append(value)
+        if self.program.has_processes and self.is_large(self.num_bytes_put(thread, value)):
+            sequence.marks |= {LARGE}
 
-    def _of_list(self, thread: SimulatedThread, of: SequenceValue, name: str, values: list[Value], deliver: Any) -> bool:
+    def _list_method(self, thread: SimulatedThread, sequence: SequenceValue, name: str, values: list[Value], deliver: Any) -> bool:
         match name:
             case "append" | "add" if values:
-                self._grow(thread, of, values[0])
+                self._grow(thread, sequence, values[0])
             case "extend" if values and isinstance(values[0], SequenceValue):
-                of.items += values[0].items
-                of.exact = of.exact and values[0].exact
-            case "pop" if of.items and of.exact:
-                deliver(of.items.pop(0 if values else -1))
+                sequence.items += values[0].items
+                sequence.exact = sequence.exact and values[0].exact
+            case "pop" if sequence.items and sequence.exact:
+                deliver(sequence.items.pop(0 if values else -1))
                 return True
             case "clear":
-                of.items.clear()
+                sequence.items.clear()
             case _:
                 return False
         deliver(NONE)
@@ -976,35 +976,35 @@ class Execution(RankOperations):
     def _spawn(self, thread: SimulatedThread, values: list[Value], keywords: Mapping[str, Value], deliver: Any) -> None:
         """`torch.multiprocessing.spawn`: a process for each rank."""
         target = keywords.get("fn", values[0] if values else None)
-        given = keywords.get("args", values[1] if len(values) > 1 else None)
-        arguments = list(given.items) if isinstance(given, SequenceValue) else []
-        started: list[SyncObject] = []
+        args_value = keywords.get("args", values[1] if len(values) > 1 else None)
+        arguments = list(args_value.items) if isinstance(args_value, SequenceValue) else []
+        sync_objects: list[SyncObject] = []
         for rank in range(self.num_ranks):
-            thing = SyncObject(kind="thread", name=f"rank {rank}")
-            system = OsProcess(rank)
+            sync_object = SyncObject(kind="thread", name=f"rank {rank}")
+            os_process = OsProcess(rank)
             # Each gets a copy of its own.
-            own = [replace(each, attributes=dict(each.attributes)) if isinstance(each, Unknown) else each for each in arguments]
-            values_of_rank = [Const(rank, marks=_LOCAL), *own]
-            thing.owner = self.start_thread(thread, target, values_of_rank, f"rank {rank}", system, daemon=False)
-            thing.owner.key = ("rank",)
-            thing.owner.sync_object = thing
-            started.append(thing)
-        done = lambda: all(each.owner.ended for each in started)  # noqa: E731
+            copies = [replace(argument, attributes=dict(argument.attributes)) if isinstance(argument, Unknown) else argument for argument in arguments]
+            values_of_rank = [Const(rank, marks=_LOCAL), *copies]
+            sync_object.owner = self.start_thread(thread, target, values_of_rank, f"rank {rank}", os_process, daemon=False)
+            sync_object.owner.key = ("rank",)
+            sync_object.owner.sync_object = sync_object
+            sync_objects.append(sync_object)
+        have_ended = lambda: all(sync_object.owner.ended for sync_object in sync_objects)  # noqa: E731
         joins = truth(keywords.get("join", Const(True))) is not False
-        operation = PendingOperation("waits for the ranks", done, self._ended(thread, started), started[0] if started else None)
+        operation = PendingOperation("waits for the ranks", have_ended, self._on_end(thread, sync_objects), sync_objects[0] if sync_objects else None)
         if joins:
             self.wait_for(thread, operation._replace(kind="ranks"), deliver)
         else:
             deliver(Unknown())
 
 
-def _result_marks(name: str, of: Value, values: Sequence[Value], keywords: Mapping[str, Value]) -> frozenset[Any]:
+def _result_marks(name: str, receiver: Value, values: Sequence[Value], keywords: Mapping[str, Value]) -> frozenset[Any]:
     """The marks of what a call of code that is not read returns."""
     # A place is no content: what is loaded or moved to a rank's own device is the same everywhere.
-    telling = values[:1] if name.startswith("load") else [] if name in ("to", "cuda", "device") else values
-    telling = [*telling, *(each for word, each in keywords.items() if word not in _PLACES)]
-    marks = NO_MARKS if name in _ALIKE else marks_of([*telling, of])
-    if name in _ASKS_KIND:
+    relevant_values = values[:1] if name.startswith("load") else [] if name in ("to", "cuda", "device") else values
+    relevant_values = [*relevant_values, *(value for keyword, value in keywords.items() if keyword not in _PLACEMENT_KEYWORDS)]
+    marks = NO_MARKS if name in _SAME_ON_ALL_RANKS else marks_of([*relevant_values, receiver])
+    if name in _TYPE_TESTS:
         return marks - {DATA_DEPENDENT}
     if LOCAL in marks and may_read_data(name):
         marks |= {DATA_DEPENDENT_LENGTH}
@@ -1027,33 +1027,33 @@ def _item_marks(value: Value) -> frozenset[Any]:
     return frozenset({DATA_ITEM} | by_data)
 
 
-def _decorated(frame: CallFrame) -> set[str]:
+def _frame_decorators(frame: CallFrame) -> set[str]:
     return decorator_names(frame.function.tree) if frame.function is not None else set()
 
 
-def _few(values: Sequence[Value]) -> bool:
+def _are_few(values: Sequence[Value]) -> bool:
     """Whether these sizes, or their first, are known and make few numbers."""
     sizes = values[0].items if values and isinstance(values[0], SequenceValue) else values
-    known = [each.value for each in sizes if isinstance(each, Const) and isinstance(each.value, (int, float))]
-    return bool(sizes) and len(known) == len(sizes) and math.prod(known) < _FEW
+    constants = [size.value for size in sizes if isinstance(size, Const) and isinstance(size.value, (int, float))]
+    return bool(sizes) and len(constants) == len(sizes) and math.prod(constants) < _MAX_SMALL_NUMBERS
 
 
 def _is_number(value: Value | None) -> bool:
     return isinstance(value, Const) and isinstance(value.value, (int, float))
 
 
-def _numbered(nodes: Sequence[GraphNode], *, counting: bool = False) -> Iterator[str]:
+def _number_targets(nodes: Sequence[GraphNode], *, only_counted: bool = False) -> Iterator[str]:
     """Names that these nodes set to a number of the source or count up, and attributes, which have a dot before them.
 
     Args:
-        counting: only what they count.
+        only_counted: only what they count.
     """
-    for each in nodes:
-        tree = each.tree
-        if each.kind == "do" and (
+    for node in nodes:
+        tree = node.tree
+        if node.kind == "do" and (
             isinstance(tree, ast.AugAssign)
             or (
-                not counting
+                not only_counted
                 and isinstance(tree, ast.Assign)
                 and isinstance(tree.value, ast.Constant)
                 and _is_number(Const(tree.value.value))
@@ -1076,34 +1076,34 @@ def _stored_attributes(nodes: Sequence[GraphNode]) -> Iterator[ast.Attribute]:
                     yield target
 
 
-def numbers(thread: SimulatedThread, frame: CallFrame) -> NumberTable:
+def reachable_numbers(thread: SimulatedThread, frame: CallFrame) -> NumberTable:
     """Every number within reach, but for truth values: (identity of what holds it, name): (what holds it, the number)."""
     holders: list[dict[str, Value]] = list(thread.os_process.names.values())
     level: CallFrame | None = frame
     while level is not None:
         holders.append(level.names)
         level = level.parent
-    instances = (each for each in reachable([value for one in holders for value in one.values()]) if isinstance(each, Instance))
-    holders += [each.attributes for each in instances]
+    instances = (value for value in reachable([value for namespace in holders for value in namespace.values()]) if isinstance(value, Instance))
+    holders += [instance.attributes for instance in instances]
     return {
-        (id(one), name): (one, value)
-        for one in holders
-        for name, value in one.items()
+        (id(namespace), name): (namespace, value)
+        for namespace in holders
+        for name, value in namespace.items()
         if _is_number(value) and not isinstance(getattr(value, "value", None), bool)
     }
 
 
-def _nothing(_: Value) -> None:
+def _ignore(_: Value) -> None:
     """What is done with a value that nobody uses."""
 
 
-def _span(values: Sequence[Value]) -> Value:
+def _range_length(values: Sequence[Value]) -> Value:
     """How many numbers a range has."""
     if len(values) == 1:
         return values[0]
-    if all(isinstance(each, Const) and isinstance(each.value, int) for each in values):
+    if all(isinstance(value, Const) and isinstance(value.value, int) for value in values):
         try:
-            return Const(len(range(*[each.value for each in values if isinstance(each, Const)])), marks=marks_of(values))
+            return Const(len(range(*[value.value for value in values if isinstance(value, Const)])), marks=marks_of(values))
         except (ValueError, OverflowError):
             return Unknown(marks=marks_of(values))
     if len(values) == 2 and isinstance(values[0], Const) and not values[0].value:
@@ -1111,15 +1111,15 @@ def _span(values: Sequence[Value]) -> Value:
     return Unknown(marks=marks_of(values))
 
 
-def _tensor(values: Sequence[Value]) -> Unknown:
+def _new_tensor(values: Sequence[Value]) -> Unknown:
     """A new tensor, with its shape if all sizes are known."""
     sizes = values[0].items if len(values) == 1 and isinstance(values[0], SequenceValue) else values
-    known = [each.value for each in sizes if isinstance(each, Const) and isinstance(each.value, int)]
-    return Unknown(shape=tuple(known) if known and len(known) == len(sizes) else None)
+    dimensions = [size.value for size in sizes if isinstance(size, Const) and isinstance(size.value, int)]
+    return Unknown(shape=tuple(dimensions) if dimensions and len(dimensions) == len(sizes) else None)
 
 
 @functools.lru_cache(maxsize=4096)
-def _shown(tree: ast.expr, negated: bool = False) -> str:
+def _source_text(tree: ast.expr, is_negated: bool = False) -> str:
     """A test as it stands in the source, in short."""
-    text = " ".join(ast.unparse(ast.UnaryOp(ast.Not(), tree) if negated else tree).split())
+    text = " ".join(ast.unparse(ast.UnaryOp(ast.Not(), tree) if is_negated else tree).split())
     return text if len(text) <= 60 else f"{text[:57]}..."

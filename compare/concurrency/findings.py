@@ -1,4 +1,4 @@
-"""What the checker says: rules, findings with their traces, and comments that suppress them."""
+"""Rules, findings with their traces, and comments that suppress findings."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 CONDITIONAL = "conditional"
-"""The severity of what only happens if something differs between ranks that comes from their data. It is no finding."""
+"""Severity of a warning that holds only if data-dependent values differ between ranks. It is not counted as a finding."""
 
 
 class Rule(NamedTuple):
     severity: str
-    """error: every run that comes here hangs or is wrong. warning: it needs an exception or an unlucky order."""
+    """error: every run that reaches this hangs or is wrong. warning: it takes an exception or an unlucky order."""
     description: str
 
 
@@ -40,11 +40,11 @@ RULES = {
     "read-before-join": Rule("warning", "A thread's result is read although nothing says that it is there yet."),
     "suppression": Rule("warning", "A comment suppresses a finding without a reason, or suppresses nothing."),
 }
-"""Name: what the rule means. `docs/concurrency.md` lists the same."""
+"""Rules by name. `docs/concurrency.md` lists the same rules."""
 
 
 class TraceStep(NamedTuple):
-    """One place on the way of a thread or rank."""
+    """One step in the trace of a thread or rank."""
 
     file: str
     line: int
@@ -58,11 +58,11 @@ class ConcurrencyFinding:
     line: int
     message: str
     paths: Sequence[tuple[str, Sequence[TraceStep]]] = ()
-    """(thread or rank, its way there)."""
+    """(name of the thread or rank, its trace) pairs."""
     related_locations: frozenset[tuple[str, int]] = field(default_factory=frozenset[tuple[str, int]])
-    """Other places where a comment may suppress it."""
+    """Other (file, line) pairs where a comment may suppress the finding."""
     condition: TraceStep | None = None
-    """What must differ between ranks for it, and comes from their data. None: it needs no such thing."""
+    """Data-dependent decision that must differ between ranks. None: the finding is unconditional."""
 
     @property
     def severity(self) -> str:
@@ -82,9 +82,9 @@ class Suppression(NamedTuple):
 
 
 def parse_suppressions(source: str) -> dict[int, Suppression]:
-    """The comments of a file that suppress findings, by their line.
+    """Return the suppression comments of a file by line.
 
-    A comment alone on its line stands for the next line of code.
+    A comment alone on its line applies to the next line of code.
     """
     if "convtwins:" not in source:
         return {}
@@ -107,12 +107,12 @@ def parse_suppressions(source: str) -> dict[int, Suppression]:
 def apply_suppressions(
     findings: Sequence[ConcurrencyFinding], comments: Mapping[str, Mapping[int, Suppression]]
 ) -> tuple[list[ConcurrencyFinding], list[tuple[ConcurrencyFinding, str]]]:
-    """(findings that stay, suppressed findings with their reasons).
+    """Return (remaining findings, suppressed findings with their reasons).
 
     A comment without a rule or a reason, for an unknown rule, or that suppresses nothing is a finding itself.
 
     Args:
-        comments: file: what `suppressions` found there.
+        comments: results of `parse_suppressions` by file.
     """
     remaining: list[ConcurrencyFinding] = []
     suppressed: list[tuple[ConcurrencyFinding, str]] = []

@@ -1,4 +1,4 @@
-"""What names of libraries mean: collectives, ranks, locks, queues, threads. A user's configuration adds names."""
+"""Known library names: collectives, ranks, locks, queues, threads. A user's configuration adds more."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _TORCH_COLLECTIVES = {
     "reduce_scatter_tensor": 0, "all_to_all": 0, "all_to_all_single": 0, "barrier": None, "monitored_barrier": None,
     "init_process_group": None, "new_group": None, "all_reduce_coalesced": 0,
 }  # fmt: skip
-"""Name: the argument that all ranks have alike afterwards."""
+"""Position of the argument that is equal on all ranks after the collective, by name. None: no argument."""
 SAME_SHAPE_COLLECTIVES = {"all_reduce", "reduce", "broadcast", "all_gather", "reduce_scatter_tensor", "all_gather_into_tensor"}
 ROOT_POSITIONS = {"broadcast": 1, "reduce": 1, "gather": 2, "scatter": 2, "broadcast_object_list": 1, "gather_object": 2}
-"""Name: position of its root."""
+"""Position of the root argument, by collective."""
 _RANK_LOCAL_COLLECTIVES = {
     "reduce",
     "gather",
@@ -42,13 +42,13 @@ _OBJECT_COLLECTIVES = {
     "accelerate.Accelerator": _ACCELERATOR_COLLECTIVES,
     "accelerate.accelerator.Accelerator": _ACCELERATOR_COLLECTIVES,
 }
-"""What makes an object: its methods that are collectives."""
+"""Methods that are collectives, by the class or function that makes the object."""
 _MODULE_COLLECTIVES = {
     "accelerate.utils": {
         "gather", "gather_object", "broadcast", "broadcast_object_list", "reduce", "pad_across_processes", "wait_for_everyone",
     },
 }  # fmt: skip
-"""Modules besides `torch.distributed`: their functions that are collectives."""
+"""Functions that are collectives, by module, other than `torch.distributed`."""
 DDP_CLASSES = {"torch.nn.parallel.DistributedDataParallel", "torch.nn.parallel.distributed.DistributedDataParallel"}
 _BUFFERS = re.compile(
     r"BatchNorm\w*|register_buffer|torchvision\.models\.(\w+\.)*"
@@ -82,7 +82,7 @@ LOCAL_CALLS = {
     "torch.cuda.memory_allocated", "torch.cuda.max_memory_allocated", "torch.cuda.memory_reserved", "torch.cuda.mem_get_info",
     "platform.node", "psutil.virtual_memory", "os.getloadavg", "shutil.disk_usage",
 }  # fmt: skip
-"""Each rank gets another answer."""
+"""Functions whose result differs on each rank."""
 TENSOR_FACTORIES = {f"torch.{name}" for name in ("zeros", "ones", "empty", "rand", "randn")}
 
 _EXCHANGES = re.compile(r"broadcast(?!_(to|tensors|arrays|shapes))|bcast|all_?reduce|all_?gather")
@@ -95,46 +95,46 @@ _LOADER = re.compile(r"(?:^|_)(?:data)?_?loader$", re.IGNORECASE)
 _COMBINES = re.compile(r"reduce|gather|sync|^compute$|grad.*norm|norm.*grad")
 _READS = re.compile(r"load|read|open|listdir|glob|dataset", re.IGNORECASE)
 FINITENESS_CHECKS = {"isnan", "isinf", "isfinite", "is_nan", "is_inf", "is_finite"}
-"""Functions that ask whether a number is one. They are asked of what may not be: the rank's own loss."""
+"""Functions that test whether a number is finite. They are called on values such as the rank's own loss."""
 
 
 def is_metric(name: str) -> bool:
-    """Whether a variable holds what a rank measures on its own data, by its name."""
+    """Return whether a variable, by its name, holds a metric of the rank's own data."""
     return _MEASURED.search(name) is not None
 
 
 def is_loader(name: str) -> bool:
-    """Whether a variable holds a loader of data, by its name."""
+    """Return whether a variable, by its name, holds a data loader."""
     return _LOADER.search(name) is not None
 
 
 def may_combine(name: str) -> bool:
-    """Whether what a function gives may be of all ranks together, by its name: gradients are exchanged before their norm."""
+    """Return whether a function, by its name, may combine values of all ranks. Gradients are exchanged before their norm."""
     return _COMBINES.search(name) is not None
 
 
 def may_read_data(name: str) -> bool:
-    """Whether a function reads data from the place that it gets, by its name."""
+    """Return whether a function, by its name, reads data from the path that it gets."""
     return _READS.search(name) is not None
 
 
 def may_exchange(name: str) -> bool:
-    """Whether a function that is not read may give all ranks the same, by its name."""
+    """Return whether an external function, by its name, may return the same value on all ranks."""
     return _EXCHANGES.search(name) is not None
 
 
 def has_buffers(dotted: str) -> bool:
-    """Whether a model that this makes has buffers, as running means. DistributedDataParallel broadcasts them in forward."""
+    """Return whether a class makes models with buffers, such as running means. DistributedDataParallel broadcasts them."""
     return _BUFFERS.fullmatch(dotted) is not None or _BUFFERS.fullmatch(dotted.rpartition(".")[2]) is not None
 
 
 def may_be_collective(name: str) -> bool:
-    """Whether a function that is not known may be one that all ranks call together, by its name."""
+    """Return whether an unknown function, by its name, may be a collective."""
     return _EXCHANGES.match(name.lower().removeprefix("i")) is not None or name == "barrier"
 
 
 KNOWN_LIBRARIES = ("torch.", "tensorflow.", "accelerate.")
-"""Libraries whose collectives are built in."""
+"""Prefixes of libraries whose collectives are built in."""
 
 _QUEUES = ("Queue", "SimpleQueue", "LifoQueue", "PriorityQueue", "JoinableQueue")
 _LOCKS = {
@@ -144,7 +144,7 @@ _LOCKS = {
 
 
 def sync_object_kind(dotted: str) -> tuple[str, frozenset[str]] | None:
-    """(kind, flags) of the lock, queue, thread or pool that a class of a library makes."""
+    """Return (kind, flags) of the lock, queue, thread or pool that a library class makes. None: it makes none."""
     module, _, name = dotted.rpartition(".")
     kind = None
     if module in ("threading", "multiprocessing", "torch.multiprocessing"):
@@ -163,7 +163,7 @@ HARMLESS_BUILTINS = {
     "print", "len", "str", "repr", "int", "float", "bool", "isinstance", "id", "hash", "abs", "min", "max", "sum", "sorted",
     "format", "round", "type", "getattr", "hasattr", "issubclass", "callable", "any", "all", "next", "divmod", "ord", "chr",
 }  # fmt: skip
-"""Builtins that keep nothing of what they get, and start nothing."""
+"""Builtins that keep no reference to their arguments and start nothing."""
 
 _CALLS_BY_API = {
     "Lock": {"acquire", "release"},
@@ -181,10 +181,10 @@ _CALLS_BY_API = {
     "accelerate": set[str]().union(*_MODULE_COLLECTIVES.values()),
     **{name.rpartition(".")[2]: methods for name, methods in _OBJECT_COLLECTIVES.items()},
 }
-"""Part of a name that a program must have: last names of calls that may then mean something here."""
+"""Last names of calls that may matter, by a word that must occur in the program's names."""
 _STARTERS = {"Thread", "Process", "ThreadPoolExecutor", "spawn", "start_processes", "fork", "acquire", "send", "recv"}
 _AMBIGUOUS_COLLECTIVES = {"reduce", "gather", "scatter"}
-"""Collectives whose last names are also those of functions that have nothing to do with ranks."""
+"""Collectives whose last names are common among functions that have nothing to do with ranks."""
 _DISTINCTIVE_NAMES = (_TORCH_COLLECTIVES.keys() - _AMBIGUOUS_COLLECTIVES) | {
     name.rpartition(".")[2] for name in (*DDP_CLASSES, *_OBJECT_COLLECTIVES)
 }
@@ -193,15 +193,15 @@ THREAD_NAMES = {"Thread", "ThreadPoolExecutor", "Timer", "submit"}
 
 @dataclass(frozen=True)
 class KnownNames:
-    """The names of collectives and ranks, with a user's own."""
+    """Built-in and user-defined names of collectives, ranks and world sizes."""
 
     collectives: frozenset[str] = frozenset()
-    """Dotted names, or last parts of them."""
+    """User-defined collectives: dotted names, or the last parts of them."""
     ranks: frozenset[str] = frozenset()
     sizes: frozenset[str] = frozenset()
 
     def collective(self, dotted: str) -> str | None:
-        """The name of the collective that a function of a library is, or a method of an object that it makes."""
+        """Return the last name of a library's function or method if it is a collective, else None."""
         owner, _, last = dotted.rpartition(".")
         if dotted.startswith(_TORCH) and last in _TORCH_COLLECTIVES:
             return last
@@ -219,33 +219,33 @@ class KnownNames:
         return name in _FIRST_NAMES
 
     def relevant_calls(self, names: Collection[str]) -> frozenset[str]:
-        """Last names of calls that may matter in a program.
+        """Return the last names of calls that may matter in a program.
 
         Args:
-            names: all that it uses.
+            names: all names that the program uses.
         """
         text = "\n".join(names)
         calls = {name.rpartition(".")[2] for name in self.collectives}
         return frozenset(calls.union(*(calls for part, calls in _CALLS_BY_API.items() if part in text)))
 
     def makes_collectives(self, dotted: str) -> bool:
-        """Whether a class or function of a library makes an object that has collectives as methods."""
+        """Return whether a library's class or function makes an object whose methods are collectives."""
         return dotted in _OBJECT_COLLECTIVES or any(name.startswith(f"{dotted}.") for name in self.collectives)
 
     def is_rank_operation(self, dotted: str) -> bool:
-        """Whether a call only makes sense among ranks: by its full name, or by a last name that tells enough."""
+        """Return whether a call only makes sense among ranks, by its dotted name or a distinctive last name."""
         if self.collective(dotted) is not None or is_point_to_point(dotted):
             return True
         last = dotted.rpartition(".")[2]
         return last in _DISTINCTIVE_NAMES or any(name.rpartition(".")[2] == last for name in self.collectives)
 
     def starts_concurrency(self, dotted: str) -> bool:
-        """Whether a call starts threads, or only makes sense among ranks."""
+        """Return whether a call starts threads or only makes sense among ranks."""
         return dotted.rpartition(".")[2] in _STARTERS or self.is_rank_operation(dotted)
 
 
 def synced_position(collective: str) -> int | None:
-    """The position of the argument that all ranks have alike after the collective."""
+    """Return the position of the argument that is equal on all ranks after the collective. None: no argument."""
     return None if collective in _RANK_LOCAL_COLLECTIVES else _TORCH_COLLECTIVES.get(collective)
 
 
@@ -254,7 +254,7 @@ def is_point_to_point(dotted: str) -> bool:
 
 
 def read_known_names(names: Sequence[str], file: Path | None) -> KnownNames:
-    """The names of `--collective` and of a YAML file with `collectives`, `ranks` and `sizes`.
+    """Read the names from `--collective` and from a YAML file with `collectives`, `ranks` and `sizes`.
 
     Raises:
         SpecError: the file cannot be read, or holds something else.

@@ -1,4 +1,4 @@
-"""The package that is checked: its modules, functions and classes, and which of them matter here."""
+"""The program under analysis: its modules, functions and classes, and which of them are relevant to concurrency."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from compare.concurrency.sources import SourceFile
 _MUTATING_METHODS = {"append", "extend", "add", "update", "pop"}
 """Methods that change a container."""
 UNSPECIFIED_ERROR = "some exception"
-"""An exception that data or the machine cause, so that one rank may get it alone."""
+"""Exception caused by data or the machine, so that one rank may get it alone."""
 _SPECIFIC_ERRORS = {
     "SystemExit", "KeyboardInterrupt", "GeneratorExit", "StopIteration", "StopAsyncIteration",  # no failures
     "ImportError", "ModuleNotFoundError", "NameError", "UnboundLocalError", "AttributeError", "TypeError", "SyntaxError",
     "NotImplementedError",  # of the program or its versions, so that all ranks get them
     "Empty", "Full", "TimeoutError", "BrokenBarrierError", "BrokenExecutor",  # of waiting, which is executed
 }  # fmt: skip
-"""Errors that are not `SOME`. Every other kind is, but for those of the package: they come from where it raises them."""
+"""Errors that `UNSPECIFIED_ERROR` never stands for. Errors defined by the program come from its `raise` statements."""
 FunctionDefinition = ast.FunctionDef | ast.AsyncFunctionDef
 _RELEVANT_CONTEXT_MANAGERS = {"ThreadPoolExecutor", "get_lock", "no_sync", "join"}
-"""Calls in a `with` that matter although nothing waits in them yet."""
+"""Calls in a `with` statement that are relevant although they do not block."""
 
 
 @dataclass(eq=False)
@@ -39,9 +39,9 @@ class Module:
     tree: ast.Module
     is_package: bool
     top_level: dict[str, ast.stmt] = field(default_factory=dict[str, ast.stmt])
-    """What binds each name at the top. Of several, the last."""
+    """Last statement at module level that binds each name."""
     imports: dict[str, str] = field(default_factory=dict[str, str])
-    """Name that an import binds, in a function too: what it stands for."""
+    """Dotted name that each imported name stands for, imports in functions included."""
 
     def __post_init__(self) -> None:
         for statement in _top_level_statements(self.tree.body):
@@ -49,13 +49,13 @@ class Module:
                 self.top_level[name] = statement
 
     def qualified_name(self, tree: ast.expr) -> str:
-        """The whole name of what an expression names: `torch.distributed.barrier` for `dist.barrier`."""
+        """Return the full dotted name of an expression: `torch.distributed.barrier` for `dist.barrier`."""
         if isinstance(tree, ast.Attribute):
             return f"{self.qualified_name(tree.value)}.{tree.attr}"
         return self.imports.get(tree.id, tree.id) if isinstance(tree, ast.Name) else ""
 
     def absolute_module(self, statement: ast.ImportFrom) -> str:
-        """The module that a `from` imports from."""
+        """Return the absolute name of the module that a `from` statement imports from."""
         if not statement.level:
             return statement.module or ""
         parts = self.name.split(".") if self.name else []
@@ -64,7 +64,7 @@ class Module:
 
 
 class Root(NamedTuple):
-    """Where an execution begins."""
+    """Entry point of an execution."""
 
     module: Module
     function: FunctionDefinition | None = None
@@ -79,27 +79,27 @@ class Root(NamedTuple):
 
 @dataclass(eq=False)
 class _FunctionSummary:
-    """A function or method before anything is executed."""
+    """Static summary of a function or method."""
 
     module: Module
     owner: str
-    """The class that it stands in, if any."""
+    """Name of the enclosing class, or empty."""
     is_module: bool = False
-    """It stands for the module itself."""
+    """Whether the summary is of the module itself."""
     calls: list[ast.Call] = field(default_factory=list[ast.Call])
     with_items: list[ast.withitem] = field(default_factory=list[ast.withitem])
 
     raised_errors: set[str] = field(default_factory=set[str])
-    """The kinds of errors that it raises itself."""
+    """Names of the errors in the function's own `raise` statements."""
 
     @functools.cached_property
     def called_names(self) -> frozenset[str]:
-        """The whole names of what it calls."""
+        """Dotted names of the called functions."""
         return frozenset(self.module.qualified_name(call.func) for call in self.calls)
 
 
 class Program:
-    """All modules, by name, with what is known of every function without running anything."""
+    """All modules by name, with static summaries of their functions."""
 
     def __init__(self, sources: Sequence[SourceFile], known_names: KnownNames) -> None:
         """Read all functions.
@@ -108,7 +108,7 @@ class Program:
             SpecError: the only file is nested too deeply.
         """
         self.unread_files: list[str] = []
-        """Files that are nested too deeply, in words."""
+        """Messages about files that are nested too deeply."""
         self.known_names = known_names
         self.modules = {source.name: Module(source.name, source.file, source.tree, source.is_package) for source in sources}
         self._graphs: dict[int, Graph] = {}
@@ -121,7 +121,7 @@ class Program:
         self._model_names: set[str] = set()
         """Names of models whose forward may exchange buffers."""
         self._bases: dict[str, list[str]] = {}
-        """Class: its bases."""
+        """Names of the bases, by class name."""
         for name, module in list(self.modules.items()):
             try:
                 self._collect(module, module.tree, [self._module_summaries[name]], "")
@@ -155,7 +155,7 @@ class Program:
         }
 
     def _collect(self, module: Module, tree: ast.AST, enclosing: list[_FunctionSummary], owner: str) -> None:
-        """Note every function, and the calls in each."""
+        """Collect every function and the calls in it."""
         for child in ast.iter_child_nodes(tree):
             if isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef)):
                 summary = self._summaries[id(child)] = _FunctionSummary(module, owner)
@@ -192,14 +192,14 @@ class Program:
             yield from self._possible_callees(summary.module, call)
 
     def _passed_functions(self, summary: _FunctionSummary) -> Iterator[_FunctionSummary]:
-        """Functions that are given to others by name, as in `launch(main)`."""
+        """Yield the functions passed to others by name, as in `launch(main)`."""
         for call in summary.calls:
             for argument in (*call.args, *(keyword.value for keyword in call.keywords)):
                 if isinstance(argument, ast.Name):
                     yield from self._definitions(summary.module, argument.id)
 
     def _possible_callees(self, module: Module, call: ast.Call) -> list[_FunctionSummary]:
-        """The functions of the package that a call may mean, by its name."""
+        """Return the program's functions that a call may refer to, by name."""
         function = call.func
         if isinstance(function, ast.Name):
             return self._definitions(module, function.id)
@@ -234,7 +234,7 @@ class Program:
         return None
 
     def _transitive_callers(self, calls: dict[int, list[_FunctionSummary]], is_direct: Callable[[_FunctionSummary], bool]) -> set[int]:
-        """Identities of those of whom this is true, and of all who may call one of them."""
+        """Return the ids of the summaries for which `is_direct` holds, and of all their transitive callers."""
         summaries = [*self._summaries.values(), *self._module_summaries.values()]
         callers: dict[int, list[_FunctionSummary]] = defaultdict(list)
         for caller in summaries:
@@ -260,7 +260,7 @@ class Program:
         return graph
 
     def is_relevant(self, node: GraphNode) -> bool:
-        """Whether a node may do something that other threads or ranks notice."""
+        """Return whether a node may do something that other threads or ranks can observe."""
         relevant = self._relevance.get(id(node))
         if relevant is None:
             relevant = self._relevance[id(node)] = self._compute_relevance(node)
@@ -283,7 +283,7 @@ class Program:
                 return False
 
     def _is_relevant_call(self, summary: _FunctionSummary, call: ast.Call) -> bool:
-        """Whether a call may be of a library and do something that others notice."""
+        """Return whether a call may be a library call that other threads or ranks can observe."""
         name = last_name(call.func)
         if isinstance(call.func, ast.Name):
             name = summary.module.qualified_name(call.func).rpartition(".")[2]
@@ -300,11 +300,11 @@ class Program:
 
     @functools.cache  # noqa: B019  a program lives as long as its search
     def has_buffers(self, tree: ast.ClassDef) -> bool:
-        """Whether a class of the package is a model that makes buffers itself."""
+        """Return whether a class of the program is a model that makes buffers itself."""
         return any(has_buffers(last_name(node)) for node in ast.walk(tree) if isinstance(node, (ast.Name, ast.Attribute)))
 
     def may_raise(self, tree: FunctionLike) -> bool:
-        """Whether a function does something that can fail, and nothing that matters."""
+        """Return whether a function may fail and has no relevant nodes."""
         graph = self.graph(tree)
         if any(map(self.is_relevant, graph.nodes)):
             return False
@@ -313,7 +313,7 @@ class Program:
 
     @functools.cache  # noqa: B019  a program lives as long as its search
     def errors_raised_by(self, module: Module, call: ast.Call) -> frozenset[str]:
-        """The kinds of errors of the package's own that a call may raise."""
+        """Return the program-defined errors that a call may raise."""
         errors: set[str] = set()
         visited: set[int] = set()
         pending = self._possible_callees(module, call)
@@ -327,7 +327,7 @@ class Program:
 
     @functools.cache  # noqa: B019  a program lives as long as its search
     def handler_matches(self, kind: ast.expr | None, exception: str) -> bool:
-        """Whether `except kind` takes an exception."""
+        """Return whether `except kind` catches an exception."""
         if kind is None:
             return True
         names = {last_name(handled) for handled in (kind.elts if isinstance(kind, ast.Tuple) else [kind])}
@@ -336,7 +336,7 @@ class Program:
         return not names.isdisjoint(self._error_ancestors(exception))
 
     def _error_ancestors(self, exception: str) -> set[str]:
-        """A kind of error with all kinds that it is one of."""
+        """Return the names of an error and of all its base classes."""
         ancestors: set[str] = set()
         pending = [exception]
         while pending:
@@ -353,7 +353,7 @@ class Program:
 
     @functools.cache  # noqa: B019  a program lives as long as its search
     def catches(self, graph: Graph, node_index: int, exception: str) -> bool:
-        """Whether a handler takes an exception whose way in this function begins at a node."""
+        """Return whether a handler in this function catches an exception that starts at a node."""
         visited: set[int] = set()
         pending = [node_index]
         while pending:
@@ -373,9 +373,9 @@ class Program:
         return False
 
     def region(self, graph: Graph, node_index: int) -> tuple[bool, int | None, list[GraphNode]]:
-        """(whether nothing matters between a branch and where its ways meet again, that node, the nodes between).
+        """Return (whether no node before the join is relevant, the join, the nodes between) of a branch.
 
-        That node is `len(graph.nodes)` if they only meet at the function's end, and None if they never do.
+        The join is where all paths meet again: `len(graph.nodes)` at the function's end, None if they never meet.
         """
         key = id(graph), node_index
         region = self._regions.get(key)
@@ -391,11 +391,11 @@ class Program:
 
     @functools.cache  # noqa: B019  a program lives as long as its search
     def depends_on_counter(self, graph: Graph, node_index: int, *, by_item: bool) -> bool:
-        """Whether a test in a loop, on whose ways others notice something, depends on a number that its turns count.
+        """Return whether a relevant test in a loop depends on a number that the iterations count.
 
         Args:
             place: the head of the loop.
-            by_item: its items are known numbers.
+            by_item: whether the loop runs over known numbers.
         """
         _, _, nodes = self.region(graph, node_index)
         counters = {ast.unparse(part) for part in ast.walk(graph.nodes[node_index].tree.target)} if by_item else set[str]()
@@ -412,7 +412,7 @@ class Program:
 
     @functools.cached_property
     def early_exit_iterables(self) -> frozenset[str]:
-        """What the loops that something in them may end are over, as text."""
+        """Source texts of the iterables of `for` loops with a `break` or `return`."""
         for_loops = [node for module in self.modules.values() for node in ast.walk(module.tree) if isinstance(node, ast.For)]
         exit_statements = (ast.Break, ast.Return)
         return frozenset(
@@ -423,7 +423,7 @@ class Program:
 
     @functools.cache  # noqa: B019  a program lives as long as its search
     def is_usually_true(self, graph: Graph, node_index: int) -> bool:
-        """Whether a branch is usually taken: the way on which more happens comes first."""
+        """Return whether the true path of a branch is the usual one: it has at least as many relevant nodes."""
         node = graph.nodes[node_index]
         end = graph.post_dominators.get(node_index, len(graph.nodes))
         yes, no = (
@@ -433,7 +433,7 @@ class Program:
         return yes >= no
 
     def roots(self) -> list[Root]:
-        """Scripts, then functions that nobody in the package names, then all others.
+        """Return the entry points: scripts, then functions that the program never names, then all others.
 
         Only those that may start threads or ranks, take the locks of their object, or reach a collective.
         """
@@ -455,10 +455,10 @@ class Program:
         return [*scripts, *unnamed, *(root for root in functions if root not in unnamed)]
 
     def unknown_calls(self, *, ranks: bool) -> list[str]:
-        """Calls of code that is not read which may be collectives by their names, in words.
+        """Return messages about external calls that, by their names, may be collectives.
 
         Args:
-            ranks: where there are none, also those that ask for a rank.
+            ranks: whether to report calls that ask for a rank if there are no possible collectives.
         """
         collectives: dict[str, str] = {}
         rank_calls: dict[str, str] = {}
@@ -479,7 +479,7 @@ class Program:
 
     @functools.cache  # noqa: B019  a program lives as long as its search
     def is_distributed(self, root: Root) -> bool:
-        """Whether ranks run the root. Otherwise it may start them."""
+        """Return whether the root runs on every rank. Otherwise it may start the ranks."""
         summaries = [self._module_summaries[root.module.name], *(summary for summary in self._summaries.values() if summary.module is root.module)]
         called_names = frozenset[str]().union(*(summary.called_names for summary in summaries))
         if root.function is None:
@@ -493,12 +493,12 @@ def last_name(tree: ast.expr) -> str:
 
 
 def raised_error(tree: ast.expr) -> str:
-    """The kind of error that `raise tree` raises."""
+    """Return the name of the error that `raise tree` raises."""
     return last_name(tree.func if isinstance(tree, ast.Call) else tree)
 
 
 def bound_names(statement: ast.stmt) -> list[str]:
-    """The names that a statement binds itself."""
+    """Return the names that a statement itself binds."""
     match statement:
         case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
             return [statement.name]
@@ -516,12 +516,12 @@ def bound_names(statement: ast.stmt) -> list[str]:
 
 
 def stored_names(nodes: Sequence[GraphNode]) -> set[str]:
-    """The variables that any of these nodes assigns."""
-    found: set[str] = set()
+    """Return the variables that any of the nodes assigns."""
+    names: set[str] = set()
     for node in nodes:
         trees: list[Any] = []
         if node.kind == "do":
-            found.update(bound_names(node.tree))
+            names.update(bound_names(node.tree))
             trees = [node.tree]
         elif node.kind == "next":
             trees = [node.tree.target]
@@ -530,12 +530,12 @@ def stored_names(nodes: Sequence[GraphNode]) -> set[str]:
         elif node.kind == "call" and last_name(node.tree.func) in _MUTATING_METHODS and isinstance(node.tree.func, ast.Attribute):
             trees = [ast.Name(last_name(node.tree.func.value), ast.Store())]
         for tree in trees:
-            found |= {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
-    return found
+            names |= {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    return names
 
 
 def _top_level_statements(body: Sequence[ast.stmt]) -> Iterator[ast.stmt]:
-    """The statements of a module, also those in `if` and `try`."""
+    """Yield the statements at module level, also those in `if`, `try` and `with`."""
     for statement in body:
         yield statement
         match statement:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from compare.concurrency.findings import ConcurrencyFinding, TraceStep
 from compare.concurrency.meanings import GROUP_POSITIONS, ROOT_POSITIONS, SAME_SHAPE_COLLECTIVES, synced_position
 from compare.concurrency.state import PendingOperation, SimulatedThread
-from compare.concurrency.threads import Deliver, Threads
+from compare.concurrency.threads import Deliver, ThreadOperations
 from compare.concurrency.values import (
     COLLECTIVE_RESULT,
     DATA_DEPENDENT,
@@ -44,7 +44,7 @@ class CollectiveCall(NamedTuple):
     """What it gives to `broadcast_object_list`, if that is known."""
 
 
-class RankOperations(Threads):
+class RankOperations(ThreadOperations):
     """Operations among ranks."""
 
     def collective(

@@ -101,7 +101,7 @@ class CallFrame:
     error: str = ""
     """The exception that is on its way."""
     divergences: dict[int, tuple[NumberTable, NumberTable]] = field(default_factory=dict[int, Any])
-    """Node where the ways of a branch meet on which ranks may part: see `Execution._differ`."""
+    """Node where the ways of a branch meet on which ranks may part: see `Execution._mark_divergent_numbers`."""
     max_visits: int = MAX_VISITS
     in_guessed_loop: bool = False
     """Whether the loop that it is in was entered although its test is unknown."""

@@ -28,147 +28,147 @@ from compare.concurrency.values import (
 )
 
 Deliver = Callable[[Value], None]
-Words = Mapping[str, Value]
+Keywords = Mapping[str, Value]
 _TASKS_OF_MAP = 2
-_TURNS = 2
+_FIRST_ITERATIONS = 2
 _PIPE_BYTES = 2**16
 
 
-class Threads(Calls):
+class ThreadOperations(Calls):
     """Operations on the things that threads share."""
 
-    def thing(
-        self, thread: SimulatedThread, dotted: str, values: Sequence[Value], keywords: Words, marks: frozenset[Any]
+    def make_sync_object(
+        self, thread: SimulatedThread, dotted: str, values: Sequence[Value], keywords: Keywords, marks: frozenset[Any]
     ) -> SyncObject | None:
         """A new lock, queue, thread or other thing. None: the class makes none."""
-        if (found := meanings.sync_object_kind(dotted)) is None:
+        if (kind_and_flags := meanings.sync_object_kind(dotted)) is None:
             return None
-        kind, flags = found
-        made = SyncObject(kind=kind, site=thread.site if thread.frames else ("", 0, 0), flags=flags)
+        kind, flags = kind_and_flags
+        sync_object = SyncObject(kind=kind, site=thread.site if thread.frames else ("", 0, 0), flags=flags)
 
-        def given(place: int, name: str) -> Value | None:
-            return keywords.get(name, values[place] if place < len(values) else None)
+        def argument(position: int, name: str) -> Value | None:
+            return keywords.get(name, values[position] if position < len(values) else None)
 
         match kind:
             case "queue":
-                size = given(0, "maxsize")
-                made.size = size.value if isinstance(size, Const) and isinstance(size.value, int) and size.value > 0 else None
-                made.has_escaped = isinstance(size, Unknown) and "process" in flags
+                size = argument(0, "maxsize")
+                sync_object.size = size.value if isinstance(size, Const) and isinstance(size.value, int) and size.value > 0 else None
+                sync_object.has_escaped = isinstance(size, Unknown) and "process" in flags
                 if isinstance(size, Unknown):
-                    made.size = 2  # a bound that is not known
-                self.queue_capacity += made.size or 0
+                    sync_object.size = 2  # a bound that is not known
+                self.queue_capacity += sync_object.size or 0
             case "semaphore":
-                count = given(0, "value")
-                made.count = count.value if isinstance(count, Const) and isinstance(count.value, int) else 1
-                made.has_escaped = isinstance(count, Unknown)
+                count = argument(0, "value")
+                sync_object.count = count.value if isinstance(count, Const) and isinstance(count.value, int) else 1
+                sync_object.has_escaped = isinstance(count, Unknown)
             case "barrier":
-                parties = given(0, "parties")
-                made.size = parties.value if isinstance(parties, Const) and isinstance(parties.value, int) else None
-                made.has_escaped = made.size is None
+                parties = argument(0, "parties")
+                sync_object.size = parties.value if isinstance(parties, Const) and isinstance(parties.value, int) else None
+                sync_object.has_escaped = sync_object.size is None
             case "condition":
-                lock = given(0, "lock")
-                own = SyncObject(kind="lock", site=made.site, flags=flags | {"reentrant"}, name="condition")
-                made.target = lock if isinstance(lock, SyncObject) else own
+                lock = argument(0, "lock")
+                default_lock = SyncObject(kind="lock", site=sync_object.site, flags=flags | {"reentrant"}, name="condition")
+                sync_object.target = lock if isinstance(lock, SyncObject) else default_lock
             case "pool":
-                size = given(0, "max_workers")
-                made.size = size.value if isinstance(size, Const) and isinstance(size.value, int) else None
+                size = argument(0, "max_workers")
+                sync_object.size = size.value if isinstance(size, Const) and isinstance(size.value, int) else None
             case "thread" | "timer":
-                made.target = keywords.get("target", values[1] if kind == "timer" and len(values) > 1 else None)
-                given_args = keywords.get("args")
-                made.arguments = list(given_args.items) if isinstance(given_args, SequenceValue) else []
+                sync_object.target = keywords.get("target", values[1] if kind == "timer" and len(values) > 1 else None)
+                arguments = keywords.get("args")
+                sync_object.arguments = list(arguments.items) if isinstance(arguments, SequenceValue) else []
                 name = keywords.get("name")
-                made.name = str(name.value) if isinstance(name, Const) and name.value else ""
+                sync_object.name = str(name.value) if isinstance(name, Const) and name.value else ""
                 if truth(keywords.get("daemon", Const(False))):
-                    made.flags |= {"daemon"}
-                made.flags |= {"spawn"} & marks
+                    sync_object.flags |= {"daemon"}
+                sync_object.flags |= {"spawn"} & marks
                 if kind == "timer":
-                    self.escape([made.target])
-                if made.target is None and "target" not in keywords:
-                    made.has_escaped = True
+                    self.escape([sync_object.target])
+                if sync_object.target is None and "target" not in keywords:
+                    sync_object.has_escaped = True
             case _:
                 pass
-        return made
+        return sync_object
 
-    def use_thing(
-        self, thread: SimulatedThread, thing: SyncObject, name: str, values: Sequence[Value], keywords: Words, deliver: Deliver
+    def call_method(
+        self, thread: SimulatedThread, sync_object: SyncObject, name: str, values: Sequence[Value], keywords: Keywords, deliver: Deliver
     ) -> bool:
         """Do what a method of a thing does. False: it is unknown."""
 
-        def given(place: int, word: str) -> Value | None:
-            return keywords.get(word, values[place] if place < len(values) else None)
+        def argument(position: int, keyword: str) -> Value | None:
+            return keywords.get(keyword, values[position] if position < len(values) else None)
 
         def wait(
-            says: str, ready: Callable[[], bool], act: Callable[[], Value], expire: Callable[[], None] | None = None,
-            *, patient: bool = False,
+            description: str, is_ready: Callable[[], bool], perform: Callable[[], Value], on_timeout: Callable[[], None] | None = None,
+            *, has_long_timeout: bool = False,
         ) -> bool:  # fmt: skip
-            self.wait_for(thread, PendingOperation(says, ready, act, thing, expire, thing.kind, patient), deliver)
+            self.wait_for(thread, PendingOperation(description, is_ready, perform, sync_object, on_timeout, sync_object.kind, has_long_timeout), deliver)
             return True
 
-        title = thing.title
-        match thing.kind, name:
+        title = sync_object.title
+        match sync_object.kind, name:
             case (("lock" | "semaphore" | "condition"), ("acquire" | "__enter__")):
-                blocking, timeout = given(0, "blocking"), given(1, "timeout")
-                gives_up = (blocking is not None and truth(blocking) is not True) or timeout is not None
-                self.acquire(thread, thing, deliver, by_acquire=name == "acquire", gives_up=gives_up)
+                blocking, timeout = argument(0, "blocking"), argument(1, "timeout")
+                may_give_up = (blocking is not None and truth(blocking) is not True) or timeout is not None
+                self.acquire_lock(thread, sync_object, deliver, is_by_acquire=name == "acquire", may_give_up=may_give_up)
             case (("lock" | "semaphore" | "condition"), ("release" | "__exit__")):
-                self.release(thread, thing)
+                self.release_lock(thread, sync_object)
                 deliver(NONE)
             case "condition", ("wait" | "wait_for"):
-                lock = thing.target
+                lock = sync_object.target
                 assert isinstance(lock, SyncObject)
                 if name == "wait_for" or lock.owner is not thread:
-                    thread.merge_clock(thing.clock)
+                    thread.merge_clock(sync_object.clock)
                     deliver(Unknown())
                     return True
-                thing.items.append(thread)
-                count, held = lock.count, [each for each in thread.held_locks if each[0] is lock]
-                thread.held_locks = [each for each in thread.held_locks if each[0] is not lock]
+                sync_object.items.append(thread)
+                count, releases = lock.count, [entry for entry in thread.held_locks if entry[0] is lock]
+                thread.held_locks = [entry for entry in thread.held_locks if entry[0] is not lock]
                 lock.owner, lock.count = None, 0
 
                 def wake() -> Value:
                     lock.owner, lock.count = thread, count
-                    thread.held_locks += held
-                    thread.merge_clock(thing.clock)
+                    thread.held_locks += releases
+                    thread.merge_clock(sync_object.clock)
                     return Unknown()
 
-                def expire() -> None:
-                    if thread in thing.items:
-                        thing.items.remove(thread)
-                    free = lambda: lock.owner is None  # noqa: E731
-                    self.wait_for(thread, PendingOperation(f"waits for {lock.title}", free, wake, lock, kind="lock"), deliver)
+                def on_timeout() -> None:
+                    if thread in sync_object.items:
+                        sync_object.items.remove(thread)
+                    is_free = lambda: lock.owner is None  # noqa: E731
+                    self.wait_for(thread, PendingOperation(f"waits for {lock.title}", is_free, wake, lock, kind="lock"), deliver)
 
-                timed = given(0, "timeout") is not None
-                ready = lambda: thread not in thing.items and lock.owner is None  # noqa: E731
-                return wait(f"waits for {title}", ready, wake, expire if timed else None)
+                has_timeout = argument(0, "timeout") is not None
+                is_notified = lambda: thread not in sync_object.items and lock.owner is None  # noqa: E731
+                return wait(f"waits for {title}", is_notified, wake, on_timeout if has_timeout else None)
             case "condition", ("notify" | "notify_all"):
-                _merge(thing, thread)
-                thing.items = [] if name == "notify_all" else thing.items[1:]
+                _publish_clock(sync_object, thread)
+                sync_object.items = [] if name == "notify_all" else sync_object.items[1:]
                 deliver(NONE)
             case "event", "set":
                 thread.record(f"sets {title}")
-                thing.is_set = True
-                _merge(thing, thread)
+                sync_object.is_set = True
+                _publish_clock(sync_object, thread)
                 deliver(NONE)
             case "event", "clear":
-                thing.is_set = False
+                sync_object.is_set = False
                 deliver(NONE)
             case "event", ("is_set" | "isSet"):
-                if thing.is_set:
-                    thread.merge_clock(thing.clock)
-                deliver(Const(thing.is_set))
+                if sync_object.is_set:
+                    thread.merge_clock(sync_object.clock)
+                deliver(Const(sync_object.is_set))
             case "event", "wait":
 
-                def happened() -> Value:
-                    thread.merge_clock(thing.clock)
+                def succeed() -> Value:
+                    thread.merge_clock(sync_object.clock)
                     return Const(True)
 
-                timed = given(0, "timeout") is not None
-                if timed and not thing.is_set and _in_a_test(thread) and not self.path.choose(2):
+                has_timeout = argument(0, "timeout") is not None
+                if has_timeout and not sync_object.is_set and _is_first_loop_test(thread) and not self.path.choose(2):
                     thread.record(f"waits for {title} until its time runs out")
                     deliver(Const(False))  # what the loop does between two waits is usually done
                     return True
                 return wait(
-                    f"waits for {title}", lambda: thing.is_set, happened, (lambda: deliver(Const(False))) if timed else None
+                    f"waits for {title}", lambda: sync_object.is_set, succeed, (lambda: deliver(Const(False))) if has_timeout else None
                 )
             case "queue", ("put" | "put_nowait"):
 
@@ -177,94 +177,94 @@ class Threads(Calls):
                     if isinstance(value, Unknown):
                         value = replace(value, marks=value.marks | {DATA_ITEM})
                     thread.record(f"puts into {title}")
-                    item = QueueItem(value, thread.advance_clock(), self.size_of(thread, value))
-                    thing.items.append(item)
-                    thread.put_items += [(thing, item)] * ("process" in thing.flags)
-                    thing.count += 1
+                    item = QueueItem(value, thread.advance_clock(), self.num_bytes_put(thread, value))
+                    sync_object.items.append(item)
+                    thread.put_items += [(sync_object, item)] * ("process" in sync_object.flags)
+                    sync_object.count += 1
                     return NONE
 
-                full = (lambda: self.raise_exception(thread, "Full")) if _gives_up(name, given(1, "block"), given(2, "timeout")) else None
-                room = lambda: thing.size is None or len(thing.items) < thing.size  # noqa: E731
-                return wait(f"puts into {title}", room, put, full, patient=not self.is_caught(thread, "Full"))
+                on_full = (lambda: self.raise_exception(thread, "Full")) if _may_give_up(name, argument(1, "block"), argument(2, "timeout")) else None
+                has_room = lambda: sync_object.size is None or len(sync_object.items) < sync_object.size  # noqa: E731
+                return wait(f"puts into {title}", has_room, put, on_full, has_long_timeout=not self.is_caught(thread, "Full"))
             case "queue", ("get" | "get_nowait"):
 
                 def get() -> Value:
-                    item: QueueItem = thing.items.pop(0)
+                    item: QueueItem = sync_object.items.pop(0)
                     thread.record(f"gets from {title}")
                     thread.merge_clock(item.clock)
-                    self._judge_join(thread, thing, item)
+                    self._report_late_read(thread, sync_object, item)
                     return item.value
 
-                empty = (
-                    (lambda: self.raise_exception(thread, "Empty")) if _gives_up(name, given(0, "block"), given(1, "timeout")) else None
+                on_empty = (
+                    (lambda: self.raise_exception(thread, "Empty")) if _may_give_up(name, argument(0, "block"), argument(1, "timeout")) else None
                 )
-                patient = not self.is_caught(thread, "Empty")
-                return wait(f"waits for an item of {title}", lambda: bool(thing.items), get, empty, patient=patient)
+                has_long_timeout = not self.is_caught(thread, "Empty")
+                return wait(f"waits for an item of {title}", lambda: bool(sync_object.items), get, on_empty, has_long_timeout=has_long_timeout)
             case "queue", "task_done":
-                thing.count -= 1
-                _merge(thing, thread)
+                sync_object.count -= 1
+                _publish_clock(sync_object, thread)
                 deliver(NONE)
             case "queue", "cancel_join_thread":
-                thing.flags |= {"cancelled"}
+                sync_object.flags |= {"cancelled"}
                 deliver(NONE)
             case "queue", "join":
 
-                def drained() -> Value:
-                    thread.merge_clock(thing.clock)
+                def complete() -> Value:
+                    thread.merge_clock(sync_object.clock)
                     return NONE
 
-                return wait(f"waits until {title} is done", lambda: thing.count <= 0, drained)
+                return wait(f"waits until {title} is done", lambda: sync_object.count <= 0, complete)
             case "queue", ("empty" | "full" | "qsize"):
-                size = len(thing.items)
-                full_now = thing.size is not None and size >= thing.size
-                deliver(Const(size if name == "qsize" else full_now if name == "full" else not size))
+                size = len(sync_object.items)
+                is_full = sync_object.size is not None and size >= sync_object.size
+                deliver(Const(size if name == "qsize" else is_full if name == "full" else not size))
             case "barrier", "wait":
-                if thing.size is None:
+                if sync_object.size is None:
                     deliver(Unknown())
                     return True
-                mine, parties = thing.count, thing.size
-                thing.count += 1
-                _merge(thing, thread)
+                arrival, parties = sync_object.count, sync_object.size
+                sync_object.count += 1
+                _publish_clock(sync_object, thread)
 
-                def passed() -> Value:
-                    thread.merge_clock(thing.clock)
+                def pass_barrier() -> Value:
+                    thread.merge_clock(sync_object.clock)
                     return Unknown()
 
-                timed = given(0, "timeout") is not None
+                has_timeout = argument(0, "timeout") is not None
                 return wait(
                     f"waits at {title}",
-                    lambda: thing.count >= (mine // parties + 1) * parties,
-                    passed,
-                    (lambda: self.raise_exception(thread, "BrokenBarrierError")) if timed else None,
-                    patient=True,
+                    lambda: sync_object.count >= (arrival // parties + 1) * parties,
+                    pass_barrier,
+                    (lambda: self.raise_exception(thread, "BrokenBarrierError")) if has_timeout else None,
+                    has_long_timeout=True,
                 )
             case "thread", "start":
-                self._start(thread, thing)
+                self._start(thread, sync_object)
                 deliver(NONE)
             case "thread", "join":
-                if thing.owner is None:
+                if sync_object.owner is None:
                     deliver(NONE)
                     return True
-                timed = given(0, "timeout") is not None
+                has_timeout = argument(0, "timeout") is not None
                 return wait(
-                    f"waits for the end of {thing.owner.name}", lambda: thing.owner.ended,
-                    self._ended(thread, [thing], forever=not timed), (lambda: deliver(NONE)) if timed else None, patient=True,
+                    f"waits for the end of {sync_object.owner.name}", lambda: sync_object.owner.ended,
+                    self._on_end(thread, [sync_object], has_no_timeout=not has_timeout), (lambda: deliver(NONE)) if has_timeout else None, has_long_timeout=True,
                 )  # fmt: skip
             case "thread", "is_alive":
-                deliver(Const(thing.owner is not None and not thing.owner.ended))
+                deliver(Const(sync_object.owner is not None and not sync_object.owner.ended))
             case "timer", ("start" | "cancel"):
                 deliver(NONE)
             case "pool", "submit" if values:
-                deliver(self._submit(thread, thing, values[0], values[1:]))
+                deliver(self._submit(thread, sync_object, values[0], values[1:]))
             case "pool", "map" if values:
-                made = [
-                    self._submit(thread, thing, values[0], [Unknown(marks=frozenset([DATA_ITEM]))])
+                futures = [
+                    self._submit(thread, sync_object, values[0], [Unknown(marks=frozenset([DATA_ITEM]))])
                     for _ in range(_TASKS_OF_MAP)
                 ]
                 return wait(
                     f"waits for the tasks of {title}",
-                    lambda: all(each.owner.ended for each in made),
-                    self._ended(thread, made),
+                    lambda: all(future.owner.ended for future in futures),
+                    self._on_end(thread, futures),
                 )
             case "pool", ("shutdown" | "__exit__"):
                 if truth(keywords.get("wait", Const(True))) is False:
@@ -272,58 +272,58 @@ class Threads(Calls):
                     return True
                 return wait(
                     f"waits for the tasks of {title}",
-                    lambda: all(each.owner.ended for each in thing.items),
-                    self._ended(thread, thing.items),
+                    lambda: all(future.owner.ended for future in sync_object.items),
+                    self._on_end(thread, sync_object.items),
                 )
             case "future", ("result" | "exception"):
-                timed = given(0, "timeout") is not None
+                has_timeout = argument(0, "timeout") is not None
 
                 def result() -> Value:
-                    thread.merge_clock(thing.clock)
-                    return thing.target or Unknown()
+                    thread.merge_clock(sync_object.clock)
+                    return sync_object.target or Unknown()
 
                 return wait(
-                    f"waits for the result of {thing.owner.name}", lambda: thing.owner.ended, result,
-                    (lambda: self.raise_exception(thread, "TimeoutError")) if timed else None, patient=True,
+                    f"waits for the result of {sync_object.owner.name}", lambda: sync_object.owner.ended, result,
+                    (lambda: self.raise_exception(thread, "TimeoutError")) if has_timeout else None, has_long_timeout=True,
                 )  # fmt: skip
             case "future", "done":
-                deliver(Const(thing.owner.ended))
+                deliver(Const(sync_object.owner.ended))
             case _, "__enter__":
-                deliver(thing)
+                deliver(sync_object)
             case _:
                 return False
         return True
 
-    def acquire(
-        self, thread: SimulatedThread, thing: SyncObject, deliver: Deliver, *, by_acquire: bool, gives_up: bool = False
+    def acquire_lock(
+        self, thread: SimulatedThread, sync_object: SyncObject, deliver: Deliver, *, is_by_acquire: bool, may_give_up: bool = False
     ) -> None:
-        lock = thing.target if thing.kind == "condition" and isinstance(thing.target, SyncObject) else thing
-        title = thing.title
+        lock = sync_object.target if sync_object.kind == "condition" and isinstance(sync_object.target, SyncObject) else sync_object
+        title = sync_object.title
 
-        def ready() -> bool:
+        def is_free() -> bool:
             if lock.kind == "semaphore":
                 return lock.count > 0
             return lock.owner is None or (lock.owner is thread and "reentrant" in lock.flags)
 
-        def act() -> Value:
+        def take() -> Value:
             step = thread.record(f"takes {title}")
             if lock.kind == "semaphore":
                 lock.count -= 1
                 return Const(True)
-            others = [each for each in thread.held_locks if each[0] is not lock]
-            for held, where, _ in others:
-                every = frozenset(id(each) for each, _, _ in others)
-                self.lock_acquisitions.append((held, lock, thread, where, step, every))
+            other_locks = [entry for entry in thread.held_locks if entry[0] is not lock]
+            for held_lock, acquired_at, _ in other_locks:
+                held_ids = frozenset(id(other_lock) for other_lock, _, _ in other_locks)
+                self.lock_acquisitions.append((held_lock, lock, thread, acquired_at, step, held_ids))
             lock.owner = thread
             lock.count += 1
-            thread.held_locks.append((lock, step, by_acquire))
-            return Const(True) if by_acquire else thing
+            thread.held_locks.append((lock, step, is_by_acquire))
+            return Const(True) if is_by_acquire else sync_object
 
-        failed = (lambda: deliver(Const(False))) if gives_up else None
-        self.wait_for(thread, PendingOperation(f"waits for {title}", ready, act, lock, failed, kind=lock.kind), deliver)
+        on_timeout = (lambda: deliver(Const(False))) if may_give_up else None
+        self.wait_for(thread, PendingOperation(f"waits for {title}", is_free, take, lock, on_timeout, kind=lock.kind), deliver)
 
-    def release(self, thread: SimulatedThread, thing: SyncObject) -> None:
-        lock = thing.target if thing.kind == "condition" and isinstance(thing.target, SyncObject) else thing
+    def release_lock(self, thread: SimulatedThread, sync_object: SyncObject) -> None:
+        lock = sync_object.target if sync_object.kind == "condition" and isinstance(sync_object.target, SyncObject) else sync_object
         if lock.kind == "semaphore":
             lock.count += 1
             return
@@ -331,38 +331,38 @@ class Threads(Calls):
         if not lock.count:
             owner = lock.owner
             lock.owner = None
-            for each in (owner, thread):
-                if each is not None:
-                    each.held_locks = [held for held in each.held_locks if held[0] is not lock]
+            for holder in (owner, thread):
+                if holder is not None:
+                    holder.held_locks = [entry for entry in holder.held_locks if entry[0] is not lock]
 
-    def _start(self, thread: SimulatedThread, thing: SyncObject) -> None:
-        name = thing.name or _target_name(thing.target) or f"thread of line {thing.site[1]}"
-        system = thread.os_process
-        values = thing.arguments
-        if "process" in thing.flags:
-            if not (system.uses_spawn or "spawn" in thing.flags):
-                self.forks(thread)
-            system = self.child(thread.os_process, values)
-        if any(each.name == name for each in self.threads):
-            name += f" ({sum(each.name.startswith(name) for each in self.threads) + 1})"
-        daemon = "daemon" in thing.flags
-        thing.owner = self.start_thread(thread, thing.target, values, name, system, daemon=daemon)
-        thing.owner.sync_object = thing
-        if thing.owner.ended:
-            thing.owner.is_abandoned = thing.has_escaped or not isinstance(thing.target, Function)
+    def _start(self, thread: SimulatedThread, sync_object: SyncObject) -> None:
+        name = sync_object.name or _target_name(sync_object.target) or f"thread of line {sync_object.site[1]}"
+        os_process = thread.os_process
+        values = sync_object.arguments
+        if "process" in sync_object.flags:
+            if not (os_process.uses_spawn or "spawn" in sync_object.flags):
+                self.report_fork(thread)
+            os_process = self.child_process(thread.os_process, values)
+        if any(other.name == name for other in self.threads):
+            name += f" ({sum(other.name.startswith(name) for other in self.threads) + 1})"
+        daemon = "daemon" in sync_object.flags
+        sync_object.owner = self.start_thread(thread, sync_object.target, values, name, os_process, daemon=daemon)
+        sync_object.owner.sync_object = sync_object
+        if sync_object.owner.ended:
+            sync_object.owner.is_abandoned = sync_object.has_escaped or not isinstance(sync_object.target, Function)
 
-    def child(self, system: OsProcess, values: Sequence[Value]) -> OsProcess:
+    def child_process(self, parent: OsProcess, values: Sequence[Value]) -> OsProcess:
         """The system of a process that this one starts. A first argument that is a number is its rank."""
-        rank = system.num_children
+        rank = parent.num_children
         if values and isinstance(values[0], Const) and isinstance(values[0].value, int):
             rank = values[0].value
-        system.num_children += 1
-        return OsProcess(rank, uses_spawn=system.uses_spawn)
+        parent.num_children += 1
+        return OsProcess(rank, uses_spawn=parent.uses_spawn)
 
-    def forks(self, thread: SimulatedThread) -> None:
+    def report_fork(self, thread: SimulatedThread) -> None:
         """Report a fork beside other threads."""
-        others = [each for each in self.live_threads(thread.os_process) if each is not thread and not each.is_abandoned]
-        if not others:
+        other_threads = [other for other in self.live_threads(thread.os_process) if other is not thread and not other.is_abandoned]
+        if not other_threads:
             return
         step = thread.record("forks")
         self.findings.append(
@@ -370,9 +370,9 @@ class Threads(Calls):
                 "fork-after-threads",
                 step.file,
                 step.line,
-                f"{thread.name} forks while {others[0].name} runs. A lock that this thread holds stays taken in the child. "
+                f"{thread.name} forks while {other_threads[0].name} runs. A lock that this thread holds stays taken in the child. "
                 "Start processes before threads, or by spawn.",
-                [(thread.name, thread.trace[-12:]), (others[0].name, others[0].trace[-12:])],
+                [(thread.name, thread.trace[-12:]), (other_threads[0].name, other_threads[0].trace[-12:])],
             )
         )
 
@@ -383,88 +383,88 @@ class Threads(Calls):
         future.owner = self.start_thread(thread, function, values, name, thread.os_process, daemon=False)
         future.owner.sync_object = future
         if future.owner.frames:
-            bottom = future.owner.frames[0]
-            bottom.on_return = functools.partial(setattr, future, "target")
+            outermost = future.owner.frames[0]
+            outermost.on_return = functools.partial(setattr, future, "target")
         if pool.size is not None:
             future.owner.full_pool = pool
         pool.items.append(future)
         return future
 
-    def size_of(self, thread: SimulatedThread, value: Value) -> int | None:
+    def num_bytes_put(self, thread: SimulatedThread, value: Value) -> int | None:
         """About how many bytes all turns of the loops around a `put` put together. None: not known, and perhaps many."""
-        size = _bytes(value)
+        num_bytes = _num_bytes(value)
         for frame in thread.frames:
             if frame.visits[frame.current_node] > 1 and not frame.loops:
                 return None  # `while`
             for node in frame.graph.nodes:
                 if node.kind == "iter" and id(node.tree) in frame.loops:
-                    turns = length(self.evaluate(thread, node.tree.iter, frame))
-                    if size is None or not isinstance(turns, Const) or not isinstance(turns.value, int):
+                    iterations = length(self.evaluate(thread, node.tree.iter, frame))
+                    if num_bytes is None or not isinstance(iterations, Const) or not isinstance(iterations.value, int):
                         return None
-                    size *= turns.value
-        return size
+                    num_bytes *= iterations.value
+        return num_bytes
 
-    def _judge_join(self, thread: SimulatedThread, queue: SyncObject, item: QueueItem) -> None:
+    def _report_late_read(self, thread: SimulatedThread, queue: SyncObject, item: QueueItem) -> None:
         """Report an item that is read only after the end of the process that has put it there."""
         if item.joined_before_read is None or not thread.has_observed(*item.joined_before_read[:2]):
             return
-        step, putter = item.joined_before_read[2], next(each for each in self.threads if (queue, item) in each.put_items)
-        says = (
+        step, putter = item.joined_before_read[2], next(other for other in self.threads if (queue, item) in other.put_items)
+        message = (
             f"{thread.name} waits for the end of {putter.name} before it reads {queue.title}. {putter.name} does not end if a "
             "pipe is too small for what lies there (64 KiB). Read the queue first."
         )
-        paths = [(each.name, each.trace[-12:]) for each in (putter, thread)]
-        here = thread.current_step()
+        paths = [(involved.name, involved.trace[-12:]) for involved in (putter, thread)]
+        read_step = thread.current_step()
         self.findings.append(
-            ConcurrencyFinding("queue-join", step.file, step.line, says, paths, frozenset({(here.file, here.line)}))
+            ConcurrencyFinding("queue-join", step.file, step.line, message, paths, frozenset({(read_step.file, read_step.line)}))
         )
 
     @staticmethod
-    def is_large(size: int | None) -> bool:
+    def is_large(num_bytes: int | None) -> bool:
         """Whether a pipe may not hold so many bytes."""
-        return size is None or size > _PIPE_BYTES
+        return num_bytes is None or num_bytes > _PIPE_BYTES
 
     @staticmethod
-    def _ended(thread: SimulatedThread, things: Sequence[SyncObject], *, forever: bool = True) -> Callable[[], Value]:
-        def act() -> Value:
-            for each in things:
-                thread.merge_clock(each.clock)
-                owner: SimulatedThread = each.owner
-                left = [
+    def _on_end(thread: SimulatedThread, sync_objects: Sequence[SyncObject], *, has_no_timeout: bool = True) -> Callable[[], Value]:
+        def complete() -> Value:
+            for sync_object in sync_objects:
+                thread.merge_clock(sync_object.clock)
+                owner: SimulatedThread = sync_object.owner
+                unread = [
                     (queue, item) for queue, item in owner.put_items if item in queue.items and "cancelled" not in queue.flags
                 ]
                 if (
-                    forever
+                    has_no_timeout
                     and owner.os_process is not thread.os_process
-                    and any(Threads.is_large(item.num_bytes) for _, item in left)
+                    and any(ThreadOperations.is_large(item.num_bytes) for _, item in unread)
                 ):
-                    for _, item in left:
+                    for _, item in unread:
                         item.joined_before_read = thread.number, thread.clock.get(thread.number, 0), thread.current_step()
-            return SequenceValue([each.target or Unknown() for each in things], exact=False)
+            return SequenceValue([sync_object.target or Unknown() for sync_object in sync_objects], exact=False)
 
-        return act
+        return complete
 
 
-def _merge(thing: SyncObject, thread: SimulatedThread) -> None:
+def _publish_clock(sync_object: SyncObject, thread: SimulatedThread) -> None:
     """What the process has done happened before those who see the thing."""
     for number, count in thread.advance_clock().items():
-        thing.clock[number] = max(count, thing.clock.get(number, 0))
+        sync_object.clock[number] = max(count, sync_object.clock.get(number, 0))
 
 
-def _gives_up(name: str, block: Value | None, timeout: Value | None) -> bool:
+def _may_give_up(name: str, block: Value | None, timeout: Value | None) -> bool:
     if name.endswith("_nowait") or (block is not None and truth(block) is not True):
         return True
     return timeout is not None and not (isinstance(timeout, Const) and timeout.value is None)
 
 
-def _bytes(value: Value) -> int | None:
+def _num_bytes(value: Value) -> int | None:
     """About how many bytes a value has on its way to another process. None: not known, and perhaps many."""
     sizes: list[int | None] = [8]
     if LARGE in value.marks or not isinstance(value, Const | SequenceValue | RangeValue | Unknown):
         return None
     match value:
         case SequenceValue():
-            sizes += map(_bytes, value.items)
+            sizes += map(_num_bytes, value.items)
         case RangeValue():
             sizes.append(3 * value.stop.value if isinstance(value.stop, Const) and isinstance(value.stop.value, int) else None)
         case Unknown() if value.shape is not None:
@@ -473,14 +473,14 @@ def _bytes(value: Value) -> int | None:
             sizes.append(len(value.value))
         case _:
             pass
-    return None if None in sizes else sum(each for each in sizes if each is not None)
+    return None if None in sizes else sum(size for size in sizes if size is not None)
 
 
-def _in_a_test(thread: SimulatedThread) -> bool:
+def _is_first_loop_test(thread: SimulatedThread) -> bool:
     """Whether a call is the test of a loop that has only begun to turn."""
     frame = thread.frame
-    after = frame.graph.nodes[frame.next_node]
-    return after.kind == "branch" and id(after.tree) in frame.graph.tests and frame.visits[frame.current_node] <= _TURNS
+    next_node = frame.graph.nodes[frame.next_node]
+    return next_node.kind == "branch" and id(next_node.tree) in frame.graph.tests and frame.visits[frame.current_node] <= _FIRST_ITERATIONS
 
 
 def _target_name(target: Value | None) -> str:

@@ -13,255 +13,255 @@ from compare.concurrency.values import SyncObject, reachable
 
 def judge(execution: Execution) -> list[ConcurrencyFinding]:
     """The findings of an execution in which nobody can go on, with what they rest on."""
-    doubted = execution.divergence_step
-    return [_conditional(each, doubted) if doubted is not None else each for each in _judged(execution)]
+    divergence = execution.divergence_step
+    return [_conditional(finding, divergence) if divergence is not None else finding for finding in _blocked_findings(execution)]
 
 
-def _conditional(finding: ConcurrencyFinding, doubted: TraceStep) -> ConcurrencyFinding:
-    where = f"line {doubted.line}" if doubted.file == finding.file else f"{doubted.file}:{doubted.line}"
-    says = f"If this may differ between ranks: {doubted.says} ({where}). {finding.message}"
+def _conditional(finding: ConcurrencyFinding, divergence: TraceStep) -> ConcurrencyFinding:
+    location = f"line {divergence.line}" if divergence.file == finding.file else f"{divergence.file}:{divergence.line}"
+    message = f"If this may differ between ranks: {divergence.says} ({location}). {finding.message}"
     return replace(
-        finding, message=says, related_locations=finding.related_locations | {(doubted.file, doubted.line)}, condition=doubted
+        finding, message=message, related_locations=finding.related_locations | {(divergence.file, divergence.line)}, condition=divergence
     )
 
 
-def _judged(execution: Execution) -> list[ConcurrencyFinding]:
+def _blocked_findings(execution: Execution) -> list[ConcurrencyFinding]:
     if execution.findings:
-        return [_settled(execution, each) for each in execution.findings]
+        return [_with_settled_rule(execution, finding) for finding in execution.findings]
     # A main thread or rank that ends by an exception takes the others with it, or its launcher does.
-    ended_badly = any(each.crashed and (each.number == 0 or each.os_process.rank is not None) for each in execution.threads)
+    has_failed = any(thread.crashed and (thread.number == 0 or thread.os_process.rank is not None) for thread in execution.threads)
     # So does a thread that gives up with an exception what was only slow.
-    ended_badly = ended_badly or (execution.has_timed_out and any(each.crashed for each in execution.threads))
-    stuck = [each for each in execution.threads if not each.ended and not each.is_abandoned and each.pending is not None]
-    if not stuck or ended_badly:
+    has_failed = has_failed or (execution.has_timed_out and any(thread.crashed for thread in execution.threads))
+    blocked = [thread for thread in execution.threads if not thread.ended and not thread.is_abandoned and thread.pending is not None]
+    if not blocked or has_failed:
         return []
-    of_ranks = [each for each in stuck if each.pending is not None and each.pending.kind in ("collective", "send", "recv")]
-    if of_ranks:
-        return _among_ranks(execution, of_ranks)
-    known = {id(each) for each in reachable(execution.caller_values)} if execution.root.function is not None else set[int]()
-    hopeless = [each for each in stuck if not _is_open(each, known)]
-    if len(hopeless) < len(stuck) or any(each.is_abandoned for each in execution.threads):
-        hopeless = _closed(hopeless)
-    if all(each.daemon for each in hopeless):  # they end with the program
+    blocked_ranks = [thread for thread in blocked if thread.pending is not None and thread.pending.kind in ("collective", "send", "recv")]
+    if blocked_ranks:
+        return _rank_findings(execution, blocked_ranks)
+    reachable_ids = {id(value) for value in reachable(execution.caller_values)} if execution.root.function is not None else set[int]()
+    deadlocked = [thread for thread in blocked if not _may_be_released(thread, reachable_ids)]
+    if len(deadlocked) < len(blocked) or any(thread.is_abandoned for thread in execution.threads):
+        deadlocked = _waiting_for_each_other(deadlocked)
+    if all(thread.daemon for thread in deadlocked):  # they end with the program
         return []
-    if execution.root.function is not None and hopeless[0].number and len(hopeless) < 2:
+    if execution.root.function is not None and deadlocked[0].number and len(deadlocked) < 2:
         return []  # a thread that outlives a function may be ended by who calls the next one
-    if any(_is_guess(execution, each) for each in hopeless):
+    if any(_has_guessed_test(execution, thread) for thread in deadlocked):
         return []
-    return [_among_threads(execution, hopeless)]
+    return [_thread_finding(execution, deadlocked)]
 
 
-def _is_guess(execution: Execution, thread: SimulatedThread) -> bool:
+def _has_guessed_test(execution: Execution, thread: SimulatedThread) -> bool:
     """Whether it waits in a loop whose test is unknown, and another such test depends on the same: not full, not empty."""
-    thing = thread.pending.sync_object if thread.pending is not None else None
-    if thing is None or thing.kind != "condition" or not isinstance(thing.target, SyncObject):
+    sync_object = thread.pending.sync_object if thread.pending is not None else None
+    if sync_object is None or sync_object.kind != "condition" or not isinstance(sync_object.target, SyncObject):
         return False
-    return thread.frame.in_guessed_loop and len(execution.unknown_loop_tests[thing.target]) > 1
+    return thread.frame.in_guessed_loop and len(execution.unknown_loop_tests[sync_object.target]) > 1
 
 
-def _settled(execution: Execution, finding: ConcurrencyFinding) -> ConcurrencyFinding:
+def _with_settled_rule(execution: Execution, finding: ConcurrencyFinding) -> ConcurrencyFinding:
     """Ranks that reach other collectives: some in another order, or one rank more than the other?"""
     if finding.rule != "collective-order":
         return finding
-    for of_rank in execution.collective_calls.values():
-        names = {tuple(sorted(each.name for each in issues)) for issues in of_rank.values()}
+    for calls_by_rank in execution.collective_calls.values():
+        names = {tuple(sorted(call.name for call in calls)) for calls in calls_by_rank.values()}
         if len(names) > 1:
             return replace(finding, rule="collective-missing")
     return finding
 
 
-def _is_open(thread: SimulatedThread, known: set[int]) -> bool:
+def _may_be_released(thread: SimulatedThread, reachable_ids: set[int]) -> bool:
     """Whether code that is not read may give what the process waits for."""
     assert thread.pending is not None
-    thing = thread.pending.sync_object
-    if thing is None:
+    sync_object = thread.pending.sync_object
+    if sync_object is None:
         return thread.pending.kind not in ("future",)
-    if thing.kind == "lock":
+    if sync_object.kind == "lock":
         return False
-    return thing.has_escaped or (id(thing) in known and thing.kind not in ("thread", "future", "pool"))
+    return sync_object.has_escaped or (id(sync_object) in reachable_ids and sync_object.kind not in ("thread", "future", "pool"))
 
 
-def _closed(hopeless: Sequence[SimulatedThread]) -> list[SimulatedThread]:
+def _waiting_for_each_other(threads: Sequence[SimulatedThread]) -> list[SimulatedThread]:
     """Those who only wait for locks and ends of each other."""
-    left = list(hopeless)
+    remaining = list(threads)
     while True:
-        stay = [each for each in left if (giver := _giver(each)) is not None and giver in left]
-        if len(stay) == len(left):
-            return stay
-        left = stay
+        waiting = [thread for thread in remaining if (owner := _awaited_thread(thread)) is not None and owner in remaining]
+        if len(waiting) == len(remaining):
+            return waiting
+        remaining = waiting
 
 
-def _giver(thread: SimulatedThread) -> SimulatedThread | None:
+def _awaited_thread(thread: SimulatedThread) -> SimulatedThread | None:
     """Who alone can give what the process waits for."""
     assert thread.pending is not None
-    thing = thread.pending.sync_object
-    return thing.owner if thing is not None and thing.kind in ("lock", "thread", "future") else None
+    sync_object = thread.pending.sync_object
+    return sync_object.owner if sync_object is not None and sync_object.kind in ("lock", "thread", "future") else None
 
 
-def _among_threads(execution: Execution, hopeless: Sequence[SimulatedThread]) -> ConcurrencyFinding:
-    first = next((each for each in hopeless if each.number == 0), hopeless[0])
+def _thread_finding(execution: Execution, deadlocked: Sequence[SimulatedThread]) -> ConcurrencyFinding:
+    first = next((thread for thread in deadlocked if thread.number == 0), deadlocked[0])
     cycle = _cycle(first)
-    involved = cycle or hopeless
-    things = [
-        each.pending.sync_object for each in involved if each.pending is not None and each.pending.sync_object is not None
+    involved = cycle or deadlocked
+    sync_objects = [
+        thread.pending.sync_object for thread in involved if thread.pending is not None and thread.pending.sync_object is not None
     ]
-    locks = [each for each in things if each.kind == "lock"]
-    others = [each for each in things if each.kind != "lock"]
-    rule, main = _rule(execution, involved, locks, others)
-    step = _waits(main)
-    who = "; ".join(f"{each.name} {each.pending.description} (line {_waits(each).line})" for each in involved if each.pending)
-    holding = [
-        f"{each.name} holds {lock.title} (line {where.line})"
-        for each in involved
-        for lock, where, _ in each.held_locks
+    locks = [sync_object for sync_object in sync_objects if sync_object.kind == "lock"]
+    others = [sync_object for sync_object in sync_objects if sync_object.kind != "lock"]
+    rule, main = _select_rule(execution, involved, locks, others)
+    step = _blocked_step(main)
+    waits_text = "; ".join(f"{thread.name} {thread.pending.description} (line {_blocked_step(thread).line})" for thread in involved if thread.pending)
+    held_texts = [
+        f"{thread.name} holds {lock.title} (line {where.line})"
+        for thread in involved
+        for lock, where, _ in thread.held_locks
         if lock in locks
     ]
-    dead = [
-        f"{each.name} ended by an exception (line {each.raise_step.line})"
-        for each in execution.threads
-        if each.crashed and each.raise_step
+    failed_texts = [
+        f"{thread.name} ended by an exception (line {thread.raise_step.line})"
+        for thread in execution.threads
+        if thread.crashed and thread.raise_step
     ]
-    dead += [
-        f"{each.name} got an exception in line {each.raise_step.line}"
-        for each in execution.threads
-        if each.raise_step and not each.crashed and rule in ("lock-not-released", "never-signalled")
+    failed_texts += [
+        f"{thread.name} got an exception in line {thread.raise_step.line}"
+        for thread in execution.threads
+        if thread.raise_step and not thread.crashed and rule in ("lock-not-released", "never-signalled")
     ]
-    says = (
-        f"Nobody can go on: {who}." + (f" {'; '.join(holding)}." if holding else "") + (f" {'; '.join(dead)}." if dead else "")
+    message = (
+        f"Nobody can go on: {waits_text}." + (f" {'; '.join(held_texts)}." if held_texts else "") + (f" {'; '.join(failed_texts)}." if failed_texts else "")
     )
-    shown = [*involved, *(each for each in execution.threads if each.raise_step and each not in involved)]
-    paths = [(each.name, [*each.trace[-16:], _waits(each)] if each.pending else each.trace[-16:]) for each in shown]
-    also = {(each.file, each.line) for one in shown if one.pending for each in [_waits(one)]}
-    also |= {(where.file, where.line) for each in involved for lock, where, _ in each.held_locks if lock in locks}
-    also |= {(each.raise_step.file, each.raise_step.line) for each in shown if each.raise_step}
-    return ConcurrencyFinding(rule, step.file, step.line, says, paths, frozenset(also))
+    shown_threads = [*involved, *(thread for thread in execution.threads if thread.raise_step and thread not in involved)]
+    paths = [(thread.name, [*thread.trace[-16:], _blocked_step(thread)] if thread.pending else thread.trace[-16:]) for thread in shown_threads]
+    locations = {(step.file, step.line) for thread in shown_threads if thread.pending for step in [_blocked_step(thread)]}
+    locations |= {(acquired_at.file, acquired_at.line) for thread in involved for lock, acquired_at, _ in thread.held_locks if lock in locks}
+    locations |= {(thread.raise_step.file, thread.raise_step.line) for thread in shown_threads if thread.raise_step}
+    return ConcurrencyFinding(rule, step.file, step.line, message, paths, frozenset(locations))
 
 
-def _rule(
+def _select_rule(
     execution: Execution, involved: Sequence[SimulatedThread], locks: Sequence[SyncObject], others: Sequence[SyncObject]
 ) -> tuple[str, SimulatedThread]:
     """(the rule, who is named first)."""
-    for each in involved:
-        thing = each.pending.sync_object if each.pending is not None else None
-        if thing is not None and thing.kind == "lock":
-            by_acquire = any(lock is thing and explicit for lock, _, explicit in thing.owner.held_locks)
-            if thing.owner.ended or (by_acquire and thing.owner.raise_step is not None):
-                return "lock-not-released", each
-            if thing.owner is each:
-                return "lock-again", each
-    if any(each.kind == "future" for each in others) and any(each.full_pool for each in execution.threads):
-        return "pool-deadlock", next(each for each in involved if each.pending and each.pending.sync_object in others)
+    for thread in involved:
+        sync_object = thread.pending.sync_object if thread.pending is not None else None
+        if sync_object is not None and sync_object.kind == "lock":
+            is_by_acquire = any(lock is sync_object and is_explicit for lock, _, is_explicit in sync_object.owner.held_locks)
+            if sync_object.owner.ended or (is_by_acquire and sync_object.owner.raise_step is not None):
+                return "lock-not-released", thread
+            if sync_object.owner is thread:
+                return "lock-again", thread
+    if any(sync_object.kind == "future" for sync_object in others) and any(thread.full_pool for thread in execution.threads):
+        return "pool-deadlock", next(thread for thread in involved if thread.pending and thread.pending.sync_object in others)
     if locks and others:
-        return "lock-held", next(each for each in involved if each.pending and each.pending.sync_object not in locks)
+        return "lock-held", next(thread for thread in involved if thread.pending and thread.pending.sync_object not in locks)
     if locks:
         return "lock-order", involved[0]
-    puts = [each for each in involved if each.pending is not None and each.pending.description.startswith("puts")]
-    if puts:
-        return "queue-deadlock", puts[0]
-    waits = [
-        each
-        for each in involved
-        if each.pending and each.pending.sync_object and each.pending.sync_object.kind not in ("thread", "pool")
+    blocked_puts = [thread for thread in involved if thread.pending is not None and thread.pending.description.startswith("puts")]
+    if blocked_puts:
+        return "queue-deadlock", blocked_puts[0]
+    other_waits = [
+        thread
+        for thread in involved
+        if thread.pending and thread.pending.sync_object and thread.pending.sync_object.kind not in ("thread", "pool")
     ]
-    return "never-signalled", waits[0] if waits else involved[0]
+    return "never-signalled", other_waits[0] if other_waits else involved[0]
 
 
 def _cycle(thread: SimulatedThread) -> list[SimulatedThread]:
     """The processes that wait for each other in a circle, or the chain to the first who waits for no single one."""
     chain = [thread]
-    while (giver := _giver(chain[-1])) is not None and giver.pending is not None and not giver.ended:
-        if giver in chain:
-            return chain[chain.index(giver) :]
-        chain.append(giver)
+    while (awaited := _awaited_thread(chain[-1])) is not None and awaited.pending is not None and not awaited.ended:
+        if awaited in chain:
+            return chain[chain.index(awaited) :]
+        chain.append(awaited)
     return []
 
 
-def _waits(thread: SimulatedThread) -> TraceStep:
+def _blocked_step(thread: SimulatedThread) -> TraceStep:
     return thread.current_step(thread.pending.description if thread.pending is not None else "")
 
 
-def _among_ranks(execution: Execution, stuck: Sequence[SimulatedThread]) -> list[ConcurrencyFinding]:
+def _rank_findings(execution: Execution, blocked: Sequence[SimulatedThread]) -> list[ConcurrencyFinding]:
     if ("unknown") in {key[2] for key in execution.message_counts if key[0] == -1}:
         return []
-    mains = {each.os_process.rank: each for each in execution.threads if each.key in ((), ("rank",)) or each in stuck}
-    if any(each.is_abandoned or each.crashed for each in mains.values()):
+    main_threads = {thread.os_process.rank: thread for thread in execution.threads if thread.key in ((), ("rank",)) or thread in blocked}
+    if any(thread.is_abandoned or thread.crashed for thread in main_threads.values()):
         return []
-    for one in stuck:
-        assert one.pending is not None
-        if one.pending.kind != "collective":
+    for thread in blocked:
+        assert thread.pending is not None
+        if thread.pending.kind != "collective":
             continue
-        late = [
+        late_ranks = [
             rank
-            for issued in execution.collective_calls.values()
-            if one.os_process.rank in issued
-            for rank, each in issued.items()
-            if len(each) < len(issued[one.os_process.rank])
+            for calls_by_rank in execution.collective_calls.values()
+            if thread.os_process.rank in calls_by_rank
+            for rank, calls in calls_by_rank.items()
+            if len(calls) < len(calls_by_rank[thread.os_process.rank])
         ]
-        for rank in late:
-            other = mains.get(rank)
-            if other is None or other is one or (execution.may_exclude_ranks and not other.has_joined_ranks):
+        for rank in late_ranks:
+            other = main_threads.get(rank)
+            if other is None or other is thread or (execution.may_exclude_ranks and not other.has_joined_ranks):
                 continue
             if other.ended:
-                return [_parted(execution, "collective-missing", one, other, "has ended without it")]
+                return [_divergence_finding(execution, "collective-missing", thread, other, "has ended without it")]
             if other.pending is None:
                 continue
             if other.pending.kind == "collective":
                 return [
-                    _parted(
+                    _divergence_finding(
                         execution,
                         "collective-group",
-                        one,
+                        thread,
                         other,
-                        f"{other.pending.description} of another group (line {_waits(other).line})",
+                        f"{other.pending.description} of another group (line {_blocked_step(other).line})",
                     )
                 ]
             return [
-                _parted(execution, "collective-missing", one, other, f"{other.pending.description} (line {_waits(other).line})")
+                _divergence_finding(execution, "collective-missing", thread, other, f"{other.pending.description} (line {_blocked_step(other).line})")
             ]
-    messages = [each for each in stuck if each.pending is not None and each.pending.kind in ("send", "recv")]
+    messages = [thread for thread in blocked if thread.pending is not None and thread.pending.kind in ("send", "recv")]
     if messages:
-        one = messages[0]
-        assert one.pending is not None and one.pending.sync_object is not None
-        other = mains.get(one.pending.sync_object.count)
-        if other is not None and other is not one:
-            does = f"{other.pending.description} (line {_waits(other).line})" if other.pending else "has ended"
-            return [_parted(execution, "point-to-point", one, other, does)]
+        receiver = messages[0]
+        assert receiver.pending is not None and receiver.pending.sync_object is not None
+        other = main_threads.get(receiver.pending.sync_object.count)
+        if other is not None and other is not receiver:
+            state = f"{other.pending.description} (line {_blocked_step(other).line})" if other.pending else "has ended"
+            return [_divergence_finding(execution, "point-to-point", receiver, other, state)]
     return []
 
 
-def _parted(execution: Execution, rule: str, one: SimulatedThread, other: SimulatedThread, does: str) -> ConcurrencyFinding:
-    assert one.pending is not None
-    step = _waits(one)
-    there = _waits(other) if other.frames else (other.trace[-1] if other.trace else step)
-    before = len(execution.findings)
-    execution.report_divergence(rule, f"{one.name} {step.says}, and {other.name} {does}.", one, other, step, there)
-    return execution.findings.pop(before)
+def _divergence_finding(execution: Execution, rule: str, thread: SimulatedThread, other: SimulatedThread, state: str) -> ConcurrencyFinding:
+    assert thread.pending is not None
+    step = _blocked_step(thread)
+    other_step = _blocked_step(other) if other.frames else (other.trace[-1] if other.trace else step)
+    index = len(execution.findings)
+    execution.report_divergence(rule, f"{thread.name} {step.says}, and {other.name} {state}.", thread, other, step, other_step)
+    return execution.findings.pop(index)
 
 
 def lock_orders(
-    taken: Sequence[tuple[SyncObject, SyncObject, SimulatedThread, TraceStep, TraceStep, frozenset[int]]], cls: str
+    acquisitions: Sequence[tuple[SyncObject, SyncObject, SimulatedThread, TraceStep, TraceStep, frozenset[int]]], cls: str
 ) -> list[ConcurrencyFinding]:
     """Circles in the order in which the methods of one class take its locks.
 
     Args:
-        taken: see `State.locks_taken`, of several executions. Locks of the same place are the same.
+        acquisitions: see `State.locks_taken`, of several executions. Locks of the same place are the same.
     """
     edges: dict[tuple[object, object], tuple[str, TraceStep, TraceStep, SyncObject, SyncObject]] = {}
-    for held, lock, thread, where, step, every in taken:
-        if len(every) == 1 and held.site != lock.site:
-            edges.setdefault((held.site, lock.site), (thread.trace[0].says if thread.trace else "", where, step, held, lock))
-    found: list[ConcurrencyFinding] = []
-    for (one, two), (_, where, step, held, lock) in edges.items():
-        back = edges.get((two, one))
-        if back is None or str(one) > str(two):
+    for held_lock, lock, thread, held_at, step, all_held in acquisitions:
+        if len(all_held) == 1 and held_lock.site != lock.site:
+            edges.setdefault((held_lock.site, lock.site), (thread.trace[0].says if thread.trace else "", held_at, step, held_lock, lock))
+    findings: list[ConcurrencyFinding] = []
+    for (first_site, second_site), (_, held_at, step, held_lock, lock) in edges.items():
+        reverse = edges.get((second_site, first_site))
+        if reverse is None or str(first_site) > str(second_site):
             continue
-        says = (
-            f"Methods of {cls} take {held.title} and then {lock.title} (line {step.line}), and in the other order "
-            f"(line {back[2].line}). "
+        message = (
+            f"Methods of {cls} take {held_lock.title} and then {lock.title} (line {step.line}), and in the other order "
+            f"(line {reverse[2].line}). "
             "Two threads that call them wait for each other."
         )
-        paths = [("one thread", [where, step]), ("another thread", [back[1], back[2]])]
-        found.append(
-            ConcurrencyFinding("lock-order", step.file, step.line, says, paths, frozenset({(back[2].file, back[2].line)}))
+        paths = [("one thread", [held_at, step]), ("another thread", [reverse[1], reverse[2]])]
+        findings.append(
+            ConcurrencyFinding("lock-order", step.file, step.line, message, paths, frozenset({(reverse[2].file, reverse[2].line)}))
         )
-    return found
+    return findings
