@@ -1,4 +1,4 @@
-"""Calls and ways out of an abstract execution: frames, new processes, exceptions."""
+"""Calls and returns of an abstract execution: frames, new threads, exceptions."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from compare.concurrency.values import (
 )
 
 _MAX_IRRELEVANT_NODES = 40
-"""Nodes of a function that is executed although nothing in it matters."""
+"""Maximum number of nodes of a function that is executed although none of them is relevant."""
 
 
 class Calls(Evaluator):
-    """Moves processes into functions and out of them."""
+    """Moves threads into functions and out of them."""
 
     def enter(
         self,
@@ -38,7 +38,7 @@ class Calls(Evaluator):
         keywords: Mapping[str, Value],
         on_return: Callable[[Value], None],
     ) -> bool:
-        """Call a function of the package. False: it is not executed, since nothing in it matters or it is too deep."""
+        """Call a function of the program. False: it is not executed, because no node is relevant or the stack is too deep."""
         tree = function.tree
         if isinstance(tree, ast.AsyncFunctionDef):
             return False
@@ -104,7 +104,7 @@ class Calls(Evaluator):
         keywords: Mapping[str, Value],
         deliver: Callable[[Value], None],
     ) -> bool:
-        """Make an instance of a class of the package. False: its `__init__` is not executed."""
+        """Make an instance of a class of the program. False: its `__init__` is not executed."""
         site = thread.site if thread.frames else (class_value.module.file, 0, 0)
         instance = Instance(class_value=class_value, origin=thread.position, site=site)
         if class_value.tree is not None and self.program.has_buffers(class_value.tree):
@@ -129,7 +129,7 @@ class Calls(Evaluator):
         *,
         daemon: bool,
     ) -> SimulatedThread:
-        """A new process that will run `target`."""
+        """Start a new thread that will run `target`."""
         key = (*parent.key, parent.num_started) if parent else ()
         thread = SimulatedThread(len(self.threads), name, key, os_process, daemon=daemon)
         if parent is not None:
@@ -164,7 +164,7 @@ class Calls(Evaluator):
             thread.sync_object.clock = thread.advance_clock()
 
     def return_from_call(self, thread: SimulatedThread, value: Value) -> None:
-        """Return from the function on top."""
+        """Return from the innermost frame."""
         frame = thread.frames.pop()
         if frame.generator is not None:
             frame.generator.is_set = True  # it is exhausted
@@ -173,7 +173,7 @@ class Calls(Evaluator):
             self.end_thread(thread)
 
     def raise_exception(self, thread: SimulatedThread, exception: str) -> None:
-        """Raise an exception where the process is."""
+        """Raise an exception at the thread's current node."""
         while thread.frames:
             frame = thread.frame
             target = frame.node.error
@@ -185,11 +185,11 @@ class Calls(Evaluator):
         self.end_thread(thread)
 
     def is_caught(self, thread: SimulatedThread, exception: str) -> bool:
-        """Whether a handler of this process takes such an exception here."""
+        """Return whether a handler of the thread catches such an exception here."""
         return any(self.program.catches(frame.graph, frame.node.error, exception) for frame in thread.frames)
 
     def may_raise(self, thread: SimulatedThread, exception: str) -> bool:
-        """Whether an exception here is worth a look: the code expects it, or a lock would stay taken."""
+        """Return whether to explore an exception here: the code expects it, or a lock would stay locked."""
         frame = thread.frame
         holds_acquired_lock = any(is_by_acquire for _, _, is_by_acquire in thread.held_locks)
         if not (holds_acquired_lock or self.is_caught(thread, exception)):
@@ -205,13 +205,13 @@ class Calls(Evaluator):
         return any(map(self.program.is_relevant, nodes))
 
     def escape(self, values: Sequence[Value | None]) -> None:
-        """Code that is not read gets these values, and may use what they reach."""
+        """Mark all objects reachable from these values as used by external code."""
         for value in reachable([value for value in values if value is not None]):
             if isinstance(value, SyncObject):
                 value.has_escaped = True
 
     def wait_for(self, thread: SimulatedThread, operation: PendingOperation, deliver: Callable[[Value], None]) -> None:
-        """Do an operation as soon as it can be done. `act` gives its result."""
+        """Block the thread until an operation is ready. Its result is then delivered."""
 
         def act() -> Value:
             value = operation.perform()
@@ -237,13 +237,16 @@ def _nodes_until(graph: Graph, node_index: int, end: int) -> list[Any]:
 
 
 def decorator_names(tree: Any) -> set[str]:
-    """The last names of what decorates a function."""
-    return {last_name(decorator.func if isinstance(decorator, ast.Call) else decorator) for decorator in getattr(tree, "decorator_list", [])}
+    """Return the last names of a function's decorators."""
+    return {
+        last_name(decorator.func if isinstance(decorator, ast.Call) else decorator)
+        for decorator in getattr(tree, "decorator_list", [])
+    }
 
 
 @functools.lru_cache(maxsize=8192)
 def _declared_names(tree: Any) -> frozenset[str]:
-    """Names that a function declares global or nonlocal."""
+    """Return the names that a function declares global or nonlocal."""
     if isinstance(tree, ast.Lambda):
         return frozenset()
     names: set[str] = set()

@@ -40,27 +40,27 @@ from compare.concurrency.values import (
 
 _LOCAL = frozenset([LOCAL])
 _SAME_ON_ALL_RANKS = {"module", "training", "requires_grad", "shape", "dtype", "device", "ndim", "is_cuda"}
-"""Attributes that ranks have alike, whatever their data are."""
+"""Attributes with the same value on all ranks, whatever their data."""
 _NUMBER_PRESERVING_METHODS = {"to", "cuda", "cpu", "int", "long", "float", "double", "clone", "detach"}
-"""Methods of a tensor that give the same numbers elsewhere."""
+"""Methods of a tensor that return the same numbers on another device or in another type."""
 
 RETURNS_SELF = {"to", "cuda", "cpu", "float", "half", "double", "train", "eval", "requires_grad_"}
 """Methods of a model that return it."""
 ITEM_READERS = {"get", "setdefault", "pop"}
-"""Methods of a dictionary that read the item of their first argument."""
+"""Methods of a dictionary that read the item at their first argument."""
 
 SAME_LENGTH_METHODS = {"keys", "values", "items", "copy"}
-"""Methods of a dictionary or list whose result is as long as it."""
+"""Methods of a dictionary or list whose result has the same length."""
 
 
 class Evaluator(ExecutionState):
-    """Evaluates expressions. Calls in them have been made before: each is a node of its own."""
+    """Evaluates expressions. Their calls were executed before, as separate nodes."""
 
     def rank_of(self, thread: SimulatedThread) -> Const:
         return Const(thread.os_process.rank or 0, marks=_LOCAL)
 
     def value_by_name(self, thread: SimulatedThread, name: str) -> Value | None:
-        """The value of something that is known by its name alone, such as a parameter `rank`."""
+        """Return the value of a variable known by its name alone, such as `rank`. None: not known."""
         known_names = self.program.known_names
         if thread.os_process.rank is not None:
             if known_names.is_rank(name):
@@ -71,7 +71,7 @@ class Evaluator(ExecutionState):
 
     @staticmethod
     def mark_by_name(name: str, value: Value) -> Value:
-        """The value, which may be of the rank's own data by the name of the variable that it is bound to."""
+        """Mark a value as data-dependent if the name of its variable suggests it, and return the value."""
         if isinstance(value, Unknown) and not value.dotted and not value.marks & {LOCAL, COLLECTIVE_RESULT}:
             if is_metric(name):
                 value.marks |= {DATA_DEPENDENT}
@@ -80,7 +80,7 @@ class Evaluator(ExecutionState):
         return value
 
     def evaluate(self, thread: SimulatedThread, tree: ast.AST | None, frame: CallFrame) -> Value:
-        """The value of an expression."""
+        """Return the value of an expression."""
         if tree is not None and (result := frame.results.get(id(tree))) is not None:
             return result
 
@@ -184,23 +184,27 @@ class Evaluator(ExecutionState):
         return Unknown(marks=marks_of(values))
 
     def lookup(self, thread: SimulatedThread, name: str, frame: CallFrame) -> Value:
-        """The value of a variable."""
+        """Return the value of a variable."""
         level: CallFrame | None = frame
         while level is not None:
             if name in level.names and name not in level.outer_names:
                 return self._with_location((level, name), level.names[name]) if name in frame.outer_names else level.names[name]
             level = level.parent
         value = self.module_variable(thread, frame.module, name)
-        return self._with_location((thread.os_process, f"{frame.module.name}.{name}"), value) if name in frame.outer_names else value
+        return (
+            self._with_location((thread.os_process, f"{frame.module.name}.{name}"), value)
+            if name in frame.outer_names
+            else value
+        )
 
     def _with_location(self, location: MemoryLocation, value: Value) -> Value:
-        """A number with the place that it was read from, so that writing it back is an update."""
+        """Mark a number with the location that it was read from, so that writing it back is an update."""
         if not isinstance(value, (Const, Unknown)) or not self.has_started_threads:
             return value
         return replace(value, marks=value.marks | {("read", *location)})
 
     def module_variable(self, thread: SimulatedThread, module: Module, name: str) -> Value:
-        """The value of a variable of a module. What has not been executed is evaluated when it is first used."""
+        """Return the value of a module's variable, evaluated at its first use if its statement was not executed."""
         names = thread.os_process.names.setdefault(module.name, {})
         if name in names:
             return names[name]
@@ -236,10 +240,10 @@ class Evaluator(ExecutionState):
         names: dict[str, Value],
         owner: str = "",
     ) -> dict[str, Value]:
-        """The values of all names that a statement outside of functions binds. Those that `names` lacks are added to it.
+        """Return the values that a statement at module or class level binds, and add those missing in `names`.
 
         Args:
-            owner: begins the names of a class in `names`.
+            owner: prefix of a class's variables in `names`.
         """
         assert statement.value is not None
         frame = CallFrame(self.program.graph(module.tree), module, 0)
@@ -253,11 +257,11 @@ class Evaluator(ExecutionState):
         return frame.names
 
     def evaluate_at_top(self, thread: SimulatedThread, module: Module, tree: ast.expr) -> Value:
-        """The value of an expression at the top of a module that is not executed."""
+        """Return the value of an expression at module level that is not executed."""
         raise NotImplementedError
 
     def imported(self, thread: SimulatedThread, module: Module, statement: ast.Import | ast.ImportFrom, name: str) -> Value:
-        """What an import binds to a name."""
+        """Return the value that an import binds to a name."""
         modules = self.program.modules
         if isinstance(statement, ast.Import):
             for alias in statement.names:
@@ -275,7 +279,7 @@ class Evaluator(ExecutionState):
         return Unknown()
 
     def attribute(self, thread: SimulatedThread, value: Value, name: str) -> Value:
-        """The value of an attribute."""
+        """Return the value of an attribute."""
         match value:
             case Lib():
                 dotted = f"{value.dotted}.{name}"
@@ -309,8 +313,12 @@ class Evaluator(ExecutionState):
                 member = self.member(thread, value, name)
                 if member is None:
                     return Method(receiver=value, name=name)
-                decorators = {last_name(decorator) for decorator in getattr(getattr(member, "tree", None), "decorator_list", [])}
-                return replace(member, receiver=value) if isinstance(member, Function) and "classmethod" in decorators else member
+                decorators = {
+                    last_name(decorator) for decorator in getattr(getattr(member, "tree", None), "decorator_list", [])
+                }
+                return (
+                    replace(member, receiver=value) if isinstance(member, Function) and "classmethod" in decorators else member
+                )
             case Unknown():
                 if value.dotted == "super":
                     return self._super_attribute(thread, value, name)
@@ -340,12 +348,12 @@ class Evaluator(ExecutionState):
         return value
 
     def record_access(self, thread: SimulatedThread, location: MemoryLocation, kind: str, name: str) -> None:
-        """Record an access for the search of races."""
+        """Record an access for race detection."""
         repeated = any(frame.loops or frame.visits[frame.current_node] > 1 for frame in thread.frames)
         races.access(self, thread, location, kind, name, repeated=repeated)
 
     def member(self, thread: SimulatedThread, class_value: Class, name: str, max_depth: int = 12) -> Value | None:
-        """A method or variable of a class or of its bases in the package."""
+        """Return a method or variable of a class or of its bases in the program. None: there is none."""
         if class_value.tree is None or not max_depth:
             return None
         for statement in class_value.tree.body:
@@ -368,10 +376,12 @@ class Evaluator(ExecutionState):
         if class_value.tree is None:
             return []
         frame = class_value.closure or CallFrame(self.program.graph(class_value.module.tree), class_value.module, 0)
-        return [self.evaluate(thread, base, frame) for base in class_value.tree.bases if isinstance(base, (ast.Name, ast.Attribute))]
+        return [
+            self.evaluate(thread, base, frame) for base in class_value.tree.bases if isinstance(base, (ast.Name, ast.Attribute))
+        ]
 
     def thread_base(self, thread: SimulatedThread, class_value: Class, max_depth: int = 8) -> str:
-        """The library's class if this is a thread or process."""
+        """Return the library class that a thread or process class derives from, or an empty string."""
         for base in self.bases(thread, class_value):
             if isinstance(base, Lib) and base.dotted.endswith((".Thread", ".Process")):
                 return base.dotted
@@ -380,7 +390,7 @@ class Evaluator(ExecutionState):
         return ""
 
     def instance_thread(self, thread: SimulatedThread, value: Instance) -> SyncObject:
-        """The thread that an instance of a subclass of Thread is."""
+        """Return the thread behind an instance of a subclass of Thread."""
         sync_object = value.attributes.get("?thread")
         if not isinstance(sync_object, SyncObject):
             assert value.class_value is not None
@@ -424,10 +434,17 @@ class Evaluator(ExecutionState):
         if isinstance(container, Lib) and container.dotted == "os.environ" and isinstance(key, Const):
             return self.environment_variable(thread, str(key.value))
         index_value = key.value if isinstance(key, Const) and isinstance(key.value, int) else None
-        if isinstance(container, SequenceValue) and container.exact and index_value is not None and -len(container.items) <= index_value < len(container.items):
+        if (
+            isinstance(container, SequenceValue)
+            and container.exact
+            and index_value is not None
+            and -len(container.items) <= index_value < len(container.items)
+        ):
             return self.read_item(container, key, container.items[index_value])
         if isinstance(container, (Unknown, Instance)):
-            return self.read_item(container, key, container.attributes.get(item_name(key)) or Unknown(marks=marks_of([container, key])))
+            return self.read_item(
+                container, key, container.attributes.get(item_name(key)) or Unknown(marks=marks_of([container, key]))
+            )
         if isinstance(container, SequenceValue) and container.items:
             candidates = [item for item in container.items if isinstance(item, (SyncObject, Instance, Function))]
             if candidates:
@@ -438,11 +455,11 @@ class Evaluator(ExecutionState):
         return Unknown(marks=marks_of([container, key]))
 
     def read_item(self, container: Value, key: Value, value: Value) -> Value:
-        """What was read at a key of a list or dictionary, so that writing it back there is an update."""
+        """Mark an item with the container and key that it was read from, so that writing it back is an update."""
         return self._with_location(_item_location(container, item_name(key)), value) if isinstance(key, Const) else value
 
     def environment_variable(self, thread: SimulatedThread, name: str) -> Value:
-        """A variable of the environment."""
+        """Return the value of an environment variable."""
         if thread.os_process.rank is not None and name in RANK_VARIABLES:
             return Const(str(thread.os_process.rank), marks=_LOCAL)
         if thread.os_process.rank is not None and name in SIZE_VARIABLES:
@@ -450,7 +467,7 @@ class Evaluator(ExecutionState):
         return Unknown()
 
     def assign(self, thread: SimulatedThread, target: ast.AST, value: Value, frame: CallFrame) -> None:
-        """Bind a value to a target of an assignment."""
+        """Bind a value to an assignment's target."""
         match target:
             case ast.Name():
                 self._bind(thread, target.id, self.mark_by_name(target.id, value) if self.assigns_computed else value, frame)
@@ -512,7 +529,7 @@ class Evaluator(ExecutionState):
             owner.exact = False
 
     def update(self, thread: SimulatedThread, tree: ast.AugAssign, frame: CallFrame) -> None:
-        """`target += value`."""
+        """Execute an augmented assignment, `target += value`."""
         value = self.evaluate(thread, tree.value, frame)
         target: Any = tree.target
         load = ast.copy_location(_loaded(target), target)
@@ -552,12 +569,12 @@ class Evaluator(ExecutionState):
 
 
 def item_name(key: Value) -> str:
-    """As what an item of a list or dictionary is kept."""
+    """Return the attribute name under which an item of a list or dictionary is stored."""
     return f"[{key.value!r}]" if isinstance(key, Const) else "[]"
 
 
 def _item_location(container: Value, name: str) -> MemoryLocation:
-    """The place of an item. Copies of an unknown value share their attributes, so these know of whom."""
+    """Return the memory location of an item. Copies of an unknown value share attributes, so `?self` names the original."""
     return (container.attributes.setdefault("?self", container) if isinstance(container, Unknown) else container), name
 
 
@@ -566,9 +583,14 @@ def _derived(value: Value, name: str, marks: Marks = NO_MARKS) -> Unknown:
 
 
 def _set_item(container: Value, key: Value, value: Value) -> None:
-    """Put a value at a numbered place of a list or tensor. A tensor with one number of the rank's own is the rank's own."""
+    """Store a value at an index of a list or tensor. A rank-dependent number makes the whole tensor rank-dependent."""
     number = key.value if isinstance(key, Const) else None
-    if isinstance(container, SequenceValue) and container.exact and isinstance(number, int) and -len(container.items) <= number < len(container.items):
+    if (
+        isinstance(container, SequenceValue)
+        and container.exact
+        and isinstance(number, int)
+        and -len(container.items) <= number < len(container.items)
+    ):
         container.items[number] = value
     elif isinstance(container, Unknown) and (isinstance(number, int) or number == ":") and LOCAL in value.marks:
         container.marks = container.marks | _LOCAL
@@ -588,7 +610,7 @@ def _loaded(target: Any) -> Any:
 
 
 def length(value: Value) -> Value:
-    """`len(value)`, the same whenever it is asked."""
+    """Return `len(value)`. Repeated calls return the same value."""
     if isinstance(value, SequenceValue) and value.exact:
         return Const(len(value.items))
     marks = (

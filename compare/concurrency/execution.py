@@ -1,4 +1,4 @@
-"""One abstract execution: each process goes through its control-flow graphs until it waits, and another goes on."""
+"""One abstract execution: each thread runs through its control-flow graphs until it blocks, then another runs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 from compare.concurrency.calls import decorator_names
 from compare.concurrency.control_flow import GraphNode
-from compare.concurrency.evaluation import RETURNS_SELF, ITEM_READERS, SAME_LENGTH_METHODS, length
+from compare.concurrency.evaluation import ITEM_READERS, RETURNS_SELF, SAME_LENGTH_METHODS, length
 from compare.concurrency.meanings import (
     DDP_CLASSES,
     FINITENESS_CHECKS,
@@ -69,7 +69,7 @@ from compare.concurrency.values import (
 )
 
 _MAX_EXACT_ITERATIONS = 4
-"""A loop over this many numbers at most is executed as often as it says. Longer ones turn twice, or more if a test counts."""
+"""Longest loop over numbers that is executed in full. Longer loops run twice, or more if a test depends on a counter."""
 _USUAL_ITERATIONS = 2
 _MAX_SMALL_NUMBERS = 4096
 _LOCAL = frozenset([LOCAL])
@@ -80,12 +80,22 @@ _LARGE_RESULTS = {
     "zeros", "ones", "empty", "full", "rand", "randn", "random", "normal", "uniform", "arange", "linspace", "randint", "bytes",
     "bytearray", "state_dict", "read", "read_bytes", "load", "imread", "read_csv",
 }  # fmt: skip
-"""What these return may be large, unless it is made of few numbers."""
+"""Functions whose result may be large, unless it is made of few numbers."""
 _SMALL_RESULTS = {"item", "float", "int", "len", "sum", "mean", "min", "max", "bool", "std", "norm", "argmax", "hash", "str"}
-"""What these return is small, whatever it is made of."""
+"""Functions whose result is small."""
 _PLACEMENT_KEYWORDS = {"device", "map_location", "device_ids", "output_device", "dtype"}
-_SAME_ON_ALL_RANKS = {"size", "numel", "dim", "type", "is_floating_point", "get_device", "device_count", "is_available", "named_parameters"}
-"""Ranks get the same from these."""
+_SAME_ON_ALL_RANKS = {
+    "size",
+    "numel",
+    "dim",
+    "type",
+    "is_floating_point",
+    "get_device",
+    "device_count",
+    "is_available",
+    "named_parameters",
+}
+"""Methods and functions that return the same value on all ranks."""
 _TYPE_TESTS = {"isinstance", "issubclass", "hasattr", "callable"}
 _HARMLESS_METHODS = {
     "info", "debug", "warning", "error", "exception", "critical", "format", "items", "keys", "values", "append", "item", "eval",
@@ -95,7 +105,7 @@ _HARMLESS_METHODS = {
 
 
 class Execution(RankOperations):
-    """Executes one path."""
+    """Executes one decision path."""
 
     def __init__(
         self, program: Any, path: DecisionPath, budget: SearchBudget, root: Root, num_ranks: int, *, prune: bool = True
@@ -107,7 +117,7 @@ class Execution(RankOperations):
             self._start_main_thread(root, OsProcess(rank))
 
     def _start_main_thread(self, root: Root, os_process: OsProcess) -> None:
-        """The main thread of a rank, or of the program."""
+        """Start the main thread of a rank or of the program."""
         name = "the main thread" if os_process.rank is None else f"rank {os_process.rank}"
         thread = SimulatedThread(len(self.threads), name, (), os_process)
         thread.clock[thread.number] = 1
@@ -143,10 +153,10 @@ class Execution(RankOperations):
             self.caller_values += thread.frame.names.values()
 
     def run(self) -> None:
-        """Execute until nobody can go on.
+        """Execute until no thread can run.
 
         Raises:
-            Cut: the budget is spent.
+            SearchLimitReached: the budget is exhausted.
         """
         current: SimulatedThread | None = None
         while True:
@@ -166,7 +176,11 @@ class Execution(RankOperations):
             assert current is not None
             operation, current.full_pool = current.pending, None
             if operation is not None:
-                others = [thread for thread in (*runnable, *expirable) if thread is not current and thread.os_process is current.os_process]
+                others = [
+                    thread
+                    for thread in (*runnable, *expirable)
+                    if thread is not current and thread.os_process is current.os_process
+                ]
                 if others and not current.preempted and (choice := self.path.choose(1 + len(others))):
                     current.preempted = True
                     current = others[choice - 1]
@@ -206,9 +220,13 @@ class Execution(RankOperations):
         on_timeout()
 
     def _time_out_one(self) -> bool:
-        """Nobody can go on, so the time of one who does not wait forever runs out."""
+        """Let the first pending timeout expire. False: no thread has one."""
         for thread in self.threads:
-            if not (thread.ended or thread.is_abandoned) and thread.pending is not None and thread.pending.on_timeout is not None:
+            if (
+                not (thread.ended or thread.is_abandoned)
+                and thread.pending is not None
+                and thread.pending.on_timeout is not None
+            ):
                 self._time_out(thread)
                 return True
         return False
@@ -222,7 +240,11 @@ class Execution(RankOperations):
             callee = self.evaluate(thread, tree.func, frame)
             values = [self.evaluate(thread, argument, frame) for argument in tree.args]
             keywords = {keyword.arg: self.evaluate(thread, keyword.value, frame) for keyword in tree.keywords if keyword.arg}
-            sync_object = self.make_sync_object(thread, callee.dotted, values, keywords, callee.marks) if isinstance(callee, Lib) else None
+            sync_object = (
+                self.make_sync_object(thread, callee.dotted, values, keywords, callee.marks)
+                if isinstance(callee, Lib)
+                else None
+            )
             if sync_object is not None:
                 sync_object.site = (module.file, tree.lineno, tree.col_offset)
                 return sync_object
@@ -322,7 +344,9 @@ class Execution(RankOperations):
         if is_true is None and assumption is not None:
             is_true = assumption[1]
         is_local, is_negated = LOCAL in value.marks, bool(node.extra)
-        divergence = thread.current_step(_source_text(node.tree, is_negated)) if DATA_DEPENDENT in value.marks and not is_local else None
+        divergence = (
+            thread.current_step(_source_text(node.tree, is_negated)) if DATA_DEPENDENT in value.marks and not is_local else None
+        )
         if is_loop:
             frame.in_guessed_loop = is_true is None
             for lock, _, _ in thread.held_locks if is_true is None else []:
@@ -341,19 +365,25 @@ class Execution(RankOperations):
             if isinstance(value, Unknown):
                 thread.assumed_truths[id(value)] = value, is_true
             if not is_local:
-                step = thread.record(f"assumes {'true' if is_true != is_negated else 'false'}: {_source_text(node.tree, is_negated)}")
+                step = thread.record(
+                    f"assumes {'true' if is_true != is_negated else 'false'}: {_source_text(node.tree, is_negated)}"
+                )
                 if divergence is not None:
                     thread.divergences.append((thread.num_collectives, step))
             self._record_assumption(thread, _source_text(node.tree, is_negated), is_same=not is_local and divergence is None)
         if is_local:
             is_quiet, _, _ = self.program.region(frame.graph, frame.current_node)
-            self._record_divergence(thread, f"{'takes' if is_true != is_negated else 'does not take'}: {_source_text(node.tree, is_negated)}", is_quiet=is_quiet)
+            self._record_divergence(
+                thread,
+                f"{'takes' if is_true != is_negated else 'does not take'}: {_source_text(node.tree, is_negated)}",
+                is_quiet=is_quiet,
+            )
         frame.next_node = node.next if is_true else node.next_if_false
         if is_local:
             self._watch_numbers(thread, frame)
 
     def _watch_numbers(self, thread: SimulatedThread, frame: CallFrame) -> None:
-        """Note the numbers that are set on one way of a branch on which ranks may part."""
+        """Record the numbers that are set on one path of a rank-dependent branch."""
         _, join, nodes = self.program.region(frame.graph, frame.current_node)
         if join is None or join == len(frame.graph.nodes):
             return
@@ -371,16 +401,19 @@ class Execution(RankOperations):
                 old_numbers.pop(key)
 
     @staticmethod
-    def _mark_divergent_numbers(thread: SimulatedThread, frame: CallFrame, assigned: NumberTable, old_numbers: NumberTable) -> None:
-        """Mark what one rank has kept while another has set it, and numbers that only some have got or counted.
+    def _mark_divergent_numbers(
+        thread: SimulatedThread, frame: CallFrame, assigned: NumberTable, old_numbers: NumberTable
+    ) -> None:
+        """Mark numbers as rank-dependent that some ranks set or counted in a branch and others did not.
 
-        What is set to another value keeps that one's marks: all ranks may have got it from a collective.
+        A number that was set to another value keeps that value's marks: all ranks may have it from a collective.
 
         Args:
-            assigned: what the source sets on one of the ways, and what it was before. None: this matters not, since a number of
-                the source is set there.
-            old_numbers: the numbers that there were, but for those that the source sets without counting them. A function that was
-                called may have counted one. In a loop that is followed for fewer turns than it has, such a number is any.
+            assigned: variables that the source sets on one of the paths, with their old values. None: the source sets the
+                variable to a number, so the old value is irrelevant.
+            old_numbers: all numbers before the branch, except those that the source sets without counting. A called
+                function may have counted one. In a loop that is followed for fewer iterations than it has, such a number
+                is unknown.
         """
         is_truncated = any(call_frame.in_truncated_loop for call_frame in thread.frames)
         for (_, name), (holder, old_value) in assigned.items():
@@ -389,28 +422,35 @@ class Execution(RankOperations):
                 holder[name] = Const(value.value, marks=value.marks | _LOCAL)
         for (_, name), (holder, old_value) in old_numbers.items():
             value = holder.get(name)
-            if isinstance(value, Const) and isinstance(old_value, Const) and _is_number(value) and value.value != old_value.value:
+            if (
+                isinstance(value, Const)
+                and isinstance(old_value, Const)
+                and _is_number(value)
+                and value.value != old_value.value
+            ):
                 marks = value.marks | _LOCAL
                 holder[name] = Unknown(marks=marks) if is_truncated else Const(value.value, marks=marks)
 
-    def _record_truncation(self, frame: CallFrame, node_index: int, node: GraphNode, iterations: int | None, followed: int) -> None:
-        """Record that a loop is followed for fewer turns than it has, if a test in it may wait for a later one."""
+    def _record_truncation(
+        self, frame: CallFrame, node_index: int, node: GraphNode, iterations: int | None, followed: int
+    ) -> None:
+        """Record that a loop is followed for too few iterations, if a test in it depends on a counter."""
         if self.program.depends_on_counter(frame.graph, node_index, by_item=iterations is not None):
             count = f"{iterations} turns" if iterations is not None else "unknown turns"
             self.truncated_loops[f"a loop of {count} (line {node.line}) followed for {followed}"] = None
 
     def _record_assumption(self, thread: SimulatedThread, decision: str, *, is_same: bool) -> None:
-        """Record an unknown decision of ranks, and whether they take it alike."""
+        """Record an unknown decision of ranks, and whether it was assumed to be the same on all."""
         if thread.os_process.rank is not None:
             step = thread.current_step(decision)
             self.assumptions[step] = is_same and self.assumptions.get(step, True)
 
     @staticmethod
     def _record_divergence(thread: SimulatedThread, decision: str, *, is_quiet: bool = False) -> None:
-        """Note a decision that ranks may take differently.
+        """Record a decision that may differ between ranks.
 
         Args:
-            is_quiet: nothing on its ways is noticed by others, so it is not where ranks part.
+            is_quiet: whether no node on its paths is relevant, so that ranks do not diverge here.
         """
         step = thread.record(decision)
         if not is_quiet:
@@ -419,13 +459,17 @@ class Execution(RankOperations):
     def _skip(
         self, thread: SimulatedThread, frame: CallFrame, nodes: Sequence[GraphNode], join: int | None, marks: frozenset[Any]
     ) -> None:
-        """Go on where all ways meet. What is assigned on them is unknown."""
+        """Continue where all paths of a branch meet. Variables assigned on them become unknown."""
         if join == len(frame.graph.nodes):
             returned = [self._guess(thread, frame, pick.extra) for pick in nodes if pick.kind == "pick"]
             self.return_from_call(thread, Unknown(marks=marks_of(returned) | marks))
             return
         assert join is not None
-        assigned = [assignment.tree for assignment in nodes if assignment.kind == "do" and isinstance(assignment.tree, (ast.Assign, ast.AugAssign))]
+        assigned = [
+            assignment.tree
+            for assignment in nodes
+            if assignment.kind == "do" and isinstance(assignment.tree, (ast.Assign, ast.AugAssign))
+        ]
         guessed: list[Value] = []
         for _ in range(_USUAL_ITERATIONS):  # what is assigned may be used by the next, in whichever order they stand here
             for assignment in assigned:
@@ -437,8 +481,12 @@ class Execution(RankOperations):
                         frame.names[name] = Unknown(marks=marks_of([old_value, value]) | marks)
         for attribute in _stored_attributes(nodes):
             owner = self.evaluate(thread, attribute.value, frame)
-            if isinstance(owner, Instance) and not isinstance(owner.attributes.get(attribute.attr), (SyncObject, Instance, Function)):
-                owner.attributes[attribute.attr] = Unknown(marks=marks_of([owner.attributes.get(attribute.attr), *guessed]) | marks)
+            if isinstance(owner, Instance) and not isinstance(
+                owner.attributes.get(attribute.attr), (SyncObject, Instance, Function)
+            ):
+                owner.attributes[attribute.attr] = Unknown(
+                    marks=marks_of([owner.attributes.get(attribute.attr), *guessed]) | marks
+                )
         for node in nodes:
             collected = frame.results.get(id(node.tree)) if node.kind == "collect" else None
             if isinstance(collected, SequenceValue):
@@ -455,7 +503,7 @@ class Execution(RankOperations):
         frame.next_node = join
 
     def _guess(self, thread: SimulatedThread, frame: CallFrame, tree: ast.AST | None) -> Value:
-        """The value of an expression whose calls are not made: their results have the marks of what they get."""
+        """Return the value of an expression without executing its calls: results inherit the marks of the arguments."""
         if tree is None or not any(isinstance(child, ast.Call) for child in ast.walk(tree)):
             return self.evaluate(thread, tree, frame)
         children = [self._guess(thread, frame, child) for child in ast.iter_child_nodes(tree) if isinstance(child, ast.expr)]
@@ -488,9 +536,9 @@ class Execution(RankOperations):
     # Loops.
 
     def _start_loop(self, thread: SimulatedThread, frame: CallFrame, tree: ast.expr) -> list[Any]:
-        """[items that are left or None, turns that are left, the value of each item, whether ranks may part here].
+        """Return [remaining items or None, remaining iterations, (marks, wrapped value) of an item, is rank-dependent].
 
-        Of items that are left, the second says whether there are more that are not followed.
+        With remaining items, the second entry is whether there are further items that are not followed.
         """
         value = self.evaluate(thread, tree, frame)
         if isinstance(value, SyncObject) and value.kind == "generator":
@@ -500,13 +548,17 @@ class Execution(RankOperations):
         is_uneven = UNEVEN in value.marks
         stop = value.stop if isinstance(value, RangeValue) else None
         is_bounded, filling = self._queue_filling(thread)
-        # A rank that leaves in a second turn is only missed in a third. What is compared with an earlier turn needs two.
-        # Other loops over the same turn as often.
-        usual_count = _USUAL_ITERATIONS + (thread.os_process.rank is not None and ast.unparse(tree) in self.program.early_exit_iterables)
+        # A rank that leaves in a second iteration is only missed in a third. Comparing with an earlier one takes two.
+        # Other loops over the same iterable run as often.
+        usual_count = _USUAL_ITERATIONS + (
+            thread.os_process.rank is not None and ast.unparse(tree) in self.program.early_exit_iterables
+        )
         if isinstance(stop, Const) and isinstance(stop.value, int):
             limit = max(_MAX_EXACT_ITERATIONS, filling)
             count = min(max(stop.value, 0), limit) if stop.value <= _MAX_EXACT_ITERATIONS or is_bounded else usual_count
-            if count < stop.value <= MAX_VISITS - 4 and self.program.depends_on_counter(frame.graph, frame.next_node, by_item=True):
+            if count < stop.value <= MAX_VISITS - 4 and self.program.depends_on_counter(
+                frame.graph, frame.next_node, by_item=True
+            ):
                 count = stop.value
                 frame.max_visits = max(frame.max_visits, MAX_VISITS * count)
             if count < stop.value:
@@ -516,28 +568,34 @@ class Execution(RankOperations):
         wrapped_item = value.attributes.get("?items") if isinstance(value, Unknown) else None
         if isinstance(stop, Unknown):
             is_uneven = is_uneven or LOCAL in stop.marks
-        # Without an effect on others, no turn differs from another.
+        # Without an observable effect, all iterations are equal.
         is_quiet, _, _ = self.program.region(frame.graph, frame.next_node)
         options = [usual_count, 0, *([filling] if filling else [])] if not is_uneven else [usual_count, 1, 0]
-        # Loops over the same have as many turns, on all ranks and wherever they stand.
+        # Loops over the same iterable have the same number of iterations, on all ranks and everywhere.
         subject = stop if stop is not None else length(value)
         key = ("turns", *subject.origin) if not is_uneven and subject.origin else ()
         if is_quiet and self.prune:
             remaining = 1
         else:
             options = self.iteration_options.setdefault(key, options) if key else options
-            is_data_dependent = DATA_DEPENDENT_LENGTH in value.marks or (isinstance(stop, Unknown) and DATA_DEPENDENT in stop.marks)
-            divergence = thread.current_step(f"how many turns {_source_text(tree)} has") if is_data_dependent and not is_uneven else None
-            self._record_assumption(thread, f"how many turns {_source_text(tree)} has", is_same=not is_uneven and divergence is None)
+            is_data_dependent = DATA_DEPENDENT_LENGTH in value.marks or (
+                isinstance(stop, Unknown) and DATA_DEPENDENT in stop.marks
+            )
+            divergence = (
+                thread.current_step(f"how many turns {_source_text(tree)} has") if is_data_dependent and not is_uneven else None
+            )
+            self._record_assumption(
+                thread, f"how many turns {_source_text(tree)} has", is_same=not is_uneven and divergence is None
+            )
             remaining = options[self.choose(thread, len(options), local=is_uneven, key=key, divergence=divergence)]
         self._record_truncation(frame, frame.next_node, frame.node, None, options[0])
         return [None, remaining, (frozenset(item_marks), wrapped_item), is_uneven]
 
     def _queue_filling(self, thread: SimulatedThread) -> tuple[bool, int]:
-        """(whether there are bounded queues, turns that fill them and what the threads between them hold).
+        """Return (whether there are bounded queues, iterations that fill them and the threads between them).
 
-        0 turns: there are no bounded queues, or too large ones. All ranks get the same for one loop, whatever queues each has:
-        a loop must not end earlier on one of them.
+        0 iterations: there are no bounded queues, or too large ones. All ranks get the same result for one loop, whatever
+        queues each has, because a loop must not end earlier on one of them.
         """
         filling = self.queue_capacity + len(self.threads) + 2
         result = bool(self.queue_capacity), filling if self.queue_capacity and filling < MAX_VISITS else 0
@@ -576,7 +634,7 @@ class Execution(RankOperations):
         frame.next_node = node.next_if_false
 
     def _advance(self, thread: SimulatedThread, frame: CallFrame, node: GraphNode, generator: SyncObject) -> None:
-        """Let a generator go on to its next item."""
+        """Resume a generator until its next item."""
         if generator.is_set or generator.owner in thread.frames:
             self._leave_loop(thread, frame, node, False)
             return
@@ -693,7 +751,7 @@ class Execution(RankOperations):
         keywords: Mapping[str, Value],
         deliver: Any,
     ) -> None:
-        """Call anything."""
+        """Call any value."""
         match callee:
             case Function():
                 if self._fails(thread, harmless=callee):
@@ -720,10 +778,12 @@ class Execution(RankOperations):
     def _forward(
         self, thread: SimulatedThread, model: Unknown, values: list[Value], keywords: Mapping[str, Value], deliver: Any
     ) -> None:
-        """Call a DistributedDataParallel: it broadcasts buffers first, unless its last forward made no gradients."""
+        """Call a DistributedDataParallel model. It broadcasts buffers first, unless its last forward pass made no gradients."""
         result = Unknown(marks=_result_marks("", model, values, keywords))
         synchronizes = model.attributes.get("?synchronizes", Const(True))
-        is_without_gradients = any("no_grad" in name or "inference_mode" in name for frame in thread.frames for name in _frame_decorators(frame))
+        is_without_gradients = any(
+            "no_grad" in name or "inference_mode" in name for frame in thread.frames for name in _frame_decorators(frame)
+        )
         model.attributes["?synchronizes"] = Const(not (is_without_gradients or thread.no_grad_depth))
         if truth(synchronizes):
             self.collective(thread, "forward (buffers)", [], {}, lambda _: deliver(result))
@@ -733,7 +793,7 @@ class Execution(RankOperations):
     def _unread(
         self, thread: SimulatedThread, callee: Value, values: Sequence[Value], keywords: Mapping[str, Value], deliver: Any
     ) -> None:
-        """Call code that is not read. It may fail on one rank alone."""
+        """Call external code. It may fail on one rank alone."""
         dotted = callee.dotted if isinstance(callee, Lib) else ""
         name = callee.name if isinstance(callee, Method) else dotted.rpartition(".")[2]
         is_harmless = name in HARMLESS_BUILTINS or dotted.startswith(_HARMLESS_MODULES) or name in _HARMLESS_METHODS
@@ -761,10 +821,11 @@ class Execution(RankOperations):
         deliver(self.read_item(owner, values[0], result) if reads else result)
 
     def _fails(self, thread: SimulatedThread, harmless: Function | None = None) -> bool:
-        """Whether a call raises an exception here: one of the ways to look at.
+        """Choose whether a call raises an exception here, and raise it.
 
         Args:
-            harmless: a function of the package. It is looked at only if nothing in it matters, as an operation that may fail.
+            harmless: function of the program. It is treated as an operation that may fail only if none of its nodes is
+                relevant.
         """
         if harmless is not None and not self.program.may_raise(harmless.tree):
             return False
@@ -835,8 +896,17 @@ class Execution(RankOperations):
             deliver(replace(first, bound_arguments=[*first.bound_arguments, *values[1:]]))
         elif dotted in LOADERS:
             has_sampler = "sampler" in keywords or "batch_sampler" in keywords
-            uneven_marks = frozenset([UNEVEN]) if not has_sampler and any(UNEVEN in value.marks for value in values) else frozenset[Any]()
-            attribute_marks = marks_of([attribute for instance in values[:1] if isinstance(instance, Instance) for attribute in instance.attributes.values()])
+            uneven_marks = (
+                frozenset([UNEVEN]) if not has_sampler and any(UNEVEN in value.marks for value in values) else frozenset[Any]()
+            )
+            attribute_marks = marks_of(
+                [
+                    attribute
+                    for instance in values[:1]
+                    if isinstance(instance, Instance)
+                    for attribute in instance.attributes.values()
+                ]
+            )
             length_marks = frozenset[Any]() if has_sampler else (attribute_marks | marks_of(values)) & {DATA_DEPENDENT_LENGTH}
             deliver(Unknown(marks=frozenset([LOADER]) | uneven_marks | length_marks))
         elif dotted == "torch.distributed.algorithms.join.Join":
@@ -951,12 +1021,14 @@ class Execution(RankOperations):
         return False
 
     def _grow(self, thread: SimulatedThread, sequence: SequenceValue, value: Value) -> None:
-        """Append to a list. What loops of unknown length append may be large for a queue between processes."""
+        """Append to a list, and mark it as large if a loop of unknown length does so."""
         sequence.items.append(value)
         if self.program.has_processes and self.is_large(self.num_bytes_put(thread, value)):
             sequence.marks |= {LARGE}
 
-    def _list_method(self, thread: SimulatedThread, sequence: SequenceValue, name: str, values: list[Value], deliver: Any) -> bool:
+    def _list_method(
+        self, thread: SimulatedThread, sequence: SequenceValue, name: str, values: list[Value], deliver: Any
+    ) -> bool:
         match name:
             case "append" | "add" if values:
                 self._grow(thread, sequence, values[0])
@@ -974,7 +1046,7 @@ class Execution(RankOperations):
         return True
 
     def _spawn(self, thread: SimulatedThread, values: list[Value], keywords: Mapping[str, Value], deliver: Any) -> None:
-        """`torch.multiprocessing.spawn`: a process for each rank."""
+        """Start a process for each rank, as `torch.multiprocessing.spawn` does."""
         target = keywords.get("fn", values[0] if values else None)
         args_value = keywords.get("args", values[1] if len(values) > 1 else None)
         arguments = list(args_value.items) if isinstance(args_value, SequenceValue) else []
@@ -983,7 +1055,10 @@ class Execution(RankOperations):
             sync_object = SyncObject(kind="thread", name=f"rank {rank}")
             os_process = OsProcess(rank)
             # Each gets a copy of its own.
-            copies = [replace(argument, attributes=dict(argument.attributes)) if isinstance(argument, Unknown) else argument for argument in arguments]
+            copies = [
+                replace(argument, attributes=dict(argument.attributes)) if isinstance(argument, Unknown) else argument
+                for argument in arguments
+            ]
             values_of_rank = [Const(rank, marks=_LOCAL), *copies]
             sync_object.owner = self.start_thread(thread, target, values_of_rank, f"rank {rank}", os_process, daemon=False)
             sync_object.owner.key = ("rank",)
@@ -991,7 +1066,9 @@ class Execution(RankOperations):
             sync_objects.append(sync_object)
         have_ended = lambda: all(sync_object.owner.ended for sync_object in sync_objects)  # noqa: E731
         joins = truth(keywords.get("join", Const(True))) is not False
-        operation = PendingOperation("waits for the ranks", have_ended, self._on_end(thread, sync_objects), sync_objects[0] if sync_objects else None)
+        operation = PendingOperation(
+            "waits for the ranks", have_ended, self._on_end(thread, sync_objects), sync_objects[0] if sync_objects else None
+        )
         if joins:
             self.wait_for(thread, operation._replace(kind="ranks"), deliver)
         else:
@@ -999,7 +1076,7 @@ class Execution(RankOperations):
 
 
 def _result_marks(name: str, receiver: Value, values: Sequence[Value], keywords: Mapping[str, Value]) -> frozenset[Any]:
-    """The marks of what a call of code that is not read returns."""
+    """Return the marks of the result of an external call."""
     # A place is no content: what is loaded or moved to a rank's own device is the same everywhere.
     relevant_values = values[:1] if name.startswith("load") else [] if name in ("to", "cuda", "device") else values
     relevant_values = [*relevant_values, *(value for keyword, value in keywords.items() if keyword not in _PLACEMENT_KEYWORDS)]
@@ -1016,7 +1093,7 @@ def _result_marks(name: str, receiver: Value, values: Sequence[Value], keywords:
 
 
 def _item_marks(value: Value) -> frozenset[Any]:
-    """The marks of what a loop over it gets."""
+    """Return the marks of the items of a loop over a value."""
     by_data = (
         _LOCAL
         if value.marks & {LOCAL, LOADER}
@@ -1032,7 +1109,7 @@ def _frame_decorators(frame: CallFrame) -> set[str]:
 
 
 def _are_few(values: Sequence[Value]) -> bool:
-    """Whether these sizes, or their first, are known and make few numbers."""
+    """Return whether the sizes, or the first argument's items, are known and their product is small."""
     sizes = values[0].items if values and isinstance(values[0], SequenceValue) else values
     constants = [size.value for size in sizes if isinstance(size, Const) and isinstance(size.value, (int, float))]
     return bool(sizes) and len(constants) == len(sizes) and math.prod(constants) < _MAX_SMALL_NUMBERS
@@ -1043,10 +1120,10 @@ def _is_number(value: Value | None) -> bool:
 
 
 def _number_targets(nodes: Sequence[GraphNode], *, only_counted: bool = False) -> Iterator[str]:
-    """Names that these nodes set to a number of the source or count up, and attributes, which have a dot before them.
+    """Yield the variables and .attributes that the nodes set to a literal number or count.
 
     Args:
-        only_counted: only what they count.
+        only_counted: whether to yield counted ones only.
     """
     for node in nodes:
         tree = node.tree
@@ -1068,7 +1145,7 @@ def _targets(tree: ast.Assign | ast.AugAssign) -> list[ast.expr]:
 
 
 def _stored_attributes(nodes: Sequence[GraphNode]) -> Iterator[ast.Attribute]:
-    """The attributes of objects with a name that any of these nodes assigns."""
+    """Yield the attributes of named objects that any of the nodes assigns."""
     for node in nodes:
         if node.kind == "do" and isinstance(node.tree, (ast.Assign, ast.AugAssign)):
             for target in _targets(node.tree):
@@ -1077,13 +1154,17 @@ def _stored_attributes(nodes: Sequence[GraphNode]) -> Iterator[ast.Attribute]:
 
 
 def reachable_numbers(thread: SimulatedThread, frame: CallFrame) -> NumberTable:
-    """Every number within reach, but for truth values: (identity of what holds it, name): (what holds it, the number)."""
+    """Return every reachable number except truth values, as a `NumberTable`."""
     holders: list[dict[str, Value]] = list(thread.os_process.names.values())
     level: CallFrame | None = frame
     while level is not None:
         holders.append(level.names)
         level = level.parent
-    instances = (value for value in reachable([value for namespace in holders for value in namespace.values()]) if isinstance(value, Instance))
+    instances = (
+        value
+        for value in reachable([value for namespace in holders for value in namespace.values()])
+        if isinstance(value, Instance)
+    )
     holders += [instance.attributes for instance in instances]
     return {
         (id(namespace), name): (namespace, value)
@@ -1094,11 +1175,11 @@ def reachable_numbers(thread: SimulatedThread, frame: CallFrame) -> NumberTable:
 
 
 def _ignore(_: Value) -> None:
-    """What is done with a value that nobody uses."""
+    """Ignore a value."""
 
 
 def _range_length(values: Sequence[Value]) -> Value:
-    """How many numbers a range has."""
+    """Return the length of a range."""
     if len(values) == 1:
         return values[0]
     if all(isinstance(value, Const) and isinstance(value.value, int) for value in values):
@@ -1112,7 +1193,7 @@ def _range_length(values: Sequence[Value]) -> Value:
 
 
 def _new_tensor(values: Sequence[Value]) -> Unknown:
-    """A new tensor, with its shape if all sizes are known."""
+    """Return a new tensor, with its shape if all sizes are known."""
     sizes = values[0].items if len(values) == 1 and isinstance(values[0], SequenceValue) else values
     dimensions = [size.value for size in sizes if isinstance(size, Const) and isinstance(size.value, int)]
     return Unknown(shape=tuple(dimensions) if dimensions and len(dimensions) == len(sizes) else None)
@@ -1120,6 +1201,6 @@ def _new_tensor(values: Sequence[Value]) -> Unknown:
 
 @functools.lru_cache(maxsize=4096)
 def _source_text(tree: ast.expr, is_negated: bool = False) -> str:
-    """A test as it stands in the source, in short."""
+    """Return the source text of a test, shortened."""
     text = " ".join(ast.unparse(ast.UnaryOp(ast.Not(), tree) if is_negated else tree).split())
     return text if len(text) <= 60 else f"{text[:57]}..."

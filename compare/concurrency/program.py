@@ -136,10 +136,15 @@ class Program:
         summaries = [*self._summaries.values(), *self._module_summaries.values()]
         calls = {id(summary): list(self._callees(summary)) for summary in summaries}
         self._relevant_functions = self._transitive_callers(
-            calls, lambda summary: any(self._is_relevant_call(summary, call) for call in summary.calls) or any(map(_is_lock, summary.with_items))
+            calls,
+            lambda summary: (
+                any(self._is_relevant_call(summary, call) for call in summary.calls) or any(map(_is_lock, summary.with_items))
+            ),
         )
         callees_or_passed = {id(summary): [*calls[id(summary)], *self._passed_functions(summary)] for summary in summaries}
-        self._rank_functions = self._transitive_callers(callees_or_passed, lambda summary: any(map(known_names.is_rank_operation, summary.called_names)))
+        self._rank_functions = self._transitive_callers(
+            callees_or_passed, lambda summary: any(map(known_names.is_rank_operation, summary.called_names))
+        )
 
         def starts(summary: _FunctionSummary) -> bool:
             return any(map(known_names.starts_concurrency, summary.called_names)) or bool(
@@ -151,7 +156,8 @@ class Program:
             id(call)
             for summary in summaries
             for call in summary.calls
-            if self._is_relevant_call(summary, call) or any(id(callee) in self._relevant_functions for callee in self._possible_callees(summary.module, call))
+            if self._is_relevant_call(summary, call)
+            or any(id(callee) in self._relevant_functions for callee in self._possible_callees(summary.module, call))
         }
 
     def _collect(self, module: Module, tree: ast.AST, enclosing: list[_FunctionSummary], owner: str) -> None:
@@ -222,7 +228,11 @@ class Program:
                 original = next((alias.name for alias in statement.names if (alias.asname or alias.name) == name), name)
                 return self._definitions(source, original, max_depth - 1) if source is not None else []
             case None:  # a function within a function
-                return [summary for summary in self._summaries_by_name.get(name, []) if summary.module is module and not summary.owner]
+                return [
+                    summary
+                    for summary in self._summaries_by_name.get(name, [])
+                    if summary.module is module and not summary.owner
+                ]
             case _:
                 return []
 
@@ -233,7 +243,9 @@ class Program:
                 return self.modules.get(source + alias.name)
         return None
 
-    def _transitive_callers(self, calls: dict[int, list[_FunctionSummary]], is_direct: Callable[[_FunctionSummary], bool]) -> set[int]:
+    def _transitive_callers(
+        self, calls: dict[int, list[_FunctionSummary]], is_direct: Callable[[_FunctionSummary], bool]
+    ) -> set[int]:
         """Return the ids of the summaries for which `is_direct` holds, and of all their transitive callers."""
         summaries = [*self._summaries.values(), *self._module_summaries.values()]
         callers: dict[int, list[_FunctionSummary]] = defaultdict(list)
@@ -273,7 +285,8 @@ class Program:
             case "enter" | "exit":
                 item: ast.withitem = node.extra
                 return not isinstance(item.context_expr, ast.Call) or (
-                    id(item.context_expr) in self._relevant_call_ids or last_name(item.context_expr.func) in _RELEVANT_CONTEXT_MANAGERS
+                    id(item.context_expr) in self._relevant_call_ids
+                    or last_name(item.context_expr.func) in _RELEVANT_CONTEXT_MANAGERS
                 )
             case "yield":
                 return True
@@ -344,7 +357,9 @@ class Program:
             builtin = getattr(builtins, name, None)
             if name not in self._bases:
                 ancestors |= (
-                    {ancestor.__name__ for ancestor in builtin.__mro__} if isinstance(builtin, type) else {"Exception", "BaseException"}
+                    {ancestor.__name__ for ancestor in builtin.__mro__}
+                    if isinstance(builtin, type)
+                    else {"Exception", "BaseException"}
                 )
             elif name not in ancestors:
                 pending += self._bases[name]
@@ -394,7 +409,7 @@ class Program:
         """Return whether a relevant test in a loop depends on a number that the iterations count.
 
         Args:
-            place: the head of the loop.
+            node_index: index of the loop head.
             by_item: whether the loop runs over known numbers.
         """
         _, _, nodes = self.region(graph, node_index)
@@ -427,7 +442,9 @@ class Program:
         node = graph.nodes[node_index]
         end = graph.post_dominators.get(node_index, len(graph.nodes))
         yes, no = (
-            0 if successor == end else sum(map(self.is_relevant, [graph.nodes[successor], *graph.nodes_between(successor, end)]))
+            0
+            if successor == end
+            else sum(map(self.is_relevant, [graph.nodes[successor], *graph.nodes_between(successor, end)]))
             for successor in (node.next, node.next_if_false)
         )
         return yes >= no
@@ -440,7 +457,8 @@ class Program:
         scripts = [
             Root(module)
             for name, module in self.modules.items()
-            if id(self._module_summaries[name]) in self._starting_functions or (_is_script(module) and self._script_begins(module))
+            if id(self._module_summaries[name]) in self._starting_functions
+            or (_is_script(module) and self._script_begins(module))
         ]
         functions: list[Root] = []
         for module in self.modules.values():
@@ -466,7 +484,11 @@ class Program:
             for call in summary.calls:
                 dotted, last = summary.module.qualified_name(call.func).lstrip("."), last_name(call.func)
                 where = f"{summary.module.file}:{call.lineno}: {dotted}"
-                if self._summaries_by_name.get(last) or self.known_names.is_rank_operation(dotted) or dotted.startswith(KNOWN_LIBRARIES):
+                if (
+                    self._summaries_by_name.get(last)
+                    or self.known_names.is_rank_operation(dotted)
+                    or dotted.startswith(KNOWN_LIBRARIES)
+                ):
                     continue
                 if may_be_collective(last):
                     collectives.setdefault(dotted, f"{where} may be a collective. Name it: --collective {dotted}")
@@ -480,12 +502,18 @@ class Program:
     @functools.cache  # noqa: B019  a program lives as long as its search
     def is_distributed(self, root: Root) -> bool:
         """Return whether the root runs on every rank. Otherwise it may start the ranks."""
-        summaries = [self._module_summaries[root.module.name], *(summary for summary in self._summaries.values() if summary.module is root.module)]
+        summaries = [
+            self._module_summaries[root.module.name],
+            *(summary for summary in self._summaries.values() if summary.module is root.module),
+        ]
         called_names = frozenset[str]().union(*(summary.called_names for summary in summaries))
         if root.function is None:
             launchers = {name.rpartition(".")[2] for name in called_names} & {"spawn", "start_processes", "Process"}
             return id(self._module_summaries[root.module.name]) in self._rank_functions and not launchers
-        return any(map(self.known_names.is_rank_operation, called_names)) or id(self._summaries[id(root.function)]) in self._rank_functions
+        return (
+            any(map(self.known_names.is_rank_operation, called_names))
+            or id(self._summaries[id(root.function)]) in self._rank_functions
+        )
 
 
 def last_name(tree: ast.expr) -> str:
@@ -527,7 +555,9 @@ def stored_names(nodes: Sequence[GraphNode]) -> set[str]:
             trees = [node.tree.target]
         elif node.kind == "enter" and node.extra.optional_vars is not None:
             trees = [node.extra.optional_vars]
-        elif node.kind == "call" and last_name(node.tree.func) in _MUTATING_METHODS and isinstance(node.tree.func, ast.Attribute):
+        elif (
+            node.kind == "call" and last_name(node.tree.func) in _MUTATING_METHODS and isinstance(node.tree.func, ast.Attribute)
+        ):
             trees = [ast.Name(last_name(node.tree.func.value), ast.Store())]
         for tree in trees:
             names |= {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}

@@ -13,15 +13,15 @@ from compare.concurrency.state import ExecutionState, MemoryLocation, SimulatedT
 from compare.concurrency.values import SyncObject
 
 _MAX_ACCESSES = 24
-"""Accesses of one value."""
+"""Maximum number of stored accesses of one location."""
 
 
 class _Access(NamedTuple):
     thread: SimulatedThread
     moment: int
-    """The process's own clock."""
+    """The thread's own clock at the access."""
     kind: str
-    """read, write, update (a write of what was read before) or flag (a write of a constant)."""
+    """Kind of the access: read, write, update (a write of a value read before) or flag (a write of a constant)."""
     locks: frozenset[SyncObject]
     step: TraceStep
     repeated: bool
@@ -31,10 +31,10 @@ class _Access(NamedTuple):
 def access(
     state: ExecutionState, thread: SimulatedThread, location: MemoryLocation, kind: str, value_name: str, *, repeated: bool
 ) -> None:
-    """Record that a process uses a value, and report what this races with.
+    """Record that a thread accesses a location, and report the accesses that it races with.
 
     Args:
-        repeated: whether this happens in a loop.
+        repeated: whether the access happens in a loop.
     """
     if not state.has_started_threads:
         return

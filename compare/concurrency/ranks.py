@@ -1,4 +1,4 @@
-"""What ranks do together: collectives of a group in one order, and messages."""
+"""Operations among ranks: collectives, which a group issues in one order, and point-to-point messages."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from compare.concurrency.values import (
 
 DEFAULT_GROUP = "the world"
 _MISMATCHES = {"collective-order", "collective-shape", "collective-root", "collective-group"}
-"""What one execution reports once: nothing after it is sure."""
+"""Rules reported once per execution, because nothing after a mismatch is certain."""
 
 
 class CollectiveCall(NamedTuple):
-    """A collective that a rank has begun."""
+    """One call of a collective on one rank."""
 
     name: str
     shape: tuple[int, ...] | None
@@ -37,15 +37,15 @@ class CollectiveCall(NamedTuple):
     thread: SimulatedThread
     step: TraceStep
     moment: int
-    """The process's clock."""
+    """The thread's own clock when it issued the collective."""
     members: tuple[int, ...] | None = None
-    """Those of the group that `new_group` makes, if they are known."""
+    """Ranks of the group that `new_group` makes. None: unknown, or another collective."""
     objects: tuple[Value, ...] | None = None
-    """What it gives to `broadcast_object_list`, if that is known."""
+    """Objects passed to `broadcast_object_list`. None: unknown, or another collective."""
 
 
 class RankOperations(ThreadOperations):
-    """Operations among ranks."""
+    """Collectives and messages among ranks."""
 
     def collective(
         self, thread: SimulatedThread, name: str, values: Sequence[Value], keywords: Mapping[str, Value], deliver: Deliver
@@ -101,7 +101,9 @@ class RankOperations(ThreadOperations):
         else:
             self.wait_for(thread, operation, deliver)
 
-    def _make_call(self, thread: SimulatedThread, name: str, values: Sequence[Value], keywords: Mapping[str, Value]) -> CollectiveCall:
+    def _make_call(
+        self, thread: SimulatedThread, name: str, values: Sequence[Value], keywords: Mapping[str, Value]
+    ) -> CollectiveCall:
         tensor = keywords.get("tensor", values[0] if values else None)
         shape = tensor.shape if isinstance(tensor, Unknown) and name in SAME_SHAPE_COLLECTIVES else None
         root: object = None
@@ -117,10 +119,10 @@ class RankOperations(ThreadOperations):
         return CollectiveCall(name, shape, root, thread, step, moment, tuple(sorted(members)) if members else None, objects)
 
     def _apply_result(self, name: str, values: Sequence[Value], objects: Sequence[Value] | None = None) -> Value:
-        """What ranks have alike after a collective.
+        """Mark what all ranks have in common after a collective, and return the call's value.
 
         Args:
-            objects: the items of the root's list, which all have then.
+            objects: items of the root's list, which all ranks have afterwards.
         """
         position = synced_position(name)
         target = values[position] if position is not None and len(values) > position else None
@@ -145,7 +147,7 @@ class RankOperations(ThreadOperations):
         return SyncObject(kind="group", size=thread.os_process.num_groups, items=members, site=thread.site)
 
     def _members(self, values: Sequence[Value], keywords: Mapping[str, Value]) -> list[int] | None:
-        """The ranks that are given to `new_group`. None: unknown."""
+        """Return the ranks passed to `new_group`. None: unknown."""
         ranks = keywords.get("ranks", values[0] if values else None)
         if isinstance(ranks, SequenceValue) and ranks.exact:
             numbers = [rank.value for rank in ranks.items if isinstance(rank, Const) and isinstance(rank.value, int)]
@@ -167,7 +169,9 @@ class RankOperations(ThreadOperations):
                     )
                 )
 
-    def _judge_matching(self, calls_by_rank: Mapping[int, Sequence[CollectiveCall]], rank: int, index: int, call: CollectiveCall) -> None:
+    def _judge_matching(
+        self, calls_by_rank: Mapping[int, Sequence[CollectiveCall]], rank: int, index: int, call: CollectiveCall
+    ) -> None:
         for other_rank, calls in calls_by_rank.items():
             if other_rank == rank or len(calls) <= index or any(finding.rule in _MISMATCHES for finding in self.findings):
                 continue
@@ -175,10 +179,15 @@ class RankOperations(ThreadOperations):
             if other_call.name != call.name:
                 rule, message = "collective-order", f"reaches {other_call.name} where rank {rank} reaches {call.name}"
             elif None not in (other_call.shape, call.shape) and other_call.shape != call.shape:
-                rule, message = "collective-shape", f"gives {call.name} the shape {other_call.shape}, rank {rank} gives {call.shape}"
+                rule, message = (
+                    "collective-shape",
+                    f"gives {call.name} the shape {other_call.shape}, rank {rank} gives {call.shape}",
+                )
             elif _groups_differ(other_call.members, call.members):
                 rule = "collective-group"
-                message = f"makes a group of ranks {_joined(other_call.members)}, rank {rank} makes one of {_joined(call.members)}"
+                message = (
+                    f"makes a group of ranks {_joined(other_call.members)}, rank {rank} makes one of {_joined(call.members)}"
+                )
             elif None not in (other_call.root, call.root) and other_call.root != call.root:
                 rule, message = (
                     "collective-root",
@@ -186,12 +195,20 @@ class RankOperations(ThreadOperations):
                 )
             else:
                 continue
-            self.report_divergence(rule, f"Rank {other_rank} {message}.", other_call.thread, call.thread, other_call.step, call.step)
+            self.report_divergence(
+                rule, f"Rank {other_rank} {message}.", other_call.thread, call.thread, other_call.step, call.step
+            )
 
     def report_divergence(
-        self, rule: str, message: str, first_thread: SimulatedThread, second_thread: SimulatedThread, first_step: TraceStep, second_step: TraceStep
+        self,
+        rule: str,
+        message: str,
+        first_thread: SimulatedThread,
+        second_thread: SimulatedThread,
+        first_step: TraceStep,
+        second_step: TraceStep,
     ) -> None:
-        """Report that two ranks part, with the branch where they did."""
+        """Report that two ranks diverge, with the branch where they did."""
         cause = divergence_between(first_thread, second_thread)
         if cause is not None:
             message += f" They may part in line {cause.line}: {cause.says.partition(': ')[2] or cause.says}."
@@ -239,8 +256,13 @@ class RankOperations(ThreadOperations):
 
 
 def _groups_differ(other_members: Sequence[int] | None, members: Sequence[int] | None) -> bool:
-    """Whether ranks wait for each other in making groups of these ranks. Nobody waits in a group of one."""
-    return other_members is not None and members is not None and other_members != members and max(len(other_members), len(members)) > 1
+    """Return whether two `new_group` calls block each other. Nobody waits in a group of one."""
+    return (
+        other_members is not None
+        and members is not None
+        and other_members != members
+        and max(len(other_members), len(members)) > 1
+    )
 
 
 def _joined(members: Sequence[int] | None) -> str:
@@ -248,7 +270,7 @@ def _joined(members: Sequence[int] | None) -> str:
 
 
 def _mark_shared(tensor: Value) -> None:
-    """The root has broadcast a tensor, so all ranks may take what the root made it of."""
+    """Mark the values that the root built a broadcast tensor from as equal on all ranks."""
     pending = [tensor.attributes.get("?of")] if isinstance(tensor, Unknown) else []
     while pending:
         source = pending.pop()
@@ -259,22 +281,25 @@ def _mark_shared(tensor: Value) -> None:
 
 
 def mark_identical(value: Value) -> None:
-    """All ranks have the same value now, with all that is in it."""
+    """Mark a value and its contents as equal on all ranks."""
     value.marks = frozenset(value.marks - {LOCAL, DATA_DEPENDENT} | {COLLECTIVE_RESULT})
     if isinstance(value, Unknown):
         for name in [attribute for attribute in value.attributes if attribute.startswith(("[", "?"))]:
             del value.attributes[name]
         for attribute_value in value.attributes.values():
-            attribute_value.marks = attribute_value.marks - {LOCAL, DATA_DEPENDENT} | {COLLECTIVE_RESULT}  # `item`, if it was asked for before
+            attribute_value.marks = attribute_value.marks - {LOCAL, DATA_DEPENDENT} | {
+                COLLECTIVE_RESULT
+            }  # `item`, if it was asked for before
 
 
 def divergence_between(first: SimulatedThread, second: SimulatedThread) -> TraceStep | None:
-    """Where the two ranks took different ways: the last such place since they were together, or else the last of all.
+    """Return the decision where two ranks diverged: the last since their last common collective, or else the last of all.
 
-    A branch that both came to and left on different ways tells most. Next is one that only one of them came to.
+    A branch that both reached and left on different paths is preferred to one that only one of them reached.
     """
     first_only, second_only = (
-        [divergence for divergence in thread.divergences if divergence not in other_thread.divergences] for thread, other_thread in ((first, second), (second, first))
+        [divergence for divergence in thread.divergences if divergence not in other_thread.divergences]
+        for thread, other_thread in ((first, second), (second, first))
     )
     common_branches = {(place, step.file, step.line) for place, step in second_only}
     facing_branches = [(place, step) for place, step in first_only if (place, step.file, step.line) in common_branches]

@@ -17,7 +17,7 @@ SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 def document(
     findings: Sequence[ConcurrencyFinding], suppressed: Sequence[tuple[ConcurrencyFinding, str]], version: str
 ) -> dict[str, Any]:
-    """A SARIF log of one run. Suppressed findings are in it, with their reasons."""
+    """Build the SARIF log of one run, suppressed findings with their reasons included."""
     names = list(RULES)
     results = [_result(finding, names) for finding in findings]
     for finding, reason in suppressed:
@@ -58,7 +58,7 @@ def _location(file: str, line: int) -> dict[str, Any]:
 
 @functools.lru_cache(maxsize=4096)
 def _uri(file: str, here: Path) -> str:
-    """A file's path below the root of this repository, or below this folder if it is in none. Of other files: file:///..."""
+    """Return a file's path relative to the root of this repository, or to this folder if there is none. Others: file:///..."""
     path = Path(file).resolve()
     root = next((folder for folder in (here, *here.parents) if (folder / ".git").exists()), here)
     return quote(path.relative_to(root).as_posix()) if path.is_relative_to(root) else path.as_uri()

@@ -1,4 +1,4 @@
-"""The search: every root's executions, depth first, those with the fewest unusual decisions before others."""
+"""Depth-first search over the executions of every root. Those with the fewest unusual decisions come first."""
 
 from __future__ import annotations
 
@@ -15,34 +15,34 @@ from compare.concurrency.state import DecisionPath, SearchBudget, SearchLimitRea
 from compare.core import wording
 
 UNUSUAL = 2
-"""Decisions of one execution that differ from the usual one: another branch, another thread first, an exception."""
+"""Default maximum of unusual decisions in one execution: another branch, another thread first, an exception."""
 _MAX_RANKS = 4
 
 
 @dataclass
 class SearchResult:
-    """What a search has found, and what it has left out."""
+    """Findings, counts and unexplored parts of a search."""
 
     findings: list[ConcurrencyFinding] = field(default_factory=list[ConcurrencyFinding])
     roots: int = 0
     executions: int = 0
     nodes: int = 0
     nodes_to_first_finding: int | None = None
-    """Nodes until the first finding."""
+    """Nodes visited until the first finding. None: no finding."""
     assumptions: dict[TraceStep, bool] = field(default_factory=dict[TraceStep, bool])
-    """Unknown decision of ranks: whether it was always taken to be the same on all."""
+    """Whether each unknown decision was always assumed to be the same on all ranks."""
     unexplored: list[str] = field(default_factory=list[str])
-    """What was not explored, and why."""
+    """Messages about parts that were not explored, with the reason."""
 
 
 def search(program: Program, *, nodes: int, seconds: float, unusual: int = UNUSUAL, prune: bool = True) -> SearchResult:
     """Explore a program.
 
     Args:
-        nodes: the most nodes of control-flow graphs that are visited from one root.
-        seconds: the most time for all.
-        unusual: the most unusual decisions of one execution.
-        prune: skip branches and loops in which nothing happens that others notice.
+        nodes: maximum number of control-flow nodes to visit from one root.
+        seconds: maximum time of the whole search.
+        unusual: maximum number of unusual decisions in one execution.
+        prune: whether to skip branches and loops without nodes that other threads or ranks can observe.
     """
     result = SearchResult(unexplored=list(program.unread_files))
     total_budget = SearchBudget(10**12, seconds)
@@ -78,7 +78,7 @@ def _explore(
     prune: bool,
 ) -> None:
     ranks = _num_ranks(root)
-    # After those with as many unusual decisions, each with one by which ranks part only if their data differ.
+    # Even levels: by number of unusual decisions. Odd levels: also one by which ranks diverge only if their data differ.
     levels: list[list[tuple[int, ...]]] = [[()], *([] for _ in range(2 * most_unusual + 1))]
     reasons: list[str] = []
     truncated_loops: dict[str, None] = {}
@@ -128,7 +128,7 @@ def _explore(
 
 
 def _num_ranks(root: Root) -> int:
-    """How many ranks are needed to see what the code does: one more than the largest that it names."""
+    """Return the number of ranks to simulate: one more than the largest rank that the code names."""
     largest = 1
     for node in ast.walk(root.module.tree):
         numbers: list[ast.expr] = []
@@ -150,7 +150,7 @@ def _num_ranks(root: Root) -> int:
 
 
 def without_duplicates(findings: Sequence[ConcurrencyFinding]) -> list[ConcurrencyFinding]:
-    """Each finding once: the first of those that say the same of overlapping places."""
+    """Remove duplicate findings: keep the first of each family at overlapping locations."""
     unique: list[ConcurrencyFinding] = []
     families = {
         "collective-order": "collective-missing",

@@ -15,16 +15,16 @@ from compare.concurrency.findings import Suppression, parse_suppressions
 from compare.core.wording import shortened
 
 MAX_BYTES = 2_000_000
-"""Of one file. Longer ones hold data, not code."""
+"""Maximum size of a source file. Larger files hold data, not code."""
 _SKIPPED = {"__pycache__", "node_modules", "site-packages", "build", "dist"}
 
 
 @dataclass(frozen=True)
 class SourceFile:
     name: str
-    """Dotted, as imports of the other files name it."""
+    """Dotted module name, as other files import it."""
     file: str
-    """As findings show it."""
+    """Path of the file as findings show it."""
     tree: ast.Module
     comments: Mapping[int, Suppression]
     is_package: bool = False
@@ -34,7 +34,7 @@ def read(target: str, skipped: list[str] | None = None) -> list[SourceFile]:
     """Parse a file, every file of a folder, or a module by its dotted name.
 
     Args:
-        unread: gets the reasons of a folder's files that cannot be read, if others can.
+        skipped: receives the messages about a folder's unreadable files. None: the first one is raised.
 
     Raises:
         SpecError: there is no such path or module, or no file can be read as Python. The message names file and line.
@@ -124,7 +124,7 @@ def _parse(path: Path, top: Path) -> SourceFile:
 
 
 def display_path(path: Path) -> str:
-    """A path as findings show it: below this folder if it lies there."""
+    """Return a path as findings show it: relative to the current folder if it lies below it."""
     try:
         return path.resolve().relative_to(Path.cwd()).as_posix()
     except (ValueError, OSError):

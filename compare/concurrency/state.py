@@ -1,4 +1,4 @@
-"""The state of one abstract execution: processes with their frames, what they wait for, and the decisions that led there."""
+"""State of one abstract execution: threads with their frames and pending operations, and the decisions that led there."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from compare.concurrency.program import Module, Program
 from compare.concurrency.values import Function, SyncObject, Value
 
 MAX_VISITS = 40
-"""Of one node in one frame. A loop that turns more often is cut."""
+"""Maximum visits of one node in one frame. A loop with more iterations is abandoned."""
 MAX_FRAMES = 40
 _MAX_TRACE_STEPS = 400
 
 
 class SearchLimitReached(Exception):
-    """The execution cannot go on: a budget is spent. The message says which."""
+    """The search budget is exhausted. The message names the limit."""
 
 
 class SearchBudget:
-    """What is left to the search: nodes and seconds."""
+    """Nodes and seconds that remain for the search."""
 
     def __init__(self, max_nodes: int, seconds: float, *, total_seconds: float = 0.0) -> None:
         """Args:
-        of_all: the seconds that the whole search had.
+        total_seconds: time limit of the whole search, for the message.
         """
         self.nodes = max_nodes
         self.visited = 0
@@ -39,7 +39,7 @@ class SearchBudget:
         """Count one node.
 
         Raises:
-            Cut: there are none left.
+            SearchLimitReached: no nodes or no time are left.
         """
         self.visited += 1
         if self.visited > self.nodes:
@@ -57,14 +57,14 @@ class SearchBudget:
 
 
 class DecisionPath:
-    """The decisions of one execution: a prefix that is given, and then the first alternative of each."""
+    """Decisions of one execution: a given prefix, then the first alternative of each decision."""
 
     def __init__(self, prefix: Sequence[int] = ()) -> None:
         self._prefix = prefix
         self.decisions: list[tuple[int, int]] = []
-        """(alternative, how many there were)."""
+        """(chosen alternative, number of alternatives) of each decision."""
         self.data_dependent: set[int] = set()
-        """Places of the decisions by which a rank may leave the others if their data differ."""
+        """Indices of decisions at which a rank may diverge from the others if their data differ."""
 
     def choose(self, alternatives: int) -> int:
         if alternatives <= 1:
@@ -76,35 +76,35 @@ class DecisionPath:
 
 
 NumberTable = dict[tuple[int, str], tuple[dict[str, Value], Value | None]]
-"""(identity of what holds it, name): (what holds it, the number)."""
+"""(id of the namespace, name) -> (the namespace, the number)."""
 
 
 @dataclass(eq=False)
 class CallFrame:
-    """A call of a function."""
+    """A stack frame of a simulated call."""
 
     graph: Graph
     module: Module
     next_node: int
     names: dict[str, Value] = field(default_factory=dict[str, Value])
     parent: CallFrame | None = None
-    """Where it was defined, if that is a function."""
+    """Frame of the enclosing function. None: defined at module level."""
     function: Function | None = None
     current_node: int = 0
-    """The node that is executed."""
+    """Index of the node being executed."""
     results: dict[int, Value] = field(default_factory=dict[int, Value])
-    """Results of calls and conditional expressions, by the identity of their trees."""
+    """Results of calls and conditional expressions, by the id of their syntax trees."""
     loops: dict[int, Any] = field(default_factory=dict[int, Any])
     visits: Counter[int] = field(default_factory=Counter[int])
     outer_names: frozenset[str] = frozenset()
-    """Names that are declared global or nonlocal."""
+    """Names declared global or nonlocal."""
     error: str = ""
-    """The exception that is on its way."""
+    """Name of the exception being propagated."""
     divergences: dict[int, tuple[NumberTable, NumberTable]] = field(default_factory=dict[int, Any])
-    """Node where the ways of a branch meet on which ranks may part: see `Execution._mark_divergent_numbers`."""
+    """Arguments of `Execution._mark_divergent_numbers`, by the node where the paths of a rank-dependent branch meet again."""
     max_visits: int = MAX_VISITS
     in_guessed_loop: bool = False
-    """Whether the loop that it is in was entered although its test is unknown."""
+    """Whether the current loop was entered although its test is unknown."""
     on_return: Callable[[Value], None] = lambda _: None
     generator: SyncObject | None = None
 
@@ -114,64 +114,64 @@ class CallFrame:
 
     @property
     def in_truncated_loop(self) -> bool:
-        """Whether it is in a loop that is followed for fewer turns than it may have."""
+        """Whether the frame is in a loop that is followed for fewer iterations than it may have."""
         return self.in_guessed_loop or any(len(loop) > 1 and (loop[0] is None or loop[1]) for loop in self.loops.values())
 
 
 class PendingOperation(NamedTuple):
-    """What a process is about to do with something that others use."""
+    """Blocking operation that a thread is about to perform on a shared object."""
 
     description: str
     is_ready: Callable[[], bool]
     perform: Callable[[], Value]
     sync_object: SyncObject | None = None
     on_timeout: Callable[[], None] | None = None
-    """What happens if time runs out. None: it waits forever."""
+    """Action when the timeout expires. None: no timeout."""
     kind: str = ""
-    """collective, send or recv: of ranks."""
+    """Kind of the awaited object, or collective, send, recv or ranks."""
     has_long_timeout: bool = False
-    """Whether time only runs out when nobody else can go on: it is meant to be long enough."""
+    """Whether the timeout is assumed to be long enough: it expires only if no other thread can run."""
 
 
 @dataclass(eq=False)
 class QueueItem:
-    """What lies in a queue."""
+    """An item in a queue."""
 
     value: Value
     clock: dict[int, int]
-    """Of who has put it there."""
+    """Vector clock of the thread that put the item."""
     num_bytes: int | None
-    """About how many bytes there may be of its kind. None: not known, and perhaps many."""
+    """Approximate total bytes of all such items. None: unknown, and perhaps many."""
     joined_before_read: tuple[int, int, TraceStep] | None = None
-    """Who has waited for the end of the process that has put it there, although it was not read: number, moment, step."""
+    """(thread number, its clock, trace step) of a join of the putting process while the item was unread."""
 
 
 MemoryLocation = tuple[object, str]
-"""(object, attribute), or (call, variable). The object itself: the identity of one that has gone would soon be another's."""
+"""(object, attribute) or (frame, variable). Holds the object itself, because the id of a deleted object is reused."""
 
 
 @dataclass(eq=False)
 class OsProcess:
-    """One process of the operating system: what its threads share."""
+    """State shared by the threads of one operating-system process."""
 
     rank: int | None
     names: dict[str, dict[str, Value]] = field(default_factory=dict[str, dict[str, Value]])
-    """Module: its variables."""
+    """Variables of each module, by module name."""
     uses_spawn: bool = False
     num_groups: int = 0
-    """How many groups it has made."""
+    """Number of process groups made by `new_group`."""
     num_children: int = 0
     accesses: dict[MemoryLocation, list[Any]] = field(default_factory=dict[MemoryLocation, list[Any]])
 
 
 @dataclass(eq=False)
 class SimulatedThread:
-    """A thread, or the main thread of a rank or process."""
+    """A simulated thread, or the main thread of a rank or process."""
 
     number: int
     name: str
     key: tuple[Any, ...]
-    """The same for the same thread of every rank."""
+    """Key that is equal for the same thread of every rank."""
     os_process: OsProcess
     frames: list[CallFrame] = field(default_factory=list[CallFrame])
     pending: PendingOperation | None = None
@@ -182,26 +182,26 @@ class SimulatedThread:
     daemon: bool = False
     clock: dict[int, int] = field(default_factory=dict[int, int])
     held_locks: list[tuple[SyncObject, TraceStep, bool]] = field(default_factory=list[tuple[SyncObject, TraceStep, bool]])
-    """(lock, where, whether by `acquire` and not by `with`)."""
+    """(lock, step where it was acquired, whether by `acquire` instead of `with`) of each held lock."""
     trace: list[TraceStep] = field(default_factory=list[TraceStep])
     divergences: list[tuple[int, TraceStep]] = field(default_factory=list[tuple[int, TraceStep]])
-    """(place in the order of collectives, branch): where ranks may part."""
+    """(number of collectives issued before, branch) of each decision at which ranks may diverge."""
     raise_step: TraceStep | None = None
     assumed_truths: dict[int, tuple[Value, bool]] = field(default_factory=dict[int, tuple[Value, bool]])
     full_pool: SyncObject | None = None
-    """The pool that has no thread for it yet."""
+    """Pool that has no free thread for this task. None: the task runs."""
     num_collectives: int = 0
     no_sync_depth: int = 0
-    """How many `no_sync` it is in."""
+    """Nesting depth of `no_sync` contexts."""
     no_grad_depth: int = 0
-    """How many `no_grad` it is in."""
+    """Nesting depth of `no_grad` contexts."""
     sync_object: SyncObject | None = None
     put_items: list[tuple[SyncObject, QueueItem]] = field(default_factory=list[tuple[SyncObject, QueueItem]])
-    """What it has put into queues of processes."""
+    """(queue, item) pairs put into queues between processes."""
     num_started: int = 0
-    """How many threads and processes it has started."""
+    """Number of threads and processes started."""
     has_joined_ranks: bool = False
-    """Whether it has begun to work with the other ranks. One that never does may not be meant to."""
+    """Whether the rank has issued a collective. A rank that never does may not be part of the group."""
 
     @property
     def frame(self) -> CallFrame:
@@ -209,7 +209,7 @@ class SimulatedThread:
 
     @property
     def position(self) -> tuple[Any, ...]:
-        """Where it is, the same for all ranks that came the same way."""
+        """Position in the program, equal for all ranks that took the same path."""
         return (self.key, *((id(frame.node), frame.visits[frame.current_node]) for frame in self.frames))
 
     def current_step(self, description: str = "") -> TraceStep:
@@ -228,13 +228,13 @@ class SimulatedThread:
         return step
 
     def advance_clock(self) -> dict[int, int]:
-        """A copy of its clock. What follows here is later."""
+        """Return a copy of the clock, then advance it."""
         copy = dict(self.clock)
         self.clock[self.number] = self.clock.get(self.number, 0) + 1
         return copy
 
     def merge_clock(self, clock: dict[int, int]) -> None:
-        """All that the clock has seen happened before what follows here."""
+        """Merge another clock: what it has seen happened before the thread's next steps."""
         for number, count in clock.items():
             if count > self.clock.get(number, 0):
                 self.clock[number] = count
@@ -244,49 +244,49 @@ class SimulatedThread:
 
 
 class ExecutionState:
-    """One execution. `Execution` adds what moves it."""
+    """State of one execution. `Execution` adds the transitions."""
 
     def __init__(self, program: Program, path: DecisionPath, budget: SearchBudget, num_ranks: int) -> None:
         self.program = program
         self.path = path
         self.budget = budget
         self.num_ranks = num_ranks
-        """How many ranks there are, or would be."""
+        """Number of ranks to simulate."""
         self.threads: list[SimulatedThread] = []
         self.findings: list[ConcurrencyFinding] = []
         self.shared_choices: dict[tuple[Any, ...], int] = {}
         self.iteration_options: dict[tuple[Any, ...], list[int]] = {}
-        """What loops are over: how many turns they may have."""
+        """Possible iteration counts, by the origin of what a loop runs over."""
         self.queue_bounds: dict[tuple[Any, ...], tuple[bool, int]] = {}
-        """Loop: what `_bound` said of it to the rank that came first."""
+        """Results of `_queue_filling` for the first rank, by loop."""
         self.collective_calls: dict[Any, dict[int, list[Any]]] = {}
-        """Group: rank: what it has issued, in order."""
+        """Collective calls in order, by group and rank."""
         self.assumptions: dict[TraceStep, bool] = {}
-        """Unknown decision of ranks: whether it was taken to be the same on all."""
+        """Whether each unknown decision was assumed to be the same on all ranks."""
         self.divergence_step: TraceStep | None = None
-        """What was taken to differ between ranks although it need not."""
+        """Data-dependent decision that was assumed to differ between ranks. None: no such assumption."""
         self.message_counts: dict[tuple[int, int, str], int] = {}
         self.queue_capacity = 0
-        """How many items all bounded queues hold together."""
+        """Total capacity of all bounded queues, in items."""
         self.lock_acquisitions: list[tuple[SyncObject, SyncObject, SimulatedThread, TraceStep, TraceStep, frozenset[int]]] = []
-        """(held, taken, who, where held, where taken, all that were held)."""
+        """(held lock, acquired lock, thread, step of the first, step of the second, ids of all held locks)."""
         self.entered_functions: set[int] = set()
-        """Identities of the functions that were called."""
+        """Ids of the functions that were called."""
         self.caller_values: list[Value] = []
-        """What unknown callers may use too."""
+        """Values that unknown callers may use too."""
         self.has_started_threads = False
         self.unknown_loop_tests: defaultdict[SyncObject, set[int]] = defaultdict(set)
-        """Lock: identities of the tests of loops that were unknown while it was held."""
+        """Ids of unknown loop tests evaluated while a lock was held, by lock."""
         self.has_timed_out = False
-        """Whether time ran out while others could go on."""
+        """Whether a timeout expired while other threads could run."""
         self.may_exclude_ranks = False
-        """Whether ranks say how many they are, so that some may have no part in it."""
+        """Whether `init_process_group` may be called by some of the ranks only."""
         self.truncated_loops: dict[str, None] = {}
-        """Loops that were followed for fewer turns than a test in them may need, in words."""
+        """Messages about loops followed for fewer iterations than a test in them may need."""
         self.assigns_computed = False
-        """Whether the value that is assigned now is computed there, and not another name's."""
+        """Whether the current assignment's value is the result of a call or operation."""
         self.assigns_constant = False
-        """Whether the value that is assigned now is a constant in the source, as that of a flag is."""
+        """Whether the current assignment's value is a constant in the source, as for a flag."""
 
     def choose(
         self,
@@ -297,11 +297,13 @@ class ExecutionState:
         key: tuple[Any, ...] = (),
         divergence: TraceStep | None = None,
     ) -> int:
-        """One of several ways. Ranks take the same one unless it depends on what is local to each.
+        """Choose one of several alternatives. Ranks take the same one unless the decision is rank-dependent.
 
         Args:
-            key: what is decided, if it is the same wherever it is decided. Whoever has decided it does not decide it again.
-            doubt: what may differ between ranks if their data do. One rank in one place may then take another way.
+            local: whether the decision is rank-dependent.
+            key: identity of the decision, if it is the same wherever it is taken. It is then taken once by each rank.
+            divergence: step that may differ between ranks if their data differ. One rank may then take another alternative
+                at one such step.
         """
         rank = thread.os_process.rank
         if local or (rank is None and not key) or alternatives <= 1:

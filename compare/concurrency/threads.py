@@ -1,4 +1,4 @@
-"""What threads do with locks, queues, events and each other."""
+"""Operations of threads on locks, queues, events and each other."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ _PIPE_BYTES = 2**16
 
 
 class ThreadOperations(Calls):
-    """Operations on the things that threads share."""
+    """Operations on synchronization objects."""
 
     def make_sync_object(
         self, thread: SimulatedThread, dotted: str, values: Sequence[Value], keywords: Keywords, marks: frozenset[Any]
     ) -> SyncObject | None:
-        """A new lock, queue, thread or other thing. None: the class makes none."""
+        """Make a lock, queue, thread or other synchronization object. None: the class makes none."""
         if (kind_and_flags := meanings.sync_object_kind(dotted)) is None:
             return None
         kind, flags = kind_and_flags
@@ -52,7 +52,9 @@ class ThreadOperations(Calls):
         match kind:
             case "queue":
                 size = argument(0, "maxsize")
-                sync_object.size = size.value if isinstance(size, Const) and isinstance(size.value, int) and size.value > 0 else None
+                sync_object.size = (
+                    size.value if isinstance(size, Const) and isinstance(size.value, int) and size.value > 0 else None
+                )
                 sync_object.has_escaped = isinstance(size, Unknown) and "process" in flags
                 if isinstance(size, Unknown):
                     sync_object.size = 2  # a bound that is not known
@@ -90,18 +92,32 @@ class ThreadOperations(Calls):
         return sync_object
 
     def call_method(
-        self, thread: SimulatedThread, sync_object: SyncObject, name: str, values: Sequence[Value], keywords: Keywords, deliver: Deliver
+        self,
+        thread: SimulatedThread,
+        sync_object: SyncObject,
+        name: str,
+        values: Sequence[Value],
+        keywords: Keywords,
+        deliver: Deliver,
     ) -> bool:
-        """Do what a method of a thing does. False: it is unknown."""
+        """Simulate a method of a synchronization object. False: the method is unknown."""
 
         def argument(position: int, keyword: str) -> Value | None:
             return keywords.get(keyword, values[position] if position < len(values) else None)
 
         def wait(
-            description: str, is_ready: Callable[[], bool], perform: Callable[[], Value], on_timeout: Callable[[], None] | None = None,
-            *, has_long_timeout: bool = False,
-        ) -> bool:  # fmt: skip
-            self.wait_for(thread, PendingOperation(description, is_ready, perform, sync_object, on_timeout, sync_object.kind, has_long_timeout), deliver)
+            description: str,
+            is_ready: Callable[[], bool],
+            perform: Callable[[], Value],
+            on_timeout: Callable[[], None] | None = None,
+            *,
+            has_long_timeout: bool = False,
+        ) -> bool:
+            self.wait_for(
+                thread,
+                PendingOperation(description, is_ready, perform, sync_object, on_timeout, sync_object.kind, has_long_timeout),
+                deliver,
+            )
             return True
 
         title = sync_object.title
@@ -135,7 +151,9 @@ class ThreadOperations(Calls):
                     if thread in sync_object.items:
                         sync_object.items.remove(thread)
                     is_free = lambda: lock.owner is None  # noqa: E731
-                    self.wait_for(thread, PendingOperation(f"waits for {lock.title}", is_free, wake, lock, kind="lock"), deliver)
+                    self.wait_for(
+                        thread, PendingOperation(f"waits for {lock.title}", is_free, wake, lock, kind="lock"), deliver
+                    )
 
                 has_timeout = argument(0, "timeout") is not None
                 is_notified = lambda: thread not in sync_object.items and lock.owner is None  # noqa: E731
@@ -168,7 +186,10 @@ class ThreadOperations(Calls):
                     deliver(Const(False))  # what the loop does between two waits is usually done
                     return True
                 return wait(
-                    f"waits for {title}", lambda: sync_object.is_set, succeed, (lambda: deliver(Const(False))) if has_timeout else None
+                    f"waits for {title}",
+                    lambda: sync_object.is_set,
+                    succeed,
+                    (lambda: deliver(Const(False))) if has_timeout else None,
                 )
             case "queue", ("put" | "put_nowait"):
 
@@ -183,7 +204,11 @@ class ThreadOperations(Calls):
                     sync_object.count += 1
                     return NONE
 
-                on_full = (lambda: self.raise_exception(thread, "Full")) if _may_give_up(name, argument(1, "block"), argument(2, "timeout")) else None
+                on_full = (
+                    (lambda: self.raise_exception(thread, "Full"))
+                    if _may_give_up(name, argument(1, "block"), argument(2, "timeout"))
+                    else None
+                )
                 has_room = lambda: sync_object.size is None or len(sync_object.items) < sync_object.size  # noqa: E731
                 return wait(f"puts into {title}", has_room, put, on_full, has_long_timeout=not self.is_caught(thread, "Full"))
             case "queue", ("get" | "get_nowait"):
@@ -196,10 +221,18 @@ class ThreadOperations(Calls):
                     return item.value
 
                 on_empty = (
-                    (lambda: self.raise_exception(thread, "Empty")) if _may_give_up(name, argument(0, "block"), argument(1, "timeout")) else None
+                    (lambda: self.raise_exception(thread, "Empty"))
+                    if _may_give_up(name, argument(0, "block"), argument(1, "timeout"))
+                    else None
                 )
                 has_long_timeout = not self.is_caught(thread, "Empty")
-                return wait(f"waits for an item of {title}", lambda: bool(sync_object.items), get, on_empty, has_long_timeout=has_long_timeout)
+                return wait(
+                    f"waits for an item of {title}",
+                    lambda: bool(sync_object.items),
+                    get,
+                    on_empty,
+                    has_long_timeout=has_long_timeout,
+                )
             case "queue", "task_done":
                 sync_object.count -= 1
                 _publish_clock(sync_object, thread)
@@ -247,9 +280,12 @@ class ThreadOperations(Calls):
                     return True
                 has_timeout = argument(0, "timeout") is not None
                 return wait(
-                    f"waits for the end of {sync_object.owner.name}", lambda: sync_object.owner.ended,
-                    self._on_end(thread, [sync_object], has_no_timeout=not has_timeout), (lambda: deliver(NONE)) if has_timeout else None, has_long_timeout=True,
-                )  # fmt: skip
+                    f"waits for the end of {sync_object.owner.name}",
+                    lambda: sync_object.owner.ended,
+                    self._on_end(thread, [sync_object], has_no_timeout=not has_timeout),
+                    (lambda: deliver(NONE)) if has_timeout else None,
+                    has_long_timeout=True,
+                )
             case "thread", "is_alive":
                 deliver(Const(sync_object.owner is not None and not sync_object.owner.ended))
             case "timer", ("start" | "cancel"):
@@ -295,9 +331,19 @@ class ThreadOperations(Calls):
         return True
 
     def acquire_lock(
-        self, thread: SimulatedThread, sync_object: SyncObject, deliver: Deliver, *, is_by_acquire: bool, may_give_up: bool = False
+        self,
+        thread: SimulatedThread,
+        sync_object: SyncObject,
+        deliver: Deliver,
+        *,
+        is_by_acquire: bool,
+        may_give_up: bool = False,
     ) -> None:
-        lock = sync_object.target if sync_object.kind == "condition" and isinstance(sync_object.target, SyncObject) else sync_object
+        lock = (
+            sync_object.target
+            if sync_object.kind == "condition" and isinstance(sync_object.target, SyncObject)
+            else sync_object
+        )
         title = sync_object.title
 
         def is_free() -> bool:
@@ -323,7 +369,11 @@ class ThreadOperations(Calls):
         self.wait_for(thread, PendingOperation(f"waits for {title}", is_free, take, lock, on_timeout, kind=lock.kind), deliver)
 
     def release_lock(self, thread: SimulatedThread, sync_object: SyncObject) -> None:
-        lock = sync_object.target if sync_object.kind == "condition" and isinstance(sync_object.target, SyncObject) else sync_object
+        lock = (
+            sync_object.target
+            if sync_object.kind == "condition" and isinstance(sync_object.target, SyncObject)
+            else sync_object
+        )
         if lock.kind == "semaphore":
             lock.count += 1
             return
@@ -352,7 +402,7 @@ class ThreadOperations(Calls):
             sync_object.owner.is_abandoned = sync_object.has_escaped or not isinstance(sync_object.target, Function)
 
     def child_process(self, parent: OsProcess, values: Sequence[Value]) -> OsProcess:
-        """The system of a process that this one starts. A first argument that is a number is its rank."""
+        """Return the state of a child process. A first argument that is a number is its rank."""
         rank = parent.num_children
         if values and isinstance(values[0], Const) and isinstance(values[0].value, int):
             rank = values[0].value
@@ -361,7 +411,9 @@ class ThreadOperations(Calls):
 
     def report_fork(self, thread: SimulatedThread) -> None:
         """Report a fork beside other threads."""
-        other_threads = [other for other in self.live_threads(thread.os_process) if other is not thread and not other.is_abandoned]
+        other_threads = [
+            other for other in self.live_threads(thread.os_process) if other is not thread and not other.is_abandoned
+        ]
         if not other_threads:
             return
         step = thread.record("forks")
@@ -370,8 +422,8 @@ class ThreadOperations(Calls):
                 "fork-after-threads",
                 step.file,
                 step.line,
-                f"{thread.name} forks while {other_threads[0].name} runs. A lock that this thread holds stays taken in the child. "
-                "Start processes before threads, or by spawn.",
+                f"{thread.name} forks while {other_threads[0].name} runs. A lock that this thread holds stays taken in the "
+                "child. Start processes before threads, or by spawn.",
                 [(thread.name, thread.trace[-12:]), (other_threads[0].name, other_threads[0].trace[-12:])],
             )
         )
@@ -391,7 +443,7 @@ class ThreadOperations(Calls):
         return future
 
     def num_bytes_put(self, thread: SimulatedThread, value: Value) -> int | None:
-        """About how many bytes all turns of the loops around a `put` put together. None: not known, and perhaps many."""
+        """Return the approximate bytes put by all iterations of the loops around a `put`. None: unknown, and perhaps many."""
         num_bytes = _num_bytes(value)
         for frame in thread.frames:
             if frame.visits[frame.current_node] > 1 and not frame.loops:
@@ -405,7 +457,7 @@ class ThreadOperations(Calls):
         return num_bytes
 
     def _report_late_read(self, thread: SimulatedThread, queue: SyncObject, item: QueueItem) -> None:
-        """Report an item that is read only after the end of the process that has put it there."""
+        """Report an item that is read only after joining the process that put it."""
         if item.joined_before_read is None or not thread.has_observed(*item.joined_before_read[:2]):
             return
         step, putter = item.joined_before_read[2], next(other for other in self.threads if (queue, item) in other.put_items)
@@ -416,16 +468,20 @@ class ThreadOperations(Calls):
         paths = [(involved.name, involved.trace[-12:]) for involved in (putter, thread)]
         read_step = thread.current_step()
         self.findings.append(
-            ConcurrencyFinding("queue-join", step.file, step.line, message, paths, frozenset({(read_step.file, read_step.line)}))
+            ConcurrencyFinding(
+                "queue-join", step.file, step.line, message, paths, frozenset({(read_step.file, read_step.line)})
+            )
         )
 
     @staticmethod
     def is_large(num_bytes: int | None) -> bool:
-        """Whether a pipe may not hold so many bytes."""
+        """Return whether a pipe may be too small for so many bytes."""
         return num_bytes is None or num_bytes > _PIPE_BYTES
 
     @staticmethod
-    def _on_end(thread: SimulatedThread, sync_objects: Sequence[SyncObject], *, has_no_timeout: bool = True) -> Callable[[], Value]:
+    def _on_end(
+        thread: SimulatedThread, sync_objects: Sequence[SyncObject], *, has_no_timeout: bool = True
+    ) -> Callable[[], Value]:
         def complete() -> Value:
             for sync_object in sync_objects:
                 thread.merge_clock(sync_object.clock)
@@ -446,7 +502,7 @@ class ThreadOperations(Calls):
 
 
 def _publish_clock(sync_object: SyncObject, thread: SimulatedThread) -> None:
-    """What the process has done happened before those who see the thing."""
+    """Publish the thread's clock: its steps happen before those of threads that observe the object."""
     for number, count in thread.advance_clock().items():
         sync_object.clock[number] = max(count, sync_object.clock.get(number, 0))
 
@@ -458,7 +514,7 @@ def _may_give_up(name: str, block: Value | None, timeout: Value | None) -> bool:
 
 
 def _num_bytes(value: Value) -> int | None:
-    """About how many bytes a value has on its way to another process. None: not known, and perhaps many."""
+    """Return the approximate pickled size of a value. None: unknown, and perhaps large."""
     sizes: list[int | None] = [8]
     if LARGE in value.marks or not isinstance(value, Const | SequenceValue | RangeValue | Unknown):
         return None
@@ -477,10 +533,14 @@ def _num_bytes(value: Value) -> int | None:
 
 
 def _is_first_loop_test(thread: SimulatedThread) -> bool:
-    """Whether a call is the test of a loop that has only begun to turn."""
+    """Return whether a call is the test of a loop in one of its first iterations."""
     frame = thread.frame
     next_node = frame.graph.nodes[frame.next_node]
-    return next_node.kind == "branch" and id(next_node.tree) in frame.graph.tests and frame.visits[frame.current_node] <= _FIRST_ITERATIONS
+    return (
+        next_node.kind == "branch"
+        and id(next_node.tree) in frame.graph.tests
+        and frame.visits[frame.current_node] <= _FIRST_ITERATIONS
+    )
 
 
 def _target_name(target: Value | None) -> str:

@@ -1,4 +1,4 @@
-"""Values of the abstract execution: constants, unknown values with marks, and the things that threads and ranks share."""
+"""Values of the abstract execution: constants, unknown values with marks, and synchronization objects."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ DATA_DEPENDENT = "own"
 DATA_DEPENDENT_LENGTH = "unsure"
 """Mark: ranks may have different lengths of this if their data differ. Weaker than `UNEVEN`."""
 COLLECTIVE_RESULT = "alike"
-"""Mark: a collective had a part in it, so it is no rank's own by its name alone."""
+"""Mark: the value comes from a collective, so its name alone does not make it rank-dependent."""
 DATA_ITEM = "item"
 """Mark: an item of data, so it is neither None nor a sentinel."""
 DDP = "ddp"
@@ -25,24 +25,24 @@ DDP = "ddp"
 BUFFERS = "buffers"
 """Mark: a model that has buffers."""
 LOADER = "loader"
-"""Mark: it yields batches of the rank's own data."""
+"""Mark: the value yields batches of the rank's own data."""
 NAMED_LOADER = "named loader"
-"""Mark: it may do so, by its name."""
+"""Mark: the value, by its name, may yield batches of the rank's own data."""
 LARGE = "large"
-"""Mark: it may be more than a pipe holds."""
+"""Mark: the value may be larger than a pipe's buffer."""
 
 Marks = frozenset[Any]
-"""Besides the words above: ("read", object, attribute), the places that a number was read from."""
+"""Marks of a value: the strings above, and ("read", object, attribute) for each location that a number was read from."""
 NO_MARKS: Marks = frozenset()
 
 
 @dataclass(eq=False)
 class Value:
-    """Any value. Two are the same if they are one object."""
+    """Base class of values, compared by identity."""
 
     marks: Marks = field(default=NO_MARKS, kw_only=True)
     origin: tuple[Any, ...] = field(default=(), kw_only=True)
-    """Where it comes from, the same for the same value of every rank. Empty: not known."""
+    """Origin of the value, equal for the same value of every rank. Empty: unknown."""
 
 
 @dataclass(eq=False)
@@ -52,18 +52,18 @@ class Const(Value):
 
 @dataclass(eq=False)
 class Unknown(Value):
-    """A value of which only marks and perhaps a shape are known. Attributes of one are the same whenever they are read."""
+    """A value of which only marks and perhaps a shape are known. Reading an attribute twice gives the same value."""
 
     attributes: dict[str, Value] = field(default_factory=dict[str, Value])
-    """Those that begin with `?` or `[` are of this checker: answers to questions, items, `?of`: what a tensor was made of."""
+    """Attributes by name. Names with `?` or `[` are internal: comparison results, items, and the sources of a tensor."""
     shape: tuple[int, ...] | None = None
     dotted: str = ""
-    """Of the class or function of a library that made it."""
+    """Dotted name of the library's class or function that made the value."""
 
 
 @dataclass(eq=False)
 class Lib(Value):
-    """A name of a library, such as torch.distributed.barrier."""
+    """A library's module, class or function, such as torch.distributed.barrier."""
 
     dotted: str = ""
 
@@ -88,12 +88,12 @@ class Function(Value):
     tree: Any = None
     module: Any = None
     closure: Any = None
-    """The frame that it was defined in."""
+    """Frame of the enclosing function. None: defined at module level."""
     receiver: Value | None = None
     owner: Any = None
-    """The class of a method."""
+    """Class that defines the method. None: a plain function."""
     bound_arguments: list[Value] = field(default_factory=list[Value])
-    """First arguments, of functools.partial."""
+    """First arguments, bound by functools.partial."""
 
 
 @dataclass(eq=False)
@@ -112,30 +112,30 @@ class Instance(Value):
 
 @dataclass(eq=False)
 class SyncObject(Value):
-    """A lock, queue, event, thread or another thing that one waits for."""
+    """A synchronization object: a lock, queue, event, thread, pool, future, generator or process group."""
 
     kind: str = ""
     site: tuple[str, int, int] = ("", 0, 0)
-    """Where it was made: file, line, column."""
+    """File, line and column of the call that made it."""
     name: str = ""
     owner: Any = None
-    """lock: the thread that holds it. thread, future: its process."""
+    """lock: the holding thread. thread, future: its `SimulatedThread`. generator: its frame. work: its pending operation."""
     count: int = 0
-    """lock: how often its owner holds it. semaphore: what is left. barrier: who waits. queue: unfinished tasks."""
+    """lock: recursion depth. semaphore: remaining permits. barrier: arrivals. queue: unfinished tasks. message: the peer."""
     size: int | None = None
-    """queue: capacity, None: unbounded. barrier: parties. pool: threads."""
+    """queue: capacity, None: unbounded. barrier: parties. pool: threads. group: number."""
     items: list[Any] = field(default_factory=list[Any])
-    """queue: `Item` each. condition: who waits. pool: its processes."""
+    """queue: `QueueItem`s. condition: waiting threads. pool: futures. group: ranks."""
     is_set: bool = False
     clock: dict[int, int] = field(default_factory=dict[int, int])
-    """What has happened before it was set, released or ended."""
+    """Vector clock of the steps before it was set, released or ended."""
     target: Value | None = None
-    """thread: what it runs. condition: its lock."""
+    """thread: the function to run. condition: its lock. future: its result."""
     arguments: list[Value] = field(default_factory=list[Value])
     has_escaped: bool = False
-    """Code that is not read may use it too."""
+    """Whether external code may use the object too."""
     flags: frozenset[str] = frozenset()
-    """daemon, process, spawn, reentrant, cancelled."""
+    """Any of daemon, process, spawn, reentrant, cancelled, enumerated."""
 
     @property
     def title(self) -> str:
@@ -144,7 +144,7 @@ class SyncObject(Value):
 
 @dataclass(eq=False)
 class Method(Value):
-    """A method of a value that is no instance of a class of the package."""
+    """A method of a value that is not an instance of a class of the program."""
 
     receiver: Value = field(default_factory=Value)
     name: str = ""
@@ -154,7 +154,7 @@ NONE = Const(None)
 
 
 def marks_of(values: Iterable[Value | None]) -> Marks:
-    """What a result inherits: all marks but those of containers and items."""
+    """Return the marks that a result inherits from its operands: all but `DATA_ITEM`."""
     marks: set[Any] = set()
     for value in values:
         if value is not None:
@@ -167,7 +167,7 @@ def marks_of(values: Iterable[Value | None]) -> Marks:
 
 
 def truth(value: Value) -> bool | None:
-    """Whether it is true. None: unknown."""
+    """Return the truth value. None: unknown."""
     if isinstance(value, Const):
         return bool(value.value)
     if isinstance(value, SequenceValue) and value.exact:
@@ -191,7 +191,7 @@ _MAX_LENGTH = 64
 
 
 def binary(operation: ast.operator, left: Value, right: Value) -> Value:
-    """The result of a binary operation: computed if both are small numbers or short texts."""
+    """Return the result of a binary operation, computed if both operands are small numbers or short texts."""
     marks = marks_of([left, right])
     if isinstance(left, Const) and isinstance(right, Const) and _is_small(left.value) and _is_small(right.value):
         try:
@@ -223,7 +223,7 @@ def _is_small(value: Any) -> bool:
 
 
 def compare(operation: ast.cmpop, left: Value, right: Value) -> Value:
-    """The result of one comparison."""
+    """Return the result of one comparison."""
     marks = marks_of([left, right])
     if any(
         isinstance(operand, Const) and (operand.value is None or isinstance(operand.value, str)) for operand in (left, right)
@@ -260,7 +260,7 @@ def compare(operation: ast.cmpop, left: Value, right: Value) -> Value:
 
 
 def reachable(roots: Iterable[Value]) -> Iterator[Value]:
-    """Every value that code which gets these can reach in six steps."""
+    """Yield every value that can be reached from the given ones in at most six steps."""
     visited: set[int] = set()
     level = list(roots)
     for _ in range(6):

@@ -1,4 +1,4 @@
-"""What the end of an execution says: who waits forever, and for whom."""
+"""Findings at the end of an execution: threads and ranks that wait forever, and for whom."""
 
 from __future__ import annotations
 
@@ -12,16 +12,21 @@ from compare.concurrency.values import SyncObject, reachable
 
 
 def judge(execution: Execution) -> list[ConcurrencyFinding]:
-    """The findings of an execution in which nobody can go on, with what they rest on."""
+    """Return the findings of a finished execution. They are conditional if it assumed a data-dependent divergence."""
     divergence = execution.divergence_step
-    return [_conditional(finding, divergence) if divergence is not None else finding for finding in _blocked_findings(execution)]
+    return [
+        _conditional(finding, divergence) if divergence is not None else finding for finding in _blocked_findings(execution)
+    ]
 
 
 def _conditional(finding: ConcurrencyFinding, divergence: TraceStep) -> ConcurrencyFinding:
     location = f"line {divergence.line}" if divergence.file == finding.file else f"{divergence.file}:{divergence.line}"
     message = f"If this may differ between ranks: {divergence.says} ({location}). {finding.message}"
     return replace(
-        finding, message=message, related_locations=finding.related_locations | {(divergence.file, divergence.line)}, condition=divergence
+        finding,
+        message=message,
+        related_locations=finding.related_locations | {(divergence.file, divergence.line)},
+        condition=divergence,
     )
 
 
@@ -29,16 +34,24 @@ def _blocked_findings(execution: Execution) -> list[ConcurrencyFinding]:
     if execution.findings:
         return [_with_settled_rule(execution, finding) for finding in execution.findings]
     # A main thread or rank that ends by an exception takes the others with it, or its launcher does.
-    has_failed = any(thread.crashed and (thread.number == 0 or thread.os_process.rank is not None) for thread in execution.threads)
+    has_failed = any(
+        thread.crashed and (thread.number == 0 or thread.os_process.rank is not None) for thread in execution.threads
+    )
     # So does a thread that gives up with an exception what was only slow.
     has_failed = has_failed or (execution.has_timed_out and any(thread.crashed for thread in execution.threads))
-    blocked = [thread for thread in execution.threads if not thread.ended and not thread.is_abandoned and thread.pending is not None]
+    blocked = [
+        thread for thread in execution.threads if not thread.ended and not thread.is_abandoned and thread.pending is not None
+    ]
     if not blocked or has_failed:
         return []
-    blocked_ranks = [thread for thread in blocked if thread.pending is not None and thread.pending.kind in ("collective", "send", "recv")]
+    blocked_ranks = [
+        thread for thread in blocked if thread.pending is not None and thread.pending.kind in ("collective", "send", "recv")
+    ]
     if blocked_ranks:
         return _rank_findings(execution, blocked_ranks)
-    reachable_ids = {id(value) for value in reachable(execution.caller_values)} if execution.root.function is not None else set[int]()
+    reachable_ids = (
+        {id(value) for value in reachable(execution.caller_values)} if execution.root.function is not None else set[int]()
+    )
     deadlocked = [thread for thread in blocked if not _may_be_released(thread, reachable_ids)]
     if len(deadlocked) < len(blocked) or any(thread.is_abandoned for thread in execution.threads):
         deadlocked = _waiting_for_each_other(deadlocked)
@@ -52,7 +65,10 @@ def _blocked_findings(execution: Execution) -> list[ConcurrencyFinding]:
 
 
 def _has_guessed_test(execution: Execution, thread: SimulatedThread) -> bool:
-    """Whether it waits in a loop whose test is unknown, and another such test depends on the same: not full, not empty."""
+    """Return whether a thread waits in a loop with an unknown test while another unknown test needs the same lock.
+
+    Such tests may exclude each other, as not full and not empty do.
+    """
     sync_object = thread.pending.sync_object if thread.pending is not None else None
     if sync_object is None or sync_object.kind != "condition" or not isinstance(sync_object.target, SyncObject):
         return False
@@ -60,7 +76,7 @@ def _has_guessed_test(execution: Execution, thread: SimulatedThread) -> bool:
 
 
 def _with_settled_rule(execution: Execution, finding: ConcurrencyFinding) -> ConcurrencyFinding:
-    """Ranks that reach other collectives: some in another order, or one rank more than the other?"""
+    """Turn a mismatched order into a missing collective if one rank issues collectives that another does not."""
     if finding.rule != "collective-order":
         return finding
     for calls_by_rank in execution.collective_calls.values():
@@ -71,18 +87,20 @@ def _with_settled_rule(execution: Execution, finding: ConcurrencyFinding) -> Con
 
 
 def _may_be_released(thread: SimulatedThread, reachable_ids: set[int]) -> bool:
-    """Whether code that is not read may give what the process waits for."""
+    """Return whether external code may end the thread's wait."""
     assert thread.pending is not None
     sync_object = thread.pending.sync_object
     if sync_object is None:
         return thread.pending.kind not in ("future",)
     if sync_object.kind == "lock":
         return False
-    return sync_object.has_escaped or (id(sync_object) in reachable_ids and sync_object.kind not in ("thread", "future", "pool"))
+    return sync_object.has_escaped or (
+        id(sync_object) in reachable_ids and sync_object.kind not in ("thread", "future", "pool")
+    )
 
 
 def _waiting_for_each_other(threads: Sequence[SimulatedThread]) -> list[SimulatedThread]:
-    """Those who only wait for locks and ends of each other."""
+    """Return the threads that wait only for locks and ends of each other."""
     remaining = list(threads)
     while True:
         waiting = [thread for thread in remaining if (owner := _awaited_thread(thread)) is not None and owner in remaining]
@@ -92,7 +110,7 @@ def _waiting_for_each_other(threads: Sequence[SimulatedThread]) -> list[Simulate
 
 
 def _awaited_thread(thread: SimulatedThread) -> SimulatedThread | None:
-    """Who alone can give what the process waits for."""
+    """Return the only thread that can end the thread's wait. None: there is no single one."""
     assert thread.pending is not None
     sync_object = thread.pending.sync_object
     return sync_object.owner if sync_object is not None and sync_object.kind in ("lock", "thread", "future") else None
@@ -103,13 +121,19 @@ def _thread_finding(execution: Execution, deadlocked: Sequence[SimulatedThread])
     cycle = _cycle(first)
     involved = cycle or deadlocked
     sync_objects = [
-        thread.pending.sync_object for thread in involved if thread.pending is not None and thread.pending.sync_object is not None
+        thread.pending.sync_object
+        for thread in involved
+        if thread.pending is not None and thread.pending.sync_object is not None
     ]
     locks = [sync_object for sync_object in sync_objects if sync_object.kind == "lock"]
     others = [sync_object for sync_object in sync_objects if sync_object.kind != "lock"]
     rule, main = _select_rule(execution, involved, locks, others)
     step = _blocked_step(main)
-    waits_text = "; ".join(f"{thread.name} {thread.pending.description} (line {_blocked_step(thread).line})" for thread in involved if thread.pending)
+    waits_text = "; ".join(
+        f"{thread.name} {thread.pending.description} (line {_blocked_step(thread).line})"
+        for thread in involved
+        if thread.pending
+    )
     held_texts = [
         f"{thread.name} holds {lock.title} (line {where.line})"
         for thread in involved
@@ -127,12 +151,22 @@ def _thread_finding(execution: Execution, deadlocked: Sequence[SimulatedThread])
         if thread.raise_step and not thread.crashed and rule in ("lock-not-released", "never-signalled")
     ]
     message = (
-        f"Nobody can go on: {waits_text}." + (f" {'; '.join(held_texts)}." if held_texts else "") + (f" {'; '.join(failed_texts)}." if failed_texts else "")
+        f"Nobody can go on: {waits_text}."
+        + (f" {'; '.join(held_texts)}." if held_texts else "")
+        + (f" {'; '.join(failed_texts)}." if failed_texts else "")
     )
     shown_threads = [*involved, *(thread for thread in execution.threads if thread.raise_step and thread not in involved)]
-    paths = [(thread.name, [*thread.trace[-16:], _blocked_step(thread)] if thread.pending else thread.trace[-16:]) for thread in shown_threads]
+    paths = [
+        (thread.name, [*thread.trace[-16:], _blocked_step(thread)] if thread.pending else thread.trace[-16:])
+        for thread in shown_threads
+    ]
     locations = {(step.file, step.line) for thread in shown_threads if thread.pending for step in [_blocked_step(thread)]}
-    locations |= {(acquired_at.file, acquired_at.line) for thread in involved for lock, acquired_at, _ in thread.held_locks if lock in locks}
+    locations |= {
+        (acquired_at.file, acquired_at.line)
+        for thread in involved
+        for lock, acquired_at, _ in thread.held_locks
+        if lock in locks
+    }
     locations |= {(thread.raise_step.file, thread.raise_step.line) for thread in shown_threads if thread.raise_step}
     return ConcurrencyFinding(rule, step.file, step.line, message, paths, frozenset(locations))
 
@@ -140,7 +174,7 @@ def _thread_finding(execution: Execution, deadlocked: Sequence[SimulatedThread])
 def _select_rule(
     execution: Execution, involved: Sequence[SimulatedThread], locks: Sequence[SyncObject], others: Sequence[SyncObject]
 ) -> tuple[str, SimulatedThread]:
-    """(the rule, who is named first)."""
+    """Return (the rule, the thread that the finding is about)."""
     for thread in involved:
         sync_object = thread.pending.sync_object if thread.pending is not None else None
         if sync_object is not None and sync_object.kind == "lock":
@@ -155,7 +189,9 @@ def _select_rule(
         return "lock-held", next(thread for thread in involved if thread.pending and thread.pending.sync_object not in locks)
     if locks:
         return "lock-order", involved[0]
-    blocked_puts = [thread for thread in involved if thread.pending is not None and thread.pending.description.startswith("puts")]
+    blocked_puts = [
+        thread for thread in involved if thread.pending is not None and thread.pending.description.startswith("puts")
+    ]
     if blocked_puts:
         return "queue-deadlock", blocked_puts[0]
     other_waits = [
@@ -167,7 +203,7 @@ def _select_rule(
 
 
 def _cycle(thread: SimulatedThread) -> list[SimulatedThread]:
-    """The processes that wait for each other in a circle, or the chain to the first who waits for no single one."""
+    """Return the cycle of threads that wait for each other. Empty: there is none."""
     chain = [thread]
     while (awaited := _awaited_thread(chain[-1])) is not None and awaited.pending is not None and not awaited.ended:
         if awaited in chain:
@@ -183,7 +219,9 @@ def _blocked_step(thread: SimulatedThread) -> TraceStep:
 def _rank_findings(execution: Execution, blocked: Sequence[SimulatedThread]) -> list[ConcurrencyFinding]:
     if ("unknown") in {key[2] for key in execution.message_counts if key[0] == -1}:
         return []
-    main_threads = {thread.os_process.rank: thread for thread in execution.threads if thread.key in ((), ("rank",)) or thread in blocked}
+    main_threads = {
+        thread.os_process.rank: thread for thread in execution.threads if thread.key in ((), ("rank",)) or thread in blocked
+    }
     if any(thread.is_abandoned or thread.crashed for thread in main_threads.values()):
         return []
     for thread in blocked:
@@ -216,7 +254,13 @@ def _rank_findings(execution: Execution, blocked: Sequence[SimulatedThread]) -> 
                     )
                 ]
             return [
-                _divergence_finding(execution, "collective-missing", thread, other, f"{other.pending.description} (line {_blocked_step(other).line})")
+                _divergence_finding(
+                    execution,
+                    "collective-missing",
+                    thread,
+                    other,
+                    f"{other.pending.description} (line {_blocked_step(other).line})",
+                )
             ]
     messages = [thread for thread in blocked if thread.pending is not None and thread.pending.kind in ("send", "recv")]
     if messages:
@@ -229,7 +273,9 @@ def _rank_findings(execution: Execution, blocked: Sequence[SimulatedThread]) -> 
     return []
 
 
-def _divergence_finding(execution: Execution, rule: str, thread: SimulatedThread, other: SimulatedThread, state: str) -> ConcurrencyFinding:
+def _divergence_finding(
+    execution: Execution, rule: str, thread: SimulatedThread, other: SimulatedThread, state: str
+) -> ConcurrencyFinding:
     assert thread.pending is not None
     step = _blocked_step(thread)
     other_step = _blocked_step(other) if other.frames else (other.trace[-1] if other.trace else step)
@@ -241,15 +287,17 @@ def _divergence_finding(execution: Execution, rule: str, thread: SimulatedThread
 def lock_orders(
     acquisitions: Sequence[tuple[SyncObject, SyncObject, SimulatedThread, TraceStep, TraceStep, frozenset[int]]], cls: str
 ) -> list[ConcurrencyFinding]:
-    """Circles in the order in which the methods of one class take its locks.
+    """Return the cycles in the order in which the methods of one class take its locks.
 
     Args:
-        acquisitions: see `State.locks_taken`, of several executions. Locks of the same place are the same.
+        acquisitions: `ExecutionState.lock_acquisitions` of several executions. Locks of the same site are the same lock.
     """
     edges: dict[tuple[object, object], tuple[str, TraceStep, TraceStep, SyncObject, SyncObject]] = {}
     for held_lock, lock, thread, held_at, step, all_held in acquisitions:
         if len(all_held) == 1 and held_lock.site != lock.site:
-            edges.setdefault((held_lock.site, lock.site), (thread.trace[0].says if thread.trace else "", held_at, step, held_lock, lock))
+            edges.setdefault(
+                (held_lock.site, lock.site), (thread.trace[0].says if thread.trace else "", held_at, step, held_lock, lock)
+            )
     findings: list[ConcurrencyFinding] = []
     for (first_site, second_site), (_, held_at, step, held_lock, lock) in edges.items():
         reverse = edges.get((second_site, first_site))
@@ -262,6 +310,8 @@ def lock_orders(
         )
         paths = [("one thread", [held_at, step]), ("another thread", [reverse[1], reverse[2]])]
         findings.append(
-            ConcurrencyFinding("lock-order", step.file, step.line, message, paths, frozenset({(reverse[2].file, reverse[2].line)}))
+            ConcurrencyFinding(
+                "lock-order", step.file, step.line, message, paths, frozenset({(reverse[2].file, reverse[2].line)})
+            )
         )
     return findings

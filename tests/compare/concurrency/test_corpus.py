@@ -128,14 +128,14 @@ def test_the_deadlock_that_runs_are_planted_with_is_found_in_its_source() -> Non
         ),
         (
             "pytorch_impl/parallel/pipeline.py",
-            "        collectives.all_reduce(own, self._group)\n",
-            "        if distributed.get_rank() > 0:\n            return 0, 0\n        collectives.all_reduce(own, None)\n",
+            "        collectives.all_reduce(counts, self._group)\n",
+            "        if distributed.get_rank() > 0:\n            return 0, 0\n        collectives.all_reduce(counts, None)\n",
             "collective-missing",
         ),
         (
             "common/processes/serving.py",
             "            self._write(line)\n",
-            "            with self._reporting:\n                self._write(line)\n",
+            "            with self._report_lock:\n                self._write(line)\n",
             "lock-again",
         ),
     ],
