@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy import special
 
-from compare.core import looking, statistics
+from compare.core import alpha_spending, statistics
 from compare.core.statistics import POWER, SIGNIFICANCE, VERDICT_PAIRS
 from compare.core.until_decided import UntilDecided
 from compare.core.wording import percent
@@ -80,9 +80,9 @@ def decide(logs: Floats, until: UntilDecided) -> FamilyDecisions:
         one_sided = special.stdtr(n - 1, (np.abs(mean) - effect) / error)
         means = np.where(undecided, mean, means)
         two_sided = 2.0 * special.stdtr(n - 1, -np.abs(mean) / error)
-        different_p = np.where(undecided, looking.TWO_SIDED.corrected_p_array(two_sided, n), different_p)
+        different_p = np.where(undecided, alpha_spending.TWO_SIDED.corrected_p_array(two_sided, n), different_p)
         look_p = np.where(undecided, one_sided, look_p)
-        equivalence_p = np.where(np.abs(mean) < effect, looking.EQUIVALENCE.corrected_p_array(one_sided, n), 1.0)
+        equivalence_p = np.where(np.abs(mean) < effect, alpha_spending.EQUIVALENCE.corrected_p_array(one_sided, n), 1.0)
         looks_p = np.where(undecided, equivalence_p, looks_p)
         for family in np.flatnonzero(undecided.any(axis=1)):
             adjusted = statistics.holm(different_p[family].tolist())

@@ -22,7 +22,7 @@ class _Evaluation(Network):
         if isinstance(layer, Dropout):
             return x, back
         if isinstance(layer, BatchNorm):
-            mean, variance, gamma, beta = (self._parameter(layer, role) for role in ("mean", "variance", "gamma", "beta"))
+            mean, variance, gamma, beta = (self._array(layer, role) for role in ("mean", "variance", "gamma", "beta"))
             return (x - mean) / np.sqrt(variance + layer.epsilon) * gamma + beta, back
         return super()._layer(layer, x)
 

@@ -13,7 +13,7 @@ from common.spec import Spec
 from common.training.tracing import group, state_before
 from compare.conformance.trial import TOLERANCE, Faults, TwinUnderTest, list_some, load_data_and_model, rung_faults, spec_of
 from compare.execution import options
-from compare.proof import single_steps, third_opinion
+from compare.proof import referee_check, single_steps
 from compare.proof.differences import Arrays, scaled_difference
 from compare.proof.recordings import TraceRequest
 from compare.proof.referee import network
@@ -78,7 +78,7 @@ def by_referee(spec: Spec, architecture: Architecture, recorded: Arrays) -> Arra
         images = network.scaled(recorded[f"images/{step}"], *scaling, np.float64)
         masks = [recorded[f"masks/{step}/{index}"].astype(bool) for index in range(len(architecture.dropouts))]
         result = network.gradients(architecture, weights, RefereeBatch(images, recorded[f"labels/{step}"], masks))
-        rule = third_opinion.update_rule(spec.optimizer)
+        rule = referee_check.update_rule(spec.optimizer)
         for slot, values in slots.items():
             setattr(rule, f"{slot}s", dict(values))
         for name, gradient in result.gradients.items():

@@ -16,7 +16,7 @@ from common.training.tracing import group
 from compare.conformance import evaluation
 from compare.conformance.trial import TOLERANCE, Faults, TwinUnderTest, list_some, load_data_and_model, spec_of
 from compare.execution import options
-from compare.proof import third_opinion
+from compare.proof import referee_check
 from compare.proof.differences import Arrays, scaled_difference
 from compare.proof.recordings import TraceRequest
 
@@ -27,7 +27,7 @@ _LEAVES = "leaves:classes=2,images=60,size=32"
 
 def check(trial: TwinUnderTest) -> Faults:
     specs = {
-        (model, optimizer): third_opinion.referee_spec(spec_of(model, optimizer)).with_fields(steps=steps)
+        (model, optimizer): referee_check.referee_spec(spec_of(model, optimizer)).with_fields(steps=steps)
         for model, steps in STEPS.items()
         for optimizer in (options.OPTIMIZERS if model == "simple_cnn" else ("sgd",))
     }
@@ -39,7 +39,7 @@ def check(trial: TwinUnderTest) -> Faults:
         yield from (f"{model}, {optimizer}: {fault}" for fault in faults)
         if faults:
             continue
-        lines = third_opinion.compare(spec, architecture, len(dataset.train), {trial.name: recorded}, np.float64)
+        lines = referee_check.compare(spec, architecture, len(dataset.train), {trial.name: recorded}, np.float64)
         yield from (
             f"{model}, {optimizer}: {line.what} differ from the referee by {line.difference:.1e}, tolerance "
             f"{line.tolerance:.0e} ({line.where})"

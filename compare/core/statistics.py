@@ -12,7 +12,7 @@ import numpy as np
 from scipy import special
 
 from common.frozen import Frozen
-from compare.core import looking
+from compare.core import alpha_spending
 
 LEAST_PAIRS = 3
 """Fewest pairs for an interval, if repeats may be added."""
@@ -164,7 +164,7 @@ def detectable_mean(error: float, freedom: float, comparisons: int, pairs: int |
 @lru_cache(maxsize=256)
 def _detectable_in_errors(freedom: float, comparisons: int, pairs: int | None) -> float:
     level = SIGNIFICANCE / comparisons
-    critical = float(special.stdtrit(freedom, 1.0 - (level if pairs is None else looking.level(pairs, level)) / 2))
+    critical = float(special.stdtrit(freedom, 1.0 - (level if pairs is None else alpha_spending.level(pairs, level)) / 2))
     least = float(special.nctdtrinc(freedom, 1.0 - POWER, critical))
     # Ratios of estimated to true noise, at quantiles of equal weight.
     relative_noise = np.sqrt(special.chdtri(freedom, (np.arange(100) + 0.5) / 100) / freedom)
@@ -235,18 +235,18 @@ def critical(freedom: float, pairs: int | None) -> float:
         freedom: degrees of freedom of the standard error.
         pairs: see `detectable_mean`.
     """
-    outside = SIGNIFICANCE if pairs is None else looking.level(pairs, SIGNIFICANCE)
+    outside = SIGNIFICANCE if pairs is None else alpha_spending.level(pairs, SIGNIFICANCE)
     return float(special.stdtrit(freedom, 1.0 - outside / 2))
 
 
 def corrected_p(estimate: MeanEstimate, pairs: int | None) -> float:
     """Return the two-sided p of a mean. For `pairs`, see `detectable_mean`."""
-    return estimate.p if pairs is None else looking.corrected_p(estimate.p, pairs)
+    return estimate.p if pairs is None else alpha_spending.corrected_p(estimate.p, pairs)
 
 
 def critical_equivalence(freedom: float, pairs: int) -> float:
     """Return how many standard errors a mean must be below an effect that matters to be surely smaller."""
-    return float(special.stdtrit(freedom, 1.0 - looking.EQUIVALENCE.level(pairs, SIGNIFICANCE)))
+    return float(special.stdtrit(freedom, 1.0 - alpha_spending.EQUIVALENCE.level(pairs, SIGNIFICANCE)))
 
 
 def unpaired_ratio(first: Sequence[float], second: Sequence[float]) -> Ratio | None:
@@ -370,7 +370,7 @@ def _equivalence_p(ratio: Ratio, effect: float) -> tuple[float, float]:
     if error is None:
         return 1.0, 1.0
     p = float(special.stdtr(ratio.n - 1, -inside_errors / error)) if error else float(inside_errors <= 0.0)
-    return looking.EQUIVALENCE.corrected_p(p, ratio.n) if inside_errors > 0.0 else 1.0, p
+    return alpha_spending.EQUIVALENCE.corrected_p(p, ratio.n) if inside_errors > 0.0 else 1.0, p
 
 
 def one_sided_p_values(ratio: Ratio, border: float) -> tuple[float, float]:
@@ -386,7 +386,7 @@ def one_sided_p_values(ratio: Ratio, border: float) -> tuple[float, float]:
         return 1.0, 1.0
     t = distance / error if error else math.copysign(math.inf, distance)
     above, below = (
-        looking.EQUIVALENCE.corrected_p(float(special.stdtr(ratio.n - 1, side * t)), ratio.n) for side in (-1.0, 1.0)
+        alpha_spending.EQUIVALENCE.corrected_p(float(special.stdtr(ratio.n - 1, side * t)), ratio.n) for side in (-1.0, 1.0)
     )
     return above, below
 

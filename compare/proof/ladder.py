@@ -30,7 +30,7 @@ from common.models.architectures import Architecture
 from common.spec import Spec
 from compare.execution import launch
 from compare.execution.matrix import Row
-from compare.proof import claims, remembered, rungs, single_steps, timed_rows, tolerances
+from compare.proof import claims, proof_cache, rungs, single_steps, timed_rows, tolerances
 from compare.proof.certificate import LOSS_RISES, Proof, Rung, TrainingSetting
 from compare.proof.differences import Arrays
 from compare.proof.recordings import Recorder, TraceRequest
@@ -108,7 +108,7 @@ def prove(
     }
     # The modules of a user's own model are not all known, so a stored proof of it may be stale.
     remember = remember and plan.base.model in spec.MODELS
-    if remember and (proof := remembered.load(plan.key)):
+    if remember and (proof := proof_cache.load(plan.key)):
         progress("proof remembered: same code, versions, machine and spec")
         return proof.model_copy(update=claim_fields)
     start = time.perf_counter()
@@ -135,7 +135,7 @@ def prove(
         if not keep:
             ladder.recorder.forget_all()
         if remember:
-            remembered.save(plan.key, proof)
+            proof_cache.save(plan.key, proof)
     return proof
 
 
@@ -191,7 +191,7 @@ def judge_every_step(
 def is_remembered(rows: Sequence[Row], frameworks: Sequence[str], *, replicas: int) -> bool:
     """Whether `prove_rows` finds a stored proof."""
     plan = _plan_proof(**_arguments_for_rows(rows, frameworks, replicas), steps=None, precision="float64")
-    return plan.base.model in spec.MODELS and remembered.load(plan.key) is not None
+    return plan.base.model in spec.MODELS and proof_cache.load(plan.key) is not None
 
 
 class _ProofPlan(NamedTuple):
@@ -221,7 +221,7 @@ def _plan_proof(
     levels = timed_rows.proved_levels(runs or [(name, timed_spec) for name in frameworks])
     parallel = tuple(mode for mode in modes if mode != "serial")
     base, share = _base_spec(timed_spec, replicas, steps, precision, levels[0])
-    key = remembered.key(base, frameworks, (f"{share:.3f} of the steps", parallel, levels), replicas)
+    key = proof_cache.key(base, frameworks, (f"{share:.3f} of the steps", parallel, levels), replicas)
     return _ProofPlan(base, share, parallel, levels, key)
 
 

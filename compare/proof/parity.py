@@ -24,11 +24,11 @@ from compare.execution.matrix import Row
 from compare.execution.options import OPTIMIZERS
 from compare.execution.store import IN_FLOAT64
 from compare.judgement import sameness
-from compare.proof import ladder, serial_run, third_opinion
+from compare.proof import ladder, referee_check, serial_run
 from compare.proof.certificate import Proof, Rung
+from compare.proof.referee_check import RefereeComparison
 from compare.proof.serial_run import RecordedRun
 from compare.proof.single_steps import TERM_SCALE, TOLERANCE
-from compare.proof.third_opinion import RefereeComparison
 from compare.reporting import document
 from compare.reporting.document import Mark, Report
 from compare.reporting.screen import Paragraph, Screen
@@ -160,8 +160,8 @@ def command(
                     {name: launch.describe(name) for name in with_switches},
                 )
         if referee:
-            referee_specs = [run_spec for timed_spec in specs for run_spec in third_opinion.referee_specs(timed_spec)]
-            proof_report = referee_report(third_opinion.judge(referee_specs, contestant_names, folder, progress))
+            referee_specs = [run_spec for timed_spec in specs for run_spec in referee_check.referee_specs(timed_spec)]
+            proof_report = referee_report(referee_check.judge(referee_specs, contestant_names, folder, progress))
         elif record is not None:
             proof_report = recorded_report(
                 serial_run.record(
@@ -412,8 +412,8 @@ def referee_report(lines: Sequence[RefereeComparison]) -> Report:
         sentences.append(
             f"{who} from the referee, first in the {first.what} ({first.difference:.1e}, tolerance {first.tolerance:.0e})."
         )
-    sentences += third_opinion.caution_sentences(lines)
-    closer = third_opinion.closer_framework_sentences(lines)
+    sentences += referee_check.caution_sentences(lines)
+    closer = referee_check.closer_framework_sentences(lines)
     return Report(
         title="Both frameworks against a referee in plain NumPy",
         name=NAME,

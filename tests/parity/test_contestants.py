@@ -9,7 +9,7 @@ import pytest
 from common import spec
 from compare.execution import contestants
 from compare.execution.contestants import Contestant
-from compare.proof import ladder, remembered
+from compare.proof import ladder, proof_cache
 from compare.proof.certificate import Proof
 from compare.proof.differences import Arrays
 from tests.parity.made_up import FakeTwins
@@ -78,7 +78,7 @@ def test_a_proof_is_not_remembered_for_another_contestant_of_the_same_name(twins
     base = spec.build({"model": "simple_cnn"})
 
     def key() -> str:
-        return remembered.key(base, ["own", "pytorch"], [], 2)
+        return proof_cache.key(base, ["own", "pytorch"], [], 2)
 
     own = Contestant(name="own", twin="pytorch")
     contestants.register([own])
@@ -93,5 +93,5 @@ def test_a_proof_is_not_remembered_for_other_distributions(twins: FakeTwins) -> 
     keys = set[str]()
     for digest in ("a", "b"):
         twins.described["environment"] = {"distributions_hash": digest}
-        keys.add(remembered.key(base, ["pytorch", "tensorflow"], [], 2))
+        keys.add(proof_cache.key(base, ["pytorch", "tensorflow"], [], 2))
     assert len(keys) == 2

@@ -8,7 +8,7 @@ from common import spec
 from compare.proof import parity
 from compare.proof.certificate import LOSSES_RUNG, Proof, Rung
 from compare.reporting.document import Report
-from tests.parity.test_third_opinion import line
+from tests.parity.test_referee_check import line
 from tests.support.snapshots import Screens, printed
 
 FRAMEWORKS = ["pytorch", "tensorflow"]

@@ -5,7 +5,7 @@ import pytest
 
 from common.spec import Optimizer
 from common.training import optim
-from compare.proof import third_opinion
+from compare.proof import referee_check
 from tests.twins.adapters import Twin
 
 STEPS = 12
@@ -96,7 +96,7 @@ def differences(twin: Twin, settings: Optimizer, learning_rates: list[float], dt
     steps = [([generator.normal(size=shape).astype(dtype) for shape in SHAPES], rate) for rate in learning_rates]
     variables = [twin.variable(array) for array in values]
     built = twin.optim.build(settings, variables)
-    formula = third_opinion.update_rule(settings)
+    formula = referee_check.update_rule(settings)
     expected = {str(index): array.astype(np.float64) for index, array in enumerate(values)}
     found: list[float] = []
     for step, (gradients, rate) in enumerate(steps, start=1):

@@ -13,7 +13,7 @@ from common.models.architectures import Architecture, BatchNorm, Layer, Residual
 from common.models.input_scaling import InputScaling
 from common.spec import Spec
 from common.training import tracing
-from compare.proof import third_opinion
+from compare.proof import referee_check
 from compare.proof.referee import network, training
 from compare.proof.referee.network import RefereeBatch
 from tests.twins import made
@@ -81,7 +81,7 @@ TEN_STEPS = {"epochs": None, "steps": 10, "schedule": {"name": "cosine", "warmup
 
 def _against_the_referee(
     twin: Twin, architecture: Architecture, batch: int = 4, **fields: Any
-) -> list[third_opinion.RefereeComparison]:
+) -> list[referee_check.RefereeComparison]:
     """The lines of `parity --referee` for ten steps of one framework. An epoch has five whole batches and one of three."""
     what = made.settings(global_batch_size=batch, **TEN_STEPS, **fields)
     data = made.dataset(architecture, train=5 * batch + 3)
@@ -89,10 +89,10 @@ def _against_the_referee(
     initial = weights.initial(architecture, what.seed)
     trainer = twin.parallel.build(what, architecture, plan, data, initial)
     arrays = tracing.trace(trainer, plan, data, initial, batches_too=True)
-    return third_opinion.compare(what, architecture, len(data.train.labels), {twin.framework: arrays}, np.float64)
+    return referee_check.compare(what, architecture, len(data.train.labels), {twin.framework: arrays}, np.float64)
 
 
-def _failed(lines: list[third_opinion.RefereeComparison]) -> list[str]:
+def _failed(lines: list[referee_check.RefereeComparison]) -> list[str]:
     return [line.what for line in lines if line.status != "passed"]
 
 
@@ -135,7 +135,7 @@ def test_ten_steps_of_resnet18_with_adam_are_the_referees(twin: Twin, optimizer:
 @pytest.mark.shared
 @pytest.mark.parametrize("epsilon", [pytest.param(1e-7, marks=pytest.mark.slow), 1.1e-8])
 def test_another_epsilon_than_adams_own_is_caught(twin: Twin, monkeypatch: pytest.MonkeyPatch, epsilon: float) -> None:
-    monkeypatch.setattr(third_opinion, "rule_of", lambda settings: training.RefereeAdam(epsilon=epsilon))
+    monkeypatch.setattr(referee_check, "update_rule", lambda settings: training.RefereeAdam(epsilon=epsilon))
     lines = _against_the_referee(twin, made.resolve("simple_cnn"), optimizer=OWN_EPSILON)
     assert "weights after one step" in _failed(lines)
 
@@ -196,6 +196,6 @@ def test_weights_or_batches_that_are_not_the_same_are_not_compared(twin: Twin) -
     plan, initial = BatchPlan(what, architecture, 16), weights.initial(architecture, 0)
     arrays = tracing.trace(twin.parallel.build(what, architecture, plan, data, initial), plan, data, initial, batches_too=True)
     other = {**arrays, "labels/0": arrays["labels/0"][::-1].copy()}
-    lines = third_opinion.compare(what, architecture, 16, {"one": arrays, "other": other}, np.float64)
+    lines = referee_check.compare(what, architecture, 16, {"one": arrays, "other": other}, np.float64)
     (only,) = [line for line in lines if line.framework == "other"]
     assert only.status == "failed" and math.isinf(only.difference) and only.what == "the same weights and batches"

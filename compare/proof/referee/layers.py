@@ -35,13 +35,11 @@ def convolution(
     y: Any = reduce(iadd, (_product("nijgc,cgo->nijgo", patches[:, :, :, a, b], shared[a, b]) for a, b in places))
 
     def backward(dy: Array, with_kernel: bool = True) -> tuple[Array, dict[str, Array]]:
-        grouped = dy.reshape(*dy.shape[:3], groups, -1)
-        dkernel = [_product("nijgc,nijgo->cgo", patches[:, :, :, a, b], grouped) for a, b in places if with_kernel]
+        split = dy.reshape(*dy.shape[:3], groups, -1)
+        dkernel = [_product("nijgc,nijgo->cgo", patches[:, :, :, a, b], split) for a, b in places if with_kernel]
         gradients = {"kernel": np.stack(dkernel).reshape(kernel.shape)} if with_kernel else {}
         gradients |= {} if bias is None else {"bias": dy.sum((0, 1, 2))}
-        dpatches = (
-            (_product("nijgo,cgo->nijgc", grouped, shared[place]).reshape(*dy.shape[:3], -1), place) for place in places
-        )
+        dpatches = ((_product("nijgo,cgo->nijgc", split, shared[at]).reshape(*dy.shape[:3], -1), at) for at in places)
         return _summed_patches(dpatches, x, size, stride, padding), gradients
 
     return y.reshape(*y.shape[:3], outputs) + (0 if bias is None else bias), backward
@@ -54,10 +52,7 @@ def windows(x: Array, size: int, stride: int, padding: Padding) -> Array:
 
 
 def max_pooling(x: Array, size: int, stride: int, padding: Padding, winner: Any = None) -> tuple[Array, Backward]:
-    """Take the maximum of each window, or its value `winner` [N, H', W', 1, C].
-
-    Padding never wins; of equal ones the first does.
-    """
+    """Take each window's maximum, or its value `winner` [N, H', W', 1, C]. Padding never wins; of equal ones the first does."""
     flat = windows(x, size, stride, padding)
     winner = flat.argmax(3)[:, :, :, None] if winner is None else winner
 
@@ -99,10 +94,7 @@ def batch_normalisation(
 
 
 def mean(x: Array, lanes: int = 8) -> Array:
-    """Take the mean over every axis but the last, in `lanes` sums side by side, as vector units add.
-
-    One lane adds term after term.
-    """
+    """Take the mean over every axis but the last, in `lanes` sums side by side, as vector units add. One: term after term."""
     flat = x.reshape(-1, x.shape[-1])
     whole = len(flat) // lanes * lanes
     sums = flat[:whole].reshape(lanes, -1, x.shape[-1]).sum(1)

@@ -82,8 +82,8 @@ class Network:
     def _layer(self, layer: Layer, x: Array) -> tuple[Array, Backward]:
         match layer:
             case architectures.Conv():
-                bias = self._parameter(layer, "bias") if layer.bias else None
-                return layers.convolution(x, self._parameter(layer, "kernel"), bias, layer.stride, layer.padding, layer.groups)
+                bias = self._array(layer, "bias") if layer.bias else None
+                return layers.convolution(x, self._array(layer, "kernel"), bias, layer.stride, layer.padding, layer.groups)
             case architectures.BatchNorm():
                 return self._batch_norm(layer, x)
             case architectures.ReLU():
@@ -97,7 +97,7 @@ class Network:
             case architectures.Flatten():
                 return layers.flatten(x)
             case architectures.Dense():
-                return layers.dense(x, self._parameter(layer, "kernel"), self._parameter(layer, "bias"))
+                return layers.dense(x, self._array(layer, "kernel"), self._array(layer, "bias"))
             case architectures.Dropout():
                 return layers.dropout(x, next(self._masks), layer.rate)
             case architectures.Residual() | architectures.Concatenation():
@@ -115,13 +115,11 @@ class Network:
 
     def _batch_norm(self, layer: architectures.BatchNorm, x: Array) -> tuple[Array, Backward]:
         """Normalise by the batch. The running variance takes the unbiased variance of the batch."""
-        (epsilon, weight_of_new), gamma = self.constants or (layer.epsilon, layer.momentum), self._parameter(layer, "gamma")
-        y, backward, mean, variance = layers.batch_normalisation(
-            x, gamma, self._parameter(layer, "beta"), epsilon, self.mean_of
-        )
+        (epsilon, weight_of_new), gamma = self.constants or (layer.epsilon, layer.momentum), self._array(layer, "gamma")
+        y, backward, mean, variance = layers.batch_normalisation(x, gamma, self._array(layer, "beta"), epsilon, self.mean_of)
         count, momentum = x.size // x.shape[-1], x.dtype.type(weight_of_new)
         for role, new in (("mean", mean), ("variance", variance * x.dtype.type(count) / x.dtype.type(count - 1))):
-            self.statistics[f"{layer.name}.{role}"] = (1 - momentum) * self._parameter(layer, role) + momentum * new
+            self.statistics[f"{layer.name}.{role}"] = (1 - momentum) * self._array(layer, role) + momentum * new
         return y, backward
 
     def _joined(self, layer: architectures.Residual | architectures.Concatenation, x: Array) -> tuple[Array, Backward]:
@@ -131,10 +129,7 @@ class Network:
         y, cut = (outputs[0] + outputs[1], None) if is_sum else layers.concatenation(outputs)
 
         def backward(dy: Array) -> tuple[Array, dict[str, Array]]:
-            slopes = [
-                branch_backward(part)[0]
-                for (_, branch_backward), part in zip(passes, cut(dy) if cut else [dy, dy], strict=True)
-            ]
+            slopes = [back(part)[0] for (_, back), part in zip(passes, cut(dy) if cut else [dy, dy], strict=True)]
             return sum(slopes[1:], start=slopes[0]), {}
 
         if isinstance(layer, architectures.Concatenation) or not layer.relu:
@@ -142,5 +137,5 @@ class Network:
         y, through_relu = self.relu(y)
         return y, lambda dy: backward(through_relu(dy)[0])
 
-    def _parameter(self, layer: Any, role: str) -> Array:
+    def _array(self, layer: Any, role: str) -> Array:
         return self._weights[f"{layer.name}.{role}"]

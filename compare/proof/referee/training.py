@@ -32,10 +32,7 @@ class RefereeSGD:
 
 @dataclass
 class RefereeAdam:
-    """Adam: Kingma & Ba 2015, algorithm 1, with epsilon added after the bias correction.
-
-    Weight decay adds weight_decay w to g.
-    """
+    """Adam (Kingma & Ba 2015) with epsilon added after the bias correction. Weight decay adds weight_decay w to g."""
 
     beta_1: float = 0.9
     beta_2: float = 0.999
@@ -84,8 +81,6 @@ def train(
     state = {name: np.asarray(array, dtype) for name, array in weights.items()}
     for step, batch in enumerate(batches, start=1):
         result, rate = gradients(architecture, state, batch), learning_rate(step)
-        updated = {
-            name: optimizer.update(name, state[name], gradient, rate, step) for name, gradient in result.gradients.items()
-        }
+        updated = {name: optimizer.update(name, state[name], grad, rate, step) for name, grad in result.gradients.items()}
         state = {**state, **result.statistics, **updated}
         yield result, state

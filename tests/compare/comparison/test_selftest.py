@@ -13,7 +13,7 @@ from scipy import special
 from common.artifacts import results
 from common.artifacts.schema import RunResult
 from compare.comparison import selftest
-from compare.core import looking, statistics
+from compare.core import alpha_spending, statistics
 from compare.core.interrupt import Interrupted
 from compare.core.presets import Preset
 from compare.core.statistics import paired_ratio
@@ -61,7 +61,7 @@ def uncorrected(looks: Sequence[float], one_look: Sequence[float]) -> list[float
 def known_noise(error: float, freedom: float, comparisons: int, pairs: int | None = None) -> float:
     """The formula before: the estimated noise is taken for the true one."""
     assert pairs is not None
-    critical = special.stdtrit(freedom, 1 - looking.level(pairs, 0.05 / comparisons) / 2)
+    critical = special.stdtrit(freedom, 1 - alpha_spending.level(pairs, 0.05 / comparisons) / 2)
     return error * float(special.nctdtrinc(freedom, 0.1, critical))
 
 

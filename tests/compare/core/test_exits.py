@@ -7,7 +7,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from common.data.decoding.decode import BadFile
+from common.data.decoding.decode import BadImageError
 from common.data.sources import DataRefused
 from common.machine.plain_file import PlainFileError
 from common.models.weights import WeightsError
@@ -30,7 +30,7 @@ GOES_ON = "The same command continues from what is there."
         (WeightsError("an array"), 2, "an array"),
         (PlainFileError("a/pipe", errno.EINVAL, "is no plain file"), 2, "a/pipe is no plain file. Remove it, or name another"),
         (DataRefused("a class"), 4, "a class"),
-        (BadFile("an image"), 4, "an image"),
+        (BadImageError("an image"), 4, "an image"),
         (LaunchError("a process"), 1, "a process"),
         (FULL, 1, f"'some/file'. Free space, or name another folder. {GOES_ON}"),
         (ELSEWHERE, 1, f"'some/file'. Name another folder. {GOES_ON}"),

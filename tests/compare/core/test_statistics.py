@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import special, stats
 
-from compare.core import looking, statistics, verdict_words
+from compare.core import alpha_spending, statistics, verdict_words
 from compare.core.statistics import JudgedRatio, Ratio, paired_ratio, spread, verdicts
 
 
@@ -35,7 +35,7 @@ def test_paired_ratio_is_the_t_interval_of_the_logarithms() -> None:
     found = paired_ratio(pairs)
     logs = [math.log(a / b) for a, b in pairs]
     once = paired_ratio(pairs, one_look=True)
-    for ratio, level in ((found, looking.level(5, 0.05)), (once, 0.05)):
+    for ratio, level in ((found, alpha_spending.level(5, 0.05)), (once, 0.05)):
         low, high = stats.t.interval(1.0 - level, 4, loc=sum(logs) / 5, scale=stats.sem(logs))
         assert ratio is not None and ratio.low is not None and ratio.high is not None
         assert ratio.value == pytest.approx(math.exp(sum(logs) / 5))
@@ -78,7 +78,7 @@ def test_p_is_that_of_the_paired_t_test_on_the_logarithms() -> None:
     once = paired_ratio(pairs, one_look=True)
     assert found is not None and once is not None
     assert once.p == pytest.approx(expected.pvalue)
-    assert found.p == pytest.approx(looking.corrected_p(expected.pvalue, 5)) and found.p > once.p
+    assert found.p == pytest.approx(alpha_spending.corrected_p(expected.pvalue, 5)) and found.p > once.p
     assert statistics.inverse(found).p == found.p
 
 
@@ -306,7 +306,7 @@ def test_a_ratio_is_smaller_than_the_effect_that_matters_if_it_is_surely_so(
 def _two_one_sided(low: float, value: float, high: float, pairs: int) -> float:
     error = math.log(high / low) / 2 / statistics.critical(pairs - 1, pairs)
     t = (math.log(1.05) - abs(math.log(value))) / error
-    return looking.EQUIVALENCE.corrected_p(float(stats.t.sf(t, pairs - 1)), pairs) if t > 0 else 1.0
+    return alpha_spending.EQUIVALENCE.corrected_p(float(stats.t.sf(t, pairs - 1)), pairs) if t > 0 else 1.0
 
 
 def test_a_family_of_equal_rows_is_called_equal_only_if_every_correction_allows_it() -> None:

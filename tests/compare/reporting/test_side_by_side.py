@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from compare.core import errors, looking, wording
+from compare.core import alpha_spending, errors, wording
 from compare.core.statistics import Ratio, unpaired_ratio
 from compare.execution import store
 from compare.execution.store import StoredComparison
@@ -250,8 +250,8 @@ def test_an_unpaired_ratio_has_the_interval_of_welch_at_the_level_of_its_looks()
     first, second = [4.0, 4.4, 3.8, 4.1, 4.3], [2.0, 2.2, 1.7]
     ratio = unpaired_ratio(first, second)
     welch = stats.ttest_ind(np.log(first), np.log(second), equal_var=False)
-    expected = welch.confidence_interval(1.0 - looking.level(3, 0.05))
-    assert ratio is not None and ratio.n == 3 and ratio.p == pytest.approx(looking.corrected_p(welch.pvalue, 3))
+    expected = welch.confidence_interval(1.0 - alpha_spending.level(3, 0.05))
+    assert ratio is not None and ratio.n == 3 and ratio.p == pytest.approx(alpha_spending.corrected_p(welch.pvalue, 3))
     assert (ratio.low, ratio.high) == pytest.approx((np.exp(expected.low), np.exp(expected.high)))
 
 

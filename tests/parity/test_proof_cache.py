@@ -13,7 +13,7 @@ from common import spec
 from common.data import sources
 from common.machine import machine
 from compare.execution import code_digest
-from compare.proof import remembered
+from compare.proof import proof_cache
 from tests.parity.made_up import FakeTwins
 
 Patch = pytest.MonkeyPatch
@@ -87,7 +87,7 @@ OF_THE_MACHINE = {
 
 def key(**options: Any) -> str:
     base = spec.build({**TIMED, "precision": "float64", **options.pop("base", {})})
-    return remembered.key(
+    return proof_cache.key(
         base, **{"frameworks": ["pytorch", "tensorflow"], "options": ["data_parallel"], "replicas": 2, **options}
     )
 

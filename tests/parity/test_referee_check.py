@@ -14,10 +14,10 @@ from common.models import architectures
 from common.models.architectures import Architecture
 from common.spec import Optimizer, Spec
 from common.training.tracing import group
-from compare.proof import ladder, parity, single_steps, third_opinion
+from compare.proof import ladder, parity, referee_check, single_steps
 from compare.proof.differences import Arrays
 from compare.proof.referee import training
-from compare.proof.third_opinion import RefereeComparison
+from compare.proof.referee_check import RefereeComparison
 from tests.parity.made_up import architecture_of, recording_of_steps
 from tests.support.command_line import convtwins
 
@@ -59,7 +59,7 @@ def test_a_decision_that_rounding_took_gives_no_ratio() -> None:
         line(precision="float32", what="gradients of the first step", tolerance=None, **own)
         for own in ({"framework": "pytorch", "difference": 3e-7}, {"framework": "tensorflow", "difference": 2e-2})
     ]
-    text = " ".join(third_opinion.closer_framework_sentences(lines))
+    text = " ".join(referee_check.closer_framework_sentences(lines))
     assert "pytorch is closer (3.0e-07 against 2.0e-02)" in text and "times as close" not in text
 
 
@@ -102,8 +102,8 @@ def test_ties_are_told_from_a_fault_by_the_gradients_themselves(factor: float, w
     arrays |= {"stepped/" + name: array for name, array in group(steps, "after/0/weights/").items()}
     arrays |= {"gradient/" + name: (factor * array).astype(np.float32) for name, array in turned.items()}
     arrays["loss"] = steps["loss/0"]
-    lines = third_opinion.compare(what, architecture, 2, {"pytorch": arrays}, np.float64)
-    assert words in " ".join(third_opinion.closer_framework_sentences(lines))
+    lines = referee_check.compare(what, architecture, 2, {"pytorch": arrays}, np.float64)
+    assert words in " ".join(referee_check.closer_framework_sentences(lines))
 
 
 @pytest.mark.parametrize(("digits", "words"), [(52, "longdouble is float64"), (63, "a mantissa of 63 bits here")])
@@ -112,23 +112,23 @@ def test_the_output_says_what_longdouble_is_here(monkeypatch: pytest.MonkeyPatch
         def __init__(self, kind: Any) -> None:
             self.nmant = digits if kind is np.longdouble else 52
 
-    monkeypatch.setattr(third_opinion.np, "finfo", Float)
+    monkeypatch.setattr(referee_check.np, "finfo", Float)
     assert words in said(line(referee=np.dtype(np.longdouble).name))
 
 
 def test_the_referee_trains_ten_float64_steps_of_what_is_timed() -> None:
     adam = {"optimizer": {"name": "adam", "learning_rate": 1e-3}, "accumulation": 4, "mode": "data_parallel", "replicas": 2}
-    what = third_opinion.referee_spec(spec.build({**adam, "schedule": {"name": "cosine"}, "cores": 2}))
+    what = referee_check.referee_spec(spec.build({**adam, "schedule": {"name": "cosine"}, "cores": 2}))
     assert (what.steps, what.precision, what.mode, what.accumulation) == (10, "float64", "serial", 1)
-    assert (what.optimizer.epsilon, what.schedule.name) == (third_opinion.EPSILON, "cosine")
-    own = third_opinion.referee_spec(spec.build({"optimizer": {"name": "adam", "epsilon": 1e-4}}))
+    assert (what.optimizer.epsilon, what.schedule.name) == (referee_check.EPSILON, "cosine")
+    own = referee_check.referee_spec(spec.build({"optimizer": {"name": "adam", "epsilon": 1e-4}}))
     assert own.optimizer.epsilon == 1e-4
 
 
 def test_adam_is_compared_with_its_own_epsilon_too() -> None:
     def epsilons(**optimizer: Any) -> list[float]:
         timed = spec.build({"optimizer": optimizer})
-        return [each.optimizer.epsilon for each in third_opinion.referee_specs(timed)]
+        return [each.optimizer.epsilon for each in referee_check.referee_specs(timed)]
 
     assert epsilons(name="adam") == [1e-3, 1e-8]
     assert epsilons(name="adam", epsilon=1e-4) == [1e-4] and len(epsilons(name="sgd")) == 1
@@ -152,8 +152,8 @@ def _adam(noise: float = 0.0, **planted: Any) -> RefereeComparison:
     first = {name: right.update(name, initial[name], array, rate, 1) for name, array in gradients.items()}
     arrays = {f"{kind}/{name}": made[name] for kind, made in (("initial", initial), ("gradient", recorded)) for name in initial}
     arrays |= {f"stepped/{name}": ours.update(name, initial[name], array, rate, 1) for name, array in recorded.items()}
-    truth = third_opinion._RefereeTraining(np.zeros(1), gradients, first, first)
-    found, limits = third_opinion._with_default_epsilon(Optimizer(name="adam"), [rate], architecture, arrays, truth, {})
+    truth = referee_check._RefereeTraining(np.zeros(1), gradients, first, first)
+    found, limits = referee_check._with_default_epsilon(Optimizer(name="adam"), [rate], architecture, arrays, truth, {})
     (name,) = found
     return line(difference=found[name][0], tolerance=limits[name], where=found[name][1])
 
@@ -176,7 +176,7 @@ def test_the_command_asks_the_referee_instead_of_the_ladder(monkeypatch: pytest.
         asked.extend(specs)
         return [line(), line("tensorflow", 1e-3)]
 
-    monkeypatch.setattr(third_opinion, "judge", judge)
+    monkeypatch.setattr(referee_check, "judge", judge)
     done = convtwins("parity", "--referee", "--model", "simple_cnn,resnet18", "--optimizer", "sgd", "--json")
     assert done.exit_code == 1 and [each.model for each in asked] == ["simple_cnn", "resnet18"]
     assert [each["status"] for each in json.loads(done.stdout)["lines"]] == ["passed", "failed"]
@@ -191,7 +191,7 @@ def test_a_deep_model_is_followed_with_fewer_blocks_and_named_so(
 ) -> None:
     asked: list[Spec] = []
 
-    def judged(specs: list[Spec], *_: object, **__: object) -> list[third_opinion.RefereeComparison]:
+    def judged(specs: list[Spec], *_: object, **__: object) -> list[referee_check.RefereeComparison]:
         asked.extend(specs)
         return []
 
@@ -199,7 +199,7 @@ def test_a_deep_model_is_followed_with_fewer_blocks_and_named_so(
         asked.append(what)
         return []
 
-    monkeypatch.setattr(third_opinion, "judge", judged)
+    monkeypatch.setattr(referee_check, "judge", judged)
     monkeypatch.setattr(ladder, "judge_every_step", every_step)
     convtwins("parity", "--model", "resnet50", "--optimizer", "sgd", *words)
     assert [(each.depth, each.model_label) for each in asked] == [

@@ -5,12 +5,14 @@ import numpy.typing as npt
 import pytest
 from scipy import special, stats
 
-from compare.core import looking, statistics
+from compare.core import alpha_spending, statistics
 
 Floats = npt.NDArray[np.float64]
 
 
-def crossing(looks: looking.AlphaSpending, h: float, last: int, *, sides: int, cells: int = 150, most: float = 7.0) -> float:
+def crossing(
+    looks: alpha_spending.AlphaSpending, h: float, last: int, *, sides: int, cells: int = 150, most: float = 7.0
+) -> float:
     """P(for some n of 3 to `last`, the p of n equal pairs < h * weight(n)), by integration.
 
     The vector of the first n logarithms has a random direction, so the cosine u of its angle to (1, ..., 1) is a Markov chain:
@@ -62,7 +64,7 @@ def crossing(looks: looking.AlphaSpending, h: float, last: int, *, sides: int, c
     return 1.0 - left
 
 
-def beyond(looks: looking.AlphaSpending, h: float, last: int, *, sides: int) -> float:
+def beyond(looks: alpha_spending.AlphaSpending, h: float, last: int, *, sides: int) -> float:
     """The same for all n above `last`, where the statistic is nearly normal: Pickands' rate of a high boundary."""
     p = h * looks.weight(last)
     return float(0.5 * special.ndtri(p / sides) ** 2 * p / looks.decline)
@@ -70,11 +72,11 @@ def beyond(looks: looking.AlphaSpending, h: float, last: int, *, sides: int) -> 
 
 @pytest.mark.parametrize(
     ("looks", "sides"),
-    [(looking.TWO_SIDED, 2), pytest.param(looking.EQUIVALENCE, 1, marks=pytest.mark.slow)],
+    [(alpha_spending.TWO_SIDED, 2), pytest.param(alpha_spending.EQUIVALENCE, 1, marks=pytest.mark.slow)],
     ids=["different", "smaller"],
 )
 @pytest.mark.parametrize("h", [0.033, *(pytest.param(h, marks=pytest.mark.slow) for h in (0.3, 0.0033, 1e-4))])
-def test_the_factors_are_those_of_the_integral(looks: looking.AlphaSpending, sides: int, h: float) -> None:
+def test_the_factors_are_those_of_the_integral(looks: alpha_spending.AlphaSpending, sides: int, h: float) -> None:
     together = crossing(looks, h, 60, sides=sides) + beyond(looks, h, 60, sides=sides)
     assert looks.corrected_p(h, 5) == pytest.approx(together, rel=0.02)
     assert looks.corrected_p(h, 5) > 0.995 * together
@@ -97,7 +99,7 @@ def test_repeats_may_be_added_until_a_difference_shows(together: float) -> None:
     """Finding F: a fixed level, tested after every repeat, is the planted defect."""
     trials = 20_000
     one_look = p_values(trials, 40, seed=1)
-    levels = np.array([looking.level(n, together) for n in range(3, 41)])
+    levels = np.array([alpha_spending.level(n, together) for n in range(3, 41)])
     alarms = (one_look < levels).any(axis=1).mean()
     assert alarms <= stats.binom.isf(0.001, trials, together) / trials
     assert alarms > 0.8 * together, "most of the level is used"
@@ -113,7 +115,7 @@ def test_a_fixed_level_gives_the_false_winners_that_were_found() -> None:
 def test_five_pairs_lose_little() -> None:
     """The test over 5 pairs, which most users run: its critical value is 3.2, and that of a single look is 2.8."""
     at_five = p_values(20_000, 5, seed=3, effect=2.5)[:, 2]
-    assert (at_five < looking.level(5, 0.05)).mean() > (at_five < 0.05).mean() - 0.03
+    assert (at_five < alpha_spending.level(5, 0.05)).mean() > (at_five < 0.05).mean() - 0.03
 
 
 @pytest.mark.parametrize("together", [0.05, 0.05 / 8])
@@ -126,14 +128,14 @@ def test_a_difference_that_matters_is_called_smaller_no_more_often_than_stated(t
     deviation = np.sqrt(squares[:, 4:] - sums[:, 4:] ** 2 / numbers) / np.sqrt(numbers - 1)
     t = sums[:, 4:] / np.sqrt(numbers) / deviation
     one_sided = special.stdtr(numbers - 1, t)
-    levels = np.array([looking.EQUIVALENCE.level(int(n), together) for n in numbers])
+    levels = np.array([alpha_spending.EQUIVALENCE.level(int(n), together) for n in numbers])
     false = (one_sided < levels).any(axis=1).mean()
     assert 0.75 * together < false <= stats.binom.isf(0.001, trials, together) / trials
     assert (one_sided < together).any(axis=1).mean() > 2 * together
 
 
 def test_fewer_than_three_pairs_are_not_tested() -> None:
-    assert looking.TWO_SIDED.weight(2) == looking.EQUIVALENCE.weight(4) == 0.0
+    assert alpha_spending.TWO_SIDED.weight(2) == alpha_spending.EQUIVALENCE.weight(4) == 0.0
     two = statistics.paired_ratio([(1.0, 1.1), (1.0, 1.2)])
     assert two is not None and (two.n, two.low, two.high, two.p) == (2, None, None, None)
 
@@ -143,7 +145,7 @@ def test_the_stated_power_holds_where_the_noise_is_estimated(pairs: int, compari
     """Finding G: the old formula, which takes the estimated noise for the true one, is the planted defect."""
     trials, freedom = 40_000, pairs - 1
     draw = np.random.default_rng(4)
-    critical = special.stdtrit(freedom, 1 - looking.level(pairs, 0.05 / comparisons) / 2)
+    critical = special.stdtrit(freedom, 1 - alpha_spending.level(pairs, 0.05 / comparisons) / 2)
 
     def power(factor: float) -> float:
         """Of a second comparison, if the difference is so many times the standard error that a first one has estimated."""
