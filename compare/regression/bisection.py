@@ -4,8 +4,8 @@ The good end is measured again beside each candidate, in turn, so that the machi
 its figure over the good end's is shown to be above a border, and good if it is shown to be below. The border is half of the
 difference between the ends, on the logarithmic scale.
 
-Each test may stop at any number of pairs (see `alpha_spending`). The level of 5 % is shared among all tests of the search: each gets
-its part of what is left, divided by the number of tests that are still to come.
+Each test may stop at any number of pairs (see `alpha_spending`). The level of 5 % is shared among all tests of the search: each
+gets its part of what is left, divided by the number of tests that are still to come.
 """
 
 from __future__ import annotations

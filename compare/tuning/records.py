@@ -67,7 +67,7 @@ class Tuning(Frozen):
         """Check the space and return it.
 
         Raises:
-            SpecError: see `search_space.judged`.
+            SpecError: see `search_space.check_space`.
         """
         return search_space.check_space(self.space, self.values, self.space_name)
 
