@@ -74,7 +74,7 @@ def test_a_twin_inherits_no_thread_or_rank_settings_of_the_shell(
         "WORLD_SIZE",
         "LOCAL_RANK",
         "LOCAL_WORLD_SIZE",
-        "CONVTWINS_MEETING",
+        "CONVTWINS_RUN_SECRET",
         "MASTER_ADDR",
         "KERAS_BACKEND",
         *(
@@ -280,7 +280,7 @@ def test_a_twin_that_uses_no_time_hangs(script: Path, tmp_path: Path, monkeypatc
 
 def test_a_twin_that_hangs_after_a_step_leaves_its_stacks(script: Path, tmp_path: Path) -> None:
     script.write_text(
-        "import time; from common.machine import heartbeat; heartbeat.attach(); heartbeat.count_sync_point()\n"
+        "import time; from common.machine import heartbeat; heartbeat.attach(); heartbeat.count_sync_point(); "
         "heartbeat.count_step()\n"
         "def wait(): time.sleep(600)\nwait()"
     )

@@ -62,7 +62,7 @@ def test_a_folder_that_cannot_be_written_is_refused_first(words: str, monkeypatc
     """Before a framework is asked, data are read, or results are."""
     (tmp_path / "study.yaml").write_text("title: A study\n")
     (tmp_path / "file").touch()
-    for owner, name in ((launch, "asked"), (sources, "load"), (sources, "describe"), (store, "read")):
+    for owner, name in ((launch, "describe_all"), (sources, "load"), (sources, "describe"), (store, "read")):
         monkeypatch.setattr(owner, name, pytest.fail)
     monkeypatch.chdir(tmp_path)
     done = convtwins(*words.split(), "--out", "file/in/it")
