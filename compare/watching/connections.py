@@ -42,58 +42,58 @@ def all_of_here() -> dict[int, Connection]:
     """Every established TCP connection of this network namespace, by its inode. Empty off Linux, or where it is refused."""
     if sys.platform != "linux":
         return {}
-    found: dict[int, Connection] = {}
+    connections: dict[int, Connection] = {}
     try:
         with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_SOCK_DIAG) as kernel:
             kernel.settimeout(1.0)
             for family in (socket.AF_INET, socket.AF_INET6):
                 query = _QUERY.pack(family, socket.IPPROTO_TCP, _WITH_TCP_INFO, 1 << _ESTABLISHED)
                 kernel.send(_HEADER.pack(_HEADER.size + len(query), _SOCK_DIAG_BY_FAMILY, _REQUEST_DUMP, 0, 0) + query)
-                found |= dict(_answers(kernel))
+                connections |= dict(_replies(kernel))
     except OSError:
         return {}
-    return found
+    return connections
 
 
 def inodes(pids: Iterable[int]) -> set[int]:
     """Of all sockets that the processes hold. Those of another user's processes are not known."""
-    found: set[int] = set()
+    sockets: set[int] = set()
     for pid in pids:
         try:
-            held = os.listdir(f"/proc/{pid}/fd")  # noqa: PTH208  names alone
+            descriptors = os.listdir(f"/proc/{pid}/fd")  # noqa: PTH208  names alone
         except OSError:
             continue
-        for descriptor in held:
+        for descriptor in descriptors:
             try:
                 target = os.readlink(f"/proc/{pid}/fd/{descriptor}")  # noqa: PTH115  is no path
             except OSError:
                 continue
             if target.startswith("socket:["):
-                found.add(int(target[8:-1]))
-    return found
+                sockets.add(int(target[8:-1]))
+    return sockets
 
 
-def _answers(kernel: socket.socket) -> Iterator[tuple[int, Connection]]:
+def _replies(kernel: socket.socket) -> Iterator[tuple[int, Connection]]:
     while True:
-        received, place = kernel.recv(2**20), 0
-        while place < len(received):
-            length, kind, *_ = _HEADER.unpack_from(received, place)
+        received, offset = kernel.recv(2**20), 0
+        while offset < len(received):
+            length, kind, *_ = _HEADER.unpack_from(received, offset)
             if kind in (_DONE, _ERROR):
                 return
-            yield _answer(received[place + _HEADER.size : place + length])
-            place += (length + 3) & ~3
+            yield _parse_reply(received[offset + _HEADER.size : offset + length])
+            offset += (length + 3) & ~3
 
 
-def _answer(message: bytes) -> tuple[int, Connection]:
+def _parse_reply(message: bytes) -> tuple[int, Connection]:
     family, _, timer, tries, _, port, _, address, _, unsent, _, inode = _ANSWER.unpack_from(message)
     packed = address[:4] if family == socket.AF_INET else address
     host = ipaddress.ip_address(packed)
     peer = f"[{host}]:{int.from_bytes(port)}" if host.version == 6 else f"{host}:{int.from_bytes(port)}"
-    acknowledged, taken = 0, 0
-    place = _ANSWER.size
-    while place + _ATTRIBUTE.size <= len(message):
-        length, kind = _ATTRIBUTE.unpack_from(message, place)
+    acknowledged, received = 0, 0
+    offset = _ANSWER.size
+    while offset + _ATTRIBUTE.size <= len(message):
+        length, kind = _ATTRIBUTE.unpack_from(message, offset)
         if kind == _TCP_INFO and length >= _ATTRIBUTE.size + _BYTES_OFFSET + _BYTES.size:
-            acknowledged, taken = _BYTES.unpack_from(message, place + _ATTRIBUTE.size + _BYTES_OFFSET)
-        place += max((length + 3) & ~3, _ATTRIBUTE.size)
-    return inode, Connection(peer, acknowledged, taken, unsent, tries if timer == _SENDING_AGAIN else 0)
+            acknowledged, received = _BYTES.unpack_from(message, offset + _ATTRIBUTE.size + _BYTES_OFFSET)
+        offset += max((length + 3) & ~3, _ATTRIBUTE.size)
+    return inode, Connection(peer, acknowledged, received, unsent, tries if timer == _SENDING_AGAIN else 0)

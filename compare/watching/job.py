@@ -15,9 +15,9 @@ from common.machine import footprint
 from common.spec import SpecError
 from compare.watching import stacks
 
-_VARIABLES = ("RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "HOROVOD_RANK", "SLURM_PROCID")
+_RANK_VARIABLES = ("RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "HOROVOD_RANK", "SLURM_PROCID")
 """In which launchers tell a process its rank. The variable with the most different values counts."""
-_MOST_DIGITS = 9
+_MAX_DIGITS = 9
 """Of a rank. The job says it, and it may say anything."""
 _STARTING_SECONDS = 60.0
 """In which a process may still be on its way to the function that knows its rank."""
@@ -64,33 +64,33 @@ class Job:
                 self._roots.append(psutil.Process(pid))
             except (psutil.NoSuchProcess, ValueError, OverflowError):
                 raise (
-                    _hidden(pid)
-                    if _exists(pid)
+                    _hidden_error(pid)
+                    if _is_hidden(pid)
                     else SpecError(f"There is no such process. Received: {pid}. `ps -ef` lists them.")
                 ) from None
-        self._seen: dict[psutil.Process, None] = {}
+        self._known_processes: dict[psutil.Process, None] = {}
         """All processes so far. Ranks whose launcher has ended have another parent, and belong to the job still."""
         self._environments: dict[psutil.Process, tuple[str, dict[str, str]]] = {}
         """With the program that has it: a shell may become another."""
-        self._said: dict[psutil.Process, int | None] = {}
+        self._ranks_in_locals: dict[psutil.Process, int | None] = {}
         """Ranks that processes have in their variables, asked once."""
 
     def processes(self) -> list[psutil.Process]:
         """All that live now, parents first. Who watches is none of them, with what it has started, unless it was named."""
-        here = psutil.Process()
-        found: dict[psutil.Process, None] = {}
-        for each in [*self._roots, *self._seen]:
+        watcher = psutil.Process()
+        processes: dict[psutil.Process, None] = {}
+        for descendant in [*self._roots, *self._known_processes]:
             try:
-                if each not in found and each.is_running():
-                    below = each.children(recursive=True)
-                    own = {here, *here.children(recursive=True)} if here in below else set[psutil.Process]()
-                    found |= dict.fromkeys([each, *(process for process in below if process not in own)])
+                if descendant not in processes and descendant.is_running():
+                    below = descendant.children(recursive=True)
+                    watcher_processes = {watcher, *watcher.children(recursive=True)} if watcher in below else set[psutil.Process]()
+                    processes |= dict.fromkeys([descendant, *(process for process in below if process not in watcher_processes)])
             except psutil.NoSuchProcess:
                 continue
             except psutil.AccessDenied:
-                raise _hidden(each.pid) from None
-        self._seen = found
-        return list(found)
+                raise _hidden_error(descendant.pid) from None
+        self._known_processes = processes
+        return list(processes)
 
     def groups(self) -> list[Group]:
         """Its ranks in order, and what is no rank."""
@@ -101,56 +101,56 @@ class Job:
             except psutil.NoSuchProcess:
                 continue
             except psutil.AccessDenied:
-                raise _hidden(process.pid) from None
-        found = list(living.values())
-        ranks = told(found)
-        if len(set(ranks.values())) < 2 and len(found) > 1:  # a batch system tells all processes of a node the same
-            said = self._said_by_variables(living)
-            ranks = said if len(set(said.values())) > 1 else ranks or said
-        return grouped(found, ranks)
+                raise _hidden_error(process.pid) from None
+        processes = list(living.values())
+        ranks = told(processes)
+        if len(set(ranks.values())) < 2 and len(processes) > 1:  # a batch system tells all processes of a node the same
+            ranks_in_locals = self._find_ranks_in_locals(living)
+            ranks = ranks_in_locals if len(set(ranks_in_locals.values())) > 1 else ranks or ranks_in_locals
+        return grouped(processes, ranks)
 
     def _environment(self, process: psutil.Process) -> dict[str, str]:
-        program = footprint.stack_start(process.pid)
+        stack_start = footprint.stack_start(process.pid)
         known = self._environments.get(process)
-        if known is None or (known[0] != program and program not in _ENDED):
+        if known is None or (known[0] != stack_start and stack_start not in _ENDED_STACK_STARTS):
             if known is not None:
                 del self._environments[process]
-                self._said.pop(process, None)
+                self._ranks_in_locals.pop(process, None)
             try:
                 environment = process.environ()
             except (psutil.AccessDenied, psutil.ZombieProcess, OSError):
                 environment = dict[str, str]()
             if not environment:  # a program that starts has none for a moment
                 return {}
-            known = self._environments[process] = program, environment
+            known = self._environments[process] = stack_start, environment
         return known[1]
 
-    def _said_by_variables(self, living: Mapping[psutil.Process, Found]) -> dict[int, str]:
+    def _find_ranks_in_locals(self, living: Mapping[psutil.Process, Found]) -> dict[int, str]:
         """Find the ranks of processes that got theirs as an argument, e.g. by torch.multiprocessing.spawn.
 
         Neither what a rank has started, such as its input workers, nor who started the ranks is asked.
         """
-        parents = {each.pid: each.parent for each in living.values()}
+        parents = {info.pid: info.parent for info in living.values()}
         for generation in _generations(parents):
-            heads = _heads({each.pid: rank for each, rank in self._said.items()}, parents)
-            known = _started_by(heads, parents) | {parents[head] for head in heads if head in parents}
+            heads = _rank_processes({process.pid: rank for process, rank in self._ranks_in_locals.items()}, parents)
+            known = _descendants(heads, parents) | {parents[head] for head in heads if head in parents}
             for process in living:
                 if process.pid not in generation or process.pid in known:
                     continue
                 is_new = time.time() - process.create_time() < _STARTING_SECONDS
-                if process not in self._said or (self._said[process] is None and is_new):
-                    self._said[process] = stacks.dump(process.pid).rank
-        said = {process.pid: str(rank) for process in living if (rank := self._said.get(process)) is not None}
+                if process not in self._ranks_in_locals or (self._ranks_in_locals[process] is None and is_new):
+                    self._ranks_in_locals[process] = stacks.dump(process.pid).rank
+        ranks = {process.pid: str(rank) for process in living if (rank := self._ranks_in_locals.get(process)) is not None}
         # Who started the ranks may have a variable of that name too.
-        starters = {each.parent for each in living.values() if each.pid in said and said.get(each.parent) != said[each.pid]}
-        return {pid: rank for pid, rank in said.items() if pid not in starters}
+        starters = {info.parent for info in living.values() if info.pid in ranks and ranks.get(info.parent) != ranks[info.pid]}
+        return {pid: rank for pid, rank in ranks.items() if pid not in starters}
 
 
-_ENDED = ("", "0")
+_ENDED_STACK_STARTS = ("", "0")
 """Programs of processes that have ended, and whose end nobody has asked for. They keep the environment that they had."""
 
 
-def _exists(pid: int) -> bool:
+def _is_hidden(pid: int) -> bool:
     """Whether there is a process that may not be seen: a signal to it is refused."""
     try:
         os.kill(pid, 0)
@@ -161,7 +161,7 @@ def _exists(pid: int) -> bool:
     return False
 
 
-def _hidden(pid: int) -> SpecError:
+def _hidden_error(pid: int) -> SpecError:
     return SpecError(
         f"The system hides processes of other users (/proc is mounted with hidepid). Received: {pid}. "
         "Run the command as root, or, with hidepid=2, as the user of the job."
@@ -170,45 +170,45 @@ def _hidden(pid: int) -> SpecError:
 
 def _generations(parents: Mapping[int, int]) -> list[list[int]]:
     """Processes by their distance from those that a user named."""
-    found: list[list[int]] = [[pid for pid, parent in parents.items() if parent not in parents]]
-    while below := [pid for pid, parent in parents.items() if parent in found[-1]]:
-        found.append(below)
-    return found
+    generations: list[list[int]] = [[pid for pid, parent in parents.items() if parent not in parents]]
+    while generation := [pid for pid, parent in parents.items() if parent in generations[-1]]:
+        generations.append(generation)
+    return generations
 
 
-def _heads(said: Mapping[int, int | None], parents: Mapping[int, int]) -> set[int]:
+def _rank_processes(ranks_by_process: Mapping[int, int | None], parents: Mapping[int, int]) -> set[int]:
     """Processes that say their rank, beside others of the same parent that say other ones. A starter may have one too."""
     by_parent: dict[int | None, dict[int, int]] = defaultdict(dict)
-    for pid, rank in said.items():
+    for pid, rank in ranks_by_process.items():
         if rank is not None:
             by_parent[parents.get(pid)][pid] = rank
     return {pid for ranks in by_parent.values() if len(set(ranks.values())) > 1 for pid in ranks}
 
 
-def _started_by(heads: set[int], parents: Mapping[int, int]) -> set[int]:
+def _descendants(heads: set[int], parents: Mapping[int, int]) -> set[int]:
     """All processes below these."""
-    found: set[int] = set()
+    descendants: set[int] = set()
     for generation in _generations(parents):
-        found |= {pid for pid in generation if parents[pid] in heads or parents[pid] in found}
-    return found
+        descendants |= {pid for pid in generation if parents[pid] in heads or parents[pid] in descendants}
+    return descendants
 
 
 def told(processes: Sequence[Found]) -> dict[int, str]:
     """The ranks of processes, by their environment: `0`, or `worker 0` of TF_CONFIG."""
     by_variable: list[dict[int, str]] = [
-        {each.pid: each.environment[variable] for each in processes if is_number(each.environment.get(variable, ""))}
-        for variable in _VARIABLES
+        {info.pid: info.environment[variable] for info in processes if is_number(info.environment.get(variable, ""))}
+        for variable in _RANK_VARIABLES
     ]
-    tasks = {each.pid: task for each in processes if (task := _task(each.environment.get("TF_CONFIG", "")))}
+    tasks = {info.pid: task for info in processes if (task := _tensorflow_task(info.environment.get("TF_CONFIG", "")))}
     return max([*by_variable, tasks], key=lambda ranks: len(set(ranks.values())))
 
 
 def is_number(text: str) -> bool:
     """Whether a text from a job is a whole number of a usual size."""
-    return text.isdecimal() and len(text) <= _MOST_DIGITS
+    return text.isdecimal() and len(text) <= _MAX_DIGITS
 
 
-def _task(config: str) -> str:
+def _tensorflow_task(config: str) -> str:
     try:
         task = json.loads(config)["task"]
         return f"{task['type']} {task['index']}"
@@ -224,20 +224,20 @@ def grouped(processes: Sequence[Found], ranks: Mapping[int, str]) -> list[Group]
         ranks: by process. Empty: each process that a user named is taken for one, with all that it started.
     """
     heads: dict[int, int] = {}
-    for each in processes:
-        rank = ranks.get(each.pid)
-        starts = each.parent not in heads or (rank is not None and rank != ranks.get(each.parent))
-        heads[each.pid] = each.pid if starts else heads[each.parent]
+    for info in processes:
+        rank = ranks.get(info.pid)
+        is_head = info.parent not in heads or (rank is not None and rank != ranks.get(info.parent))
+        heads[info.pid] = info.pid if is_head else heads[info.parent]
     members: dict[int, list[int]] = defaultdict(list)
     for pid, head in heads.items():
         members[head].append(pid)
-    environments = {each.pid: each.environment for each in processes}
-    found: list[Group] = []
+    environments = {info.pid: info.environment for info in processes}
+    groups: list[Group] = []
     for head, pids in members.items():
         rank = ranks.get(head)
         number = int(rank) if rank is not None and is_number(rank) else None
         name = f"rank {rank}" if number is not None else rank
-        found.append(Group(name or f"process {head}", number, pids, environments[head], rank is not None or not ranks))
-    twice = {each.name for each in found if [other.name for other in found].count(each.name) > 1}
-    named = [each._replace(name=f"{each.name} (process {each.pids[0]})") if each.name in twice else each for each in found]
-    return sorted(named, key=lambda group: group.order)
+        groups.append(Group(name or f"process {head}", number, pids, environments[head], rank is not None or not ranks))
+    duplicate_names = {group.name for group in groups if [other.name for other in groups].count(group.name) > 1}
+    unique_groups = [group._replace(name=f"{group.name} (process {group.pids[0]})") if group.name in duplicate_names else group for group in groups]
+    return sorted(unique_groups, key=lambda group: group.order)

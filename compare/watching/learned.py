@@ -21,7 +21,7 @@ SECONDS = 2.0
 NOT_KNOWN = -1.0
 MOST_QUIET = 20.0
 """Seconds without progress. More are no other case."""
-_COUNTS = {
+_LOGARITHMIC = {
     "network": "network_bytes",
     "disk": "disk_bytes",
     "minor faults": "minor_faults",
@@ -30,17 +30,17 @@ _COUNTS = {
     "forced switches": "involuntary_switches",
 }
 """Taken as the logarithm of one more than a second has of them."""
-_PARTS = {
+_LINEAR = {
     "cores": "cpu_seconds",
     "helpers' cores": "helpers_cpu_seconds",
     "waits for a core": "core_wait_seconds",
     "wants": "wants",
     "waits for the disk": "disk_waits",
 }
-_OF_OTHERS = ("cores", "network", "switches", "wants")
+_FEATURES_OF_OTHERS = ("cores", "network", "switches", "wants")
 FIELDS = (
-    *(*_PARTS, *_COUNTS, "stopped", "seconds without progress"),
-    *(f"others' most {name}" for name in _OF_OTHERS),
+    *(*_LINEAR, *_LOGARITHMIC, "stopped", "seconds without progress"),
+    *(f"others' most {name}" for name in _FEATURES_OF_OTHERS),
     "others' least cores",
     "ranks",
 )
@@ -78,31 +78,31 @@ class Tree(Exact):
 
     def way(self, values: Mapping[str, float]) -> tuple[float, list[str]]:
         """(part that was stuck, conditions on the way to it)."""
-        node, said = self.nodes[0], list[str]()
+        node, conditions = self.nodes[0], list[str]()
         while node.field is not None:
             is_below = values[node.field] <= node.border
-            border = math.expm1(node.border) if node.field.removeprefix("others' most ") in _COUNTS else node.border
-            said.append(f"{node.field} {'at most' if is_below else 'above'} {border:.3g}")
+            border = math.expm1(node.border) if node.field.removeprefix("others' most ") in _LOGARITHMIC else node.border
+            conditions.append(f"{node.field} {'at most' if is_below else 'above'} {border:.3g}")
             node = self.nodes[node.below if is_below else node.above]
-        return node.stuck, said
+        return node.stuck, conditions
 
 
 def values(ranks: Mapping[str, Seen]) -> dict[str, dict[str, float]]:
     """What the tree asks for, of each rank that was looked at for long enough."""
-    own: dict[str, dict[str, float]] = {}
-    for name, seen in ranks.items():
-        if sum(look.seconds for look in seen.looks) >= SECONDS:
-            found = {field: rate(seen.looks, of, SECONDS) for field, of in _PARTS.items()}
-            found |= {field: math.log1p(rate(seen.looks, of, SECONDS)) for field, of in _COUNTS.items()}
-            quiet = NOT_KNOWN if seen.quiet_seconds is None else min(seen.quiet_seconds, MOST_QUIET)
-            own[name] = found | {"stopped": float(seen.stopped), "seconds without progress": quiet}
-    whole: dict[str, dict[str, float]] = {}
-    for name, mine in own.items():
-        others = [each for other, each in own.items() if other != name]
-        whole[name] = mine | {f"others' most {of}": max((each[of] for each in others), default=NOT_KNOWN) for of in _OF_OTHERS}
-        whole[name]["others' least cores"] = min((each["cores"] for each in others), default=NOT_KNOWN)
-        whole[name]["ranks"] = float(len(own))
-    return whole
+    own_features: dict[str, dict[str, float]] = {}
+    for name, usage in ranks.items():
+        if sum(look.seconds for look in usage.looks) >= SECONDS:
+            rank_features = {field: rate(usage.looks, look_field, SECONDS) for field, look_field in _LINEAR.items()}
+            rank_features |= {field: math.log1p(rate(usage.looks, look_field, SECONDS)) for field, look_field in _LOGARITHMIC.items()}
+            quiet_seconds = NOT_KNOWN if usage.quiet_seconds is None else min(usage.quiet_seconds, MOST_QUIET)
+            own_features[name] = rank_features | {"stopped": float(usage.stopped), "seconds without progress": quiet_seconds}
+    all_features: dict[str, dict[str, float]] = {}
+    for name, member_features in own_features.items():
+        others = [other_features for other, other_features in own_features.items() if other != name]
+        all_features[name] = member_features | {f"others' most {feature}": max((other_features[feature] for other_features in others), default=NOT_KNOWN) for feature in _FEATURES_OF_OTHERS}
+        all_features[name]["others' least cores"] = min((other_features["cores"] for other_features in others), default=NOT_KNOWN)
+        all_features[name]["ranks"] = float(len(own_features))
+    return all_features
 
 
 class Judge:
@@ -110,33 +110,33 @@ class Judge:
 
     def __init__(self, tree: Tree) -> None:
         self._tree = tree
-        self._since: dict[str, float] = {}
+        self._stuck_since: dict[str, float] = {}
 
-    def stuck(self, found: Mapping[str, Mapping[str, float]], now: float) -> dict[str, str]:
+    def stuck(self, features_by_rank: Mapping[str, Mapping[str, float]], now: float) -> dict[str, str]:
         """Ranks that have looked stuck for long enough, and why.
 
         Args:
-            found: see `values`.
+            features_by_rank: see `values`.
             now: seconds of any clock.
         """
-        said: dict[str, str] = {}
+        reasons: dict[str, str] = {}
         # A rank that was away may have been started again.
-        self._since = {name: since for name, since in self._since.items() if name in found}
-        for name, each in found.items():
-            part, conditions = self._tree.way(each)
-            if part < self._tree.threshold:
-                self._since.pop(name, None)
-            elif now - self._since.setdefault(name, now) >= self._tree.lasting_seconds:
-                said[name] = ", ".join(conditions)
-        return said
+        self._stuck_since = {name: since for name, since in self._stuck_since.items() if name in features_by_rank}
+        for name, rank_features in features_by_rank.items():
+            stuck_part, conditions = self._tree.way(rank_features)
+            if stuck_part < self._tree.threshold:
+                self._stuck_since.pop(name, None)
+            elif now - self._stuck_since.setdefault(name, now) >= self._tree.lasting_seconds:
+                reasons[name] = ", ".join(conditions)
+        return reasons
 
     def verdict(self, members: Sequence[Member], by_rules: Verdict, now: float) -> Verdict:
         """Whether the job is stuck. What else it is, the fixed rules say."""
-        living = [each for each in members if not each.ended]
-        seen = {each.name: Seen(each.looks, each.stopped, each.quiet_seconds) for each in living}
-        if said := self.stuck(values(seen), now):
-            words = "; ".join(f"{name} looks as stuck ones did ({why})" for name, why in said.items())
-            return with_ended(Verdict(STUCK, words, tuple(said)), members)
+        living = [member for member in members if not member.ended]
+        usages = {member.name: Seen(member.looks, member.stopped, member.quiet_seconds) for member in living}
+        if reasons := self.stuck(values(usages), now):
+            words = "; ".join(f"{name} looks as stuck ones did ({why})" for name, why in reasons.items())
+            return with_ended(Verdict(STUCK, words, tuple(reasons)), members)
         if by_rules.state == STUCK:
             return Verdict(UNKNOWN, f"the rules say that {by_rules.because}, and it does not look as stuck jobs did")
         return by_rules

@@ -48,7 +48,7 @@ _SHOWN = ("name", "cores", "network", "memory", "steps", "where")
 
 def table(members: Sequence[Member]) -> Table:
     """What each rank uses, on the mean of the looks that are kept."""
-    return Table("footprints", "Footprints, the mean of the last looks", _COLUMNS, [_row(each) for each in members])
+    return Table("footprints", "Footprints, the mean of the last looks", _COLUMNS, [_row(member) for member in members])
 
 
 def report(watcher: Watcher, verdict: Verdict) -> Report:
@@ -56,7 +56,7 @@ def report(watcher: Watcher, verdict: Verdict) -> Report:
     members = watcher.members
     cost = 1e6 * watcher.cost_seconds / max(watcher.num_looks, 1)
     footprints = table(members)
-    of_stacks = [(f"Stacks of {each.name}", _stacks(each)) for each in members if each.dumps and verdict.state in (STUCK, SLOW)]
+    stack_sections = [(f"Stacks of {member.name}", _stack_lines(member)) for member in members if member.dumps and verdict.state in (STUCK, SLOW)]
     return Report(
         title="A job under watch",
         name=NAME,
@@ -64,7 +64,7 @@ def report(watcher: Watcher, verdict: Verdict) -> Report:
         marks=[Mark("Verdict", verdict.state, _TONES.get(verdict.state, ""))],
         tables=[footprints],
         findings=[
-            *of_stacks,
+            *stack_sections,
             (
                 "Cost",
                 [f"{wording.count(watcher.num_looks, 'look')}, {cost:,.0f} µs of a core each. Nothing was asked of the job."],
@@ -75,7 +75,7 @@ def report(watcher: Watcher, verdict: Verdict) -> Report:
             "verdict": verdict.state,
             "because": verdict.because,
             "to_blame": list(verdict.ranks),
-            "ranks": [_plain(each) for each in members],
+            "ranks": [_to_dict(member) for member in members],
             "looks": watcher.num_looks,
             "cpu_microseconds_of_a_look": cost,
         },
@@ -90,15 +90,15 @@ def report(watcher: Watcher, verdict: Verdict) -> Report:
                 Paragraph(verdict.state.capitalize(), [f"{verdict.because}."], _TONES.get(verdict.state, "")),
                 *([Paragraph("To blame", [wording.joined(verdict.ranks)])] if verdict.ranks else []),
             ],
-            table=replace(footprints, columns=tuple(each for each in footprints.columns if each.key in _SHOWN)),
+            table=replace(footprints, columns=tuple(column for column in footprints.columns if column.key in _SHOWN)),
         ),
     )
 
 
 def _row(member: Member) -> dict[str, Any]:
-    states: Counter[str] = Counter(thread.state for each in member.footprints.values() for thread in each.threads)
+    states: Counter[str] = Counter(thread.state for footprint in member.footprints.values() for thread in footprint.threads)
     memory = [
-        sum(getattr(each, name) for each in member.footprints.values()) / 2**20
+        sum(getattr(footprint, name) for footprint in member.footprints.values()) / 2**20
         for name in ("resident_bytes", "shared_bytes", "swap_bytes")
     ]
     return {
@@ -120,7 +120,7 @@ def _row(member: Member) -> dict[str, Any]:
     }
 
 
-def _stacks(member: Member) -> list[str]:
+def _stack_lines(member: Member) -> list[str]:
     lines: list[str] = []
     for pid, dump in member.dumps.items():
         if not dump.stacks:
@@ -131,7 +131,7 @@ def _stacks(member: Member) -> list[str]:
     return lines
 
 
-def _plain(member: Member) -> dict[str, Any]:
+def _to_dict(member: Member) -> dict[str, Any]:
     standing = member.standing() if member.dumps else None
     return {
         "name": member.name,
@@ -141,9 +141,9 @@ def _plain(member: Member) -> dict[str, Any]:
         "a_second": {field: member.over(field) for field in AMOUNTS} if member.looks else {},
         "part_of_time": {name: member.over(field) for name, field in _PARTS.items()} if member.looks else {},
         "processes": [
-            {**each._asdict(), "threads": [thread._asdict() for thread in each.threads]} for each in member.footprints.values()
+            {**footprint._asdict(), "threads": [thread._asdict() for thread in footprint.threads]} for footprint in member.footprints.values()
         ],
-        "connections": [each._asdict() for each in member.connections],
+        "connections": [connection._asdict() for connection in member.connections],
         "stacks": {
             str(pid): {
                 "missing": dump.missing,

@@ -14,13 +14,13 @@ import psutil
 
 from common.machine import footprint
 
-_SECONDS = 10.0
+_TIMEOUT_SECONDS = 10.0
 """py-spy takes milliseconds, and seconds in a process with very many frames on a busy machine."""
 _RANK_NAMES = ("rank", "local_rank", "global_rank", "proc_id")
 """Of a variable in an outer frame."""
-_SPAWNED = ("_wrap", "i")
+_SPAWN_LOCAL = ("_wrap", "i")
 """The function of torch.multiprocessing.spawn that calls the user's, and its variable with the number of the process."""
-_NOBODY = 65534
+_NOBODY_ID = 65534
 YAMA = Path("/proc/sys/kernel/yama/ptrace_scope")
 """Which processes may read which. Missing: those of one user may read each other."""
 INSTALL = f"{sys.executable} -m pip install py-spy"
@@ -69,37 +69,37 @@ class Dump(NamedTuple):
 
 def dump(pid: int) -> Dump:
     """The stacks of a process, as they are now."""
-    spy = program()
-    if spy is None:
+    py_spy = program()
+    if py_spy is None:
         return Dump([], f"py-spy is not installed. Run: {INSTALL}")
-    command = [spy, "dump", "--pid", str(pid), "--json", "--nonblocking", "--locals"]
+    command = [py_spy, "dump", "--pid", str(pid), "--json", "--nonblocking", "--locals"]
     try:
-        done = subprocess.run(command, capture_output=True, timeout=_SECONDS, check=False)
+        completed = subprocess.run(command, capture_output=True, timeout=_TIMEOUT_SECONDS, check=False)
     except subprocess.TimeoutExpired:
-        return Dump([], f"py-spy did not answer in {_SECONDS:g} s")
+        return Dump([], f"py-spy did not answer in {_TIMEOUT_SECONDS:g} s")
     except OSError as error:
         return Dump([], f"py-spy cannot be started ({error.strerror})")
     try:
-        threads = json.loads(done.stdout) if done.returncode == 0 else None
+        threads = json.loads(completed.stdout) if completed.returncode == 0 else None
     except ValueError:
         threads = None
     if not threads:
-        error = done.stderr.decode(errors="replace")
-        return Dump([], _why_not(pid, error), is_python=not _is_other_program(error))
-    numbers = _numbers(pid)
-    for each in threads:
-        each["os_thread_id"] = numbers.get(each["os_thread_id"], each["os_thread_id"])
-    found = [
+        error = completed.stderr.decode(errors="replace")
+        return Dump([], _failure_reason(pid, error), is_python=not _is_other_program(error))
+    thread_numbers = _thread_numbers(pid)
+    for thread in threads:
+        thread["os_thread_id"] = thread_numbers.get(thread["os_thread_id"], thread["os_thread_id"])
+    stacks = [
         Stack(
-            each["os_thread_id"] or 0,
-            each["thread_name"] or "",
-            [Frame(frame["name"], frame["filename"], frame["line"]) for frame in each["frames"]],
+            thread["os_thread_id"] or 0,
+            thread["thread_name"] or "",
+            [Frame(frame["name"], frame["filename"], frame["line"]) for frame in thread["frames"]],
         )
-        for each in threads
+        for thread in threads
     ]
     return Dump(
-        sorted(found, key=lambda stack: stack.thread != pid),
-        rank=rank_in([each for each in threads if each["os_thread_id"] == pid]),
+        sorted(stacks, key=lambda stack: stack.thread != pid),
+        rank=rank_in([thread for thread in threads if thread["os_thread_id"] == pid]),
         reader=reader(pid),
     )
 
@@ -113,8 +113,8 @@ def reader(pid: int) -> Reader | None:
     """Who may read the sources of a process. None: this one, as it is."""
     if os.geteuid():
         return None
-    said = footprint.status(pid)
-    users, groups, more = (tuple(map(int, said.get(name, "").split())) for name in ("Uid", "Gid", "Groups"))
+    status = footprint.status(pid)
+    users, groups, more = (tuple(map(int, status.get(name, "").split())) for name in ("Uid", "Gid", "Groups"))
     try:
         root = "/" if os.path.samefile(f"/proc/{pid}/root", "/") else f"/proc/{pid}/root"  # noqa: PTH121  a link of the kernel
     except OSError:
@@ -123,10 +123,10 @@ def reader(pid: int) -> Reader | None:
     if users and not user and root == "/":
         return None
     # Root in a container is not root here, though it has the same number.
-    return Reader(user, groups[1], more, root) if user else Reader(_NOBODY, _NOBODY, (), root)
+    return Reader(user, groups[1], more, root) if user else Reader(_NOBODY_ID, _NOBODY_ID, (), root)
 
 
-def _numbers(pid: int) -> dict[int, int]:
+def _thread_numbers(pid: int) -> dict[int, int]:
     """Numbers of threads, by those that the process's own PID namespace gives them. Empty: it has none of its own."""
     if len(footprint.status(pid).get("NSpid", "").split()) < 2:
         return {}
@@ -134,8 +134,8 @@ def _numbers(pid: int) -> dict[int, int]:
         names = os.listdir(f"/proc/{pid}/task")  # noqa: PTH208  names alone
     except OSError:  # it has ended meanwhile
         return {}
-    own = {int(name): footprint.status(pid, int(name)) for name in names}
-    return {int(said["NSpid"].split()[-1]): number for number, said in own.items() if "NSpid" in said}
+    statuses = {int(name): footprint.status(pid, int(name)) for name in names}
+    return {int(status["NSpid"].split()[-1]): thread_number for thread_number, status in statuses.items() if "NSpid" in status}
 
 
 def rank_in(threads: list[dict[str, Any]]) -> int | None:
@@ -144,14 +144,14 @@ def rank_in(threads: list[dict[str, Any]]) -> int | None:
         for frame in reversed(thread["frames"]):
             function = frame["name"].rpartition(".")[2]
             for local in frame["locals"] or ():
-                if local["name"] in _RANK_NAMES or (function, local["name"]) == _SPAWNED:
+                if local["name"] in _RANK_NAMES or (function, local["name"]) == _SPAWN_LOCAL:
                     value = local["repr"] or ""
                     if value.isdecimal():
                         return int(value)
     return None
 
 
-def _why_not(pid: int, error: str) -> str:
+def _failure_reason(pid: int, error: str) -> str:
     """What keeps py-spy from reading a process, and what to do."""
     try:
         process = psutil.Process(pid)
@@ -161,7 +161,7 @@ def _why_not(pid: int, error: str) -> str:
     if status == psutil.STATUS_ZOMBIE:
         return "it has ended"
     if "permission" in error.lower() or "not permitted" in error.lower():
-        return _refused(process, owner)
+        return _refusal_reason(process, owner)
     first = _first_line(error)
     return f"it is no Python program that py-spy knows ({first})" if _is_other_program(error) else f"py-spy says: {first}"
 
@@ -175,7 +175,7 @@ def _first_line(error: str) -> str:
     return next(iter(error.strip().splitlines()), "no message").removeprefix("Error: ")
 
 
-def _refused(process: psutil.Process, owner: str) -> str:
+def _refusal_reason(process: psutil.Process, owner: str) -> str:
     if os.geteuid() and process.uids().real != os.getuid():
         return f"it belongs to {owner}. Run the command as {'' if owner == 'root' else f'{owner} or '}root"
     try:

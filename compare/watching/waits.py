@@ -100,11 +100,11 @@ _COLLECTIVES = re.compile(
     r"\.((?:all_?)?reduce|all_?gather|all_?to_?all|b(?:road)?cast|barrier|gather|scatter|wait)\w*\(", re.IGNORECASE
 )
 """Called in a user's line without Python frames of its own: by mpi4py, or `wait` for what torch sends meanwhile."""
-_MOST_BYTES = 2**22
+_MAX_SOURCE_BYTES = 2**22
 """Of a source file."""
-_SECONDS = 2.0
+_READ_TIMEOUT_SECONDS = 2.0
 """In which another user reads it."""
-_ASKING = frozenset(
+_POLLING_CALLS = frozenset(
     {"sleep", "is_set", "poll", "acquire", "release", "locked", "empty", "full", "qsize", "get_nowait", "put_nowait"}
     | {"exists", "is_file", "isfile", "is_alive", "done", "is_completed", "ready", "test", "monotonic", "time", "perf_counter"}
 )
@@ -119,23 +119,23 @@ def wait(frames: Sequence[Frame], blocked_in: str, reader: Reader | None = None)
         blocked_in: the function of the kernel that it sleeps in; empty where that is not known, or where it runs.
         reader: with whose rights its sources are read. None: of this process.
     """
-    own = next((frame for frame in frames if not is_library(frame)), None)
-    shown = own or next(iter(frames), None)
-    place = _place(shown, reader) if shown is not None else ""
-    line = _source(own, reader) if own is not None and own == frames[0] else ""  # it calls what Python does not show
-    loop = _polling_loop(own.file, own.line, reader) if own is not None else None
-    kind, name = _call(frames)
+    user_frame = next((frame for frame in frames if not is_library(frame)), None)
+    frame = user_frame or next(iter(frames), None)
+    location = _location_text(frame, reader) if frame is not None else ""
+    line = _source(user_frame, reader) if user_frame is not None and user_frame == frames[0] else ""  # it calls what Python does not show
+    loop = _polling_loop(user_frame.file, user_frame.line, reader) if user_frame is not None else None
+    kind, name = _waiting_call(frames)
     if kind == EXCHANGE and not blocked_in and (name == _TENSORFLOW or _AUTOGRAD.search(frames[0].file)):
-        return Wait(WORK, "computes", place)  # both compute there as well
+        return Wait(WORK, "computes", location)  # both compute there as well
     if kind in (EXCHANGE, TASK):
-        return Wait(kind, f"waits in {name}" if kind == EXCHANGE else "waits for tasks", place)
-    if found := _COLLECTIVES.search(line):
-        return Wait(EXCHANGE, f"waits in {found[1]}", place)
+        return Wait(kind, f"waits in {name}" if kind == EXCHANGE else "waits for tasks", location)
+    if match := _COLLECTIVES.search(line):
+        return Wait(EXCHANGE, f"waits in {match[1]}", location)
     if loop is not None:
-        return Wait(POLL, "asks again and again", place, loop)
+        return Wait(POLL, "asks again and again", location, loop)
     if kind:
-        return Wait(kind, "waits for a lock" if kind == LOCK else f"waits {'for' if ' ' in name else 'in'} {name}", place)
-    return _without_frames(blocked_in, line, place)
+        return Wait(kind, "waits for a lock" if kind == LOCK else f"waits {'for' if ' ' in name else 'in'} {name}", location)
+    return _without_frames(blocked_in, line, location)
 
 
 def is_library(frame: Frame) -> bool:
@@ -143,24 +143,24 @@ def is_library(frame: Frame) -> bool:
     return _LIBRARY.search(frame.file) is not None
 
 
-def _without_frames(blocked_in: str, line: str, place: str) -> Wait:
+def _without_frames(blocked_in: str, line: str, location: str) -> Wait:
     """The wait of a thread whose innermost frame called something in C."""
     kind = next((kind for pattern, kind in _KERNEL if pattern.search(blocked_in)), "")
     if kind == SLEEP or (kind and re.search(r"\bsleep\(", line)):
-        return Wait(SLEEP, "sleeps", place)
+        return Wait(SLEEP, "sleeps", location)
     if kind == "futex":
         is_lock = re.search(r"^\s*(async )?with\b|\bacquire\(", line)
-        return Wait(LOCK, "waits for a lock", place) if is_lock else Wait(CALL, "waits in a call", place)
+        return Wait(LOCK, "waits for a lock", location) if is_lock else Wait(CALL, "waits in a call", location)
     if kind == INSIDE:
-        return Wait(INSIDE, "waits for its processes", place)
+        return Wait(INSIDE, "waits for its processes", location)
     if kind == FILE:
-        return Wait(FILE, "waits for a file system", place)
+        return Wait(FILE, "waits for a file system", location)
     if kind == MESSAGE:
-        return Wait(MESSAGE, "waits for a socket or pipe", place)
-    return Wait(CALL, "waits in a call", place) if blocked_in else Wait(WORK, "computes", place)
+        return Wait(MESSAGE, "waits for a socket or pipe", location)
+    return Wait(CALL, "waits in a call", location) if blocked_in else Wait(WORK, "computes", location)
 
 
-def _call(frames: Sequence[Frame]) -> tuple[str, str]:
+def _waiting_call(frames: Sequence[Frame]) -> tuple[str, str]:
     """(kind, name) of the outermost of the innermost frames that wait, e.g. (`inside`, `Queue.get`). Empty: none does."""
     kind = name = ""
     for frame in frames:
@@ -171,17 +171,17 @@ def _call(frames: Sequence[Frame]) -> tuple[str, str]:
         if row[3]:
             name = row[3]
         elif not _WRAPPERS.match(last := frame.function.rpartition(".")[2]):
-            name = last if kind == EXCHANGE else _shown(frame.function)
+            name = last if kind == EXCHANGE else _short_name(frame.function)
     return kind, name
 
 
-def _place(frame: Frame, reader: Reader | None) -> str:
+def _location_text(frame: Frame, reader: Reader | None) -> str:
     text = _source(frame, reader)
-    said = f": {text if len(text) <= 60 else text[:59] + '…'}" if text else ""
-    return f"in {_shown(frame.function)} ({Path(frame.file).name}:{frame.line}{said})"
+    suffix = f": {text if len(text) <= 60 else text[:59] + '…'}" if text else ""
+    return f"in {_short_name(frame.function)} ({Path(frame.file).name}:{frame.line}{suffix})"
 
 
-def _shown(function: str) -> str:
+def _short_name(function: str) -> str:
     """A name without the functions around it."""
     return function.rpartition("<locals>.")[2]
 
@@ -197,23 +197,23 @@ def _lines(file: str, reader: Reader | None) -> list[str]:
 
     Files of the kernel, such as /proc/kmsg, say that they are plain and empty. Reading them may take what is there, or wait.
     """
-    inside = file.lstrip("/")
+    relative = file.lstrip("/")
     try:
         # Not opened before that: opening a device may have effects.
-        found = os.stat(file if reader is None else os.path.join(reader.root, inside))  # noqa: PTH116, PTH118  as above: may be any text
-        if not stat.S_ISREG(found.st_mode) or not 0 < found.st_size < _MOST_BYTES:
+        status = os.stat(file if reader is None else os.path.join(reader.root, relative))  # noqa: PTH116, PTH118  as above: may be any text
+        if not stat.S_ISREG(status.st_mode) or not 0 < status.st_size < _MAX_SOURCE_BYTES:
             return []
         if reader is None:
-            text = plain_file.read(file, _MOST_BYTES)
+            text = plain_file.read(file, _MAX_SOURCE_BYTES)
         else:
             text = subprocess.run(
-                ["head", "-c", str(_MOST_BYTES), f"./{inside}"],
+                ["head", "-c", str(_MAX_SOURCE_BYTES), f"./{relative}"],
                 cwd=reader.root,
                 user=reader.user,
                 group=reader.group,
                 extra_groups=reader.groups,
                 capture_output=True,
-                timeout=_SECONDS,
+                timeout=_READ_TIMEOUT_SECONDS,
                 check=False,
             ).stdout
     except (OSError, ValueError, subprocess.SubprocessError):
@@ -228,21 +228,21 @@ def _polling_loop(file: str, line: int, reader: Reader | None) -> tuple[str, int
         tree = ast.parse("\n".join(_lines(file, reader)))
     except (SyntaxError, ValueError, MemoryError, RecursionError):
         return None
-    around = [
+    loops = [
         node
         for node in ast.walk(tree)
         if isinstance(node, ast.While) and node.lineno <= line <= (node.end_lineno or node.lineno)
     ]
-    if not around:
+    if not loops:
         return None
-    loop = max(around, key=lambda node: node.lineno)
+    loop = max(loops, key=lambda node: node.lineno)
     nodes = [node for part in (loop.test, *loop.body) for node in ast.walk(part)]
-    asks = all(_called(node) in _ASKING for node in nodes if isinstance(node, ast.Call))
-    counts = any(isinstance(node, ast.AugAssign | ast.For | ast.Yield | ast.Await) for node in nodes)
-    return (file, loop.lineno) if asks and not counts else None
+    only_polls = all(_call_name(node) in _POLLING_CALLS for node in nodes if isinstance(node, ast.Call))
+    makes_progress = any(isinstance(node, ast.AugAssign | ast.For | ast.Yield | ast.Await) for node in nodes)
+    return (file, loop.lineno) if only_polls and not makes_progress else None
 
 
-def _called(call: ast.Call) -> str:
+def _call_name(call: ast.Call) -> str:
     match call.func:
         case ast.Attribute(attr=name) | ast.Name(id=name):
             return name

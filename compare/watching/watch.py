@@ -41,31 +41,31 @@ def command(
     with exits.exit_on_error(), interruptible():
         watcher = Watcher(pids, patience, learned.stored() if judge == "tree" else None)
         try:
-            found = _watched(watcher, seconds, interval)
-            code = report.report(watcher, found).deliver(None, as_json=as_json)
+            verdict = _watch(watcher, seconds, interval)
+            code = report.report(watcher, verdict).deliver(None, as_json=as_json)
         finally:
             watcher.close()
     raise typer.Exit(code)
 
 
-def _watched(watcher: Watcher, seconds: float | None, interval: float) -> Verdict:
+def _watch(watcher: Watcher, seconds: float | None, interval: float) -> Verdict:
     """The last verdict. Until then, the terminal shows each, and stderr gets a line where it changes."""
     console = Console(stderr=True, highlight=False)
     live = Live(console=console, auto_refresh=False, transient=True) if console.is_terminal else None
-    begun, told = time.monotonic(), ""
+    started, last_state = time.monotonic(), ""
     with live or nullcontext():
         while True:
             watcher.look()
-            found = watcher.verdict()
+            verdict = watcher.verdict()
             if live is not None:
                 live.update(
-                    Group(Text(wording.one_line(found.words)), tables.to_rich(report.table(watcher.members), console.width)),
+                    Group(Text(wording.one_line(verdict.words)), tables.to_rich(report.table(watcher.members), console.width)),
                     refresh=True,
                 )
-            elif found.state != told:
-                console.print(wording.one_line(found.words), markup=False, soft_wrap=True)
-            told = found.state
-            past = time.monotonic() - begun
-            if found.state in (STUCK, ENDED) or (seconds is not None and past >= seconds):
-                return found
+            elif verdict.state != last_state:
+                console.print(wording.one_line(verdict.words), markup=False, soft_wrap=True)
+            last_state = verdict.state
+            past = time.monotonic() - started
+            if verdict.state in (STUCK, ENDED) or (seconds is not None and past >= seconds):
+                return verdict
             time.sleep(interval if seconds is None else max(min(interval, seconds - past), 0.0))

@@ -26,13 +26,13 @@ class Watcher:
 
     def __init__(self, pids: Sequence[int], patience: float, tree: learned.Tree | None = None) -> None:
         self._job = Job(pids)
-        self._learned = None if tree is None else learned.Judge(tree)
+        self._tree_judge = None if tree is None else learned.Judge(tree)
         self._patience = patience
-        self._keep = patience if tree is None else max(patience, learned.SECONDS)
+        self._keep_seconds = patience if tree is None else max(patience, learned.SECONDS)
         self._members: dict[int, Member] = {}
         """By their first process."""
-        self._looked = 0.0
-        self._sampled: dict[int, float] = {}
+        self._last_look = 0.0
+        self._sample_times: dict[int, float] = {}
         self.num_looks = 0
         self.cost_seconds = 0.0
         """CPU time of all looks, with that of py-spy."""
@@ -40,42 +40,42 @@ class Watcher:
     @property
     def members(self) -> list[Member]:
         """Ranks first, with those that have ended and were not started again."""
-        living = {each.name for each in self._members.values() if not each.ended}
-        found = [each for each in self._members.values() if not each.ended or each.name not in living]
-        return sorted(found, key=lambda each: each.group.order)
+        living = {member.name for member in self._members.values() if not member.ended}
+        members = [member for member in self._members.values() if not member.ended or member.name not in living]
+        return sorted(members, key=lambda member: member.group.order)
 
     @property
     def ranks(self) -> list[Member]:
-        return [each for each in self.members if each.group.is_rank]
+        return [member for member in self.members if member.group.is_rank]
 
     def look(self) -> None:
         """Look at all processes once. It takes milliseconds."""
-        before = _cpu_seconds()
+        cpu_before = _cpu_seconds()
         now = time.monotonic()
-        seconds, self._looked = now - self._looked if self.num_looks else 0.0, now
+        elapsed, self._last_look = now - self._last_look if self.num_looks else 0.0, now
         groups = self._job.groups()
-        seen = connections.all_of_here()
+        connections_by_inode = connections.all_of_here()
         for group in groups:
-            known = self._members.get(group.pids[0])
-            member = known or self._members.setdefault(group.pids[0], Member(group))
-            member.look(group, seen, connections.inodes(group.pids), seconds if known else 0.0, self._keep)
+            known_member = self._members.get(group.pids[0])
+            member = known_member or self._members.setdefault(group.pids[0], Member(group))
+            member.look(group, connections_by_inode, connections.inodes(group.pids), elapsed if known_member else 0.0, self._keep_seconds)
         heads = {group.pids[0] for group in groups if self._members[group.pids[0]].footprints}
         for head, member in self._members.items():
             member.ended = head not in heads
         self._sample(now)
         self.num_looks += 1
-        self.cost_seconds += _cpu_seconds() - before
+        self.cost_seconds += _cpu_seconds() - cpu_before
 
     def verdict(self) -> Verdict:
         """What the job is, by the looks so far."""
-        before = _cpu_seconds()
-        found = judge(self.ranks, self._patience, self._patience / 2)
-        if found.state == STUCK:  # it is the last word, so it stands on what the ranks do now
-            found = judge(self.ranks, self._patience)
-        if self._learned is not None:
-            found = self._learned.verdict(self.ranks, found, self._looked)
-        self.cost_seconds += _cpu_seconds() - before
-        return found
+        cpu_before = _cpu_seconds()
+        verdict = judge(self.ranks, self._patience, self._patience / 2)
+        if verdict.state == STUCK:  # it is the last word, so it stands on what the ranks do now
+            verdict = judge(self.ranks, self._patience)
+        if self._tree_judge is not None:
+            verdict = self._tree_judge.verdict(self.ranks, verdict, self._last_look)
+        self.cost_seconds += _cpu_seconds() - cpu_before
+        return verdict
 
     def close(self) -> None:
         for member in self._members.values():
@@ -87,18 +87,18 @@ class Watcher:
         Each takes milliseconds of a core. A rank that spins is found by several samples, too late if all take turns.
         If one mostly waits in an exchange, the stacks of all are taken together. They show for whom it waits.
         """
-        living = [each for each in self.ranks if not each.ended]
-        turns = sorted(living, key=lambda each: self._sampled.get(each.group.pids[0], 0.0))
-        some_wait = not all(each.is_busy for each in living)
-        suspects = [each for each in turns[1:] if each.asked or (some_wait and each.is_busy)]
-        together = MOST_TOGETHER if any(each.mostly_waits for each in living) else 1
-        chosen = turns[:together] + sorted(suspects, key=lambda each: not each.asked)[:1]
-        for pid, member in {each.group.pids[0]: each for each in chosen}.items():
+        living = [member for member in self.ranks if not member.ended]
+        by_sample_time = sorted(living, key=lambda member: self._sample_times.get(member.group.pids[0], 0.0))
+        are_some_waiting = not all(member.is_busy for member in living)
+        suspects = [member for member in by_sample_time[1:] if member.asked or (are_some_waiting and member.is_busy)]
+        num_joint = MOST_TOGETHER if any(member.mostly_waits for member in living) else 1
+        chosen = by_sample_time[:num_joint] + sorted(suspects, key=lambda member: not member.asked)[:1]
+        for pid, member in {member.group.pids[0]: member for member in chosen}.items():
             member.sample(now, self._patience)
-            self._sampled[pid] = now
+            self._sample_times[pid] = now
 
 
 def _cpu_seconds() -> float:
     """CPU time of this process and its ended children."""
-    used = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    return sum(each.ru_utime + each.ru_stime for each in used)
+    usages = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    return sum(usage.ru_utime + usage.ru_stime for usage in usages)
