@@ -61,7 +61,7 @@ class UserModel(nn.Module):
         for layer in model.layers:
             name, order = paired_model.layers[layer.name], paired_model.order(layer.name)
             if isinstance(layer, architectures.Dropout):
-                net.set_submodule(name, _MaskedDropout(layer, order))
+                net.set_submodule(name, _BatchMaskDropout(layer, order))
                 self._dropouts.append(name)
             elif isinstance(layer, architectures.BatchNorm) and group is not None:
                 net.set_submodule(name, batch_norm.build(layer, group))
@@ -85,7 +85,7 @@ class UserModel(nn.Module):
         return self.net(model_images)
 
 
-class _MaskedDropout(nn.Module):
+class _BatchMaskDropout(nn.Module):
     """A dropout with the batch's mask, in the canonical order of values, instead of its own random draw."""
 
     def __init__(self, layer: architectures.Dropout, order: Any) -> None:

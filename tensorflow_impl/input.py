@@ -267,7 +267,7 @@ def sample(images: tf.Tensor, affines: tf.Tensor) -> tf.Tensor:
 
     Args:
         images: uint8 [N, H, W, 3].
-        affines: float64 [N, 2, 3], see `common.data.batches.Epoch`.
+        affines: float64 [N, 2, 3], see `common.data.batches.EpochDraws`.
 
     Returns:
         float64 [N, H, W, 3]: (1 - v) * ((1 - u) * a + u * b) + v * ((1 - u) * c + u * d). The fractions of column and row are

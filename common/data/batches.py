@@ -1,4 +1,4 @@
-"""The order of training examples and the draws for augmentation and dropout. Both twins receive the same.
+"""The order of training examples and the draws for augmentation and dropout. They are equal for both twins.
 
 Step s of epoch e trains on the same examples in the same order, with the same flips, shifts and dropout masks. They depend on
 the seed alone: not on the framework, the mode, the number of replicas or of input workers.
@@ -20,11 +20,11 @@ import numpy.typing as npt
 from common.data import partitions
 from common.data.preprocessing import affine
 from common.models.architectures import Architecture, Dropout
-from common.models.input_scaling import Scaling
+from common.models.input_scaling import InputScaling
 from common.models.sharding import shard
 from common.spec import Spec, SpecError
 
-_VALUES_AT_ONCE = 2**20
+_MASK_CHUNK_VALUES = 2**20
 _B = TypeVar("_B")
 
 Feed = Callable[[int, Sequence[int]], Iterator[_B]]
@@ -53,8 +53,8 @@ class _Stream(IntEnum):
 
 
 @dataclass(frozen=True)
-class Epoch:
-    """All draws of one epoch, by position in its order. Arrays, or a framework's tensors of them.
+class EpochDraws:
+    """All draws of one epoch, by position in its order, as arrays or a framework's tensors.
 
     Attributes:
         ids: int64 [N], indices into the training split.
@@ -77,42 +77,42 @@ class Epoch:
     masks: tuple[Any, ...]
     mask_units: tuple[int, ...]
 
-    def map(self, function: Callable[[Any], Any]) -> Epoch:
-        """The same draws with `function` applied to each array."""
+    def map(self, function: Callable[[Any], Any]) -> EpochDraws:
+        """Return these draws with `function` applied to each array."""
 
-        def mapped(values: Any | None) -> Any | None:
+        def apply(values: Any | None) -> Any | None:
             return None if values is None else function(values)
 
-        return Epoch(
+        return EpochDraws(
             ids=function(self.ids),
-            flips=mapped(self.flips),
-            shifts=mapped(self.shifts),
-            affines=mapped(self.affines),
-            brightness=mapped(self.brightness),
+            flips=apply(self.flips),
+            shifts=apply(self.shifts),
+            affines=apply(self.affines),
+            brightness=apply(self.brightness),
             masks=tuple(map(function, self.masks)),
             mask_units=self.mask_units,
         )
 
     def arrays(self) -> tuple[Any, ...]:
-        """All arrays of the draws, in a fixed order. Arrays that a run does not have are left out."""
+        """Return all arrays of the draws, in a fixed order. Arrays that a run does not have are left out."""
         optional = (self.flips, self.shifts, self.affines, self.brightness)
         return (self.ids, *(values for values in optional if values is not None), *self.masks)
 
 
 @dataclass(frozen=True)
-class Plan:
+class BatchPlan:
     """All batches of a run, known before it starts."""
 
     spec: Spec
     architecture: Architecture
     num_examples: int
     reverse_batches: bool = False
-    """Reverse each batch: the same mathematics summed in another order, as a yardstick of rounding."""
-    scaling: Scaling = field(default_factory=Scaling)
-    """From the bytes of a batch to the model's input."""
+    """Whether each batch is reversed: the same mathematics summed in another order, as a yardstick of rounding."""
+    scaling: InputScaling = field(default_factory=InputScaling)
+    """Scaling from the bytes of a batch to the model's input."""
 
     labels: npt.NDArray[np.int64] | None = field(default=None, compare=False, repr=False)
-    """[num_examples], class ids. Only `dask.partition: class_skew` needs them, to draw a batch. None: they are not known."""
+    """Class ids, [num_examples]. Only `dask.partition: class_skew` needs them, to draw a batch. None: they are not known."""
 
     def __post_init__(self) -> None:
         last = self.num_examples % self.spec.global_batch_size or self.spec.global_batch_size
@@ -123,7 +123,7 @@ class Plan:
                 "Change global_batch_size or data.limit."
             )
         if self.owners > 1 and (self.labels is not None or self.spec.dask.partition != "class_skew"):
-            step, owner = (int(each[0]) if len(each) else -1 for each in np.nonzero(np.diff(self._own_bounds) == 0))
+            step, owner = (int(indices[0]) if len(indices) else -1 for indices in np.nonzero(np.diff(self._owner_bounds) == 0))
             if owner >= 0:
                 raise SpecError(
                     f"dask.partition leaves part {owner} of {self.owners} without an example in step {step + 1} of an epoch. "
@@ -134,13 +134,13 @@ class Plan:
 
     @property
     def owners(self) -> int:
-        """Parts of the examples whose ownership is fixed. 1: none."""
+        """Number of processes that own a fixed part of the examples. 1: no fixed ownership."""
         fixed = self.spec.input == "dask" and self.spec.dask.order == "owned"
         return (self.spec.dask.owners or 1) if fixed else 1
 
     @cached_property
     def owned(self) -> list[npt.NDArray[np.int64]]:
-        """The examples of each owner, ascending ids."""
+        """Ids of the examples of each owner, ascending."""
         generator, labels = self._generator(_Stream.PARTITION, 0), self.labels
         if labels is None:
             if self.spec.dask.partition == "class_skew":
@@ -150,12 +150,12 @@ class Plan:
 
     @cached_property
     def _owner_at(self) -> npt.NDArray[np.int64]:
-        """[num_examples], the owner of each position of an epoch."""
+        """Owner of each position of an epoch, [num_examples]."""
         return partitions.owners_of_positions([len(ids) for ids in self.owned], self.spec.global_batch_size)
 
     @cached_property
-    def _own_bounds(self) -> npt.NDArray[np.int64]:
-        """[steps_per_epoch, owners + 1], where the positions of each owner begin and end in a whole epoch's batches."""
+    def _owner_bounds(self) -> npt.NDArray[np.int64]:
+        """Bounds of each owner's positions in the batches of a whole epoch, [steps_per_epoch, owners + 1]."""
         size = self.spec.global_batch_size
         counts = np.zeros((self.steps_per_epoch, self.owners), np.int64)
         np.add.at(counts, (np.arange(self.num_examples) // size, self._owner_at), 1)
@@ -163,7 +163,7 @@ class Plan:
         return starts + np.pad(np.cumsum(counts, axis=1), ((0, 0), (1, 0)))
 
     def weight(self, world_size: int, rank: int) -> float:
-        """What one process counts in an average over all: its examples over the mean of all processes'."""
+        """Return the weight of one process in an average over all: its number of examples over the mean of all processes."""
         return len(self.owned[rank]) * world_size / self.num_examples if self.owners == world_size > 1 else 1.0
 
     @property
@@ -179,49 +179,49 @@ class Plan:
         return -(-self.total_steps // self.steps_per_epoch)
 
     def steps_in(self, epoch: int) -> int:
-        """Number of steps of an epoch. Epochs count from 1. `steps` may shorten the last."""
+        """Return the number of steps of an epoch. Epochs count from 1. `steps` may shorten the last."""
         return min(self.steps_per_epoch, self.total_steps - (epoch - 1) * self.steps_per_epoch)
 
     def ends_epoch(self, step: int) -> bool:
-        """Whether an update is the last of its epoch or of the run. Updates count from 1."""
+        """Return whether an update is the last of its epoch or of the run. Updates count from 1."""
         return step % self.steps_per_epoch == 0 or step == self.total_steps
 
     def learning_rate(self, step: int) -> float:
         return self.spec.learning_rate(step, self.steps_per_epoch, self.total_steps)
 
     def batch(self, step_in_epoch: int) -> tuple[int, int]:
-        """Positions of one global batch: [start, stop)."""
+        """Return the positions of one global batch: [start, stop)."""
         start = step_in_epoch * self.spec.global_batch_size
         return start, min(start + self.spec.global_batch_size, self.num_examples)
 
     def bounds(self, epoch: int, world_size: int, rank: int) -> list[tuple[int, int]]:
-        """For each step of an epoch, the positions of one process: its shard of the global batch."""
+        """Return the positions of one process in each step of an epoch: its shard of the global batch."""
         ranges: list[tuple[int, int]] = []
         if self.owners == world_size > 1:
-            own = self._own_bounds[: self.steps_in(epoch), rank : rank + 2]
-            return [(start, stop) for start, stop in own.tolist()]
+            owner_bounds = self._owner_bounds[: self.steps_in(epoch), rank : rank + 2]
+            return [(start, stop) for start, stop in owner_bounds.tolist()]
         for step in range(self.steps_in(epoch)):
             start, stop = self.batch(step)
             low, high = shard(stop - start, world_size, rank)
             ranges.append((start + low, start + high))
         return ranges
 
-    def own_sizes(self, size: int, world_size: int) -> list[tuple[int, ...]]:
-        """How many examples each process has, by rank, in the global batches of a size.
+    def local_batch_sizes(self, size: int, world_size: int) -> list[tuple[int, ...]]:
+        """Return the numbers of examples of each process, by rank, in the global batches of a size.
 
-        Each process finds all of its numbers in some of these tuples, not each combination that a batch has. The list is as
-        short as that allows, and the same for all processes: they may exchange something for each of its items.
+        The tuples cover all numbers of each process, not each combination in a batch. The list is as short as that allows, and
+        equal for all processes: they may run one collective for each of its items.
         """
         if self.owners == world_size > 1:
             batches = [self.batch(step) for step in range(self.steps_per_epoch)]
-            own = np.diff(self._own_bounds)[[stop - start == size for start, stop in batches]]
-            numbers = [sorted(set(each.tolist()), reverse=True) for each in own.T]
-            most = max(map(len, numbers))
-            return [tuple(each[min(place, len(each) - 1)] for each in numbers) for place in range(most)]
+            local_sizes = np.diff(self._owner_bounds)[[stop - start == size for start, stop in batches]]
+            numbers = [sorted(set(column.tolist()), reverse=True) for column in local_sizes.T]
+            length = max(map(len, numbers))
+            return [tuple(column[min(index, len(column) - 1)] for column in numbers) for index in range(length)]
         return [tuple(high - low for low, high in (shard(size, world_size, rank) for rank in range(world_size)))]
 
-    def draw(self, epoch: int) -> Epoch:
-        """The draws of an epoch. Epochs count from 1."""
+    def draw(self, epoch: int) -> EpochDraws:
+        """Draw an epoch. Epochs count from 1."""
         augmentation, n = self.spec.augmentation, self.num_examples
         limit = augmentation.shift_px
         flips = self._generator(_Stream.FLIP, epoch).random(n) < 0.5 if augmentation.horizontal_flip else None
@@ -240,19 +240,19 @@ class Plan:
         brightness = None
         if augmentation.brightness:
             brightness = 1.0 + self._uniform(_Stream.BRIGHTNESS, epoch, augmentation.brightness)
-        drawn = Epoch(
+        draws = EpochDraws(
             ids=self._order(self._generator(_Stream.ORDER, epoch)),
             flips=flips,
             shifts=shifts,
             affines=affines,
             brightness=brightness,
             masks=tuple(
-                _kept(self._generator(_Stream.DROPOUT, epoch, index), n, dropout)
+                _keep_mask(self._generator(_Stream.DROPOUT, epoch, index), n, dropout)
                 for index, dropout in enumerate(self.architecture.dropouts)
             ),
             mask_units=tuple(dropout.units for dropout in self.architecture.dropouts),
         )
-        return self._reversed(drawn) if self.reverse_batches else drawn
+        return self._reverse_batches(draws) if self.reverse_batches else draws
 
     def _order(self, generator: np.random.Generator) -> npt.NDArray[np.int64]:
         dask, n = self.spec.dask, self.num_examples
@@ -267,7 +267,7 @@ class Plan:
         chunks = [generator.permutation(np.arange(start, min(start + dask.chunk_images, n))) for start in starts]
         return np.concatenate(chunks).astype(np.int64)
 
-    def _reversed(self, epoch: Epoch) -> Epoch:
+    def _reverse_batches(self, epoch: EpochDraws) -> EpochDraws:
         positions = np.concatenate([np.arange(*self.batch(step))[::-1] for step in range(self.steps_per_epoch)])
         return epoch.map(lambda values: values[positions])
 
@@ -279,18 +279,18 @@ class Plan:
         return np.random.Generator(np.random.Philox(key=key))
 
 
-def _kept(generator: np.random.Generator, n: int, dropout: Dropout) -> npt.NDArray[np.uint8]:
-    """A mask as in Epoch, drawn in stretches. Drawing all images at once gives the same bits and takes 32 times the memory."""
-    kept = np.empty((n, -(-dropout.units // 8)), np.uint8)
-    rows = max(_VALUES_AT_ONCE // dropout.units, 1)
+def _keep_mask(generator: np.random.Generator, n: int, dropout: Dropout) -> npt.NDArray[np.uint8]:
+    """Draw a mask as in EpochDraws, in chunks. Drawing all images at once gives the same bits and takes 32 times the memory."""
+    mask = np.empty((n, -(-dropout.units // 8)), np.uint8)
+    rows = max(_MASK_CHUNK_VALUES // dropout.units, 1)
     for start in range(0, n, rows):
-        drawn = generator.random((min(rows, n - start), dropout.units), np.float32)
-        kept[start : start + rows] = np.packbits(drawn >= dropout.rate, axis=1, bitorder="little")
-    return kept
+        values = generator.random((min(rows, n - start), dropout.units), np.float32)
+        mask[start : start + rows] = np.packbits(values >= dropout.rate, axis=1, bitorder="little")
+    return mask
 
 
-def in_order(plan: Plan, feed: Feed[_B], first_epoch: int = 1) -> Iterator[_B]:
-    """The batches of all steps of a run, starting at an epoch. They come as those do that are timed."""
+def all_batches(plan: BatchPlan, feed: Feed[_B], first_epoch: int = 1) -> Iterator[_B]:
+    """Yield the batches of all steps of a run, starting at an epoch, in the same way as in a timed run."""
     if plan.spec.input == "workers":
         deque(feed(first_epoch, [0] * plan.spec.workers), maxlen=0)  # of the first call, which a run does not time
     for epoch in range(first_epoch, plan.epochs + 1):
@@ -298,5 +298,5 @@ def in_order(plan: Plan, feed: Feed[_B], first_epoch: int = 1) -> Iterator[_B]:
 
 
 def order_digest(ids: npt.NDArray[np.int64]) -> str:
-    """SHA-256 of example ids in training order."""
+    """Return the SHA-256 of example ids in training order."""
     return hashlib.sha256(np.ascontiguousarray(ids, "<i8").data).hexdigest()

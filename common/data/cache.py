@@ -1,11 +1,11 @@
-"""Results of long work on data, kept on disk and shared by all processes.
+"""Cached results of long work on data, on disk and shared by all processes.
 
 An entry is the folder `<kind>/<key>/`. It holds one large file to be memory-mapped (`data`), small arrays (`arrays.npz`) and a
 record (`entry.json`). An entry is built in a temporary folder and moved to its place under a lock. So processes that start
-together do the work once. An entry that is torn or was changed is noticed and built again.
+together do the work once. An entry that is corrupt or was changed is detected and built again.
 
-A reader of an entry holds a shared lock on its large file (see `Held`), so `remove` knows that it is in use. The modification
-time of the record says when the entry was last used.
+A reader of an entry holds a shared lock on its large file (see `SharedLock`), so `remove` knows that it is in use. The
+modification time of the record says when the entry was last used.
 """
 
 from __future__ import annotations
@@ -33,34 +33,34 @@ from numpy.typing import NDArray
 
 from common.artifacts import atomic_files
 
-TORN = (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile)
-"""The errors of reading an entry that is missing, torn or of another version."""
+CORRUPT_ENTRY_ERRORS = (OSError, ValueError, KeyError, TypeError, EOFError, zipfile.BadZipFile)
+"""Errors of reading an entry that is missing, corrupt or of another version."""
 
 _ENTRY_VERSION = 3
 
 
 @dataclass(frozen=True)
-class Side:
-    """What an entry holds beside its large file."""
+class EntryMetadata:
+    """The small content of an entry, beside its large file."""
 
     arrays: Mapping[str, NDArray[Any]]
-    """Read-only. A stored entry reads each array on access: the arrays of a million files together would fill the memory."""
+    """Read-only arrays. A stored entry reads each on access: the arrays of a million files together would fill the memory."""
     facts: Mapping[str, Any]
-    """JSON values."""
+    """Facts about the entry, as JSON values."""
 
 
 @dataclass(frozen=True)
-class Entry(Side):
+class Entry(EntryMetadata):
     data: Path
-    """The large file."""
+    """Path of the large file."""
     arrays_sha256: str
     """SHA-256 of all arrays. Keys of entries that depend on the order of the arrays include it."""
-    held: Held
-    """Keeps the entry from being removed."""
+    lock: SharedLock
+    """Lock that keeps the entry from being removed."""
 
 
-class Held:
-    """A file that stays open under a shared lock while this object lives."""
+class SharedLock:
+    """A shared lock on a file, which stays open while this object lives."""
 
     def __init__(self, path: Path) -> None:
         self.descriptor = os.open(path, os.O_RDONLY)
@@ -76,7 +76,7 @@ class _StoredArrays(Mapping[str, "NDArray[Any]"]):
     """Arrays of an .npz file. Each access reads its array again.
 
     Args:
-        path: of the file. It stays open, so a file that replaces it changes nothing here.
+        path: the file. It stays open, so a file that replaces it changes nothing here.
         sha256: expected SHA-256 of the file.
 
     Raises:
@@ -107,28 +107,28 @@ class _StoredArrays(Mapping[str, "NDArray[Any]"]):
 
 
 def folder(cache_dir: str | None) -> Path:
-    """Folder of decoded data and downloads: `cache_dir`, else $CONVTWINS_CACHE, else the user's cache folder."""
-    chosen = cache_dir or os.environ.get("CONVTWINS_CACHE")
-    return Path(chosen).expanduser().absolute() if chosen else platformdirs.user_cache_path("convtwins")
+    """Return the folder of decoded data and downloads: `cache_dir`, else $CONVTWINS_CACHE, else the user's cache folder."""
+    path = cache_dir or os.environ.get("CONVTWINS_CACHE")
+    return Path(path).expanduser().absolute() if path else platformdirs.user_cache_path("convtwins")
 
 
 def keras_home() -> Path:
-    """Download folder of Keras: `$KERAS_HOME`, else `~/.keras`."""
+    """Return the download folder of Keras: `$KERAS_HOME`, else `~/.keras`."""
     return Path(os.environ.get("KERAS_HOME") or "~/.keras").expanduser()
 
 
 def torch_home() -> Path:
-    """Download folder of torch: `$TORCH_HOME`, else `torch` in the user's cache folder of the XDG convention."""
+    """Return the download folder of torch: `$TORCH_HOME`, else `torch` in the user's cache folder of the XDG convention."""
     return Path(os.environ.get("TORCH_HOME") or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "torch").expanduser()
 
 
 def key(**identity: Any) -> str:
-    """Name of an entry: SHA-256 of everything that decides its content."""
+    """Return the name of an entry: the SHA-256 of everything that decides its content."""
     return atomic_files.digest(identity)
 
 
-def fetch(root: Path, kind: str, key: str, build: Callable[[BinaryIO], Side]) -> Entry:
-    """Read an entry. Build it first if it is missing, torn or changed.
+def fetch(root: Path, kind: str, key: str, build: Callable[[BinaryIO], EntryMetadata]) -> Entry:
+    """Read an entry. Build it first if it is missing, corrupt or changed.
 
     Args:
         root: the cache folder. It is created if it is missing.
@@ -139,41 +139,44 @@ def fetch(root: Path, kind: str, key: str, build: Callable[[BinaryIO], Side]) ->
     Raises:
         OSError: the cache folder cannot be written.
     """
-    place = root / kind / key
-    entry = _entry(place)
+    entry_path = root / kind / key
+    entry = _read_entry(entry_path)
     if entry is None:
-        place.parent.mkdir(parents=True, exist_ok=True)
-        with lock(place):
-            entry = _entry(place) or _built(place, build)  # another process may have built it while this one waited
+        entry_path.parent.mkdir(parents=True, exist_ok=True)
+        with lock(entry_path):
+            entry = _read_entry(entry_path) or _build_entry(
+                entry_path, build
+            )  # another process may have built it while this one waited
     if entry is None:
-        raise OSError(f"{place} cannot be read back after it was written")
-    mark_used(place / "entry.json")
+        raise OSError(f"{entry_path} cannot be read back after it was written")
+    mark_used(entry_path / "entry.json")
     return entry
 
 
-def _built(place: Path, build: Callable[[BinaryIO], Side]) -> Entry | None:
-    """A new entry, or None if it cannot be read back."""
-    with building(place) as partial:
+def _build_entry(entry_path: Path, build: Callable[[BinaryIO], EntryMetadata]) -> Entry | None:
+    """Build a new entry. Returns None if it cannot be read back."""
+    with staging_folder(entry_path) as partial:
         with (partial / "data").open("wb") as file:
-            side = build(file)
+            metadata = build(file)
             sync(file)
-        finish(partial, side, data_sha256=sha256_of_file(partial / "data"))
-    return _entry(place)
+        write_metadata(partial, metadata, data_sha256=sha256_of_file(partial / "data"))
+    return _read_entry(entry_path)
 
 
-def facts(place: Path) -> Mapping[str, Any]:
-    """The facts of an entry, even of a torn one. Empty if they cannot be read."""
+def read_facts(entry_path: Path) -> Mapping[str, Any]:
+    """Read the facts of an entry, even of a corrupt one. Empty if they cannot be read."""
     try:
-        return dict(json.loads((place / "entry.json").read_text("utf-8"))["record"]["facts"])
+        return dict(json.loads((entry_path / "entry.json").read_text("utf-8"))["record"]["facts"])
     except (OSError, ValueError, KeyError, TypeError):
         return {}
 
 
-def remove(place: Path, data: Path | None = None) -> bool:
+def remove(entry_path: Path, data: Path | None = None) -> bool:
     """Remove an entry that no process reads or writes, and the remains of an earlier attempt to build it.
 
     Args:
-        data: the file or folder that readers hold. None: the entry's large file.
+        entry_path: folder of the entry.
+        data: the file or folder that readers lock. None: the entry's large file.
 
     Returns:
         Whether it was removed. False if it is in use.
@@ -182,30 +185,30 @@ def remove(place: Path, data: Path | None = None) -> bool:
         OSError: the cache folder cannot be written.
     """
     try:
-        with lock(place).acquire(timeout=0):
+        with lock(entry_path).acquire(timeout=0):
             try:
-                held = os.open(data or place / "data", os.O_RDONLY)
+                descriptor = os.open(data or entry_path / "data", os.O_RDONLY)
             except FileNotFoundError:
-                held = None
+                descriptor = None
             try:
-                if held is not None:
-                    fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(_partial_of(place), ignore_errors=True)
+                if descriptor is not None:
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(_partial_path(entry_path), ignore_errors=True)
                 with suppress(FileNotFoundError):  # removed by another process meanwhile
-                    place.rename(_partial_of(place))  # in one step, so that no process finds half of the entry
-                    shutil.rmtree(_partial_of(place))
+                    entry_path.rename(_partial_path(entry_path))  # in one step, so that no process finds half of the entry
+                    shutil.rmtree(_partial_path(entry_path))
             finally:
-                if held is not None:
-                    os.close(held)
+                if descriptor is not None:
+                    os.close(descriptor)
     except (filelock.Timeout, BlockingIOError):
         return False
     return True
 
 
-def remove_left_over(path: Path, place: Path) -> bool:
-    """Remove the unfinished entry of a killed process. As `remove`."""
+def remove_unfinished(path: Path, entry_path: Path) -> bool:
+    """Remove the unfinished entry of a killed process. Returns whether it was removed."""
     try:
-        with lock(place).acquire(timeout=0):
+        with lock(entry_path).acquire(timeout=0):
             shutil.rmtree(path)
     except filelock.Timeout:
         return False
@@ -213,22 +216,22 @@ def remove_left_over(path: Path, place: Path) -> bool:
 
 
 @contextmanager
-def holding(path: Path) -> Generator[None]:
+def shared_lock(path: Path) -> Generator[None]:
     """Keep a folder from being removed while the block runs."""
-    held = Held(path)
+    lock = SharedLock(path)
     yield
-    del held
+    del lock
 
 
-def mark_used(place: Path) -> None:
+def mark_used(path: Path) -> None:
     """Set the time of last use of a file or folder to now."""
     with suppress(OSError):  # a cache folder of another user
-        os.utime(place)
+        os.utime(path)
 
 
-def lock(place: Path) -> filelock.BaseFileLock:
-    """Lock for writing and removing an entry."""
-    return filelock.FileLock(place.parent / f"{place.name}.lock")
+def lock(entry_path: Path) -> filelock.BaseFileLock:
+    """Return the lock for writing and removing an entry."""
+    return filelock.FileLock(entry_path.parent / f"{entry_path.name}.lock")
 
 
 def lock_shared(file: int | BinaryIO) -> None:
@@ -238,48 +241,48 @@ def lock_shared(file: int | BinaryIO) -> None:
 
 
 @contextmanager
-def building(place: Path) -> Generator[Path]:
-    """Give a temporary folder and move it to `place` when the block ends well. Call it under the entry's lock."""
-    partial = _partial_of(place)
+def staging_folder(entry_path: Path) -> Generator[Path]:
+    """Give a temporary folder, and move it to `entry_path` if the block succeeds. Call it under the entry's lock."""
+    partial = _partial_path(entry_path)
     shutil.rmtree(partial, ignore_errors=True)  # left by a killed process
     partial.mkdir()
     try:
         yield partial
-        shutil.rmtree(place, ignore_errors=True)  # torn or changed
-        partial.rename(place)
+        shutil.rmtree(entry_path, ignore_errors=True)  # corrupt or changed
+        partial.rename(entry_path)
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 
 
-def finish(folder: Path, side: Side, **more: str) -> None:
-    """Write arrays and record of the large file in `folder`. A kill in between leaves a torn entry, never a wrong one."""
+def write_metadata(folder: Path, metadata: EntryMetadata, **extra: str) -> None:
+    """Write arrays and record of the large file in `folder`. A kill in between leaves a corrupt entry, never a wrong one."""
     arrays = io.BytesIO()
-    np.savez(arrays, allow_pickle=False, **side.arrays)
+    np.savez(arrays, allow_pickle=False, **metadata.arrays)
     status = (folder / "data").stat()
     record = {
         "version": _ENTRY_VERSION,
-        "facts": dict(side.facts),
+        "facts": dict(metadata.facts),
         "arrays_sha256": hashlib.sha256(arrays.getvalue()).hexdigest(),
         "data_bytes": status.st_size,
         "data_mtime_ns": status.st_mtime_ns,
-        **more,
+        **extra,
     }
     atomic_files.write_atomically(folder / "arrays.npz", arrays.getvalue())
     write_record(folder / "entry.json", record)
 
 
-def read_side(place: Path, held: Held) -> tuple[Side, dict[str, Any], bool]:
-    """(what stands beside the large file, its record, whether the large file has the recorded time).
+def read_metadata(entry_path: Path, lock: SharedLock) -> tuple[EntryMetadata, dict[str, Any], bool]:
+    """Read (metadata, record, whether the large file has the recorded time) of an entry.
 
-    Raises one of TORN if the entry is missing or torn.
+    Raises one of CORRUPT_ENTRY_ERRORS if the entry is missing or corrupt.
     """
-    record = read_record(place / "entry.json", _ENTRY_VERSION)
-    arrays = _StoredArrays(place / "arrays.npz", record["arrays_sha256"])
-    status = os.fstat(held.descriptor)
-    if status.st_size != record["data_bytes"] or held.is_removed:
+    record = read_record(entry_path / "entry.json", _ENTRY_VERSION)
+    arrays = _StoredArrays(entry_path / "arrays.npz", record["arrays_sha256"])
+    status = os.fstat(lock.descriptor)
+    if status.st_size != record["data_bytes"] or lock.is_removed:
         raise ValueError("the large file is torn")
     # Reading the whole file at each start would be too slow. A file that was written to, or copied here, has another time.
-    return Side(arrays, record["facts"]), record, status.st_mtime_ns == record["data_mtime_ns"]
+    return EntryMetadata(arrays, record["facts"]), record, status.st_mtime_ns == record["data_mtime_ns"]
 
 
 def write_record(path: Path, record: dict[str, Any]) -> None:
@@ -288,7 +291,7 @@ def write_record(path: Path, record: dict[str, Any]) -> None:
 
 
 def read_record(path: Path, version: int) -> dict[str, Any]:
-    """Read what `write_record` wrote. Raises one of TORN if it is missing, torn, changed or of another version."""
+    """Read a record of `write_record`. Raises one of CORRUPT_ENTRY_ERRORS if it is missing, changed or of another version."""
     stored: dict[str, Any] = json.loads(path.read_text("utf-8"))
     record: dict[str, Any] = stored["record"]
     if stored["sha256"] != atomic_files.digest(record) or record["version"] != version:
@@ -303,22 +306,22 @@ def sync(file: BinaryIO) -> None:
 
 
 def sha256_of_file(path: Path) -> str:
-    """SHA-256 of a file's bytes, hexadecimal."""
+    """Return the hexadecimal SHA-256 of a file's bytes."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _entry(place: Path) -> Entry | None:
-    """The entry, or None if it is missing, torn or changed."""
+def _read_entry(entry_path: Path) -> Entry | None:
+    """Read an entry. Returns None if it is missing, corrupt or changed."""
     try:
-        held = Held(place / "data")
-        side, record, is_untouched = read_side(place, held)
-        if not is_untouched and sha256_of_file(place / "data") != record["data_sha256"]:
+        lock = SharedLock(entry_path / "data")
+        metadata, record, is_untouched = read_metadata(entry_path, lock)
+        if not is_untouched and sha256_of_file(entry_path / "data") != record["data_sha256"]:
             return None
-    except TORN:
+    except CORRUPT_ENTRY_ERRORS:
         return None
-    return Entry(side.arrays, side.facts, place / "data", record["arrays_sha256"], held)
+    return Entry(metadata.arrays, metadata.facts, entry_path / "data", record["arrays_sha256"], lock)
 
 
-def _partial_of(place: Path) -> Path:
-    return place.parent / f"{place.name}.partial"
+def _partial_path(entry_path: Path) -> Path:
+    return entry_path.parent / f"{entry_path.name}.partial"

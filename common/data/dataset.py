@@ -1,4 +1,4 @@
-"""The data types of a data set, and how it is refused."""
+"""The data types of a data set, and the errors with which it is refused."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class DataRefused(UserError, ValueError):
     exit_code = 4
 
 
-class BadFile(DataRefused):
+class BadImageError(DataRefused):
     """One file is no usable image. It has one of `decode.PROBLEMS` and a detail, but not the name of the file."""
 
     def __init__(self, problem: str, detail: str = "") -> None:
@@ -28,48 +28,48 @@ class BadFile(DataRefused):
 
 
 MAX_NAMED = 20
-"""At most so many files or classes are named in one refusal."""
+"""Largest number of files or classes that are named in one refusal."""
 
 
-def listed(names: Sequence[str]) -> str:
-    """`a, b, c`, after twenty names `... and 7 more`."""
-    more = f" and {len(names) - MAX_NAMED:,} more" if len(names) > MAX_NAMED else ""
-    return ", ".join(names[:MAX_NAMED]) + more
+def join_names(names: Sequence[str]) -> str:
+    """Join names as `a, b, c`, and end with `and 7 more` after twenty."""
+    suffix = f" and {len(names) - MAX_NAMED:,} more" if len(names) > MAX_NAMED else ""
+    return ", ".join(names[:MAX_NAMED]) + suffix
 
 
-def listed_below(faults: Sequence[str], total: int) -> str:
-    """`Received:` and a line for each fault, after twenty `and 7 more`. `faults` may hold fewer than `total`."""
-    more = [f"and {total - MAX_NAMED:,} more"] if total > MAX_NAMED else []
-    return "\n  ".join(["Received:", *faults[:MAX_NAMED], *more])
+def list_faults(faults: Sequence[str], total: int) -> str:
+    """Return `Received:` and a line per fault, and end with `and 7 more` after twenty. `faults` may hold fewer than `total`."""
+    suffix = [f"and {total - MAX_NAMED:,} more"] if total > MAX_NAMED else []
+    return "\n  ".join(["Received:", *faults[:MAX_NAMED], *suffix])
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Arrays:
+class ImageArrays:
     """The content of a source of arrays."""
 
     images: NDArray[np.uint8]
-    """[N, H, W, 3], at the source's own size."""
+    """Pixels [N, H, W, 3], at the source's own size."""
     labels: NDArray[np.int64]
-    """[N], class ids."""
+    """Class ids, [N]."""
     class_names: tuple[str, ...]
     split_sizes: Mapping[str, int]
-    """As in Examples."""
+    """Numbers of examples as in LabeledExamples."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Examples:
-    """What splits depend on. The same for arrays and files."""
+class LabeledExamples:
+    """The examples of a source, as far as splits depend on them. Sources of arrays and of files have the same fields."""
 
     labels: NDArray[np.int64]
-    """[N], class ids."""
+    """Class ids, [N]."""
     class_names: tuple[str, ...]
     split_sizes: Mapping[str, int]
     """Number of examples in those of `train`, `validation`, `test` that the source has, in the order of the examples.
     `{"all": N}` if it is not divided."""
     pixel_sha256: NDArray[np.uint8]
-    """[N, 32], see `decode.sha256`."""
+    """SHA-256 of each image, [N, 32], see `decode.sha256`."""
     names: Sequence[str] | None = None
-    """[N], for refusals. None if examples have no names."""
+    """Name of each example, [N], for refusals. None if examples have no names."""
 
 
 class Images(Protocol):
@@ -86,14 +86,14 @@ class Images(Protocol):
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Split:
+class DatasetSplit:
     """Examples of one split, in manifest order. Read-only."""
 
     images: Images
-    """uint8 [N, S, S, 3], RGB. A part of the cache's memory map, or rows of its file. If `encoded` is to be read instead, files
-    that are decoded on access. For the digits an array."""
+    """Pixels, uint8 [N, S, S, 3], RGB: a part of the cache's memory map, rows of its file, or an array for the digits. If
+    `encoded` is to be read instead, files that are decoded on access."""
     labels: NDArray[np.int64]
-    """[N], class ids."""
+    """Class ids, [N]."""
     encoded: Encoded | None = None
     """The image files of the same examples, if they are to be decoded in each epoch."""
 
@@ -102,12 +102,12 @@ class Split:
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class _Known:
-    """What is known of a data set without its images."""
+class _DatasetInfo:
+    """The description of a data set without its images."""
 
     name: str
     class_names: tuple[str, ...]
-    """By class id."""
+    """Name of each class, by class id."""
     content_hash: str
     """SHA-256 of the pixels and labels of each split, the class names and the image size. It is the same however the data are
     loaded."""
@@ -118,7 +118,7 @@ class _Known:
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Description(_Known):
+class DatasetDescription(_DatasetInfo):
     """A Dataset without its examples."""
 
     sizes: Mapping[str, int]
@@ -126,12 +126,12 @@ class Description(_Known):
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Dataset(_Known):
+class Dataset(_DatasetInfo):
     """Three splits that share no example. None is empty."""
 
-    train: Split
-    validation: Split
-    test: Split
+    train: DatasetSplit
+    validation: DatasetSplit
+    test: DatasetSplit
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -140,17 +140,17 @@ class FileSplit:
 
     encoded: Encoded
     labels: NDArray[np.int64]
-    """[N], class ids."""
+    """Class ids, [N]."""
     rows: NDArray[np.int64]
-    """[N], rows of the manifest of the source."""
+    """Rows of the source's manifest, [N]."""
 
     def __len__(self) -> int:
         return len(self.labels)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Files(_Known):
-    """A Dataset whose images are still files, example for example."""
+class FileDataset(_DatasetInfo):
+    """A data set as image files, with the examples and the order of the Dataset of the same data."""
 
     train: FileSplit
     validation: FileSplit

@@ -1,7 +1,7 @@
-"""The processes of a run that hold the training images together. Each holds some, and sends the others what they ask for.
+"""The processes of a run that hold the training images together. Each holds some, and sends them to the others on request.
 
-A request is positions in the owner's images. The answer is their pixels, or why there are none. Nothing is unpickled, and each
-connection begins with `challenge`.
+A request is positions in the owner's images. The answer is their pixels, or the text of an error. Nothing is unpickled, and
+each connection begins with `challenge`.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ Gather = Callable[[npt.NDArray[np.int64]], Callable[[], Images]]
 
 _COUNT = struct.Struct("<q")
 _FAILED = -1
-"""In the place of an answer's count of images: the text of an error follows, after its length."""
-_LONGEST_TEXT = 2**14
-"""Bytes of an error's text."""
-_LONGEST = 128
-"""Bytes of an address in words."""
-_MOST_STRANGERS = 32
-"""Connections at one time that have not proved themselves. Others wait for their turn."""
+"""Code in place of an answer's count of images. The length and the text of an error follow."""
+_MAX_ERROR_BYTES = 2**14
+"""Largest size of an error's text, in bytes."""
+_MAX_ADDRESS_BYTES = 128
+"""Largest size of an address as text, in bytes."""
+_MAX_UNAUTHENTICATED = 32
+"""Largest number of connections at a time that have not authenticated themselves. Others wait."""
 _PAUSE_SECONDS = 0.1
-"""For which the listener waits if it can accept no connection, e.g. for lack of file descriptors."""
+"""Seconds that the listener waits if it can accept no connection, e.g. for lack of file descriptors."""
 
 
 class OwnerGoneError(ConnectionError):
@@ -60,40 +60,41 @@ class Owners:
         rank: int = 0,
         addresses: list[tuple[str, int]] | None = None,
         listener: socket.socket | None = None,
-        word: str | None = None,
+        token: str | None = None,
     ) -> None:
-        """Know the owners by rank.
+        """Store the owners by rank.
 
         Args:
-            rank: of this process.
-            addresses: where each owner answers, by rank. None: this process is alone.
-            listener: at the address of this rank; taken over.
-            word: that all of them know, and no other run. None: a new one.
+            rank: rank of this process.
+            addresses: address of each owner, by rank. None: this process is alone.
+            listener: socket at the address of this rank. This object closes it.
+            token: an id that all owners of this run share with no other run. None: a new one.
         """
-        self.word = word or secrets.token_hex(8)
+        self.word = token or secrets.token_hex(8)
         self.rank = rank
-        self.number = len(addresses or [None])
+        self.size = len(addresses or [None])
         self.moved_bytes = 0
-        """Of the pixels that this process has received from others."""
+        """Bytes of the pixels that this process has received from others."""
         self._addresses = addresses or []
         self._listener = listener
         self._secret = os.environ.get(placement.RUN_SECRET_VARIABLE, "")
-        self._asked: dict[int, _Line] = {}
-        self._served: list[tuple[socket.socket, threading.Thread]] = []
-        self._accepting: threading.Thread | None = None
+        self._connections: dict[int, _PeerConnection] = {}
+        self._handlers: list[tuple[socket.socket, threading.Thread]] = []
+        self._accept_thread: threading.Thread | None = None
         self._closed = threading.Event()
-        self._strangers = threading.Semaphore(_MOST_STRANGERS)
+        self._unauthenticated = threading.Semaphore(_MAX_UNAUTHENTICATED)
 
-    def serve(self, gather: Gather, images: int, most: int) -> None:
-        """Answer the others from now on, in threads. Nothing is gathered before one of them asks.
+    def serve(self, gather: Gather, num_images: int, max_images: int) -> None:
+        """Answer the others from now on, in threads. Nothing is gathered before the first request.
 
         Args:
-            images: number of images that this process holds. Positions are below it.
-            most: images that one request may ask for.
+            gather: gathers images at some positions.
+            num_images: number of images that this process holds. Positions are below it.
+            max_images: largest number of images in one request.
         """
         if self._listener is not None:
-            self._accepting = _thread(self._accept, self._listener, _Answering(gather, images, most))
-            self._accepting.start()
+            self._accept_thread = _thread(self._accept, self._listener, _RequestHandler(gather, num_images, max_images))
+            self._accept_thread.start()
 
     def ask(self, rank: int, positions: npt.NDArray[np.int64], image_size: int) -> Callable[[], Images]:
         """Ask another process for the images at some of its positions.
@@ -102,16 +103,18 @@ class Owners:
             A function that waits for uint8 [N, image_size, image_size, 3].
 
         Raises:
-            OwnerGoneError: also of the function.
-            OwnerFailedError: of the function.
+            OwnerGoneError: the other process has gone. The function raises it too.
+            OwnerFailedError: the other process cannot read the images. Only the function raises it.
         """
         try:
-            line = self._asked.get(rank) or self._asked.setdefault(rank, _Line(self._addresses[rank], self._secret))
-            receive = line.ask(positions, (image_size, image_size, 3))
+            connection = self._connections.get(rank) or self._connections.setdefault(
+                rank, _PeerConnection(self._addresses[rank], self._secret)
+            )
+            receive = connection.ask(positions, (image_size, image_size, 3))
         except challenge.AuthenticationError:
             raise
         except OSError as error:
-            raise self._gone(rank, error) from None
+            raise self._gone_error(rank, error) from None
 
         def wait() -> Images:
             try:
@@ -119,81 +122,84 @@ class Owners:
             except _AnswerError as error:
                 raise OwnerFailedError(f"rank {rank} cannot read its part of the training images: {error}") from None
             except OSError as error:
-                raise self._gone(rank, error) from None
+                raise self._gone_error(rank, error) from None
             self.moved_bytes += images.nbytes
             return images
 
         return wait
 
     def close(self) -> None:
-        """Ask and answer no more."""
+        """Close all connections, and end the threads."""
         self._closed.set()
         if self._listener is not None:
-            _end(self._listener)
-        if self._accepting is not None:
-            self._accepting.join()  # first: it may have just accepted one more
-        for connection in (*(each for each, _ in self._served), *(line.connection for line in self._asked.values())):
-            _end(connection)
-        for _, thread in self._served:
+            _close_socket(self._listener)
+        if self._accept_thread is not None:
+            self._accept_thread.join()  # first: it may have just accepted one more
+        for connection in (
+            *(handler_connection for handler_connection, _ in self._handlers),
+            *(line.connection for line in self._connections.values()),
+        ):
+            _close_socket(connection)
+        for _, thread in self._handlers:
             thread.join()
 
-    def _gone(self, rank: int, error: OSError) -> OwnerGoneError:
+    def _gone_error(self, rank: int, error: OSError) -> OwnerGoneError:
         return OwnerGoneError(f"rank {rank} has gone, which holds a part of the training images ({error})")
 
-    def _accept(self, listener: socket.socket, answering: _Answering) -> None:
+    def _accept(self, listener: socket.socket, handler: _RequestHandler) -> None:
         while not self._closed.is_set():
-            if not self._strangers.acquire(timeout=_PAUSE_SECONDS):
+            if not self._unauthenticated.acquire(timeout=_PAUSE_SECONDS):
                 continue
             try:
                 connection, _ = listener.accept()
             except OSError:  # closed, or a lack of file descriptors, which passes
-                self._strangers.release()
+                self._unauthenticated.release()
                 self._closed.wait(_PAUSE_SECONDS)
                 continue
-            thread = _thread(self._answer, connection, answering)
+            thread = _thread(self._answer, connection, handler)
             try:
                 thread.start()
             except RuntimeError:  # a lack of threads
-                self._strangers.release()
+                self._unauthenticated.release()
                 connection.close()
                 continue
-            self._served = [each for each in self._served if each[1].is_alive()] + [(connection, thread)]
+            self._handlers = [entry for entry in self._handlers if entry[1].is_alive()] + [(connection, thread)]
 
-    def _answer(self, connection: socket.socket, answering: _Answering) -> None:
+    def _answer(self, connection: socket.socket, handler: _RequestHandler) -> None:
         with suppress(OSError), connection:  # the other has gone, or is a stranger
             try:
                 deadline = time.monotonic() + challenge.HANDSHAKE_SECONDS
                 challenge.authenticate(connection, self._secret, server_side=True, deadline=deadline)
             finally:
-                self._strangers.release()
+                self._unauthenticated.release()
             connection.settimeout(None)
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            while answering.answer(connection):
+            while handler.answer(connection):
                 pass
 
 
 @dataclass(frozen=True)
-class _Answering:
-    """What an owner answers to one request after the other."""
+class _RequestHandler:
+    """Handles the requests to an owner, one after the other."""
 
     gather: Gather
-    images: int
-    most: int
+    num_images: int
+    max_images: int
 
     def answer(self, connection: socket.socket) -> bool:
         """Answer the next request. Returns whether another may follow."""
-        (count,) = _COUNT.unpack(_received(connection, bytearray(_COUNT.size)))
-        if not 1 <= count <= self.most:
-            _say(connection, f"a request asks for 1 to {self.most} images. Received: {count}.")
+        (count,) = _COUNT.unpack(_receive_into(connection, bytearray(_COUNT.size)))
+        if not 1 <= count <= self.max_images:
+            _send_error(connection, f"a request asks for 1 to {self.max_images} images. Received: {count}.")
             return False  # what follows cannot be read
-        positions = _received(connection, np.empty(count, "<i8"))
-        if positions.min() < 0 or positions.max() >= self.images:
-            _say(connection, f"positions are below {self.images}. Received: {positions.min()} to {positions.max()}.")
+        positions = _receive_into(connection, np.empty(count, "<i8"))
+        if positions.min() < 0 or positions.max() >= self.num_images:
+            _send_error(connection, f"positions are below {self.num_images}. Received: {positions.min()} to {positions.max()}.")
             return True
         try:
             images = np.ascontiguousarray(self.gather(positions)())
         except Exception as error:  # of a file, a decoder or Dask: it is told to the process that asked
-            _say(connection, f"{type(error).__name__}: {error}")
+            _send_error(connection, f"{type(error).__name__}: {error}")
             return True
         connection.sendall(_COUNT.pack(count))
         connection.sendall(images.data)
@@ -201,20 +207,20 @@ class _Answering:
 
 
 class _AnswerError(Exception):
-    """The answer to a question is an error."""
+    """The answer to a request is an error."""
 
 
 @dataclass(eq=False)
-class _Question:
-    """One that is open until its answer has arrived."""
+class _PendingRequest:
+    """A request whose answer has not arrived."""
 
     images: Images
-    """Where the answer goes."""
+    """Array that receives the answer."""
     error: str | None = None
 
 
-class _Line:
-    """A connection to another owner. Answers come in the order of the questions."""
+class _PeerConnection:
+    """A connection to another owner. Answers come in the order of the requests."""
 
     def __init__(self, address: tuple[str, int], secret: str) -> None:
         self.connection = socket.create_connection(address)
@@ -224,28 +230,28 @@ class _Line:
             self.connection.close()
             raise
         self.connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._open: deque[_Question] = deque()
+        self._pending: deque[_PendingRequest] = deque()
 
     def ask(self, positions: npt.NDArray[np.int64], image_shape: tuple[int, int, int]) -> Callable[[], Images]:
         self._send(_COUNT.pack(len(positions)) + np.ascontiguousarray(positions, "<i8").tobytes())
-        question = _Question(np.empty((len(positions), *image_shape), np.uint8))
-        self._open.append(question)
+        request = _PendingRequest(np.empty((len(positions), *image_shape), np.uint8))
+        self._pending.append(request)
 
         def receive() -> Images:
-            while question in self._open:  # a feed that was left early has not waited for all answers
+            while request in self._pending:  # a feed that was left early has not waited for all answers
                 self._receive()
-            if question.error is not None:
-                raise _AnswerError(question.error)
-            return question.images
+            if request.error is not None:
+                raise _AnswerError(request.error)
+            return request.images
 
         return receive
 
     def _send(self, request: bytes) -> None:
         """Send while reading answers. The other process may read no request before its answers are read."""
-        left = memoryview(request)
-        while left:
+        remaining = memoryview(request)
+        while remaining:
             try:
-                left = left[self.connection.send(left, socket.MSG_DONTWAIT) :]
+                remaining = remaining[self.connection.send(remaining, socket.MSG_DONTWAIT) :]
             except BlockingIOError:
                 with selectors.DefaultSelector() as selector:
                     selector.register(self.connection, selectors.EVENT_READ | selectors.EVENT_WRITE)
@@ -254,23 +260,23 @@ class _Line:
                     self._receive()
 
     def _receive(self) -> None:
-        """Read the answer to the oldest open question."""
-        (count,) = _COUNT.unpack(_received(self.connection, bytearray(_COUNT.size)))
-        if not self._open:
+        """Read the answer to the oldest pending request."""
+        (count,) = _COUNT.unpack(_receive_into(self.connection, bytearray(_COUNT.size)))
+        if not self._pending:
             raise ConnectionResetError("it has answered without a question")
-        question = self._open.popleft()
-        if count == len(question.images):
-            _received(self.connection, question.images)
+        request = self._pending.popleft()
+        if count == len(request.images):
+            _receive_into(self.connection, request.images)
             return
-        (length,) = _COUNT.unpack(_received(self.connection, bytearray(_COUNT.size)))
-        if count != _FAILED or not 0 <= length <= _LONGEST_TEXT:
+        (length,) = _COUNT.unpack(_receive_into(self.connection, bytearray(_COUNT.size)))
+        if count != _FAILED or not 0 <= length <= _MAX_ERROR_BYTES:
             raise ConnectionResetError("its answer is not to the question")
-        question.error = bytes(_received(self.connection, bytearray(length))).decode(errors="replace")
+        request.error = bytes(_receive_into(self.connection, bytearray(length))).decode(errors="replace")
 
 
-def _say(connection: socket.socket, error: str) -> None:
+def _send_error(connection: socket.socket, error: str) -> None:
     """Answer with the text of an error."""
-    text = error.encode()[:_LONGEST_TEXT]
+    text = error.encode()[:_MAX_ERROR_BYTES]
     connection.sendall(_COUNT.pack(_FAILED) + _COUNT.pack(len(text)) + text)
 
 
@@ -278,41 +284,41 @@ def _thread(work: Callable[..., None], *arguments: Any) -> threading.Thread:
     return threading.Thread(target=work, args=arguments, name="owner", daemon=True)
 
 
-def _end(connection: socket.socket) -> None:
+def _close_socket(connection: socket.socket) -> None:
     """Close a socket, and wake the thread that waits for it."""
     with suppress(OSError):
         connection.shutdown(socket.SHUT_RDWR)
     connection.close()
 
 
-def meet(total: Callable[[npt.NDArray[np.int64]], npt.NDArray[np.int64]]) -> Owners:
-    """The owners of this run. All of its processes call it together.
+def connect_owners(all_reduce: Callable[[npt.NDArray[np.int64]], npt.NDArray[np.int64]]) -> Owners:
+    """Connect the owners of this run. All of its processes call it together.
 
     Args:
-        total: sums over the processes of the run.
+        all_reduce: sums an array over the processes of the run.
     """
     ranks, rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
     if ranks == 1:
         return Owners()
     listener = placement.bind(placement.local_address(), 0)
     listener.listen(ranks)
-    own = " ".join([*map(str, listener.getsockname()[:2]), secrets.token_hex(8)]).encode()
-    words = np.zeros((ranks, _LONGEST), np.int64)
-    words[rank, : len(own)] = list(own)
-    found = [bytes(row[row > 0].tolist()).decode().split() for row in total(words)]
-    return Owners(rank, [(address, int(port)) for address, port, _ in found], listener, found[0][2])
+    address_bytes = " ".join([*map(str, listener.getsockname()[:2]), secrets.token_hex(8)]).encode()
+    encoded = np.zeros((ranks, _MAX_ADDRESS_BYTES), np.int64)
+    encoded[rank, : len(address_bytes)] = list(address_bytes)
+    decoded = [bytes(row[row > 0].tolist()).decode().split() for row in all_reduce(encoded)]
+    return Owners(rank, [(address, int(port)) for address, port, _ in decoded], listener, decoded[0][2])
 
 
-def _received(connection: socket.socket, into: Any) -> Any:
+def _receive_into(connection: socket.socket, buffer: Any) -> Any:
     """Fill a buffer from a socket.
 
     Raises:
         ConnectionResetError: the other process has gone.
     """
-    left = memoryview(into).cast("B")
-    while left:
-        count = connection.recv_into(left)
+    remaining = memoryview(buffer).cast("B")
+    while remaining:
+        count = connection.recv_into(remaining)
         if not count:
             raise ConnectionResetError("it has closed the connection")
-        left = left[count:]
-    return into
+        remaining = remaining[count:]
+    return buffer

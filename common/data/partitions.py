@@ -1,4 +1,4 @@
-"""Fixed ownership: which process owns which training images, and which positions of each batch are its own."""
+"""Fixed ownership: the training images of each process, and its positions in each batch."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ def partition(settings: Dask, owners: int, labels: Ids, generator: np.random.Gen
         the effects of non-identical data distribution for federated visual classification).
 
     Args:
+        settings: the spec's settings of Dask.
         owners: number of owners.
         labels: int64 [N], class ids. Only class_skew looks at them.
         generator: consumed.
@@ -29,13 +30,13 @@ def partition(settings: Dask, owners: int, labels: Ids, generator: np.random.Gen
     """
     order = generator.permutation(len(labels))
     if settings.partition == "class_skew":
-        found: list[list[Ids]] = [[] for _ in range(owners)]
+        parts_by_owner: list[list[Ids]] = [[] for _ in range(owners)]
         for label in np.unique(labels):
-            own = order[labels[order] == label]
+            members = order[labels[order] == label]
             shares = generator.dirichlet(np.full(owners, settings.skew))
-            for parts, part in zip(found, np.split(own, _cuts(shares, len(own))), strict=True):
+            for parts, part in zip(parts_by_owner, np.split(members, _cuts(shares, len(members))), strict=True):
                 parts.append(part)
-        return [np.sort(np.concatenate(parts)).astype(np.int64) for parts in found]
+        return [np.sort(np.concatenate(parts)).astype(np.int64) for parts in parts_by_owner]
     if settings.partition == "speed":
         cuts = _cuts(np.array(settings.speeds) / sum(settings.speeds), len(order))
     else:
@@ -44,20 +45,20 @@ def partition(settings: Dask, owners: int, labels: Ids, generator: np.random.Gen
 
 
 def owners_of_positions(sizes: list[int], batch_size: int) -> npt.NDArray[np.int64]:
-    """The owner of each position of an epoch's order.
+    """Return the owner of each position of an epoch's order.
 
     Each owner's examples are spread evenly over the epoch. In each batch, owner 0's positions come first, then owner 1's.
 
     Args:
         sizes: number of examples of each owner.
-        batch_size: of the global batch. The last one may be smaller.
+        batch_size: size of the global batch. The last one may be smaller.
 
     Returns:
         int64 [N], with each owner as often as it has examples.
     """
     owners = np.repeat(np.arange(len(sizes)), sizes)
-    due = np.concatenate([(np.arange(size) + 0.5) / size for size in sizes if size])
-    spread = owners[np.lexsort((owners, due))]
+    fractions = np.concatenate([(np.arange(size) + 0.5) / size for size in sizes if size])
+    spread = owners[np.lexsort((owners, fractions))]
     return spread[np.lexsort((spread, np.arange(len(spread)) // batch_size))]
 
 

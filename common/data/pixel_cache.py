@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.data import cache, threads
-from common.data.cache import Held, Side
+from common.data.cache import EntryMetadata, SharedLock
 
 
 class PixelFile:
@@ -34,7 +34,7 @@ class PixelFile:
     def __init__(self, file: BinaryIO, rows: NDArray[np.int64], size_px: int) -> None:
         self.row_bytes = size_px * size_px * 3
         self.sha256 = np.zeros((len(rows), 32), np.uint8)
-        """Of each row that was written."""
+        """SHA-256 of each row that was written."""
         self._file, self._rows, self._rows_missing = file, rows, len(rows)
         file.seek(0)
         _read_header(file)
@@ -63,19 +63,19 @@ class PixelFile:
 class PixelCache:
     """The decoded pixels of one source at one size."""
 
-    place: Path
+    entry_path: Path
     """Folder of the entry."""
     shape: tuple[int, ...]
-    """(N, S, S, 3), of all images of the source."""
+    """Shape (N, S, S, 3) of all images of the source."""
     facts: Mapping[str, Any]
     """Facts of the entry, for listings."""
 
     def missing(self, ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Those of `ids` that `fetch` would write, ascending. If pixels were changed, all of them."""
+        """Return the rows in `ids` that `fetch` would write, ascending. If pixels were changed, all of them."""
         return _missing(self._read(), ids)
 
     def fetch(self, ids: NDArray[np.int64], write: Callable[[NDArray[np.int64], PixelFile], None]) -> NDArray[np.uint8]:
-        """Map the pixels. First write the rows of `ids` that are missing, torn or changed.
+        """Map the pixels. First write the rows of `ids` that are missing or changed.
 
         Args:
             ids: int64 [n], the rows that are needed.
@@ -90,16 +90,16 @@ class PixelCache:
         """
         stored = self._read()
         if len(_missing(stored, ids)):
-            self.place.parent.mkdir(parents=True, exist_ok=True)
-            with cache.lock(self.place):
-                stored = self._read(mend=True)  # another process may have written them while this one waited
+            self.entry_path.parent.mkdir(parents=True, exist_ok=True)
+            with cache.lock(self.entry_path):
+                stored = self._read(repair=True)  # another process may have written them while this one waited
                 missing = _missing(stored, ids)
                 if len(missing):
-                    self._write(missing, write, None if stored is None else stored.side.arrays["sha256"].copy())
+                    self._write(missing, write, None if stored is None else stored.metadata.arrays["sha256"].copy())
                     stored = self._read()
         if stored is None:
-            raise OSError(f"{self.place} cannot be read back after it was written")
-        cache.mark_used(self.place / "entry.json")
+            raise OSError(f"{self.entry_path} cannot be read back after it was written")
+        cache.mark_used(self.entry_path / "entry.json")
         return stored.images
 
     def _write(
@@ -109,80 +109,80 @@ class PixelCache:
         sha256: NDArray[np.uint8] | None,
     ) -> None:
         """Write rows into the entry in place, or into a new entry if there are no `sha256` of stored rows."""
-        with cache.building(self.place) if sha256 is None else nullcontext(self.place) as folder:
+        with cache.staging_folder(self.entry_path) if sha256 is None else nullcontext(self.entry_path) as folder:
             if sha256 is None:
                 sha256 = np.zeros((self.shape[0], 32), np.uint8)
                 with (folder / "data").open("wb") as file:
                     header = {"descr": "|u1", "fortran_order": False, "shape": self.shape}
                     np.lib.format.write_array_header_1_0(file, header)
                     file.truncate(file.tell() + int(np.prod(self.shape, dtype=np.int64)))
-            for left_over in folder.glob(".*"):  # of a record that was being written
-                left_over.unlink(missing_ok=True)
+            for stale_file in folder.glob(".*"):  # of a record that was being written
+                stale_file.unlink(missing_ok=True)
             with (folder / "data").open("r+b") as file:
                 rows = PixelFile(file, missing, self.shape[1])
                 write(missing, rows)
                 rows.finish()
                 cache.sync(file)
             sha256[missing] = rows.sha256
-            cache.finish(folder, _side_of(sha256, self.facts))
+            cache.write_metadata(folder, _metadata(sha256, self.facts))
 
-    def _read(self, *, mend: bool = False) -> _Stored | None:
-        """The pixels, or None if they are missing or torn.
+    def _read(self, *, repair: bool = False) -> _Stored | None:
+        """Read the pixels. Returns None if they are missing or corrupt.
 
         Args:
-            mend: if the file was written to or copied, read it and drop the rows that differ from their record. Without
-                `mend` such a file counts as torn. Set it only under the entry's lock.
+            repair: if the file was written to or copied, read it and drop the rows that differ from their record. Without
+                `repair` such a file counts as corrupt. Set it only under the entry's lock.
         """
         try:
-            held = Held(self.place / "data")
-            side, _, is_untouched = cache.read_side(self.place, held)
-            images = _mapped(self.place / "data")
-            if images.shape != self.shape or side.facts["images"] != self.shape[0] or not (is_untouched or mend):
+            lock = SharedLock(self.entry_path / "data")
+            metadata, _, is_untouched = cache.read_metadata(self.entry_path, lock)
+            images = _map_file(self.entry_path / "data")
+            if images.shape != self.shape or metadata.facts["images"] != self.shape[0] or not (is_untouched or repair):
                 return None
             if not is_untouched:
-                side = _side_of(_verified(images, side.arrays["sha256"]), side.facts)
-                cache.finish(self.place, side)
-        except cache.TORN:
+                metadata = _metadata(_verified_hashes(images, metadata.arrays["sha256"]), metadata.facts)
+                cache.write_metadata(self.entry_path, metadata)
+        except cache.CORRUPT_ENTRY_ERRORS:
             return None
-        return _Stored(images, side)
+        return _Stored(images, metadata)
 
 
 class _Stored(NamedTuple):
     images: NDArray[np.uint8]
     """The whole file, mapped. The map holds the shared lock."""
-    side: Side
+    metadata: EntryMetadata
     """Arrays `sha256` [N, 32], zeros for a missing row, and `known` [N]. `known` is separate: a million hashes fill 32 MB."""
 
 
 def _missing(stored: _Stored | None, ids: NDArray[np.int64]) -> NDArray[np.int64]:
     if stored is None:
         return np.unique(ids)
-    if stored.side.facts["stored"] == len(stored.images):  # so that no array is read
+    if stored.metadata.facts["stored"] == len(stored.images):  # so that no array is read
         return ids[:0]
-    return np.unique(ids[~stored.side.arrays["known"][ids]])
+    return np.unique(ids[~stored.metadata.arrays["known"][ids]])
 
 
-def _side_of(sha256: NDArray[np.uint8], facts: Mapping[str, Any]) -> Side:
+def _metadata(sha256: NDArray[np.uint8], facts: Mapping[str, Any]) -> EntryMetadata:
     known = np.any(sha256, axis=1)
-    return Side({"sha256": sha256, "known": known}, {**facts, "stored": int(known.sum()), "images": len(sha256)})
+    return EntryMetadata({"sha256": sha256, "known": known}, {**facts, "stored": int(known.sum()), "images": len(sha256)})
 
 
-def _verified(images: NDArray[np.uint8], sha256: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """The recorded SHA-256 of unchanged rows. Zeros for the others."""
+def _verified_hashes(images: NDArray[np.uint8], sha256: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Return the recorded SHA-256 of unchanged rows, and zeros for the others."""
 
-    def found(row: int) -> bytes:
+    def hash_row(row: int) -> bytes:
         return hashlib.sha256(images[row].data).digest()
 
     known = np.flatnonzero(sha256.any(axis=1))
     verified = np.zeros_like(sha256)
-    for row, digest in zip(known, threads.ordered(found, known.tolist()), strict=True):
+    for row, digest in zip(known, threads.ordered(hash_row, known.tolist()), strict=True):
         if digest == sha256[row].tobytes():
             verified[row] = sha256[row]
     return verified
 
 
-def _mapped(path: Path) -> NDArray[np.uint8]:
-    """An .npy file as a read-only map. It holds a shared lock: the map's own descriptor is a copy of the locked one."""
+def _map_file(path: Path) -> NDArray[np.uint8]:
+    """Map an .npy file, read-only. The map holds a shared lock: its own descriptor is a copy of the locked one."""
     with path.open("rb") as file:
         cache.lock_shared(file)
         shape = _read_header(file)

@@ -1,4 +1,4 @@
-"""Work on many items in threads on all cores: reading, decoding, hashing, which release the interpreter lock."""
+"""A parallel map in threads on all cores, for work that releases the interpreter lock: reading, decoding, hashing."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import TypeVar
 from common.machine.machine import available_cores
 
 BATCH = 32
-"""Items per task. The overhead of a task is about the cost of decoding one small image."""
+"""Number of items per task. The overhead of a task is about the cost of decoding one small image."""
 BATCH_BYTES = 16 * 2**20
-"""A task gets no further item once its items hold so many bytes."""
+"""Bytes of a task's items from which on it gets no further item."""
 
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")

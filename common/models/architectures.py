@@ -44,7 +44,7 @@ class Conv:
 
     @property
     def is_depthwise(self) -> bool:
-        """Whether each channel is filtered by itself, once."""
+        """Return whether each channel is filtered alone, once."""
         return self.groups == self.in_channels == self.out_channels > 1
 
 
@@ -121,7 +121,7 @@ class Dropout:
 
 @dataclass(frozen=True)
 class Residual:
-    """body(x) + shortcut(x), an empty shortcut being the identity, then ReLU where asked."""
+    """body(x) + shortcut(x), then ReLU if `relu`. An empty shortcut is the identity."""
 
     name: str
     body: tuple[Layer, ...]
@@ -131,66 +131,66 @@ class Residual:
 
 @dataclass(frozen=True)
 class Concatenation:
-    """The channels, or features, of all branches side by side, in order. An empty branch is the identity."""
+    """Concatenation of the channels, or features, of all branches in order. An empty branch is the identity."""
 
     name: str
     branches: tuple[tuple[Layer, ...], ...]
 
 
 @dataclass(frozen=True)
-class Cut:
-    """One stage's part of a layer with branches that a pipeline cuts. `common.models.stages` makes it.
+class StageFragment:
+    """One stage's part of a layer with branches that a pipeline cuts. `common.models.stages` creates it.
 
-    Stages hand on one array of each example: the values of several tensors, flattened, side by side.
+    A stage sends one array per example to the next: the values of several tensors, flattened and concatenated.
     """
 
     name: str
     inputs: tuple[tuple[int, ...], ...]
     """Shapes of the tensors that the stage receives. None: it begins with the layer, and has the layer's own input."""
-    takes: tuple[int, ...]
-    """Which of these tensors each branch starts from."""
+    input_indices: tuple[int, ...]
+    """Index of the input tensor that each branch starts from."""
     branches: tuple[tuple[Layer, ...], ...]
     join: Residual | Concatenation | None
-    """How the branches end, without their layers. None: a later stage joins them, and their outputs are handed on."""
+    """Layer that joins the branches, without their layers. None: a later stage joins them, and their outputs are sent to it."""
 
 
 @dataclass(frozen=True)
 class Native:
-    """A layer of a user's own model, as its framework has it. Only its arrays and its work are known."""
+    """A layer of a user's own model, as its framework has it. Only its arrays and its number of operations are known."""
 
     name: str
     kind: str
-    """As in `common.matching.records`: conv, dense, layer_norm, ..."""
+    """Kind of the layer as in `common.matching.records`: conv, dense, layer_norm, ..."""
     parameters: tuple[tuple[str, tuple[int, ...]], ...]
     """(role, canonical shape) of each array. All are trained."""
     initializer: Initializer = "kaiming_normal_fan_in"
-    """Of the kernel. A scale starts at one, a bias or shift at zero."""
+    """Initializer of the kernel. A scale starts at one, a bias or shift at zero."""
 
 
 @dataclass(frozen=True)
 class Opaque:
-    """A user's whole model. Which of its layers takes whose output, and all layers without arrays, only the user's code knows.
+    """A user's whole model. Only the user's code knows its layers without arrays, and how its layers are connected.
 
-    It has builders of its own, see `common.matching.pair`. It cannot be cut.
+    It has its own builders, see `common.matching.pair`. It cannot be cut.
     """
 
     name: str
     shape: tuple[int, ...]
-    """[H, W, C] of an image that it takes. With one channel it takes the first one."""
+    """[H, W, C] of its input image. With one channel it takes the first one."""
     num_outputs: int
     layers: tuple[Native | BatchNorm | Dropout, ...]
-    """In the order in which they run."""
+    """Layers with arrays, in the order in which they run."""
     outputs: tuple[tuple[int, ...], ...]
-    """Shapes of what they output for one example."""
+    """Shapes of the outputs of `layers` for one example."""
     again: tuple[tuple[str, tuple[int, ...]], ...] = ()
-    """(layer, shape of what it outputs) of each call after its first."""
+    """(layer, output shape) of each call of a layer after its first."""
     rounded: str = ""
-    """What `match` found of constants that one framework rounds to float32. A proof in float64 fails by that much."""
+    """Finding of `match` on constants that one framework rounds to float32. A proof in float64 fails by that much."""
 
 
 Window = Conv | MaxPool | AveragePool
 Leaf = Window | BatchNorm | ReLU | GlobalAveragePool | Flatten | Dense | Dropout | Native
-Layer = Leaf | Residual | Concatenation | Cut | Opaque
+Layer = Leaf | Residual | Concatenation | StageFragment | Opaque
 
 
 @dataclass(frozen=True)
@@ -204,7 +204,7 @@ class Parameter:
     shape: tuple[int, ...]
     initializer: Initializer
     fan_in: int
-    """Inputs that one output of the layer sums over; 0 where no initialiser asks for it."""
+    """Number of inputs that one output of the layer sums over. 0: no initialiser needs it."""
     trainable: bool
 
     @property
@@ -216,12 +216,12 @@ class Parameter:
 class Architecture:
     name: str
     image_size: int
-    """Height and width in pixels of the images that it takes; they have 3 channels."""
+    """Height and width of the input images in pixels. They have 3 channels."""
     num_classes: int
     layers: tuple[Layer, ...]
 
     def leaves(self) -> Iterator[Layer]:
-        """Every layer that has no branches, in the order of the forward pass, bodies before shortcuts."""
+        """Yield every layer that has no branches, in the order of the forward pass, bodies before shortcuts."""
         yield from leaves(self.layers)
 
     @property
@@ -237,34 +237,34 @@ class Architecture:
 
 
 class Structure(NamedTuple):
-    """What of a built-in model may be chosen."""
+    """The options of a built-in model."""
 
     width: float = 1.0
     """Factor on the channels of all layers, and on the features of hidden dense layers."""
     depth: float = 1.0
     """Factor on the number of blocks, or of convolutions, in each part of the model. At least one is left."""
     dropout: float | None = None
-    """Rate of dropout in front of the classifier; 0: none. None: the model's own."""
+    """Rate of dropout in front of the classifier. 0: no dropout. None: the model's default."""
 
-    def wide(self, channels: int, multiple: int = 1) -> int:
-        """A number of channels at this width: a multiple, at least once."""
+    def scale_channels(self, channels: int, multiple: int = 1) -> int:
+        """Scale a number of channels by the width, to a multiple of `multiple`, at least once."""
         return multiple * max(1, round(self.width * channels / multiple))
 
-    def deep(self, blocks: int) -> int:
+    def scale_blocks(self, blocks: int) -> int:
         return max(1, round(self.depth * blocks))
 
-    def dropped(self, name: str, units: int, own: float) -> tuple[Dropout, ...]:
-        """Dropout at this rate, or at the model's own."""
-        rate = own if self.dropout is None else self.dropout
+    def dropout_layers(self, name: str, units: int, default_rate: float) -> tuple[Dropout, ...]:
+        """Return a dropout layer at this rate, or at the model's default. Empty for rate 0."""
+        rate = default_rate if self.dropout is None else self.dropout
         return (Dropout(name, rate, units),) if rate else ()
 
 
-_OWN = Structure()
+_DEFAULT_STRUCTURE = Structure()
 
 
-def of(run: Spec, num_classes: int, image_size: int) -> Architecture:
-    """The model of a spec for this many classes and this image size. See `resolve`."""
-    return resolve(run.model, num_classes, image_size, width=run.width, depth=run.depth, dropout=run.dropout)
+def build(spec: Spec, num_classes: int, image_size: int) -> Architecture:
+    """Return the model of a spec for a number of classes and an image size. See `resolve`."""
+    return resolve(spec.model, num_classes, image_size, width=spec.width, depth=spec.depth, dropout=spec.dropout)
 
 
 def resolve(
@@ -276,10 +276,10 @@ def resolve(
     depth: float = 1.0,
     dropout: float | None = None,
 ) -> Architecture:
-    """The architecture of a model name for this many classes and this image size.
+    """Return the architecture of a model name for a number of classes and an image size.
 
     Args:
-        width, depth, dropout: of a built-in model, see `Structure`. A user's module has its own.
+        width, depth, dropout: options of a built-in model, see `Structure`. A user's module has its own.
 
     Raises:
         SpecError: the model does not take this image size, or a user's module does not hold to the contract.
@@ -289,14 +289,14 @@ def resolve(
     module = user_code.module(model)
     if not callable(getattr(module, "architecture", None)):
         raise SpecError(f"model {model} must define architecture(num_classes, image_size). Received: a module without it.")
-    with user_code.kept_running(model):
+    with user_code.forbid_exit(model):
         try:
             architecture = module.architecture(num_classes, image_size)
         except SpecError:
             raise
         except Exception as error:
             raise SpecError(
-                f"model {model} failed in architecture(): {user_code.described(error)}. Mend the module."
+                f"model {model} failed in architecture(): {user_code.describe_error(error)}. Mend the module."
             ) from error
     if not isinstance(architecture, Architecture):
         raise SpecError(
@@ -311,29 +311,29 @@ def resolve(
             )
     # A framework may not allow a dot in a name, and puts an underscore there.
     names = [layer.name.replace(".", "_") for layer in architecture.leaves()]
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
+    duplicates = sorted({name for name in names if names.count(name) > 1})
+    if duplicates:
         raise SpecError(
-            f"model {model}: layer names must be unique, dots read as underscores. Received twice: {', '.join(twice)}. Rename "
-            "them."
+            f"model {model}: layer names must be unique, dots read as underscores. Received twice: {', '.join(duplicates)}. "
+            "Rename them."
         )
     output_shape(architecture.layers, (image_size, image_size, 3), model)
     return dataclasses.replace(architecture, name=model)  # by it the twins find the module's own builders
 
 
 def is_opaque(model: str) -> bool:
-    """Whether a model name is that of a matched pair, whose layers only the user's own code joins."""
+    """Return whether a model is a matched pair, whose layers only the user's own code connects."""
     return model not in MODELS and isinstance(getattr(user_code.module(model), "MODEL", None), Opaque)
 
 
-def cannot_cut(run: Spec) -> str | None:
-    """Why a mode that divides a model cannot have the model of a spec. None: it can, or the mode divides none."""
-    if run.mode not in DIVIDING_MODES or not is_opaque(run.model):
+def why_not_divisible(spec: Spec) -> str | None:
+    """Return why a mode that divides models cannot use the model of a spec. None: it can, or the mode divides none."""
+    if spec.mode not in DIVIDING_MODES or not is_opaque(spec.model):
         return None
-    return f"not available: {run.mode} divides a model, and only the user's own code joins the layers of {run.model}"
+    return f"not available: {spec.mode} divides a model, and only the user's own code joins the layers of {spec.model}"
 
 
-def refuse_opaque(architecture: Architecture, what: str) -> None:
+def refuse_opaque(architecture: Architecture, feature: str) -> None:
     """Refuse a matched pair where layers must be known one by one.
 
     Raises:
@@ -341,18 +341,18 @@ def refuse_opaque(architecture: Architecture, what: str) -> None:
     """
     if isinstance(architecture.layers[0], Opaque):
         raise SpecError(
-            f"{what} needs to know how layers are joined. Received: {architecture.name}, which only the user's own code joins. "
-            "Use `run`, `parity` or `scaling`, or say the model as an architecture."
+            f"{feature} needs to know how layers are joined. Received: {architecture.name}, which only the user's own code "
+            "joins. Use `run`, `parity` or `scaling`, or say the model as an architecture."
         )
 
 
 def output_shape(layers: tuple[Layer, ...], shape: tuple[int, ...], model: str) -> tuple[int, ...]:
-    """[H, W, C] or [features] behind these layers.
+    """Return [H, W, C] or [features] behind these layers.
 
     Args:
-        layers: one after the other.
-        shape: of one example in front of them.
-        model: its name, for the error.
+        layers: consecutive layers.
+        shape: shape of one example in front of them.
+        model: name of the model, for the error.
 
     Raises:
         SpecError: a layer takes another number of channels or features than it receives.
@@ -360,8 +360,10 @@ def output_shape(layers: tuple[Layer, ...], shape: tuple[int, ...], model: str) 
     for layer in layers:
         match layer:
             case Conv() | MaxPool() | AveragePool():
-                _refuse_other(model, layer.name, "channels", layer.in_channels if isinstance(layer, Conv) else None, shape, 3)
-                _refuse_window(model, layer)
+                _check_input_shape(
+                    model, layer.name, "channels", layer.in_channels if isinstance(layer, Conv) else None, shape, 3
+                )
+                _check_window(model, layer)
                 sizes = list(shape)
                 channels = sizes.pop()
                 sizes = [
@@ -370,21 +372,22 @@ def output_shape(layers: tuple[Layer, ...], shape: tuple[int, ...], model: str) 
                 ]
                 shape = (*sizes, layer.out_channels if isinstance(layer, Conv) else channels)
             case BatchNorm():
-                _refuse_other(model, layer.name, "channels", layer.channels, shape, len(shape))
+                _check_input_shape(model, layer.name, "channels", layer.channels, shape, len(shape))
             case GlobalAveragePool():
-                _refuse_other(model, layer.name, "channels", None, shape, 3)
+                _check_input_shape(model, layer.name, "channels", None, shape, 3)
                 shape = shape[2:]
             case Flatten():
                 shape = (math.prod(shape),)
             case Dense():
-                _refuse_other(model, layer.name, "features", layer.in_features, shape, 1)
+                _check_input_shape(model, layer.name, "features", layer.in_features, shape, 1)
                 shape = (layer.out_features,)
             case Dropout():
-                _refuse_other(model, layer.name, "features", layer.units, shape, 1)
-            case Cut():
-                given = layer.inputs or (shape,)
+                _check_input_shape(model, layer.name, "features", layer.units, shape, 1)
+            case StageFragment():
+                inputs = layer.inputs or (shape,)
                 parts = [
-                    output_shape(branch, given[take], model) for branch, take in zip(layer.branches, layer.takes, strict=True)
+                    output_shape(branch, inputs[index], model)
+                    for branch, index in zip(layer.branches, layer.input_indices, strict=True)
                 ]
                 if isinstance(layer.join, Concatenation):
                     shape = (*parts[0][:-1], sum(part[-1] for part in parts))
@@ -405,9 +408,9 @@ def output_shape(layers: tuple[Layer, ...], shape: tuple[int, ...], model: str) 
                 shape = (*parts[0][:-1], sum(part[-1] for part in parts))
             case Opaque():
                 if shape[:2] != layer.shape[:2]:
-                    wanted, received = ("x".join(map(str, each[:2])) for each in (layer.shape, shape))
+                    expected, received = ("x".join(map(str, dimensions[:2])) for dimensions in (layer.shape, shape))
                     raise SpecError(
-                        f"model {model} was matched with images of {wanted} pixels. Received: {received}. Use --image-size "
+                        f"model {model} was matched with images of {expected} pixels. Received: {received}. Use --image-size "
                         f"{layer.shape[0]}, or match again with --input {received}x{layer.shape[2]}."
                     )
                 shape = (layer.num_outputs,)
@@ -416,13 +419,15 @@ def output_shape(layers: tuple[Layer, ...], shape: tuple[int, ...], model: str) 
     return shape
 
 
-def _refuse_other(model: str, name: str, what: str, taken: int | None, shape: tuple[int, ...], axes: int) -> None:
-    if len(shape) != axes or (taken is not None and taken != shape[-1]):
-        wanted = f"{taken} {what}" if taken is not None else f"{what} after height and width"
-        raise SpecError(f"model {model}: {name} takes {wanted}. Received: values of shape {list(shape)}. Mend architecture().")
+def _check_input_shape(model: str, name: str, axis: str, expected: int | None, shape: tuple[int, ...], axes: int) -> None:
+    if len(shape) != axes or (expected is not None and expected != shape[-1]):
+        description = f"{expected} {axis}" if expected is not None else f"{axis} after height and width"
+        raise SpecError(
+            f"model {model}: {name} takes {description}. Received: values of shape {list(shape)}. Mend architecture()."
+        )
 
 
-def _refuse_window(model: str, layer: Window) -> None:
+def _check_window(model: str, layer: Window) -> None:
     if isinstance(layer, Conv) and (layer.in_channels % layer.groups or layer.out_channels % layer.groups):
         raise SpecError(
             f"model {model}: groups of {layer.name} must divide its channels. Received: {layer.groups} groups of "
@@ -435,20 +440,20 @@ def _refuse_window(model: str, layer: Window) -> None:
         )
 
 
-def simple_cnn(num_classes: int, image_size: int, structure: Structure = _OWN) -> Architecture:
+def simple_cnn(num_classes: int, image_size: int, structure: Structure = _DEFAULT_STRUCTURE) -> Architecture:
     """A plain CNN: four Conv3x3-ReLU-MaxPool2x2 blocks (32, 64, 128, 128), dense 128 with dropout, dense classes.
 
     The report that it stands for (tomato leaves, two frameworks) does not list its layers; these are this suite's choice.
     `depth` is a factor on the convolutions of each block.
     """
-    _refuse_small("simple_cnn", image_size, 32)
+    _check_min_size("simple_cnn", image_size, 32)
     layers: list[Layer] = []
     # Convolutions that keep the scale (He et al. 2015): a smaller start without BatchNorm begins on a plateau, where a
     # comparison says little.
     he: Initializer = "kaiming_normal_fan_in"
     channels, size = 3, image_size
-    for block, width in enumerate(map(structure.wide, (32, 64, 128, 128)), start=1):
-        for number in range(1, structure.deep(1) + 1):
+    for block, width in enumerate(map(structure.scale_channels, (32, 64, 128, 128)), start=1):
+        for number in range(1, structure.scale_blocks(1) + 1):
             name = f"{block}" if number == 1 else f"{block}_{number}"
             layers += [
                 Conv(f"conv{name}", channels, width, 3, 1, same_padding(size, 3, 1), bias=True, initializer=he),
@@ -457,18 +462,18 @@ def simple_cnn(num_classes: int, image_size: int, structure: Structure = _OWN) -
             channels = width
         layers.append(MaxPool(f"pool{block}", 2, 2, no_padding))
         size //= 2
-    features = structure.wide(128)
+    features = structure.scale_channels(128)
     layers += [
         Flatten("flatten"),
         Dense("dense", channels * size * size, features),
         ReLU("dense_relu"),
-        *structure.dropped("dropout", features, 0.5),
+        *structure.dropout_layers("dropout", features, 0.5),
         Dense("logits", features, num_classes),
     ]
     return Architecture("simple_cnn", image_size, num_classes, tuple(layers))
 
 
-def mini_xception(num_classes: int, image_size: int, structure: Structure = _OWN) -> Architecture:
+def mini_xception(num_classes: int, image_size: int, structure: Structure = _DEFAULT_STRUCTURE) -> Architecture:
     """MiniXception for 32x32 images: separable convolutions in residual blocks (after Chollet 2017, Xception).
 
     96,202 values for 10 classes, 94,474 of them trainable. `depth` is a factor on its four blocks.
@@ -476,7 +481,7 @@ def mini_xception(num_classes: int, image_size: int, structure: Structure = _OWN
     if image_size != 32:
         raise SpecError(f"data.image_size must be 32 for mini_xception. Received: {image_size}. Use --set data.image_size=32.")
     same = same_padding(32, 3, 1)
-    stem, middle, top, features = map(structure.wide, (32, 64, 128, 64))
+    stem, middle, top, features = map(structure.scale_channels, (32, 64, 128, 64))
 
     def separable(name: str, channels: int, width: int) -> tuple[Layer, ...]:
         return (
@@ -488,9 +493,9 @@ def mini_xception(num_classes: int, image_size: int, structure: Structure = _OWN
     layers: list[Layer] = []
     for name, channels, width in (("conv1", 3, stem), ("conv2", stem, middle)):
         layers += [Conv(name, channels, width, 3, 1, same, bias=True), BatchNorm(f"{name}_bn", width), ReLU(f"{name}_relu")]
-    for number in range(1, structure.deep(4) + 1):
+    for number in range(1, structure.scale_blocks(4) + 1):
         block = f"block{number}"
-        first, second = (separable(f"{block}_separable{each}", middle, middle) for each in (1, 2))
+        first, second = (separable(f"{block}_separable{index}", middle, middle) for index in (1, 2))
         layers.append(Residual(block, (*first, ReLU(f"{block}_relu"), *second)))
     for name, channels, width in (("separable1", middle, top), ("separable2", top, top)):
         layers += [*separable(name, channels, width), ReLU(f"{name}_relu")]
@@ -499,7 +504,7 @@ def mini_xception(num_classes: int, image_size: int, structure: Structure = _OWN
         GlobalAveragePool("global_pool"),
         Dense("dense", top, features),
         ReLU("dense_relu"),
-        *structure.dropped("dropout", features, 0.0),
+        *structure.dropout_layers("dropout", features, 0.0),
         Dense("logits", features, num_classes),
     ]
     return Architecture("mini_xception", image_size, num_classes, tuple(layers))
@@ -515,7 +520,7 @@ def _resnet(
         bottleneck: blocks of 1x1, 3x3 and 1x1 convolutions. The last has four times the channels. The 3x3 one has the stride,
             as in torchvision. Otherwise blocks of two 3x3 ones.
     """
-    _refuse_small(name, image_size, 32)
+    _check_min_size(name, image_size, 32)
 
     def unit(number: str, prefix: str, channels: int, width: int, kernel_size: int, stride: int) -> tuple[Layer, ...]:
         side = (kernel_size // 2, kernel_size // 2)
@@ -523,14 +528,14 @@ def _resnet(
         conv = Conv(f"{prefix}conv{number}", channels, width, kernel_size, stride, (side, side), bias=False, initializer=he)
         return conv, BatchNorm(f"{prefix}bn{number}", width)
 
-    channels = structure.wide(64)
+    channels = structure.scale_channels(64)
     layers: list[Layer] = [*unit("1", "", 3, channels, 7, 2), ReLU("relu"), MaxPool("maxpool", 3, 2, ((1, 1), (1, 1)))]
     for stage, (base, number) in enumerate(zip((64, 128, 256, 512), blocks, strict=True), start=1):
-        width = structure.wide(base)
+        width = structure.scale_channels(base)
         outputs = 4 * width if bottleneck else width
-        for block in range(structure.deep(number)):
-            name_of, stride = f"layer{stage}.{block}", 2 if stage > 1 and block == 0 else 1
-            prefix = f"{name_of}."
+        for block in range(structure.scale_blocks(number)):
+            block_name, stride = f"layer{stage}.{block}", 2 if stage > 1 and block == 0 else 1
+            prefix = f"{block_name}."
             if bottleneck:
                 body = (
                     *unit("1", prefix, channels, width, 1, 1),
@@ -552,11 +557,11 @@ def _resnet(
                     dataclasses.replace(conv, name=f"{prefix}downsample.0"),
                     dataclasses.replace(norm, name=f"{prefix}downsample.1"),
                 )
-            layers.append(Residual(name_of, body, shortcut, relu=True))
+            layers.append(Residual(block_name, body, shortcut, relu=True))
             channels = outputs
     layers += [
         GlobalAveragePool("avgpool"),
-        *structure.dropped("dropout", channels, 0.0),
+        *structure.dropout_layers("dropout", channels, 0.0),
         Dense("fc", channels, num_classes, initializer="uniform_fan_in", bias_initializer="uniform_fan_in"),
     ]
     return Architecture(name, image_size, num_classes, tuple(layers))
@@ -568,13 +573,13 @@ def _vgg16(name: str, num_classes: int, image_size: int, structure: Structure, *
     Its classifier takes the pixels that five poolings leave, 7x7 of 224x224; torchvision resamples any others to 7x7. All
     kernels start by He et al. 2015. `depth` is a factor on the convolutions between two poolings.
     """
-    _refuse_small(name, image_size, 32)
+    _check_min_size(name, image_size, 32)
     he: Initializer = "kaiming_normal_fan_in"
     layers: list[Layer] = []
     channels, size = 3, image_size
     for base, number in ((64, 2), (128, 2), (256, 3), (512, 3), (512, 3)):
-        width = structure.wide(base)
-        for _ in range(structure.deep(number)):
+        width = structure.scale_channels(base)
+        for _ in range(structure.scale_blocks(number)):
             pad = same_padding(size, 3, 1)
             layers.append(Conv(f"features.{len(layers)}", channels, width, 3, 1, pad, bias=True, initializer=he))
             if batch_norm:
@@ -583,26 +588,26 @@ def _vgg16(name: str, num_classes: int, image_size: int, structure: Structure, *
             channels = width
         layers.append(MaxPool(f"features.{len(layers)}", 2, 2, no_padding))
         size //= 2
-    inputs, features = channels * size * size, structure.wide(4096)
+    inputs, features = channels * size * size, structure.scale_channels(4096)
     layers.append(Flatten("flatten"))
     for number in (0, 3):
         layers += [
             Dense(f"classifier.{number}", inputs, features, initializer=he),
             ReLU(f"classifier.{number + 1}"),
-            *structure.dropped(f"classifier.{number + 2}", features, 0.5),
+            *structure.dropout_layers(f"classifier.{number + 2}", features, 0.5),
         ]
         inputs = features
     layers.append(Dense("classifier.6", inputs, num_classes, initializer=he))
     return Architecture(name, image_size, num_classes, tuple(layers))
 
 
-def two_path_cnn(num_classes: int, image_size: int, structure: Structure = _OWN) -> Architecture:
+def two_path_cnn(num_classes: int, image_size: int, structure: Structure = _DEFAULT_STRUCTURE) -> Architecture:
     """Two paths through each of three blocks, joined by concatenation (after Szegedy et al. 2015, two of its four paths).
 
     One path is a 3x3 convolution in four groups (Xie et al. 2017), the other the mean of 3x3 pixels and a 1x1 convolution.
     `depth` is a factor on the blocks between two poolings. Channels are multiples of 8, half of them in each path.
     """
-    _refuse_small("two_path_cnn", image_size, 8)
+    _check_min_size("two_path_cnn", image_size, 8)
 
     def unit(name: str, channels: int, width: int, kernel_size: int, size: int, groups: int = 1) -> tuple[Layer, ...]:
         padding = same_padding(size, kernel_size, 1)
@@ -613,11 +618,11 @@ def two_path_cnn(num_classes: int, image_size: int, structure: Structure = _OWN)
             ReLU(f"{name}_relu"),
         )
 
-    channels, size = structure.wide(32, 8), image_size
+    channels, size = structure.scale_channels(32, 8), image_size
     layers: list[Layer] = [*unit("stem", 3, channels, 3, size)]
     for stage, base in enumerate((32, 64, 128), start=1):
-        width = structure.wide(base, 8)
-        for number in range(1, structure.deep(1) + 1):
+        width = structure.scale_channels(base, 8)
+        for number in range(1, structure.scale_blocks(1) + 1):
             name = f"block{stage}" if number == 1 else f"block{stage}_{number}"
             average = AveragePool(f"{name}_average", 3, 1, same_padding(size, 3, 1))
             paths = (
@@ -630,15 +635,15 @@ def two_path_cnn(num_classes: int, image_size: int, structure: Structure = _OWN)
         size //= 2
     layers += [
         GlobalAveragePool("global_pool"),
-        *structure.dropped("dropout", channels, 0.0),
+        *structure.dropout_layers("dropout", channels, 0.0),
         Dense("logits", channels, num_classes),
     ]
     return Architecture("two_path_cnn", image_size, num_classes, tuple(layers))
 
 
-def _refuse_small(model: str, image_size: int, least: int) -> None:
-    if image_size < least:
-        raise SpecError(f"data.image_size is too small for {model}. Received: {image_size}. Use {least} or more.")
+def _check_min_size(model: str, image_size: int, minimum: int) -> None:
+    if image_size < minimum:
+        raise SpecError(f"data.image_size is too small for {model}. Received: {image_size}. Use {minimum} or more.")
 
 
 _BUILDERS: dict[str, Callable[[int, int, Structure], Architecture]] = {
@@ -656,7 +661,7 @@ _BUILDERS: dict[str, Callable[[int, int, Structure], Architecture]] = {
 def depthwise_conv(
     name: str, channels: int, kernel_size: int, stride: int, padding: Padding, initializer: Initializer = "glorot_uniform"
 ) -> Conv:
-    """A convolution of each channel alone, without bias."""
+    """Return a convolution of each channel alone, without bias."""
     return Conv(name, channels, channels, kernel_size, stride, padding, False, initializer, groups=channels)
 
 
@@ -664,27 +669,27 @@ no_padding: Padding = ((0, 0), (0, 0))
 
 
 def same_padding(size: int, kernel_size: int, stride: int) -> Padding:
-    """TensorFlow's `same`: as little as gives ceil(size / stride) outputs, the odd pixel at the bottom and right."""
+    """Return TensorFlow's `same` padding: the least for ceil(size / stride) outputs. An odd pixel is bottom and right."""
     total = max((math.ceil(size / stride) - 1) * stride + kernel_size - size, 0)
     side = (total // 2, total - total // 2)
     return (side, side)
 
 
 def branches(layer: Layer) -> tuple[tuple[Layer, ...], ...]:
-    """The layers that a layer runs side by side on its input, before it joins their outputs; of most layers none."""
+    """Return the branches of a layer, which it runs on its input before it joins their outputs. Most layers have none."""
     match layer:
         case Residual():
             return layer.body, layer.shortcut
-        case Concatenation() | Cut():
+        case Concatenation() | StageFragment():
             return layer.branches
         case _:
             return ()
 
 
 def leaves(layers: tuple[Layer, ...]) -> Iterator[Layer]:
-    """Every layer that has no branches, in the order of the forward pass, bodies before shortcuts."""
+    """Yield every layer that has no branches, in the order of the forward pass, bodies before shortcuts."""
     for layer in layers:
-        if isinstance(layer, Residual | Concatenation | Cut):
+        if isinstance(layer, Residual | Concatenation | StageFragment):
             for branch in branches(layer):
                 yield from leaves(branch)
         elif isinstance(layer, Opaque):
@@ -693,11 +698,11 @@ def leaves(layers: tuple[Layer, ...]) -> Iterator[Layer]:
             yield layer
 
 
-def deciding(layers: tuple[Layer, ...]) -> Iterator[tuple[str, Layer]]:
-    """(name, layer) of every ReLU and max-pooling, in the order of `leaves`. The ReLU of a residual sum is `<sum>.out`."""
+def decision_layers(layers: tuple[Layer, ...]) -> Iterator[tuple[str, Layer]]:
+    """Yield (name, layer) of every ReLU and max-pooling in the order of `leaves`. A residual sum's ReLU is `<sum>.out`."""
     for layer in layers:
         for branch in branches(layer):
-            yield from deciding(branch)
+            yield from decision_layers(branch)
         if isinstance(layer, ReLU | MaxPool):
             yield layer.name, layer
         elif isinstance(layer, Residual) and layer.relu:
@@ -705,7 +710,7 @@ def deciding(layers: tuple[Layer, ...]) -> Iterator[tuple[str, Layer]]:
 
 
 def parameters(layers: tuple[Layer, ...]) -> tuple[Parameter, ...]:
-    """The named arrays of layers, BatchNorm's statistics included, in the order of the forward pass."""
+    """Return the named arrays of layers, with BatchNorm's statistics, in the order of the forward pass."""
     return tuple(parameter for layer in leaves(layers) for parameter in _parameters(layer))
 
 

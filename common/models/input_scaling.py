@@ -1,4 +1,4 @@
-"""What a model does to its input first: (pixel / 255 - mean) / standard deviation."""
+"""The scaling of a model's input: (pixel / 255 - mean) / standard deviation."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ Channels = tuple[float, float, float]
 
 
 @dataclass(frozen=True)
-class Scaling:
+class InputScaling:
     """(pixel / 255 - mean) / std for each channel, stated as pixel * factor + offset."""
 
     mean: Channels = (0.0, 0.0, 0.0)
-    """In 0..1."""
+    """Mean of each channel, in 0..1."""
     std: Channels = (1.0, 1.0, 1.0)
-    """In 0..1, above 0."""
+    """Standard deviation of each channel, above 0 and at most 1."""
 
     @property
     def factor(self) -> Channels:
@@ -23,7 +23,7 @@ class Scaling:
 
     @property
     def offset(self) -> Channels | None:
-        """None where nothing is added."""
+        """Offset of each channel. None: nothing is added."""
         if not any(self.mean):
             return None
         (red, green, blue), (red_std, green_std, blue_std) = self.mean, self.std

@@ -1,4 +1,4 @@
-"""A user's model may need a package of its own that is named like one of the suite's. It would get the suite's."""
+"""Detects a package of a user's model that is named like one of the suite's. The model would import the suite's."""
 
 from __future__ import annotations
 
@@ -9,36 +9,39 @@ from pathlib import Path
 
 from common.machine import machine
 
-SUITE = ("common", "compare", "pytorch_impl", "tensorflow_impl")
+SUITE_PACKAGES = ("common", "compare", "pytorch_impl", "tensorflow_impl")
 
 
-def clash(model: str, failed: ImportError | None) -> str | None:
-    """Why a user's model cannot have what it imports, or None.
+def describe_clash(model: str, error: ImportError | None) -> str | None:
+    """Return why a user's model cannot get the modules that it imports, or None.
 
     Args:
-        failed: what importing it raised.
+        model: module of the model.
+        error: the error of its import. None: it was imported.
     """
     roots = [Path(entry) for entry in sys.path if Path(entry).resolve() != machine.PROJECT_ROOT]
-    like_suite = {name: root for root in reversed(roots) for name in SUITE if (root / name).is_dir()}
-    if not like_suite:
+    shadowing = {name: root for root in reversed(roots) for name in SUITE_PACKAGES if (root / name).is_dir()}
+    if not shadowing:
         return None
-    names = [name for name in _imported(model) if "." in name and _has(like_suite.get(_top(name)), name)]
-    if failed is not None and _top(failed.name or "") in like_suite:
-        names.append(str(failed.name))
+    names = [
+        name for name in _imported_modules(model) if "." in name and _contains_module(shadowing.get(_top_level(name)), name)
+    ]
+    if error is not None and _top_level(error.name or "") in shadowing:
+        names.append(str(error.name))
     if not names:
         return None
-    package = _top(names[0])
+    package = _top_level(names[0])
     return (
-        f"model {model} imports {names[0]} from {like_suite[package] / package}. In a comparison {package} is a package of "
+        f"model {model} imports {names[0]} from {shadowing[package] / package}. In a comparison {package} is a package of "
         "Convtwins. Rename yours, or move it into the model's own package and import it relatively."
     )
 
 
-def _imported(model: str) -> Iterator[str]:
-    """Modules that the loaded modules of the model's package import by absolute name."""
+def _imported_modules(model: str) -> Iterator[str]:
+    """Yield the modules that the loaded modules of the model's package import by absolute name."""
     for name, module in list(sys.modules.items()):
         file = getattr(module, "__file__", None)  # none of a folder without __init__.py
-        if _top(name) != _top(model) or file is None or not file.endswith(".py"):
+        if _top_level(name) != _top_level(model) or file is None or not file.endswith(".py"):
             continue
         for node in ast.walk(ast.parse(Path(file).read_bytes())):
             if isinstance(node, ast.Import):
@@ -48,11 +51,11 @@ def _imported(model: str) -> Iterator[str]:
                 yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
-def _top(name: str) -> str:
+def _top_level(name: str) -> str:
     return name.partition(".")[0]
 
 
-def _has(root: Path | None, name: str) -> bool:
+def _contains_module(root: Path | None, name: str) -> bool:
     if root is None:
         return False
     path = root.joinpath(*name.split("."))

@@ -1,4 +1,4 @@
-"""Which part of a batch, of a split, of a layer's channels or of a parameter each replica takes."""
+"""The part of a batch, of a split, of a layer's channels or of a parameter that each replica takes."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from common.spec import SpecError
 
 
 def shard(num_examples: int, replicas: int, rank: int) -> tuple[int, int]:
-    """The half-open range of positions that one replica takes: contiguous, sizes differing by at most one.
+    """Return the half-open range of positions of one replica. Ranges are contiguous, and their sizes differ by at most one.
 
     Over all ranks the ranges cover every position exactly once, so a sum over replicas is a sum over examples.
     """
@@ -18,17 +18,17 @@ def shard(num_examples: int, replicas: int, rank: int) -> tuple[int, int]:
 
 
 def rows(count: int, replicas: int) -> list[tuple[int, int]]:
-    """The half-open range of a parameter's output channels that each replica holds where parameters are divided.
+    """Return the half-open range of a parameter's output channels that each replica holds if parameters are divided.
 
-    All ranges are as long as the first, until nothing is left: the last ones may be shorter or empty. `torch.chunk` and
-    torch's `fully_shard` divide so.
+    All ranges are as long as the first, until nothing is left. The last ones may be shorter or empty, as in `torch.chunk` and
+    torch's `fully_shard`.
     """
     size = -(-count // replicas)
     return [(min(rank * size, count), min((rank + 1) * size, count)) for rank in range(replicas)]
 
 
 def channels(layer: str, num_channels: int, replicas: int) -> list[tuple[int, int]]:
-    """The half-open range of a layer's output channels that each replica holds, by `shard`.
+    """Return the half-open range of a layer's output channels that each replica holds, by `shard`.
 
     Raises:
         SpecError: a replica would hold none.

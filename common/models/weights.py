@@ -17,7 +17,7 @@ from common.errors import UserError
 from common.models.architectures import Architecture, Parameter
 
 Weights = dict[str, npt.NDArray[np.floating]]
-GivenWeights = Mapping[str, npt.NDArray[np.floating]]
+ReadOnlyWeights = Mapping[str, npt.NDArray[np.floating]]
 """Weights that are only read."""
 
 
@@ -25,26 +25,26 @@ class WeightsError(UserError, ValueError):
     """A file of weights cannot be read, or does not fit the architecture."""
 
 
-def initial(architecture: Architecture, seed: int) -> GivenWeights:
-    """Every parameter of a model, each drawn whenever it is asked for. So all float64 draws are never in memory together.
+def initial(architecture: Architecture, seed: int) -> ReadOnlyWeights:
+    """Return every parameter of a model, each drawn on access. So all float64 draws are never in memory together.
 
     Each parameter has its own stream, keyed by seed and name, so that adding a layer changes no other layer's draw.
 
     Returns:
         Canonical name to float64 array; a float32 run takes these values rounded.
     """
-    return _Drawn({parameter.name: parameter for parameter in architecture.parameters()}, seed)
+    return _LazyInitialWeights({parameter.name: parameter for parameter in architecture.parameters()}, seed)
 
 
 def split(values: npt.NDArray[Any], architecture: Architecture) -> Weights:
-    """The trainable parameters by name, from one vector of them in canonical order."""
+    """Split one vector of the trainable parameters, in canonical order, into arrays by name."""
     trainable = [parameter for parameter in architecture.parameters() if parameter.trainable]
     parts = np.split(values, np.cumsum([parameter.size for parameter in trainable])[:-1])
     return {parameter.name: part.reshape(parameter.shape) for parameter, part in zip(trainable, parts, strict=True)}
 
 
-def digest(weights: GivenWeights) -> str:
-    """SHA-256 over names, shapes and float64 values, in order of name."""
+def digest(weights: ReadOnlyWeights) -> str:
+    """Return the SHA-256 over names, shapes and float64 values, in order of name."""
     sha256 = hashlib.sha256()
     for name in sorted(weights):
         array = np.ascontiguousarray(weights[name], dtype="<f8")
@@ -54,7 +54,7 @@ def digest(weights: GivenWeights) -> str:
 
 
 def save(weights: Mapping[str, npt.NDArray[Any]], path: Path, metadata: dict[str, str] | None = None) -> None:
-    """Write a safetensors file. It is there when it is whole."""
+    """Write a safetensors file. It appears when it is complete."""
     partial = path.with_suffix(".partial")
     safetensors.numpy.save_file({name: np.ascontiguousarray(array) for name, array in weights.items()}, partial, metadata)
     partial.replace(path)
@@ -74,12 +74,12 @@ def check(weights: Mapping[str, npt.NDArray[Any]], architecture: Architecture, p
                 f"{path} does not fit {architecture.name}: {name} has shape {received.get(name)}, expected "
                 f"{expected.get(name)}. Use weights of the same model, number of classes and image size."
             )
-    others = sorted(name for name, array in weights.items() if array.dtype.name not in ("float32", "float64"))
-    if others:
-        raise WeightsError(f"{path} must hold float32 or float64. Received: {others[0]} of {weights[others[0]].dtype}.")
+    mismatched = sorted(name for name, array in weights.items() if array.dtype.name not in ("float32", "float64"))
+    if mismatched:
+        raise WeightsError(f"{path} must hold float32 or float64. Received: {mismatched[0]} of {weights[mismatched[0]].dtype}.")
 
 
-class _Drawn(Mapping[str, npt.NDArray[np.float64]]):
+class _LazyInitialWeights(Mapping[str, npt.NDArray[np.float64]]):
     def __init__(self, parameters: Mapping[str, Parameter], seed: int) -> None:
         self._parameters = parameters
         self._seed = seed

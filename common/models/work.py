@@ -12,8 +12,8 @@ Values moved follow a simple model without caches and without fused layers:
     forward: each layer reads its input and weights, and writes its output.
     backward: each layer reads its output's gradient, its input and weights, and writes the gradients of input and weights.
     sum: a residual sum reads two values and writes one, in both directions.
-    a user's own model whose layers alone are known: what they output, once in each direction. It is the least that it moves.
-    concatenation: reads and writes its output, in both directions; where its branches part, their gradients are summed.
+    a user's own model with known layers only: their outputs, once in each direction. It moves at least so many values.
+    concatenation: reads and writes its output, in both directions. Where its branches begin, their gradients are summed.
     update: reads gradient and weight, writes the weight. It also reads and writes the optimizer's state of that weight.
 """
 
@@ -50,50 +50,51 @@ class Work(Frozen):
     forward_flops: int
     backward_flops: int
     values_moved: int
-    """Inputs, outputs and gradients of layers, forward and backward."""
+    """Number of values in inputs, outputs and gradients of layers, forward and backward."""
     weights: int
-    """Trainable values. They are moved once a step, for any batch size."""
+    """Number of trainable values. They are moved once per step, for any batch size."""
 
     @property
     def flops(self) -> int:
         return self.forward_flops + self.backward_flops
 
-    def bytes_moved(self, run: Spec) -> float:
-        """Bytes for one image of a run: its own values, and its share of the weights that every copy of the model moves."""
-        passes = 6 + 2 * _STATE_VALUES[run.optimizer.name]
-        weights = passes * self.weights * run.data_replicas / run.global_batch_size
-        return VALUE_BYTES[run.precision] * (self.values_moved + weights)
+    def bytes_moved(self, spec: Spec) -> float:
+        """Return the bytes moved per image of a run: its values, and its share of the weights that every replica moves."""
+        passes = 6 + 2 * _STATE_VALUES[spec.optimizer.name]
+        weights = passes * self.weights * spec.data_replicas / spec.global_batch_size
+        return VALUE_BYTES[spec.precision] * (self.values_moved + weights)
 
 
 def count(architecture: Architecture) -> Work:
-    """The work of a model."""
+    """Count the work of a model."""
     size = architecture.image_size
-    return count_layers(architecture.layers, (size, size, 3), learned_before=False)
+    return count_layers(architecture.layers, (size, size, 3), input_needs_gradient=False)
 
 
-def count_layers(layers: tuple[Layer, ...], shape: tuple[int, ...], *, learned_before: bool) -> Work:
-    """The work of consecutive layers.
+def count_layers(layers: tuple[Layer, ...], shape: tuple[int, ...], *, input_needs_gradient: bool) -> Work:
+    """Count the work of consecutive layers.
 
     Args:
-        layers: in order.
-        shape: of one example's input to the first of them.
-        learned_before: whether that input needs a gradient.
+        layers: the layers in order.
+        shape: shape of one example in front of them.
+        input_needs_gradient: whether their input needs a gradient.
     """
-    forward, backward, moved, _ = _count(layers, shape, learned_before=learned_before)
+    forward, backward, values_moved, _ = _count(layers, shape, input_needs_gradient=input_needs_gradient)
     weights = sum(parameter.size for parameter in architectures.parameters(layers) if parameter.trainable)
-    return Work(forward_flops=forward, backward_flops=backward, values_moved=moved, weights=weights)
+    return Work(forward_flops=forward, backward_flops=backward, values_moved=values_moved, weights=weights)
 
 
-def is_learned(layer: Layer) -> bool:
-    """Whether a layer, or a layer in its branches, has weights."""
-    return any(isinstance(each, Conv | Dense | BatchNorm | Native) for each in architectures.leaves((layer,)))
+def has_weights(layer: Layer) -> bool:
+    """Return whether a layer, or a layer in its branches, has weights."""
+    return any(isinstance(leaf, Conv | Dense | BatchNorm | Native) for leaf in architectures.leaves((layer,)))
 
 
 def forward_flops(layer: Layer, num_outputs: int) -> int:
-    """Operations of the forward pass of one layer without branches, for one example.
+    """Return the operations of the forward pass of one layer without branches, for one example.
 
     Args:
-        num_outputs: values that it outputs for one example.
+        layer: the layer.
+        num_outputs: number of its outputs for one example.
     """
     match layer:
         case Conv():
@@ -106,62 +107,65 @@ def forward_flops(layer: Layer, num_outputs: int) -> int:
             return 0
 
 
-def _count(layers: tuple[Layer, ...], shape: tuple[int, ...], *, learned_before: bool) -> tuple[int, int, int, bool]:
-    """(forward operations, backward operations, values moved, whether the output needs a gradient) of consecutive layers."""
-    forward, backward, moved = 0, 0, 0
+def _count(layers: tuple[Layer, ...], shape: tuple[int, ...], *, input_needs_gradient: bool) -> tuple[int, int, int, bool]:
+    """Return (forward operations, backward operations, values moved, whether the output needs a gradient) of layers."""
+    forward, backward, values_moved = 0, 0, 0
     for layer in layers:
         after = output_shape((layer,), shape, "")
         num_inputs, num_outputs = math.prod(shape), math.prod(after)
         if isinstance(layer, Residual | Concatenation):
-            counted = [_count(branch, shape, learned_before=learned_before) for branch in branches(layer)]
-            forward += sum(branch[0] for branch in counted)
-            backward += sum(branch[1] for branch in counted)
-            moved += sum(branch[2] for branch in counted)
-            learned_inside = learned_before or any(branch[3] for branch in counted)
-            moved += join_values_moved(layer, shape, learned_before=learned_before, learned_inside=learned_inside)
+            branch_counts = [_count(branch, shape, input_needs_gradient=input_needs_gradient) for branch in branches(layer)]
+            forward += sum(branch[0] for branch in branch_counts)
+            backward += sum(branch[1] for branch in branch_counts)
+            values_moved += sum(branch[2] for branch in branch_counts)
+            output_needs_gradient = input_needs_gradient or any(branch[3] for branch in branch_counts)
+            values_moved += values_moved_by_join(
+                layer, shape, input_needs_gradient=input_needs_gradient, output_needs_gradient=output_needs_gradient
+            )
             if isinstance(layer, Residual) and layer.relu:
-                moved += _moved(num_outputs, num_outputs, needs_gradient=True)
-            learned_before = learned_inside
+                values_moved += _values_moved(num_outputs, num_outputs, needs_gradient=True)
+            input_needs_gradient = output_needs_gradient
         elif isinstance(layer, Opaque):
-            by_name = {own.name: own for own in layer.layers}
+            by_name = {leaf.name: leaf for leaf in layer.layers}
             calls = [*zip(layer.layers, layer.outputs, strict=True), *((by_name[name], shape) for name, shape in layer.again)]
             sizes = [math.prod(output) for _, output in calls]
-            each = [forward_flops(own, size) for (own, _), size in zip(calls, sizes, strict=True)]
-            first = next(filter(None, each), 0)
-            forward += sum(each)
-            backward += 2 * sum(each) - (0 if learned_before else first)
-            moved += 2 * sum(sizes)
-            learned_before = True
+            flops = [forward_flops(leaf, size) for (leaf, _), size in zip(calls, sizes, strict=True)]
+            first = next(filter(None, flops), 0)
+            forward += sum(flops)
+            backward += 2 * sum(flops) - (0 if input_needs_gradient else first)
+            values_moved += 2 * sum(sizes)
+            input_needs_gradient = True
         else:
             operations = forward_flops(layer, num_outputs)
             forward += operations
-            backward += operations * (2 if learned_before else 1)
-            learned = is_learned(layer)
+            backward += operations * (2 if input_needs_gradient else 1)
+            weighted = has_weights(layer)
             if not isinstance(layer, Flatten):
-                moved += _moved(num_inputs, num_outputs, needs_gradient=learned_before, learned=learned)
-            learned_before = learned_before or learned
+                values_moved += _values_moved(num_inputs, num_outputs, needs_gradient=input_needs_gradient, weighted=weighted)
+            input_needs_gradient = input_needs_gradient or weighted
         shape = after
-    return forward, backward, moved, learned_before
+    return forward, backward, values_moved, input_needs_gradient
 
 
-def join_values_moved(
-    layer: Residual | Concatenation, shape: tuple[int, ...], *, learned_before: bool, learned_inside: bool
+def values_moved_by_join(
+    layer: Residual | Concatenation, shape: tuple[int, ...], *, input_needs_gradient: bool, output_needs_gradient: bool
 ) -> int:
-    """Values moved where the branches of a layer meet, and where they part.
+    """Return the values moved where the branches of a layer are joined, and where they begin.
 
     Args:
-        shape: of one example in front of the layer.
-        learned_before: whether its input needs a gradient.
-        learned_inside: whether its output does.
+        layer: the layer.
+        shape: shape of one example in front of it.
+        input_needs_gradient: whether its input needs a gradient.
+        output_needs_gradient: whether its output needs a gradient.
     """
     num_outputs = math.prod(output_shape((layer,), shape, ""))
-    summed = 3 * math.prod(shape) * (len(branches(layer)) - 1) * learned_before
+    gradient_sums = 3 * math.prod(shape) * (len(branches(layer)) - 1) * input_needs_gradient
     if isinstance(layer, Residual):
-        return 3 * num_outputs + summed
-    return 2 * num_outputs * (2 if learned_inside else 1) + summed
+        return 3 * num_outputs + gradient_sums
+    return 2 * num_outputs * (2 if output_needs_gradient else 1) + gradient_sums
 
 
-def _moved(num_inputs: int, num_outputs: int, *, needs_gradient: bool, learned: bool = False) -> int:
-    """Values moved forward and backward by one layer."""
-    backward = num_outputs + num_inputs + num_inputs * needs_gradient if needs_gradient or learned else 0
+def _values_moved(num_inputs: int, num_outputs: int, *, needs_gradient: bool, weighted: bool = False) -> int:
+    """Return the values moved forward and backward by one layer."""
+    backward = num_outputs + num_inputs + num_inputs * needs_gradient if needs_gradient or weighted else 0
     return num_inputs + num_outputs + backward

@@ -1,4 +1,4 @@
-"""The words of `python -m <twin>`, which both twins share."""
+"""The arguments of `python -m <twin>`, which both twins share."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, get_args
 from common import spec
 from common.training import inference
 
-_ABOUT_A_SPEC = (
+_SPEC_COMMANDS = (
     ("models", "the model of a spec as the framework has built it (JSON)"),
     ("run", "train: DIR/events.jsonl grows, DIR/result.json is written at the end"),
     ("trace", "record the arrays of a few steps for the parity proof (safetensors)"),
@@ -19,13 +19,13 @@ _ABOUT_A_SPEC = (
 )
 
 
-def parse(framework: str, words: Sequence[str]) -> argparse.Namespace:
-    """Read the words behind `python -m <twin>`. Wrong ones end the process with exit code 2."""
+def parse(framework: str, argv: Sequence[str]) -> argparse.Namespace:
+    """Parse the arguments of `python -m <twin>`. Wrong ones end the process with exit code 2."""
     parser = argparse.ArgumentParser(prog=f"python -m {framework}_impl", description=f"The {framework} twin.")
     commands = parser.add_subparsers(dest="command", required=True)
     commands.add_parser("describe", help="devices, modes and switches of this framework on this machine, as JSON")
-    for command, what in _ABOUT_A_SPEC:
-        subparser = commands.add_parser(command, help=what)
+    for command, help_text in _SPEC_COMMANDS:
+        subparser = commands.add_parser(command, help=help_text)
         subparser.add_argument("spec", type=Path, metavar="SPEC.json")
         subparser.add_argument("--out", type=Path, required=True, metavar="DIR" if command == "run" else "FILE")
         if command == "run":
@@ -42,23 +42,23 @@ def parse(framework: str, words: Sequence[str]) -> argparse.Namespace:
     subparser.add_argument("--workers", type=int, required=True)
     subparser.add_argument("--out", type=Path, required=True, metavar="FILE")
     inference.add_commands(commands)
-    if "" in words:  # an empty path would be the current folder
+    if "" in argv:  # an empty path would be the current folder
         parser.error("A value is empty. Received: ''. Give it a value, or leave its option out.")
-    first, *others = _recordings(words) if words[:1] == ["trace"] else [list(words)]
+    first, *others = _split_recordings(argv) if argv[:1] == ["trace"] else [list(argv)]
     arguments = parser.parse_args(first)
     arguments.then = [parser.parse_args(["trace", *other]) for other in others]
     return arguments
 
 
-def _recordings(words: Sequence[str]) -> list[list[str]]:
-    """The words of each recording: `--then` begins the next."""
-    found: list[list[str]] = [[]]
-    for word in words:
-        if word == "--then":
-            found.append([])
+def _split_recordings(argv: Sequence[str]) -> list[list[str]]:
+    """Split the arguments at each `--then`, which begins another recording."""
+    recordings: list[list[str]] = [[]]
+    for argument in argv:
+        if argument == "--then":
+            recordings.append([])
         else:
-            found[-1].append(word)
-    return found
+            recordings[-1].append(argument)
+    return recordings
 
 
 def _add_trace_options(parser: argparse.ArgumentParser) -> None:
@@ -68,7 +68,7 @@ def _add_trace_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--drawn",
-        type=lambda words: [int(word) for word in words.split(",")],
+        type=lambda text: [int(step) for step in text.split(",")],
         metavar="STEP,...",
         help="record these single steps, from 0, instead of a run",
     )

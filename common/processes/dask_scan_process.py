@@ -14,7 +14,7 @@ from common.training import timing
 
 
 def main() -> int:
-    """Scan what the job says; 1 where the cluster is not there."""
+    """Run the job. Returns the exit code, 1 if the cluster cannot be used."""
     parser = argparse.ArgumentParser(
         prog="python -m common.processes.dask_scan_process", description="Scan the files of a split by Dask."
     )

@@ -1,4 +1,4 @@
-"""What the replicas of a machine do to each other: how much slower they compute together, and how long messages take."""
+"""Timing of the replicas of a machine: how much slower they compute together, and how long messages take."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from common.processes import parameter_server
 from common.spec import Spec
 
 ITEM_BYTES = 4
-"""Of a float32 value."""
+"""Bytes of a float32 value."""
 SIZES = (2**10, 2**16, 2**20, 2**24)
-"""Bytes of the messages that are timed: the first shows the latency, the last the rate."""
+"""Bytes of the timed messages. The first shows the latency, the last the rate."""
 WARM_UP_CALLS, CALLS = 3, 10
 LONG_WARM_UP_CALLS, LONG_CALLS = 1, 5
 """The largest message is sent less often. Over a link of 10 Mbit/s it takes 14 s."""
 
 
-class Ways(NamedTuple):
-    """How the ranks of a twin send tensors. Each function takes a number of float32 values, and returns what sends them once.
+class Collectives(NamedTuple):
+    """The collectives of a twin's ranks. Each takes a number of float32 values, and returns a function that sends them.
 
-    All ranks make the same calls. A call returns when the values are there.
+    All ranks make the same calls. A call returns when the values have arrived.
     """
 
     all_reduce: Callable[[int], Callable[[], object]]
@@ -38,63 +38,68 @@ class Ways(NamedTuple):
     """Sends values to a neighbour, and receives as many. None: modes that divide the model send nothing between processes."""
 
 
-class Timed(Frozen):
-    """Seconds by the bytes of a message, medians over calls."""
+class MessageTiming(Frozen):
+    """Time of messages of one size, the median over calls."""
 
     num_bytes: int
     seconds: float
 
 
-class Exchanged(Frozen):
-    """What one run of several ranks has measured. Of a parameter server only the server's."""
+class ExchangeTimings(Frozen):
+    """The timings of one run of several ranks. A run with a parameter server has only `server`."""
 
     replicas: int
     alone_seconds: float | None = None
-    """A forward and backward pass on rank 0, while the others wait."""
+    """Seconds of a forward and backward pass on rank 0 while the others wait."""
     together_seconds: float | None = None
-    """The same while all ranks compute."""
-    all_reduce: list[Timed] = []
-    send: list[Timed] = []
-    server: list[Timed] = []
-    """A push and a pull by each worker, at the same time."""
+    """Seconds of a forward and backward pass on rank 0 while all ranks compute."""
+    all_reduce: list[MessageTiming] = []
+    send: list[MessageTiming] = []
+    server: list[MessageTiming] = []
+    """Times of a push and a pull by each worker, at the same time."""
     versions: dict[str, str]
 
 
-def measure(read: Spec, ways: Ways, one_pass: Callable[[], object], synchronize: Callable[[], None]) -> Exchanged:
-    """Time what ranks do alone, together, and to each other. All ranks call this.
+def measure(
+    run_spec: Spec, collectives: Collectives, training_pass: Callable[[], object], synchronize: Callable[[], None]
+) -> ExchangeTimings:
+    """Time passes of one rank, passes of all ranks, and messages between them. All ranks call this.
 
     Args:
-        read: of the ranks.
-        one_pass: a model's forward and backward pass on one batch.
+        run_spec: spec of the run.
+        collectives: the twin's collectives.
+        training_pass: a model's forward and backward pass on one batch.
         synchronize: waits for the device.
     """
 
-    def finished(work: Callable[[], object]) -> Callable[[], object]:
-        def both() -> None:
+    def synchronized(work: Callable[[], object]) -> Callable[[], object]:
+        def call() -> None:
             work()
             synchronize()
 
-        return both
+        return call
 
-    meet = finished(ways.all_reduce(1))
+    barrier = synchronized(collectives.all_reduce(1))
     first = os.environ["RANK"] == "0"
-    one_pass = finished(one_pass)
-    alone = _seconds(one_pass) if first else 0.0
-    meet()
-    together = _seconds(one_pass)
-    meet()
-    found: dict[str, list[Timed]] = {}
-    for name, way in (("all_reduce", ways.all_reduce), ("send", ways.send)):
-        if way is not None:
-            works = [(size, finished(way(size // ITEM_BYTES))) for size in SIZES]
-            found[name] = [Timed(num_bytes=size, seconds=_seconds(work, meet, *_calls(size))) for size, work in works]
-    return Exchanged(replicas=read.replicas, alone_seconds=alone, together_seconds=together, versions={}, **found)
+    training_pass = synchronized(training_pass)
+    alone = _seconds(training_pass) if first else 0.0
+    barrier()
+    together = _seconds(training_pass)
+    barrier()
+    timings: dict[str, list[MessageTiming]] = {}
+    for name, make_call in (("all_reduce", collectives.all_reduce), ("send", collectives.send)):
+        if make_call is not None:
+            calls = [(size, synchronized(make_call(size // ITEM_BYTES))) for size in SIZES]
+            timings[name] = [
+                MessageTiming(num_bytes=size, seconds=_seconds(work, barrier, *_num_calls(size))) for size, work in calls
+            ]
+    return ExchangeTimings(replicas=run_spec.replicas, alone_seconds=alone, together_seconds=together, versions={}, **timings)
 
 
-def measure_server(read: Spec, meeting_place: str) -> Exchanged:
+def measure_server(run_spec: Spec, rendezvous_id: str) -> ExchangeTimings:
     """Time the parameter server of a run. All its workers call this."""
-    connection = parameter_server.join(read, int(os.environ["RANK"]), meeting_place)
-    own = np.zeros((read.replicas, len(SIZES)))
+    connection = parameter_server.join(run_spec, int(os.environ["RANK"]), rendezvous_id)
+    seconds_by_rank = np.zeros((run_spec.replicas, len(SIZES)))
     for index, size in enumerate(SIZES):
         values = np.zeros(size // ITEM_BYTES, np.float32)
         connection.load(values, [len(values)])
@@ -103,35 +108,35 @@ def measure_server(read: Spec, meeting_place: str) -> Exchanged:
             connection.push([values], 0.0)
             connection.pull()
 
-        own[int(os.environ["RANK"]), index] = _seconds(push_and_pull, connection.barrier, *_calls(size))
-    slowest = connection.sum(own).max(axis=0)  # a worker beside the server is done before one that is far away
+        seconds_by_rank[int(os.environ["RANK"]), index] = _seconds(push_and_pull, connection.barrier, *_num_calls(size))
+    slowest = connection.sum(seconds_by_rank).max(axis=0)  # a worker beside the server is done before one that is far away
     connection.close()
-    found = [Timed(num_bytes=size, seconds=float(seconds)) for size, seconds in zip(SIZES, slowest, strict=True)]
-    return Exchanged(replicas=read.replicas, server=found, versions={})
+    timings = [MessageTiming(num_bytes=size, seconds=float(seconds)) for size, seconds in zip(SIZES, slowest, strict=True)]
+    return ExchangeTimings(replicas=run_spec.replicas, server=timings, versions={})
 
 
-def save(measured: Exchanged, versions: dict[str, str], out: Path) -> None:
-    made = measured.model_copy(update={"versions": versions})
-    atomic_files.write_atomically(out, made.model_dump_json(indent=1))
+def save(timings: ExchangeTimings, versions: dict[str, str], out: Path) -> None:
+    result = timings.model_copy(update={"versions": versions})
+    atomic_files.write_atomically(out, result.model_dump_json(indent=1))
 
 
-def _calls(size: int) -> tuple[int, int]:
-    """Calls that warm up, and calls that are timed, of a message of so many bytes."""
+def _num_calls(size: int) -> tuple[int, int]:
+    """Return the numbers of warm-up calls and of timed calls for a message of `size` bytes."""
     return (LONG_WARM_UP_CALLS, LONG_CALLS) if size == SIZES[-1] else (WARM_UP_CALLS, CALLS)
 
 
 def _seconds(
     work: Callable[[], object],
-    meet: Callable[[], object] = lambda: None,
+    barrier: Callable[[], object] = lambda: None,
     warm_up_calls: int = WARM_UP_CALLS,
     calls: int = CALLS,
 ) -> float:
-    """The median of a call, each begun when all are ready."""
-    taken: list[float] = []
+    """Return the median seconds of a call. Each call begins after a barrier."""
+    seconds: list[float] = []
     for _ in range(warm_up_calls + calls):
         heartbeat.count_sync_point()
-        meet()
+        barrier()
         start = time.perf_counter()
         work()
-        taken.append(time.perf_counter() - start)
-    return statistics.median(taken[warm_up_calls:])
+        seconds.append(time.perf_counter() - start)
+    return statistics.median(seconds[warm_up_calls:])

@@ -1,4 +1,4 @@
-"""Which exchange of a run does not match: the flight recorders of its ranks, lined up by their sequence numbers."""
+"""Finds the exchange of a run that does not match. It aligns the flight records of all ranks by their sequence numbers."""
 
 from __future__ import annotations
 
@@ -7,61 +7,63 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from common.machine.flight import Flight, RankRange, ExchangeRecord
+from common.machine.flight import ExchangeRecord, Flight, RankRange
 
 FILE = "collectives.txt"
-"""Beside the stacks: the last records of every rank."""
+"""File with the last records of every rank, beside the stacks."""
 _LISTED = 32
-"""Records of a rank in the file."""
+"""Largest number of records per rank in the file."""
 _STATES = {"send": "has begun", "gradients": "is in", "step_graph": "is in"}
 """Words for a record that has not ended, by its kind. Others wait. The last two compute as well."""
 _PLURALS = {"has": "have", "is": "are", "waits": "wait"}
 
 
 class Rank(NamedTuple):
-    """What is known of one rank. Its place among all ranks is its number."""
+    """The evidence on one rank. Its index among all ranks is its number."""
 
     name: str
-    """As a message names it, e.g. `rank 1`."""
+    """Name in messages, e.g. `rank 1`."""
     flight: Flight | None
-    """None: it could not be read."""
+    """Recorded exchanges. None: they could not be read."""
     has_ended: bool = False
 
 
 class Mismatch(NamedTuple):
     """The exchange that explains why ranks stand still."""
 
-    words: str
+    message: str
     missing: list[int]
-    """Ranks that have not come to it."""
+    """Ranks that have not reached it."""
 
 
 def mismatch(ranks: Sequence[Rank]) -> Mismatch | None:
-    """The first exchange that does not match, or the one that all ranks wait in. None: no rank is in one.
+    """Return the first exchange that does not match, or the one that all ranks wait in. None: no rank is in one.
 
     An exchange that differs between ranks comes first. The next is an exchange that one rank waits in and another has not
     begun. Of several such, it is the one whose missing rank does not wait itself, else the one begun first.
     """
-    exchanges = [each for each in _lined_up(ranks) if each.differs or each.waiting]
+    exchanges = [exchange for exchange in _align(ranks) if exchange.differs or exchange.waiting]
     # Who sends goes on meanwhile.
-    blocked = {rank for each in exchanges if each.missing for rank in each.waiting if each.found[rank].kind != "send"}
+    blocked = {
+        rank for exchange in exchanges if exchange.missing for rank in exchange.waiting if exchange.records[rank].kind != "send"
+    }
 
-    def order(each: _Exchange) -> tuple[bool, bool, bool, float]:
-        is_free = any(rank not in blocked for rank in each.missing)
-        return not each.differs, not each.missing, not is_free, -each.age_seconds
+    def order(exchange: _Exchange) -> tuple[bool, bool, bool, float]:
+        is_free = any(rank not in blocked for rank in exchange.missing)
+        return not exchange.differs, not exchange.missing, not is_free, -exchange.age_seconds
 
     first = min(exchanges, key=order, default=None)
-    return None if first is None else Mismatch(first.words(ranks), first.missing)
+    return None if first is None else Mismatch(first.state(ranks), first.missing)
 
 
 def sentence(ranks: Sequence[Rank]) -> str | None:
-    """See `mismatch`."""
-    found = mismatch(ranks)
-    return None if found is None else found.words
+    """Return the message of `mismatch`."""
+    mismatched = mismatch(ranks)
+    return None if mismatched is None else mismatched.message
 
 
 def save(ranks: Sequence[Rank], folder: Path) -> Path:
-    """Write the last records of every rank; the path."""
+    """Write the last records of every rank. Returns the path."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / FILE
     path.write_text("\n".join(line for rank in ranks for line in _table(rank)), encoding="utf-8")
@@ -73,103 +75,110 @@ class _Exchange(NamedTuple):
 
     ranks: RankRange
     sequence: int
-    found: dict[int, ExchangeRecord]
+    records: dict[int, ExchangeRecord]
     missing: list[int]
-    """Ranks that have not come to it."""
+    """Ranks that have not reached it."""
     waiting: list[int]
-    """Ranks that have begun it, and have not ended it. Where a later one has ended, it was given up."""
+    """Ranks that have begun it and not ended it. A rank that has ended a later one has abandoned it, and does not count."""
     age_seconds: float
-    """Since the first began it."""
+    """Seconds since the first rank began it."""
 
     @property
     def differs(self) -> bool:
-        what = {(each.dtype, each.shape, each.kind if not self.ranks.directed else "") for each in self.found.values()}
-        return len(what) > 1
+        contents = {
+            (record.dtype, record.shape, record.kind if not self.ranks.directed else "") for record in self.records.values()
+        }
+        return len(contents) > 1
 
-    def words(self, ranks: Sequence[Rank]) -> str:
+    def state(self, ranks: Sequence[Rank]) -> str:
         groups: dict[str, list[int]] = defaultdict(list)
-        for rank in sorted(self.found, key=lambda rank: (rank not in self.waiting, rank)):
+        for rank in sorted(self.records, key=lambda rank: (rank not in self.waiting, rank)):
             groups[self._state(rank, ranks)].append(rank)
         for rank in self.missing:
             groups[self._absence(rank, ranks)].append(rank)
-        told = [
-            f"{_joined([ranks[rank].name for rank in group])} {_number(words, len(group))}" for words, group in groups.items()
+        phrases = [
+            f"{_join_names([ranks[rank].name for rank in group])} {_pluralize(words, len(group))}"
+            for words, group in groups.items()
         ]
         name = _name(self.ranks, self.sequence, ranks)
-        return f"{name[0].upper()}{name[1:]}, begun {self.age_seconds:.1f} s ago: {'; '.join(told)}"
+        return f"{name[0].upper()}{name[1:]}, begun {self.age_seconds:.1f} s ago: {'; '.join(phrases)}"
 
     def _state(self, rank: int, ranks: Sequence[Rank]) -> str:
-        record, what = self.found[rank], _what(self.found[rank])
+        record, exchange = self.records[rank], _describe(self.records[rank])
         if record.end_ns:
-            return f"has done {what}"
+            return f"has done {exchange}"
         if ranks[rank].has_ended:
-            return f"has ended in {what}"
-        return f"{_STATES.get(record.kind, 'waits in')} {what}"
+            return f"has ended in {exchange}"
+        return f"{_STATES.get(record.kind, 'waits in')} {exchange}"
 
     def _absence(self, rank: int, ranks: Sequence[Rank]) -> str:
-        """Why it is not among the records of a rank."""
-        words = "has ended before it" if ranks[rank].has_ended else "has not come to it"
-        taken = ranks[rank].flight
-        records = taken.records if taken is not None else []
+        """Describe why the exchange is not among the records of a rank."""
+        reason = "has ended before it" if ranks[rank].has_ended else "has not come to it"
+        flight = ranks[rank].flight
+        records = flight.records if flight is not None else []
         if not records:
-            return f"{words}, nor to any other"
+            return f"{reason}, nor to any other"
         if records[0].number > 1 and all(record.ranks != self.ranks for record in records):
-            words += f", as far as its last {len(records)} tell"
-        own = records[-1]
-        name = str(own.sequence) if own.ranks == self.ranks else _name(own.ranks, own.sequence, ranks)
-        state = f"done {_seconds_since(own.end_ns, ranks[rank]):.1f} s ago" if own.end_ns else "not done"
-        return f"{words}: its last was {name}, {own.kind}, {state}"
+            reason += f", as far as its last {len(records)} tell"
+        last_record = records[-1]
+        name = (
+            str(last_record.sequence)
+            if last_record.ranks == self.ranks
+            else _name(last_record.ranks, last_record.sequence, ranks)
+        )
+        state = f"done {_seconds_since(last_record.end_ns, ranks[rank]):.1f} s ago" if last_record.end_ns else "not done"
+        return f"{reason}: its last was {name}, {last_record.kind}, {state}"
 
 
-def _lined_up(ranks: Sequence[Rank]) -> Iterator[_Exchange]:
-    """Every exchange that a rank has recorded."""
+def _align(ranks: Sequence[Rank]) -> Iterator[_Exchange]:
+    """Yield every exchange that a rank has recorded."""
     recorded: dict[tuple[RankRange, int], dict[int, ExchangeRecord]] = defaultdict(dict)
     last: dict[tuple[RankRange, int], int] = defaultdict(int)
     done: dict[tuple[RankRange, int], int] = defaultdict(int)
-    for rank, (_, taken, _) in enumerate(ranks):
-        for record in taken.records if taken is not None else ():
+    for rank, (_, flight, _) in enumerate(ranks):
+        for record in flight.records if flight is not None else ():
             recorded[record.ranks, record.sequence][rank] = record
             last[record.ranks, rank] = max(last[record.ranks, rank], record.sequence)
             if record.end_ns:
                 done[record.ranks, rank] = max(done[record.ranks, rank], record.sequence)
-    for (among, sequence), found in recorded.items():
+    for (rank_range, sequence), records in recorded.items():
         # A rank that has come further has overwritten its record. One whose recorder could not be read is not blamed.
         missing = [
             rank
-            for rank in among.members
-            if rank < len(ranks) and ranks[rank].flight is not None and last[among, rank] < sequence
+            for rank in rank_range.members
+            if rank < len(ranks) and ranks[rank].flight is not None and last[rank_range, rank] < sequence
         ]
-        waiting = [rank for rank, record in found.items() if not record.end_ns and done[among, rank] < sequence]
-        age = max(_seconds_since(record.begin_ns, ranks[rank]) for rank, record in found.items())
-        yield _Exchange(among, sequence, found, missing, waiting, age)
+        waiting = [rank for rank, record in records.items() if not record.end_ns and done[rank_range, rank] < sequence]
+        age = max(_seconds_since(record.begin_ns, ranks[rank]) for rank, record in records.items())
+        yield _Exchange(rank_range, sequence, records, missing, waiting, age)
 
 
-def _name(among: RankRange, sequence: int, ranks: Sequence[Rank]) -> str:
-    members = [ranks[rank].name if rank < len(ranks) else f"rank {rank}" for rank in among.members]
-    if among.directed:
+def _name(rank_range: RankRange, sequence: int, ranks: Sequence[Rank]) -> str:
+    members = [ranks[rank].name if rank < len(ranks) else f"rank {rank}" for rank in rank_range.members]
+    if rank_range.directed:
         return f"message {sequence} from {members[0]} to {members[1]}"
-    return f"collective {sequence}{'' if len(members) == len(ranks) else f' of {_joined(members)}'}"
+    return f"collective {sequence}{'' if len(members) == len(ranks) else f' of {_join_names(members)}'}"
 
 
-def _what(record: ExchangeRecord) -> str:
-    """An exchange in words, e.g. `all_reduce of 4 x 25 float32 (400 bytes)`."""
+def _describe(record: ExchangeRecord) -> str:
+    """Describe an exchange, e.g. `all_reduce of 4 x 25 float32 (400 bytes)`."""
     sizes = " x ".join(map(str, record.shape))
     if record.kind == "step_graph":
-        held = (
+        contents = (
             f"{sizes} collective{'' if record.shape == (1,) else 's'}, {record.num_bytes:,} bytes" if sizes else "not counted"
         )
-        return f"the graph of a step ({held})"
+        return f"the graph of a step ({contents})"
     if record.kind == "new_group":
         return f"new_group of ranks {', '.join(map(str, record.shape))}"
-    of = f" of {sizes}{' ' if sizes else ''}{record.dtype}" if record.dtype else ""
-    return f"{record.kind}{of}{f' ({record.num_bytes:,} bytes)' if record.num_bytes else ''}"
+    values = f" of {sizes}{' ' if sizes else ''}{record.dtype}" if record.dtype else ""
+    return f"{record.kind}{values}{f' ({record.num_bytes:,} bytes)' if record.num_bytes else ''}"
 
 
-def _number(words: str, count: int) -> str:
-    """Words about one rank, about so many."""
+def _pluralize(phrase: str, count: int) -> str:
+    """Turn a phrase about one rank into a phrase about `count` ranks."""
     if count == 1:
-        return words
-    verb, rest = words.split(" ", 1)
+        return phrase
+    verb, rest = phrase.split(" ", 1)
     return f"{_PLURALS[verb]} {rest.replace(' its ', ' their ')}"
 
 
@@ -178,7 +187,7 @@ def _seconds_since(moment_ns: int, rank: Rank) -> float:
     return (rank.flight.taken_ns - moment_ns) / 1e9
 
 
-def _joined(names: Sequence[str]) -> str:
+def _join_names(names: Sequence[str]) -> str:
     return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
 
 
@@ -187,14 +196,14 @@ def _table(rank: Rank) -> Iterator[str]:
         yield f"{rank.name}: its recorder could not be read.\n"
         return
     records = rank.flight.records
-    kept = f", of which the last {len(records)} are kept" if records and records[0].number > 1 else ""
+    note = f", of which the last {len(records)} are kept" if records and records[0].number > 1 else ""
     begun = records[-1].number if records else 0
-    yield f"{rank.name}{', which has ended' if rank.has_ended else ''}: {begun} exchanges{kept}"
+    yield f"{rank.name}{', which has ended' if rank.has_ended else ''}: {begun} exchanges{note}"
     yield f"  {'with':<24} {'number':>8}  {'begun':>12}  {'took':>12}  what"
     for record in records[-_LISTED:]:
         members = record.ranks.members
         among = f"{members[0]} -> {members[1]}" if record.ranks.directed else f"{', '.join(map(str, members))}"
         begun = f"{_seconds_since(record.begin_ns, rank):.3f} s ago"
-        took = f"{(record.end_ns - record.begin_ns) / 1e6:.3f} ms" if record.end_ns else "not done"
-        yield f"  {among:<24} {record.sequence:>8}  {begun:>12}  {took:>12}  {_what(record)}"
+        duration = f"{(record.end_ns - record.begin_ns) / 1e6:.3f} ms" if record.end_ns else "not done"
+        yield f"  {among:<24} {record.sequence:>8}  {begun:>12}  {duration:>12}  {_describe(record)}"
     yield ""

@@ -184,7 +184,7 @@ def main() -> int:
     """Run one rank for a launcher on another machine, as standard input says. Returns the exit code."""
     received = b""
     while b"\n" not in received:
-        chunk = os.read(0, 65536)  # as `_attend` reads, which would miss what is in a buffer
+        chunk = os.read(0, 65536)  # as `_supervise` reads, which would miss what is in a buffer
         if not chunk:
             return 1  # the launcher is gone
         received += chunk

@@ -357,7 +357,7 @@ def join(run_spec: Spec, rank: int, rendezvous_id: str) -> ServerConnection:
             f"the cluster at {address} cannot hold the parameters. Received: {error}. Start its scheduler and its workers "
             f"from this environment with PYTHONPATH={machine.PROJECT_ROOT}."
         ) from None
-    return ServerConnection(client, server, rank, read.replicas, synchronous=settings.updates == "synchronous")
+    return ServerConnection(client, server, rank, run_spec.replicas, synchronous=settings.updates == "synchronous")
 
 
 def server_process(run_spec: Spec, secret: str) -> tuple[ProcessSpec, dict[str, str]] | None:

@@ -10,22 +10,22 @@ from common.machine import plugins
 from common.processes.twin import EXIT_USAGE
 
 
-def main(words: Sequence[str]) -> int:
+def main(argv: Sequence[str]) -> int:
     """Run the package of a twin as `python -m` would. The twin itself ends the process if it is found.
 
     Returns:
         The exit code for a twin that is not installed.
     """
-    name, found = words[0], plugins.installed(plugins.TWINS)
-    if name not in found:
+    name, entry_points = argv[0], plugins.installed(plugins.TWINS)
+    if name not in entry_points:
         print(
-            f"There is no twin {name} here. Received: {sys.executable}, which has {', '.join(found) or 'none'}. Install a "
-            f"package with an entry point {name} in the group {plugins.TWINS}.",
+            f"There is no twin {name} here. Received: {sys.executable}, which has {', '.join(entry_points) or 'none'}. Install "
+            f"a package with an entry point {name} in the group {plugins.TWINS}.",
             file=sys.stderr,
         )
         return EXIT_USAGE
-    sys.argv = list(words)
-    runpy.run_module(found[name].module, run_name="__main__", alter_sys=True)
+    sys.argv = list(argv)
+    runpy.run_module(entry_points[name].module, run_name="__main__", alter_sys=True)
     return 0
 
 

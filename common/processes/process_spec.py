@@ -20,68 +20,68 @@ class ProcessSpec(NamedTuple):
     """One process of a run."""
 
     name: str
-    """As a message names it, e.g. `rank 1`."""
+    """Name in messages, e.g. `rank 1`."""
     command: Sequence[str]
     environment: dict[str, str]
-    """Additions to this process's."""
+    """Variables in addition to this process's environment."""
     trains: bool = True
-    """Whether it is a rank, which makes steps; another serves the ranks, and is ended after them."""
+    """Whether it is a rank, which makes steps. Any other process serves the ranks, and is ended after them."""
     host: str | None = None
-    """Where it runs, see `common.processes.hosts`; None: here."""
+    """Host that runs it, see `common.processes.hosts`. None: this machine."""
     files: dict[str, str] = {}
-    """What another host must have in the folder of its own: {name: content}."""
+    """Files that another host gets in its temporary folder: {name: content}."""
 
 
-class Running(Protocol):
-    """A member at work."""
+class RunningProcess(Protocol):
+    """A running process of a run."""
 
     @property
     def watched(self) -> watchdog.Watchable:
-        """What is looked at."""
+        """The view that the watchdog reads."""
         ...
 
     def poll(self) -> int | None:
-        """Its exit code, negative for the signal that ended it; None while it works."""
+        """Return the exit code, negative for the signal that ended it. None: it is running."""
         ...
 
     def terminate(self) -> None:
-        """Ask it to end."""
+        """Ask the process to end."""
         ...
 
     def kill(self) -> None:
-        """End it with all that it started."""
+        """End the process with all that it started."""
         ...
 
     def wait(self, seconds: float) -> None:
-        """Wait until it has ended, or for so long."""
+        """Wait up to `seconds` for its end."""
         ...
 
 
-OF_KERNELS = (
+KERNEL_VARIABLES = (
     "OMP|GOMP|KMP|MKL|DNNL|ONEDNN|OPENBLAS|GOTO|BLIS|VECLIB|NUMEXPR|ACL|LIBXSMM|NPY"  # threads and kernels of a CPU
     "|CUDNN|CUBLAS|CUBLASLT|TF|TORCH|TORCHINDUCTOR|TORCHDYNAMO|PYTORCH|ATEN|XLA|JAX|KERAS"
 )
-"""How the names of variables begin that choose kernels, their threads, or how a framework computes."""
+"""Prefixes of variables that choose kernels, their threads, or how a framework computes."""
 
-COMPUTING = re.compile(f"({OF_KERNELS}|MALLOC)_.*|GLIBC_TUNABLES|CUDA_LAUNCH_BLOCKING|NVIDIA_TF32_OVERRIDE")
-"""Names of variables that say how a process computes. They are the same for all ranks."""
+COMPUTE_VARIABLES = re.compile(f"({KERNEL_VARIABLES}|MALLOC)_.*|GLIBC_TUNABLES|CUDA_LAUNCH_BLOCKING|NVIDIA_TF32_OVERRIDE")
+"""Pattern of variables that decide how a process computes. They are equal for all ranks."""
 
 # A run's threads and its place among ranks are the spec's to set, never the shell's.
-SETTLED = re.compile(
-    f"{COMPUTING.pattern}|(TORCHELASTIC|PMI|OMPI)_.*|RANK|WORLD_SIZE|LOCAL_RANK|LOCAL_WORLD_SIZE|GROUP_RANK|ROLE_RANK"
+RESERVED_VARIABLES = re.compile(
+    f"{COMPUTE_VARIABLES.pattern}|(TORCHELASTIC|PMI|OMPI)_.*|RANK|WORLD_SIZE|LOCAL_RANK|LOCAL_WORLD_SIZE|GROUP_RANK|ROLE_RANK"
     "|MASTER_ADDR|MASTER_PORT|CONVTWINS_(STARTED|COMPANION|RUN_SECRET|PARAMETER_SERVER)|LD_PRELOAD"
 )
-"""Names of variables that a run does not take from the shell."""
+"""Pattern of variables that a run does not take from the shell."""
 
-HELD_SECONDS = 10.0
-"""How long to wait for a process after SIGKILL. The freezer of a control group, or a disk that does not answer, holds it."""
+KILL_SECONDS = 10.0
+"""Seconds to wait for a process after SIGKILL. The freezer of a control group or a blocked disk may delay its end."""
 
 
-class Local:
-    """A member at work on this machine."""
+class LocalProcess:
+    """A process of the run on this machine."""
 
     def __init__(self, member: ProcessSpec, **streams: Any) -> None:
-        self.watched = watchdog.Watched()
+        self.watched = watchdog.WatchedProcess()
         try:
             self._process = subprocess.Popen(
                 list(member.command),
@@ -97,17 +97,17 @@ class Local:
         self.pid = self.watched.pid = self._process.pid
 
     def poll(self) -> int | None:
-        """Its exit code, negative for the signal that ended it; None while it works."""
+        """Return the exit code, negative for the signal that ended it. None: it is running."""
         if self._process.returncode is None and psutil.Process(self.pid).status() == psutil.STATUS_ZOMBIE:
             self._reap()
         return self._process.returncode
 
     def terminate(self) -> None:
-        """Ask it to end."""
+        """Ask the process to end."""
         self._process.terminate()
 
-    def kill(self, seconds: float = HELD_SECONDS) -> None:
-        """End it with all that it started, input workers too: a rank that waits for another hears no gentler word.
+    def kill(self, seconds: float = KILL_SECONDS) -> None:
+        """End the process with all that it started, input workers too. A rank that waits for another ignores gentler signals.
 
         Args:
             seconds: how long to wait for its end. If it has not ended by then, another call waits on.
@@ -117,12 +117,12 @@ class Local:
         self.watched.close()
 
     def wait(self, seconds: float) -> None:
-        """Wait until it has ended, or for so long."""
+        """Wait up to `seconds` for its end."""
         deadline = time.monotonic() + seconds
         while self.poll() is None and time.monotonic() < deadline:
             time.sleep(0.02)
 
-    def _reap(self, seconds: float = HELD_SECONDS) -> None:
+    def _reap(self, seconds: float = KILL_SECONDS) -> None:
         # The group first: once the process is reaped, its number may be another's.
         with contextlib.suppress(ProcessLookupError, PermissionError):  # macOS: a group of nothing but zombies
             os.killpg(self.pid, signal.SIGKILL)

@@ -1,4 +1,4 @@
-"""Signals that wait, so that no process is started without being noted where it is ended."""
+"""Deferred signals, so that every process that is started is also recorded for its end."""
 
 from __future__ import annotations
 
@@ -7,55 +7,55 @@ import threading
 from collections.abc import Generator
 from contextlib import contextmanager
 
-ENDING = (signal.SIGINT, signal.SIGTERM)
-"""Those that ask a command to end."""
+TERMINATION_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+"""Signals that ask a command to end."""
 
 
 def name(number: int) -> str:
-    """`SIGKILL`, or `signal 34` of a real-time signal, which has no name."""
+    """Return the name of a signal, e.g. `SIGKILL`, or `signal 34` for a real-time signal, which has no name."""
     try:
         return signal.Signals(number).name
     except ValueError:
         return f"signal {number}"
 
 
-def code_of(code: int) -> int:
-    """An exit code, negative for a signal: also of a process that took SIGINT or SIGTERM itself, and then ended by it."""
-    return 128 - code if code - 128 in ENDING else code
+def exit_code(code: int) -> int:
+    """Return an exit code, negative for a signal, also if the process handled SIGINT or SIGTERM itself and then ended by it."""
+    return 128 - code if code - 128 in TERMINATION_SIGNALS else code
 
 
 @contextmanager
-def noted() -> Generator[list[int]]:
-    """Let SIGINT and SIGTERM wait for the end of the block, for work that is finished once it is begun.
+def record_signals() -> Generator[list[int]]:
+    """Record SIGINT and SIGTERM during the block instead of handling them, for work that must not be interrupted.
 
     Only the main thread handles signals, so in others this does nothing.
 
     Yields:
-        The numbers of those that have arrived. No handler gets them.
+        The numbers of the signals that have arrived. No handler gets them.
     """
-    arrived: list[int] = []
+    received: list[int] = []
     if threading.current_thread() is not threading.main_thread():
-        yield arrived
+        yield received
         return
-    before = {number: signal.signal(number, lambda number, frame: arrived.append(number)) for number in ENDING}
+    previous = {number: signal.signal(number, lambda number, frame: received.append(number)) for number in TERMINATION_SIGNALS}
     try:
-        yield arrived
+        yield received
     finally:
-        for number, handler in reversed(before.items()):  # SIGINT last: its handler may raise, and the other must be back
+        for number, handler in reversed(previous.items()):  # SIGINT last: its handler may raise, and the other must be back
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
 
 @contextmanager
-def deferred() -> Generator[None]:
-    """Let SIGINT and SIGTERM wait for the end of the block. There the handlers from before get the first that arrived.
+def defer_signals() -> Generator[None]:
+    """Defer SIGINT and SIGTERM to the end of the block. There the previous handlers get the first that arrived.
 
     Start a process and note it within one block: else a signal between the two leaves an orphan. The signals are not blocked,
     because a process that is started would inherit that. Only the main thread handles signals, so in others this does nothing.
     """
-    arrived: list[int] = []
+    received: list[int] = []
     try:
-        with noted() as arrived:
+        with record_signals() as received:
             yield
     finally:
-        if arrived:
-            signal.raise_signal(arrived[0])
+        if received:
+            signal.raise_signal(received[0])

@@ -346,7 +346,7 @@ def start(
     that it started. The working directory is `folder`. None: the caller's, or `root` if another checkout's code is
     started. `environment` is added to what every twin gets.
 
-    Call it within `signals.deferred`, and store the process there for the code that stops it.
+    Call it within `signals.defer_signals`, and store the process there for the code that stops it.
     """
     return StartedProcess(_command(name, arguments), log, root, with_pipes=with_pipes, environment=environment, folder=folder)
 

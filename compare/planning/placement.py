@@ -1,7 +1,7 @@
 """Finds the best cut of a model into stages for unequal devices, and the device of each stage.
 
 The cuts are those that the suite's pipelines can run: between layers, and inside a layer with branches in the order of its
-branches (`common.models.stages.places`). A step of M micro-batches takes about
+branches (`common.models.stages.cut_points`). A step of M micro-batches takes about
 
     sum of all stages and messages + (M - 1) x the largest of them
 

@@ -17,7 +17,7 @@ def augment(
     affines: npt.NDArray[np.float64] | None,
     brightness: npt.NDArray[np.float64] | None,
 ) -> Images:
-    """Augment images, uint8 [N, H, W, 3], as a step should get them. `common.data.batches.Epoch` describes the draws."""
+    """Augment images, uint8 [N, H, W, 3], as a step should get them. `common.data.batches.EpochDraws` describes the draws."""
     if flips is not None:
         images = np.where(flips[:, None, None, None], images[:, :, ::-1], images)
     if shifts is not None:

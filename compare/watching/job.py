@@ -23,7 +23,7 @@ _STARTING_SECONDS = 60.0
 """In which a process may still be on its way to the function that knows its rank."""
 
 
-class Found(NamedTuple):
+class ProcessInfo(NamedTuple):
     """A process of the job."""
 
     pid: int
@@ -32,7 +32,7 @@ class Found(NamedTuple):
     """At its start. Empty where it may not be read."""
 
 
-class Group(NamedTuple):
+class ProcessGroup(NamedTuple):
     """Processes that make one rank, or that start the ranks."""
 
     name: str
@@ -50,7 +50,7 @@ class Group(NamedTuple):
         return not self.is_rank, -1 if self.number is None else self.number, self.name
 
 
-class Job:
+class WatchedJob:
     """A job, by the processes that a user named and all that they start.
 
     Raises:
@@ -92,22 +92,22 @@ class Job:
         self._known_processes = processes
         return list(processes)
 
-    def groups(self) -> list[Group]:
+    def groups(self) -> list[ProcessGroup]:
         """Its ranks in order, and what is no rank."""
-        living: dict[psutil.Process, Found] = {}
+        living: dict[psutil.Process, ProcessInfo] = {}
         for process in self.processes():
             try:
-                living[process] = Found(process.pid, process.ppid(), self._environment(process))
+                living[process] = ProcessInfo(process.pid, process.ppid(), self._environment(process))
             except psutil.NoSuchProcess:
                 continue
             except psutil.AccessDenied:
                 raise _hidden_error(process.pid) from None
         processes = list(living.values())
-        ranks = told(processes)
+        ranks = ranks_from_environment(processes)
         if len(set(ranks.values())) < 2 and len(processes) > 1:  # a batch system tells all processes of a node the same
             ranks_in_locals = self._find_ranks_in_locals(living)
             ranks = ranks_in_locals if len(set(ranks_in_locals.values())) > 1 else ranks or ranks_in_locals
-        return grouped(processes, ranks)
+        return group_by_rank(processes, ranks)
 
     def _environment(self, process: psutil.Process) -> dict[str, str]:
         stack_start = footprint.stack_start(process.pid)
@@ -125,7 +125,7 @@ class Job:
             known = self._environments[process] = stack_start, environment
         return known[1]
 
-    def _find_ranks_in_locals(self, living: Mapping[psutil.Process, Found]) -> dict[int, str]:
+    def _find_ranks_in_locals(self, living: Mapping[psutil.Process, ProcessInfo]) -> dict[int, str]:
         """Find the ranks of processes that got theirs as an argument, e.g. by torch.multiprocessing.spawn.
 
         Neither what a rank has started, such as its input workers, nor who started the ranks is asked.
@@ -193,7 +193,7 @@ def _descendants(heads: set[int], parents: Mapping[int, int]) -> set[int]:
     return descendants
 
 
-def told(processes: Sequence[Found]) -> dict[int, str]:
+def ranks_from_environment(processes: Sequence[ProcessInfo]) -> dict[int, str]:
     """The ranks of processes, by their environment: `0`, or `worker 0` of TF_CONFIG."""
     by_variable: list[dict[int, str]] = [
         {info.pid: info.environment[variable] for info in processes if is_number(info.environment.get(variable, ""))}
@@ -216,7 +216,7 @@ def _tensorflow_task(config: str) -> str:
         return ""
 
 
-def grouped(processes: Sequence[Found], ranks: Mapping[int, str]) -> list[Group]:
+def group_by_rank(processes: Sequence[ProcessInfo], ranks: Mapping[int, str]) -> list[ProcessGroup]:
     """Ranks with all that they have started. What a rank started has its rank in its environment too.
 
     Args:
@@ -232,12 +232,12 @@ def grouped(processes: Sequence[Found], ranks: Mapping[int, str]) -> list[Group]
     for pid, head in heads.items():
         members[head].append(pid)
     environments = {info.pid: info.environment for info in processes}
-    groups: list[Group] = []
+    groups: list[ProcessGroup] = []
     for head, pids in members.items():
         rank = ranks.get(head)
         number = int(rank) if rank is not None and is_number(rank) else None
         name = f"rank {rank}" if number is not None else rank
-        groups.append(Group(name or f"process {head}", number, pids, environments[head], rank is not None or not ranks))
+        groups.append(ProcessGroup(name or f"process {head}", number, pids, environments[head], rank is not None or not ranks))
     duplicate_names = {group.name for group in groups if [other.name for other in groups].count(group.name) > 1}
     unique_groups = [group._replace(name=f"{group.name} (process {group.pids[0]})") if group.name in duplicate_names else group for group in groups]
     return sorted(unique_groups, key=lambda group: group.order)

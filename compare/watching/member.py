@@ -19,18 +19,18 @@ from common.machine.footprint import Footprint
 from common.machine.heartbeat import Marks
 from common.processes import watchdog
 from compare.watching import stacks, waits
-from compare.watching.connections import Connection
-from compare.watching.job import Group
-from compare.watching.stacks import Dump
+from compare.watching.connections import TcpConnection
+from compare.watching.job import ProcessGroup
+from compare.watching.stacks import StackDump
 from compare.watching.waits import Wait
 
-IDLE_CORES, IDLE_WANTING, IDLE_BYTES = watchdog.IDLE_CPU, watchdog.IDLE_ACTIVE_FRACTION, 4096.0
+IDLE_CORES, IDLE_ACTIVE_FRACTION, IDLE_BYTES = watchdog.IDLE_CPU, watchdog.IDLE_ACTIVE_FRACTION, 4096.0
 """An idle rank uses fewer cores, wants one in a smaller part of the looks, and moves fewer bytes a second on connections."""
 _MIN_SAMPLES = 4
 """A busy rank asks again and again if so many samples of its stacks show it."""
-LEAST_TOGETHER = 8
+MIN_JOINT_SAMPLES = 8
 """Samples that are kept of a rank at least. So many that were taken together show which rank keeps the others waiting."""
-MOST_TOGETHER = 16
+MAX_JOINT_MEMBERS = 16
 """Ranks whose stacks are taken together."""
 _MAX_DUMPED_PROCESSES = 8
 """Processes of one rank whose stacks are taken."""
@@ -68,7 +68,7 @@ _SAMPLED_FIELDS = ("wants", "disk_waits")
 AMOUNTS = tuple(field for field in Look._fields if field not in ("seconds", *_SAMPLED_FIELDS))
 
 
-class Standing(NamedTuple):
+class WaitState(NamedTuple):
     """What a rank waits in."""
 
     kind: str
@@ -80,18 +80,18 @@ class Standing(NamedTuple):
     """Why there are no stacks."""
 
 
-class Member:
+class JobMember:
     """One rank, looked at again and again."""
 
-    def __init__(self, group: Group) -> None:
+    def __init__(self, group: ProcessGroup) -> None:
         self.group = group
         self.ended = False
         self.frozen = False
         """By the freezer of its control group."""
         self.footprints: dict[int, Footprint] = {}
-        self.connections: list[Connection] = []
+        self.connections: list[TcpConnection] = []
         self.looks: deque[Look] = deque()
-        self.dumps: dict[int, Dump] = {}
+        self.dumps: dict[int, StackDump] = {}
         """The last stacks, by process."""
         self.marks: Marks | None = None
         """Of a run of this suite: how far it has come."""
@@ -101,7 +101,7 @@ class Member:
         self._quiet_seconds = 0.0
         self._polled_loops: deque[tuple[float, frozenset[tuple[str, int]]]] = deque()
         """(when, loops that all threads that do not wait only asked in) of the last samples."""
-        self.samples: deque[tuple[float, Standing]] = deque()
+        self.samples: deque[tuple[float, WaitState]] = deque()
         """(when, what it waited in) of the last samples. Those of one look have the same time."""
         self._main_pid = group.pids[0]
         """Whose stacks are taken: its first process that is a Python program. A shell may have started that."""
@@ -112,7 +112,7 @@ class Member:
         self._shared_file = _open_shared_file(group)
 
     @property
-    def main(self) -> int:
+    def main_pid(self) -> int:
         """The process that is looked into: the first, or the first Python program behind it."""
         return self._main_pid
 
@@ -121,11 +121,11 @@ class Member:
         return self.group.name
 
     @property
-    def stopped(self) -> bool:
+    def is_stopped(self) -> bool:
         """In two looks: a debugger or profiler may stop a process for a moment."""
         return self._stopped_looks >= 2
 
-    def look(self, group: Group, connections: Mapping[int, Connection], socket_inodes: set[int], seconds: float, keep_seconds: float) -> None:
+    def look(self, group: ProcessGroup, connections: Mapping[int, TcpConnection], socket_inodes: set[int], seconds: float, keep_seconds: float) -> None:
         """Look at it once.
 
         Args:
@@ -205,7 +205,7 @@ class Member:
         if state.exchange == waits.IN_TENSORFLOW and self._computes_inside():
             state = state._replace(kind=waits.WORK, words=f"computes {state.where}", exchange="")
         self.samples.append((now, state))
-        while len(self.samples) > LEAST_TOGETHER and now - self.samples[1][0] >= keep_seconds:
+        while len(self.samples) > MIN_JOINT_SAMPLES and now - self.samples[1][0] >= keep_seconds:
             self.samples.popleft()
 
     @property
@@ -214,22 +214,22 @@ class Member:
         return bool(self.looks) and rate(self.looks, "cpu_seconds", 0.001) >= IDLE_CORES
 
     @property
-    def asked(self) -> bool:
+    def only_polled(self) -> bool:
         """Whether in the last sample its threads only waited, or asked in a loop."""
         return bool(self._polled_loops) and bool(self._polled_loops[-1][1])
 
     @property
-    def mostly_waits(self) -> bool:
+    def is_mostly_waiting(self) -> bool:
         """Whether half of the last few samples show it in an exchange."""
         last = list(self.samples)[-_MIN_SAMPLES:]
-        return bool(last) and 2 * sum(state.kind in waits.FOR_OTHERS for _, state in last) >= len(last)
+        return bool(last) and 2 * sum(state.kind in waits.PEER_WAITS for _, state in last) >= len(last)
 
     @property
     def quiet_seconds(self) -> float | None:
         """Since its last mark of progress. None: it leaves none."""
         return None if self.marks is None else self._quiet_seconds
 
-    def over(self, field: str, seconds: float = math.inf) -> float:
+    def rate(self, field: str, seconds: float = math.inf) -> float:
         """Of a field of the last looks: how much of it a second. Of what was seen or not: in which part of the time."""
         return rate(self.looks, field, seconds)
 
@@ -241,20 +241,20 @@ class Member:
         if self.watched_seconds() < seconds or (self.marks is not None and self._quiet_seconds < seconds):
             return False
         return (
-            self.over("cpu_seconds", seconds) < IDLE_CORES
-            and self.over("wants", seconds) < IDLE_WANTING
-            and self.over("network_bytes", seconds) < IDLE_BYTES
+            self.rate("cpu_seconds", seconds) < IDLE_CORES
+            and self.rate("wants", seconds) < IDLE_ACTIVE_FRACTION
+            and self.rate("network_bytes", seconds) < IDLE_BYTES
         )
 
-    def is_asking(self, seconds: float) -> bool:
+    def is_polling(self, seconds: float) -> bool:
         """Whether for so long its threads only waited, or asked again and again in the same loop."""
         if self.marks is not None and self._quiet_seconds < seconds:
             return False
         if len(self._polled_loops) < _MIN_SAMPLES or self._polled_loops[-1][0] - self._polled_loops[0][0] < seconds:
             return False
-        if self.over("helpers_cpu_seconds", seconds) >= IDLE_CORES:
+        if self.rate("helpers_cpu_seconds", seconds) >= IDLE_CORES:
             return False
-        if max(self.over("network_bytes", seconds), self.over("disk_bytes", seconds)) >= IDLE_BYTES:
+        if max(self.rate("network_bytes", seconds), self.rate("disk_bytes", seconds)) >= IDLE_BYTES:
             return False
         return bool(frozenset.intersection(*(loops for _, loops in self._polled_loops)))
 
@@ -271,20 +271,20 @@ class Member:
             others = self.group.pids[self.group.pids.index(self._main_pid) + 1 :][: _MAX_DUMPED_PROCESSES - 1]
             self.dumps |= {pid: stacks.dump(pid) for pid in others}
 
-    def standing(self) -> Standing:
+    def wait_state(self) -> WaitState:
         """What it waits in, by the stacks last taken."""
         return self._wait_state([pid for pid in self.dumps if pid != self._main_pid])
 
-    def _wait_state(self, child_pids: Sequence[int]) -> Standing:
+    def _wait_state(self, child_pids: Sequence[int]) -> WaitState:
         """What it waits in.
 
         Args:
             child_pids: processes that it has started, whose stacks may explain it.
         """
         main_pid = self._main_pid
-        dump = self.dumps.get(main_pid, Dump([], "they were not taken"))
+        dump = self.dumps.get(main_pid, StackDump([], "they were not taken"))
         if not dump.stacks:
-            return Standing(waits.CALL, "does nothing", "", "", dump.missing)
+            return WaitState(waits.CALL, "does nothing", "", "", dump.missing)
         (_, main), *others = self._waits(main_pid)
         # Libraries keep threads that wait inside all the time. They explain nothing.
         has_user_frame = [not all(map(waits.is_library, stack.frames)) for stack in dump.stacks[1:]]
@@ -292,13 +292,13 @@ class Member:
         other_waits = [(self._thread_words(name), wait) for (name, wait), is_user_thread in threads if is_user_thread or wait.kind != waits.INSIDE]
         for pid in child_pids:
             other_waits += [(f"its process {pid}", wait) for _, wait in self._waits(pid)[:1]]
-        words, kind, exchange = main.words, main.kind, main.what if main.kind == waits.EXCHANGE else ""
+        words, kind, exchange = main.words, main.kind, main.description if main.kind == waits.EXCHANGE else ""
         explaining_kind = next((candidate for candidate in _EXPLAINING_KINDS.get(kind, ()) if any(wait.kind == candidate for _, wait in other_waits)), None)
         explanations = [entry for entry in other_waits if entry[1].kind == explaining_kind][:2]
         if explaining_kind is not None:
-            kind, exchange = explaining_kind, explanations[0][1].what if explaining_kind == waits.EXCHANGE else ""
+            kind, exchange = explaining_kind, explanations[0][1].description if explaining_kind == waits.EXCHANGE else ""
         words += "".join(f", and {name} {wait.words}" for name, wait in explanations)
-        return Standing(kind, words, exchange, main.place, "")
+        return WaitState(kind, words, exchange, main.location, "")
 
     def flight(self) -> Flight | None:
         """Its last exchanges, if it is a rank of a run of this suite."""
@@ -308,7 +308,7 @@ class Member:
         if self._shared_file is not None:
             os.close(self._shared_file)
 
-    def _dump_main(self) -> dict[int, Dump]:
+    def _dump_main(self) -> dict[int, StackDump]:
         """The stacks of its first process. If that is no Python program, of the first one below it that is."""
         self._main_pid = self.group.pids[0]
         dump = first_dump = stacks.dump(self._main_pid)
@@ -327,7 +327,7 @@ class Member:
         for stack in self.dumps[pid].stacks:
             sleeps = states.get(stack.thread) == footprint.SLEEPING
             blocked = (footprint.blocked_in(pid, stack.thread) or "not known") if sleeps else ""
-            thread_waits.append((stack.name, waits.wait(stack.frames, blocked, self.dumps[pid].reader)))
+            thread_waits.append((stack.name, waits.classify_wait(stack.frames, blocked, self.dumps[pid].reader)))
         return thread_waits
 
     @staticmethod
@@ -346,7 +346,7 @@ class Member:
     def _native_since(self, previous: Mapping[int, Footprint]) -> float:
         """CPU time since the last look of the threads that Python does not know, such as gloo's."""
         main_pid = self._main_pid
-        if main_pid not in previous or main_pid not in self.footprints or not self.dumps.get(main_pid, Dump([], "")).stacks:
+        if main_pid not in previous or main_pid not in self.footprints or not self.dumps.get(main_pid, StackDump([], "")).stacks:
             return 0.0
         known = {stack.thread for stack in self.dumps[main_pid].stacks}
         earlier_seconds = {thread.number: thread.cpu_seconds for thread in previous[main_pid].threads}
@@ -357,7 +357,7 @@ class Member:
         """Whether one of the threads that TensorFlow computes with had a core in the last look, or waited for one."""
         main_footprint = self.footprints.get(self._main_pid)
         threads = main_footprint.threads if main_footprint is not None else []
-        return any(thread.state == footprint.RUNNING and waits.COMPUTES_INSIDE.match(thread.name) for thread in threads)
+        return any(thread.state == footprint.RUNNING and waits.TENSORFLOW_COMPUTE_THREADS.match(thread.name) for thread in threads)
 
     def _read_marks(self) -> Marks | None:
         return watchdog.read_marks(self._shared_file) if self._shared_file is not None else None
@@ -389,7 +389,7 @@ def _count(process_footprint: Footprint | None, field: str) -> float:
     return value or 0.0
 
 
-def _shared_file(group: Group) -> int | None:
+def _open_shared_file(group: ProcessGroup) -> int | None:
     """What a rank of a run of this suite shares with its own watcher: a descriptor of the same file.
 
     The job names it, and may name anything. So it is opened without waiting, and must be a plain file of the right size.

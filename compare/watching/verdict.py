@@ -12,19 +12,19 @@ from common.processes.flight_report import Mismatch, Rank
 from compare.core import wording
 from compare.watching import waits
 from compare.watching.job import is_number
-from compare.watching.member import IDLE_BYTES, IDLE_CORES, LEAST_TOGETHER, MOST_TOGETHER, Member, Standing
+from compare.watching.member import IDLE_BYTES, IDLE_CORES, MAX_JOINT_MEMBERS, MIN_JOINT_SAMPLES, JobMember, WaitState
 
 HEALTHY, SLOW, STUCK, ENDED, UNKNOWN = "healthy", "slow", "stuck", "ended", "cannot be told"
 
-STARVED_FROM = 0.5
+MIN_STARVED_FRACTION = 0.5
 """A rank is short of cores if it waits for one in this part of the time that it wants one."""
 _MIN_WANTED_CORES = 0.25
 """That a rank must want, before it can be short of cores."""
 _NEARLY_STARVED_RATIO = 0.8
 """A rank is about as short of cores as the shortest one from this part of its share and of the least cores on."""
-DISK_FROM = 0.5
+MIN_DISK_WAIT_FRACTION = 0.5
 """A rank is held up by the disk if a thread waits for it in this part of the looks."""
-FAULTS_FROM = 20.0
+MIN_FAULTS_PER_SECOND = 20.0
 """Major page faults a second."""
 _MIN_THROTTLED_FRACTION = 0.05
 """A quota is named if it stops a rank in this part of the time."""
@@ -42,16 +42,16 @@ class Verdict(NamedTuple):
     """What a job is, and why."""
 
     state: str
-    because: str
+    reason: str
     ranks: tuple[str, ...] = ()
     """Names of those to blame."""
 
     @property
-    def words(self) -> str:
-        return f"{self.state}: {self.because}" if self.state != SLOW else f"slow because {self.because}"
+    def text(self) -> str:
+        return f"{self.state}: {self.reason}" if self.state != SLOW else f"slow because {self.reason}"
 
 
-def judge(members: Sequence[Member], patience: float, stacks_age: float = 0.0) -> Verdict:
+def judge(members: Sequence[JobMember], patience: float, stacks_age: float = 0.0) -> Verdict:
     """What the job is now.
 
     Args:
@@ -64,35 +64,35 @@ def judge(members: Sequence[Member], patience: float, stacks_age: float = 0.0) -
         return Verdict(ENDED, "it has ended")
     if not living:
         return Verdict(ENDED, f"{_names(members)} {_has_or_have(members)} ended")
-    return with_ended(_judge_living(members, living, patience, stacks_age), members)
+    return name_ended_members(_judge_living(members, living, patience, stacks_age), members)
 
 
-def with_ended(verdict: Verdict, members: Sequence[Member]) -> Verdict:
+def name_ended_members(verdict: Verdict, members: Sequence[JobMember]) -> Verdict:
     """A verdict that names the ranks that have ended while others go on. At best, such a job is slow."""
     ended = [member for member in members if member.ended]
     if {member.name for member in ended} <= {*verdict.ranks}:
         return verdict
     state = SLOW if verdict.state == HEALTHY else verdict.state
     to_blame = (*(member.name for member in ended), *verdict.ranks)
-    return Verdict(state, f"{_names(ended)} {_has_or_have(ended)} ended; {verdict.because}", to_blame)
+    return Verdict(state, f"{_names(ended)} {_has_or_have(ended)} ended; {verdict.reason}", to_blame)
 
 
-def _judge_living(members: Sequence[Member], living: Sequence[Member], patience: float, stacks_age: float) -> Verdict:
-    if stopped := [member for member in living if member.stopped]:
+def _judge_living(members: Sequence[JobMember], living: Sequence[JobMember], patience: float, stacks_age: float) -> Verdict:
+    if stopped := [member for member in living if member.is_stopped]:
         reasons: list[str] = []
         if others := [member for member in stopped if not member.frozen]:
-            pids = " ".join(str(member.main) for member in others)
+            pids = " ".join(str(member.main_pid) for member in others)
             reasons.append(f"{_names(others)} {_is_or_are(others)} stopped by a signal or a debugger (`kill -CONT {pids}` lets go on)")
         if frozen := [member for member in stopped if member.frozen]:
             reasons.append(f"{_names(frozen)} {_is_or_are(frozen)} frozen by the freezer of a control group")
         return Verdict(STUCK, "; ".join(reasons), tuple(member.name for member in stopped))
     idle = [member for member in living if member.is_idle(patience)]
-    polling = [member for member in living if member not in idle and member.is_asking(patience)]
+    polling = [member for member in living if member not in idle and member.is_polling(patience)]
     if idle or polling:
         for member in idle + polling:
             member.take_stacks(stacks_age)
         # One that has just begun to work again is not stuck.
-        states = {member.name: state for member in idle + polling if (state := member.standing()).kind != waits.WORK}
+        states = {member.name: state for member in idle + polling if (state := member.wait_state()).kind != waits.WORK}
         # Who serves, and has no tasks, is idle as it should be.
         not_idle_workers = {name: state for name, state in states.items() if state.kind != waits.TASK}
         if len(states) == len(living):
@@ -107,13 +107,13 @@ def _judge_living(members: Sequence[Member], living: Sequence[Member], patience:
     return _judge_slow(living, patience) or _judge_working(living, patience)
 
 
-def _judge_all_waiting(members: Sequence[Member], states: dict[str, Standing]) -> Verdict:
+def _judge_all_waiting(members: Sequence[JobMember], states: dict[str, WaitState]) -> Verdict:
     """Judge a job in which nobody does anything."""
     ended = [member for member in members if member.ended]
     mismatch = _find_mismatch(members)
     exchange, numbers = (f". {mismatch.message}", mismatch.missing) if mismatch is not None else ("", [])
     absent = {f"rank {number}" for number in numbers}
-    waiting = {name: state for name, state in states.items() if state.kind in waits.FOR_OTHERS}
+    waiting = {name: state for name, state in states.items() if state.kind in waits.PEER_WAITS}
     if not_waiting := {name: state for name, state in states.items() if name not in waiting}:
         to_blame = {name: state for name, state in not_waiting.items() if name in absent} or not_waiting
         others = waiting | {name: state for name, state in not_waiting.items() if name not in to_blame}
@@ -139,11 +139,11 @@ def _judge_all_waiting(members: Sequence[Member], states: dict[str, Standing]) -
     return Verdict(STUCK, text + exchange, tuple(waiting))
 
 
-def _judge_some_waiting(working: Sequence[Member], states: dict[str, Standing], patience: float) -> Verdict | None:
+def _judge_some_waiting(working: Sequence[JobMember], states: dict[str, WaitState], patience: float) -> Verdict | None:
     """Judge a job in which some work. None: those that wait do so for good reason, or it is not known."""
     known = {name: state for name, state in states.items() if not state.missing}
     # What it asks for again and again may be done by one of those that work. C code may wait for one of them too.
-    waiting = {name: state for name, state in known.items() if state.kind in (*waits.FOR_OTHERS, waits.POLL, waits.CALL)}
+    waiting = {name: state for name, state in known.items() if state.kind in (*waits.PEER_WAITS, waits.POLL, waits.CALL)}
     not_waiting = {name: state for name, state in known.items() if name not in waiting and state.kind != waits.TASK}
     if not_waiting:
         text = _waits_for_text(waiting, not_waiting) if waiting else _grouped_text(not_waiting)
@@ -151,18 +151,18 @@ def _judge_some_waiting(working: Sequence[Member], states: dict[str, Standing], 
     if waiting:
         for member in working:
             member.take_stacks()
-        activities = {member.name: _bottleneck(member, patience) or f"computes {member.standing().where}".strip() for member in working}
-        at_work = {name: Standing(waits.WORK, activity, "", "", "") for name, activity in activities.items()}
+        activities = {member.name: _bottleneck(member, patience) or f"computes {member.wait_state().where}".strip() for member in working}
+        at_work = {name: WaitState(waits.WORK, activity, "", "", "") for name, activity in activities.items()}
         return Verdict(SLOW, _waits_for_text(waiting, at_work), tuple(at_work))
     return None
 
 
-def _judge_slow(living: Sequence[Member], patience: float) -> Verdict | None:
+def _judge_slow(living: Sequence[JobMember], patience: float) -> Verdict | None:
     """A job that works and is held up by one rank or by the machine."""
     steps_text = f"; the job makes steps: {steps} since it is watched" if (steps := _num_steps(living)) else ""
-    latenesses = [lateness for member in living if (lateness := _lateness(member, living)).num_shown >= LEAST_TOGETHER]
-    late = max(latenesses, key=lambda lateness: lateness.part, default=None)
-    if late is not None and late.part >= _MIN_LATE_FRACTION and late.member.watched_seconds() >= patience:
+    latenesses = [lateness for member in living if (lateness := _lateness(member, living)).num_samples >= MIN_JOINT_SAMPLES]
+    late = max(latenesses, key=lambda lateness: lateness.fraction, default=None)
+    if late is not None and late.fraction >= _MIN_LATE_FRACTION and late.member.watched_seconds() >= patience:
         return Verdict(SLOW, _late_text(late, patience) + steps_text, (late.member.name,))
     if starved := _starved_members(living, patience):
         reasons = [f"{member.name} {_starved_text(member)}" for member in starved]
@@ -171,10 +171,10 @@ def _judge_slow(living: Sequence[Member], patience: float) -> Verdict | None:
         if reason := _bottleneck(member, patience):
             return Verdict(SLOW, f"{member.name} {reason}{steps_text}", (member.name,))
     # While too few samples show whether a rank keeps the others waiting, the network is not blamed.
-    nobody_is_late = late is not None and len(latenesses) == len(living) and late.part <= _MAX_ON_TIME_FRACTION
-    may_blame_network = nobody_is_late or len(living) == 1 or not any(member.mostly_waits for member in living)
+    nobody_is_late = late is not None and len(latenesses) == len(living) and late.fraction <= _MAX_ON_TIME_FRACTION
+    may_blame_network = nobody_is_late or len(living) == 1 or not any(member.is_mostly_waiting for member in living)
     if may_blame_network and all(_is_downloading(member, patience) for member in living):
-        rates = wording.joined([f"{member.name} ({member.over('network_bytes') / 1024:,.0f} KiB a second)" for member in living])
+        rates = wording.joined([f"{member.name} ({member.rate('network_bytes') / 1024:,.0f} KiB a second)" for member in living])
         return Verdict(SLOW, f"little but the network is at work: {rates}", tuple(member.name for member in living))
     return None
 
@@ -182,99 +182,99 @@ def _judge_slow(living: Sequence[Member], patience: float) -> Verdict | None:
 class _Lateness(NamedTuple):
     """How often a rank was in no exchange while all others were."""
 
-    member: Member
-    seen: list[dict[str, Standing]]
+    member: JobMember
+    late_samples: list[dict[str, WaitState]]
     """What each rank waited in then."""
-    num_shown: int
+    num_samples: int
     """Looks that show it together with the others."""
 
     @property
-    def part(self) -> float:
-        return len(self.seen) / self.num_shown
+    def fraction(self) -> float:
+        return len(self.late_samples) / self.num_samples
 
 
-def _lateness(member: Member, living: Sequence[Member]) -> _Lateness:
-    states_by_time: dict[float, dict[str, Standing]] = {taken_at: {member.name: state} for taken_at, state in member.samples}
+def _lateness(member: JobMember, living: Sequence[JobMember]) -> _Lateness:
+    states_by_time: dict[float, dict[str, WaitState]] = {taken_at: {member.name: state} for taken_at, state in member.samples}
     for other in living:
         for at, standing in other.samples:
             if at in states_by_time:
                 states_by_time[at][other.name] = standing
-    joint_samples = [states for states in states_by_time.values() if len(states) >= max(min(len(living), MOST_TOGETHER), 2)]
+    joint_samples = [states for states in states_by_time.values() if len(states) >= max(min(len(living), MAX_JOINT_MEMBERS), 2)]
     return _Lateness(member, [states for states in joint_samples if _is_late(member.name, states)], len(joint_samples))
 
 
-def _is_late(name: str, states: dict[str, Standing]) -> bool:
+def _is_late(name: str, states: dict[str, WaitState]) -> bool:
     own_state = states[name]
-    is_waiting = own_state.missing or own_state.kind in (*waits.FOR_OTHERS, waits.POLL, waits.TASK)
-    return not is_waiting and all(state.kind in waits.FOR_OTHERS for other, state in states.items() if other != name)
+    is_waiting = own_state.missing or own_state.kind in (*waits.PEER_WAITS, waits.POLL, waits.TASK)
+    return not is_waiting and all(state.kind in waits.PEER_WAITS for other, state in states.items() if other != name)
 
 
 def _late_text(late: _Lateness, patience: float) -> str:
     """`rank 0 waits in all_reduce for rank 1, which sleeps in ..., in 9 of 10 looks`."""
     name = late.member.name
-    ((words, _),) = Counter(states[name].words for states in late.seen).most_common(1)
-    states = next(seen for seen in reversed(late.seen) if seen[name].words == words)
+    ((words, _),) = Counter(states[name].words for states in late.late_samples).most_common(1)
+    states = next(seen for seen in reversed(late.late_samples) if seen[name].words == words)
     own_state = states[name]
     if own_state.kind == waits.WORK and (reason := _bottleneck(late.member, patience)):  # who sleeps needs no core
         own_state = own_state._replace(words=reason)
     others = {other: state for other, state in states.items() if other != name}
-    return f"{_waits_for_text(others, {name: own_state})}, in {len(late.seen)} of {late.num_shown} looks"
+    return f"{_waits_for_text(others, {name: own_state})}, in {len(late.late_samples)} of {late.num_samples} looks"
 
 
-def _starved_members(living: Sequence[Member], patience: float) -> list[Member]:
+def _starved_members(living: Sequence[JobMember], patience: float) -> list[JobMember]:
     """The ranks that are short of cores, if one is: that one and those that are about as short."""
     known = [member for member in living if member.watched_seconds() >= patience]
     largest = max(map(_starved_fraction, known), default=0.0)
     least = _NEARLY_STARVED_RATIO * _MIN_WANTED_CORES
-    return [member for member in known if largest >= STARVED_FROM and _starved_fraction(member, least) >= _NEARLY_STARVED_RATIO * largest]
+    return [member for member in known if largest >= MIN_STARVED_FRACTION and _starved_fraction(member, least) >= _NEARLY_STARVED_RATIO * largest]
 
 
-def _starved_fraction(member: Member, least_cores: float = _MIN_WANTED_CORES) -> float:
+def _starved_fraction(member: JobMember, least_cores: float = _MIN_WANTED_CORES) -> float:
     """In which part of the time that it wants a core it waits for one. 0: it hardly wants any."""
-    ran, waited = member.over("cpu_seconds"), member.over("core_wait_seconds")
+    ran, waited = member.rate("cpu_seconds"), member.rate("core_wait_seconds")
     return waited / (ran + waited) if ran + waited >= least_cores else 0.0
 
 
-def _starved_text(member: Member) -> str:
-    ran, waited, throttled = (member.over(name) for name in ("cpu_seconds", "core_wait_seconds", "throttled_seconds"))
+def _starved_text(member: JobMember) -> str:
+    ran, waited, throttled = (member.rate(name) for name in ("cpu_seconds", "core_wait_seconds", "throttled_seconds"))
     throttled_text = f"; the quota of its control group stops it {wording.percent(min(throttled, 1.0))} of the time"
     cores_text = f"gets {ran:.2f} of the {ran + waited:.2f} cores that it wants"
     return cores_text + (throttled_text if throttled >= _MIN_THROTTLED_FRACTION else "")
 
 
-def _bottleneck(member: Member, patience: float) -> str:
+def _bottleneck(member: JobMember, patience: float) -> str:
     """By what of the machine. Empty: by nothing, or it was not watched for long enough."""
     if member.watched_seconds() < patience:
         return ""
-    if _starved_fraction(member) >= STARVED_FROM:
+    if _starved_fraction(member) >= MIN_STARVED_FRACTION:
         return _starved_text(member)
-    if (faults := member.over("major_faults")) >= FAULTS_FROM:
+    if (faults := member.rate("major_faults")) >= MIN_FAULTS_PER_SECOND:
         swapped = sum(footprint.swap_bytes for footprint in member.footprints.values()) / 2**20
         swapped_text = f" ({swapped:,.0f} MiB of it are swapped out)" if swapped else ""
         return f"waits for its memory{swapped_text}: {faults:,.0f} pages a second come from the disk"
-    if (fraction := member.over("disk_waits")) >= DISK_FROM:
-        rate = member.over("disk_bytes") / 2**20
+    if (fraction := member.rate("disk_waits")) >= MIN_DISK_WAIT_FRACTION:
+        rate = member.rate("disk_bytes") / 2**20
         return f"waits for the disk {wording.percent(fraction)} of the time ({rate:,.1f} MiB a second)"
     return ""
 
 
-def _is_downloading(member: Member, patience: float) -> bool:
+def _is_downloading(member: JobMember, patience: float) -> bool:
     return (
         member.watched_seconds() >= patience
-        and member.over("cpu_seconds") < _MAX_DOWNLOAD_CORES
-        and member.over("network_bytes") >= IDLE_BYTES
+        and member.rate("cpu_seconds") < _MAX_DOWNLOAD_CORES
+        and member.rate("network_bytes") >= IDLE_BYTES
     )
 
 
-def _judge_working(living: Sequence[Member], patience: float) -> Verdict:
+def _judge_working(living: Sequence[JobMember], patience: float) -> Verdict:
     """Judge a job that nothing holds up, or one that was not watched for long enough."""
-    cores, steps = sum(member.over("cpu_seconds") for member in living), _num_steps(living)
+    cores, steps = sum(member.rate("cpu_seconds") for member in living), _num_steps(living)
     seconds = max(member.watched_seconds() for member in living)
     if not seconds:
         found_text = f"{_names(living)} {'was' if len(living) == 1 else 'were'} found"
         return Verdict(UNKNOWN, f"{found_text}. What {'it does' if len(living) == 1 else 'they do'} shows from the second look on")
     if cores < IDLE_CORES and not steps:
-        moved = sum(member.over("network_bytes") for member in living)
+        moved = sum(member.rate("network_bytes") for member in living)
         return Verdict(UNKNOWN, f"{'little' if moved >= IDLE_BYTES else 'nothing'} happens, and {_too_few_text(seconds)} to say why")
     use, make = ("uses", "makes") if len(living) == 1 else ("use", "make")
     steps_text = f", and {make} steps: {steps} since it is watched" if steps else ""
@@ -286,19 +286,19 @@ def _too_few_text(seconds: float) -> str:
     return f"{seconds:.{0 if seconds >= 10 else 1}f} s are too few"
 
 
-def _num_steps(living: Sequence[Member]) -> int:
+def _num_steps(living: Sequence[JobMember]) -> int:
     """Of a run of this suite, since it is watched. 0: it makes none, or they are not known."""
     return max((member.marks.steps - member.first_marks.steps for member in living if member.marks and member.first_marks), default=0)
 
 
-def _blamed_state(to_blame: dict[str, Standing]) -> str:
-    lasting_states = [state for state in to_blame.values() if state.kind not in waits.END_ALONE]
+def _blamed_state(to_blame: dict[str, WaitState]) -> str:
+    lasting_states = [state for state in to_blame.values() if state.kind not in waits.SELF_ENDING_WAITS]
     if not lasting_states:
         return SLOW
     return UNKNOWN if all(state.missing for state in lasting_states) else STUCK
 
 
-def _waits_for_text(waiting: dict[str, Standing], to_blame: dict[str, Standing]) -> str:
+def _waits_for_text(waiting: dict[str, WaitState], to_blame: dict[str, WaitState]) -> str:
     """`rank 2 waits in all_reduce for rank 0, which waits for a lock in ...`."""
     groups: dict[str, list[str]] = defaultdict(list)
     for name, state in waiting.items():
@@ -309,11 +309,11 @@ def _waits_for_text(waiting: dict[str, Standing], to_blame: dict[str, Standing])
     return words + "".join(f", and {name}, which {_state_text(state)}" for name, state in rest)
 
 
-def _state_text(state: Standing) -> str:
+def _state_text(state: WaitState) -> str:
     return state.words + (f" (no stacks: {state.missing})" if state.missing else "")
 
 
-def _grouped_text(states: dict[str, Standing]) -> str:
+def _grouped_text(states: dict[str, WaitState]) -> str:
     groups: dict[str, list[str]] = defaultdict(list)
     for name, state in states.items():
         groups[_state_text(state)].append(name)
@@ -326,19 +326,19 @@ def _plural_verb(words: str, count: int) -> str:
     return words if count == 1 else f"{plural} {rest}".strip()
 
 
-def _unanswered_peer(member: Member) -> str | None:
+def _unanswered_peer(member: JobMember) -> str | None:
     """The other end of a connection that no longer answers."""
     return next((connection.peer for connection in member.connections if connection.unsent_bytes and connection.tries >= _MIN_UNANSWERED_TRIES), None)
 
 
-def _missing_ranks_text(members: Sequence[Member]) -> str:
+def _missing_ranks_text(members: Sequence[JobMember]) -> str:
     """How many ranks of the launcher's WORLD_SIZE are not watched, in words."""
     size = members[0].group.environment.get("WORLD_SIZE", "")
     num_missing = int(size) - len(members) if is_number(size) else 0
     return f"{wording.count(num_missing, 'rank')} of {size} {'is' if num_missing == 1 else 'are'} not watched" if num_missing > 0 else ""
 
 
-def _find_mismatch(members: Sequence[Member]) -> Mismatch | None:
+def _find_mismatch(members: Sequence[JobMember]) -> Mismatch | None:
     """Which exchange does not match, of a run of this suite."""
     flights = {member.group.number: member.flight() for member in members if member.group.number is not None and not member.ended}
     if not any(flights.values()):
@@ -350,13 +350,13 @@ def _find_mismatch(members: Sequence[Member]) -> Mismatch | None:
     return flight_report.mismatch(ranks)
 
 
-def _names(members: Sequence[Member]) -> str:
+def _names(members: Sequence[JobMember]) -> str:
     return wording.joined([member.name for member in members])
 
 
-def _has_or_have(members: Sequence[Member]) -> str:
+def _has_or_have(members: Sequence[JobMember]) -> str:
     return "has" if len(members) == 1 else "have"
 
 
-def _is_or_are(members: Sequence[Member]) -> str:
+def _is_or_are(members: Sequence[JobMember]) -> str:
     return "is" if len(members) == 1 else "are"

@@ -16,7 +16,7 @@ from typing import Any
 from common import spec
 from common.artifacts.schema import RunResult
 from common.data import sources
-from common.data.batches import Plan
+from common.data.batches import BatchPlan
 from common.machine import machine
 from common.models import architectures
 from compare.execution.interleaving import turn
@@ -113,7 +113,7 @@ def main(wanted: str, cache: str) -> dict[str, float]:
     dataset = load()
     marks.append(time.perf_counter())
     architecture = architectures.resolve(run.model, len(dataset.class_names), dataset.image_size)
-    plan = Plan(run.with_fields(epochs=1, steps=None), architecture, len(dataset.train))
+    plan = BatchPlan(run.with_fields(epochs=1, steps=None), architecture, len(dataset.train))
     plan.draw(1)
     marks.append(time.perf_counter())
     for rank in range(SHARDS):

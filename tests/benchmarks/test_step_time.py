@@ -9,7 +9,7 @@ from pytest_benchmark.fixture import BenchmarkFixture
 
 from common import spec
 from common.data import sources
-from common.data.batches import Plan
+from common.data.batches import BatchPlan
 from common.models import architectures, weights
 
 
@@ -23,7 +23,7 @@ def test_seconds_of_a_serial_training_step(benchmark: BenchmarkFixture, framewor
     what = spec.build({"model": model, "global_batch_size": 64, "steps": 1})
     dataset = sources.load(what.data, seed=what.seed)
     architecture = architectures.resolve(model, len(dataset.class_names), dataset.image_size)
-    plan = Plan(what, architecture, len(dataset.train))
+    plan = BatchPlan(what, architecture, len(dataset.train))
     settle_threads(framework)
     trainer = importlib.import_module(f"{framework}_impl.parallel").build(
         what, architecture, plan, dataset, weights.initial(architecture, what.seed)

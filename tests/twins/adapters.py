@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from common.data.batches import Plan, in_order
-from common.data.sources import Split
+from common.data.batches import BatchPlan, all_batches
+from common.data.sources import DatasetSplit
 from common.training.trainer import Batch
 
 Array = npt.NDArray[Any]
@@ -26,9 +26,9 @@ class Twin:
     def __getattr__(self, module: str) -> ModuleType:
         return importlib.import_module(f"{self.framework}_impl.{module}")
 
-    def batches(self, plan: Plan, split: Split, world_size: int, rank: int) -> Iterator[Batch]:
+    def batches(self, plan: BatchPlan, split: DatasetSplit, world_size: int, rank: int) -> Iterator[Batch]:
         """The batches of a shard, in order, from the first epoch."""
-        return in_order(plan, self.input.feed(plan, split, world_size, rank))
+        return all_batches(plan, self.input.feed(plan, split, world_size, rank))
 
     def tensor(self, array: Array) -> Any:
         """A framework's tensor of the same shape and dtype."""

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from common import spec
-from common.data.batches import Plan
-from common.data.sources import Dataset, Split
+from common.data.batches import BatchPlan
+from common.data.sources import Dataset, DatasetSplit
 from common.models import architectures, weights
 from common.models.architectures import (
     Architecture,
@@ -69,10 +69,10 @@ def dataset(architecture: Architecture, train: int = 22, validation: int = 7, te
     """Noise, in which a network still finds something to learn by heart."""
     size, classes = architecture.image_size, architecture.num_classes
 
-    def split(key: int, count: int) -> Split:
+    def split(key: int, count: int) -> DatasetSplit:
         generator = np.random.default_rng(key)
         images = generator.integers(0, 256, (count, size, size, 3), np.uint8)
-        return Split(images=images, labels=generator.integers(0, classes, count))
+        return DatasetSplit(images=images, labels=generator.integers(0, classes, count))
 
     return Dataset(
         name="noise",
@@ -109,7 +109,7 @@ def trainer(twin: Twin, architecture: Architecture, data: Dataset | None = None,
     """The Trainer of a mode with the weights of `values`."""
     data = data or dataset(architecture)
     run = settings(**fields)
-    plan = Plan(run, architecture, len(data.train.labels))
+    plan = BatchPlan(run, architecture, len(data.train.labels))
     return twin.parallel.build(run, architecture, plan, data, values(architecture))
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from common.data.batches import Epoch
+from common.data.batches import EpochDraws
 from common.models import architectures
 from common.models.architectures import Architecture, Layer
 from common.models.weights import Weights
@@ -74,7 +74,7 @@ class Forward:
                 return x @ self._weights[f"{layer.name}.kernel"] + self._weights[f"{layer.name}.bias"]
             case architectures.Dropout():
                 return np.where(next(self._masks), x / (1 - layer.rate), 0.0) if self._training else x
-            case architectures.Residual() | architectures.Concatenation() | architectures.Cut():
+            case architectures.Residual() | architectures.Concatenation() | architectures.StageFragment():
                 raise TypeError(f"{type(layer).__name__} is no leaf")
 
     def _batch_norm(self, layer: architectures.BatchNorm, x: Array) -> Array:
@@ -101,7 +101,7 @@ def cross_entropy(logits: Array, labels: Array) -> Array:
     return np.log(np.exp(shifted).sum(1)) - shifted[np.arange(len(labels)), labels]
 
 
-def masks(drawn: Epoch) -> list[Array]:
+def masks(drawn: EpochDraws) -> list[Array]:
     """One bool [N, units] a dropout."""
     return [
         np.unpackbits(bits, axis=1, count=units, bitorder="little").astype(np.bool_)

@@ -213,7 +213,7 @@ def test_a_run_trains_on_the_planned_order_from_the_shared_weights(ended: Ended,
     run, result = ended[name]
     dataset = sources.load(run.spec.data, seed=3)  # its own, not that of order and weights
     architecture = architectures.resolve(run.spec.model, len(dataset.class_names), dataset.image_size)
-    plan = batches.Plan(run.spec, architecture, len(dataset.train))
+    plan = batches.BatchPlan(run.spec, architecture, len(dataset.train))
     drawn = [plan.draw(epoch) for epoch in range(1, plan.epochs + 1)]
     initial = weights.initial(architecture, run.spec.seed)
     assert result.order_hash == batches.order_digest(np.concatenate([epoch.ids for epoch in drawn]))
@@ -322,7 +322,7 @@ def test_three_replicas_with_parts_of_three_sizes_do_not_wait_for_each_other_for
     parallel = run.end()
     assert parallel.status == "ok", parallel.reason
     dataset = sources.load(run.spec.data, seed=3)
-    plan = batches.Plan(run.spec, architectures.of(run.spec, len(dataset.class_names), dataset.image_size), len(dataset.train))
+    plan = batches.BatchPlan(run.spec, architectures.build(run.spec, len(dataset.class_names), dataset.image_size), len(dataset.train))
     assert parallel.order_hash == batches.order_digest(np.concatenate([plan.draw(epoch).ids for epoch in (1, 2)]))
     assert len(parallel.images_per_second_by_process) == 3 and min(parallel.images_per_second_by_process) > 0
 

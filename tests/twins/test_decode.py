@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from common.data.decoding import decode
-from common.data.preprocessing.scan import contents
+from common.data.preprocessing.scan import read_files
 from common.data.sources import Encoded, load_files
 from common.spec import Data
 from tests.common.data.preprocessing.made_up_scan import jpeg, png
@@ -25,8 +25,8 @@ def test_a_thousand_real_images_are_the_canonical_pixels_to_the_last_bit(
 ) -> None:
     encoded = load_files(Data(source=str(test_data(name))), seed=0).train.encoded
     chosen: Encoded = encoded.take(np.linspace(0, len(encoded) - 1, REAL[name]).astype(np.int64))
-    assert chosen.plain.all()
-    for content in contents(chosen):
+    assert chosen.decodes_identically.all()
+    for content in read_files(chosen):
         assert np.array_equal(twin.array(twin.decode.decode(content)), decode.decode(content, None))
 
 
@@ -60,7 +60,7 @@ def test_every_way_to_write_a_plain_jpeg_is_decoded_alike(twin: Twin) -> None:
     for options in ({"progressive": True}, {"optimize": True}, {"restart_marker_rows": 1}, {"quality": 5}, {"quality": 100}):
         file = io.BytesIO()
         Image.fromarray(noise).save(file, "JPEG", **options)
-        assert decode.examine(file.getvalue())[0].plain
+        assert decode.examine(file.getvalue())[0].decodes_identically
         assert np.array_equal(twin.array(twin.decode.decode(file.getvalue())), decode.decode(file.getvalue(), None))
 
 
@@ -73,9 +73,9 @@ def test_whatever_counts_as_plain_is_decoded_alike_however_it_was_damaged(twin: 
             damaged[place] = draw.integers(256)
         try:
             header, pixels = decode.examine(bytes(damaged))
-        except decode.BadFile:
+        except decode.BadImageError:
             continue
-        if header.plain:
+        if header.decodes_identically:
             plain += 1
             assert np.array_equal(twin.array(twin.decode.decode(bytes(damaged))), pixels)
     assert plain > 20  # so many changed values give another picture, and no flaw

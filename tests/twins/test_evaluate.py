@@ -4,7 +4,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from common.data.sources import Split
+from common.data.sources import DatasetSplit
 from common.training import evaluation
 from tests.twins import made, oracles
 from tests.twins.adapters import Twin
@@ -23,7 +23,7 @@ def test_evaluation_counts_the_last_partial_batch(twin: Twin, mode: str, batch_s
 
 @pytest.mark.parametrize("count", [1, 2])
 def test_evaluation_scores_fewer_examples_than_replicas(twin: Twin, count: int) -> None:
-    few = Split(images=DATA.validation.images[:count], labels=DATA.validation.labels[:count])
+    few = DatasetSplit(images=DATA.validation.images[:count], labels=DATA.validation.labels[:count])
     assert_scores_each_example_once(made.trainer(twin, ARCHITECTURE, DATA, mode="data_parallel"), few, 9)
 
 
@@ -82,12 +82,12 @@ def random_logits(count: int) -> tuple[Any, Any]:
     return generator.normal(0, 5, (count, 6)), generator.integers(0, 6, count)
 
 
-def oracle(split: Split) -> Any:
+def oracle(split: DatasetSplit) -> Any:
     masks = made.masks(ARCHITECTURE, len(split))
     return oracles.Forward(ARCHITECTURE, made.values(ARCHITECTURE), split.images, masks, training=False).logits
 
 
-def assert_scores_each_example_once(trainer: Any, split: Split, batch_size: int) -> None:
+def assert_scores_each_example_once(trainer: Any, split: DatasetSplit, batch_size: int) -> None:
     scored: Counter[bytes] = Counter()
     score = trainer.score
 

@@ -10,7 +10,7 @@ import pytest
 
 from common import spec
 from common.machine import flight
-from common.processes.exchanges import SIZES, Exchanged
+from common.processes.exchanges import SIZES, ExchangeTimings
 from tests.namespaces import Link, joined_hosts
 
 LINK = Link(megabits=100, milliseconds=5)
@@ -29,7 +29,7 @@ def timed(framework: str, folder: Path, *prefix: str, **fields: object) -> tuple
 def test_larger_messages_take_longer_and_passes_are_timed_alone_and_together(framework: str, tmp_path: Path) -> None:
     code, said, out = timed(framework, tmp_path, mode="multi_process", replicas=2)
     assert code == 0, said
-    found = Exchanged.model_validate_json(out.read_bytes())
+    found = ExchangeTimings.model_validate_json(out.read_bytes())
     assert found.replicas == 2 and found.versions and found.alone_seconds and found.together_seconds
     assert [each.num_bytes for each in found.all_reduce] == list(SIZES)
     assert 0 < found.all_reduce[0].seconds < found.all_reduce[-1].seconds
@@ -43,7 +43,7 @@ def test_larger_messages_take_longer_and_passes_are_timed_alone_and_together(fra
 def test_a_server_is_timed_by_all_its_workers(framework: str, tmp_path: Path) -> None:
     code, said, out = timed(framework, tmp_path, mode="parameter_server", replicas=2)
     assert code == 0, said
-    found = Exchanged.model_validate_json(out.read_bytes())
+    found = ExchangeTimings.model_validate_json(out.read_bytes())
     assert [each.num_bytes for each in found.server] == list(SIZES)
     assert 0 < found.server[0].seconds < found.server[-1].seconds
 
@@ -56,7 +56,7 @@ def test_the_rate_and_the_delay_of_a_slow_link_are_found(framework: str, tmp_pat
         before = SHELL.replace("{host}", hosts[0]).split()
         code, said, out = timed(framework, tmp_path, *before, mode=mode, replicas=2, hosts=hosts)
     assert code == 0, said
-    found = Exchanged.model_validate_json(out.read_bytes())
+    found = ExchangeTimings.model_validate_json(out.read_bytes())
     largest = (found.all_reduce or found.server)[-1]
     # In a ring of two each sends all bytes once. Of a server, the distant worker pushes and pulls all of them over the wire.
     seconds = largest.num_bytes * 8 / (LINK.megabits * 1e6) * (1 if found.all_reduce else 2)

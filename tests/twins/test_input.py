@@ -10,14 +10,14 @@ import numpy.typing as npt
 import pytest
 from PIL import Image
 
-from common.data.batches import Epoch, Plan
+from common.data.batches import BatchPlan, EpochDraws
 from common.data.decoding import decode
-from common.data.decoding.images import Gathered, rows_of
+from common.data.decoding.images import MappedRows, select_rows
 from common.data.preprocessing import affine
 from common.data.preprocessing.scaling import IMAGENET_MEAN, IMAGENET_STD
-from common.data.sources import Encoded, Split
+from common.data.sources import DatasetSplit, Encoded
 from common.models.architectures import Architecture, Dropout
-from common.models.input_scaling import Scaling
+from common.models.input_scaling import InputScaling
 from common.training.trainer import Batch
 from tests.twins import made, oracles
 from tests.twins.adapters import Twin
@@ -49,7 +49,7 @@ def test_a_shift_beyond_the_edge_leaves_nothing(twin: Twin) -> None:
 @pytest.mark.parametrize("units", [3, 8, 11, 128])
 def test_masks_are_the_bits_that_were_drawn(twin: Twin, units: int) -> None:
     architecture = Architecture("any", 12, 3, (Dropout("dropout", 0.3, units),))
-    drawn = Plan(made.settings(), architecture, 9).draw(1)
+    drawn = BatchPlan(made.settings(), architecture, 9).draw(1)
     (found,) = map(twin.array, twin.input.unpack(drawn.map(twin.tensor)))
     (expected,) = oracles.masks(drawn)
     assert found.shape == (9, units) and found.dtype == np.bool_ and np.array_equal(found, expected)
@@ -101,14 +101,14 @@ def test_brightness_is_rounded_and_stays_within_the_bytes(twin: Twin) -> None:
 @pytest.mark.parametrize("precision", [np.float32, np.float64])
 def test_scaling_is_one_multiplication_in_the_models_precision(twin: Twin, precision: Any) -> None:
     every_value = np.arange(256, dtype=np.uint8).repeat(3).reshape(1, 16, 16, 3)
-    scaled = twin.nhwc(twin.input.scale(twin.tensor(every_value), twin.dtype(precision.__name__), Scaling()))
+    scaled = twin.nhwc(twin.input.scale(twin.tensor(every_value), twin.dtype(precision.__name__), InputScaling()))
     assert scaled.dtype == precision
     assert np.array_equal(scaled, every_value.astype(precision) * precision(1 / 255))
 
 
 def test_normalisation_takes_each_channels_mean_and_standard_deviation(twin: Twin) -> None:
     every_value = np.arange(256, dtype=np.uint8).repeat(3).reshape(1, 16, 16, 3)
-    scaling = Scaling(IMAGENET_MEAN, IMAGENET_STD)
+    scaling = InputScaling(IMAGENET_MEAN, IMAGENET_STD)
     scaled = twin.nhwc(twin.input.scale(twin.tensor(every_value), twin.dtype("float64"), scaling))
     assert np.allclose(scaled, (every_value / 255 - IMAGENET_MEAN) / IMAGENET_STD, rtol=0, atol=1e-14)
 
@@ -127,7 +127,7 @@ def test_workers_read_a_ranks_images_from_a_memory_map(twin: Twin, tmp_path: Pat
     file = tmp_path / "pixels"
     file.write_bytes(b"header" + SPLIT.images.tobytes())
     mapped = np.memmap(file, np.uint8, "r", offset=6, shape=SPLIT.images.shape)
-    split = Split(images=mapped, labels=SPLIT.labels)
+    split = DatasetSplit(images=mapped, labels=SPLIT.labels)
     assert_follows_the_plan(twin, plan(epochs=6, input="workers", workers=2, prefetch=1), split, 3, 1)
 
 
@@ -161,7 +161,7 @@ def test_a_worker_reads_images_from_a_part_of_a_memory_map(twin: Twin, tmp_path:
     file.write_bytes(bytes(SPLIT.images.size) + SPLIT.images.tobytes())
     count = len(SPLIT.labels)
     part = np.memmap(file, np.uint8, "r", shape=(2 * count, *SPLIT.images.shape[1:]))[count:]
-    assert_follows_the_plan(twin, plan(input="workers", workers=1), Split(images=part, labels=SPLIT.labels), 1, 0)
+    assert_follows_the_plan(twin, plan(input="workers", workers=1), DatasetSplit(images=part, labels=SPLIT.labels), 1, 0)
 
 
 @pytest.mark.parametrize("fields", [{}, {"input": "workers", "workers": 1}, {"input": "dask", "workers": 2}])
@@ -170,9 +170,9 @@ def test_rows_of_a_memory_map_are_fed_as_a_whole_one_is(twin: Twin, tmp_path: Pa
     whole = np.zeros((2 * len(SPLIT) + 1, *SPLIT.images.shape[1:]), np.uint8)
     whole[ids] = SPLIT.images
     np.save(tmp_path / "pixels.npy", whole)
-    rows = rows_of(np.load(tmp_path / "pixels.npy", mmap_mode="r"), ids)
-    assert isinstance(rows, Gathered)
-    assert_follows_the_plan(twin, plan(**fields), Split(images=rows, labels=SPLIT.labels), 3, 1)
+    rows = select_rows(np.load(tmp_path / "pixels.npy", mmap_mode="r"), ids)
+    assert isinstance(rows, MappedRows)
+    assert_follows_the_plan(twin, plan(**fields), DatasetSplit(images=rows, labels=SPLIT.labels), 3, 1)
 
 
 @pytest.mark.parametrize("order", ["global", "chunks"])
@@ -193,7 +193,7 @@ def test_whole_order_by_dask_is_serials_and_chunks_stay_together_where_it_is_ask
 @pytest.mark.slow
 def test_a_cluster_of_processes_sends_the_plans_batches(twin: Twin, tmp_path: Path) -> None:
     np.save(tmp_path / "pixels.npy", SPLIT.images)
-    split = Split(images=np.load(tmp_path / "pixels.npy", mmap_mode="r"), labels=SPLIT.labels)
+    split = DatasetSplit(images=np.load(tmp_path / "pixels.npy", mmap_mode="r"), labels=SPLIT.labels)
     chunked = plan(epochs=2, input="dask", workers=2, dask={"chunk_images": 5, "scheduler": "processes"})
     assert_follows_the_plan(twin, chunked, split, 1, 0)
     with distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0") as cluster:
@@ -207,7 +207,7 @@ def test_a_cluster_of_processes_sends_the_plans_batches(twin: Twin, tmp_path: Pa
 )
 def test_files_are_decoded_when_their_batch_is_made(twin: Twin, tmp_path: Path, fields: dict[str, Any]) -> None:
     split, expected = files(tmp_path)
-    streamed = Plan(made.settings(augmentation=AUGMENTED, **fields), ARCHITECTURE, len(split))
+    streamed = BatchPlan(made.settings(augmentation=AUGMENTED, **fields), ARCHITECTURE, len(split))
     batches = list(twin.batches(streamed, split, 1, 0))
     assert [twin.array(batch.ids).tolist() for batch in batches] == [streamed.draw(1).ids[a:b].tolist() for a, b in BOUNDS]
     drawn = streamed.draw(1)
@@ -247,7 +247,7 @@ def test_without_augmentation_the_images_are_the_data_sets(twin: Twin) -> None:
 def test_a_batch_turned_back_to_front_holds_the_same_examples(twin: Twin) -> None:
     spec = made.settings(augmentation=AUGMENTED)
     forward, backward = (
-        list(twin.batches(Plan(spec, ARCHITECTURE, len(SPLIT), reverse), SPLIT, 1, 0)) for reverse in (False, True)
+        list(twin.batches(BatchPlan(spec, ARCHITECTURE, len(SPLIT), reverse), SPLIT, 1, 0)) for reverse in (False, True)
     )
     for one, other in zip(forward, backward, strict=True):
         for left, right in zip(arrays(twin, one), arrays(twin, other), strict=True):
@@ -256,14 +256,14 @@ def test_a_batch_turned_back_to_front_holds_the_same_examples(twin: Twin) -> Non
 
 def augment(twin: Twin, images: Any, **draws: Any) -> npt.NDArray[np.uint8]:
     absent = dict.fromkeys(("flips", "shifts", "affines", "brightness"))
-    drawn = Epoch(ids=np.arange(len(images)), masks=(), mask_units=(), **{**absent, **draws})
+    drawn = EpochDraws(ids=np.arange(len(images)), masks=(), mask_units=(), **{**absent, **draws})
     return twin.array(twin.input.augment(twin.tensor(images), drawn.map(twin.tensor)))
 
 
 BOUNDS = [(0, 9), (9, 18), (18, 22)]
 
 
-def files(folder: Path) -> tuple[Split, npt.NDArray[np.uint8]]:
+def files(folder: Path) -> tuple[DatasetSplit, npt.NDArray[np.uint8]]:
     """A split of which only the files count: JPEGs of the models' size and larger ones, and a PNG."""
     size = ARCHITECTURE.image_size
     contents: list[bytes] = []
@@ -275,16 +275,16 @@ def files(folder: Path) -> tuple[Split, npt.NDArray[np.uint8]]:
     (folder / "files").write_bytes(b"".join(contents))
     sizes = np.array([len(content) for content in contents])
     encoded = Encoded(folder / "files", np.cumsum(sizes) - sizes, sizes, np.arange(len(contents)) != 7)
-    split = Split(images=np.zeros_like(SPLIT.images), labels=SPLIT.labels, encoded=encoded)
+    split = DatasetSplit(images=np.zeros_like(SPLIT.images), labels=SPLIT.labels, encoded=encoded)
     return split, np.stack([decode.decode(content, size) for content in contents])
 
 
-def plan(**fields: Any) -> Plan:
+def plan(**fields: Any) -> BatchPlan:
     """22 examples in batches of 9: the last has 4."""
-    return Plan(made.settings(**{"augmentation": AUGMENTED, **fields}), ARCHITECTURE, len(SPLIT))
+    return BatchPlan(made.settings(**{"augmentation": AUGMENTED, **fields}), ARCHITECTURE, len(SPLIT))
 
 
-def assert_follows_the_plan(twin: Twin, plan: Plan, split: Split, world_size: int, rank: int) -> None:
+def assert_follows_the_plan(twin: Twin, plan: BatchPlan, split: DatasetSplit, world_size: int, rank: int) -> None:
     expected = [
         loaded(plan, epoch, start, stop)
         for epoch in range(1, plan.epochs + 1)
@@ -301,7 +301,7 @@ def assert_follows_the_plan(twin: Twin, plan: Plan, split: Split, world_size: in
         previous = batch
 
 
-def loaded(plan: Plan, epoch: int, start: int, stop: int) -> list[npt.NDArray[Any]]:
+def loaded(plan: BatchPlan, epoch: int, start: int, stop: int) -> list[npt.NDArray[Any]]:
     drawn = plan.draw(epoch)
     ids = drawn.ids[start:stop]
     flips, shifts = (None if draw is None else draw[start:stop] for draw in (drawn.flips, drawn.shifts))

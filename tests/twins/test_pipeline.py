@@ -109,7 +109,7 @@ def test_every_activation_and_every_gradient_is_counted_once(ended: Ended, word:
     if word == "hybrid_pipeline":
         # Two copies: as a ring adds them up, each sends as many bytes as there are gradients.
         number, gradients = 2, 2 * sum(parameter.size for parameter in architecture.parameters() if parameter.trainable)
-    handed_on = BATCH * stages.values_handed_on(stages.cut(architecture, number))
+    handed_on = BATCH * stages.boundary_values(stages.cut(architecture, number))
     assert ended(word).bytes_per_step == 8 * (handed_on + gradients)
 
 

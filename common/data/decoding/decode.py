@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageOps
 
 from common.data import threads
-from common.data.dataset import BadFile
+from common.data.dataset import BadImageError
 from common.data.decoding import other_formats
 from common.data.decoding.encoded import Encoded
 from common.data.pixel_cache import PixelFile
@@ -33,7 +33,7 @@ SUFFIXES = {
     ".gif": "GIF",
     ".webp": "WEBP",
 }
-"""The format that belongs to a file's suffix in lower case."""
+"""Format of an image file, by its suffix in lower case."""
 MAX_PIXELS = 50_000_000
 
 EMPTY = "empty"
@@ -50,10 +50,10 @@ PROBLEMS = (EMPTY, NO_SUFFIX, UNREAD, UNREADABLE, NO_IMAGE, WRONG_SUFFIX, TOO_LA
 """Reasons why a file is no usable image."""
 
 RULE = f"2, Pillow {PIL.__version__}"
-"""Identifies the pixels. Raise the number when `decode` or `resize` changes what it returns."""
+"""Version of the pixels. Raise the number when `decode` or `resize` returns other pixels."""
 
 # Only RGBA takes a palette with transparent colours without a warning. Premultiplied grey has no other way.
-_WAY_TO_RGB = {"P": "RGBA", "La": "LA"}
+_RGB_VIA = {"P": "RGBA", "La": "LA"}
 _END_OF_JPEG = b"\xff\xd9"
 _FRAMES = {0xC0, 0xC1, 0xC2}  # baseline, extended and progressive Huffman coding, which every decoder has
 _MAX_DETAIL = 200
@@ -62,14 +62,14 @@ _NO_MEMORY = re.compile(r"out of memory|(insufficient|not enough) memory|memory 
 
 @dataclass(frozen=True)
 class Header:
-    """What an image file says about itself."""
+    """The header of an image file."""
 
     format: str
     mode: str
     width_px: int
-    """After the rotation of EXIF."""
+    """Width in pixels, after the rotation of EXIF."""
     height_px: int
-    plain: bool
+    decodes_identically: bool
     """Whether it is a JPEG that every libjpeg decoder decodes to the canonical pixels."""
 
 
@@ -90,24 +90,24 @@ def decode(content: bytes, image_size: int | None) -> NDArray[np.uint8]:
     Raises:
         BadFile: no image, a damaged one, one of another format, of more than 50 megapixels or of more than 8 bits a channel.
     """
-    with _opened(content) as image:
-        return np.asarray(_resized(_rgb(image), image_size))
+    with _open_image(content) as image:
+        return np.asarray(_resize_image(_rgb(image), image_size))
 
 
 def examine(content: bytes) -> tuple[Header, NDArray[np.uint8]]:
-    """Decode one image file at its own size, once, and say what it is. As `decode`.
+    """Decode one image file as `decode` does, at its own size. Returns its header too.
 
-    A plain JPEG is decoded by simplejpeg, a strict libjpeg-turbo that takes each warning for an error. Its pixels are those of
-    `decode`. Pillow decodes any other file, also if simplejpeg refuses it.
+    simplejpeg, a strict libjpeg-turbo that takes each warning for an error, decodes a JPEG that every decoder decodes
+    identically. Its pixels equal those of `decode`. Pillow decodes any other file, also if simplejpeg refuses it.
     """
-    with _opened(content) as image:
+    with _open_image(content) as image:
         image_format, mode = _format(image), image.mode
-        pixels = _decode_plain(content, image.size) if _may_be_plain(image, content) else None
-        plain = pixels is not None
+        pixels = _decode_jpeg(content, image.size) if _may_decode_identically(image, content) else None
+        decodes_identically = pixels is not None
         if pixels is None:
             pixels = np.asarray(_rgb(image))
     height, width, _ = pixels.shape
-    return Header(image_format, mode, width, height, plain), pixels
+    return Header(image_format, mode, width, height, decodes_identically), pixels
 
 
 def resize(images: NDArray[np.uint8], image_size: int | None) -> NDArray[np.uint8]:
@@ -122,11 +122,11 @@ def resize(images: NDArray[np.uint8], image_size: int | None) -> NDArray[np.uint
     """
     if image_size is None or images.shape[1:3] == (image_size, image_size):
         return images
-    return np.stack([np.asarray(_resized(Image.fromarray(image), image_size)) for image in images])
+    return np.stack([np.asarray(_resize_image(Image.fromarray(image), image_size)) for image in images])
 
 
 def sha256(pixels: NDArray[np.uint8]) -> bytes:
-    """SHA-256 of the shape and the values of one image. Equal only for exact duplicates."""
+    """Return the SHA-256 of the shape and the values of one image. It is equal only for exact duplicates."""
     digest = hashlib.sha256(repr(pixels.shape).encode())
     digest.update(np.ascontiguousarray(pixels).data)
     return digest.digest()
@@ -138,41 +138,41 @@ def decode_all(encoded: Encoded, image_size: int | None, pixels: PixelFile) -> N
     def decoded(row: int) -> NDArray[np.uint8]:
         return decode(encoded.content(row), image_size)
 
-    with silent():
+    with ignore_warnings():
         for row, image in enumerate(threads.ordered(decoded, range(len(encoded)), num_bytes=lambda _: pixels.row_bytes)):
             pixels.write(row, image[np.newaxis])
 
 
 @contextmanager
-def silent() -> Generator[None]:
-    """Silence Pillow's warnings of odd metadata, in all threads. What counts is whether the pixels can be read."""
+def ignore_warnings() -> Generator[None]:
+    """Ignore Pillow's warnings of odd metadata, in all threads. It only matters whether the pixels can be read."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
 
 
 @contextmanager
-def _opened(content: bytes) -> Generator[Image.Image]:
+def _open_image(content: bytes) -> Generator[Image.Image]:
     if not content:
-        raise BadFile(EMPTY)
+        raise BadImageError(EMPTY)
     try:
         with Image.open(io.BytesIO(content), formats=sorted(set(SUFFIXES.values()))) as image:
             width, height = image.size
             if width * height > MAX_PIXELS:
-                raise BadFile(TOO_LARGE, f"{width} x {height} pixels")
+                raise BadImageError(TOO_LARGE, f"{width} x {height} pixels")
             if _is_deep(image):
-                raise BadFile(TOO_DEEP, f"{_format(image)} of mode {image.mode}")
+                raise BadImageError(TOO_DEEP, f"{_format(image)} of mode {image.mode}")
             yield image
-    except (BadFile, MemoryError):  # a lack of memory is no property of the file
+    except (BadImageError, MemoryError):  # a lack of memory is no property of the file
         raise
     except PIL.UnidentifiedImageError:
-        told = other_formats.by_content(content)
-        raise (BadFile(UNREAD, told) if told else BadFile(NO_IMAGE)) from None
+        advice = other_formats.by_content(content)
+        raise (BadImageError(UNREAD, advice) if advice else BadImageError(NO_IMAGE)) from None
     except Image.DecompressionBombError:  # Pillow's own limit, which it checks before it gives the size
-        raise BadFile(TOO_LARGE) from None
+        raise BadImageError(TOO_LARGE) from None
     except Exception as error:  # Pillow's readers raise a dozen types on damaged or hostile files
         _raise_lack_of_memory(error)
-        raise BadFile(DAMAGED, " ".join(f"{type(error).__name__}: {error}".split())[:_MAX_DETAIL]) from None
+        raise BadImageError(DAMAGED, " ".join(f"{type(error).__name__}: {error}".split())[:_MAX_DETAIL]) from None
 
 
 def _raise_lack_of_memory(error: Exception) -> None:
@@ -186,7 +186,7 @@ def _format(image: Image.Image) -> str:
 
 
 def _is_deep(image: Any) -> bool:
-    """Whether a channel has more than 8 bits. Pillow shows some of these files as 8 bits."""
+    """Return whether a channel has more than 8 bits. Pillow shows some of these files as 8 bits."""
     if image.mode[0] in "IF":
         return True
     if image.format == "TIFF":
@@ -197,10 +197,10 @@ def _is_deep(image: Any) -> bool:
     return image.format == "PNG" and ";16" in str(details)
 
 
-def _may_be_plain(image: Any, content: bytes) -> bool:
-    """Whether the header is that of a plain JPEG: upright, whole, YCbCr or grey, Huffman-coded.
+def _may_decode_identically(image: Any, content: bytes) -> bool:
+    """Return whether every libjpeg may decode a JPEG identically: upright, complete, YCbCr or grey, Huffman-coded.
 
-    All versions of libjpeg must interpolate its chroma sampling alike.
+    All versions of libjpeg must interpolate its chroma sampling in the same way.
     """
     if _format(image) != "JPEG" or image.getexif().get(0x0112, 1) != 1:
         return False
@@ -214,8 +214,8 @@ def _may_be_plain(image: Any, content: bytes) -> bool:
     return is_ycbcr and samplings[0] in ((1, 1), (2, 1), (2, 2)) and samplings[1:] == [(1, 1), (1, 1)]
 
 
-def _decode_plain(content: bytes, size: tuple[int, int]) -> NDArray[np.uint8] | None:
-    """The pixels of a JPEG, or None if it has any flaw or another (width, height)."""
+def _decode_jpeg(content: bytes, size: tuple[int, int]) -> NDArray[np.uint8] | None:
+    """Decode a JPEG. Returns None if it has any flaw or another (width, height)."""
     try:
         pixels = simplejpeg.decode_jpeg(content)
     except ValueError as error:
@@ -225,7 +225,7 @@ def _decode_plain(content: bytes, size: tuple[int, int]) -> NDArray[np.uint8] | 
 
 
 def _markers(content: bytes) -> Iterator[int]:
-    """The markers of a JPEG's segments up to its first scan."""
+    """Yield the markers of a JPEG's segments up to its first scan."""
     position = 2
     while position + 4 <= len(content) and content[position] == 0xFF:
         marker = content[position + 1]
@@ -237,14 +237,14 @@ def _markers(content: bytes) -> Iterator[int]:
 
 def _rgb(image: Image.Image) -> Image.Image:
     ImageOps.exif_transpose(image, in_place=True)
-    if image.mode in _WAY_TO_RGB:
-        image = image.convert(_WAY_TO_RGB[image.mode])
+    if image.mode in _RGB_VIA:
+        image = image.convert(_RGB_VIA[image.mode])
     return image.convert("RGB")
 
 
-def _resized(image: Image.Image, image_size: int | None) -> Image.Image:
+def _resize_image(image: Image.Image, image_size: int | None) -> Image.Image:
     if image_size is None or image.size == (image_size, image_size):
         return image
     # Two passes, the rows first: in one call, the image's shape would decide their order.
-    across = image.resize((image_size, image.height), Image.Resampling.BILINEAR)
-    return across.resize((image_size, image_size), Image.Resampling.BILINEAR)
+    stretched = image.resize((image_size, image.height), Image.Resampling.BILINEAR)
+    return stretched.resize((image_size, image_size), Image.Resampling.BILINEAR)

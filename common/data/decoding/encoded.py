@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from common.data.cache import Held
+from common.data.cache import SharedLock
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,28 +24,28 @@ class Encoded:
     path: Path
     """The packed file, in the cache folder."""
     offsets: NDArray[np.int64]
-    """[N], start of each example's file."""
+    """Start of each example's file, [N]."""
     sizes: NDArray[np.int64]
-    """[N], bytes."""
-    plain: NDArray[np.bool_]
-    """[N], whether every libjpeg decoder decodes the file to the canonical pixels (see `decode.examine`)."""
+    """Size of each example's file in bytes, [N]."""
+    decodes_identically: NDArray[np.bool_]
+    """Whether every libjpeg decoder decodes the file to the canonical pixels, [N]. See `decode.examine`."""
 
     def __len__(self) -> int:
         return len(self.offsets)
 
     def content(self, index: int) -> bytes:
-        """The bytes of one file. Bytes read through a map would count as this process's memory until it ends."""
-        return os.pread(self._held.descriptor, int(self.sizes[index]), int(self.offsets[index]))
+        """Read the bytes of one file. Bytes read through a map would count as this process's memory until it ends."""
+        return os.pread(self._lock.descriptor, int(self.sizes[index]), int(self.offsets[index]))
 
     def take(self, ids: NDArray[np.int64]) -> Encoded:
-        """Some of the examples, in the order of `ids`."""
-        taken = Encoded(self.path, self.offsets[ids], self.sizes[ids], self.plain[ids])
-        taken.__dict__["_held"] = self._held  # so that the file cannot be pruned from here on
-        return taken
+        """Return some of the examples, in the order of `ids`."""
+        selection = Encoded(self.path, self.offsets[ids], self.sizes[ids], self.decodes_identically[ids])
+        selection.__dict__["_lock"] = self._lock  # so that the file cannot be pruned from here on
+        return selection
 
     @cached_property
-    def _held(self) -> Held:
-        return Held(self.path)
+    def _lock(self) -> SharedLock:
+        return SharedLock(self.path)
 
     def __getstate__(self) -> dict[str, Any]:
         return {field.name: getattr(self, field.name) for field in fields(self)}

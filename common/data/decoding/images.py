@@ -1,4 +1,4 @@
-"""Images of a split without an array of their own: rows of a larger array, or files that are decoded on access."""
+"""Images that are read on access: rows of a larger array, or files that are decoded."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.data import mapped
-from common.data.cache import Held
+from common.data.cache import SharedLock
 from common.data.dataset import Images
 from common.data.decoding import decode
 from common.data.decoding.encoded import Encoded
 
-MOST_IN_MEMORY = 2**26
-"""Bytes of a split that may be mapped in each process. A larger split is read row by row."""
+MAX_MAPPED_BYTES = 2**26
+"""Largest size of a split that is mapped in each process, in bytes. A larger split is read row by row."""
 
 
 class Rows(ABC):
@@ -37,7 +37,7 @@ class Rows(ABC):
 
     @abstractmethod
     def take(self, ids: NDArray[np.int64]) -> Self:
-        """Some of them. Nothing is read."""
+        """Select some of the images, without reading them."""
 
     def __len__(self) -> int:
         return len(self._ids)
@@ -56,37 +56,37 @@ class Rows(ABC):
         return np.asarray(self._read(self._ids), dtype)
 
 
-class Gathered(Rows):
+class MappedRows(Rows):
     """Some rows of a mapped array, in any order. They are sent to another process as a reference to the file and their rows."""
 
-    def __init__(self, whole: NDArray[np.uint8], ids: NDArray[np.int64]) -> None:
-        super().__init__(ids, whole.shape[1:])
-        self._whole = whole
+    def __init__(self, base: NDArray[np.uint8], ids: NDArray[np.int64]) -> None:
+        super().__init__(ids, base.shape[1:])
+        self._base = base
 
     def _read(self, ids: NDArray[np.int64]) -> NDArray[np.uint8]:
-        return self._place.take(self._held.descriptor, ids)
+        return self._reference.take(self._lock.descriptor, ids)
 
     @cached_property
-    def _place(self) -> mapped.Reference:
-        found = mapped.reference(self._whole)
-        assert found is not None, "Gathered takes arrays that are mapped"
-        return found
+    def _reference(self) -> mapped.Reference:
+        reference = mapped.reference(self._base)
+        assert reference is not None, "MappedRows takes arrays that are mapped"
+        return reference
 
     @cached_property
-    def _held(self) -> Held:
-        return Held(Path(self._place.filename))
+    def _lock(self) -> SharedLock:
+        return SharedLock(Path(self._reference.filename))
 
-    def take(self, ids: NDArray[np.int64]) -> Gathered:
-        return Gathered(self._whole, self._ids[ids])
+    def take(self, ids: NDArray[np.int64]) -> MappedRows:
+        return MappedRows(self._base, self._ids[ids])
 
     def __getstate__(self) -> tuple[Any, NDArray[np.int64]]:
-        return mapped.portable(self._whole), self._ids
+        return mapped.to_reference(self._base), self._ids
 
     def __setstate__(self, state: tuple[Any, NDArray[np.int64]]) -> None:
-        self.__init__(mapped.opened(state[0]), state[1])
+        self.__init__(mapped.from_reference(state[0]), state[1])
 
 
-class Decoded(Rows):
+class DecodedFiles(Rows):
     """Canonical pixels of image files, decoded on each access."""
 
     def __init__(self, encoded: Encoded, image_size: int) -> None:
@@ -95,26 +95,27 @@ class Decoded(Rows):
 
     def _read(self, ids: NDArray[np.int64]) -> NDArray[np.uint8]:
         images = np.empty((len(ids), *self.shape[1:]), np.uint8)
-        with decode.silent():
-            for place, index in enumerate(ids.tolist()):
-                images[place] = decode.decode(self._encoded.content(index), self.shape[1])
+        with decode.ignore_warnings():
+            for position, index in enumerate(ids.tolist()):
+                images[position] = decode.decode(self._encoded.content(index), self.shape[1])
         return images
 
-    def take(self, ids: NDArray[np.int64]) -> Decoded:
-        return Decoded(self._encoded.take(ids), self.shape[1])
+    def take(self, ids: NDArray[np.int64]) -> DecodedFiles:
+        return DecodedFiles(self._encoded.take(ids), self.shape[1])
 
 
-def rows_of(whole: NDArray[np.uint8], ids: NDArray[np.int64]) -> Images:
-    """Rows `ids`, ascending, of an array. Read-only.
+def select_rows(array: NDArray[np.uint8], ids: NDArray[np.int64]) -> Images:
+    """Return the rows `ids`, ascending, of an array, read-only.
 
-    A slice if they are consecutive and hold at most MOST_IN_MEMORY bytes. Else `Gathered` of a mapped array, or a copy.
+    The result is a slice if they are consecutive and hold at most MAX_MAPPED_BYTES. Else it is `MappedRows` of a mapped array,
+    or a copy.
     """
     first = int(ids[0])
-    small = len(ids) * whole[:1].nbytes <= MOST_IN_MEMORY or not isinstance(whole, np.memmap)
-    if small and int(ids[-1]) - first + 1 == len(ids):
-        return whole[first : first + len(ids)]
-    if isinstance(whole, np.memmap):
-        return Gathered(whole, ids)
-    rows = whole[ids]
+    fits = len(ids) * array[:1].nbytes <= MAX_MAPPED_BYTES or not isinstance(array, np.memmap)
+    if fits and int(ids[-1]) - first + 1 == len(ids):
+        return array[first : first + len(ids)]
+    if isinstance(array, np.memmap):
+        return MappedRows(array, ids)
+    rows = array[ids]
     rows.flags.writeable = False
     return rows

@@ -1,4 +1,4 @@
-"""Well-known formats of images that are not read, so that a refusal can name them and their cure."""
+"""Well-known image formats that are not read, so that a refusal can name them and the conversion."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _BRANDS = {
     **dict.fromkeys((b"mif1", b"msf1"), "heif"),
     **dict.fromkeys((b"avif", b"avis"), "avif"),
 }
-_STARTS = {
+_SIGNATURES = {
     b"\0\0\0\x0cJXL ": "jxl",
     b"\xff\x0a": "jxl",
     b"\0\0\0\x0cjP  ": "jp2",
@@ -28,13 +28,13 @@ _STARTS = {
 
 
 def by_suffix(suffix: str) -> str | None:
-    """`HEIC is not read: convert it to JPEG` for `.heic`, in any case. None for a suffix of no such format."""
+    """Return the advice for a suffix, e.g. `HEIC is not read: convert it to JPEG`. None for a suffix of no such format."""
     target = _TARGETS.get(suffix.lower())
     return f"{suffix[1:].upper()} is not read: convert it to {target}" if target else None
 
 
 def by_content(content: bytes) -> str | None:
-    """The same by the first bytes of a file, whatever its name."""
+    """Return the advice for a file by its first bytes, whatever its name. None for no such format."""
     name = _BRANDS.get(content[8:12]) if content[4:8] == b"ftyp" else None
-    name = name or next((named for start, named in _STARTS.items() if content.startswith(start)), None)
+    name = name or next((format_name for signature, format_name in _SIGNATURES.items() if content.startswith(signature)), None)
     return by_suffix(f".{name}") if name else None

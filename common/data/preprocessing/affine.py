@@ -20,7 +20,7 @@ def matrices(
     """Map each pixel of an augmented image to its source.
 
     An image is mirrored, sheared along its rows, scaled and rotated counter-clockwise, all about its middle. Then the shift is
-    added to the source. With only flips and shifts, the maps move whole pixels, as `Epoch.flips` and `Epoch.shifts` do.
+    added to the source. With only flips and shifts, the maps move whole pixels, as `EpochDraws.flips` and `.shifts` do.
 
     Args:
         image_size: height and width in pixels.

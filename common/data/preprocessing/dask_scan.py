@@ -17,17 +17,17 @@ from common.data.preprocessing.scan import file_sums, parts
 from common.data.preprocessing.sums import Sums
 from common.data.sources import Encoded
 from common.machine import machine
-from common.machine.dask_security import NO_HTTP_ROUTES, LOW_OVERHEAD, SCHEME, RunSecurity
+from common.machine.dask_security import LOW_OVERHEAD, NO_HTTP_ROUTES, SCHEME, RunSecurity
 from common.machine.machine import available_cores
 from common.machine.private_folder import PrivateFolder
 from common.spec import SCHEDULERS
 
 ALLOWED_FAILURES = 1000
-"""How many workers may die during one task before Dask gives it up. Dask's default is 3."""
+"""Number of workers that may die during one task before Dask gives it up. Dask's default is 3."""
 
 CONNECT_SECONDS = 10.0
-_ANSWER_SECONDS = 60.0
-"""Within which a scheduler names its workers."""
+_REPLY_TIMEOUT_SECONDS = 60.0
+"""Seconds within which a scheduler must list its workers."""
 _FAN_IN = 16
 
 
@@ -48,9 +48,9 @@ def scanning(encoded: Encoded, image_size: int, workers: int, scheduler: str) ->
     Raises:
         SchedulerError: the cluster cannot be reached, or has fewer workers.
     """
-    stretches = parts(encoded)
-    total = _total(stretches, image_size)
-    warm_up = _total([*stretches, *stretches][:workers], image_size)
+    groups = parts(encoded)
+    total = _sum_graph(groups, image_size)
+    warm_up = _sum_graph([*groups, *groups][:workers], image_size)
     if scheduler == "threads":
 
         def compute(graph: Delayed) -> Sums:
@@ -59,60 +59,61 @@ def scanning(encoded: Encoded, image_size: int, workers: int, scheduler: str) ->
         compute(warm_up)
         yield lambda: compute(total)
         return
-    with client(workers, scheduler) as connection:
-        all_workers = list(workers_of(connection))
+    with client(workers, scheduler) as cluster_client:
+        addresses = list(worker_info(cluster_client))
         # If all may work, none is named: a killed worker comes back under another address. If only some may work, they are
         # named: else idle workers would steal tasks, and the row would have more workers than it says.
-        chosen: dict[str, Any] = {"workers": all_workers[:workers]} if workers < len(all_workers) else {}
+        options: dict[str, Any] = {"workers": addresses[:workers]} if workers < len(addresses) else {}
 
-        def compute_there(graph: Delayed) -> Sums:
-            future: Any = connection.compute(graph, **chosen)
+        def compute_on_cluster(graph: Delayed) -> Sums:
+            future: Any = cluster_client.compute(graph, **options)
             return future.result()
 
-        compute_there(warm_up)
-        yield lambda: compute_there(total)
+        compute_on_cluster(warm_up)
+        yield lambda: compute_on_cluster(total)
 
 
 @contextmanager
-def connected(address: str, otherwise: str = f"use {' or '.join(SCHEDULERS)}") -> Generator[distributed.Client]:
-    """A client of the cluster at this address.
+def connect(address: str, alternative: str = f"use {' or '.join(SCHEDULERS)}") -> Generator[distributed.Client]:
+    """Connect a client to the cluster at an address.
 
     Args:
-        otherwise: what to do without a cluster.
+        address: tcp://host:port.
+        alternative: advice for a user without a cluster.
 
     Raises:
         SchedulerError: nothing answers at the address.
     """
     try:
-        _knock(address)
+        _check_reachable(address)
         client = distributed.Client(address, timeout=CONNECT_SECONDS, set_as_default=False)
     except (OSError, ValueError) as error:
         raise SchedulerError(
-            f"scheduler cannot be reached. Received: {address} ({error}). Start one with `dask scheduler`, or {otherwise}."
+            f"scheduler cannot be reached. Received: {address} ({error}). Start one with `dask scheduler`, or {alternative}."
         ) from None
     with client:
         yield client
 
 
-def _knock(address: str) -> None:
+def _check_reachable(address: str) -> None:
     """Raise OSError or ValueError if nothing answers. A Client would find out slowly, and warn again when it is deleted."""
-    place = urlsplit(address)
-    if not place.hostname or place.port is None:
+    url = urlsplit(address)
+    if not url.hostname or url.port is None:
         raise ValueError("an address is tcp://host:port")
-    with socket.create_connection((place.hostname, place.port), CONNECT_SECONDS) as connection:
-        # Of a scheduler's greeting. With TLS, the client speaks first.
-        if place.scheme == "tcp" and not connection.recv(1):
+    with socket.create_connection((url.hostname, url.port), CONNECT_SECONDS) as connection:
+        # The first byte of a scheduler's greeting. With TLS, the client speaks first.
+        if url.scheme == "tcp" and not connection.recv(1):
             raise OSError("the listener sends nothing")
 
 
 def workers_and_cores(address: str) -> tuple[int, int]:
-    """(number of workers of a cluster, number of CPU cores of their machines).
+    """Return (number of workers of a cluster, number of CPU cores of their machines).
 
     Raises:
         SchedulerError: nothing answers at the address, or the cluster cannot import this project.
     """
-    with connected(address) as client:
-        found = workers_of(client)
+    with connect(address) as client:
+        workers = worker_info(client)
         try:
             client.run_on_scheduler(available_cores)
             cores: Any = client.run(available_cores)
@@ -121,43 +122,43 @@ def workers_and_cores(address: str) -> tuple[int, int]:
                 f"the cluster at {address} cannot import this project. Received: {error}. Start its scheduler and its workers "
                 f"from this environment with PYTHONPATH={machine.PROJECT_ROOT}."
             ) from None
-        machines = {found[worker]["host"]: count for worker, count in cores.items()}
-        return len(found), sum(machines.values())
+        machines = {workers[worker]["host"]: count for worker, count in cores.items()}
+        return len(workers), sum(machines.values())
 
 
 def num_workers(client: distributed.Client) -> int:
-    """Number of workers of a client's cluster."""
-    return len(workers_of(client))
+    """Return the number of workers of a client's cluster."""
+    return len(worker_info(client))
 
 
-def workers_of(client: distributed.Client) -> dict[str, Any]:
-    """Facts of the workers of a client's cluster, by their addresses.
+def worker_info(client: distributed.Client) -> dict[str, Any]:
+    """Return information on the workers of a client's cluster, by their addresses.
 
     Raises:
         OSError: the scheduler does not answer.
     """
     # `scheduler_info` sometimes shows no worker: its answer is overwritten by another that the client asks for by itself.
     identity = client.scheduler.identity  # pyright: ignore[reportOptionalMemberAccess]
-    found: Any = client.sync(identity, n_workers=-1, callback_timeout=_ANSWER_SECONDS)
-    return found["workers"]
+    reply: Any = client.sync(identity, n_workers=-1, callback_timeout=_REPLY_TIMEOUT_SECONDS)
+    return reply["workers"]
 
 
-def _total(stretches: list[Encoded], image_size: int) -> Delayed:
-    """The graph: sums of each group of files, added in a tree, so that no worker holds all of them."""
+def _sum_graph(groups: list[Encoded], image_size: int) -> Delayed:
+    """Return the graph: sums of each group of files, added in a tree, so that no worker holds all of them."""
     task, add = delayed(file_sums, pure=False), delayed(_add, pure=False)
-    level = [task(stretch, image_size) for stretch in stretches]
+    level = [task(group, image_size) for group in groups]
     while len(level) > 1:
         level = [add(level[first : first + _FAN_IN]) for first in range(0, len(level), _FAN_IN)]
     return level[0]
 
 
-def _add(some: list[Sums]) -> Sums:
-    return sum(some, Sums())
+def _add(sums: list[Sums]) -> Sums:
+    return sum(sums, Sums())
 
 
 @contextmanager
 def client(workers: int, scheduler: str) -> Generator[distributed.Client]:
-    """A client of worker processes on this machine, or of the cluster at an address.
+    """Connect a client to worker processes on this machine, or to the cluster at an address.
 
     Args:
         workers: number of workers that are needed.
@@ -167,13 +168,13 @@ def client(workers: int, scheduler: str) -> Generator[distributed.Client]:
         SchedulerError: the cluster cannot be reached, or has fewer workers.
     """
     if scheduler != "processes":
-        with connected(scheduler) as connection:
-            found = len(workers_of(connection))
-            if found < workers:
+        with connect(scheduler) as connection:
+            count = len(worker_info(connection))
+            if count < workers:
                 raise SchedulerError(
-                    f"the cluster must have {workers} workers. Received: {found}. Start more, or ask for fewer."
+                    f"the cluster must have {workers} workers. Received: {count}. Start more, or ask for fewer."
                 )
-            with _patient(connection):
+            with _unlimited_retries(connection):
                 yield connection
         return
     # By default, Dask looks for a dead worker after 15 s, and gives it up for good if it has just died again.
@@ -189,12 +190,12 @@ def client(workers: int, scheduler: str) -> Generator[distributed.Client]:
             security=RunSecurity(),
             local_directory=str(folder.path),
         )
-        with cluster, distributed.Client(cluster, set_as_default=False) as connection, _patient(connection):
+        with cluster, distributed.Client(cluster, set_as_default=False) as connection, _unlimited_retries(connection):
             yield connection
 
 
 @contextmanager
-def _patient(client: distributed.Client) -> Generator[None]:
+def _unlimited_retries(client: distributed.Client) -> Generator[None]:
     """Let the cluster retry a task however often its worker dies, until the last user of this setting has gone."""
     client.run_on_scheduler(_count_users, change=1, allowed=ALLOWED_FAILURES)
     try:
@@ -204,6 +205,6 @@ def _patient(client: distributed.Client) -> Generator[None]:
 
 
 def _count_users(change: int, allowed: int, dask_scheduler: Any = None) -> None:
-    users, before = getattr(dask_scheduler, "convtwins_users", (0, dask_scheduler.allowed_failures))
-    dask_scheduler.convtwins_users = users + change, before
-    dask_scheduler.allowed_failures = allowed if users + change else before
+    users, original = getattr(dask_scheduler, "convtwins_users", (0, dask_scheduler.allowed_failures))
+    dask_scheduler.convtwins_users = users + change, original
+    dask_scheduler.allowed_failures = allowed if users + change else original

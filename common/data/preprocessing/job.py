@@ -1,4 +1,4 @@
-"""One timed scan in a process of its own: its job file and its result."""
+"""One timed scan in a separate process: its job file and its result."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from common.machine import machine
 from common.machine.interference import Meter
 
 Scanning = Callable[[Encoded, int, int], AbstractContextManager[Callable[[], Sums]]]
-"""(files, image size, workers): starts the workers and gives the function that scans."""
+"""Context manager with arguments (files, image size, workers). It starts the workers and gives the function that scans."""
 
 
 class Scan(Frozen):
@@ -26,13 +26,13 @@ class Scan(Frozen):
 
     images: int
     import_seconds: float
-    """From the start of the process until its framework was imported."""
+    """Seconds from the start of the process until its framework was imported."""
     start_seconds: float
-    """Until the workers were started and warmed up."""
+    """Seconds from then until the workers were started and warmed up."""
     seconds: float
-    """Of the scan."""
+    """Seconds of the scan."""
     peak_memory_mib: float
-    """Of the process and its workers."""
+    """Peak memory of the process and its workers."""
     cores_of_others: float
     """Cores that other processes used during the scan. Workers of a cluster count as other processes."""
     pixels: int
@@ -51,13 +51,13 @@ def save(encoded: Encoded, image_size: int, path: Path) -> None:
         path=np.array(os.fspath(encoded.path)),
         offsets=encoded.offsets,
         sizes=encoded.sizes,
-        plain=encoded.plain,
+        plain=encoded.decodes_identically,
         image_size=np.array(image_size),
     )
 
 
 def load(path: Path) -> tuple[Encoded, int]:
-    """The files and the image size of a job file."""
+    """Read the files and the image size of a job file."""
     with np.load(path, allow_pickle=False) as job:
         encoded = Encoded(Path(str(job["path"])), job["offsets"], job["sizes"], job["plain"])
         return encoded, int(job["image_size"])
@@ -67,23 +67,25 @@ def run(scanning: Scanning, path: Path, workers: int, out: Path, started: float)
     """Scan the files of a job and write the Scan to `out`.
 
     Args:
-        scanning: the engine. All that it needs is imported by now.
-        workers: at least 1.
+        scanning: the engine. All that it needs has been imported.
+        path: the job file.
+        workers: number of workers, at least 1.
+        out: file for the result.
         started: start of the process, by `machine.clock`.
     """
     encoded, image_size = load(path)
     imported = machine.clock()
     with scanning(encoded, image_size, workers) as scan:
         start_seconds = machine.clock() - imported
-        others = Meter()
+        meter = Meter()
         start = time.perf_counter()
         sums = scan()
         seconds = time.perf_counter() - start
-        cores_of_others = others.cores_of_others()
+        cores_of_others = meter.cores_of_others()
         peak_memory_mib = machine.peak_memory_mib()
     if sums.pixels != len(encoded) * image_size**2:
         raise AssertionError(f"The scan added {sums.pixels:,} pixels for {len(encoded):,} images of {image_size} px")
-    made = Scan(
+    result = Scan(
         images=len(encoded),
         import_seconds=imported - started,
         start_seconds=start_seconds,
@@ -94,4 +96,4 @@ def run(scanning: Scanning, path: Path, workers: int, out: Path, started: float)
         values=sums.values,
         squares=sums.squares,
     )
-    atomic_files.write_atomically(out, made.model_dump_json(indent=1))
+    atomic_files.write_atomically(out, result.model_dump_json(indent=1))

@@ -5,18 +5,18 @@ from __future__ import annotations
 from common import spec
 from common.data.preprocessing.statistics import dataset_statistics
 from common.data.sources import Dataset
-from common.models.input_scaling import Channels, Scaling
+from common.models.input_scaling import Channels, InputScaling
 
 HALF: Channels = (0.5, 0.5, 0.5)
 IMAGENET_MEAN: Channels = (0.485, 0.456, 0.406)
 IMAGENET_STD: Channels = (0.229, 0.224, 0.225)
 
 
-def of(data: spec.Data, dataset: Dataset, *, cache_dir: str | None) -> Scaling:
-    """The scaling of a spec.
+def scaling_for(data: spec.Data, dataset: Dataset, *, cache_dir: str | None) -> InputScaling:
+    """Return the input scaling of a spec.
 
     Args:
-        data: the spec's, for its `normalization`.
+        data: the spec's data, for its `normalization`.
         dataset: the data set. `normalization` dataset takes the statistics of its training split, of the files if streamed.
         cache_dir: as in `dataset_statistics`.
 
@@ -24,16 +24,16 @@ def of(data: spec.Data, dataset: Dataset, *, cache_dir: str | None) -> Scaling:
         SpecError: a channel is constant.
     """
     if data.normalization == "none":
-        return Scaling()
+        return InputScaling()
     if data.normalization == "half":
-        return Scaling(HALF, HALF)
+        return InputScaling(HALF, HALF)
     if data.normalization == "imagenet":
-        return Scaling(IMAGENET_MEAN, IMAGENET_STD)
+        return InputScaling(IMAGENET_MEAN, IMAGENET_STD)
     images = dataset.train.images if dataset.train.encoded is None else dataset.train.encoded
-    found = dataset_statistics(images, dataset.content_hash, image_size=dataset.image_size, cache_dir=cache_dir)
-    if not all(found.std):
+    statistics = dataset_statistics(images, dataset.content_hash, image_size=dataset.image_size, cache_dir=cache_dir)
+    if not all(statistics.std):
         raise spec.SpecError(
-            f"data.normalization dataset needs channels that vary. Received: standard deviations {found.std}. Use none, "
+            f"data.normalization dataset needs channels that vary. Received: standard deviations {statistics.std}. Use none, "
             "half or imagenet."
         )
-    return Scaling(found.mean, found.std)
+    return InputScaling(statistics.mean, statistics.std)

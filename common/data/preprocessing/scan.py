@@ -17,18 +17,18 @@ from common.data.decoding.encoded import Encoded
 from common.data.preprocessing.sums import Adder, Sums
 
 CHUNK_BYTES = 1 << 21
-"""Bytes of files in one task: some hundredths of a second of work. A worker holds so much in memory."""
+"""Bytes of files in one task: some hundredths of a second of work. A worker holds them in memory."""
 
 
 def parts(encoded: Encoded) -> list[Encoded]:
-    """The files of a split in groups of about CHUNK_BYTES, in their order."""
+    """Divide the files of a split into groups of about CHUNK_BYTES, in their order."""
     ends = np.cumsum(encoded.sizes)
     cuts = np.searchsorted(ends, np.arange(CHUNK_BYTES, ends[-1], CHUNK_BYTES)) + 1
-    stretches = np.split(np.arange(len(encoded)), np.unique(cuts))
-    return [encoded.take(ids) for ids in stretches if len(ids)]
+    groups = np.split(np.arange(len(encoded)), np.unique(cuts))
+    return [encoded.take(ids) for ids in groups if len(ids)]
 
 
-def contents(encoded: Encoded) -> Iterator[bytes]:
+def read_files(encoded: Encoded) -> Iterator[bytes]:
     """Read the files one after another. Bytes read through a map would count as this process's memory until it ends."""
     with encoded.path.open("rb") as file:
         for offset, size in zip(encoded.offsets.tolist(), encoded.sizes.tolist(), strict=True):
@@ -36,31 +36,31 @@ def contents(encoded: Encoded) -> Iterator[bytes]:
 
 
 def file_sums(encoded: Encoded, image_size: int) -> Sums:
-    """Sums of the canonical pixels of these files at this size."""
+    """Sum the canonical pixels of these files at this size."""
     adder = Adder()
-    for content, plain in zip(contents(encoded), encoded.plain.tolist(), strict=True):
-        room = adder.room(3 * image_size * image_size)
-        if not (plain and _decode_plain(content, image_size, room)):
-            room[:] = decode.decode(content, image_size).reshape(-1)
+    for content, decodes_identically in zip(read_files(encoded), encoded.decodes_identically.tolist(), strict=True):
+        buffer = adder.next_buffer(3 * image_size * image_size)
+        if not (decodes_identically and _decode_jpeg(content, image_size, buffer)):
+            buffer[:] = decode.decode(content, image_size).reshape(-1)
     return adder.sums()
 
 
 def array_sums(images: NDArray[np.uint8]) -> Sums:
-    """Sums of uint8 [N, H, W, 3]."""
+    """Sum the pixels of uint8 [N, H, W, 3]."""
     adder = Adder()
     for image in images:
-        adder.room(image.size)[:] = image.reshape(-1)
+        adder.next_buffer(image.size)[:] = image.reshape(-1)
     return adder.sums()
 
 
 def scan(encoded: Encoded, image_size: int, workers: int) -> Sums:
-    """Sums of a split of files, in threads. Reading, decoding and adding release the interpreter lock."""
+    """Sum the pixels of a split of files, in threads. Reading, decoding and adding release the interpreter lock."""
     with ThreadPoolExecutor(workers, "scan") as pool:
         return sum(pool.map(file_sums, parts(encoded), repeat(image_size)), Sums())
 
 
 def scan_array(images: Images, workers: int) -> Sums:
-    """Sums of uint8 [N, H, W, 3], in threads."""
+    """Sum the pixels of uint8 [N, H, W, 3], in threads."""
     rows = max(1, CHUNK_BYTES // images[:1].nbytes)
 
     def work(first: int) -> Sums:
@@ -70,10 +70,10 @@ def scan_array(images: Images, workers: int) -> Sums:
         return sum(pool.map(work, range(0, len(images), rows)), Sums())
 
 
-def _decode_plain(content: bytes, image_size: int, into: NDArray[np.uint8]) -> bool:
-    """Decode a JPEG by libjpeg-turbo, whose pixels are Pillow's. False if it has another size or a flaw."""
+def _decode_jpeg(content: bytes, image_size: int, buffer: NDArray[np.uint8]) -> bool:
+    """Decode a JPEG by libjpeg-turbo, whose pixels equal Pillow's. Returns False if it has another size or a flaw."""
     try:
-        decoded = simplejpeg.decode_jpeg(content, buffer=into)
+        decoded = simplejpeg.decode_jpeg(content, buffer=buffer)
     except ValueError:  # also a larger image, which does not fit
         return False
     return decoded.shape == (image_size, image_size, 3)

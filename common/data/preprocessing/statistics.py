@@ -1,4 +1,4 @@
-"""Mean and standard deviation of each channel of a training split, from exact sums that the cache keeps."""
+"""Mean and standard deviation of each channel of a training split, from exact sums in the cache."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class Statistics(NamedTuple):
 
     mean: Channels
     std: Channels
-    """Of the population. The divisor is the number of pixels."""
+    """Standard deviation of the population. The divisor is the number of pixels."""
 
 
 def statistics(sums: Sums) -> Statistics:
-    """Mean and standard deviation from integer sums. Only the last division and the root round.
+    """Compute mean and standard deviation from integer sums. Only the last division and the root round.
 
     Raises:
         ValueError: the sums have no pixels.
@@ -50,14 +50,14 @@ def statistics(sums: Sums) -> Statistics:
 def dataset_statistics(
     images: Images | Encoded, key: str, *, image_size: int | None = None, cache_dir: str | None = None
 ) -> Statistics:
-    """Statistics of a training split. If they are not stored, compute them in threads on all cores and store them.
+    """Return the statistics of a training split. If they are not stored, compute them in threads on all cores and store them.
 
     Processes that ask at the same time compute them once.
 
     Args:
         images: the training split, uint8 [N, H, W, 3] or its files.
         key: the data set's `content_hash`. It covers the pixels of the training split.
-        image_size: of the files' pixels. Only files need it.
+        image_size: height and width of the files' pixels. Only files need it.
         cache_dir: the cache folder. None: $CONVTWINS_CACHE, else the user's cache folder.
 
     Raises:
@@ -70,7 +70,7 @@ def dataset_statistics(
         with filelock.FileLock(path.with_suffix(".lock")):
             sums = _read(path)  # another process may have stored them while this one waited
             if sums is None:
-                sums = _computed(images, image_size)
+                sums = _compute(images, image_size)
                 store(sums, key, cache_dir=cache_dir)
     return statistics(sums)
 
@@ -79,7 +79,7 @@ def store(sums: Sums, key: str, *, cache_dir: str | None = None) -> Path:
     """Store the sums of a training split for `dataset_statistics`, see there.
 
     Returns:
-        The file written.
+        The path of the written file.
     """
     path = _path(key, cache_dir)
     record = {
@@ -95,7 +95,7 @@ def store(sums: Sums, key: str, *, cache_dir: str | None = None) -> Path:
     return path
 
 
-def _computed(images: Images | Encoded, image_size: int | None) -> Sums:
+def _compute(images: Images | Encoded, image_size: int | None) -> Sums:
     if not isinstance(images, Encoded):
         return scan.scan_array(images, available_cores())
     if image_size is None:
@@ -109,10 +109,10 @@ def _path(key: str, cache_dir: str | None) -> Path:
 
 
 def _read(path: Path) -> Sums | None:
-    """The stored sums, or None if they are missing, torn or changed."""
+    """Read the stored sums. Returns None if they are missing, corrupt or changed."""
     try:
         record = cache.read_record(path, _VERSION)
         values, squares = record["values"], record["squares"]
         return Sums(record["pixels"], (values[0], values[1], values[2]), (squares[0], squares[1], squares[2]))
-    except (*cache.TORN, IndexError):
+    except (*cache.CORRUPT_ENTRY_ERRORS, IndexError):
         return None

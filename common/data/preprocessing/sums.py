@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 _ROWS, _ROW_BYTES = 256, 3072
 BLOCK_BYTES = _ROWS * _ROW_BYTES
-"""Bytes that are added at once: 512 x 512 pixels, so that NumPy's calls are few. A row holds whole pixels."""
+"""Bytes per addition: 512 x 512 pixels, so that NumPy's calls are few. A row holds whole pixels."""
 
 _BYTE = 8
 _LOW_BYTE = np.uint16(0xFF)
@@ -26,16 +26,16 @@ class Sums:
 
     pixels: int = 0
     values: Triple = (0, 0, 0)
-    """For each channel, the sum of its bytes."""
+    """Sum of the bytes of each channel."""
     squares: Triple = (0, 0, 0)
-    """For each channel, the sum of the squares of its bytes."""
+    """Sum of the squares of the bytes of each channel."""
 
     def __add__(self, other: Sums) -> Sums:
-        return Sums(self.pixels + other.pixels, _added(self.values, other.values), _added(self.squares, other.squares))
+        return Sums(self.pixels + other.pixels, _add(self.values, other.values), _add(self.squares, other.squares))
 
 
 def from_array(totals: NDArray[np.int64], pixels: int) -> Sums:
-    """Sums from int64 [2, 3], the sums of the bytes and of their squares, and the number of pixels."""
+    """Build Sums from int64 [2, 3], the sums of the bytes and of their squares, and the number of pixels."""
     values, squares = totals.tolist()
     return Sums(pixels, (values[0], values[1], values[2]), (squares[0], squares[1], squares[2]))
 
@@ -57,25 +57,25 @@ class Adder:
         self._columns = np.empty((2, 3, _ROW_BYTES // 2), np.uint16)
         self._totals = np.zeros(self._columns.shape, np.uint64)
 
-    def room(self, num_bytes: int) -> NDArray[np.uint8]:
-        """Room for the next bytes to add: uint8 [num_bytes], whole RGB pixels. Fill it before the next call."""
+    def next_buffer(self, num_bytes: int) -> NDArray[np.uint8]:
+        """Return a buffer for the next bytes to add: uint8 [num_bytes], whole RGB pixels. Fill it before the next call."""
         if self._filled + num_bytes > len(self._buffer):
             self._add_whole_blocks()
         if self._filled + num_bytes > len(self._buffer):
-            grown = np.empty(self._filled + num_bytes, np.uint8)
-            grown[: self._filled] = self._buffer[: self._filled]
-            self._buffer = grown
+            larger = np.empty(self._filled + num_bytes, np.uint8)
+            larger[: self._filled] = self._buffer[: self._filled]
+            self._buffer = larger
         start, self._filled = self._filled, self._filled + num_bytes
         self._num_bytes += num_bytes
         return self._buffer[start : self._filled]
 
     def sums(self) -> Sums:
-        """Sums of all pixels so far."""
+        """Return the sums of all pixels so far."""
         self._add_whole_blocks()
         if self._filled:
-            rest = np.zeros(BLOCK_BYTES, np.uint8)  # zeros add nothing
-            rest[: self._filled] = self._buffer[: self._filled]
-            self._add_block(rest)
+            block = np.zeros(BLOCK_BYTES, np.uint8)  # zeros add nothing
+            block[: self._filled] = self._buffer[: self._filled]
+            self._add_block(block)
             self._filled = 0
         channels = (2 * np.arange(_ROW_BYTES // 2) + np.arange(2)[:, np.newaxis]) % 3
         by_channel = [self._totals.transpose(1, 0, 2)[:, channels == channel].sum(axis=1).tolist() for channel in range(3)]
@@ -92,11 +92,11 @@ class Adder:
 
     def _add_block(self, block: NDArray[np.uint8]) -> None:
         pairs = block.view(np.uint16).reshape(self._lanes.shape)  # little-endian: the even byte is the lower one
-        for take, operand, (values, squares, upper) in (
+        for extract, operand, (values, squares, upper) in (
             (np.bitwise_and, _LOW_BYTE, self._columns[0]),
             (np.right_shift, _BYTE, self._columns[1]),
         ):
-            lanes = take(pairs, operand, out=self._lanes)
+            lanes = extract(pairs, operand, out=self._lanes)
             np.add.reduce(lanes, axis=0, dtype=np.uint16, out=values)
             np.multiply(lanes, lanes, out=lanes)
             np.add.reduce(lanes, axis=0, dtype=np.uint16, out=squares)
@@ -106,5 +106,5 @@ class Adder:
         self._totals += self._columns
 
 
-def _added(one: Triple, other: Triple) -> Triple:
+def _add(one: Triple, other: Triple) -> Triple:
     return one[0] + other[0], one[1] + other[1], one[2] + other[2]

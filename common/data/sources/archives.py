@@ -28,28 +28,28 @@ from common.data.sources.file_source import (
     Listing,
     check_count,
     check_size,
-    checked_name,
+    empty_folders_of,
     fingerprint_of_file,
-    folders_without,
     image_hidden_by,
     is_hidden,
+    normalize_name,
 )
 
-ALWAYS_ALLOWED_BYTES = 4 * 2**30
-"""Total size of the files that any archive may have ..."""
+MIN_ALLOWED_BYTES = 4 * 2**30
+"""Bytes of files that any archive may unpack to. Larger archives see ALLOWED_RATIO."""
 ALLOWED_RATIO = 200
-"""... or, if that is more, this multiple of its own size."""
+"""Ratio of unpacked to packed size that an archive may reach above MIN_ALLOWED_BYTES."""
 MAX_HEADER_BYTES = 2**13
 """Limit for all headers of one member of a tar: twice what real ones take. tarfile reads headers whole, and some take quadratic
 time (CVE-2024-6232)."""
 
 _DECOMPRESSORS = {b"\x1f\x8b": gzip.open, b"\xfd7zXZ\x00": lzma.open, b"BZh": bz2.open}
 _END_BLOCK = bytes(tarfile.BLOCKSIZE)
-_ZIP_BYTES_AT_ONCE = 4096  # zipfile unpacks all that it reads of bzip2 and LZMA, whatever size the header states
+_ZIP_READ_BYTES = 4096  # zipfile unpacks all that it reads of bzip2 and LZMA, whatever size the header states
 
 
-def recognise(path: Path) -> FileSource | None:
-    """The archive in a file, or None if it is no archive. Only the first block is read, and nothing is unpacked."""
+def open_archive(path: Path) -> FileSource | None:
+    """Return the archive in a file, or None if it is no archive. Only the first block is read, and nothing is unpacked."""
     with path.open("rb") as file:
         start = file.read(tarfile.BLOCKSIZE)
     if start.startswith((b"PK\x03\x04", b"PK\x05\x06")):
@@ -60,7 +60,7 @@ def recognise(path: Path) -> FileSource | None:
 
 
 class _Archive:
-    """What both kinds of archive share. Each has its own `_members`."""
+    """Base class of both kinds of archive. Each has its own `_members`."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -87,16 +87,16 @@ class _Archive:
                 files.append(name)
             else:
                 folders.add(name)
-        return Listing(files, folders_without(files, folders), sorted(hidden))
+        return Listing(files, empty_folders_of(files, folders), sorted(hidden))
 
-    def read(self, wanted: Collection[str]) -> Iterator[tuple[str, Content]]:
+    def read(self, names: Collection[str]) -> Iterator[tuple[str, Content]]:
         for name, read in self._members():
-            if read and name in wanted:
+            if read and name in names:
                 content = read()  # here: an archive is one stream, so one thread reads it
                 yield name, Content(len(content), lambda content=content: content)
 
     def _members(self) -> Iterator[tuple[str, Callable[[], bytes] | None]]:
-        """(path, function that reads the file) of visible files, read before the next member. (path, None) of others."""
+        """Yield (path, function that reads the file before the next member) of visible files, and (path, None) of others."""
         raise NotImplementedError
 
 
@@ -104,46 +104,46 @@ class Tar(_Archive):
     """A tar archive, plain or compressed."""
 
     def _members(self) -> Iterator[tuple[str, Callable[[], bytes] | None]]:
-        seen: set[str] = set()
+        names: set[str] = set()
         num_members = 0
         with self.path.open("rb") as file:
-            with _refusing_damage(self.path):
-                forward = _Forward(_decompressed(file), self.path)
+            with _refuse_damage(self.path):
+                forward = _ForwardStream(_decompress(file), self.path)
                 tar = tarfile.TarFile(fileobj=cast(IO[bytes], forward))
             while (member := self._next(tar, forward)) is not None:
                 num_members += 1
                 check_count(num_members, self.path)
-                name = checked_name(member.name, self.path)
+                name = normalize_name(member.name, self.path)
                 if member.isdir():
                     yield name, None
                     continue
                 if member.issym() or member.islnk():
-                    raise _refused(self.path, "a link", name)
+                    raise _refusal(self.path, "a link", name)
                 if not member.isreg() or member.issparse():
-                    raise _refused(self.path, "a member that is no plain file", name)
+                    raise _refusal(self.path, "a member that is no plain file", name)
                 if is_hidden(name):
                     yield name, None
                     continue
                 check_size(member.size, f"{name!r} in {self.path}")
-                if name in seen:
-                    raise _refused(self.path, "two files with one path", name)
-                seen.add(name)
+                if name in names:
+                    raise _refusal(self.path, "two files with one path", name)
+                names.add(name)
                 yield name, partial(self._content, tar, forward, member)
-            with _refusing_damage(self.path):
+            with _refuse_damage(self.path):
                 if forward.last_block != _END_BLOCK:  # tarfile takes a damaged header for the end
                     raise tarfile.ReadError("the end of the archive is missing")
                 forward.drain()
 
-    def _next(self, tar: tarfile.TarFile, forward: _Forward) -> tarfile.TarInfo | None:
-        forward.allow(MAX_HEADER_BYTES)
-        with _refusing_damage(self.path):
+    def _next(self, tar: tarfile.TarFile, forward: _ForwardStream) -> tarfile.TarInfo | None:
+        forward.set_limit(MAX_HEADER_BYTES)
+        with _refuse_damage(self.path):
             member = tar.next()
         cast(Any, tar).members.clear()  # tarfile keeps all of them: gigabytes for millions
         return member
 
-    def _content(self, tar: tarfile.TarFile, forward: _Forward, member: tarfile.TarInfo) -> bytes:
-        forward.allow(member.size)
-        with _refusing_damage(self.path):
+    def _content(self, tar: tarfile.TarFile, forward: _ForwardStream, member: tarfile.TarInfo) -> bytes:
+        forward.set_limit(member.size)
+        with _refuse_damage(self.path):
             return cast(IO[bytes], tar.extractfile(member)).read()
 
 
@@ -151,14 +151,14 @@ class Zip(_Archive):
     """A zip archive."""
 
     def _members(self) -> Iterator[tuple[str, Callable[[], bytes] | None]]:
-        seen: set[str] = set()
+        names: set[str] = set()
         total_bytes, allowed_bytes = 0, _allowed_bytes(self.path)
-        with _refusing_damage(self.path):
+        with _refuse_damage(self.path):
             archive = zipfile.ZipFile(self.path)
         with archive:
             check_count(len(archive.infolist()), self.path)
             for member in archive.infolist():
-                name = checked_name(member.filename, self.path)
+                name = normalize_name(member.filename, self.path)
                 if "\\" in name:
                     raise DataRefused(
                         f"{self.path} holds a path with backslashes. Received: {name!r}. Pack it again by a program that "
@@ -169,31 +169,31 @@ class Zip(_Archive):
                     continue
                 kind = stat.S_IFMT(member.external_attr >> 16)
                 if kind == stat.S_IFLNK:
-                    raise _refused(self.path, "a link", name)
+                    raise _refusal(self.path, "a link", name)
                 if kind not in (0, stat.S_IFREG):
-                    raise _refused(self.path, "a member that is no plain file", name)
+                    raise _refusal(self.path, "a member that is no plain file", name)
                 if member.flag_bits & 1:
-                    raise _refused(self.path, "an encrypted file", name)
+                    raise _refusal(self.path, "an encrypted file", name)
                 if is_hidden(name):
                     yield name, None
                     continue
                 check_size(member.file_size, f"{name!r} in {self.path}")
                 total_bytes += member.file_size
                 if total_bytes > allowed_bytes:
-                    raise _too_large(self.path, allowed_bytes)
-                if name in seen:
-                    raise _refused(self.path, "two files with one path", name)
-                seen.add(name)
+                    raise _too_large_error(self.path, allowed_bytes)
+                if name in names:
+                    raise _refusal(self.path, "two files with one path", name)
+                names.add(name)
                 yield name, partial(self._content, archive, member)
 
     def _content(self, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> bytes:
         content = io.BytesIO()  # its value is no copy: a large member is in memory once
-        with _refusing_damage(self.path), archive.open(member) as file:
-            shutil.copyfileobj(file, content, _ZIP_BYTES_AT_ONCE)
+        with _refuse_damage(self.path), archive.open(member) as file:
+            shutil.copyfileobj(file, content, _ZIP_READ_BYTES)
         return content.getvalue()
 
 
-class _Forward:
+class _ForwardStream:
     """A stream that only goes forward, for tarfile. A step back in a compressed stream would start it again."""
 
     def __init__(self, stream: IO[bytes], path: Path) -> None:
@@ -202,8 +202,8 @@ class _Forward:
         self._readable_bytes = MAX_HEADER_BYTES
         self.last_block = b""
 
-    def allow(self, num_bytes: int) -> None:
-        """Set how many bytes may be read before the next call. Skipped bytes do not count."""
+    def set_limit(self, num_bytes: int) -> None:
+        """Set the number of bytes that may be read before the next call. Skipped bytes do not count."""
         self._readable_bytes = num_bytes
 
     def read(self, size: int) -> bytes:
@@ -235,7 +235,7 @@ class _Forward:
         content = self._stream.read(size)
         self._position += len(content)
         if self._position > self._allowed_bytes:
-            raise _too_large(self._path, self._allowed_bytes)
+            raise _too_large_error(self._path, self._allowed_bytes)
         return content
 
 
@@ -247,7 +247,7 @@ def _is_tar_header(block: bytes) -> bool:
     return True
 
 
-def _decompressed(file: IO[bytes]) -> IO[bytes]:
+def _decompress(file: IO[bytes]) -> IO[bytes]:
     start = file.read(8)
     file.seek(0)
     for magic, decompressor in _DECOMPRESSORS.items():
@@ -257,14 +257,14 @@ def _decompressed(file: IO[bytes]) -> IO[bytes]:
 
 
 def _allowed_bytes(path: Path) -> int:
-    return max(ALWAYS_ALLOWED_BYTES, ALLOWED_RATIO * path.stat().st_size)
+    return max(MIN_ALLOWED_BYTES, ALLOWED_RATIO * path.stat().st_size)
 
 
-def _refused(path: Path, kind: str, name: str) -> DataRefused:
+def _refusal(path: Path, kind: str, name: str) -> DataRefused:
     return DataRefused(f"{path} holds {kind}. Received: {name!r}. Pack it again from plain files and folders.")
 
 
-def _too_large(path: Path, allowed_bytes: int) -> DataRefused:
+def _too_large_error(path: Path, allowed_bytes: int) -> DataRefused:
     return DataRefused(
         f"{path} unpacks to too much. Received: more than {allowed_bytes:,} bytes from {path.stat().st_size:,}. "
         "Use a part of it, or unpack it and give the folder."
@@ -272,8 +272,8 @@ def _too_large(path: Path, allowed_bytes: int) -> DataRefused:
 
 
 @contextmanager
-def _refusing_damage(path: Path) -> Generator[None]:
-    """For calls of tarfile and zipfile only. They raise a dozen types on damaged archives."""
+def _refuse_damage(path: Path) -> Generator[None]:
+    """Turn errors of tarfile and zipfile into DataRefused. They raise a dozen types on damaged archives."""
     try:
         yield
     except (DataRefused, MemoryError):

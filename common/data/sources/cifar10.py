@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 from numpy.typing import NDArray
 
-from common.data.dataset import Arrays, DataRefused
+from common.data.dataset import DataRefused, ImageArrays
 from common.data.sources import unpickle
 from common.data.sources.downloads import Download
 from common.data.sources.file_source import FileSource
@@ -37,43 +37,43 @@ PYTHON = Download(
     num_bytes=170_498_071,
 )
 FOLDERS = ("cifar-10-batches-bin", "cifar-10-batches-py")
-"""What the two archives unpack to."""
+"""Folders that the two archives unpack to."""
 
-_NAMES_IN_OTHERS = ("cifar-10-batches-py-target_archive", "cifar-10-batches-py.tar.gz", PYTHON.name)
-"""Names of the python archive: in Keras today, in earlier Keras, in torchvision."""
-_INSTEAD = "give the file's path as data"
+_DOWNLOAD_NAMES = ("cifar-10-batches-py-target_archive", "cifar-10-batches-py.tar.gz", PYTHON.name)
+"""Names of the python archive in Keras, in earlier Keras, and in torchvision."""
+_ALTERNATIVE = "give the file's path as data"
 
 
 @dataclass(frozen=True)
-class Layout:
+class BatchFiles:
     """Paths of the batches in a tree, and their format."""
 
     files: tuple[str, ...]
-    """Five batches of training images, one of test images."""
+    """Paths of five batches of training images and one of test images."""
     read: Callable[[bytes, str], _Batch]
 
 
 def locate(cache: Path) -> Path:
-    """CIFAR-10 in the cache folder, as either archive or its unpacked folder. A missing archive is fetched.
+    """Return the path of CIFAR-10 in the cache folder, either archive or its unpacked folder. A missing archive is fetched.
 
     It is copied from the folders of Keras and torch, or else downloaded.
 
     Raises:
         DataRefused: an archive differs from the official one, or cannot be downloaded.
     """
-    for known, folder in zip((BINARY, PYTHON), FOLDERS, strict=True):
-        if known.is_at(cache / known.name, instead=_INSTEAD):
-            return cache / known.name
+    for archive, folder in zip((BINARY, PYTHON), FOLDERS, strict=True):
+        if archive.is_cached(cache / archive.name, alternative=_ALTERNATIVE):
+            return cache / archive.name
         if (cache / folder).is_dir():
             return cache / folder
-    if PYTHON.reuse_download(_NAMES_IN_OTHERS, cache / PYTHON.name):
+    if PYTHON.reuse_download(_DOWNLOAD_NAMES, cache / PYTHON.name):
         return cache / PYTHON.name
-    BINARY.fetch(cache / BINARY.name, source="cifar10", instead=_INSTEAD)
+    BINARY.fetch(cache / BINARY.name, source="cifar10", alternative=_ALTERNATIVE)
     return cache / BINARY.name
 
 
-def recognise(files: Sequence[str]) -> Layout | None:
-    """The official layout among the paths of a tree. None if it is not there."""
+def find_files(files: Sequence[str]) -> BatchFiles | None:
+    """Find the official layout among the paths of a tree. None if it is not there."""
     present = set(files)
     for suffix, read in ((".bin", _read_binary), ("", unpickle.read_batch)):
         for file in files:
@@ -81,21 +81,21 @@ def recognise(files: Sequence[str]) -> Layout | None:
             if path.name == _BATCHES[-1] + suffix:
                 batches = tuple((path.parent / (batch + suffix)).as_posix() for batch in _BATCHES)
                 if present.issuperset(batches):
-                    return Layout(batches, read)
+                    return BatchFiles(batches, read)
     return None
 
 
-def read(tree: FileSource, layout: Layout) -> Arrays:
-    """All batches, in the official order."""
+def read(tree: FileSource, layout: BatchFiles) -> ImageArrays:
+    """Read all batches, in the official order."""
     batches: dict[str, _Batch] = {}
     for name, content in tree.read(layout.files):
-        where = f"{name} in {tree.path}"
-        batches[name] = _checked(layout.read(content(), where), where)
-    in_order = [batches[name] for name in layout.files]
-    planes = np.concatenate([data for data, _ in in_order]).reshape(-1, 3, _SIZE_PX, _SIZE_PX)
-    labels = np.concatenate([labels for _, labels in in_order])
-    num_test = len(in_order[-1][1])
-    return Arrays(
+        description = f"{name} in {tree.path}"
+        batches[name] = _check_batch(layout.read(content(), description), description)
+    ordered = [batches[name] for name in layout.files]
+    planes = np.concatenate([data for data, _ in ordered]).reshape(-1, 3, _SIZE_PX, _SIZE_PX)
+    labels = np.concatenate([labels for _, labels in ordered])
+    num_test = len(ordered[-1][1])
+    return ImageArrays(
         images=planes.transpose(0, 2, 3, 1),
         labels=labels,
         class_names=CLASS_NAMES,
@@ -113,7 +113,7 @@ def _read_binary(content: bytes, name: str) -> _Batch:
     return records[:, 1:], records[:, 0].astype(np.int64)
 
 
-def _checked(batch: _Batch, name: str) -> _Batch:
+def _check_batch(batch: _Batch, name: str) -> _Batch:
     data, labels = batch
     if data.shape[1] != _PIXELS or not len(labels):
         raise DataRefused(f"{name} is no CIFAR-10 batch. Received: data of shape {data.shape}. Fetch the official archive.")

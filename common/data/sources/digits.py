@@ -12,24 +12,24 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from common.data.dataset import Arrays
+from common.data.dataset import ImageArrays
 
 _SIZE_PX = 32
 
 
 @cache
-def read() -> Arrays:
-    """All digits as RGB, without splits.
+def read() -> ImageArrays:
+    """Read all digits as RGB, without splits.
 
     Each of the 8x8 values 0..16 becomes a square of 4x4 grey pixels, 0..255. Integer arithmetic is the same everywhere.
     """
-    values = _table()
-    grey = ((values[:, :-1].reshape(-1, 8, 8) * 255 + 8) // 16).astype(np.uint8)
+    table = _table()
+    grey = ((table[:, :-1].reshape(-1, 8, 8) * 255 + 8) // 16).astype(np.uint8)
     grey = grey.repeat(_SIZE_PX // 8, axis=1).repeat(_SIZE_PX // 8, axis=2)
-    labels = values[:, -1].copy()
+    labels = table[:, -1].copy()
     images = np.repeat(grey[..., np.newaxis], 3, axis=3)
     images.flags.writeable = labels.flags.writeable = False  # all callers share them
-    return Arrays(
+    return ImageArrays(
         images=images,
         labels=labels,
         class_names=tuple(str(digit) for digit in range(10)),
@@ -38,8 +38,8 @@ def read() -> Arrays:
 
 
 def _table() -> NDArray[np.int64]:
-    """One row for each digit: its 64 values and its class."""
+    """Read one row for each digit: its 64 values and its class."""
     # The file itself is read: importing scikit-learn takes a second in every process.
-    found = importlib.util.find_spec("sklearn")
-    assert found is not None and found.origin is not None, "scikit-learn is installed with this project"
-    return np.loadtxt(Path(found.origin).parent / "datasets" / "data" / "digits.csv.gz", np.int64, delimiter=",")
+    spec = importlib.util.find_spec("sklearn")
+    assert spec is not None and spec.origin is not None, "scikit-learn is installed with this project"
+    return np.loadtxt(Path(spec.origin).parent / "datasets" / "data" / "digits.csv.gz", np.int64, delimiter=",")

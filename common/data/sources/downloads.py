@@ -19,7 +19,7 @@ _TIMEOUT_SECONDS = 30
 
 @dataclass(frozen=True)
 class Download:
-    """An official file. Its hash alone says what arrived."""
+    """An official file. Its hash alone identifies the content."""
 
     url: str
     sha256: str
@@ -29,12 +29,12 @@ class Download:
     def name(self) -> str:
         return self.url.rpartition("/")[2]
 
-    def is_at(self, file: Path, *, instead: str) -> bool:
-        """Whether the file is in the cache.
+    def is_cached(self, file: Path, *, alternative: str) -> bool:
+        """Return whether the file is in the cache.
 
         Args:
-            file: its place.
-            instead: what a user can do to read other data, for the refusal.
+            file: its path in the cache.
+            alternative: advice for a user who wants to read other data, for the refusal.
 
         Raises:
             DataRefused: there is a file of other content.
@@ -45,7 +45,7 @@ class Download:
         if sha256 != self.sha256:
             raise DataRefused(
                 f"{file} is not the official file. Received: SHA-256 {sha256}, needed: {self.sha256}. Delete it and start "
-                f"again. To use it as it is, {instead}."
+                f"again. To use it as it is, {alternative}."
             )
         return True
 
@@ -55,7 +55,7 @@ class Download:
         Args:
             names: its possible paths below `$KERAS_HOME/datasets` and `$TORCH_HOME/datasets`. A file of other content does
                 not count.
-            file: its place.
+            file: its path in the cache.
 
         Returns:
             Whether it was found.
@@ -65,21 +65,21 @@ class Download:
         """
         for root in (cache.keras_home(), cache.torch_home()):
             for name in names:
-                found = root / "datasets" / name
-                if found.is_file() and cache.sha256_of_file(found) == self.sha256:
+                candidate = root / "datasets" / name
+                if candidate.is_file() and cache.sha256_of_file(candidate) == self.sha256:
                     file.parent.mkdir(parents=True, exist_ok=True)
                     with tempfile.TemporaryDirectory(dir=file.parent, prefix=f".{file.name}.") as folder:
-                        Path(shutil.copyfile(found, Path(folder) / file.name)).replace(file)
+                        Path(shutil.copyfile(candidate, Path(folder) / file.name)).replace(file)
                     return True
         return False
 
-    def fetch(self, file: Path, *, source: str, instead: str) -> None:
+    def fetch(self, file: Path, *, source: str, alternative: str) -> None:
         """Download the file from its address.
 
         Args:
-            file: its place.
+            file: its path in the cache.
             source: name of the data set, for the refusal.
-            instead: as for `is_at`.
+            alternative: as for `is_cached`.
 
         Raises:
             DataRefused: it cannot be downloaded, or has other content.
@@ -94,5 +94,5 @@ class Download:
         except (OSError, ValueError) as error:  # requests' errors are OSErrors; another hash is a ValueError
             raise DataRefused(
                 f"{source} cannot be downloaded. Received from {self.url}: {error} Fetch its {self.num_bytes:,} bytes (SHA-256 "
-                f"{self.sha256}) by hand and put the file at {file}, or {instead}."
+                f"{self.sha256}) by hand and put the file at {file}, or {alternative}."
             ) from None

@@ -13,7 +13,7 @@ from pathlib import Path, PurePosixPath
 from typing import Protocol
 
 from common.data import threads
-from common.data.dataset import DataRefused, listed
+from common.data.dataset import DataRefused, join_names
 from common.data.decoding import decode
 
 MAX_FILE_BYTES = 256 * 2**20
@@ -23,8 +23,8 @@ MAX_PATH_CHARACTERS = 4096
 MAX_NAME_BYTES = 255
 """Limit for one part of a path, as in file systems."""
 
-_NAME_SHOWN = 80  # characters shown of a name that is too long
-_OF_SYSTEMS = ("thumbs.db", "desktop.ini", "__macosx")  # the last is a folder that macOS adds to archives
+_MAX_PRINTED_NAME = 80  # characters shown of a name that is too long
+_SYSTEM_NAMES = ("thumbs.db", "desktop.ini", "__macosx")  # the last is a folder that macOS adds to archives
 
 
 @dataclass(frozen=True)
@@ -34,9 +34,9 @@ class Listing:
     files: list[str]
     """POSIX paths below the root, in any order."""
     empty_folders: list[str]
-    """Folders without anything visible."""
+    """Paths of folders without anything visible."""
     hidden: list[str]
-    """What hides images, sorted: folders or files whose names begin with a point, see `image_hidden_by`."""
+    """Sorted paths of folders or files that hide images, as their names begin with a point, see `image_hidden_by`."""
 
 
 @dataclass(frozen=True)
@@ -56,30 +56,30 @@ class FileSource(Protocol):
     path: Path
 
     def fingerprint(self) -> tuple[str, int]:
-        """(text that changes when a file of the tree is written or replaced, time of the newest change in nanoseconds).
+        """Return (text that changes when a file is written or replaced, time of the newest change in nanoseconds).
 
         It depends on sizes, times and inode numbers. No file is read.
         """
         ...
 
     def notes(self) -> list[str]:
-        """What the last `fingerprint` found that a reader of the data should know."""
+        """Return findings of the last `fingerprint` that a reader of the data should know."""
         ...
 
     def content_hash(self) -> str:
-        """SHA-256 that changes when the content of the tree changes."""
+        """Return a SHA-256 that changes when the content of the tree changes."""
         ...
 
     def listing(self) -> Listing:
-        """What is in the tree.
+        """List the files of the tree.
 
         Raises:
             DataRefused: the tree holds something that is no plain file, or is too large.
         """
         ...
 
-    def read(self, wanted: Collection[str]) -> Iterator[tuple[str, Content]]:
-        """(path, content) of each wanted file, in the order that is fastest to read."""
+    def read(self, names: Collection[str]) -> Iterator[tuple[str, Content]]:
+        """Yield (path, content) of each file in `names`, in the order that is fastest to read."""
         ...
 
 
@@ -88,7 +88,7 @@ class Folder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._leading_out: list[str] = []
+        self._outside_links: list[str] = []
         self._hidden: list[str] = []
 
     def fingerprint(self) -> tuple[str, int]:
@@ -97,15 +97,15 @@ class Folder:
         for name, status in self._entries():
             digest.update(f"{name}\0{fingerprint_of_file(status) if status else ''}\0".encode())
             newest = max(newest, status.st_ctime_ns if status else 0)
-        digest.update(_of_hidden(self._hidden))
+        digest.update(_hidden_bytes(self._hidden))
         return digest.hexdigest(), newest
 
     def notes(self) -> list[str]:
-        if not self._leading_out:
+        if not self._outside_links:
             return []
-        count = len(self._leading_out)
+        count = len(self._outside_links)
         links = "1 link leads" if count == 1 else f"{count:,} links lead"
-        return [f"{links} out of the folder, and what is there was read: {listed(self._leading_out)}"]
+        return [f"{links} out of the folder, and what is there was read: {join_names(self._outside_links)}"]
 
     def content_hash(self) -> str:
         listing = self.listing()
@@ -116,7 +116,7 @@ class Folder:
             digest.update(len(encoded).to_bytes(8, "little") + encoded + content)
         for name in sorted(listing.empty_folders):
             digest.update(f"\0{name}\0".encode())
-        digest.update(_of_hidden(listing.hidden))
+        digest.update(_hidden_bytes(listing.hidden))
         return digest.hexdigest()
 
     def listing(self) -> Listing:
@@ -126,8 +126,8 @@ class Folder:
         listing.hidden.extend(sorted(self._hidden))
         return listing
 
-    def read(self, wanted: Collection[str]) -> Iterator[tuple[str, Content]]:
-        for name in sorted(wanted):
+    def read(self, names: Collection[str]) -> Iterator[tuple[str, Content]]:
+        for name in sorted(names):
             path = self.path / name
             try:
                 num_bytes = path.stat().st_size
@@ -145,17 +145,17 @@ class Folder:
             return b"unreadable"
 
     def _entries(self) -> Iterator[tuple[str, os.stat_result | None]]:
-        """Each visible file with its status, and each folder without anything visible with None. The order is fixed."""
-        seen: set[str] = set()
-        self._leading_out, self._hidden = [], []
+        """Yield each visible file with its status, and each folder without anything visible with None. The order is fixed."""
+        real_paths: set[str] = set()
+        self._outside_links, self._hidden = [], []
         num_files = 0
         pending = [""]
         while pending:
             folder = pending.pop()
             real = os.path.realpath(self.path / folder)
-            if real in seen:
+            if real in real_paths:
                 raise DataRefused(f"{self.path / folder} leads into the tree a second time. Received: {real}. Remove the link.")
-            seen.add(real)
+            real_paths.add(real)
             is_empty = True
             for entry in sorted(os.listdir(self.path / folder)):  # noqa: PTH208  # names only: more data on a million entries would fill the memory
                 name = f"{folder}/{entry}" if folder else entry
@@ -189,7 +189,7 @@ class Folder:
         return any(self._hides_images(f"{name}/{entry}", depth + 1) for entry in entries)
 
     def _status(self, name: str) -> os.stat_result:
-        """Status of the target of a path. Of the link itself if it leads nowhere or in a circle."""
+        """Return the status of the target of a path, or of the link itself if it leads nowhere or in a circle."""
         path = f"{self.path}/{name}"  # there may be a million, and a Path takes longer than the call
         status = os.lstat(path)
         if not stat.S_ISLNK(status.st_mode):
@@ -200,36 +200,36 @@ class Folder:
             return status
         real = os.path.realpath(path)
         if not Path(real).is_relative_to(self.path.resolve()):
-            self._leading_out.append(f"{name!r} to {real!r}")
+            self._outside_links.append(f"{name!r} to {real!r}")
         return target
 
 
 def fingerprint_of_file(status: os.stat_result) -> str:
-    """Changes whenever a file is written or replaced. Its change time (ctime) cannot be set."""
+    """Return a text that changes whenever a file is written or replaced. Its change time (ctime) cannot be set."""
     return f"{status.st_dev} {status.st_ino} {status.st_size} {status.st_mtime_ns} {status.st_ctime_ns}"
 
 
-def checked_name(name: str, tree: Path) -> str:
-    """The shortest form of a member's path, e.g. `a/b` for `./a//b`.
+def normalize_name(name: str, tree: Path) -> str:
+    """Return the shortest form of a member's path, e.g. `a/b` for `./a//b`.
 
     Raises:
         DataRefused: it leads out of the tree, is no valid Unicode, or is longer than file systems allow.
     """
     if len(name) > MAX_PATH_CHARACTERS:
-        raise _too_long(name, f"{len(name):,} characters", tree)
+        raise _too_long_error(name, f"{len(name):,} characters", tree)
     path = PurePosixPath(name)
     if path.is_absolute() or ".." in path.parts or "\0" in name or re.match(r"[A-Za-z]:[\\/]|\\", name):
         raise DataRefused(f"{tree} holds a path that leads out of it. Received: {name!r}. Use paths below one folder.")
     _check_unicode(name, tree)
     longest = max((len(part.encode()) for part in path.parts), default=0)
     if longest > MAX_NAME_BYTES:
-        raise _too_long(name, f"a part of {longest:,} bytes", tree)
+        raise _too_long_error(name, f"a part of {longest:,} bytes", tree)
     return path.as_posix()
 
 
-def _too_long(name: str, length: str, tree: Path) -> DataRefused:
+def _too_long_error(name: str, length: str, tree: Path) -> DataRefused:
     return DataRefused(
-        f"{tree} holds a path that is too long. Received: {length} in {name[:_NAME_SHOWN]!r}... Use up to "
+        f"{tree} holds a path that is too long. Received: {length} in {name[:_MAX_PRINTED_NAME]!r}... Use up to "
         f"{MAX_PATH_CHARACTERS:,} characters, and {MAX_NAME_BYTES} bytes a part."
     )
 
@@ -242,47 +242,47 @@ def _check_unicode(name: str, tree: Path) -> None:
 
 
 def is_hidden(name: str) -> bool:
-    """Whether a part of a path starts with a dot or is what Windows and macOS add to folders."""
+    """Return whether a part of a path starts with a dot, or is one that Windows and macOS add to folders."""
     return any(map(_is_hidden_part, PurePosixPath(name).parts))
 
 
 def image_hidden_by(path: str) -> str | None:
-    """The folder or file that hides an image, as its name begins with a point. None if `path` is no image, or not hidden so.
+    """Return the folder or file that hides an image, as its name begins with a point. None: no image, or not hidden by it.
 
-    Only an image counts that would have a place in the layout: as a file, of a class folder, or of a split.
+    Only an image counts that would fit the layout: as a file, in a class folder, or in a split.
     """
     parts = PurePosixPath(path).parts
-    place = next((place for place, part in enumerate(parts) if _is_hidden_part(part)), len(parts))
-    if len(parts) - place not in (1, 2, 3) or not parts[place].startswith(".") or parts[-1].startswith("._"):
+    depth = next((depth for depth, part in enumerate(parts) if _is_hidden_part(part)), len(parts))
+    if len(parts) - depth not in (1, 2, 3) or not parts[depth].startswith(".") or parts[-1].startswith("._"):
         return None  # `._0.jpg` holds what macOS knows of 0.jpg
-    return "/".join(parts[: place + 1]) if PurePosixPath(path).suffix.lower() in decode.SUFFIXES else None
+    return "/".join(parts[: depth + 1]) if PurePosixPath(path).suffix.lower() in decode.SUFFIXES else None
 
 
 def _is_hidden_part(part: str) -> bool:
-    return part.startswith(".") or part.lower() in _OF_SYSTEMS
+    return part.startswith(".") or part.lower() in _SYSTEM_NAMES
 
 
 def is_unreadable(error: OSError) -> bool:
-    """Whether an error is a property of the file: no permission, or a broken link. Other errors may go away."""
+    """Return whether an error is a property of the file: no permission, or a broken link. Other errors may go away."""
     return error.errno in (errno.EACCES, errno.EPERM, errno.ENOENT, errno.ELOOP)
 
 
-def _of_hidden(names: Collection[str]) -> bytes:
-    """For hashes: nothing where nothing is hidden, as in hashes of earlier versions."""
+def _hidden_bytes(names: Collection[str]) -> bytes:
+    """Return the hidden names as bytes for hashes. Empty if nothing is hidden, as in hashes of earlier versions."""
     return b"".join(f"\0hidden\0{name}\0".encode() for name in sorted(names))
 
 
-def folders_without(files: Collection[str], folders: Collection[str]) -> list[str]:
-    """Those of `folders` that hold no file and no folder."""
-    full = {parent.as_posix() for name in (*files, *folders) for parent in PurePosixPath(name).parents}
-    return [folder for folder in folders if folder not in full]
+def empty_folders_of(files: Collection[str], folders: Collection[str]) -> list[str]:
+    """Return the folders that hold no file and no folder."""
+    non_empty = {parent.as_posix() for name in (*files, *folders) for parent in PurePosixPath(name).parents}
+    return [folder for folder in folders if folder not in non_empty]
 
 
-def check_size(num_bytes: int, what: object, max_bytes: int | None = None) -> None:
+def check_size(num_bytes: int, description: object, max_bytes: int | None = None) -> None:
     """Raise DataRefused for a file of more than `max_bytes`, by default MAX_FILE_BYTES."""
     limit = MAX_FILE_BYTES if max_bytes is None else max_bytes
     if not 0 <= num_bytes <= limit:
-        raise DataRefused(f"{what} is too large. Received: {num_bytes:,} bytes. Use files of up to {limit:,} bytes.")
+        raise DataRefused(f"{description} is too large. Received: {num_bytes:,} bytes. Use files of up to {limit:,} bytes.")
 
 
 def check_count(num_files: int, tree: Path) -> None:

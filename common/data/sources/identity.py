@@ -1,4 +1,4 @@
-"""The hash of a tree's content, remembered so that not all files are read at each start."""
+"""The cached hash of a tree's content, so that not all files are read at each start."""
 
 from __future__ import annotations
 
@@ -12,33 +12,33 @@ from typing import Any
 from common.artifacts import atomic_files
 from common.data.sources.file_source import FileSource
 
-SETTLED_SECONDS = 2.0
-"""A tree that changed this shortly before it was read is read again at the next start. On a file system with a coarse clock, a
-later change could have the same time stamp."""
+MIN_AGE_SECONDS = 2.0
+"""Seconds since a tree's last change from which on its hash is cached. On a file system with a coarse clock, a later change
+could have the same time stamp."""
 
 
 def content_hash(tree: FileSource, cache_folder: Path) -> str:
-    """SHA-256 of the content of a tree. The cache keeps it until a file is written or replaced.
+    """Return the SHA-256 of the content of a tree. The cache keeps it until a file is written or replaced.
 
     Raises:
         DataRefused: the tree holds something that is no plain file, or is too large.
         OSError: the tree cannot be read or the cache not be written.
     """
-    place = cache_folder / "hashes" / f"{hashlib.sha256(os.fsencode(tree.path.resolve())).hexdigest()}.json"
+    record_path = cache_folder / "hashes" / f"{hashlib.sha256(os.fsencode(tree.path.resolve())).hexdigest()}.json"
     fingerprint, newest_ns = tree.fingerprint()
-    known = _read(place)
-    if known.get("fingerprint") == fingerprint:
-        return known["content_hash"]
+    record = _read(record_path)
+    if record.get("fingerprint") == fingerprint:
+        return record["content_hash"]
     started_ns = time.time_ns()
     content_hash = tree.content_hash()
-    if newest_ns < started_ns - SETTLED_SECONDS * 1e9 and tree.fingerprint()[0] == fingerprint:
-        atomic_files.write_atomically(place, json.dumps({"fingerprint": fingerprint, "content_hash": content_hash}))
+    if newest_ns < started_ns - MIN_AGE_SECONDS * 1e9 and tree.fingerprint()[0] == fingerprint:
+        atomic_files.write_atomically(record_path, json.dumps({"fingerprint": fingerprint, "content_hash": content_hash}))
     return content_hash
 
 
-def _read(place: Path) -> dict[str, Any]:
+def _read(path: Path) -> dict[str, Any]:
     try:
-        known = json.loads(place.read_text("utf-8"))
+        record = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError):
         return {}
-    return known if isinstance(known, dict) and isinstance(known.get("content_hash"), str) else {}
+    return record if isinstance(record, dict) and isinstance(record.get("content_hash"), str) else {}

@@ -1,4 +1,4 @@
-"""How the images of synthetic leaves are drawn.
+"""The drawing of synthetic leaves.
 
 A class is a plant (outline, veins, green) with a condition (spots with their colour, rim and halo). The look of a class is
 fixed. The generator draws what differs between its images. Pixels come from additions, multiplications, divisions and square
@@ -27,9 +27,9 @@ class _Plant:
 
     width: float
     roundness: float
-    """0: pointed at both ends. 1: an ellipse."""
+    """Roundness in 0..1. 0: pointed at both ends. 1: an ellipse."""
     lean: float
-    """Positive: widest towards the tip. Negative: towards the stem."""
+    """Position of the widest part. Positive: towards the tip. Negative: towards the stem."""
     teeth: float
     teeth_depth: float
     veins: float
@@ -40,16 +40,16 @@ class _Plant:
 class _Condition:
     name: str
     spots_across: float
-    """How many spots fit along a leaf. At most `_MAX_SPOTS_ACROSS`."""
+    """Number of spots that fit along a leaf. At most `_MAX_SPOTS_ACROSS`."""
     density: float
-    """Part of the cells that hold a spot, on average."""
+    """Fraction of the cells that hold a spot, on average."""
     centre: _Colour = (0, 0, 0)
     rim: _Colour = (0, 0, 0)
     halo: _Colour = (0, 0, 0)
     halo_width: float = 0.0
-    """In radii of the spot."""
+    """Width of the halo in radii of the spot."""
     softness: float = 0.3
-    """A spot fades out over this part of its radius."""
+    """Fraction of its radius over which a spot fades out."""
 
 
 _HEALTHY = _Condition(name="healthy", spots_across=8, density=0.03, centre=(120, 110, 60), rim=(120, 110, 60))
@@ -87,54 +87,54 @@ _PLANTS = (
 
 
 def class_name(label: int) -> str:
-    """`Plant___condition`, e.g. `Alder___Brown_spot`. Class ids do not follow the order of names."""
-    plant, place = divmod(label, _CONDITIONS_PER_PLANT)
+    """Return the class name `Plant___condition`, e.g. `Alder___Brown_spot`. Class ids do not follow the order of names."""
+    plant, condition_index = divmod(label, _CONDITIONS_PER_PLANT)
     name = _PLANTS[plant] if plant < len(_PLANTS) else f"Plant_{plant + 1}"
-    return f"{name}___{_condition(plant, place).name}"
+    return f"{name}___{_condition(plant, condition_index).name}"
 
 
-def drawn(label: int, count: int, size: int, generator: np.random.Generator) -> NDArray[np.uint8]:
-    """Images of one class: uint8 [count, size, size, 3]."""
-    plant_number, place = divmod(label, _CONDITIONS_PER_PLANT)
-    plant, condition = _plant(plant_number), _condition(plant_number, place)
+def draw_leaves(label: int, count: int, size: int, generator: np.random.Generator) -> NDArray[np.uint8]:
+    """Draw images of one class: uint8 [count, size, size, 3]."""
+    plant_number, condition_index = divmod(label, _CONDITIONS_PER_PLANT)
+    plant, condition = _plant(plant_number), _condition(plant_number, condition_index)
 
-    def between(low: float, high: float) -> _Array:
-        """[count, 1, 1], one draw for each image."""
+    def uniform(low: float, high: float) -> _Array:
+        """Draw one value for each image, [count, 1, 1]."""
         return (low + (high - low) * generator.random((count, 1, 1))).astype(np.float32)
 
     # From pixels to leaf coordinates: shifted, rotated by half-angle formulas, scaled.
     axis = ((2 * np.arange(size) + 1) / size - 1).astype(np.float32)
-    across, down = axis[np.newaxis, np.newaxis] - between(-0.12, 0.12), axis[np.newaxis, :, np.newaxis] - between(-0.12, 0.12)
-    half, scale = between(-1, 1), between(0.75, 0.98)
+    across, down = axis[np.newaxis, np.newaxis] - uniform(-0.12, 0.12), axis[np.newaxis, :, np.newaxis] - uniform(-0.12, 0.12)
+    half, scale = uniform(-1, 1), uniform(0.75, 0.98)
     cosine, sine = (1 - half * half) / (1 + half * half) / scale, 2 * half / (1 + half * half) / scale
     x, y = cosine * across + sine * down, cosine * down - sine * across
     side = np.abs(y)
 
     # Coverage of blade and stem, softened over one pixel.
     along = np.maximum(1 - x * x, 0)
-    outline = (plant.width * between(0.85, 1.15)) * (along + plant.roundness * (np.sqrt(along) - along))
-    outline *= (1 + plant.lean * x) * (1 - plant.teeth_depth * _triangle(x * plant.teeth + between(0, 1)))
+    outline = (plant.width * uniform(0.85, 1.15)) * (along + plant.roundness * (np.sqrt(along) - along))
+    outline *= (1 + plant.lean * x) * (1 - plant.teeth_depth * _triangle(x * plant.teeth + uniform(0, 1)))
     pixels = scale * np.float32(size / 2)
     blade = _unit((outline - side) * pixels + 0.5) * _unit((1 - np.abs(x)) * pixels + 0.5)
     stem = _unit((0.03 - side) * pixels + 0.5) * _unit((x + 1.25) * pixels) * (x < -0.9)
     leaf = np.maximum(blade, stem)
 
     # Light: a lit and a shaded half, veins, and a little unevenness.
-    light = between(0.80, 1.15) * (1 + between(-0.12, 0.12) * np.sign(y))
+    light = uniform(0.80, 1.15) * (1 + uniform(-0.12, 0.12) * np.sign(y))
     vein = np.maximum(
         _unit(1 - side / 0.035), 0.5 * _unit(1 - 6 * np.abs(_triangle((x - 0.8 * side) * plant.veins) - 1)) * (along > 0)
     )
-    light = light * (1 + 0.22 * vein + 0.05 * _triangle(x * between(0.5, 1.5) + y * between(-1.5, 1.5)))
+    light = light * (1 + 0.22 * vein + 0.05 * _triangle(x * uniform(0.5, 1.5) + y * uniform(-1.5, 1.5)))
 
-    centre, rim, halo = _spots(condition, x, y, generator, between)
+    centre, rim, halo = _spots(condition, x, y, generator, uniform)
     background, grain = 1 - leaf, generator.random((count, size, size), np.float32) * 12 - 6
     healthy = leaf * light * (1 - centre - rim - halo)
     centre, rim, halo = (leaf * light * layer for layer in (centre, rim, halo))
-    ground = between(90, 200) * (1 + between(-0.15, 0.15) * across + between(-0.15, 0.15) * down)
+    ground = uniform(90, 200) * (1 + uniform(-0.15, 0.15) * across + uniform(-0.15, 0.15) * down)
     images = np.empty((count, size, size, 3), np.uint8)
     for channel in range(3):
-        colour = ground * between(0.94, 1.06) * background
-        colour += plant.green[channel] * between(0.88, 1.12) * healthy
+        colour = ground * uniform(0.94, 1.06) * background
+        colour += plant.green[channel] * uniform(0.88, 1.12) * healthy
         for layer, colours in ((centre, condition.centre), (rim, condition.rim), (halo, condition.halo)):
             colour += np.float32(colours[channel]) * layer
         colour += grain
@@ -143,53 +143,53 @@ def drawn(label: int, count: int, size: int, generator: np.random.Generator) -> 
 
 
 def _plant(number: int) -> _Plant:
-    """A plant. Width and roundness step through evenly spaced values, so that neighbours differ clearly."""
+    """Return a plant. Width and roundness step through evenly spaced values, so that neighbours differ clearly."""
     draws = iter(np.random.Generator(np.random.Philox(key=number)).random(8).tolist())
 
-    def between(low: float, high: float) -> float:
+    def uniform(low: float, high: float) -> float:
         return low + (high - low) * next(draws)
 
     return _Plant(
         width=0.30 + 0.40 * (number * 5 % 8) / 7,
         roundness=(number * 3 % 5) / 4,
-        lean=between(-0.35, 0.25),
-        teeth=between(3.0, 12.0),
-        teeth_depth=0.0 if number % 3 == 0 else between(0.10, 0.30),
-        veins=between(3.0, 7.0),
-        green=(between(62, 112), between(112, 150), between(48, 78)),
+        lean=uniform(-0.35, 0.25),
+        teeth=uniform(3.0, 12.0),
+        teeth_depth=0.0 if number % 3 == 0 else uniform(0.10, 0.30),
+        veins=uniform(3.0, 7.0),
+        green=(uniform(62, 112), uniform(112, 150), uniform(48, 78)),
     )
 
 
-def _condition(plant: int, place: int) -> _Condition:
-    """Each plant can be healthy, and has some of the conditions in turn."""
-    return _HEALTHY if place == 0 else _CONDITIONS[(plant * (_CONDITIONS_PER_PLANT - 1) + place - 1) % len(_CONDITIONS)]
+def _condition(plant: int, index: int) -> _Condition:
+    """Return a condition of a plant. Each plant can be healthy, and has some of the other conditions in turn."""
+    return _HEALTHY if index == 0 else _CONDITIONS[(plant * (_CONDITIONS_PER_PLANT - 1) + index - 1) % len(_CONDITIONS)]
 
 
 def _spots(
-    condition: _Condition, x: _Array, y: _Array, generator: np.random.Generator, between: Callable[[float, float], _Array]
+    condition: _Condition, x: _Array, y: _Array, generator: np.random.Generator, uniform: Callable[[float, float], _Array]
 ) -> tuple[_Array, _Array, _Array]:
-    """How much of each pixel is a spot's centre, rim and halo, 0..1.
+    """Return the fraction of each pixel that is a spot's centre, rim and halo, 0..1.
 
     A lattice of cells covers the leaf. Each cell holds at most one spot, which does not leave it. So the cost of a pixel does
     not grow with the number of spots.
     """
     count = len(x)
     cells = _MAX_SPOTS_ACROSS
-    frequency = condition.spots_across / 2 * between(0.85, 1.1)
-    column, row = x * frequency + between(5, 6), y * frequency + between(5, 6)
+    frequency = condition.spots_across / 2 * uniform(0.85, 1.1)
+    column, row = x * frequency + uniform(5, 6), y * frequency + uniform(5, 6)
     left, top = np.floor(column), np.floor(row)
     cell = (np.clip(left, 0, cells - 1) * cells + np.clip(top, 0, cells - 1)).astype(np.intp).reshape(count, -1)
 
-    def of_cell(low: float, high: float) -> _Array:
-        """One draw for each cell, looked up for each pixel."""
+    def uniform_by_cell(low: float, high: float) -> _Array:
+        """Draw one value for each cell, and look it up for each pixel."""
         draws = (low + (high - low) * generator.random((count, cells * cells))).astype(np.float32)
         return np.take_along_axis(draws, cell, axis=1).reshape(x.shape)
 
-    density = condition.density * between(0.3, 1.7)
-    radius = of_cell(0.18, 0.5)
-    radius = np.where(of_cell(0, 1) < density, radius, np.float32(1e-3)) / (1 + condition.halo_width)
-    room = 0.5 - radius * (1 + condition.halo_width)
-    dx, dy = column - left - 0.5 - room * of_cell(-1, 1), row - top - 0.5 - room * of_cell(-1, 1)
+    density = condition.density * uniform(0.3, 1.7)
+    radius = uniform_by_cell(0.18, 0.5)
+    radius = np.where(uniform_by_cell(0, 1) < density, radius, np.float32(1e-3)) / (1 + condition.halo_width)
+    margin = 0.5 - radius * (1 + condition.halo_width)
+    dx, dy = column - left - 0.5 - margin * uniform_by_cell(-1, 1), row - top - 0.5 - margin * uniform_by_cell(-1, 1)
     distance = np.sqrt(dx * dx + dy * dy) / radius * (1 + 0.2 * _triangle(column - 1.3 * row))  # not quite round
     spot = _unit((1 - distance) / np.float32(condition.softness))
     centre = spot * _unit(1.6 - 1.6 * distance)
@@ -198,7 +198,7 @@ def _spots(
 
 
 def _triangle(values: _Array) -> _Array:
-    """A triangle wave of period 1, from 1 at whole numbers down to -1 and up again."""
+    """Return a triangle wave of period 1, from 1 at whole numbers down to -1 and up again."""
     return np.abs(4 * (values - np.floor(values)) - 2) - 1
 
 

@@ -18,7 +18,7 @@ NAMES = ("digits", "cifar10", fashion_mnist.NAME, synthetic_leaves.NAME)
 
 
 def locate(source: str, cache_folder: Path) -> tuple[str, FileSource] | None:
-    """(name, tree) of a source. Missing data is downloaded, or generated if synthetic. None for the digits: no files.
+    """Return (name, tree) of a source. Missing data is downloaded, or generated if synthetic. None for the digits: no files.
 
     Raises:
         DataRefused: there is no such source, or it cannot be downloaded.
@@ -27,54 +27,54 @@ def locate(source: str, cache_folder: Path) -> tuple[str, FileSource] | None:
     if source == "digits":
         return None
     if source == "cifar10":
-        return source, _at(cifar10.locate(cache_folder))
+        return source, _open_tree(cifar10.locate(cache_folder))
     if source == fashion_mnist.NAME:
         return source, Folder(fashion_mnist.locate(cache_folder))
     if synthetic_leaves.is_source(source):
-        wanted = synthetic_leaves.parse(source)
-        folder = synthetic_leaves.locate(wanted, cache_folder)
+        leaves = synthetic_leaves.parse(source)
+        folder = synthetic_leaves.locate(leaves, cache_folder)
         cache.mark_used(folder)
-        return str(wanted), Folder(folder)
+        return str(leaves), Folder(folder)
     if public_sets.is_source(source):
-        public = public_sets.parse(source)
-        return public.title, _at(public_sets.locate(public, cache_folder))
-    if re.fullmatch(r"[\w-]+", source) and source in (brought := plugins.installed(plugins.DATASETS)):
-        return source, _at(_brought(brought[source], cache_folder))
+        public_set = public_sets.parse(source)
+        return public_set.title, _open_tree(public_sets.locate(public_set, cache_folder))
+    if re.fullmatch(r"[\w-]+", source) and source in (entry_points := plugins.installed(plugins.DATASETS)):
+        return source, _open_tree(_load_entry_point(entry_points[source], cache_folder))
     try:
         path = Path(source).expanduser()
     except RuntimeError:  # `~name` of nobody
         path = Path(source)
     if not path.exists():
-        raise _unknown(source, path)
-    return _name(path), _at(path)
+        raise _unknown_error(source, path)
+    return _name(path), _open_tree(path)
 
 
-def _brought(entry: EntryPoint, cache_folder: Path) -> Path:
-    """The files of a data set that an installed package brings.
+def _load_entry_point(entry: EntryPoint, cache_folder: Path) -> Path:
+    """Return the path of a data set from an installed package.
 
     Raises:
         DataRefused: the package fails, or names no path.
     """
     try:
-        found = entry.load()(cache_folder)
+        path = entry.load()(cache_folder)
     except DataRefused:
         raise
     except Exception as error:  # somebody else's code may raise any
         raise DataRefused(
             f"data.source {entry.name} failed in {entry.value}. Received: {type(error).__name__}: {error}. Mend the package."
         ) from error
-    if not isinstance(found, str | os.PathLike) or not Path(found).exists():
+    if not isinstance(path, str | os.PathLike) or not Path(path).exists():
         raise DataRefused(
-            f"data.source {entry.name}: {entry.value} must return the path of a folder or an archive. Received: {found!r}. "
+            f"data.source {entry.name}: {entry.value} must return the path of a folder or an archive. Received: {path!r}. "
             "Mend the package."
         )
-    return Path(found)
+    return Path(path)
 
 
-def _at(path: Path) -> FileSource:
+def _open_tree(path: Path) -> FileSource:
     if path.is_dir():
         return Folder(path)
-    tree = archives.recognise(path) if path.is_file() else None
+    tree = archives.open_archive(path) if path.is_file() else None
     if tree is None:
         raise DataRefused(
             f"{path} is neither a folder nor an archive. Received: a file of {path.stat().st_size:,} bytes. Use a folder, "
@@ -83,21 +83,21 @@ def _at(path: Path) -> FileSource:
     return tree
 
 
-def _unknown(source: str, path: Path) -> DataRefused:
+def _unknown_error(source: str, path: Path) -> DataRefused:
     neighbours = [entry.name for entry in path.parent.iterdir()] if path.parent.is_dir() else []
     names = [*NAMES, *plugins.installed(plugins.DATASETS)]
-    close = difflib.get_close_matches(source, names, n=1)
-    close += [str(path.parent / name) for name in difflib.get_close_matches(path.name, neighbours, n=1)]
-    hint = f" (did you mean {close[0]}?)" if close else ""
+    matches = difflib.get_close_matches(source, names, n=1)
+    matches += [str(path.parent / name) for name in difflib.get_close_matches(path.name, neighbours, n=1)]
+    hint = f" (did you mean {matches[0]}?)" if matches else ""
     return DataRefused(
         f"data.source is no known name, and there is no such file or folder. Received: {source!r}. Use {' or '.join(names)}, "
-        f"{', '.join(f'{each}:NAME' for each in public_sets.PACKAGES)}, or the path of an image folder or an archive of "
+        f"{', '.join(f'{package}:NAME' for package in public_sets.PACKAGES)}, or the path of an image folder or an archive of "
         f"one{hint}."
     )
 
 
 def _name(path: Path) -> str:
-    """`leaves` for leaves/, leaves.zip and leaves.tar.gz."""
+    """Return the name of a source: `leaves` for leaves/, leaves.zip and leaves.tar.gz."""
     name = path.resolve().name
     if path.is_dir():
         return name

@@ -1,4 +1,4 @@
-"""From the `data` of a spec to a data set."""
+"""Loads the data set that the `data` of a spec names."""
 
 from __future__ import annotations
 
@@ -17,26 +17,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.data import cache
-from common.data.cache import Side
-from common.data.dataset import DataRefused, Dataset, Description, Examples, Files, FileSplit, Split
+from common.data.cache import EntryMetadata
+from common.data.dataset import DataRefused, Dataset, DatasetDescription, DatasetSplit, FileDataset, FileSplit, LabeledExamples
 from common.data.decoding import decode
 from common.data.decoding.encoded import Encoded
-from common.data.decoding.images import Decoded, rows_of
+from common.data.decoding.images import DecodedFiles, select_rows
 from common.data.pixel_cache import PixelCache, PixelFile
 from common.data.sources import digits, image_folder, public_sets, scanned, splits
 from common.data.sources.locating import NAMES, locate
 from common.data.sources.manifest import Manifest
-from common.data.sources.scanned import Scanned
+from common.data.sources.scanned import ScanResult
 from common.data.sources.splits import SPLITS, Ids
 from common.machine import machine
 from common.models import architectures
 from common.models.architectures import Architecture
 from common.spec import Data, Spec
 
-_ROWS_AT_ONCE = 1000  # of arrays: bounds what is in memory while they are written
+_ROWS_PER_WRITE = 1000  # of arrays: bounds what is in memory while they are written
 
 _LARGE_BYTES = 2**30
-"""Decoding that writes this much is announced on stderr."""
+"""Bytes of decoded images from which on decoding is announced on stderr."""
 
 
 def load(data: Data, *, seed: int, cache_dir: str | None = None) -> Dataset:
@@ -50,24 +50,24 @@ def load(data: Data, *, seed: int, cache_dir: str | None = None) -> Dataset:
     Raises:
         DataRefused: there is no such data, or it is damaged, hostile, not clean or of another layout.
     """
-    with _refusing_failures(data):
+    with _refuse_failures(data):
         source = _open(data, seed, cache.folder(cache_dir))
-        encoded = _streamed(source, data)
+        encoded = _streamed_files(source, data)
         ids = {split: source.ids(split) for split in _stored_splits(data)}
-        whole = source.decoded(np.concatenate(list(ids.values())))
+        pixels = source.decoded(np.concatenate(list(ids.values())))
 
-        def split_of(split: str) -> Split:
+        def split_of(split: str) -> DatasetSplit:
             files = None if encoded is None else encoded.take(source.rows(split))
             if files is None or split in ids:
-                images = rows_of(whole, ids[split])
+                images = select_rows(pixels, ids[split])
             else:
-                images = Decoded(files, source.image_size)
-            return Split(images=images, labels=source.labels(split), encoded=files)
+                images = DecodedFiles(files, source.image_size)
+            return DatasetSplit(images=images, labels=source.labels(split), encoded=files)
 
-        return Dataset(**source.known(split_of))
+        return Dataset(**source.dataset_fields(split_of))
 
 
-def describe(data: Data, *, seed: int, cache_dir: str | None = None) -> Description:
+def describe(data: Data, *, seed: int, cache_dir: str | None = None) -> DatasetDescription:
     """Describe the data set that `load` would give, without its pixels.
 
     The first use of a source opens and judges each file, as `load` does. Later ones read the cache alone. Use it where classes,
@@ -82,20 +82,20 @@ def describe(data: Data, *, seed: int, cache_dir: str | None = None) -> Descript
     Raises:
         DataRefused: as `load`.
     """
-    with _refusing_failures(data):
+    with _refuse_failures(data):
         source = _open(data, seed, cache.folder(cache_dir))
-        _streamed(source, data)
-        source.check_room(np.concatenate([source.ids(split) for split in _stored_splits(data)]))
-        return Description(**source.known(), sizes=source.side.facts["sizes"])
+        _streamed_files(source, data)
+        source.check_free_space(np.concatenate([source.ids(split) for split in _stored_splits(data)]))
+        return DatasetDescription(**source.dataset_fields(), sizes=source.metadata.facts["sizes"])
 
 
 def architecture_of(spec: Spec) -> Architecture:
-    """The model of a spec for its data."""
-    described = describe(spec.data, seed=spec.split_seed, cache_dir=spec.paths.cache_dir)
-    return architectures.of(spec, len(described.class_names), described.image_size)
+    """Return the model of a spec for its data."""
+    description = describe(spec.data, seed=spec.split_seed, cache_dir=spec.paths.cache_dir)
+    return architectures.build(spec, len(description.class_names), description.image_size)
 
 
-def load_files(data: Data, *, seed: int, cache_dir: str | None = None) -> Files:
+def load_files(data: Data, *, seed: int, cache_dir: str | None = None) -> FileDataset:
     """Load the same examples as `load`, as image files. After the first scan of the source it decodes nothing.
 
     Args:
@@ -104,7 +104,7 @@ def load_files(data: Data, *, seed: int, cache_dir: str | None = None) -> Files:
     Raises:
         DataRefused: as `load`, or the source does not consist of image files.
     """
-    with _refusing_failures(data):
+    with _refuse_failures(data):
         source = _open(data, seed, cache.folder(cache_dir))
         encoded = source.encoded()
         if encoded is None:
@@ -117,42 +117,42 @@ def load_files(data: Data, *, seed: int, cache_dir: str | None = None) -> Files:
             rows = source.rows(split)
             return FileSplit(encoded=encoded.take(rows), labels=source.labels(split), rows=rows)
 
-        return Files(**source.known(split_of))
+        return FileDataset(**source.dataset_fields(split_of))
 
 
 def load_manifest(data: Data, *, cache_dir: str | None = None) -> Manifest | None:
-    """Load what is known of each file of a source, usable or not. None if it holds no image files.
+    """Load the manifest of a source, with all files, usable or not. None if it holds no image files.
 
     Raises:
         DataRefused: there is no such data, or it is hostile or of another layout. Bad files are not refused.
     """
-    with _refusing_failures(data):
+    with _refuse_failures(data):
         cache_folder = cache.folder(cache_dir)
         located = locate(data.source, cache_folder)
-        found = scanned.scan(located[1], cache_folder) if located is not None else None
-        return found.manifest() if found is not None and found.is_files else None
+        scan_result = scanned.scan(located[1], cache_folder) if located is not None else None
+        return scan_result.manifest() if scan_result is not None and scan_result.is_files else None
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class _Source:
+class _DataSource:
     """A source and its splits."""
 
     name: str
-    side: Side
-    """What is stored of the splits, see `_divide`."""
+    metadata: EntryMetadata
+    """Stored metadata of the splits, see `_divide_source`."""
     cache_folder: Path
-    scanned: Scanned | None = None
-    """None for the digits, which are no files."""
+    scanned: ScanResult | None = None
+    """Scanned files. None for the digits, which are no files."""
     notes: Sequence[str] = ()
-    """Of the tree as it is now."""
+    """Notes on the tree as it is now."""
 
     @property
     def image_size(self) -> int:
-        return self.side.facts["image_size"]
+        return self.metadata.facts["image_size"]
 
-    def known(self, split_of: Callable[[str], Any] | None = None) -> dict[str, Any]:
-        """Fields of a Dataset or Files whose splits `split_of` gives by name; without it, those that a Description shares."""
-        facts = self.side.facts
+    def dataset_fields(self, split_of: Callable[[str], Any] | None = None) -> dict[str, Any]:
+        """Return the fields of a Dataset or FileDataset whose splits `split_of` gives by name. Without it, no splits."""
+        facts = self.metadata.facts
         return {
             "name": self.name,
             "class_names": tuple(facts["class_names"]),
@@ -163,108 +163,110 @@ class _Source:
         }
 
     def ids(self, split: str) -> Ids:
-        """Of a split: ascending places among all examples of the source."""
-        return self.side.arrays[f"{split}_ids"]
+        """Return the ids of a split: ascending positions among all examples of the source."""
+        return self.metadata.arrays[f"{split}_ids"]
 
     def labels(self, split: str) -> NDArray[np.int64]:
-        return self.side.arrays[f"{split}_labels"]
+        return self.metadata.arrays[f"{split}_labels"]
 
     def rows(self, split: str) -> NDArray[np.int64]:
-        """Of a split of image files: rows of the manifest."""
-        return self.side.arrays[f"{split}_rows"]
+        """Return the rows of the manifest of a split of image files."""
+        return self.metadata.arrays[f"{split}_rows"]
 
     def encoded(self) -> Encoded | None:
-        """The files in all rows of the manifest. None if the source holds no image files."""
+        """Return the files in all rows of the manifest. None if the source holds no image files."""
         return self.scanned.encoded() if self.scanned is not None and self.scanned.is_files else None
 
     def decoded(self, ids: Ids) -> NDArray[np.uint8]:
-        """uint8 [N, image_size, image_size, 3], read-only. It holds the examples `ids`, and perhaps others."""
+        """Return pixels, uint8 [N, image_size, image_size, 3], read-only. They include the examples `ids`, perhaps others."""
         if self.scanned is None:
             return _read_only(decode.resize(digits.read().images, self.image_size))
         return self._pixels(self.scanned).fetch(ids, partial(self._write, self.scanned))
 
-    def check_room(self, ids: Ids) -> None:
-        """Raise DataRefused if `decoded` would find no room in the cache folder."""
+    def check_free_space(self, ids: Ids) -> None:
+        """Raise DataRefused if the cache folder has no room for `decoded`."""
         if self.scanned is not None:
-            self._check_room(len(self._pixels(self.scanned).missing(ids)))
+            self._check_free_space(len(self._pixels(self.scanned).missing(ids)))
 
-    def _pixels(self, scanned: Scanned) -> PixelCache:
+    def _pixels(self, scanned: ScanResult) -> PixelCache:
         size_px = self.image_size
         key = cache.key(scanned=scanned.key, image_size=size_px)
-        shape = (self.side.facts["num_examples"], size_px, size_px, 3)
+        shape = (self.metadata.facts["num_examples"], size_px, size_px, 3)
         facts = {"source": str(scanned.path), "image_size": size_px}
         return PixelCache(self.cache_folder / "decoded" / key, shape, facts)
 
-    def _write(self, scanned: Scanned, missing: Ids, pixels: PixelFile) -> None:
-        needed = self._check_room(len(missing))
-        if needed >= _LARGE_BYTES:
-            print(f"decoding {self._images(len(missing))}: {needed / 2**30:,.1f} GiB in {self.cache_folder}", file=sys.stderr)
+    def _write(self, scanned: ScanResult, missing: Ids, pixels: PixelFile) -> None:
+        num_bytes = self._check_free_space(len(missing))
+        if num_bytes >= _LARGE_BYTES:
+            print(
+                f"decoding {self._images(len(missing))}: {num_bytes / 2**30:,.1f} GiB in {self.cache_folder}", file=sys.stderr
+            )
         encoded = self.encoded()
         if encoded is not None:
             decode.decode_all(encoded.take(self._rows_of(missing)), self.image_size, pixels)
             return
         images = scanned.images()
-        for first in range(0, len(missing), _ROWS_AT_ONCE):
-            pixels.write(first, decode.resize(images[missing[first : first + _ROWS_AT_ONCE]], self.image_size))
+        for first in range(0, len(missing), _ROWS_PER_WRITE):
+            pixels.write(first, decode.resize(images[missing[first : first + _ROWS_PER_WRITE]], self.image_size))
 
     def _rows_of(self, ids: Ids) -> NDArray[np.int64]:
-        """Rows of the manifest of examples that are in a split."""
-        places, first = np.unique(np.concatenate([self.ids(split) for split in SPLITS]), return_index=True)
+        """Return the rows of the manifest of examples that are in a split."""
+        unique_ids, first = np.unique(np.concatenate([self.ids(split) for split in SPLITS]), return_index=True)
         rows = np.concatenate([self.rows(split) for split in SPLITS])[first]
-        return rows[np.searchsorted(places, ids)]
+        return rows[np.searchsorted(unique_ids, ids)]
 
-    def _check_room(self, count: int) -> int:
-        """Bytes that so many decoded images need. Raises DataRefused if there is no room."""
-        needed, free = count * self.image_size**2 * 3, shutil.disk_usage(self.cache_folder).free
-        if needed > free:
+    def _check_free_space(self, count: int) -> int:
+        """Return the bytes of `count` decoded images. Raises DataRefused if there is no room."""
+        num_bytes, free = count * self.image_size**2 * 3, shutil.disk_usage(self.cache_folder).free
+        if num_bytes > free:
             raise DataRefused(
-                f"There is no room to decode {self._images(count)}. Received: {needed:,} bytes needed, {free:,} free in "
+                f"There is no room to decode {self._images(count)}. Received: {num_bytes:,} bytes needed, {free:,} free in "
                 f"{self.cache_folder}. Use a smaller data.image_size or data.limit, data.loading streaming, a paths.cache_dir "
                 f"with room, or make room with `{machine.COMMAND} cache --prune`."
             )
-        return needed
+        return num_bytes
 
     def _images(self, count: int) -> str:
         return f"{count:,} images of {self.name} at {self.image_size} x {self.image_size} pixels"
 
 
-def _open(data: Data, seed: int, cache_folder: Path) -> _Source:
+def _open(data: Data, seed: int, cache_folder: Path) -> _DataSource:
     located = locate(data.source, cache_folder)
     if located is None:
-        return _Source(name="digits", side=_digits(data, seed), cache_folder=cache_folder)
+        return _DataSource(name="digits", metadata=_digits_metadata(data, seed), cache_folder=cache_folder)
     name, tree = located
-    found = scanned.scan(tree, cache_folder)
+    scan_result = scanned.scan(tree, cache_folder)
 
-    def divided(data: Data) -> Side:
+    def divide_with(data: Data) -> EntryMetadata:
         notes: list[str] = []
-        if found.is_files:
-            manifest = found.manifest()
+        if scan_result.is_files:
+            manifest = scan_result.manifest()
             rows, examples, notes = image_folder.examples(manifest, tree.path, skip_bad=data.on_bad == "skip")
             size_px = data.image_size or image_folder.common_size(manifest, rows, tree.path)
-            notes += image_folder.resized(manifest, rows, size_px)
+            notes += image_folder.resize_notes(manifest, rows, size_px)
             del manifest
         else:
-            examples = found.examples()
-            rows, size_px = None, data.image_size or found.images().shape[1]
-        return _divide(data, seed, name, examples, rows, size_px, notes, str(tree.path))
+            examples = scan_result.examples()
+            rows, size_px = None, data.image_size or scan_result.images().shape[1]
+        return _divide_source(data, seed, name, examples, rows, size_px, notes, str(tree.path))
 
-    def divide(_: BinaryIO) -> Side:
+    def divide(_: BinaryIO) -> EntryMetadata:
         try:
-            return divided(data)
+            return divide_with(data)
         except DataRefused as refusal:
-            said = [str(refusal)]
+            messages = [str(refusal)]
             # Else a user who mends or skips what is named is refused again for the next: bad files, sizes, then shared images.
             without_bad = data.model_copy(update={"on_bad": "skip"})
             for lenient in (without_bad, without_bad.model_copy(update={"image_size": data.image_size or 1})):
                 try:
-                    divided(lenient)
-                except DataRefused as another:
-                    said.append(str(another))
-            raise DataRefused("\n".join(dict.fromkeys(said))) from None
+                    divide_with(lenient)
+                except DataRefused as next_refusal:
+                    messages.append(str(next_refusal))
+            raise DataRefused("\n".join(dict.fromkeys(messages))) from None
 
-    missing = set(SPLITS) - set(found.splits)
+    missing = set(SPLITS) - set(scan_result.splits)
     key = cache.key(
-        scanned=found.key,
+        scanned=scan_result.key,
         version=splits.VERSION,
         image_size=data.image_size,
         on_bad=data.on_bad,
@@ -275,33 +277,33 @@ def _open(data: Data, seed: int, cache_folder: Path) -> _Source:
         drawn_part=data.drawn_part if missing else None,
     )
     try:
-        side: Side = cache.fetch(cache_folder, "divided", key, divide)
+        metadata: EntryMetadata = cache.fetch(cache_folder, "divided", key, divide)
     except OSError as error:
         if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
             raise
-        side = divide(io.BytesIO())  # a cache folder of another user, which already holds all that takes long
-    return _Source(name=name, side=side, cache_folder=cache_folder, scanned=found, notes=tree.notes())
+        metadata = divide(io.BytesIO())  # a cache folder of another user, which already holds all that takes long
+    return _DataSource(name=name, metadata=metadata, cache_folder=cache_folder, scanned=scan_result, notes=tree.notes())
 
 
-def _digits(data: Data, seed: int) -> Side:
+def _digits_metadata(data: Data, seed: int) -> EntryMetadata:
     arrays = digits.read()
-    examples = Examples(
+    examples = LabeledExamples(
         labels=arrays.labels,
         class_names=arrays.class_names,
         split_sizes=arrays.split_sizes,
         pixel_sha256=scanned.pixel_sha256(arrays.images),
     )
     size_px = data.image_size or arrays.images.shape[1]
-    return _divide(data, seed, "digits", examples, None, size_px, [], "digits")
+    return _divide_source(data, seed, "digits", examples, None, size_px, [], "digits")
 
 
 def _stored_splits(data: Data) -> tuple[str, ...]:
-    """Splits whose decoded images are kept in the cache. A streamed training split is decoded on access."""
+    """Return the splits whose decoded images are in the cache. A streamed training split is decoded on access."""
     return SPLITS if data.loading == "cached" else SPLITS[1:]
 
 
-def _streamed(source: _Source, data: Data) -> Encoded | None:
-    """The files of a source that is streamed, else None.
+def _streamed_files(source: _DataSource, data: Data) -> Encoded | None:
+    """Return the files of a source that is streamed, else None.
 
     Raises:
         DataRefused: it holds no files.
@@ -321,17 +323,17 @@ def _allows_duplicates(data: Data) -> bool:
     return data.duplicates == "allow" or data.source in NAMES or public_sets.is_published(data.source)
 
 
-def _divide(
+def _divide_source(
     data: Data,
     seed: int,
     name: str,
-    examples: Examples,
+    examples: LabeledExamples,
     rows: NDArray[np.int64] | None,
     image_size: int,
     notes: Sequence[str],
     source: str,
-) -> Side:
-    """Divide a source. Returns what is stored of its splits: ids, labels and, of files, rows of the manifest."""
+) -> EntryMetadata:
+    """Divide a source. Returns the stored metadata of its splits: ids, labels and, for files, rows of the manifest."""
     division = splits.divide(
         examples,
         name=name,
@@ -355,7 +357,7 @@ def _divide(
         "image_size": image_size,
         "sizes": {split: len(division.ids[split]) for split in SPLITS},
     }
-    return Side(arrays, facts)
+    return EntryMetadata(arrays, facts)
 
 
 def _read_only(array: NDArray[Any]) -> NDArray[Any]:
@@ -364,7 +366,7 @@ def _read_only(array: NDArray[Any]) -> NDArray[Any]:
 
 
 @contextmanager
-def _refusing_failures(data: Data) -> Generator[None]:
+def _refuse_failures(data: Data) -> Generator[None]:
     try:
         yield
     except MemoryError as error:

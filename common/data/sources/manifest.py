@@ -1,4 +1,4 @@
-"""The manifest of a tree of images: one row for each file. Everything else follows it."""
+"""The manifest of a tree of images: one row for each file."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 STRAY = ""
-"""The split and class of a file outside of the layout."""
+"""Split and class of a file outside of the layout."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -21,51 +21,51 @@ class Manifest:
     """
 
     paths: tuple[str, ...]
-    """POSIX, below the root of the tree."""
+    """POSIX paths below the root of the tree."""
     splits: tuple[str, ...]
-    """`train`, `validation` or `test`. `all` if the tree is not divided, STRAY for a file outside of the layout."""
+    """Split of each file: `train`, `validation` or `test`. `all` if the tree is not divided, STRAY outside of the layout."""
     classes: tuple[str, ...]
-    """Names of class folders. STRAY for a file outside of the layout."""
+    """Name of each file's class folder. STRAY outside of the layout."""
     problems: tuple[str, ...]
-    """Why the file is no usable image: one of `decode.PROBLEMS`. Empty for a usable one."""
+    """Reason why the file is no usable image: one of `decode.PROBLEMS`. Empty for a usable one."""
     details: tuple[str, ...]
     """Details of the problem."""
     formats: tuple[str, ...]
-    """As Pillow names them, e.g. `JPEG`."""
+    """Format in Pillow's words, e.g. `JPEG`."""
     modes: tuple[str, ...]
-    """As Pillow names them, e.g. `RGB`, `L`, `CMYK`."""
+    """Mode in Pillow's words, e.g. `RGB`, `L`, `CMYK`."""
     file_bytes: NDArray[np.int64]
     widths_px: NDArray[np.int64]
-    """After the rotation of EXIF."""
+    """Width in pixels, after the rotation of EXIF."""
     heights_px: NDArray[np.int64]
     plain: NDArray[np.bool_]
-    """As in Encoded."""
+    """Whether every libjpeg decoder decodes the file to the canonical pixels, see `decode.examine`."""
     file_sha256: NDArray[np.uint8]
-    """[N, 32], of the bytes of the file."""
+    """SHA-256 of the bytes of the file, [N, 32]."""
     pixel_sha256: NDArray[np.uint8]
-    """[N, 32], of the canonical pixels and their shape, at the image's own size. Equal for exact duplicates."""
+    """SHA-256 of the canonical pixels and their shape, [N, 32], at the image's own size. Equal for exact duplicates."""
     offsets: NDArray[np.int64]
     """Start of a usable file's bytes in the packed file of the cache."""
     empty_folders: tuple[tuple[str, str], ...]
     """(split, class) of class folders that hold no file."""
     hidden: tuple[str, ...]
-    """Folders and files that hide images, as in Listing."""
+    """Folders and files that hide images, as in `Listing`."""
 
     def __len__(self) -> int:
         return len(self.paths)
 
     @property
-    def good(self) -> NDArray[np.int64]:
-        """Rows of the usable images."""
+    def usable_rows(self) -> NDArray[np.int64]:
+        """Rows of the usable images, ascending."""
         return np.flatnonzero([not problem for problem in self.problems])
 
     @property
     def split_names(self) -> list[str]:
-        """Of the folders, sorted. `all` if the tree is not divided."""
+        """Sorted names of the splits. `all` if the tree is not divided."""
         return sorted({*self.splits, *(split for split, _ in self.empty_folders)} - {STRAY})
 
     def columns(self) -> dict[str, Sequence[Any] | NDArray[Any]]:
-        """All columns of N values by name, for a table. Hashes are hexadecimal text."""
+        """Return all columns of N values by name, for a table. Hashes are hexadecimal text."""
         table: dict[str, Any] = {}
         for field in fields(self):
             column = getattr(self, field.name)
@@ -76,7 +76,7 @@ class Manifest:
         return table
 
     def to_arrays(self) -> dict[str, NDArray[Any]]:
-        """All fields as arrays without Python objects. Texts follow one another, each ended by a zero byte."""
+        """Return all fields as arrays without Python objects. Texts follow one another, each ended by a zero byte."""
         arrays: dict[str, NDArray[Any]] = {}
         for field in fields(self):
             value = getattr(self, field.name)
@@ -90,11 +90,11 @@ class Manifest:
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, NDArray[Any]]) -> Manifest:
         values: dict[str, Any] = {}
-        once: dict[str, str] = {}  # few different splits, classes and formats are repeated in many rows
+        interned: dict[str, str] = {}  # few different splits, classes and formats are repeated in many rows
         for field in fields(cls):
             value: Any = arrays[field.name]
             if str(field.type).startswith("tuple"):
-                value = tuple(once.setdefault(text, text) for text in value.tobytes().decode().split("\0")[:-1])
+                value = tuple(interned.setdefault(text, text) for text in value.tobytes().decode().split("\0")[:-1])
             if field.name == "empty_folders":
                 value = tuple(zip(value[::2], value[1::2], strict=True))
             values[field.name] = value

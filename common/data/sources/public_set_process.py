@@ -24,20 +24,20 @@ import numpy as np
 from PIL import Image
 
 PYTHON = "CONVTWINS_DATASETS_PYTHON"
-"""Variable: the interpreter that reads the sets. Default: that of the suite."""
+"""Variable with the interpreter that reads the sets. Default: the suite's interpreter."""
 
-_KEPT = {b"\xff\xd8\xff": ".jpg", b"\x89PNG\r\n\x1a\n": ".png"}
-"""Starts of image files that are copied."""
-_MODES_OF_PNG = ("1", "L", "LA", "P", "RGB", "RGBA")
+_COPIED_FORMATS = {b"\xff\xd8\xff": ".jpg", b"\x89PNG\r\n\x1a\n": ".png"}
+"""First bytes of image files that are copied unchanged."""
+_PNG_MODES = ("1", "L", "LA", "P", "RGB", "RGBA")
 _SPLITS = {
     "train": ("train", "trainval", "training"),
     "validation": ("validation", "valid", "val", "dev"),
     "test": ("test", "testing"),
 }
-"""What the packages call the splits. The first that a set has counts."""
-_LONGEST = 200
-_MOST_NAMED = 20
-_WITHOUT_SCRIPTS = 4
+"""Names of the splits in the packages. The first that a set has counts."""
+_MAX_TEXT_LENGTH = 200
+_MAX_NAMED = 20
+_MIN_DATASETS_MAJOR = 4
 """The first major version of `datasets` that runs no code of a set."""
 
 
@@ -45,13 +45,13 @@ class Refused(Exception):
     """The message names the source, what was received, and what to do."""
 
 
-def listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - _MOST_NAMED:,} more" if len(names) > _MOST_NAMED else ""
-    return ", ".join(names[:_MOST_NAMED]) + more
+def join_names(names: Sequence[str]) -> str:
+    suffix = f" and {len(names) - _MAX_NAMED:,} more" if len(names) > _MAX_NAMED else ""
+    return ", ".join(names[:_MAX_NAMED]) + suffix
 
 
-class Wanted(NamedTuple):
-    """A set, as `public_sets` asks for it."""
+class SetRequest(NamedTuple):
+    """The request for a set, as `public_sets` sends it."""
 
     source: str
     package: str
@@ -62,9 +62,9 @@ class Wanted(NamedTuple):
     settings: dict[str, str]
     out: str
 
-    def refused(self, what: str, received: object, use: str) -> Refused:
-        ending = "" if use.endswith("?") else "."
-        return Refused(f"data.source {self.source}: {what}. Received: {str(received).rstrip('.')}. {use}{ending}")
+    def refusal(self, problem: str, received: object, advice: str) -> Refused:
+        full_stop = "" if advice.endswith("?") else "."
+        return Refused(f"data.source {self.source}: {problem}. Received: {str(received).rstrip('.')}. {advice}{full_stop}")
 
 
 class Part(NamedTuple):
@@ -73,50 +73,50 @@ class Part(NamedTuple):
     examples: Iterable[tuple[Any, Any]]
     """(image, label). An image is the bytes of a file, a Pillow image, or an array [H, W] or [H, W, C]. Labels count from 0."""
     class_names: Sequence[str] | None
-    """By label. None: classes have numbers."""
+    """Name of each class, by label. None: classes have numbers."""
 
 
 def main() -> None:
-    """Read from stdin what to read, write its archive, and say on stdout what is in it or why there is none."""
+    """Read a request from stdin, write the archive, and print its facts or the refusal to stdout."""
     with os.fdopen(os.dup(1), "w") as answer:
         os.dup2(2, 1)  # packages print
-        wanted = Wanted(**json.load(sys.stdin))
+        request = SetRequest(**json.load(sys.stdin))
         try:
-            told = run(wanted)
+            answer_fields = run(request)
         except Refused as refused:
-            told = {"refused": str(refused)}
-        json.dump(told, answer)
+            answer_fields = {"refused": str(refused)}
+        json.dump(answer_fields, answer)
 
 
-def run(wanted: Wanted) -> dict[str, Any]:
+def run(request: SetRequest) -> dict[str, Any]:
     """Write the archive of a set. Returns its facts.
 
     Raises:
         Refused: the package is missing or refuses, or the set has no class for each image.
     """
-    top = wanted.module.partition(".")[0]
+    top = request.module.partition(".")[0]
     try:
-        package = importlib.import_module(wanted.module)
+        package = importlib.import_module(request.module)
     except ImportError as error:
-        use = f"Install {top} there, or set {PYTHON} to an interpreter that has it"
-        raise wanted.refused(f"it needs the package {top}", f"{error} in {sys.executable}", use) from None
+        advice = f"Install {top} there, or set {PYTHON} to an interpreter that has it"
+        raise request.refusal(f"it needs the package {top}", f"{error} in {sys.executable}", advice) from None
     version = getattr(importlib.import_module(top), "__version__", "")
     try:
-        with Path(wanted.out).open("wb") as file:
-            sizes = write(wanted, READERS[wanted.package](package, wanted), file)
+        with Path(request.out).open("wb") as file:
+            sizes = write(request, READERS[request.package](package, request), file)
     except (Refused, MemoryError):
         raise
     except Exception as error:  # somebody else's code may raise any
-        ask = "" if wanted.download else ", or add download=yes to let the package download it"
-        raise wanted.refused(
+        hint = "" if request.download else ", or add download=yes to let the package download it"
+        raise request.refusal(
             f"{top} {version} cannot read it",
-            f"{type(error).__name__}: {str(error)[:_LONGEST]}",
-            f"Name the folder that has it with root=DIR{ask}",
+            f"{type(error).__name__}: {str(error)[:_MAX_TEXT_LENGTH]}",
+            f"Name the folder that has it with root=DIR{hint}",
         ) from error
     return {"sizes": sizes, "package": f"{top} {version}"}
 
 
-def write(wanted: Wanted, parts: Mapping[str, Part], file: Any) -> dict[str, int]:
+def write(request: SetRequest, parts: Mapping[str, Part], file: Any) -> dict[str, int]:
     """Write the splits as `split/class/number.png` or `.jpg` to a tar. Returns the number of images of each.
 
     Raises:
@@ -128,49 +128,49 @@ def write(wanted: Wanted, parts: Mapping[str, Part], file: Any) -> dict[str, int
             folders = _folders(part.class_names, is_divided=split != "all")
             count = 0
             for image, label in part.examples:
-                number = _label(wanted, label)
+                number = _label(request, label)
                 if number < 0 and count == 0:  # as public sets mark a split whose labels are secret
-                    print(f"{split} of {wanted.source} has no labels, and is left out", file=sys.stderr)
+                    print(f"{split} of {request.source} has no labels, and is left out", file=sys.stderr)
                     break
-                suffix, content = _encoded(wanted, image)
+                suffix, content = _encode(request, image)
                 member = tarfile.TarInfo("/".join([split] * (split != "all") + [folders(number), f"{count:07}{suffix}"]))
                 member.size = len(content)
                 archive.addfile(member, io.BytesIO(content))
                 count += 1
             sizes |= {split: count} if count else {}
     if not sizes:
-        raise wanted.refused("it has no labelled images", "none", "Use another set")
+        raise request.refusal("it has no labelled images", "none", "Use another set")
     return sizes
 
 
-def _label(wanted: Wanted, label: Any) -> int:
+def _label(request: SetRequest, label: Any) -> int:
     try:
         return operator.index(label)
     except TypeError:
-        raise wanted.refused(
+        raise request.refusal(
             "it has no single class for each image",
             f"a label of type {type(label).__name__}",
             "Use a set for classification, no set for detection, segmentation or attributes",
         ) from None
 
 
-def _encoded(wanted: Wanted, image: Any) -> tuple[str, bytes]:
-    """(suffix, content) of an image as a file."""
+def _encode(request: SetRequest, image: Any) -> tuple[str, bytes]:
+    """Return (suffix, content) of an image as a file."""
     if isinstance(image, bytes):
-        for start, suffix in _KEPT.items():
+        for start, suffix in _COPIED_FORMATS.items():
             if image.startswith(start):
                 return suffix, image
         image = Image.open(io.BytesIO(image))
     elif not isinstance(image, Image.Image):
         array = np.asarray(image)
         if array.dtype != np.uint8 or array.ndim not in (2, 3) or array.shape[2:] not in ((), (1,), (3,), (4,)):
-            raise wanted.refused(
+            raise request.refusal(
                 "it holds no images of 8 bits",
                 f"{type(image).__name__} of {array.dtype} {list(array.shape)}",
                 "Use a set of pictures, no set of videos, points or features",
             )
         image = Image.fromarray(array[..., 0] if array.shape[2:] == (1,) else array)
-    if image.mode not in _MODES_OF_PNG:
+    if image.mode not in _PNG_MODES:
         image = image.convert("RGB")
     content = io.BytesIO()
     image.save(content, "PNG", compress_level=1)
@@ -178,114 +178,118 @@ def _encoded(wanted: Wanted, image: Any) -> tuple[str, bytes]:
 
 
 def _folders(class_names: Sequence[str] | None, *, is_divided: bool) -> Callable[[int], str]:
-    """Folder of each class: its name without what no folder may have. Numbers have as many digits as the largest."""
-    made: dict[int, str] = {}
+    """Return a function from a label to its folder: the class's name without forbidden characters, or four digits."""
+    folder_names: dict[int, str] = {}
     for label, name in enumerate(class_names or ()):
-        plain = re.sub(r"[/\\\x00-\x1f]", "_", name).strip().encode()[:_LONGEST].decode(errors="ignore")
-        plain = f"_{plain}" if not plain or plain.startswith(".") else plain
-        if not is_divided and any(plain.lower() in words for words in _SPLITS.values()):
-            plain = f"class {plain}"  # else it would be a split
-        made[label] = f"{plain} ({label})" if plain in made.values() else plain
-    return lambda label: made.get(label, f"{label:04}")
+        folder = re.sub(r"[/\\\x00-\x1f]", "_", name).strip().encode()[:_MAX_TEXT_LENGTH].decode(errors="ignore")
+        folder = f"_{folder}" if not folder or folder.startswith(".") else folder
+        if not is_divided and any(folder.lower() in words for words in _SPLITS.values()):
+            folder = f"class {folder}"  # else it would be a split
+        folder_names[label] = f"{folder} ({label})" if folder in folder_names.values() else folder
+    return lambda label: folder_names.get(label, f"{label:04}")
 
 
-def _divided(wanted: Wanted, known: Sequence[str]) -> dict[str, str]:
-    """By our name of a split: the set's own. A set with one split is not divided.
+def _map_splits(request: SetRequest, available: Sequence[str]) -> dict[str, str]:
+    """Map our names of the splits to the set's. A set with one split is not divided.
 
     Raises:
         Refused: it has several, and none to train on.
     """
-    found = {ours: next(each for each in theirs if each in known) for ours, theirs in _SPLITS.items() if {*theirs} & {*known}}
-    if "train" in found:
-        return found
-    if len(known) == 1:
-        return {"all": known[0]}
-    raise wanted.refused("it has no split to train on", listed(list(known)) or "no split", "Use another set")
+    splits = {
+        split_name: next(split for split in candidates if split in available)
+        for split_name, candidates in _SPLITS.items()
+        if {*candidates} & {*available}
+    }
+    if "train" in splits:
+        return splits
+    if len(available) == 1:
+        return {"all": available[0]}
+    raise request.refusal("it has no split to train on", join_names(list(available)) or "no split", "Use another set")
 
 
-def _unknown(wanted: Wanted, names: Sequence[str]) -> Refused:
-    close = difflib.get_close_matches(wanted.name, names, n=1, cutoff=0.5)
-    hint = f"Did you mean {close[0]}?" if close else f"Use one of {listed(list(names))}"
-    return wanted.refused(f"{wanted.module} has no such set", repr(wanted.name), hint.rstrip("."))
+def _unknown_set_error(request: SetRequest, names: Sequence[str]) -> Refused:
+    matches = difflib.get_close_matches(request.name, names, n=1, cutoff=0.5)
+    hint = f"Did you mean {matches[0]}?" if matches else f"Use one of {join_names(list(names))}"
+    return request.refusal(f"{request.module} has no such set", repr(request.name), hint.rstrip("."))
 
 
-def _only(wanted: Wanted, *settings: str) -> None:
-    for name in wanted.settings:
+def _check_settings(request: SetRequest, *settings: str) -> None:
+    for name in request.settings:
         if name not in settings:
-            raise wanted.refused("there is no such setting", name, f"Use {', '.join(settings)} or download")
+            raise request.refusal("there is no such setting", name, f"Use {', '.join(settings)} or download")
 
 
-def of_torchvision(package: Any, wanted: Wanted) -> dict[str, Part]:
-    """A class of `torchvision.datasets`. Its splits are those that it takes as `train` or `split`."""
-    kind = getattr(package, wanted.name, None) if wanted.name in package.__all__ else None
-    if not isinstance(kind, type):
-        raise _unknown(wanted, package.__all__)
-    taken, make = _parameters(kind), cast(Callable[..., Any], kind)
-    given: dict[str, Any] = {name: int(each) if each.isdecimal() else each for name, each in wanted.settings.items()}
-    if others := given.keys() - taken - {"root"}:
-        raise wanted.refused("the set takes no such setting", min(others), f"Use {', '.join(sorted(taken))}")
-    given = {name: each for name, each in given.items() if name in taken}
-    given |= {"download": True} if wanted.download and "download" in taken else {}
-    make = cast(Callable[..., Any], kind)
-    made: dict[str, Any] = {}
-    if "split" in taken and "split" not in given:
+def read_torchvision(package: Any, request: SetRequest) -> dict[str, Part]:
+    """Read a class of `torchvision.datasets`. Its splits are the values that it accepts as `train` or `split`."""
+    set_class = getattr(package, request.name, None) if request.name in package.__all__ else None
+    if not isinstance(set_class, type):
+        raise _unknown_set_error(request, package.__all__)
+    parameters, make = _parameters(set_class), cast(Callable[..., Any], set_class)
+    arguments: dict[str, Any] = {name: int(value) if value.isdecimal() else value for name, value in request.settings.items()}
+    if unknown := arguments.keys() - parameters - {"root"}:
+        raise request.refusal("the set takes no such setting", min(unknown), f"Use {', '.join(sorted(parameters))}")
+    arguments = {name: value for name, value in arguments.items() if name in parameters}
+    arguments |= {"download": True} if request.download and "download" in parameters else {}
+    make = cast(Callable[..., Any], set_class)
+    datasets: dict[str, Any] = {}
+    if "split" in parameters and "split" not in arguments:
         refusal: ValueError | None = None
-        for ours, theirs in _SPLITS.items():
-            for word in theirs:
+        for ours, candidates in _SPLITS.items():
+            for split_name in candidates:
                 try:
-                    made[ours] = make(**given, split=word)
+                    datasets[ours] = make(**arguments, split=split_name)
                     break
                 except ValueError as error:  # as torchvision refuses an unknown split
                     refusal = refusal or error
-        if refusal is not None and "train" not in made:
+        if refusal is not None and "train" not in datasets:
             raise refusal
-    elif "train" in taken and "train" not in given:
-        made = {"train": make(**given, train=True), "test": make(**given, train=False)}
+    elif "train" in parameters and "train" not in arguments:
+        datasets = {"train": make(**arguments, train=True), "test": make(**arguments, train=False)}
     else:
-        made = {"all": make(**given)}
-    return {split: Part(_items(found), _names(found)) for split, found in made.items()}
+        datasets = {"all": make(**arguments)}
+    return {split: Part(_items(dataset), _names(dataset)) for split, dataset in datasets.items()}
 
 
 def _parameters(kind: type) -> set[str]:
-    """Names of what a class takes. With `**kwargs`, what its base takes too."""
-    taken: set[str] = set()
-    for each in kind.__mro__:
-        if "__init__" not in vars(each):
+    """Return the names of a class's parameters. With `**kwargs`, those of its base count too."""
+    names: set[str] = set()
+    for base in kind.__mro__:
+        if "__init__" not in vars(base):
             continue
-        parameters = inspect.signature(each.__init__).parameters.values()
-        taken |= {parameter.name for parameter in parameters if parameter.kind is parameter.POSITIONAL_OR_KEYWORD}
+        parameters = inspect.signature(base.__init__).parameters.values()
+        names |= {parameter.name for parameter in parameters if parameter.kind is parameter.POSITIONAL_OR_KEYWORD}
         if not any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
             break
-    return taken - {"self"}
+    return names - {"self"}
 
 
-def _items(found: Any) -> Iterator[tuple[Any, Any]]:
-    for number in range(len(found)):
-        image, label, *_ = found[number]
+def _items(dataset: Any) -> Iterator[tuple[Any, Any]]:
+    for number in range(len(dataset)):
+        image, label, *_ = dataset[number]
         yield image, label
 
 
-def _names(found: Any) -> list[str] | None:
-    names = getattr(found, "classes", None) or getattr(found, "categories", None)
-    return names and [", ".join(each) if isinstance(each, tuple) else str(each) for each in cast(list[Any], names)]
+def _names(dataset: Any) -> list[str] | None:
+    names = getattr(dataset, "classes", None) or getattr(dataset, "categories", None)
+    return names and [", ".join(name) if isinstance(name, tuple) else str(name) for name in cast(list[Any], names)]
 
 
-def of_tfds(package: Any, wanted: Wanted) -> dict[str, Part]:
-    """A set that TensorFlow Datasets has prepared, by name or by folder."""
-    _only(wanted, "root", "image", "label")
-    if wanted.path is not None:
-        builder = package.builder_from_directory(wanted.path)
+def read_tfds(package: Any, request: SetRequest) -> dict[str, Part]:
+    """Read a set that TensorFlow Datasets has prepared, by name or by folder."""
+    _check_settings(request, "root", "image", "label")
+    if request.path is not None:
+        builder = package.builder_from_directory(request.path)
     else:
-        if re.split("[/:]", wanted.name)[0] not in (known := package.list_builders(with_community_datasets=False)):
-            raise _unknown(wanted, known)
-        builder = package.builder(wanted.name, data_dir=wanted.settings.get("root"))
-    if wanted.download:
+        if re.split("[/:]", request.name)[0] not in (available := package.list_builders(with_community_datasets=False)):
+            raise _unknown_set_error(request, available)
+        builder = package.builder(request.name, data_dir=request.settings.get("root"))
+    if request.download:
         builder.download_and_prepare()
     if not builder.is_prepared():
         raise FileNotFoundError(f"it is not prepared in {builder.data_path}")
     features = dict(getattr(builder.info.features, "items", dict)())
-    image = _column(wanted, features, "image", package.features.Image)
-    label = _column(wanted, features, "label", package.features.ClassLabel)
+    image = _column(request, features, "image", package.features.Image)
+    label = _column(request, features, "label", package.features.ClassLabel)
 
     def examples(split: str) -> Iterator[tuple[Any, Any]]:
         stored = builder.as_dataset(
@@ -293,61 +297,63 @@ def of_tfds(package: Any, wanted: Wanted) -> dict[str, Part]:
             decoders={image: package.decode.SkipDecoding()},
             read_config=package.ReadConfig(interleave_cycle_length=1),  # the order in which they were written
         )
-        for each in package.as_numpy(stored):
-            yield bytes(each[image]), each[label]
+        for example in package.as_numpy(stored):
+            yield bytes(example[image]), example[label]
 
     names = features[label].names
-    return {ours: Part(examples(theirs), names) for ours, theirs in _divided(wanted, list(builder.info.splits)).items()}
+    return {ours: Part(examples(theirs), names) for ours, theirs in _map_splits(request, list(builder.info.splits)).items()}
 
 
-def of_huggingface(package: Any, wanted: Wanted) -> dict[str, Part]:
-    """A set of Hugging Face: from the hub or its cache by name, or a folder of `save_to_disk`. No code of the set is run."""
-    _only(wanted, "root", "image", "label", "config")
-    if wanted.path is not None:
-        found = package.load_from_disk(wanted.path)
-    elif int(package.__version__.partition(".")[0]) < _WITHOUT_SCRIPTS:
-        use = f"Install datasets {_WITHOUT_SCRIPTS} or later there"
-        raise wanted.refused("an older datasets may run code that comes with the set", f"datasets {package.__version__}", use)
+def read_huggingface(package: Any, request: SetRequest) -> dict[str, Part]:
+    """Read a set of Hugging Face by name, or a folder of `save_to_disk`. No code of the set is run."""
+    _check_settings(request, "root", "image", "label", "config")
+    if request.path is not None:
+        loaded = package.load_from_disk(request.path)
+    elif int(package.__version__.partition(".")[0]) < _MIN_DATASETS_MAJOR:
+        advice = f"Install datasets {_MIN_DATASETS_MAJOR} or later there"
+        raise request.refusal(
+            "an older datasets may run code that comes with the set", f"datasets {package.__version__}", advice
+        )
     else:
-        found = package.load_dataset(wanted.name, wanted.settings.get("config"), cache_dir=wanted.settings.get("root"))
-    splits: dict[str, Any] = dict(found) if isinstance(found, package.DatasetDict) else {"train": found}
-    if not isinstance(found, package.DatasetDict):
-        divided = {"all": "train"}
+        loaded = package.load_dataset(request.name, request.settings.get("config"), cache_dir=request.settings.get("root"))
+    splits: dict[str, Any] = dict(loaded) if isinstance(loaded, package.DatasetDict) else {"train": loaded}
+    if not isinstance(loaded, package.DatasetDict):
+        split_names = {"all": "train"}
     else:
-        divided = _divided(wanted, list(splits))
-    features = dict(splits[next(iter(divided.values()))].features)
-    image = _column(wanted, features, "image", package.Image)
-    label = _column(wanted, features, "label", package.ClassLabel)
+        split_names = _map_splits(request, list(splits))
+    features = dict(splits[next(iter(split_names.values()))].features)
+    image = _column(request, features, "image", package.Image)
+    label = _column(request, features, "label", package.ClassLabel)
 
     def examples(split: str) -> Iterator[tuple[Any, Any]]:
-        for each in splits[split].cast_column(image, package.Image(decode=False)):
-            stored = each[image]
-            yield stored["bytes"] or Path(stored["path"]).read_bytes(), each[label]
+        for example in splits[split].cast_column(image, package.Image(decode=False)):
+            stored = example[image]
+            yield stored["bytes"] or Path(stored["path"]).read_bytes(), example[label]
 
-    return {ours: Part(examples(theirs), features[label].names) for ours, theirs in divided.items()}
+    return {ours: Part(examples(theirs), features[label].names) for ours, theirs in split_names.items()}
 
 
-def _column(wanted: Wanted, features: Mapping[str, Any], role: str, kind: type) -> str:
-    """The one column of a kind, or the one that a setting names.
+def _column(request: SetRequest, features: Mapping[str, Any], role: str, feature_class: type) -> str:
+    """Return the only column of a type, or the one that a setting names.
 
     Raises:
         Refused: there is none, or several and none is named.
     """
-    fitting = [name for name, feature in features.items() if isinstance(feature, kind)]
-    named = wanted.settings.get(role)
-    if named is not None and named in fitting:
-        return named
-    if named is None and len(fitting) == 1:
-        return fitting[0]
-    if len(fitting) > 1:
-        use = f"Name one with {role}=, of {', '.join(fitting)}"
+    matching = [name for name, feature in features.items() if isinstance(feature, feature_class)]
+    requested = request.settings.get(role)
+    if requested is not None and requested in matching:
+        return requested
+    if requested is None and len(matching) == 1:
+        return matching[0]
+    if len(matching) > 1:
+        advice = f"Name one with {role}=, of {', '.join(matching)}"
     else:
-        use = "Use a set for classification, no set for detection, segmentation or attributes"
+        advice = "Use a set for classification, no set for detection, segmentation or attributes"
     columns = ", ".join(f"{name} ({type(feature).__name__})" for name, feature in features.items()) or "no columns"
-    raise wanted.refused(f"it needs one column of type {kind.__name__} as {role}", named or columns, use)
+    raise request.refusal(f"it needs one column of type {feature_class.__name__} as {role}", requested or columns, advice)
 
 
-READERS = {"torchvision": of_torchvision, "tfds": of_tfds, "huggingface": of_huggingface}
+READERS = {"torchvision": read_torchvision, "tfds": read_tfds, "huggingface": read_huggingface}
 
 if __name__ == "__main__":
     main()

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from common.data import cache
-from common.data.cache import Entry, Side
+from common.data.cache import Entry, EntryMetadata
 from common.data.dataset import DataRefused
 from common.data.sources import public_set_process
 from common.data.sources.file_source import Folder
@@ -25,10 +25,10 @@ from common.machine.private_folder import PrivateFolder
 KIND = "public"
 """Folder of the archives in the cache."""
 PACKAGES = {"torchvision": "torchvision.datasets", "tfds": "tensorflow_datasets", "huggingface": "datasets"}
-"""Module of each package, by the word before the colon."""
+"""Module of each package, by the prefix before the colon."""
 
 _VERSION = 1
-"""Raise it when `public_set_process` writes other archives."""
+"""Version of the archives. Raise it when `public_set_process` writes other archives."""
 _NAME = re.compile(r"[A-Za-z0-9_][\w.-]*(/[\w.-]+)*(:\d+(\.\d+)*)?")
 _ANSWERS = {"yes": True, "no": False}
 _OFFLINE = {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
@@ -38,14 +38,14 @@ _ENVIRONMENT = {"CUDA_VISIBLE_DEVICES": "", "TF_CPP_MIN_LOG_LEVEL": "2"}
 
 @dataclass(frozen=True, kw_only=True)
 class PublicSet:
-    """What stands in a source, e.g. `torchvision:EMNIST,split=letters,root=/data,download=yes`."""
+    """A parsed source, e.g. `torchvision:EMNIST,split=letters,root=/data,download=yes`."""
 
     source: str
     package: str
     name: str
-    """In the package. Empty: it is at `path`."""
+    """Name in the package. Empty: the set is at `path`."""
     path: Path | None = None
-    """Of a set that the package has written."""
+    """Folder of a set that the package has written."""
     download: bool = False
     settings: dict[str, str] = field(default_factory=dict[str, str])
 
@@ -55,12 +55,12 @@ class PublicSet:
 
 
 def is_source(source: str) -> bool:
-    """Whether a source is a set of another package."""
+    """Return whether a source is a set of another package."""
     return source.partition(":")[0] in PACKAGES and ":" in source
 
 
 def is_published(source: str) -> bool:
-    """Whether everybody has the same set: it has a name, and is no folder of the user."""
+    """Return whether a set is published: it has a name, and is no folder of the user."""
     return is_source(source) and parse(source).path is None
 
 
@@ -76,85 +76,85 @@ def parse(source: str) -> PublicSet:
     for part in parts:
         name, equals, value = part.partition("=")
         if not (name.isidentifier() and equals and value) or name in settings:
-            raise _refused(source, "a setting has the form name=value, and stands once", part, "e.g. root=/data")
+            raise _refusal(source, "a setting has the form name=value, and stands once", part, "e.g. root=/data")
         settings[name] = value
-    said = settings.pop("download", "no")
-    if said not in _ANSWERS:
-        raise _refused(source, "download is yes or no", said, "download=yes to let the package download it")
+    download = settings.pop("download", "no")
+    if download not in _ANSWERS:
+        raise _refusal(source, "download is yes or no", download, "download=yes to let the package download it")
     is_path = subject.startswith(("/", "./", "../", "~"))
     if not is_path and not _NAME.fullmatch(subject):
-        raise _refused(source, "a name is missing", subject, f"e.g. {package}:NAME, or {package}:/path/of/a/set")
+        raise _refusal(source, "a name is missing", subject, f"e.g. {package}:NAME, or {package}:/path/of/a/set")
     path = Path(os.path.expanduser(subject)).absolute() if is_path else None  # noqa: PTH111  `~name` of nobody is no error
     if path is not None and not path.is_dir():
-        raise _refused(source, "there is no such folder", str(path), "the folder that the package wrote")
+        raise _refusal(source, "there is no such folder", str(path), "the folder that the package wrote")
     return PublicSet(
         source=source,
         package=package,
         name="" if is_path else subject,
         path=path,
-        download=_ANSWERS[said],
+        download=_ANSWERS[download],
         settings=settings,
     )
 
 
-def locate(wanted: PublicSet, cache_folder: Path) -> Path:
-    """The archive of a set in the cache. A missing one is made by the package.
+def locate(public_set: PublicSet, cache_folder: Path) -> Path:
+    """Return the archive of a set in the cache. The package writes a missing one.
 
     Raises:
         DataRefused: the package is missing, has no such set, or the set has no class for each image.
         OSError: the cache folder cannot be written.
     """
 
-    def build(file: BinaryIO) -> Side:
-        facts = _read(wanted, Path(file.name))
-        return Side({}, {"source": wanted.title, **facts})
+    def build(file: BinaryIO) -> EntryMetadata:
+        facts = _read(public_set, Path(file.name))
+        return EntryMetadata({}, {"source": public_set.title, **facts})
 
     key = cache.key(
-        package=wanted.package,
-        name=wanted.name,
-        settings=wanted.settings,
-        path=None if wanted.path is None else (str(wanted.path), Folder(wanted.path).fingerprint()[0]),
+        package=public_set.package,
+        name=public_set.name,
+        settings=public_set.settings,
+        path=None if public_set.path is None else (str(public_set.path), Folder(public_set.path).fingerprint()[0]),
         version=_VERSION,
     )
     entry: Entry = cache.fetch(cache_folder, KIND, key, build)
     return entry.data
 
 
-def _read(wanted: PublicSet, out: Path) -> dict[str, Any]:
+def _read(public_set: PublicSet, out: Path) -> dict[str, Any]:
     """Let the package write its set. Returns the facts of the archive."""
-    print(f"reading {wanted.title} once, into {out.parent.parent}", file=sys.stderr)
-    root = {"root": str(cache.torch_home() / "datasets")} if wanted.package == "torchvision" else {}
-    asked = {
-        "source": wanted.source,
-        "package": wanted.package,
-        "module": PACKAGES[wanted.package],
-        "name": wanted.name,
-        "path": None if wanted.path is None else str(wanted.path),
-        "download": wanted.download,
-        "settings": root | wanted.settings,
+    print(f"reading {public_set.title} once, into {out.parent.parent}", file=sys.stderr)
+    root = {"root": str(cache.torch_home() / "datasets")} if public_set.package == "torchvision" else {}
+    request = {
+        "source": public_set.source,
+        "package": public_set.package,
+        "module": PACKAGES[public_set.package],
+        "name": public_set.name,
+        "path": None if public_set.path is None else str(public_set.path),
+        "download": public_set.download,
+        "settings": root | public_set.settings,
         "out": str(out),
     }
     python = os.environ.get(public_set_process.PYTHON) or sys.executable
     with PrivateFolder() as temporary:  # packages leave folders there
-        done = subprocess.run(
+        result = subprocess.run(
             [python, "-P", public_set_process.__file__],
-            env={**os.environ, **_ENVIRONMENT, **({} if wanted.download else _OFFLINE), **temporary.environment},
-            input=json.dumps(asked),
+            env={**os.environ, **_ENVIRONMENT, **({} if public_set.download else _OFFLINE), **temporary.environment},
+            input=json.dumps(request),
             stdout=subprocess.PIPE,
             text=True,
             check=False,
         )
     try:
-        answer = json.loads(done.stdout)
+        answer = json.loads(result.stdout)
     except ValueError:
         raise DataRefused(
-            f"data.source {wanted.source} ended {PACKAGES[wanted.package]} (exit code {done.returncode}). Received: no answer; "
-            "its stderr says why. Make room, or use a smaller set."
+            f"data.source {public_set.source} ended {PACKAGES[public_set.package]} (exit code {result.returncode}). Received: "
+            "no answer; its stderr says why. Make room, or use a smaller set."
         ) from None
     if "refused" in answer:
         raise DataRefused(answer["refused"])
     return answer
 
 
-def _refused(source: str, what: str, received: str, use: str) -> DataRefused:
-    return DataRefused(f"data.source {source} is refused: {what}. Received: {received!r}. Use {use}.")
+def _refusal(source: str, problem: str, received: str, advice: str) -> DataRefused:
+    return DataRefused(f"data.source {source} is refused: {problem}. Received: {received!r}. Use {advice}.")

@@ -1,4 +1,4 @@
-"""What the files of a source hold: each is opened once, and the result is kept in the cache."""
+"""The scan of a source: each file is opened once, and the result is kept in the cache."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.data import cache
-from common.data.cache import Entry, Side
-from common.data.dataset import Arrays, DataRefused, Examples
+from common.data.cache import Entry, EntryMetadata
+from common.data.dataset import DataRefused, ImageArrays, LabeledExamples
 from common.data.decoding import decode
 from common.data.decoding.encoded import Encoded
 from common.data.sources import cifar10, fashion_mnist, identity, image_folder
@@ -20,17 +20,17 @@ from common.data.sources.file_source import FileSource
 from common.data.sources.manifest import Manifest
 
 _VERSION = 6
-"""Raise it when the manifest gets other columns, or a file is judged by another rule."""
+"""Version of the result. Raise it when the manifest gets other columns, or a file is judged by another rule."""
 
 
 @dataclass(frozen=True, eq=False)
-class Scanned:
-    """What the files of a tree hold: images, or arrays."""
+class ScanResult:
+    """The result of a scan: image files, or arrays."""
 
     key: str
-    """For keys of cache entries that depend on it. It covers the result: another decoder may judge a file differently."""
+    """Key for cache entries that depend on it. It covers the result: another decoder may judge a file differently."""
     path: Path
-    """The tree's."""
+    """Path of the tree."""
     _entry: Entry
 
     @property
@@ -44,21 +44,21 @@ class Scanned:
         return self._entry.facts["splits"]
 
     def manifest(self) -> Manifest:
-        """Of image files."""
+        """Read the manifest of image files."""
         return Manifest.from_arrays(self._entry.arrays)
 
     def encoded(self) -> Encoded:
-        """The image files in all rows of the manifest."""
+        """Return the image files in all rows of the manifest."""
         return Encoded(self._entry.data, *(self._entry.arrays[name] for name in ("offsets", "file_bytes", "plain")))
 
     def images(self) -> NDArray[np.uint8]:
-        """Of arrays: uint8 [N, H, W, 3] at their own size, mapped."""
+        """Map the pixels of arrays: uint8 [N, H, W, 3] at their own size."""
         return np.load(self._entry.data, mmap_mode="r", allow_pickle=False)
 
-    def examples(self) -> Examples:
-        """Of arrays."""
+    def examples(self) -> LabeledExamples:
+        """Read the examples of arrays."""
         facts, arrays = self._entry.facts, self._entry.arrays
-        return Examples(
+        return LabeledExamples(
             labels=arrays["labels"],
             class_names=tuple(facts["class_names"]),
             split_sizes=facts["split_sizes"],
@@ -66,38 +66,38 @@ class Scanned:
         )
 
 
-def scan(tree: FileSource, cache_folder: Path) -> Scanned:
+def scan(tree: FileSource, cache_folder: Path) -> ScanResult:
     """Scan a tree, or read the result of an earlier scan.
 
     Raises:
         DataRefused: the tree holds no data of a known layout, is hostile, or changed meanwhile. Bad image files do not count.
         OSError: the tree cannot be read or the cache not be written.
     """
-    with cache.holding(tree.path) if tree.path.is_relative_to(cache_folder) else nullcontext():
+    with cache.shared_lock(tree.path) if tree.path.is_relative_to(cache_folder) else nullcontext():
         content_hash = identity.content_hash(tree, cache_folder)
 
-        def build(file: BinaryIO) -> Side:
-            side = _scan(tree, file)
+        def build(file: BinaryIO) -> EntryMetadata:
+            metadata = _scan(tree, file)
             if identity.content_hash(tree, cache_folder) != content_hash:
                 raise DataRefused(f"{tree.path} was changed while it was read. Received: another hash. Start again.")
-            return side
+            return metadata
 
         key = cache.key(content=content_hash, decode=decode.RULE, scan=_VERSION)
         entry = cache.fetch(cache_folder, "scanned", key, build)
-    return Scanned(cache.key(scanned=key, found=entry.arrays_sha256), tree.path, entry)
+    return ScanResult(cache.key(scanned=key, found=entry.arrays_sha256), tree.path, entry)
 
 
 def pixel_sha256(images: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """`decode.sha256` of each image: uint8 [N, 32]."""
+    """Return `decode.sha256` of each image: uint8 [N, 32]."""
     return np.frombuffer(b"".join(map(decode.sha256, images)), np.uint8).reshape(len(images), 32)
 
 
-def _scan(tree: FileSource, file: BinaryIO) -> Side:
+def _scan(tree: FileSource, file: BinaryIO) -> EntryMetadata:
     listing = tree.listing()
     arrays = _read_arrays(tree, listing.files)
     if arrays is None:
         manifest = image_folder.scan(tree, listing, file)
-        return Side(manifest.to_arrays(), {"form": "files", "source": str(tree.path), "splits": manifest.split_names})
+        return EntryMetadata(manifest.to_arrays(), {"form": "files", "source": str(tree.path), "splits": manifest.split_names})
     np.save(file, arrays.images)
     facts = {
         "form": "arrays",
@@ -106,13 +106,13 @@ def _scan(tree: FileSource, file: BinaryIO) -> Side:
         "split_sizes": arrays.split_sizes,
         "splits": list(arrays.split_sizes),
     }
-    return Side({"labels": arrays.labels, "pixel_sha256": pixel_sha256(arrays.images)}, facts)
+    return EntryMetadata({"labels": arrays.labels, "pixel_sha256": pixel_sha256(arrays.images)}, facts)
 
 
-def _read_arrays(tree: FileSource, files: list[str]) -> Arrays | None:
-    """The arrays of a tree. None if it has none."""
+def _read_arrays(tree: FileSource, files: list[str]) -> ImageArrays | None:
+    """Read the arrays of a tree. None if it has none."""
     for module in (cifar10, fashion_mnist):
-        layout = module.recognise(files)
+        layout = module.find_files(files)
         if layout is not None:
             return module.read(tree, layout)  # pyright: ignore[reportArgumentType]  # each module's layout is its own
     return None

@@ -1,4 +1,4 @@
-"""Splits: those of the data, those that are drawn by a seed, and the part of them that a limit keeps."""
+"""Splits: the data's own, splits drawn by a seed, and the part of them that a limit keeps."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from common.data.dataset import MAX_NAMED, DataRefused, Examples, listed, listed_below
+from common.data.dataset import MAX_NAMED, DataRefused, LabeledExamples, join_names, list_faults
 
 SPLITS = ("train", "validation", "test")
 VERSION = 5
-"""Raise it when a source is divided, hashed, refused or noted differently, here or in `image_folder.examples`. Divisions are
-stored."""
+"""Version of stored splits. Raise it when a source is divided, hashed, refused or noted differently, here or in
+`image_folder.examples`."""
 Ids = NDArray[np.int64]
 
 
@@ -41,12 +41,12 @@ def draw(labels: NDArray[np.int64], count: int, *, seed: int, purpose: str) -> I
     by_class = np.lexsort((keys, labels))  # random order inside each class
     _, starts, sizes = np.unique(labels[by_class], return_index=True, return_counts=True)
     quotas = _quotas(sizes, count, lots=keys[by_class[starts]])
-    place = np.arange(len(labels)) - np.repeat(starts, sizes)
-    return np.sort(by_class[place < np.repeat(quotas, sizes)]).astype(np.int64)
+    position = np.arange(len(labels)) - np.repeat(starts, sizes)
+    return np.sort(by_class[position < np.repeat(quotas, sizes)]).astype(np.int64)
 
 
 def _quotas(sizes: NDArray[np.int64], count: int, lots: NDArray[np.uint64]) -> NDArray[np.int64]:
-    """How many of `count` examples each class gives: in proportion to its size. The larger lot breaks ties.
+    """Return how many of `count` examples each class gives, in proportion to its size. The larger lot breaks ties.
 
     If there are at least as many examples as classes, each class gives at least one. The classes that gave most beyond their
     share give less instead.
@@ -55,27 +55,34 @@ def _quotas(sizes: NDArray[np.int64], count: int, lots: NDArray[np.uint64]) -> N
     quotas = np.maximum(sizes * count // total, int(count >= len(sizes)))
     missing = count - int(quotas.sum())
     for _ in range(abs(missing)):
-        owed = np.sign(missing) * (sizes * count - quotas * total)
+        remainders = np.sign(missing) * (sizes * count - quotas * total)
         if missing < 0:
-            owed = np.where(quotas > 1, owed, -total * total)
-        quotas[np.lexsort((lots, owed))[-1]] += np.sign(missing)
+            remainders = np.where(quotas > 1, remainders, -total * total)
+        quotas[np.lexsort((lots, remainders))[-1]] += np.sign(missing)
     return quotas
 
 
 @dataclass(frozen=True, eq=False)
-class Division:
+class SplitAssignment:
     """The examples of each split."""
 
     ids: Mapping[str, Ids]
-    """For each of SPLITS, ascending places among the examples of the source."""
+    """Ids of each of SPLITS: ascending positions among the examples of the source."""
     content_hash: str
-    """As in Dataset."""
+    """Hash as in `Dataset.content_hash`."""
     notes: list[str]
 
 
 def divide(
-    examples: Examples, *, name: str, image_size: int, seed: int, limit: int | None, drawn_part: float, allow_duplicates: bool
-) -> Division:
+    examples: LabeledExamples,
+    *,
+    name: str,
+    image_size: int,
+    seed: int,
+    limit: int | None,
+    drawn_part: float,
+    allow_duplicates: bool,
+) -> SplitAssignment:
     """Make the three splits of a data set. No pixel is needed.
 
     - Data without splits is divided 70/20/10 into train, validation and test.
@@ -97,34 +104,34 @@ def divide(
         DataRefused: a class is too small to divide, or two splits share images.
     """
     first_equal = _first_equal(examples.pixel_sha256)
-    ids, notes = _complete(examples, first_equal, name, seed, drawn_part)
-    notes += _duplicates(examples, first_equal, ids, name, allow_duplicates)
-    whole = ids
+    ids, notes = _complete_splits(examples, first_equal, name, seed, drawn_part)
+    notes += _duplicate_notes(examples, first_equal, ids, name, allow_duplicates)
+    unlimited = ids
     if limit is not None:
-        ids, note = _limited(examples.labels, ids, seed, limit)
+        ids, note = _apply_limit(examples.labels, ids, seed, limit)
         notes.append(note)
-    notes += _in_two_splits(first_equal, ids)
-    notes += _absent(examples, whole, ids, limit)
-    return Division(ids, _content_hash(examples, ids, image_size), notes)
+    notes += _shared_image_notes(first_equal, ids)
+    notes += _absent_class_notes(examples, unlimited, ids, limit)
+    return SplitAssignment(ids, _content_hash(examples, ids, image_size), notes)
 
 
 CAUTION = "Caution: "
-"""Begins the notes that tell what is doubtful, and what to do."""
+"""Prefix of notes on doubtful data, with advice."""
 IN_TWO_CLASSES = "images that stand in more than one class, equal pixel for pixel"
-"""Begins the note on labels that contradict each other."""
+"""Prefix of the note on labels that contradict each other."""
 IN_TWO_SPLITS = "images too, equal pixel for pixel"
-"""Ends the notes on images of one split that stand in another too."""
+"""Suffix of the notes on images of one split that are in another too."""
 
 
 def _first_equal(pixel_sha256: NDArray[np.uint8]) -> Ids:
-    """For each example, the first one with the same pixels: itself if no earlier one is a copy."""
+    """Return for each example the first one with the same pixels: itself if no earlier one is a copy."""
     rows = np.ascontiguousarray(pixel_sha256).view(f"V{pixel_sha256.shape[1]}").ravel()
     _, first, inverse = np.unique(rows, return_index=True, return_inverse=True)
     return first[inverse].astype(np.int64)
 
 
-def _complete(
-    examples: Examples, first_equal: Ids, name: str, seed: int, drawn_part: float
+def _complete_splits(
+    examples: LabeledExamples, first_equal: Ids, name: str, seed: int, drawn_part: float
 ) -> tuple[dict[str, Ids], list[str]]:
     ids: dict[str, Ids] = {}
     start = 0
@@ -142,97 +149,100 @@ def _complete(
             f"as the data has no {split} split"
             for split in parts
         ]
-    whole = ids["train"]
-    _, first = np.unique(first_equal[whole], return_index=True)
-    left = different = whole[np.sort(first)]
+    train_ids = ids["train"]
+    _, first = np.unique(first_equal[train_ids], return_index=True)
+    remaining = distinct = train_ids[np.sort(first)]
     if parts:
-        _refuse_small_classes(examples, name, different, needed=1 + len(parts))
+        _check_class_sizes(examples, name, distinct, minimum=1 + len(parts))
     for split, part in parts.items():
-        count = max(math.floor(len(different) * part + 0.5), len(np.unique(examples.labels[left])))
-        drawn = left[draw(examples.labels[left], count, seed=seed, purpose=f"split {split}")]
-        ids[split] = whole[np.isin(first_equal[whole], first_equal[drawn])]
-        left = np.setdiff1d(left, drawn, assume_unique=True)
-    return {**ids, "train": whole[np.isin(first_equal[whole], first_equal[left])]}, notes
+        count = max(math.floor(len(distinct) * part + 0.5), len(np.unique(examples.labels[remaining])))
+        drawn_ids = remaining[draw(examples.labels[remaining], count, seed=seed, purpose=f"split {split}")]
+        ids[split] = train_ids[np.isin(first_equal[train_ids], first_equal[drawn_ids])]
+        remaining = np.setdiff1d(remaining, drawn_ids, assume_unique=True)
+    return {**ids, "train": train_ids[np.isin(first_equal[train_ids], first_equal[remaining])]}, notes
 
 
-def _refuse_small_classes(examples: Examples, name: str, different: Ids, needed: int) -> None:
-    counts = np.bincount(examples.labels[different], minlength=len(examples.class_names))
-    small = [f"{examples.class_names[label]!r} ({counts[label]})" for label in np.flatnonzero(counts < needed)]
+def _check_class_sizes(examples: LabeledExamples, name: str, distinct: Ids, minimum: int) -> None:
+    counts = np.bincount(examples.labels[distinct], minlength=len(examples.class_names))
+    small = [f"{examples.class_names[label]!r} ({counts[label]})" for label in np.flatnonzero(counts < minimum)]
     if small:
         raise DataRefused(
-            f"{name} cannot be divided: each class needs at least {needed} different training images. Received fewer in "
-            f"{listed(small)}. Add images, or lay the data out as train/, validation/ and test/."
+            f"{name} cannot be divided: each class needs at least {minimum} different training images. Received fewer in "
+            f"{join_names(small)}. Add images, or lay the data out as train/, validation/ and test/."
         )
 
 
-def _duplicates(examples: Examples, first_equal: Ids, ids: Mapping[str, Ids], name: str, allow: bool) -> list[str]:
-    """Notes on images of equal pixels. Raises DataRefused if splits share images and must not."""
+def _duplicate_notes(examples: LabeledExamples, first_equal: Ids, ids: Mapping[str, Ids], name: str, allow: bool) -> list[str]:
+    """Return notes on images of equal pixels. Raises DataRefused if splits share images and must not."""
     groups = {split: np.unique(first_equal[ids[split]]) for split in SPLITS}
     notes: list[str] = []
     repeated = {split: len(ids[split]) - len(groups[split]) for split in SPLITS}
     if any(repeated.values()):
         counts = ", ".join(f"{count:,} of {split}" for split, count in repeated.items() if count)
         notes.append(f"examples whose pixels equal those of an earlier one of their split: {counts}")
-    every = np.unique(np.concatenate([ids[split] for split in SPLITS]))
-    labels = np.unique(np.stack([first_equal[every], examples.labels[every]]), axis=1)[0]
+    all_ids = np.unique(np.concatenate([ids[split] for split in SPLITS]))
+    labels = np.unique(np.stack([first_equal[all_ids], examples.labels[all_ids]]), axis=1)[0]
     if conflicts := int(np.sum(np.unique(labels, return_counts=True)[1] > 1)):
         notes.append(f"{IN_TWO_CLASSES}: {conflicts:,}")
-    group, num_splits = np.unique(np.concatenate(list(groups.values())), return_counts=True)
-    shared = group[num_splits > 1]
+    groups_found, num_splits = np.unique(np.concatenate(list(groups.values())), return_counts=True)
+    shared = groups_found[num_splits > 1]
     if len(shared) and not allow:
         pairs = [
-            " = ".join(_named(examples, int(row)) for row in np.flatnonzero(first_equal == each)) for each in shared[:MAX_NAMED]
+            " = ".join(_describe_example(examples, int(row)) for row in np.flatnonzero(first_equal == group_id))
+            for group_id in shared[:MAX_NAMED]
         ]
         images = "images that are" if len(shared) > 1 else "image that is"
         raise DataRefused(
             f"{name} has {len(shared):,} {images} in more than one split, equal pixel for pixel. "
-            + listed_below(pairs, len(shared))
+            + list_faults(pairs, len(shared))
             + "\nKeep each in one split, or allow them with `--set data.duplicates=allow`."
         )
     return notes
 
 
-def _in_two_splits(first_equal: Ids, ids: Mapping[str, Ids]) -> list[str]:
-    """A note for each two splits that share images, of the examples that are kept."""
+def _shared_image_notes(first_equal: Ids, ids: Mapping[str, Ids]) -> list[str]:
+    """Return a note for each two splits that share images, among the examples that are kept."""
     notes: list[str] = []
     for other, split in itertools.combinations(SPLITS, 2):
-        if seen := int(np.isin(first_equal[ids[split]], first_equal[ids[other]]).sum()):
+        if num_shared := int(np.isin(first_equal[ids[split]], first_equal[ids[other]]).sum()):
             images = "training" if other == "train" else other
-            notes.append(f"{seen:,} of {len(ids[split]):,} {split} images are {images} {IN_TWO_SPLITS}")
+            notes.append(f"{num_shared:,} of {len(ids[split]):,} {split} images are {images} {IN_TWO_SPLITS}")
     return notes
 
 
-def _named(examples: Examples, row: int) -> str:
+def _describe_example(examples: LabeledExamples, row: int) -> str:
     return f"example {row:,}" if examples.names is None else repr(examples.names[row])
 
 
-def _limited(labels: NDArray[np.int64], ids: dict[str, Ids], seed: int, limit: int) -> tuple[dict[str, Ids], str]:
+def _apply_limit(labels: NDArray[np.int64], ids: dict[str, Ids], seed: int, limit: int) -> tuple[dict[str, Ids], str]:
     num_train = len(ids["train"])
     if limit >= num_train:
         return ids, f"limit {limit:,} reaches all {num_train:,} training examples"
-    kept: dict[str, Ids] = {}
+    limited: dict[str, Ids] = {}
     for split in SPLITS:
-        whole = ids[split]
-        count = max(1, (2 * len(whole) * limit + num_train) // (2 * num_train))  # rounded half up
-        kept[split] = whole[draw(labels[whole], count, seed=seed, purpose=f"limit {split}")]
-    sizes = ", ".join(f"{len(kept[split]):,} of {len(ids[split]):,} {split}" for split in SPLITS)
-    return kept, f"limit {limit:,} keeps {sizes} examples, drawn by class with seed {seed}"
+        split_ids = ids[split]
+        count = max(1, (2 * len(split_ids) * limit + num_train) // (2 * num_train))  # rounded half up
+        limited[split] = split_ids[draw(labels[split_ids], count, seed=seed, purpose=f"limit {split}")]
+    sizes = ", ".join(f"{len(limited[split]):,} of {len(ids[split]):,} {split}" for split in SPLITS)
+    return limited, f"limit {limit:,} keeps {sizes} examples, drawn by class with seed {seed}"
 
 
-def _absent(examples: Examples, whole: Mapping[str, Ids], kept: Mapping[str, Ids], limit: int | None) -> list[str]:
-    """Notes on classes without an example in a split: the data's own, and those that the limit has made."""
+def _absent_class_notes(
+    examples: LabeledExamples, unlimited: Mapping[str, Ids], limited: Mapping[str, Ids], limit: int | None
+) -> list[str]:
+    """Return notes on classes without an example in a split, by the data or by the limit."""
     notes: list[str] = []
     number = len(examples.class_names)
     for split in SPLITS:
-        before, now = (np.bincount(examples.labels[ids[split]], minlength=number) == 0 for ids in (whole, kept))
-        for absent, said in ((before, f"{split} has"), (now & ~before, f"limit {limit or 0:,} leaves {split} with")):
-            names = [repr(examples.class_names[label]) for label in np.flatnonzero(absent)]
+        before, after = (np.bincount(examples.labels[ids[split]], minlength=number) == 0 for ids in (unlimited, limited))
+        for is_absent, beginning in ((before, f"{split} has"), (after & ~before, f"limit {limit or 0:,} leaves {split} with")):
+            names = [repr(examples.class_names[label]) for label in np.flatnonzero(is_absent)]
             if names:
-                notes.append(f"{said} no example of {len(names):,} of the {number:,} classes: {listed(names)}")
+                notes.append(f"{beginning} no example of {len(names):,} of the {number:,} classes: {join_names(names)}")
     return notes
 
 
-def _content_hash(examples: Examples, ids: Mapping[str, Ids], image_size: int) -> str:
+def _content_hash(examples: LabeledExamples, ids: Mapping[str, Ids], image_size: int) -> str:
     identity = {
         "image_size": image_size,
         "class_names": list(examples.class_names),

@@ -22,12 +22,12 @@ from PIL import Image, features
 
 from common.data.dataset import DataRefused
 from common.data.sources.file_source import MAX_FILES
-from common.data.sources.leaf_drawing import class_name, drawn
+from common.data.sources.leaf_drawing import class_name, draw_leaves
 from common.machine.machine import available_cores
 
 NAME = "leaves"
 RULE = f"1, NumPy {np.__version__}, Pillow {PIL.__version__}, libjpeg-turbo {features.version('libjpeg_turbo')}"
-"""Identifies the images. Raise the number when `make` draws others."""
+"""Version of the images. Raise the number when `make` draws others."""
 
 _QUALITY = 90
 _PIXELS_PER_TASK = 1 << 16  # few enough for the processor's cache, enough to make Python's overhead small
@@ -40,29 +40,31 @@ class Leaves:
 
     classes: int = field(default=10, metadata={"low": 2, "high": 1000})
     images: int = field(default=1000, metadata={"low": 6, "high": MAX_FILES})
-    """Of all classes and splits together. If they do not divide evenly, the first classes have one more."""
+    """Number of images of all classes and splits. If they do not divide evenly, the first classes have one more."""
     size: int = field(default=64, metadata={"low": 8, "high": 4096})
     """Height and width in pixels."""
     seed: int = field(default=0, metadata={"low": 0, "high": 2**63 - 1})
 
     def __post_init__(self) -> None:
-        for each in fields(self):
-            value, low, high = getattr(self, each.name), each.metadata["low"], each.metadata["high"]
+        for setting in fields(self):
+            value, low, high = getattr(self, setting.name), setting.metadata["low"], setting.metadata["high"]
             if not low <= value <= high:
-                raise _refused(f"{each.name} is out of range", value, f"{low:,} to {high:,}")
+                raise _refusal(f"{setting.name} is out of range", value, f"{low:,} to {high:,}")
         if self.images < 3 * self.classes:
-            raise _refused("each class needs 3 images, one for each split", self.images, f"images={3 * self.classes} or more")
+            raise _refusal("each class needs 3 images, one for each split", self.images, f"images={3 * self.classes} or more")
 
     def __str__(self) -> str:
-        """The shortest source with these settings: `leaves`, or `leaves:classes=38`."""
+        """Return the shortest source with these settings: `leaves`, or `leaves:classes=38`."""
         changed = [
-            f"{each.name}={getattr(self, each.name)}" for each in fields(self) if getattr(self, each.name) != each.default
+            f"{setting.name}={getattr(self, setting.name)}"
+            for setting in fields(self)
+            if getattr(self, setting.name) != setting.default
         ]
         return f"{NAME}:{','.join(changed)}" if changed else NAME
 
 
 def is_source(source: str) -> bool:
-    """Whether a source is synthetic leaves."""
+    """Return whether a source is synthetic leaves."""
     return source == NAME or source.startswith(f"{NAME}:")
 
 
@@ -72,49 +74,50 @@ def parse(source: str) -> Leaves:
     Raises:
         DataRefused: a name is unknown or repeated, or a value is no integer in its range.
     """
-    names = [each.name for each in fields(Leaves)]
+    names = [setting.name for setting in fields(Leaves)]
     values: dict[str, int] = {}
     _, _, text = source.partition(":")
     for part in text.split(",") if source != NAME else []:
         name, _, value = part.partition("=")
         if name not in names:
-            close = difflib.get_close_matches(name, names, n=1)
-            raise _refused(
-                "there is no such setting", part, ", ".join(names) + (f" (did you mean {close[0]}?)" if close else "")
+            matches = difflib.get_close_matches(name, names, n=1)
+            raise _refusal(
+                "there is no such setting", part, ", ".join(names) + (f" (did you mean {matches[0]}?)" if matches else "")
             )
         if name in values:
-            raise _refused(f"{name} stands twice", source, "it once")
+            raise _refusal(f"{name} stands twice", source, "it once")
         if not _WHOLE_NUMBER.fullmatch(value):
-            raise _refused(f"{name} is no whole number", part, f"e.g. {name}={getattr(Leaves(), name)}")
+            raise _refusal(f"{name} is no whole number", part, f"e.g. {name}={getattr(Leaves(), name)}")
         values[name] = int(value)
     return Leaves(**values)
 
 
-def locate(wanted: Leaves, cache: Path) -> Path:
-    """The folder of these leaves in the cache folder. A missing one is made under a lock.
+def locate(leaves: Leaves, cache: Path) -> Path:
+    """Return the folder of these leaves in the cache folder. A missing one is written under a lock.
 
     Raises:
         OSError: the cache folder cannot be written.
     """
-    identity = repr((wanted, RULE))
+    identity = repr((leaves, RULE))
     folder = cache / NAME / hashlib.sha256(identity.encode()).hexdigest()[:16]
     if not folder.is_dir():
         folder.parent.mkdir(parents=True, exist_ok=True)
         with filelock.FileLock(folder.with_suffix(".lock")):
             if not folder.is_dir():  # another process may have made it while this one waited
-                for left_over in folder.parent.glob(f".{folder.name}.*"):  # by a killed process
-                    shutil.rmtree(left_over)
-                make(folder, wanted)
+                for stale_folder in folder.parent.glob(f".{folder.name}.*"):  # by a killed process
+                    shutil.rmtree(stale_folder)
+                make(folder, leaves)
     return folder
 
 
-def make(folder: Path, wanted: Leaves) -> None:
+def make(folder: Path, leaves: Leaves) -> None:
     """Write leaves as JPEG files, `train|validation|test/Plant___condition/number.jpg`, 70/20/10 of each class, on all cores.
 
     The folder appears whole or not at all.
 
     Args:
         folder: a missing or empty folder.
+        leaves: settings of the images.
 
     Raises:
         DataRefused: the folder is not empty.
@@ -125,7 +128,7 @@ def make(folder: Path, wanted: Leaves) -> None:
     folder.parent.mkdir(parents=True, exist_ok=True)
     partial = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}."))
     try:
-        _write_all(partial, wanted)
+        _write_all(partial, leaves)
         partial.chmod(0o755)
         partial.rename(folder)
     except BaseException:  # an interrupt, too
@@ -135,17 +138,17 @@ def make(folder: Path, wanted: Leaves) -> None:
         shutil.rmtree(partial, ignore_errors=True)
 
 
-def _write_all(folder: Path, wanted: Leaves) -> None:
-    per_task = max(1, _PIXELS_PER_TASK // wanted.size**2)
+def _write_all(folder: Path, leaves: Leaves) -> None:
+    per_task = max(1, _PIXELS_PER_TASK // leaves.size**2)
     tasks: list[tuple[int, list[Path]]] = []
-    for label in range(wanted.classes):
-        files = _files(folder, class_name(label), wanted.images // wanted.classes + (label < wanted.images % wanted.classes))
+    for label in range(leaves.classes):
+        files = _files(folder, class_name(label), leaves.images // leaves.classes + (label < leaves.images % leaves.classes))
         tasks += [(label, files[first : first + per_task]) for first in range(0, len(files), per_task)]
 
     def work(number: int) -> None:
         label, files = tasks[number]
-        generator = np.random.Generator(np.random.Philox(key=np.array([wanted.seed, number], np.uint64)))
-        for file, pixels in zip(files, drawn(label, len(files), wanted.size, generator), strict=True):
+        generator = np.random.Generator(np.random.Philox(key=np.array([leaves.seed, number], np.uint64)))
+        for file, pixels in zip(files, draw_leaves(label, len(files), leaves.size, generator), strict=True):
             Image.fromarray(pixels).save(file, "JPEG", quality=_QUALITY)  # into a file: releases the interpreter lock
 
     with ThreadPoolExecutor(available_cores(), NAME) as pool:
@@ -158,11 +161,11 @@ def _files(folder: Path, class_name: str, count: int) -> list[Path]:
     splits = {"train": count - num_validation - num_test, "validation": num_validation, "test": num_test}
     files: list[Path] = []
     for split, size in splits.items():
-        place = folder / split / class_name
-        place.mkdir(parents=True)
-        files += [place / f"{number:06}.jpg" for number in range(len(files), len(files) + size)]
+        class_folder = folder / split / class_name
+        class_folder.mkdir(parents=True)
+        files += [class_folder / f"{number:06}.jpg" for number in range(len(files), len(files) + size)]
     return files
 
 
-def _refused(what: str, received: object, use: str) -> DataRefused:
+def _refusal(what: str, received: object, use: str) -> DataRefused:
     return DataRefused(f"data.source {NAME} is refused: {what}. Received: {received!r}. Use {use}.")

@@ -1,4 +1,4 @@
-"""Reads the pickles of the official CIFAR-10 batches, and nothing else. Nothing that a file names is called."""
+"""A reader for the pickles of the official CIFAR-10 batches, and nothing else. Nothing that a file names is called."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def _reconstruct(*_: object) -> _Array:
 
 
 class _Unpickler(pickle.Unpickler):
-    _STAND_INS = {
+    _REPLACEMENTS = {
         ("numpy.core.multiarray", "_reconstruct"): _reconstruct,
         ("numpy", "ndarray"): _Array,
         ("numpy", "dtype"): _Dtype,
@@ -51,7 +51,7 @@ class _Unpickler(pickle.Unpickler):
 
     def find_class(self, module_name: str, global_name: str, /) -> Any:
         try:
-            return self._STAND_INS[module_name, global_name]
+            return self._REPLACEMENTS[module_name, global_name]
         except KeyError:
             raise pickle.UnpicklingError(f"it asks for {module_name}.{global_name}") from None
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from common import spec
 from common.data import batches
-from common.data.batches import Epoch, Plan, order_digest
+from common.data.batches import BatchPlan, EpochDraws, order_digest
 from common.models.architectures import Architecture, Dropout
 from common.spec import SpecError
 
@@ -21,11 +21,11 @@ batch_sizes = st.integers(1, 64)
 seeds = st.integers(0, 2**63 - 1)
 
 
-def a_plan(num_examples: int = 100, *, reverse_batches: bool = False, **fields: Any) -> Plan:
-    return Plan(spec.build({"augmentation": AUGMENTED} | fields), MODEL, num_examples, reverse_batches)
+def a_plan(num_examples: int = 100, *, reverse_batches: bool = False, **fields: Any) -> BatchPlan:
+    return BatchPlan(spec.build({"augmentation": AUGMENTED} | fields), MODEL, num_examples, reverse_batches)
 
 
-def arrays(epoch: Epoch) -> list[NDArray[Any]]:
+def arrays(epoch: EpochDraws) -> list[NDArray[Any]]:
     assert epoch.flips is not None and epoch.shifts is not None
     masks = [
         np.unpackbits(bits, axis=1, count=units, bitorder="little")
@@ -34,7 +34,7 @@ def arrays(epoch: Epoch) -> list[NDArray[Any]]:
     return [epoch.ids, epoch.flips, epoch.shifts, *masks]
 
 
-def same(left: Epoch, right: Epoch) -> list[bool]:
+def same(left: EpochDraws, right: EpochDraws) -> list[bool]:
     return [np.array_equal(*pair) for pair in zip(arrays(left), arrays(right), strict=True)]
 
 
@@ -74,7 +74,7 @@ def test_an_augmentation_that_is_off_leaves_the_other_draws_alone() -> None:
 
 def test_masks_are_the_same_however_many_are_drawn_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = a_plan(101).draw(2).masks
-    monkeypatch.setattr(batches, "_VALUES_AT_ONCE", 10)
+    monkeypatch.setattr(batches, "_MASK_CHUNK_VALUES", 10)
     assert all(map(np.array_equal, a_plan(101).draw(2).masks, whole))
 
 

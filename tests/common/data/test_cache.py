@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from common.data import cache, pixel_cache
-from common.data.dataset import BadFile
+from common.data.dataset import BadImageError
 from common.data.decoding import decode
 from common.data.preprocessing import scaling
 from common.data.sources import DataRefused, describe, file_source, identity, image_folder, load, load_files, lookup, splits
@@ -151,7 +151,7 @@ def test_splits_of_files_that_were_judged_otherwise_are_not_used(pets, tmp_path,
 
     def stricter(given):
         if given == content:
-            raise BadFile(decode.DAMAGED)
+            raise BadImageError(decode.DAMAGED)
         return original(given)
 
     monkeypatch.setattr(decode, "examine", stricter)
@@ -202,7 +202,7 @@ def test_splits_are_made_each_time_if_they_cannot_be_stored(pets, tmp_path, divi
     def refused(*_):
         raise PermissionError(errno.EACCES, "a cache folder of another user")
 
-    monkeypatch.setattr(cache, "building", refused)
+    monkeypatch.setattr(cache, "staging_folder", refused)
     for _ in range(2):
         found = loaded(pets, tmp_path / "cache", limit=4)
         assert found.content_hash == expected.content_hash and np.array_equal(found.train.images, expected.train.images)
@@ -291,8 +291,8 @@ def test_streaming_decodes_and_stores_no_training_image_until_it_is_looked_at(pe
         assert one.images.shape == other.images.shape and one.images.nbytes == other.images.nbytes
         assert np.array_equal(one.images, other.images) and one.labels.tolist() == other.labels.tolist()
     normalized = Data(source=str(pets), normalization="dataset")
-    expected = scaling.of(normalized, cached, cache_dir=str(tmp_path / "another"))
-    assert scaling.of(normalized, streamed, cache_dir=str(tmp_path / "cache")) == expected
+    expected = scaling.scaling_for(normalized, cached, cache_dir=str(tmp_path / "another"))
+    assert scaling.scaling_for(normalized, streamed, cache_dir=str(tmp_path / "cache")) == expected
     assert stored_rows(tmp_path / "cache") == 16
 
 
@@ -521,7 +521,7 @@ def hashings(monkeypatch) -> list[int]:
 
 
 def test_a_folder_at_rest_is_hashed_once(pets, tmp_path, hashings, monkeypatch):
-    monkeypatch.setattr(identity, "SETTLED_SECONDS", -1e9)  # as if it had been written long ago
+    monkeypatch.setattr(identity, "MIN_AGE_SECONDS", -1e9)  # as if it had been written long ago
     first, second = loaded(pets, tmp_path / "cache"), loaded(pets, tmp_path / "cache")
     assert len(hashings) == 1 and first.content_hash == second.content_hash
 
@@ -534,7 +534,7 @@ def test_a_folder_that_was_just_written_is_hashed_again_as_clocks_tick_slowly(pe
 
 
 def test_a_file_that_was_written_to_is_hashed_again_even_where_size_and_time_were_kept(pets, tmp_path, hashings, monkeypatch):
-    monkeypatch.setattr(identity, "SETTLED_SECONDS", -1e9)
+    monkeypatch.setattr(identity, "MIN_AGE_SECONDS", -1e9)
     loaded(pets, tmp_path / "cache")
     file = pets / "train/cat/0.png"
     status = file.stat()
@@ -546,7 +546,7 @@ def test_a_file_that_was_written_to_is_hashed_again_even_where_size_and_time_wer
 
 @pytest.mark.parametrize("content", ["", "[1]", "{", '{"fingerprint": 1}', '{"content_hash": 1}'])
 def test_a_damaged_stored_hash_is_computed_again(content, pets, tmp_path, monkeypatch):
-    monkeypatch.setattr(identity, "SETTLED_SECONDS", -1e9)
+    monkeypatch.setattr(identity, "MIN_AGE_SECONDS", -1e9)
     before = loaded(pets, tmp_path / "cache").content_hash
     (remembered,) = (tmp_path / "cache" / "hashes").iterdir()
     good = remembered.read_text()

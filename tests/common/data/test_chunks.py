@@ -18,10 +18,10 @@ from dask.core import flatten
 
 from common import spec
 from common.data import chunks
-from common.data.batches import Plan, in_order
-from common.data.chunks import Account
+from common.data.batches import BatchPlan, all_batches
+from common.data.chunks import TransferStats
 from common.data.owners import OwnerGoneError, Owners
-from common.data.sources import Split
+from common.data.sources import DatasetSplit
 from common.machine import challenge, machine, placement
 from common.models import architectures
 from common.models.sharding import shard
@@ -30,15 +30,15 @@ from tests.common.data.preprocessing.made_up_cluster import Cluster
 from tests.strangers import attack
 
 IMAGES = np.random.default_rng(0).integers(0, 256, (45, 32, 32, 3), np.uint8)
-SPLIT = Split(images=IMAGES, labels=np.arange(45) % 10)
+SPLIT = DatasetSplit(images=IMAGES, labels=np.arange(45) % 10)
 
 
-def a_plan(num_examples: int = len(SPLIT), **fields: Any) -> Plan:
+def a_plan(num_examples: int = len(SPLIT), **fields: Any) -> BatchPlan:
     settings = {"global_batch_size": 8, "epochs": 2, "input": "dask", "workers": 2, "dask": {"chunk_images": 7}, **fields}
-    return Plan(spec.build(settings), architectures.resolve("simple_cnn", 10, 32), num_examples)
+    return BatchPlan(spec.build(settings), architectures.resolve("simple_cnn", 10, 32), num_examples)
 
 
-def expected(plan: Plan, world_size: int = 1, rank: int = 0) -> list[Any]:
+def expected(plan: BatchPlan, world_size: int = 1, rank: int = 0) -> list[Any]:
     epochs = range(1, plan.epochs + 1)
     return [
         IMAGES[plan.draw(epoch).ids[start:stop]] for epoch in epochs for start, stop in plan.bounds(epoch, world_size, rank)
@@ -78,13 +78,13 @@ def test_killing_all_processes_again_and_again_costs_only_time() -> None:
     assert_all_arrive(a_plan(epochs=9, dask={"chunk_images": 7, "scheduler": "processes"}), at_step=kill)
 
 
-def together(ranks: int) -> list[Account]:
+def together(ranks: int) -> list[TransferStats]:
     """The accounts of all processes of a run, which are all this one."""
     listeners = [placement.bind(placement.LOOPBACK, 0) for _ in range(ranks)]
     for listener in listeners:
         listener.listen()
     addresses = [listener.getsockname() for listener in listeners]
-    return [chunks.Account(owners=Owners(rank, addresses, listeners[rank])) for rank in range(ranks)]
+    return [chunks.TransferStats(owners=Owners(rank, addresses, listeners[rank])) for rank in range(ranks)]
 
 
 @pytest.mark.parametrize("order", ["global", "chunks"])
@@ -96,7 +96,7 @@ def test_processes_that_own_a_part_each_get_all_images_and_say_what_was_moved(ra
     owner_of_chunk = [rank for rank in range(ranks) for _ in range(*shard(12, ranks, rank))]
     for rank, (feed, account) in enumerate(zip(feeds, accounts, strict=True)):
         wanted = expected(plan, ranks, rank)
-        for ours, theirs in zip(in_order(plan, feed), wanted, strict=True):
+        for ours, theirs in zip(all_batches(plan, feed), wanted, strict=True):
             assert np.array_equal(ours, theirs)
         ids = np.concatenate(
             [plan.draw(epoch).ids[slice(*each)] for epoch in (1, 2) for each in plan.bounds(epoch, ranks, rank)]
@@ -114,7 +114,7 @@ def test_more_owners_than_chunks_leave_some_with_nothing() -> None:
     plan, accounts = a_plan(dask={"chunk_images": 30}), together(4)
     feeds = [chunks.feed(plan, SPLIT, 4, rank, account) for rank, account in enumerate(accounts)]
     for rank, feed in enumerate(feeds):
-        found = list(in_order(plan, feed))
+        found = list(all_batches(plan, feed))
         assert all(np.array_equal(ours, theirs) for ours, theirs in zip(found, expected(plan, 4, rank), strict=True))
     assert accounts[0].owner_of_chunk == [0, 1]
     assert [sum(account.held_bytes) // IMAGES[0].nbytes for account in accounts] == [30, 15, 0, 0]
@@ -124,7 +124,7 @@ def test_a_feed_that_is_left_early_does_not_mix_up_the_next_epoch() -> None:
     plan, accounts = a_plan(), together(2)
     feeds = [chunks.feed(plan, SPLIT, 2, rank, account) for rank, account in enumerate(accounts)]
     next(feeds[0](1, range(5)))
-    found = list(in_order(plan, feeds[0]))
+    found = list(all_batches(plan, feeds[0]))
     assert all(np.array_equal(ours, theirs) for ours, theirs in zip(found, expected(plan, 2, 0), strict=True))
 
 
@@ -158,7 +158,7 @@ def test_a_stranger_gets_no_image_and_asks_in_vain_for_one(monkeypatch: pytest.M
     assert all(answer.refused for answer in attack([port], tmp_path / "ran"))
     assert not accounts[1].held_bytes
     monkeypatch.setenv(placement.RUN_SECRET_VARIABLE, "another")
-    stranger = chunks.Account(owners=Owners(0, accounts[0].owners._addresses))
+    stranger = chunks.TransferStats(owners=Owners(0, accounts[0].owners._addresses))
     with pytest.raises(challenge.AuthenticationError):
         list(chunks.feed(a_plan(), SPLIT, 2, 0, stranger)(1, range(6)))
     assert len(list(feeds[0](1, range(6)))) == 6
@@ -174,7 +174,7 @@ MEMORY = """
     from tests.common.data.test_chunks import a_plan
 
     def total(values):
-        return np.sum([json.loads(word) for word in rendezvous.exchange(json.dumps(values.tolist()))], 0)
+        return np.sum([json.loads(word) for word in rendezvous.all_gather(json.dumps(values.tolist()))], 0)
 
     def private():
         return int(Path("/proc/self/status").read_text().partition("RssAnon:")[2].split()[0]) * 1024
@@ -186,7 +186,7 @@ MEMORY = """
         plan = a_plan(len(images), epochs=1, global_batch_size=512, workers=1, dask={"chunk_images": 512})
         import distributed  # it is no image
         before = private()
-        account = chunks.Account(owners=owners.meet(total) if ranks > 1 else owners.Owners())
+        account = chunks.TransferStats(owners=owners.connect_owners(total) if ranks > 1 else owners.Owners())
         feed = chunks.feed(plan, split, ranks, rank, account)
         for _ in feed(1, range(10)):
             pass
@@ -236,18 +236,18 @@ def test_a_chunk_that_no_worker_holds_is_asked_for_again() -> None:
             return dict(zip(keys, (held, ("tcp://a", "tcp://gone")), strict=True))
 
     held: tuple[str, ...] = ()
-    assert chunks._on_workers(Client(), array) is None
+    assert chunks._worker_placement(Client(), array) is None
     held = ("tcp://gone",)
-    assert chunks._on_workers(Client(), array) is None
+    assert chunks._worker_placement(Client(), array) is None
     held = ("tcp://b",)
-    assert chunks._on_workers(Client(), array) == ([1, 0], [8, 6])
+    assert chunks._worker_placement(Client(), array) == ([1, 0], [8, 6])
 
 
 def assert_all_arrive(
-    plan: Plan, world_size: int = 1, rank: int = 0, at_step: Callable[[int], object] = lambda step: None
+    plan: BatchPlan, world_size: int = 1, rank: int = 0, at_step: Callable[[int], object] = lambda step: None
 ) -> None:
     arrived: list[Any] = []
-    for step, images in enumerate(in_order(plan, chunks.feed(plan, SPLIT, world_size, rank))):
+    for step, images in enumerate(all_batches(plan, chunks.feed(plan, SPLIT, world_size, rank))):
         arrived.append(images)
         at_step(step)
     wanted = expected(plan, world_size, rank)
@@ -257,9 +257,9 @@ def assert_all_arrive(
 
 def test_a_mapped_split_is_read_from_its_file(tmp_path: Path) -> None:
     np.save(tmp_path / "images.npy", IMAGES)
-    split = Split(images=np.load(tmp_path / "images.npy", mmap_mode="r"), labels=SPLIT.labels)
+    split = DatasetSplit(images=np.load(tmp_path / "images.npy", mmap_mode="r"), labels=SPLIT.labels)
     plan = a_plan(epochs=1)
-    gathered = np.concatenate(list(in_order(plan, chunks.feed(plan, split, 1, 0))))
+    gathered = np.concatenate(list(all_batches(plan, chunks.feed(plan, split, 1, 0))))
     assert np.array_equal(gathered, IMAGES[plan.draw(1).ids])
 
 
@@ -276,14 +276,14 @@ def test_a_run_that_is_left_early_ends_its_threads() -> None:
 
 def test_a_feed_makes_no_batch_before_it_is_asked_nor_beyond_its_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     gathered: list[int] = []
-    gathering = chunks._Holder._gathering
+    gathering = chunks._ChunkStore._start_gathering
 
     @contextmanager
     def counted(holder: Any) -> Iterator[Any]:
         with gathering(holder) as gather:
             yield lambda ids: gathered.append(len(ids)) or gather(ids)
 
-    monkeypatch.setattr(chunks._Holder, "_gathering", counted)
+    monkeypatch.setattr(chunks._ChunkStore, "_start_gathering", counted)
     feed = chunks.feed(a_plan(), SPLIT, 1, 0)
     batches = feed(1, range(4))
     assert gathered == []

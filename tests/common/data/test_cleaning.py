@@ -17,7 +17,7 @@ from PIL import Image
 from PIL.JpegImagePlugin import JpegImageFile
 
 from common.data import threads
-from common.data.dataset import BadFile
+from common.data.dataset import BadImageError
 from common.data.decoding import decode
 from common.data.sources import DataRefused, describe, image_folder, load, load_files, load_manifest
 from common.data.sources.archives import Tar
@@ -386,11 +386,11 @@ def test_of_500_mutated_jpegs_each_is_an_image_or_a_named_bad_file(jpegs, tmp_pa
         for number in range(500)
     }
     images, problems = 0, set()
-    with decode.silent():
+    with decode.ignore_warnings():
         for content in mutated.values():
             try:
                 decoded = decode.decode(content, None)
-            except BadFile as bad:
+            except BadImageError as bad:
                 problems.add(bad.kind)
             else:
                 images += 1
@@ -473,7 +473,7 @@ def test_a_jpeg_that_is_not_plain_is_decoded_once_when_it_is_judged(decodes):
     colours = Image.fromarray(pixels("colours", 16, 16))
     for content in (saved(colours.convert("CMYK"), "JPEG"), saved(colours, "JPEG", keep_rgb=True)):
         decodes.clear()
-        assert not decode.examine(content)[0].plain and decodes == ["Pillow"]
+        assert not decode.examine(content)[0].decodes_identically and decodes == ["Pillow"]
 
 
 def test_few_bytes_of_decoded_images_are_held_whatever_their_size(tmp_path, cache, monkeypatch):
@@ -521,7 +521,7 @@ def test_few_bytes_of_large_files_are_held_however_many_there_are(pack, kind, tm
                 yield name, content
 
     manifest = image_folder.scan(Counting(source.path), source.listing(), packed)
-    assert len(manifest.good) == len(files) and len(packed.getvalue()) == sum(map(len, files.values()))
+    assert len(manifest.usable_rows) == len(files) and len(packed.getvalue()) == sum(map(len, files.values()))
     largest = max(map(len, files.values()))
     assert max(held) <= (2 * 1 + 1) * (30_000 + largest) + largest < sum(map(len, files.values())) / 8
 

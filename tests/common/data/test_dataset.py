@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from common.data.dataset import Examples
+from common.data.dataset import LabeledExamples
 from common.data.preprocessing import scaling
 from common.data.sources import DataRefused, load, splits
 from common.spec import Data
@@ -182,7 +182,7 @@ def test_a_split_that_divided_data_lacks_is_the_drawn_part_of_train_and_the_othe
 
 
 def test_half_maps_black_to_minus_one_and_white_to_one():
-    made = scaling.of(Data(normalization="half"), load(Data(source="digits"), seed=0), cache_dir=None)
+    made = scaling.scaling_for(Data(normalization="half"), load(Data(source="digits"), seed=0), cache_dir=None)
     assert [0.0 * made.factor[0] + (made.offset or [0])[0], 255.0 * made.factor[0] + (made.offset or [0])[0]] == [-1.0, 1.0]
 
 
@@ -192,10 +192,10 @@ def test_draws_of_different_purpose_or_seed_are_different():
     assert draws[0] != draws[1] and draws[0] != draws[2]
 
 
-def made_up(sizes: list[int]) -> Examples:
+def made_up(sizes: list[int]) -> LabeledExamples:
     """Undivided examples of classes of these sizes, no two of them alike."""
     labels = np.repeat(np.arange(len(sizes)), sizes)
     pixel_sha256 = np.zeros((len(labels), 32), np.uint8)
     pixel_sha256[:, :8] = np.arange(len(labels)).astype("<u8").reshape(-1, 1).view(np.uint8)
     names = tuple("abcdefghijkl"[: len(sizes)])
-    return Examples(labels=labels, class_names=names, split_sizes={"all": len(labels)}, pixel_sha256=pixel_sha256)
+    return LabeledExamples(labels=labels, class_names=names, split_sizes={"all": len(labels)}, pixel_sha256=pixel_sha256)

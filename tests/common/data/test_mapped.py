@@ -16,9 +16,9 @@ def whole(tmp_path: Path) -> np.ndarray:
 
 @pytest.mark.parametrize("cut", [slice(None), slice(5000, None), slice(3, 4), slice(8999, 9000)])
 def test_a_part_of_a_file_is_found_again_by_its_name_and_place(whole: np.ndarray, cut: slice) -> None:
-    sent = mapped.portable(whole[cut])
+    sent = mapped.to_reference(whole[cut])
     assert isinstance(sent, mapped.Reference)
-    opened = mapped.opened(sent)
+    opened = mapped.from_reference(sent)
     assert np.array_equal(opened, whole[cut])
     assert not opened.flags.writeable
 
@@ -34,4 +34,4 @@ def test_a_part_of_a_part_too(whole: np.ndarray) -> None:
 def test_arrays_without_a_file_or_not_contiguous_are_sent_as_they_are(whole: np.ndarray) -> None:
     for array in (np.asarray(whole), np.arange(4), whole[::2], whole[:, 3:]):
         assert mapped.reference(array) is None
-        assert mapped.opened(mapped.portable(array)) is array
+        assert mapped.from_reference(mapped.to_reference(array)) is array

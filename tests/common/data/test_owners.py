@@ -15,7 +15,7 @@ import pytest
 
 from common.data import chunks
 from common.data.owners import Gather, OwnerFailedError, Owners
-from common.data.sources import Split
+from common.data.sources import DatasetSplit
 from common.machine import challenge, placement
 from tests.common.data.test_chunks import IMAGES, SPLIT, a_plan, together
 
@@ -58,10 +58,10 @@ def address(owners: Owners) -> tuple[str, int]:
 
 
 def test_an_owner_that_cannot_read_its_images_is_not_called_gone_and_says_why(tmp_path: Path) -> None:
-    splits: list[Split] = []
+    splits: list[DatasetSplit] = []
     for rank in range(2):
         np.save(tmp_path / f"{rank}.npy", IMAGES)
-        splits.append(Split(images=np.load(tmp_path / f"{rank}.npy", mmap_mode="r"), labels=SPLIT.labels))
+        splits.append(DatasetSplit(images=np.load(tmp_path / f"{rank}.npy", mmap_mode="r"), labels=SPLIT.labels))
     accounts = together(2)
     feeds = [chunks.feed(a_plan(), split, 2, rank, accounts[rank]) for rank, split in enumerate(splits)]
     (tmp_path / "1.npy").unlink()

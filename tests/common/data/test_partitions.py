@@ -7,9 +7,9 @@ import pytest
 
 from common import spec
 from common.data import chunks
-from common.data.batches import Plan, in_order
+from common.data.batches import BatchPlan, all_batches
 from common.data.partitions import owners_of_positions, partition
-from common.data.sources import Split
+from common.data.sources import DatasetSplit
 from common.models import architectures
 from tests.common.data.test_chunks import IMAGES, together
 
@@ -24,11 +24,11 @@ def a_plan(
     mode: str = "model_averaging",
     batch_size: int = 30,
     **settings: Any,
-) -> Plan:
+) -> BatchPlan:
     fields = {"mode": mode, "replicas": 1 if mode == "serial" else owners, "global_batch_size": batch_size, "epochs": 2}
     dask = {"order": "owned", "owners": owners, "chunk_images": 7, **settings}
     made = spec.build({**fields, "input": "dask", "workers": 1, "dask": dask})
-    return Plan(made, architectures.resolve("simple_cnn", 10, 32), num_examples, labels=labels)
+    return BatchPlan(made, architectures.resolve("simple_cnn", 10, 32), num_examples, labels=labels)
 
 
 def parts(**settings: Any) -> list[Any]:
@@ -101,7 +101,7 @@ def test_each_rank_trains_on_all_of_its_own_examples_and_no_others(settings: dic
         assert [stop for _, stop in edges[:-1]] == [start for start, _ in edges[1:]]
     for rank in range(3):
         sizes = {stop - start for start, stop in plan.bounds(1, 3, rank)}
-        assert sizes == {each[rank] for each in plan.own_sizes(30, 3)}  # 600 divides into batches of 30
+        assert sizes == {each[rank] for each in plan.local_batch_sizes(30, 3)}  # 600 divides into batches of 30
 
 
 def test_the_sizes_to_compile_are_equally_many_for_all_processes_and_no_more_than_the_most_of_one() -> None:
@@ -111,7 +111,7 @@ def test_the_sizes_to_compile_are_equally_many_for_all_processes_and_no_more_tha
         for rank in range(3)
     ]
     assert len(set(map(len, wholes))) > 1, "else each process would have made equally many anyway"
-    made = plan.own_sizes(66, 3)
+    made = plan.local_batch_sizes(66, 3)
     assert len(made) == max(map(len, wholes))
     assert [set(sizes) for sizes in zip(*made, strict=True)] == wholes
 
@@ -126,11 +126,11 @@ def test_a_serial_run_follows_the_same_order() -> None:
 def test_owned_images_are_held_by_their_owner_and_nothing_is_moved() -> None:
     settings = {"partition": "speed", "speeds": (1.0, 2.0), "chunk_images": 4}
     plan, accounts = a_plan(45, 2, **settings), together(2)
-    split = Split(images=IMAGES, labels=np.arange(45) % 10)
+    split = DatasetSplit(images=IMAGES, labels=np.arange(45) % 10)
     feeds = [chunks.feed(plan, split, 2, rank, account) for rank, account in enumerate(accounts)]
     for rank, feed in enumerate(feeds):
         wanted = [plan.draw(epoch).ids[slice(*each)] for epoch in (1, 2) for each in plan.bounds(epoch, 2, rank)]
-        for ours, ids in zip(in_order(plan, feed), wanted, strict=True):
+        for ours, ids in zip(all_batches(plan, feed), wanted, strict=True):
             assert np.array_equal(ours, IMAGES[ids])
     assert [account.moved_bytes for account in accounts] == [0, 0]
     assert [account.held_bytes[0] // IMAGES[0].nbytes for account in accounts] == [15, 30]

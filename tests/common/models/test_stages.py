@@ -6,8 +6,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from common.models import architectures, stages
-from common.models.architectures import Architecture, Concatenation, Conv, Cut, Layer, ReLU, Residual
-from common.models.stages import Operation, Schedule
+from common.models.architectures import Architecture, Concatenation, Conv, Layer, ReLU, Residual, StageFragment
+from common.models.stages import PipelineOperation, Schedule
 from common.spec import MODELS, SpecError
 
 SCHEDULES: tuple[Schedule, ...] = ("gpipe", "1f1b", "asynchronous")
@@ -31,7 +31,7 @@ def test_every_layer_is_in_one_stage_in_order_and_no_cut_is_better_balanced(arch
     assume(len(heavy) >= number)
     cut = stages.cut(architecture, number)
     assert [layer for stage in cut for layer in stage.architecture.layers] == list(architecture.layers)
-    assert [(stage.index, stage.number) for stage in cut] == [(index, number) for index in range(number)]
+    assert [(stage.index, stage.num_stages) for stage in cut] == [(index, number) for index in range(number)]
     assert all(stage.architecture.parameters() for stage in cut)
     assert all(before.output_shape == behind.input_shape for before, behind in itertools.pairwise(cut))
     assert cut[0].is_first and cut[-1].is_last
@@ -62,7 +62,7 @@ def test_a_cut_of_equals_hands_on_the_fewest_values() -> None:
     # Behind the pooling, not in front of it.
     assert cut[0].architecture.layers[-1].name == "pool2"
     assert cut[0].output_shape == (8, 8, 64)
-    assert stages.values_handed_on(cut) == 2 * 8 * 8 * 64
+    assert stages.boundary_values(cut) == 2 * 8 * 8 * 64
 
 
 @pytest.mark.parametrize(("model", "number"), [("resnet18", 2), ("resnet18", 20), ("mini_xception", 4), ("two_path_cnn", 7)])
@@ -74,7 +74,7 @@ def test_a_layer_is_divided_where_it_is_worth_it_or_too_few_are_left(model: str,
     assert all(before.output_shape == behind.input_shape for before, behind in itertools.pairwise(cut))
     for stage in cut:
         assert architectures.output_shape(stage.architecture.layers, stage.input_shape, model) == stage.output_shape
-    assert any(isinstance(layer, Cut) for stage in cut for layer in stage.architecture.layers) == (number > 2)
+    assert any(isinstance(layer, StageFragment) for stage in cut for layer in stage.architecture.layers) == (number > 2)
 
 
 def test_the_tensors_of_a_divided_layer_are_what_its_branches_have_and_its_input_if_others_need_it() -> None:
@@ -86,14 +86,14 @@ def test_the_tensors_of_a_divided_layer_are_what_its_branches_have_and_its_input
     empty = Residual("block", (), (), relu=True)
     shape = (2, 2, 4)
     assert parts[1:] == [
-        (Cut("block", (), (0, 0), ((one,), ()), None),),
-        (Cut("block", (shape, shape), (0, 1), ((two,), ()), None),),
-        (Cut("block", (shape, shape), (0, 1), ((), (three,)), empty),),
+        (StageFragment("block", (), (0, 0), ((one,), ()), None),),
+        (StageFragment("block", (shape, shape), (0, 1), ((two,), ()), None),),
+        (StageFragment("block", (shape, shape), (0, 1), ((), (three,)), empty),),
     ]
     paths = Architecture("made", 2, 12, (stem, Concatenation("paths", ((one,), (), (two, three)))))
     assert [stage.output_shape for stage in stages.cut(paths, 4)] == [(2, 2, 4), (32,), (48,), (2, 2, 12)]
     assert stages.cut(paths, 4)[3].architecture.layers == (
-        Cut("paths", (shape, shape, shape), (0, 1, 2), ((), (), (three,)), Concatenation("paths", ())),
+        StageFragment("paths", (shape, shape, shape), (0, 1, 2), ((), (), (three,)), Concatenation("paths", ())),
     )
 
 
@@ -145,7 +145,7 @@ def test_the_ticks_of_gpipe_and_of_1f1b_are_those_of_their_papers() -> None:
 def test_every_stage_does_every_micro_batch_once_each_way_and_waits_for_what_it_needs(
     schedule: Schedule, number: int, micro_batches: int
 ) -> None:
-    done: set[tuple[int, Operation]] = set()
+    done: set[tuple[int, PipelineOperation]] = set()
     for row in stages.ticks(schedule, number, micro_batches):
         for stage, operation in enumerate(row):
             if operation is None:
@@ -154,7 +154,7 @@ def test_every_stage_does_every_micro_batch_once_each_way_and_waits_for_what_it_
             if kind == "forward" and stage:
                 assert (stage - 1, operation) in done
             if kind == "backward":
-                assert (stage, Operation("forward", micro_batch)) in done
+                assert (stage, PipelineOperation("forward", micro_batch)) in done
                 assert stage == number - 1 or (stage + 1, operation) in done
         done |= {(stage, operation) for stage, operation in enumerate(row) if operation}
     assert len(done) == 2 * number * micro_batches
@@ -180,7 +180,7 @@ def test_an_asynchronous_stage_lacks_the_updates_that_are_not_back_yet(number: i
     for stage in range(number):
         order = list(stages.order("asynchronous", stage, number, micro_batches))
         for micro_batch in range(micro_batches):
-            before = order[: order.index(Operation("forward", micro_batch))]
+            before = order[: order.index(PipelineOperation("forward", micro_batch))]
             updates = sum(operation.kind == "backward" for operation in before)
             assert stages.updates_missing(stage, number, micro_batch) == micro_batch - updates
 
@@ -188,13 +188,13 @@ def test_an_asynchronous_stage_lacks_the_updates_that_are_not_back_yet(number: i
 @given(number=st.integers(1, 5), total=st.integers(1, 20))
 def test_going_back_when_enough_is_in_flight_gives_the_order_of_a_whole_epoch(number: int, total: int) -> None:
     for stage in range(number):
-        running: list[Operation] = []
+        running: list[PipelineOperation] = []
         in_flight: list[int] = []
         most = stages.in_flight("asynchronous", stage, number, number)
         for micro_batch in range(total):
-            running.append(Operation("forward", micro_batch))
+            running.append(PipelineOperation("forward", micro_batch))
             in_flight.append(micro_batch)
             if len(in_flight) == most:
-                running.append(Operation("backward", in_flight.pop(0)))
-        running += [Operation("backward", micro_batch) for micro_batch in in_flight]
+                running.append(PipelineOperation("backward", in_flight.pop(0)))
+        running += [PipelineOperation("backward", micro_batch) for micro_batch in in_flight]
         assert running == list(stages.order("asynchronous", stage, number, total))

@@ -34,24 +34,24 @@ def ended(program: str, redirected: str = "") -> subprocess.CompletedProcess[str
 
 
 def test_a_process_waits_for_its_threads_and_runs_what_is_registered_but_is_not_taken_apart() -> None:
-    done = ended("entry.leave(3)")
+    done = ended("entry.exit_without_teardown(3)")
     assert (done.returncode, done.stdout.split("\n")) == (3, ["main", "a thread", "atexit", ""])
 
 
 def test_a_rank_waits_for_no_thread() -> None:
-    done = ended("import os; os.environ['RANK'] = '0'; entry.leave(3)")
+    done = ended("import os; os.environ['RANK'] = '0'; entry.exit_without_teardown(3)")
     assert (done.returncode, done.stdout.split("\n")) == (3, ["main", "atexit", ""])
 
 
 def test_a_rank_that_others_still_need_ends_as_every_interpreter_does() -> None:
-    done = ended("import os; os.environ['RANK'] = '0'; entry.leave(3, ranks_at_once=False)")
+    done = ended("import os; os.environ['RANK'] = '0'; entry.exit_without_teardown(3, ranks_too=False)")
     assert (done.returncode, done.stdout.split("\n")) == (3, ["main", "a thread", "atexit", "teardown", ""])
 
 
 def test_a_file_that_a_users_code_leaves_open_is_written(tmp_path: Path) -> None:
     (tmp_path / "of_a_user.py").write_text(f"file = open({str(tmp_path / 'log')!r}, 'w')\nfile.write('kept')\n")
     imported = f"sys.path.insert(0, {str(tmp_path)!r}); from common.models import user_code; user_code.module('of_a_user'); "
-    assert ended(f"{imported}entry.leave(3)").returncode == 3
+    assert ended(f"{imported}entry.exit_without_teardown(3)").returncode == 3
     assert (tmp_path / "log").read_text() == "kept"
 
 
@@ -60,7 +60,7 @@ def test_under_a_debugger_or_a_profiler_a_process_ends_as_every_interpreter_does
     watched = f"""
 sys.{what}(lambda *_: None)
 try:
-    entry.leave(3)
+    entry.exit_without_teardown(3)
 except SystemExit as ending:
     sys.{what}(None)
     print("as ever", ending.code)
@@ -70,5 +70,5 @@ except SystemExit as ending:
 
 @pytest.mark.parametrize(("redirected", "code"), [(">&-", 0), (">/dev/full", 120)])
 def test_an_output_that_cannot_be_written_counts_and_one_that_is_not_there_does_not(redirected: str, code: int) -> None:
-    done = ended("entry.leave(0)", redirected)
+    done = ended("entry.exit_without_teardown(0)", redirected)
     assert done.returncode == code, done.stderr

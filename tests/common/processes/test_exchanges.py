@@ -6,7 +6,7 @@ import pytest
 
 from common import spec
 from common.processes import exchanges
-from common.processes.exchanges import Ways
+from common.processes.exchanges import Collectives
 
 
 def test_a_call_ends_when_its_device_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -22,7 +22,7 @@ def test_a_call_ends_when_its_device_has_ended(monkeypatch: pytest.MonkeyPatch) 
 
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setattr(exchanges, "time", SimpleNamespace(perf_counter=lambda: clock[0]))
-    ways = Ways(lambda values: lambda: asks(values / 1e6), lambda values: lambda: asks(values / 1e5))
+    ways = Collectives(lambda values: lambda: asks(values / 1e6), lambda values: lambda: asks(values / 1e5))
     measured = exchanges.measure(spec.build({}), ways, lambda: asks(3.0), synchronize)
     assert measured.alone_seconds == measured.together_seconds == pytest.approx(3.0)
     for found, rate in ((measured.all_reduce, 4e6), (measured.send, 4e5)):

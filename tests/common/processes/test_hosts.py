@@ -16,10 +16,10 @@ from common import spec
 from common.artifacts import results
 from common.machine import machine, placement
 from common.processes import hosts, ranks, supervisor
-from common.processes.hosts import Distant
+from common.processes.hosts import RemoteProcess
 from common.processes.process_spec import ProcessSpec
 from common.processes.supervisor import Failure, Watch
-from common.processes.twin import EXIT_FAILED, Job
+from common.processes.twin import EXIT_FAILED, TwinJob
 
 LIMIT = 4.0
 
@@ -63,7 +63,7 @@ def test_a_host_that_is_lost_is_named_though_its_last_word_was_of_work(tmp_path:
     failure = supervisor.run_members(members, Watch(LIMIT, tmp_path, "threading"))
     assert failure is not None
     assert failure[:2] == (1, None)
-    assert failure.words.startswith("rank 1 of 2 on far is not heard of after step 0; rank 0 of 2 "), failure.words
+    assert failure.message.startswith("rank 1 of 2 on far is not heard of after step 0; rank 0 of 2 "), failure.message
     assert (tmp_path / "stacks-rank1.txt").read_text() == "far did not answer: no stacks.\n"
 
 
@@ -99,7 +99,7 @@ def test_what_a_rank_on_a_host_has_recorded_comes_here(tmp_path: Path, has_ended
     failure = supervisor.run_members([member(0, waits), member(1, there, "far")], Watch(LIMIT, tmp_path, "threading"))
     assert failure is not None
     state = "has ended before it" if has_ended else "has not come to it"
-    assert f"rank 0 waits in barrier; rank 1 {state}: its last was 1, all_reduce, done " in failure.words, failure.words
+    assert f"rank 0 waits in barrier; rank 1 {state}: its last was 1, all_reduce, done " in failure.message, failure.message
     assert "all_reduce of 4 x 25 float32 (400 bytes)" in (tmp_path / "collectives.txt").read_text().partition("rank 1")[2]
 
 
@@ -132,11 +132,11 @@ def test_a_rank_on_another_host_has_the_launchers_threads_and_kernels(
 
 def test_hosts_that_do_not_end_by_themselves_are_waited_for_together(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(hosts.SHELL_VARIABLE, "sh -c 'exec sleep 600' sh")
-    monkeypatch.setattr(hosts, "ENDING_SECONDS", 1.5)
-    lost = [Distant(member(rank, "", "far"), LIMIT) for rank in range(8)]
+    monkeypatch.setattr(hosts, "SHUTDOWN_SECONDS", 1.5)
+    lost = [RemoteProcess(member(rank, "", "far"), LIMIT) for rank in range(8)]
     begun = time.monotonic()
-    supervisor._end(lost)  # pyright: ignore[reportPrivateUsage]
-    assert time.monotonic() - begun < 4 * hosts.ENDING_SECONDS
+    supervisor._end_all(lost)  # pyright: ignore[reportPrivateUsage]
+    assert time.monotonic() - begun < 4 * hosts.SHUTDOWN_SECONDS
     assert None not in [each.poll() for each in lost]
 
 
@@ -194,7 +194,7 @@ def test_another_error_of_the_system_is_not_taken_for_a_wrong_host(tmp_path: Pat
     read = spec.build({"mode": "multi_process", "replicas": 2, "cores": 1, "hosts": ["a", "b"]})
     arguments = argparse.Namespace(command="run", spec=tmp_path / "spec.json", out=tmp_path, repeat=0)
     environments = placement.rank_environments(2, read.hosts)
-    assert ranks.launch(Job("pytorch", read, arguments, [], 0.0), environments, "") == EXIT_FAILED
+    assert ranks.launch(TwinJob("pytorch", read, arguments, [], 0.0), environments, "") == EXIT_FAILED
     made = results.load(tmp_path / results.RESULT_FILE)
     assert made.status == "failed" and "the ranks cannot be run: no ssh" in str(made.reason)
 
@@ -208,7 +208,7 @@ def test_ranks_that_all_end_well_and_have_written_nothing_have_failed(
     read = spec.build({"mode": "multi_process", "replicas": 2, "cores": 1})
     out = tmp_path if command == "run" else tmp_path / "recording"
     arguments = argparse.Namespace(command=command, spec=tmp_path / "spec.json", out=out, repeat=0)
-    job = Job("pytorch", read, arguments, [command], 0.0)
+    job = TwinJob("pytorch", read, arguments, [command], 0.0)
     assert ranks.launch(job, placement.rank_environments(2), "") == 1
     assert "all ranks ended with exit code 0" in capsys.readouterr().err
     if command == "run":

@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 from common import spec
 from common.machine import machine, placement
 from common.processes import parameter_server, supervisor
-from common.processes.parameter_server import Connection, Server, ServerError
+from common.processes.parameter_server import Server, ServerConnection, ServerError
 from common.processes.process_spec import ProcessSpec
 from common.processes.supervisor import Failure, Watch
 from common.spec import Spec
@@ -77,7 +77,7 @@ def test_messages_that_leave_parameters_out_are_refused() -> None:
 
 @pytest.mark.parametrize("name", ["sgd", "adam"])
 def test_pieces_of_messages_are_updated_as_the_whole_is(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    monkeypatch.setattr(parameter_server, "PIECE", 2)
+    monkeypatch.setattr(parameter_server, "CHUNK_SIZE", 2)
     counts, steps, workers = [5, 3], 3, 3
     optimizer = spec.Optimizer.model_validate({"name": name, "weight_decay": 0.1})
     generator = np.random.default_rng(0)
@@ -245,7 +245,7 @@ server.load(np.full(3, 2.0, np.float32), [3])
 
 def run_ranks(code: str, monkeypatch: pytest.MonkeyPatch) -> Failure | None:
     monkeypatch.setenv("PYTHONPATH", str(machine.PROJECT_ROOT))
-    own = parameter_server.of_its_own(settings(), SECRET)
+    own = parameter_server.server_process(settings(), SECRET)
     assert own is not None
     server, address = own
     command = [sys.executable, "-c", RANK + textwrap.dedent(code)]
@@ -329,7 +329,7 @@ def cluster() -> Iterator[distributed.LocalCluster]:
         yield cluster
 
 
-def work_together(cluster: distributed.LocalCluster, meeting_place: str, work: Callable[[Connection, int], Any]) -> list[Any]:
+def work_together(cluster: distributed.LocalCluster, meeting_place: str, work: Callable[[ServerConnection, int], Any]) -> list[Any]:
     """What two workers say that share a server on a cluster."""
     read = settings(scheduler=cluster.scheduler_address)
 
@@ -346,19 +346,19 @@ def work_together(cluster: distributed.LocalCluster, meeting_place: str, work: C
 
 
 def test_the_cluster_of_a_user_holds_the_parameters(cluster: distributed.LocalCluster) -> None:
-    def work(server: Connection, rank: int) -> float:
+    def work(server: ServerConnection, rank: int) -> float:
         server.push([np.array([1.0 + rank])], 0.1)
         values = server.pull()
         server.barrier()
         return float(values[0])
 
-    assert parameter_server.of_its_own(settings(scheduler=cluster.scheduler_address), SECRET) is None
+    assert parameter_server.server_process(settings(scheduler=cluster.scheduler_address), SECRET) is None
     for meeting_place in ("here", "there", "here"):
         assert work_together(cluster, meeting_place, work) == pytest.approx([1.7, 1.7])
 
 
 def test_only_the_pushes_and_pulls_of_steps_count_as_waiting(cluster: distributed.LocalCluster) -> None:
-    def work(server: Connection, rank: int) -> list[float]:
+    def work(server: ServerConnection, rank: int) -> list[float]:
         waited = [0.0]
         for meet in (lambda: server.push([np.array([1.0])], 0.1), server.pull, server.pull, server.barrier):
             if rank == 0:
@@ -373,9 +373,9 @@ def test_only_the_pushes_and_pulls_of_steps_count_as_waiting(cluster: distribute
 
 
 def test_nobody_waits_for_a_worker_that_has_gone(cluster: distributed.LocalCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parameter_server, "LOST_SECONDS", 0.3)
+    monkeypatch.setattr(parameter_server, "ANSWER_SECONDS", 0.3)
 
-    def work(server: Connection, rank: int) -> None:
+    def work(server: ServerConnection, rank: int) -> None:
         if rank == 0:
             with pytest.raises(ServerError, match="rank 1 has left the parameter server, which waits for it"):
                 server.barrier()
@@ -384,11 +384,11 @@ def test_nobody_waits_for_a_worker_that_has_gone(cluster: distributed.LocalClust
 
 
 def test_a_dask_worker_that_dies_with_the_parameters_is_no_silence(cluster: distributed.LocalCluster) -> None:
-    def meet_for_ever(server: Connection) -> None:
+    def meet_for_ever(server: ServerConnection) -> None:
         while True:
             server.barrier()
 
-    def work(server: Connection, rank: int) -> None:
+    def work(server: ServerConnection, rank: int) -> None:
         server.barrier()
         if rank == 0:
             address: str = server._server._address  # pyright: ignore[reportPrivateUsage]
@@ -416,11 +416,11 @@ def test_ranks_that_somebody_else_started_are_told_to_bring_a_cluster(monkeypatc
 
 
 def test_only_a_run_with_a_server_starts_one() -> None:
-    assert parameter_server.of_its_own(spec.build({"mode": "multi_process", "replicas": 2}), SECRET) is None
+    assert parameter_server.server_process(spec.build({"mode": "multi_process", "replicas": 2}), SECRET) is None
 
 
 def test_an_address_with_colons_stands_in_brackets(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(supervisor, "free_ports", lambda count, address: [2000] * count)  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
-    own = parameter_server.of_its_own(settings().with_fields(hosts=("fd00::1", "fd00::2")), SECRET)
+    own = parameter_server.server_process(settings().with_fields(hosts=("fd00::1", "fd00::2")), SECRET)
     assert own is not None
     assert own[1] == {parameter_server.ADDRESS_VARIABLE: "convtwins://[fd00::1]:2000"}

@@ -11,7 +11,7 @@ import pytest
 from common import spec
 from common.machine import machine, placement
 from common.processes import ranks, supervisor
-from common.processes.twin import EXIT_FAILED, Job
+from common.processes.twin import EXIT_FAILED, TwinJob
 
 
 @pytest.mark.parametrize("kind", ["file", "pipe", "link to a file"])
@@ -38,7 +38,7 @@ def test_ranks_read_a_spec_that_their_launcher_has_read_from_a_pipe(
     monkeypatch.setattr(supervisor, "run_members", run)
     monkeypatch.setattr(machine, "set_affinity", lambda _: None)
     arguments = argparse.Namespace(command="run", spec=place, out=tmp_path / "out", repeat=0)
-    job = Job("pytorch", what, arguments, ["run", str(place), "--out", str(tmp_path / "out")], 0.0)
+    job = TwinJob("pytorch", what, arguments, ["run", str(place), "--out", str(tmp_path / "out")], 0.0)
     (tmp_path / "out").mkdir()
     assert ranks.launch(job, placement.rank_environments(2), "") == EXIT_FAILED
     assert [spec.from_json(each.encode()) for each in seen] == [what] * 2

@@ -69,7 +69,7 @@ def test_every_rank_gets_every_rank_s_word_and_a_stranger_none(place: int, monke
 
     def come() -> None:
         for secret, said in [*strangers, *ranks]:
-            connections.append(rendezvous._reached(*placement.master_address()))  # pyright: ignore[reportPrivateUsage]
+            connections.append(rendezvous._connect(*placement.master_address()))  # pyright: ignore[reportPrivateUsage]
             if secret is not None:
                 with contextlib.suppress(ConnectionError):
                     challenge.authenticate(connections[-1], secret, server_side=False)
@@ -78,7 +78,7 @@ def test_every_rank_gets_every_rank_s_word_and_a_stranger_none(place: int, monke
 
     others = threading.Thread(target=come)
     others.start()
-    assert rendezvous.exchange("word of 0") == ["word of 0", "word of 1", "word of 2"]
+    assert rendezvous.all_gather("word of 0") == ["word of 0", "word of 1", "word of 2"]
     others.join()
     told = b'["word of 0", "word of 1", "word of 2"]\n'
     heard = [_heard(each) for each in connections]
@@ -97,21 +97,21 @@ def test_a_process_that_says_a_byte_at_a_time_has_no_more_time_than_another(
     said: list[int] = []
 
     def come() -> None:
-        slow = rendezvous._reached(*placement.master_address())  # pyright: ignore[reportPrivateUsage]
+        slow = rendezvous._connect(*placement.master_address())  # pyright: ignore[reportPrivateUsage]
         with slow, contextlib.suppress(ConnectionError):
             if secret is not None:
                 challenge.authenticate(slow, secret, server_side=False)
             while len(said) < challenge.BYTES:
                 said.append(slow.send(b"x"))
                 time.sleep(0.1)
-        rank_1 = rendezvous._reached(*placement.master_address())  # pyright: ignore[reportPrivateUsage]
+        rank_1 = rendezvous._connect(*placement.master_address())  # pyright: ignore[reportPrivateUsage]
         challenge.authenticate(rank_1, "swordfish", server_side=False)
         rank_1.sendall(b'[1, "word of 1"]\n')
         _heard(rank_1)
 
     others = threading.Thread(target=come)
     others.start()
-    assert rendezvous.exchange("word of 0") == ["word of 0", "word of 1"]
+    assert rendezvous.all_gather("word of 0") == ["word of 0", "word of 1"]
     others.join()
     assert 0 < len(said) < challenge.BYTES, "rank 0 let go of it"
 
@@ -122,7 +122,7 @@ def test_a_rank_says_that_rank_0_has_gone(place: int, monkeypatch: pytest.Monkey
         rank_0.start()
         monkeypatch.setenv("RANK", "1")
         with pytest.raises(ConnectionError, match="rank 0 has gone"):
-            rendezvous.exchange("word of 1")
+            rendezvous.all_gather("word of 1")
         rank_0.join()
 
 
@@ -132,7 +132,7 @@ def test_each_run_has_a_password_of_its_own() -> None:
 
 
 def test_an_address_and_its_port_are_one_word() -> None:
-    assert (rendezvous.joined("10.0.0.1", 80), rendezvous.joined("fe80::1", 80)) == ("10.0.0.1:80", "[fe80::1]:80")
+    assert (rendezvous.join_address("10.0.0.1", 80), rendezvous.join_address("fe80::1", 80)) == ("10.0.0.1:80", "[fe80::1]:80")
 
 
 def _heard(connection: socket.socket) -> bytes:
@@ -145,7 +145,7 @@ def _heard(connection: socket.socket) -> bytes:
 
 def test_own_address_and_interface_are_those_from_which_rank_0_is_reached(place: int) -> None:
     assert placement.local_address() == placement.LOOPBACK
-    assert any(each.address == placement.LOOPBACK for each in psutil.net_if_addrs()[rendezvous.own_interface()])
+    assert any(each.address == placement.LOOPBACK for each in psutil.net_if_addrs()[rendezvous.local_interface()])
 
 
 def test_rank_0_listens_at_the_meeting_place_alone(place: int) -> None:
@@ -156,9 +156,9 @@ def test_rank_0_listens_at_the_meeting_place_alone(place: int) -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="a kernel's service of Linux")
 def test_a_socket_that_listens_everywhere_is_kept_to_the_loopback_interface(place: int) -> None:
     with socket.create_server(("0.0.0.0", 0)) as listener:
-        rendezvous.keep_to_loopback()
+        rendezvous.bind_to_loopback()
         bound = listener.getsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, 16)
-        assert bound.rstrip(b"\0").decode() == rendezvous.own_interface()
+        assert bound.rstrip(b"\0").decode() == rendezvous.local_interface()
         with socket.create_connection((placement.LOOPBACK, listener.getsockname()[1])):
             pass
 
@@ -175,7 +175,7 @@ def test_a_socket_is_left_as_it_is_where_ranks_meet_elsewhere(place: int, monkey
         pytest.skip("no network beyond the loopback interface")
     monkeypatch.setenv("MASTER_ADDR", outside[0])
     with socket.create_server(("0.0.0.0", 0)) as listener:
-        rendezvous.keep_to_loopback()
+        rendezvous.bind_to_loopback()
         assert not listener.getsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, 16).rstrip(b"\0")
 
 
@@ -229,7 +229,7 @@ def test_ranks_that_have_other_data_or_code_are_named(
 
     asked = list(mine)
     with pytest.raises(RuntimeError, match=f"rank 2 has other {what} than rank 0. {advice}"):
-        ranks.agree(SimpleNamespace(total=of_rank_2), mine)  # pyright: ignore[reportArgumentType]
+        ranks.require_equal_digests(SimpleNamespace(total=of_rank_2), mine)  # pyright: ignore[reportArgumentType]
 
 
 def test_ranks_that_fail_together_do_not_mix_their_lines() -> None:
@@ -248,7 +248,7 @@ def test_ranks_that_have_the_same_go_on(place: int) -> None:
     def same(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
         return np.broadcast_to(values[0], values.shape)
 
-    ranks.agree(SimpleNamespace(total=same), {"data": "the same"})  # pyright: ignore[reportArgumentType]
+    ranks.require_equal_digests(SimpleNamespace(total=same), {"data": "the same"})  # pyright: ignore[reportArgumentType]
 
 
 @pytest.mark.parametrize(

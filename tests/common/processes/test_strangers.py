@@ -103,7 +103,7 @@ def test_a_stranger_reaches_nothing_of_a_cluster_of_processes(start: Any, tmp_pa
 
 def test_a_stranger_learns_nothing_at_the_meeting_place_and_does_not_end_it(start: Any, tmp_path: Path) -> None:
     (port,) = supervisor.free_ports(1)
-    meet = "from common.processes import rendezvous; print(rendezvous.exchange('here'))"
+    meet = "from common.processes import rendezvous; print(rendezvous.all_gather('here'))"
     place = {"MASTER_ADDR": placement.LOOPBACK, "MASTER_PORT": str(port), "WORLD_SIZE": "2"}
     first = start(["-c", meet], RANK="0", **place)
     wait_for_ports(first.pid, 1)
@@ -115,7 +115,7 @@ def test_a_stranger_learns_nothing_at_the_meeting_place_and_does_not_end_it(star
 
 def test_a_rank_tells_nothing_to_one_that_listens_in_place_of_rank_0(start: Any) -> None:
     (port,) = supervisor.free_ports(1)
-    meet = "from common.processes import rendezvous; rendezvous.exchange('here')"
+    meet = "from common.processes import rendezvous; rendezvous.all_gather('here')"
     place = {"MASTER_ADDR": placement.LOOPBACK, "MASTER_PORT": str(port), "WORLD_SIZE": "2"}
     start(["-c", meet], RANK="0", **place, **{placement.RUN_SECRET_VARIABLE: "another"})
     command = [sys.executable, "-c", meet]

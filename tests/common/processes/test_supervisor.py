@@ -17,7 +17,7 @@ import pytest
 
 from common.machine import machine
 from common.processes import supervisor, watchdog
-from common.processes.process_spec import Local, ProcessSpec
+from common.processes.process_spec import LocalProcess, ProcessSpec
 from common.processes.supervisor import Failure, Watch
 from tests.ranks import assert_gone, run_ranks, runs
 
@@ -150,7 +150,7 @@ def test_the_group_of_a_rank_is_ended_before_its_number_is_free(monkeypatch: pyt
         killed.append(group)
 
     monkeypatch.setattr("common.processes.process_spec.os.killpg", killpg)
-    rank = Local(ProcessSpec("rank 0", [sys.executable, "-c", "raise SystemExit(3)"], {}))
+    rank = LocalProcess(ProcessSpec("rank 0", [sys.executable, "-c", "raise SystemExit(3)"], {}))
     while (code := rank.poll()) is None:
         time.sleep(0.01)
     rank.kill()
@@ -159,18 +159,18 @@ def test_the_group_of_a_rank_is_ended_before_its_number_is_free(monkeypatch: pyt
 
 def test_ranks_that_are_held_after_their_end_are_waited_for_together(monkeypatch: pytest.MonkeyPatch) -> None:
     """Held as the freezer of a control group holds a process: SIGKILL does not end it yet."""
-    monkeypatch.setattr(supervisor, "HELD_SECONDS", 1.0)
-    ranks = [Local(ProcessSpec("rank", python("import time; time.sleep(60)"), {})) for _ in range(4)]
+    monkeypatch.setattr(supervisor, "KILL_SECONDS", 1.0)
+    ranks = [LocalProcess(ProcessSpec("rank", python("import time; time.sleep(60)"), {})) for _ in range(4)]
     struck: dict[int, float] = {}
     with monkeypatch.context() as held:
         held.setattr(os, "killpg", lambda group, number: struck.setdefault(group, time.monotonic()))
         begun = time.monotonic()
-        supervisor._end(ranks)  # pyright: ignore[reportPrivateUsage]
+        supervisor._end_all(ranks)  # pyright: ignore[reportPrivateUsage]
         seconds = time.monotonic() - begun
     assert [each.poll() for each in ranks] == [None] * 4
     assert struck.keys() == {each.pid for each in ranks} and max(struck.values()) - begun < 1.0  # all before one is waited for
     assert 1.0 <= seconds < 3.0  # one after the other: four
-    supervisor._end(ranks)  # pyright: ignore[reportPrivateUsage]
+    supervisor._end_all(ranks)  # pyright: ignore[reportPrivateUsage]
     assert [each.poll() for each in ranks] == [-signal.SIGKILL] * 4
 
 

@@ -60,7 +60,7 @@ def load_twin():
 
 if __name__ == "__main__":
     code = entry.main("planted", load_twin, rendezvous, switches)
-    entry.leave(code)
+    entry.exit_without_teardown(code)
 """
 MOMENTUM = """
 from pytorch_impl import optim
@@ -87,7 +87,7 @@ optim.SGD.apply = scaled
 EXIT_CODE = """
 import sys
 from common.processes import entry
-entry.leave = lambda code: sys.exit(code and 1)
+entry.exit_without_teardown = lambda code: sys.exit(code and 1)
 """
 OTHER_STATE = """
 from pytorch_impl.parallel import Trainer

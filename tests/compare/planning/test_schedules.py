@@ -42,7 +42,7 @@ def test_stages_that_take_turns_take_as_long_as_serial_and_the_messages() -> Non
     assert parts.total == pytest.approx(3.0) and parts.bubble == pytest.approx(2.0)
     sent = made.link(ALPHA, BETA)
     cut = stages.cut(made.architecture(), 3)
-    messages = 4 * ALPHA + BETA * 4 * made.BATCH * stages.values_handed_on(cut)
+    messages = 4 * ALPHA + BETA * 4 * made.BATCH * stages.boundary_values(cut)
     assert total(run, stages_of_costs=3, network=sent) == pytest.approx(3.0 + messages)
 
 
@@ -215,7 +215,7 @@ def planted_ring(monkeypatch: pytest.MonkeyPatch) -> None:
 def planted_order(monkeypatch: pytest.MonkeyPatch) -> None:
     right = stages.sequence
 
-    def one_less(schedule: stages.Schedule, number: int, pieces: int) -> Iterator[tuple[int, stages.Operation]]:
+    def one_less(schedule: stages.Schedule, number: int, pieces: int) -> Iterator[tuple[int, stages.PipelineOperation]]:
         return right(schedule, number, pieces - 1)
 
     monkeypatch.setattr(stages, "sequence", one_less)

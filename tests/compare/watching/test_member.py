@@ -15,8 +15,8 @@ import pytest
 from common.machine import heartbeat
 from common.machine.footprint import Footprint, Thread
 from compare.watching import member, stacks, waits
-from compare.watching.job import Group
-from compare.watching.member import Look, Member, Standing
+from compare.watching.job import ProcessGroup
+from compare.watching.member import JobMember, Look, WaitState
 from compare.watching.verdict import ENDED, HEALTHY, SLOW, STUCK, UNKNOWN, judge
 from compare.watching.watcher import Watcher
 from tests.common.processes.test_flight_report import Recorder
@@ -26,8 +26,8 @@ from tests.compare.watching.test_watch import launched
 QUIET = dict.fromkeys(Look._fields, 0.0) | {"seconds": 1.0, "wants": False, "disk_waits": False}
 
 
-def of(pid: int, **environment: str) -> Group:
-    return Group("rank 0", 0, [pid], environment, is_rank=True)
+def of(pid: int, **environment: str) -> ProcessGroup:
+    return ProcessGroup("rank 0", 0, [pid], environment, is_rank=True)
 
 
 @pytest.mark.parametrize(
@@ -40,21 +40,21 @@ def of(pid: int, **environment: str) -> Group:
     ],
 )
 def test_a_rank_that_asks_again_and_again_is_at_work_if_anything_moves(field: str, amount: float, asks: bool) -> None:
-    rank = Member(of(os.getpid()))
+    rank = JobMember(of(os.getpid()))
     rank.looks.extend([Look(**{**QUIET, field: amount})] * 5)
     rank._loops.extend((float(at), frozenset({("train.py", 3)})) for at in range(5))
-    assert rank.is_asking(4.0) is asks
+    assert rank.is_polling(4.0) is asks
     rank.close()
 
 
 def test_a_rank_that_waits_for_the_disk_is_slow_and_the_reason_says_how_often_and_how_fast() -> None:
-    rank = Member(of(os.getpid()))
+    rank = JobMember(of(os.getpid()))
     waiting = QUIET | {"wants": True, "disk_waits": True, "disk_bytes": 4.0 * 2**20}
     rank.looks.extend([Look(**waiting)] * 3 + [Look(**QUIET | {"cpu_seconds": 1.0, "wants": True})])
     found = judge([rank], 4.0)
     rank.close()
     assert (found.state, found.ranks) == (SLOW, ("rank 0",))
-    assert found.because == "rank 0 waits for the disk 75 % of the time (3.0 MiB a second)"
+    assert found.reason == "rank 0 waits for the disk 75 % of the time (3.0 MiB a second)"
 
 
 def test_without_stacks_an_idle_rank_beside_one_that_works_is_not_called_healthy(
@@ -67,10 +67,10 @@ while rank == 0:
 ours.recv(1)
 """
     with launched(body, tmp_path) as pid:
-        found = watched(pid, lambda found: "no stacks" in found.because)
+        found = watched(pid, lambda found: "no stacks" in found.reason)
     assert found.state == UNKNOWN, found
-    assert found.because.startswith("rank 1 does nothing (no stacks: py-spy is not installed")
-    assert found.because.endswith("; rank 0 goes on")
+    assert found.reason.startswith("rank 1 does nothing (no stacks: py-spy is not installed")
+    assert found.reason.endswith("; rank 0 goes on")
 
 
 def test_the_time_of_a_process_that_ends_is_counted_once(tmp_path: Path) -> None:
@@ -84,7 +84,7 @@ def test_the_time_of_a_process_that_ends_is_counted_once(tmp_path: Path) -> None
     time.sleep(60)
     """
     with started(code, tmp_path) as pid:
-        job, rank = psutil.Process(pid), Member(of(pid))
+        job, rank = psutil.Process(pid), JobMember(of(pid))
         rank.look(of(pid), {}, set(), 0.0, 1000.0)
         is_there, deadline = True, time.monotonic() + 60
         while is_there and time.monotonic() < deadline:
@@ -110,7 +110,7 @@ def test_what_a_job_says_to_share_is_opened_only_if_it_is_that(passed: str, tmp_
 
 
 def idle(kind: str, number: int = 0, recorder: Recorder | None = None) -> Any:
-    standing = Standing(kind, f"waits in {kind}", "", "", "")
+    standing = WaitState(kind, f"waits in {kind}", "", "", "")
     taken = recorder.rank(number).flight if recorder is not None else None
     return SimpleNamespace(
         name=f"rank {number}", ended=False, stopped=False, is_idle=lambda seconds: True, is_asking=lambda seconds: False,
@@ -131,7 +131,7 @@ def test_ranks_that_are_stopped_and_ranks_that_are_frozen_are_told_apart() -> No
         vars(rank).update(stopped=True, frozen=number == 2, main=100 + number)
     found = judge(cast(Any, ranks), 1.0)
     assert (found.state, found.ranks) == (STUCK, ("rank 0", "rank 1", "rank 2"))
-    assert found.because == (
+    assert found.reason == (
         "rank 0 and rank 1 are stopped by a signal or a debugger (`kill -CONT 100 101` lets go on); "
         "rank 2 is frozen by the freezer of a control group"
     )
@@ -151,18 +151,18 @@ def test_of_ranks_that_all_wait_the_one_that_has_not_come_to_the_exchange_is_nam
     recorders = [Recorder().does().waits(), Recorder().does(), Recorder().does().waits()]
     found = judge(cast(Any, [idle(kind, number, recorders[number]) for number, kind in enumerate(kinds)]), 1.0)
     assert (found.state, found.ranks) == (STUCK, blamed)
-    assert f"for {blamed[0]}, which waits in {kinds[int(blamed[0][-1])]}" in found.because
-    assert "rank 1 has not come to it" in found.because
+    assert f"for {blamed[0]}, which waits in {kinds[int(blamed[0][-1])]}" in found.reason
+    assert "rank 1 has not come to it" in found.reason
 
 
 def test_the_first_look_says_that_it_is_the_first(tmp_path: Path) -> None:
     with started("import time\nprint('ready')\ntime.sleep(60)", tmp_path) as pid:
         watcher = Watcher([pid], 10.0)
         watcher.look()
-        first = watcher.verdict().because
+        first = watcher.verdict().reason
         time.sleep(0.2)
         watcher.look()
-        second = watcher.verdict().because
+        second = watcher.verdict().reason
         watcher.close()
     assert first == f"process {pid} was found. What it does shows from the second look on"
     assert re.fullmatch(r"nothing happens, and 0\.[1-9] s are too few to say why", second)
@@ -180,13 +180,13 @@ print("ready")
 """
     with started(code, tmp_path) as pid:
         group = of(pid)._replace(pids=[pid, *(each.pid for each in psutil.Process(pid).children())])
-        rank = Member(group)
+        rank = JobMember(group)
         rank.look(group, {}, set(), 0.0, 10.0)
         time.sleep(0.5)
         rank.look(group, {}, set(), 0.5, 10.0)
         rank.take_stacks()
         rank.close()
-    assert len(rank.dumps) == 1 + helpers, rank.standing()
+    assert len(rank.dumps) == 1 + helpers, rank.wait_state()
 
 
 @pytest.mark.parametrize(("busy", "asked"), [({9}, set()), (set(range(16)), {9})], ids=["others wait", "all spin"])
@@ -210,11 +210,11 @@ def test_a_rank_that_may_spin_does_not_wait_until_all_others_were_sampled_again(
 LATE = "waits in all_reduce for"
 
 
-def ranks_in(*kinds: str, moved: float = 4e5, **used: float) -> list[Member]:
+def ranks_in(*kinds: str, moved: float = 4e5, **used: float) -> list[JobMember]:
     """Ranks that use little but the network. Each letter of `kinds` is a sample: exchange, sleep, work or no stacks (-)."""
-    found: list[Member] = []
+    found: list[JobMember] = []
     for number, letters in enumerate(kinds):
-        rank = Member(of(os.getpid())._replace(name=f"rank {number}", number=number))
+        rank = JobMember(of(os.getpid())._replace(name=f"rank {number}", number=number))
         rank.looks.extend([Look(**{**QUIET, "network_bytes": moved, **used})] * 12)
         for at, letter in enumerate(letters):
             kind, words = {
@@ -224,7 +224,7 @@ def ranks_in(*kinds: str, moved: float = 4e5, **used: float) -> list[Member]:
                 "-": (waits.CALL, "does nothing"),
             }[letter]
             exchange = "waits in all_reduce" if letter == "e" else ""
-            rank.samples.append((float(at), Standing(kind, words, exchange, "", "no stacks" if letter == "-" else "")))
+            rank.samples.append((float(at), WaitState(kind, words, exchange, "", "no stacks" if letter == "-" else "")))
         found.append(rank)
     return found
 
@@ -248,7 +248,7 @@ def test_a_rank_that_keeps_others_waiting_is_told_from_a_slow_network_by_many_sa
 ) -> None:
     found = judge(ranks_in(*kinds), 10.0)
     assert (found.state, found.ranks) == (state, tuple(f"rank {number}" for number in blamed)), found
-    assert found.because.startswith(words), found
+    assert found.reason.startswith(words), found
 
 
 @pytest.mark.parametrize(
@@ -256,7 +256,7 @@ def test_a_rank_that_keeps_others_waiting_is_told_from_a_slow_network_by_many_sa
 )
 def test_a_late_rank_that_sleeps_is_not_said_to_want_cores(kinds: str, does: str) -> None:
     ranks = ranks_in("e" * 10, kinds, cpu_seconds=0.1, core_wait_seconds=0.3)
-    assert judge(ranks, 10.0).because == f"rank 0 {LATE} rank 1, which {does}, in 10 of 10 looks"
+    assert judge(ranks, 10.0).reason == f"rank 0 {LATE} rank 1, which {does}, in 10 of 10 looks"
 
 
 def test_samples_of_two_ranks_that_were_not_taken_together_say_nothing() -> None:
@@ -272,7 +272,7 @@ def test_all_ranks_that_are_about_equally_short_of_cores_are_named() -> None:
     found = judge(ranks, 10.0)
     assert (found.state, found.ranks) == (SLOW, ("rank 0", "rank 1")), found
     gets = "gets 0.47 of the {} cores that it wants"
-    assert found.because == f"rank 0 {gets.format('1.35')}, and rank 1 {gets.format('1.27')}"
+    assert found.reason == f"rank 0 {gets.format('1.35')}, and rank 1 {gets.format('1.27')}"
 
 
 @pytest.mark.parametrize(("waited", "blamed"), [(0.16, ("rank 0", "rank 1")), (0.02, ("rank 0",))])
@@ -316,9 +316,9 @@ def test_a_rank_that_computes_inside_a_call_of_tensorflow_is_told_by_its_threads
     threads: list[tuple[str, str]], kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pid = os.getpid()
-    call = stacks.Frame("quick_execute", "/env/lib/python3.11/site-packages/tensorflow/python/eager/execute.py", 53)
-    monkeypatch.setattr(stacks, "dump", lambda pid: stacks.Dump([stacks.Stack(pid, "", [call])]))
-    rank = Member(of(pid))
+    call = stacks.StackFrame("quick_execute", "/env/lib/python3.11/site-packages/tensorflow/python/eager/execute.py", 53)
+    monkeypatch.setattr(stacks, "dump", lambda pid: stacks.StackDump([stacks.ThreadStack(pid, "", [call])]))
+    rank = JobMember(of(pid))
     found = [Thread(pid + at, name, state, 0.0, 0.0, 0, 0) for at, (name, state) in enumerate([("python", "S"), *threads])]
     rank.footprints = {pid: Footprint(pid, 0.0, found, 0, 0, 0, 0, 0, 0)}
     rank.sample(0.0, 10.0)

@@ -8,9 +8,9 @@ import pytest
 
 from common.data import chunks
 from common.data.decoding import images
-from common.data.decoding.images import Decoded, Gathered, Rows, rows_of
+from common.data.decoding.images import DecodedFiles, MappedRows, Rows, select_rows
 from common.data.preprocessing import scan
-from common.data.sources import Split, load_files
+from common.data.sources import DatasetSplit, load_files
 from common.spec import Data
 from tests.common.made_up_data import pixels, tree, write_folder
 
@@ -19,17 +19,17 @@ FOLDERS = [f"{split}/{kind}" for split in ("train", "val", "test") for kind in (
 IDS = np.array([1, 4, 5, 9, 20, 21, 33, 40, 41, 57])
 
 
-@pytest.fixture(params=[Gathered, Decoded])
+@pytest.fixture(params=[MappedRows, DecodedFiles])
 def rows(request, tmp_path: Path) -> Rows:
     """The images IDS of NAMES."""
-    if request.param is Gathered:
+    if request.param is MappedRows:
         np.save(tmp_path / "pixels.npy", np.stack([pixels(name) for name in NAMES]))
-        found = rows_of(np.load(tmp_path / "pixels.npy", mmap_mode="r"), IDS)
-        assert isinstance(found, Gathered)
+        found = select_rows(np.load(tmp_path / "pixels.npy", mmap_mode="r"), IDS)
+        assert isinstance(found, MappedRows)
         return found
     folder = write_folder(tmp_path / "pets", tree(*FOLDERS, images=30))
     files = load_files(Data(source=str(folder)), seed=0, cache_dir=str(tmp_path / "cache"))
-    return Decoded(files.train.encoded.take(IDS), 8)
+    return DecodedFiles(files.train.encoded.take(IDS), 8)
 
 
 EXPECTED = np.stack([pixels(NAMES[index]) for index in IDS])
@@ -53,7 +53,7 @@ def test_they_are_sent_without_their_pixels(rows: Rows) -> None:
 
 def test_a_file_that_is_shorter_than_its_array_is_an_error(tmp_path: Path) -> None:
     np.save(tmp_path / "pixels.npy", EXPECTED)
-    found = rows_of(np.load(tmp_path / "pixels.npy", mmap_mode="r"), np.array([0, 2, len(EXPECTED) - 1]))
+    found = select_rows(np.load(tmp_path / "pixels.npy", mmap_mode="r"), np.array([0, 2, len(EXPECTED) - 1]))
     with (tmp_path / "pixels.npy").open("rb+") as file:
         file.truncate((tmp_path / "pixels.npy").stat().st_size - 1)
     assert np.array_equal(found[:2], EXPECTED[[0, 2]])
@@ -64,11 +64,11 @@ def test_a_file_that_is_shorter_than_its_array_is_an_error(tmp_path: Path) -> No
 def test_a_large_part_of_a_file_is_read_and_a_small_one_mapped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     np.save(tmp_path / "pixels.npy", EXPECTED)
     whole, part = np.load(tmp_path / "pixels.npy", mmap_mode="r"), np.arange(2, 9)
-    assert isinstance(rows_of(whole, part), np.memmap)
-    monkeypatch.setattr(images, "MOST_IN_MEMORY", EXPECTED[part].nbytes - 1)
-    read = rows_of(whole, part)
-    assert isinstance(read, Gathered) and np.array_equal(read[:], EXPECTED[part])
-    assert np.shares_memory(rows_of(EXPECTED, part), EXPECTED)
+    assert isinstance(select_rows(whole, part), np.memmap)
+    monkeypatch.setattr(images, "MAX_MAPPED_BYTES", EXPECTED[part].nbytes - 1)
+    read = select_rows(whole, part)
+    assert isinstance(read, MappedRows) and np.array_equal(read[:], EXPECTED[part])
+    assert np.shares_memory(select_rows(EXPECTED, part), EXPECTED)
 
 
 def test_their_sums_equal_those_of_the_array(rows: Rows, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,13 +78,13 @@ def test_their_sums_equal_those_of_the_array(rows: Rows, monkeypatch: pytest.Mon
 
 def test_dask_reads_them_a_chunk_at_a_time(rows: Rows) -> None:
     array = chunks._array(
-        Split(images=rows, labels=np.zeros(10, np.int64)), 8, [np.arange(4), np.arange(4, 8), np.arange(8, 10)], ""
+        DatasetSplit(images=rows, labels=np.zeros(10, np.int64)), 8, [np.arange(4), np.arange(4, 8), np.arange(8, 10)], ""
     )
     assert array.chunks[0] == (4, 4, 2) and np.array_equal(array.compute(scheduler="threads"), EXPECTED)
 
 
 def test_rows_that_follow_one_another_are_a_part_of_the_array_and_rows_in_memory_a_copy() -> None:
     whole = np.stack([pixels(name) for name in NAMES])
-    assert np.shares_memory(rows_of(whole, np.arange(5, 9)), whole)
-    copy = rows_of(whole, IDS)
+    assert np.shares_memory(select_rows(whole, np.arange(5, 9)), whole)
+    copy = select_rows(whole, IDS)
     assert isinstance(copy, np.ndarray) and np.array_equal(copy, EXPECTED) and not copy.flags.writeable

@@ -54,7 +54,7 @@ def test_parts_hold_every_file_once_in_order(mixed: Encoded, monkeypatch: pytest
     parts = scan.parts(mixed)
     assert all(len(part) for part in parts)
     assert np.concatenate([part.offsets for part in parts]).tolist() == mixed.offsets.tolist()
-    assert [content for part in parts for content in scan.contents(part)] == [mixed.content(i) for i in range(len(mixed))]
+    assert [content for part in parts for content in scan.read_files(part)] == [mixed.content(i) for i in range(len(mixed))]
 
 
 @pytest.mark.slow
@@ -63,8 +63,8 @@ def test_libjpeg_turbo_gives_the_canonical_pixels_of_a_thousand_real_images(
 ) -> None:
     files = load_files(Data(source=str(test_data("tomato-leaf-subset.tar"))), seed=0, cache_dir=str(tmp_path))
     encoded = files.train.encoded.take(np.arange(0, len(files.train), 2)[:1000])
-    assert len(encoded) == 1000 and encoded.plain.all()
-    for content in scan.contents(encoded):
+    assert len(encoded) == 1000 and encoded.decodes_identically.all()
+    for content in scan.read_files(encoded):
         assert np.array_equal(simplejpeg.decode_jpeg(content), decode.decode(content, None))
 
 

@@ -19,7 +19,7 @@ def expected(*images: Pixels) -> Sums:
 def added(*images: Pixels) -> Sums:
     adder = Adder()
     for image in images:
-        adder.room(image.size)[:] = image.reshape(-1)
+        adder.next_buffer(image.size)[:] = image.reshape(-1)
     return adder.sums()
 
 
@@ -61,9 +61,9 @@ def test_an_image_larger_than_the_buffer_finds_room() -> None:
 
 def test_sums_may_be_asked_for_again_after_more_pixels() -> None:
     adder = Adder()
-    adder.room(30)[:] = noise(10).reshape(-1)
+    adder.next_buffer(30)[:] = noise(10).reshape(-1)
     assert adder.sums() == expected(noise(10))
-    adder.room(60)[:] = noise(20).reshape(-1)
+    adder.next_buffer(60)[:] = noise(20).reshape(-1)
     assert adder.sums() == expected(noise(10), noise(20))
 
 

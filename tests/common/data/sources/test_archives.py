@@ -134,7 +134,7 @@ def test_a_tar_that_claims_a_size_it_does_not_have_is_refused(tmp_path, refusal)
 
 @pytest.mark.parametrize("write", [write_tar, write_zip])
 def test_an_archive_that_unpacks_to_too_much_is_refused(write, tmp_path, refusal, monkeypatch):
-    monkeypatch.setattr(archives, "ALWAYS_ALLOWED_BYTES", 50_000)
+    monkeypatch.setattr(archives, "MIN_ALLOWED_BYTES", 50_000)
     monkeypatch.setattr(archives, "ALLOWED_RATIO", 1)
     bombs = {f"cat/bomb{number}.png": bytes(9_000) for number in range(20)}
     path = write(tmp_path / "pets", FILES | bombs)
@@ -262,9 +262,9 @@ def test_to_recognise_an_archive_unpacks_nothing(tmp_path):
     path = tmp_path / "pets"
     for content in (lzma.compress(bomb.tobuf() + bytes(2**20), lzma.FORMAT_ALONE), b"", b"x" * 511, bytes(512), b"\xff" * 512):
         path.write_bytes(content)
-        assert archives.recognise(path) is None
+        assert archives.open_archive(path) is None
     path.write_bytes(bomb.tobuf())
-    assert isinstance(archives.recognise(path), archives.Tar)
+    assert isinstance(archives.open_archive(path), archives.Tar)
 
 
 @pytest.mark.parametrize("length", [512, 700, 1000])
@@ -322,7 +322,7 @@ def test_of_400_mutated_archives_each_gives_files_or_is_refused(tmp_path):
     started = time.perf_counter()
     for number in range(400):
         path.write_bytes(mutated(originals[number % len(originals)], chance))
-        archive = archives.recognise(path)
+        archive = archives.open_archive(path)
         if archive is None:
             continue
         try:
@@ -355,7 +355,7 @@ def test_a_compressed_tar_without_its_checksum_or_with_another_one_is_refused(tm
 
 
 def test_what_follows_the_end_of_a_compressed_tar_counts_as_unpacked(tmp_path, refusal, monkeypatch):
-    monkeypatch.setattr(archives, "ALWAYS_ALLOWED_BYTES", 50_000)
+    monkeypatch.setattr(archives, "MIN_ALLOWED_BYTES", 50_000)
     monkeypatch.setattr(archives, "ALLOWED_RATIO", 1)
     path = tmp_path / "pets.tar.gz"
     path.write_bytes(gzip.compress(write_tar(tmp_path / "whole.tar", FILES).read_bytes() + bytes(2**20)))
@@ -381,7 +381,7 @@ def test_a_file_in_a_zip_that_unpacks_to_more_than_it_says_is_refused_without_me
 def test_a_large_file_of_an_archive_is_in_memory_once(write, tmp_path):
     size = 2**24
     path = write(tmp_path / "pets", {"cat/large.png": bytes(size)})
-    source = archives.recognise(path)
+    source = archives.open_archive(path)
     assert source is not None
     tracemalloc.start()
     try:

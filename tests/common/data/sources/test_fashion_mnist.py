@@ -44,7 +44,7 @@ def official(monkeypatch: pytest.MonkeyPatch, files: dict[str, bytes]) -> None:
     known = tuple(replace(each, sha256=hashlib.sha256(files[each.name]).hexdigest()) for each in fashion_mnist.DOWNLOADS)
     monkeypatch.setattr(fashion_mnist, "DOWNLOADS", known)
     contents = tuple(hashlib.sha256(content).hexdigest() for content in plain().values())
-    monkeypatch.setattr(fashion_mnist, "CONTENTS", contents)
+    monkeypatch.setattr(fashion_mnist, "CONTENT_SHA256", contents)
 
 
 def official_address(monkeypatch: pytest.MonkeyPatch, url: str) -> None:

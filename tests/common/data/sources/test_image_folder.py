@@ -6,7 +6,7 @@ import pickle
 import numpy as np
 import pytest
 
-from common.data.decoding.images import Gathered
+from common.data.decoding.images import MappedRows
 from common.data.sources import DataRefused, load
 from common.spec import Data
 from tests.common.made_up_data import image, pixels, tree, write_folder, write_tar, write_zip
@@ -48,7 +48,7 @@ def test_splits_are_parts_or_rows_of_a_memory_map_that_nobody_can_write_to(folde
             if isinstance(split.images, np.memmap):
                 assert not split.images.flags.writeable
             else:
-                assert isinstance(split.images, Gathered) and len(pickle.dumps(split.images)) < 1000
+                assert isinstance(split.images, MappedRows) and len(pickle.dumps(split.images)) < 1000
             assert not split.labels.flags.writeable
 
 

@@ -131,5 +131,5 @@ PLAIN = {
 def test_plain_files_are_jpegs_that_every_decoder_reads_alike(kind):
     content, expected = PLAIN[kind]
     header, decoded = decode.examine(content)
-    assert header.plain is expected
+    assert header.decodes_identically is expected
     assert np.array_equal(decoded, decode.decode(content, None))

@@ -108,7 +108,7 @@ def convert(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Wr
         download = settings.pop("download", "no") == "yes"
         out = tmp_path / "out"
         path = settings.pop("path", None)
-        wanted = public_set_process.Wanted(
+        wanted = public_set_process.SetRequest(
             f"{package}:{name}", package, f"{package}.made", name, path, download, settings, str(out)
         )
         facts = public_set_process.run(wanted)
@@ -329,7 +329,7 @@ def test_a_set_that_hugging_face_has_saved_is_read_by_its_folder(other_python: s
     _refused("huggingface:nobody/nothing", tmp_path, "download=yes to let the package download it.")
 
 
-def _check_pixels_and_classes(split: sources.Split) -> None:
+def _check_pixels_and_classes(split: sources.DatasetSplit) -> None:
     """Image n of test is grey of value 100 + n. Even ones are red (the second class by name)."""
     shown = {int(image[0, 0, 0]): int(label) for image, label in zip(split.images, split.labels, strict=True)}
     assert shown == {100 + number: 1 - number % 2 for number in range(12)}

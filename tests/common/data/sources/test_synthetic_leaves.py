@@ -207,5 +207,5 @@ def test_remains_of_a_killed_process_in_the_cache_are_removed(tmp_path):
 def test_the_images_drawn_are_the_known_ones():
     """Held as pixels, not as files: another JPEG encoder changes those."""
     generator = np.random.Generator(np.random.Philox(key=0))
-    pixels = np.concatenate([leaf_drawing.drawn(label, 2, 32, generator) for label in range(8)])
+    pixels = np.concatenate([leaf_drawing.draw_leaves(label, 2, 32, generator) for label in range(8)])
     assert hashlib.sha256(pixels.tobytes()).hexdigest() == "5e2fceacca39c2e495bb889b5b46beeeef0a0eda3828a89e2d9279b4b91879a6"
