@@ -25,7 +25,7 @@ _BYTES_OFFSET = 120
 _ESTABLISHED, _SENDING_AGAIN = 1, 1
 
 
-class Connection(NamedTuple):
+class TcpConnection(NamedTuple):
     """One TCP connection. Counts are since it was made."""
 
     peer: str
@@ -38,11 +38,11 @@ class Connection(NamedTuple):
     """How often the oldest of them was sent again without an answer."""
 
 
-def all_of_here() -> dict[int, Connection]:
+def established() -> dict[int, TcpConnection]:
     """Every established TCP connection of this network namespace, by its inode. Empty off Linux, or where it is refused."""
     if sys.platform != "linux":
         return {}
-    connections: dict[int, Connection] = {}
+    connections: dict[int, TcpConnection] = {}
     try:
         with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_SOCK_DIAG) as kernel:
             kernel.settimeout(1.0)
@@ -55,7 +55,7 @@ def all_of_here() -> dict[int, Connection]:
     return connections
 
 
-def inodes(pids: Iterable[int]) -> set[int]:
+def socket_inodes(pids: Iterable[int]) -> set[int]:
     """Of all sockets that the processes hold. Those of another user's processes are not known."""
     sockets: set[int] = set()
     for pid in pids:
@@ -73,7 +73,7 @@ def inodes(pids: Iterable[int]) -> set[int]:
     return sockets
 
 
-def _replies(kernel: socket.socket) -> Iterator[tuple[int, Connection]]:
+def _replies(kernel: socket.socket) -> Iterator[tuple[int, TcpConnection]]:
     while True:
         received, offset = kernel.recv(2**20), 0
         while offset < len(received):
@@ -84,7 +84,7 @@ def _replies(kernel: socket.socket) -> Iterator[tuple[int, Connection]]:
             offset += (length + 3) & ~3
 
 
-def _parse_reply(message: bytes) -> tuple[int, Connection]:
+def _parse_reply(message: bytes) -> tuple[int, TcpConnection]:
     family, _, timer, tries, _, port, _, address, _, unsent, _, inode = _ANSWER.unpack_from(message)
     packed = address[:4] if family == socket.AF_INET else address
     host = ipaddress.ip_address(packed)
@@ -96,4 +96,4 @@ def _parse_reply(message: bytes) -> tuple[int, Connection]:
         if kind == _TCP_INFO and length >= _ATTRIBUTE.size + _BYTES_OFFSET + _BYTES.size:
             acknowledged, received = _BYTES.unpack_from(message, offset + _ATTRIBUTE.size + _BYTES_OFFSET)
         offset += max((length + 3) & ~3, _ATTRIBUTE.size)
-    return inode, Connection(peer, acknowledged, received, unsent, tries if timer == _SENDING_AGAIN else 0)
+    return inode, TcpConnection(peer, acknowledged, received, unsent, tries if timer == _SENDING_AGAIN else 0)

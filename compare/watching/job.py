@@ -83,8 +83,12 @@ class WatchedJob:
             try:
                 if descendant not in processes and descendant.is_running():
                     below = descendant.children(recursive=True)
-                    watcher_processes = {watcher, *watcher.children(recursive=True)} if watcher in below else set[psutil.Process]()
-                    processes |= dict.fromkeys([descendant, *(process for process in below if process not in watcher_processes)])
+                    watcher_processes = (
+                        {watcher, *watcher.children(recursive=True)} if watcher in below else set[psutil.Process]()
+                    )
+                    processes |= dict.fromkeys(
+                        [descendant, *(process for process in below if process not in watcher_processes)]
+                    )
             except psutil.NoSuchProcess:
                 continue
             except psutil.AccessDenied:
@@ -239,5 +243,8 @@ def group_by_rank(processes: Sequence[ProcessInfo], ranks: Mapping[int, str]) ->
         name = f"rank {rank}" if number is not None else rank
         groups.append(ProcessGroup(name or f"process {head}", number, pids, environments[head], rank is not None or not ranks))
     duplicate_names = {group.name for group in groups if [other.name for other in groups].count(group.name) > 1}
-    unique_groups = [group._replace(name=f"{group.name} (process {group.pids[0]})") if group.name in duplicate_names else group for group in groups]
+    unique_groups = [
+        group._replace(name=f"{group.name} (process {group.pids[0]})") if group.name in duplicate_names else group
+        for group in groups
+    ]
     return sorted(unique_groups, key=lambda group: group.order)

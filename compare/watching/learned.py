@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from common.frozen import Exact
-from compare.watching.member import Look, Member, rate
-from compare.watching.verdict import STUCK, UNKNOWN, Verdict, with_ended
+from compare.watching.member import JobMember, Look, rate
+from compare.watching.verdict import STUCK, UNKNOWN, Verdict, name_ended_members
 
-MODEL = Path(__file__).with_name("learned.json")
-SECONDS = 2.0
+MODEL_FILE = Path(__file__).with_name("learned.json")
+WINDOW_SECONDS = 2.0
 """Of looks that one judgement is made of."""
-NOT_KNOWN = -1.0
-MOST_QUIET = 20.0
+UNKNOWN_VALUE = -1.0
+MAX_QUIET_SECONDS = 20.0
 """Seconds without progress. More are no other case."""
 _LOGARITHMIC = {
     "network": "network_bytes",
@@ -38,7 +38,7 @@ _LINEAR = {
     "waits for the disk": "disk_waits",
 }
 _FEATURES_OF_OTHERS = ("cores", "network", "switches", "wants")
-FIELDS = (
+FEATURES = (
     *(*_LINEAR, *_LOGARITHMIC, "stopped", "seconds without progress"),
     *(f"others' most {name}" for name in _FEATURES_OF_OTHERS),
     "others' least cores",
@@ -46,16 +46,16 @@ FIELDS = (
 )
 
 
-class Seen(NamedTuple):
+class RankUsage(NamedTuple):
     """A rank in the last seconds."""
 
     looks: Sequence[Look]
-    stopped: bool
+    is_stopped: bool
     quiet_seconds: float | None
     """Since its last mark of progress. None: it leaves none."""
 
 
-class Node(Exact):
+class TreeNode(Exact):
     """Of the tree. A leaf has no field."""
 
     field: str | None = None
@@ -67,16 +67,16 @@ class Node(Exact):
     """Part of what came here in training that was stuck, both kinds weighed alike."""
 
 
-class Tree(Exact):
+class DecisionTree(Exact):
     """learned.json."""
 
     threshold: float
     """A rank is called stuck from this part on ..."""
     lasting_seconds: float
     """... after so long."""
-    nodes: list[Node]
+    nodes: list[TreeNode]
 
-    def way(self, values: Mapping[str, float]) -> tuple[float, list[str]]:
+    def predict(self, values: Mapping[str, float]) -> tuple[float, list[str]]:
         """(part that was stuck, conditions on the way to it)."""
         node, conditions = self.nodes[0], list[str]()
         while node.field is not None:
@@ -87,28 +87,35 @@ class Tree(Exact):
         return node.stuck, conditions
 
 
-def values(ranks: Mapping[str, Seen]) -> dict[str, dict[str, float]]:
+def features(ranks: Mapping[str, RankUsage]) -> dict[str, dict[str, float]]:
     """What the tree asks for, of each rank that was looked at for long enough."""
     own_features: dict[str, dict[str, float]] = {}
     for name, usage in ranks.items():
-        if sum(look.seconds for look in usage.looks) >= SECONDS:
-            rank_features = {field: rate(usage.looks, look_field, SECONDS) for field, look_field in _LINEAR.items()}
-            rank_features |= {field: math.log1p(rate(usage.looks, look_field, SECONDS)) for field, look_field in _LOGARITHMIC.items()}
-            quiet_seconds = NOT_KNOWN if usage.quiet_seconds is None else min(usage.quiet_seconds, MOST_QUIET)
-            own_features[name] = rank_features | {"stopped": float(usage.stopped), "seconds without progress": quiet_seconds}
+        if sum(look.seconds for look in usage.looks) >= WINDOW_SECONDS:
+            rank_features = {field: rate(usage.looks, look_field, WINDOW_SECONDS) for field, look_field in _LINEAR.items()}
+            rank_features |= {
+                field: math.log1p(rate(usage.looks, look_field, WINDOW_SECONDS)) for field, look_field in _LOGARITHMIC.items()
+            }
+            quiet_seconds = UNKNOWN_VALUE if usage.quiet_seconds is None else min(usage.quiet_seconds, MAX_QUIET_SECONDS)
+            own_features[name] = rank_features | {"stopped": float(usage.is_stopped), "seconds without progress": quiet_seconds}
     all_features: dict[str, dict[str, float]] = {}
     for name, member_features in own_features.items():
         others = [other_features for other, other_features in own_features.items() if other != name]
-        all_features[name] = member_features | {f"others' most {feature}": max((other_features[feature] for other_features in others), default=NOT_KNOWN) for feature in _FEATURES_OF_OTHERS}
-        all_features[name]["others' least cores"] = min((other_features["cores"] for other_features in others), default=NOT_KNOWN)
+        all_features[name] = member_features | {
+            f"others' most {feature}": max((other_features[feature] for other_features in others), default=UNKNOWN_VALUE)
+            for feature in _FEATURES_OF_OTHERS
+        }
+        all_features[name]["others' least cores"] = min(
+            (other_features["cores"] for other_features in others), default=UNKNOWN_VALUE
+        )
         all_features[name]["ranks"] = float(len(own_features))
     return all_features
 
 
-class Judge:
+class TreeJudge:
     """Judges the ranks of one job, look after look."""
 
-    def __init__(self, tree: Tree) -> None:
+    def __init__(self, tree: DecisionTree) -> None:
         self._tree = tree
         self._stuck_since: dict[str, float] = {}
 
@@ -123,25 +130,25 @@ class Judge:
         # A rank that was away may have been started again.
         self._stuck_since = {name: since for name, since in self._stuck_since.items() if name in features_by_rank}
         for name, rank_features in features_by_rank.items():
-            stuck_part, conditions = self._tree.way(rank_features)
+            stuck_part, conditions = self._tree.predict(rank_features)
             if stuck_part < self._tree.threshold:
                 self._stuck_since.pop(name, None)
             elif now - self._stuck_since.setdefault(name, now) >= self._tree.lasting_seconds:
                 reasons[name] = ", ".join(conditions)
         return reasons
 
-    def verdict(self, members: Sequence[Member], by_rules: Verdict, now: float) -> Verdict:
+    def verdict(self, members: Sequence[JobMember], by_rules: Verdict, now: float) -> Verdict:
         """Whether the job is stuck. What else it is, the fixed rules say."""
         living = [member for member in members if not member.ended]
-        usages = {member.name: Seen(member.looks, member.stopped, member.quiet_seconds) for member in living}
-        if reasons := self.stuck(values(usages), now):
+        usages = {member.name: RankUsage(member.looks, member.is_stopped, member.quiet_seconds) for member in living}
+        if reasons := self.stuck(features(usages), now):
             words = "; ".join(f"{name} looks as stuck ones did ({why})" for name, why in reasons.items())
-            return with_ended(Verdict(STUCK, words, tuple(reasons)), members)
+            return name_ended_members(Verdict(STUCK, words, tuple(reasons)), members)
         if by_rules.state == STUCK:
-            return Verdict(UNKNOWN, f"the rules say that {by_rules.because}, and it does not look as stuck jobs did")
+            return Verdict(UNKNOWN, f"the rules say that {by_rules.reason}, and it does not look as stuck jobs did")
         return by_rules
 
 
-def stored() -> Tree:
+def load_tree() -> DecisionTree:
     """The tree that was learned."""
-    return Tree.model_validate_json(MODEL.read_text(encoding="utf-8"))
+    return DecisionTree.model_validate_json(MODEL_FILE.read_text(encoding="utf-8"))

@@ -125,7 +125,14 @@ class JobMember:
         """In two looks: a debugger or profiler may stop a process for a moment."""
         return self._stopped_looks >= 2
 
-    def look(self, group: ProcessGroup, connections: Mapping[int, TcpConnection], socket_inodes: set[int], seconds: float, keep_seconds: float) -> None:
+    def look(
+        self,
+        group: ProcessGroup,
+        connections: Mapping[int, TcpConnection],
+        socket_inodes: set[int],
+        seconds: float,
+        keep_seconds: float,
+    ) -> None:
         """Look at it once.
 
         Args:
@@ -153,7 +160,9 @@ class JobMember:
         self._stopped_looks = self._stopped_looks + 1 if is_stopped else 0
         own_connections = {inode: connections[inode] for inode in socket_inodes if inode in connections}
         self.connections = list(own_connections.values())
-        counts = {inode: connection.received_bytes + connection.acknowledged_bytes for inode, connection in own_connections.items()}
+        counts = {
+            inode: connection.received_bytes + connection.acknowledged_bytes for inode, connection in own_connections.items()
+        }
         throttled = footprint.throttled_seconds(group.pids[0])
         marks = self._read_marks()
         if seconds:
@@ -166,7 +175,11 @@ class JobMember:
                     self._since(previous, "core_wait_seconds"),
                     max(throttled - self._throttled_seconds, 0.0),
                     any(process_footprint.is_active for process_footprint in self.footprints.values()),
-                    any(thread.state == footprint.DISK for process_footprint in self.footprints.values() for thread in process_footprint.threads),
+                    any(
+                        thread.state == footprint.DISK
+                        for process_footprint in self.footprints.values()
+                        for thread in process_footprint.threads
+                    ),
                     sum(max(count - self._socket_bytes.get(inode, count), 0) for inode, count in counts.items()),
                     *(
                         self._since(previous, field)
@@ -196,8 +209,14 @@ class JobMember:
         """
         self.dumps |= self._dump_main()
         thread_waits = self._waits(self._main_pid)
-        idle_waits = [wait for _, wait in thread_waits if wait.kind in (waits.POLL, waits.INSIDE, waits.LOCK, waits.TASK, waits.MESSAGE)]
-        loops = frozenset(wait.loop for wait in idle_waits if wait.loop is not None) if len(idle_waits) == len(thread_waits) else frozenset()
+        idle_waits = [
+            wait for _, wait in thread_waits if wait.kind in (waits.POLL, waits.INSIDE, waits.LOCK, waits.TASK, waits.MESSAGE)
+        ]
+        loops = (
+            frozenset(wait.loop for wait in idle_waits if wait.loop is not None)
+            if len(idle_waits) == len(thread_waits)
+            else frozenset()
+        )
         self._polled_loops.append((now, loops))
         while len(self._polled_loops) > _MIN_SAMPLES and now - self._polled_loops[1][0] >= keep_seconds:
             self._polled_loops.popleft()
@@ -289,11 +308,22 @@ class JobMember:
         # Libraries keep threads that wait inside all the time. They explain nothing.
         has_user_frame = [not all(map(waits.is_library, stack.frames)) for stack in dump.stacks[1:]]
         threads = zip(others, has_user_frame, strict=True)
-        other_waits = [(self._thread_words(name), wait) for (name, wait), is_user_thread in threads if is_user_thread or wait.kind != waits.INSIDE]
+        other_waits = [
+            (self._thread_words(name), wait)
+            for (name, wait), is_user_thread in threads
+            if is_user_thread or wait.kind != waits.INSIDE
+        ]
         for pid in child_pids:
             other_waits += [(f"its process {pid}", wait) for _, wait in self._waits(pid)[:1]]
         words, kind, exchange = main.words, main.kind, main.description if main.kind == waits.EXCHANGE else ""
-        explaining_kind = next((candidate for candidate in _EXPLAINING_KINDS.get(kind, ()) if any(wait.kind == candidate for _, wait in other_waits)), None)
+        explaining_kind = next(
+            (
+                candidate
+                for candidate in _EXPLAINING_KINDS.get(kind, ())
+                if any(wait.kind == candidate for _, wait in other_waits)
+            ),
+            None,
+        )
         explanations = [entry for entry in other_waits if entry[1].kind == explaining_kind][:2]
         if explaining_kind is not None:
             kind, exchange = explaining_kind, explanations[0][1].description if explaining_kind == waits.EXCHANGE else ""
@@ -322,7 +352,11 @@ class JobMember:
 
     def _waits(self, pid: int) -> list[tuple[str, Wait]]:
         """(name, wait) of each thread that Python knows, the main thread first."""
-        states = {thread.number: thread.state for process_footprint in self.footprints.values() for thread in process_footprint.threads}
+        states = {
+            thread.number: thread.state
+            for process_footprint in self.footprints.values()
+            for thread in process_footprint.threads
+        }
         thread_waits: list[tuple[str, Wait]] = []
         for stack in self.dumps[pid].stacks:
             sleeps = states.get(stack.thread) == footprint.SLEEPING
@@ -346,7 +380,11 @@ class JobMember:
     def _native_since(self, previous: Mapping[int, Footprint]) -> float:
         """CPU time since the last look of the threads that Python does not know, such as gloo's."""
         main_pid = self._main_pid
-        if main_pid not in previous or main_pid not in self.footprints or not self.dumps.get(main_pid, StackDump([], "")).stacks:
+        if (
+            main_pid not in previous
+            or main_pid not in self.footprints
+            or not self.dumps.get(main_pid, StackDump([], "")).stacks
+        ):
             return 0.0
         known = {stack.thread for stack in self.dumps[main_pid].stacks}
         earlier_seconds = {thread.number: thread.cpu_seconds for thread in previous[main_pid].threads}
@@ -357,7 +395,9 @@ class JobMember:
         """Whether one of the threads that TensorFlow computes with had a core in the last look, or waited for one."""
         main_footprint = self.footprints.get(self._main_pid)
         threads = main_footprint.threads if main_footprint is not None else []
-        return any(thread.state == footprint.RUNNING and waits.TENSORFLOW_COMPUTE_THREADS.match(thread.name) for thread in threads)
+        return any(
+            thread.state == footprint.RUNNING and waits.TENSORFLOW_COMPUTE_THREADS.match(thread.name) for thread in threads
+        )
 
     def _read_marks(self) -> Marks | None:
         return watchdog.read_marks(self._shared_file) if self._shared_file is not None else None

@@ -11,7 +11,7 @@ from compare.core import exits, wording
 from compare.reporting.document import Mark, Report
 from compare.reporting.screen import Paragraph, Screen
 from compare.reporting.tables import Column, Table
-from compare.watching.member import AMOUNTS, Member
+from compare.watching.member import AMOUNTS, JobMember
 from compare.watching.verdict import ENDED, HEALTHY, SLOW, STUCK, UNKNOWN, Verdict
 from compare.watching.watcher import Watcher
 
@@ -46,7 +46,7 @@ _SHOWN = ("name", "cores", "network", "memory", "steps", "where")
 """Columns of the first screen."""
 
 
-def table(members: Sequence[Member]) -> Table:
+def table(members: Sequence[JobMember]) -> Table:
     """What each rank uses, on the mean of the looks that are kept."""
     return Table("footprints", "Footprints, the mean of the last looks", _COLUMNS, [_row(member) for member in members])
 
@@ -56,11 +56,15 @@ def report(watcher: Watcher, verdict: Verdict) -> Report:
     members = watcher.members
     cost = 1e6 * watcher.cost_seconds / max(watcher.num_looks, 1)
     footprints = table(members)
-    stack_sections = [(f"Stacks of {member.name}", _stack_lines(member)) for member in members if member.dumps and verdict.state in (STUCK, SLOW)]
+    stack_sections = [
+        (f"Stacks of {member.name}", _stack_lines(member))
+        for member in members
+        if member.dumps and verdict.state in (STUCK, SLOW)
+    ]
     return Report(
         title="A job under watch",
         name=NAME,
-        facts=[wording.one_line(verdict.words)],
+        facts=[wording.one_line(verdict.text)],
         marks=[Mark("Verdict", verdict.state, _TONES.get(verdict.state, ""))],
         tables=[footprints],
         findings=[
@@ -73,7 +77,7 @@ def report(watcher: Watcher, verdict: Verdict) -> Report:
         elsewhere="--json",
         values={
             "verdict": verdict.state,
-            "because": verdict.because,
+            "because": verdict.reason,
             "to_blame": list(verdict.ranks),
             "ranks": [_to_dict(member) for member in members],
             "looks": watcher.num_looks,
@@ -87,7 +91,7 @@ def report(watcher: Watcher, verdict: Verdict) -> Report:
                 wording.count(watcher.num_looks, "look"),
             ],
             answers=[
-                Paragraph(verdict.state.capitalize(), [f"{verdict.because}."], _TONES.get(verdict.state, "")),
+                Paragraph(verdict.state.capitalize(), [f"{verdict.reason}."], _TONES.get(verdict.state, "")),
                 *([Paragraph("To blame", [wording.joined(verdict.ranks)])] if verdict.ranks else []),
             ],
             table=replace(footprints, columns=tuple(column for column in footprints.columns if column.key in _SHOWN)),
@@ -95,7 +99,7 @@ def report(watcher: Watcher, verdict: Verdict) -> Report:
     )
 
 
-def _row(member: Member) -> dict[str, Any]:
+def _row(member: JobMember) -> dict[str, Any]:
     states: Counter[str] = Counter(thread.state for footprint in member.footprints.values() for thread in footprint.threads)
     memory = [
         sum(getattr(footprint, name) for footprint in member.footprints.values()) / 2**20
@@ -105,22 +109,22 @@ def _row(member: Member) -> dict[str, Any]:
         "name": member.name + (" (ended)" if member.ended else ""),
         "processes": " ".join(map(str, member.group.pids[:3])) + (" ..." if len(member.group.pids) > 3 else ""),
         "threads": " ".join(f"{count} {state}" for state, count in sorted(states.items())),
-        "cores": member.over("cpu_seconds"),
-        "core_wait": member.over("core_wait_seconds"),
-        "network": member.over("network_bytes") / 1024,
-        "disk": member.over("disk_bytes") / 2**20,
-        "major_faults": member.over("major_faults"),
-        "switches": member.over("voluntary_switches"),
-        "involuntary": member.over("involuntary_switches"),
+        "cores": member.rate("cpu_seconds"),
+        "core_wait": member.rate("core_wait_seconds"),
+        "network": member.rate("network_bytes") / 1024,
+        "disk": member.rate("disk_bytes") / 2**20,
+        "major_faults": member.rate("major_faults"),
+        "switches": member.rate("voluntary_switches"),
+        "involuntary": member.rate("involuntary_switches"),
         "memory": memory[0],
         "shared": memory[1],
         "swap": memory[2],
         "steps": member.marks.steps if member.marks is not None else None,
-        "where": member.standing().where if member.dumps else None,
+        "where": member.wait_state().where if member.dumps else None,
     }
 
 
-def _stack_lines(member: Member) -> list[str]:
+def _stack_lines(member: JobMember) -> list[str]:
     lines: list[str] = []
     for pid, dump in member.dumps.items():
         if not dump.stacks:
@@ -131,17 +135,18 @@ def _stack_lines(member: Member) -> list[str]:
     return lines
 
 
-def _to_dict(member: Member) -> dict[str, Any]:
-    standing = member.standing() if member.dumps else None
+def _to_dict(member: JobMember) -> dict[str, Any]:
+    standing = member.wait_state() if member.dumps else None
     return {
         "name": member.name,
         "is_rank": member.group.is_rank,
         "ended": member.ended,
         "waits": standing._asdict() if standing is not None else None,
-        "a_second": {field: member.over(field) for field in AMOUNTS} if member.looks else {},
-        "part_of_time": {name: member.over(field) for name, field in _PARTS.items()} if member.looks else {},
+        "a_second": {field: member.rate(field) for field in AMOUNTS} if member.looks else {},
+        "part_of_time": {name: member.rate(field) for name, field in _PARTS.items()} if member.looks else {},
         "processes": [
-            {**footprint._asdict(), "threads": [thread._asdict() for thread in footprint.threads]} for footprint in member.footprints.values()
+            {**footprint._asdict(), "threads": [thread._asdict() for thread in footprint.threads]}
+            for footprint in member.footprints.values()
         ],
         "connections": [connection._asdict() for connection in member.connections],
         "stacks": {

@@ -23,26 +23,26 @@ _SPAWN_LOCAL = ("_wrap", "i")
 _NOBODY_ID = 65534
 YAMA = Path("/proc/sys/kernel/yama/ptrace_scope")
 """Which processes may read which. Missing: those of one user may read each other."""
-INSTALL = f"{sys.executable} -m pip install py-spy"
+INSTALL_COMMAND = f"{sys.executable} -m pip install py-spy"
 
 
-class Frame(NamedTuple):
+class StackFrame(NamedTuple):
     function: str
     file: str
     line: int
 
 
-class Stack(NamedTuple):
+class ThreadStack(NamedTuple):
     """What a thread that Python knows is doing."""
 
     thread: int
     """The operating system's number."""
     name: str
-    frames: list[Frame]
+    frames: list[StackFrame]
     """The innermost first."""
 
 
-class Reader(NamedTuple):
+class SourceReader(NamedTuple):
     """With whose rights root reads the sources that a process names: it may name any file."""
 
     user: int
@@ -52,10 +52,10 @@ class Reader(NamedTuple):
     """The root directory of the process, as a path here."""
 
 
-class Dump(NamedTuple):
+class StackDump(NamedTuple):
     """The stacks of one process."""
 
-    stacks: list[Stack]
+    stacks: list[ThreadStack]
     """The main thread first. Empty if `missing`."""
     missing: str = ""
     """Why there are none, and what to do."""
@@ -63,53 +63,53 @@ class Dump(NamedTuple):
     """That its variables say."""
     is_python: bool = True
     """False: it is another program."""
-    reader: Reader | None = None
+    reader: SourceReader | None = None
     """None: its sources are read with the rights of this process."""
 
 
-def dump(pid: int) -> Dump:
+def dump(pid: int) -> StackDump:
     """The stacks of a process, as they are now."""
-    py_spy = program()
+    py_spy = py_spy_path()
     if py_spy is None:
-        return Dump([], f"py-spy is not installed. Run: {INSTALL}")
+        return StackDump([], f"py-spy is not installed. Run: {INSTALL_COMMAND}")
     command = [py_spy, "dump", "--pid", str(pid), "--json", "--nonblocking", "--locals"]
     try:
         completed = subprocess.run(command, capture_output=True, timeout=_TIMEOUT_SECONDS, check=False)
     except subprocess.TimeoutExpired:
-        return Dump([], f"py-spy did not answer in {_TIMEOUT_SECONDS:g} s")
+        return StackDump([], f"py-spy did not answer in {_TIMEOUT_SECONDS:g} s")
     except OSError as error:
-        return Dump([], f"py-spy cannot be started ({error.strerror})")
+        return StackDump([], f"py-spy cannot be started ({error.strerror})")
     try:
         threads = json.loads(completed.stdout) if completed.returncode == 0 else None
     except ValueError:
         threads = None
     if not threads:
         error = completed.stderr.decode(errors="replace")
-        return Dump([], _failure_reason(pid, error), is_python=not _is_other_program(error))
+        return StackDump([], _failure_reason(pid, error), is_python=not _is_other_program(error))
     thread_numbers = _thread_numbers(pid)
     for thread in threads:
         thread["os_thread_id"] = thread_numbers.get(thread["os_thread_id"], thread["os_thread_id"])
     stacks = [
-        Stack(
+        ThreadStack(
             thread["os_thread_id"] or 0,
             thread["thread_name"] or "",
-            [Frame(frame["name"], frame["filename"], frame["line"]) for frame in thread["frames"]],
+            [StackFrame(frame["name"], frame["filename"], frame["line"]) for frame in thread["frames"]],
         )
         for thread in threads
     ]
-    return Dump(
+    return StackDump(
         sorted(stacks, key=lambda stack: stack.thread != pid),
-        rank=rank_in([thread for thread in threads if thread["os_thread_id"] == pid]),
-        reader=reader(pid),
+        rank=rank_in_locals([thread for thread in threads if thread["os_thread_id"] == pid]),
+        reader=source_reader(pid),
     )
 
 
-def program() -> str | None:
+def py_spy_path() -> str | None:
     """py-spy of this environment, else of PATH."""
     return shutil.which("py-spy", path=Path(sys.executable).parent) or shutil.which("py-spy")
 
 
-def reader(pid: int) -> Reader | None:
+def source_reader(pid: int) -> SourceReader | None:
     """Who may read the sources of a process. None: this one, as it is."""
     if os.geteuid():
         return None
@@ -123,7 +123,7 @@ def reader(pid: int) -> Reader | None:
     if users and not user and root == "/":
         return None
     # Root in a container is not root here, though it has the same number.
-    return Reader(user, groups[1], more, root) if user else Reader(_NOBODY_ID, _NOBODY_ID, (), root)
+    return SourceReader(user, groups[1], more, root) if user else SourceReader(_NOBODY_ID, _NOBODY_ID, (), root)
 
 
 def _thread_numbers(pid: int) -> dict[int, int]:
@@ -138,7 +138,7 @@ def _thread_numbers(pid: int) -> dict[int, int]:
     return {int(status["NSpid"].split()[-1]): thread_number for thread_number, status in statuses.items() if "NSpid" in status}
 
 
-def rank_in(threads: list[dict[str, Any]]) -> int | None:
+def rank_in_locals(threads: list[dict[str, Any]]) -> int | None:
     """The number in a variable that is called so. The outermost frame decides."""
     for thread in threads:
         for frame in reversed(thread["frames"]):

@@ -82,7 +82,9 @@ def _judge_living(members: Sequence[JobMember], living: Sequence[JobMember], pat
         reasons: list[str] = []
         if others := [member for member in stopped if not member.frozen]:
             pids = " ".join(str(member.main_pid) for member in others)
-            reasons.append(f"{_names(others)} {_is_or_are(others)} stopped by a signal or a debugger (`kill -CONT {pids}` lets go on)")
+            reasons.append(
+                f"{_names(others)} {_is_or_are(others)} stopped by a signal or a debugger (`kill -CONT {pids}` lets go on)"
+            )
         if frozen := [member for member in stopped if member.frozen]:
             reasons.append(f"{_names(frozen)} {_is_or_are(frozen)} frozen by the freezer of a control group")
         return Verdict(STUCK, "; ".join(reasons), tuple(member.name for member in stopped))
@@ -96,14 +98,20 @@ def _judge_living(members: Sequence[JobMember], living: Sequence[JobMember], pat
         # Who serves, and has no tasks, is idle as it should be.
         not_idle_workers = {name: state for name, state in states.items() if state.kind != waits.TASK}
         if len(states) == len(living):
-            return _judge_all_waiting(members, not_idle_workers) if not_idle_workers else Verdict(HEALTHY, f"{_grouped_text(states)}: nobody gives any")
+            return (
+                _judge_all_waiting(members, not_idle_workers)
+                if not_idle_workers
+                else Verdict(HEALTHY, f"{_grouped_text(states)}: nobody gives any")
+            )
         working = [member for member in living if member.name not in states]
         # One that has just stopped working, or has just been found, is about to be judged with the others.
         are_judged = all(member.watched_seconds() >= patience and not member.is_idle(patience / 2) for member in working)
         if are_judged and (verdict := _judge_some_waiting(working, not_idle_workers, patience)) is not None:
             return verdict
         if without_stacks := {name: state for name, state in not_idle_workers.items() if state.missing}:
-            return Verdict(UNKNOWN, f"{_grouped_text(without_stacks)}; {_names(working)} {'go' if len(working) > 1 else 'goes'} on")
+            return Verdict(
+                UNKNOWN, f"{_grouped_text(without_stacks)}; {_names(working)} {'go' if len(working) > 1 else 'goes'} on"
+            )
     return _judge_slow(living, patience) or _judge_working(living, patience)
 
 
@@ -123,7 +131,9 @@ def _judge_all_waiting(members: Sequence[JobMember], states: dict[str, WaitState
         return Verdict(STUCK if verdict_state == UNKNOWN and exchange else verdict_state, text + exchange, blamed_names)
     text = _grouped_text(waiting)
     if ended:
-        return Verdict(STUCK, f"{text}, and {_names(ended)} {_has_or_have(ended)} ended", tuple(member.name for member in ended))
+        return Verdict(
+            STUCK, f"{text}, and {_names(ended)} {_has_or_have(ended)} ended", tuple(member.name for member in ended)
+        )
     if unanswered := [(member.name, peer) for member in members if (peer := _unanswered_peer(member))]:
         text += f"; {wording.joined([f'{name} gets no answer from {peer}' for name, peer in unanswered])}: "
         return Verdict(STUCK, f"{text}the network is cut, or the other host is gone", tuple(name for name, _ in unanswered))
@@ -147,11 +157,17 @@ def _judge_some_waiting(working: Sequence[JobMember], states: dict[str, WaitStat
     not_waiting = {name: state for name, state in known.items() if name not in waiting and state.kind != waits.TASK}
     if not_waiting:
         text = _waits_for_text(waiting, not_waiting) if waiting else _grouped_text(not_waiting)
-        return Verdict(_blamed_state(not_waiting), f"{text}; {_names(working)} {'go' if len(working) > 1 else 'goes'} on", tuple(not_waiting))
+        return Verdict(
+            _blamed_state(not_waiting),
+            f"{text}; {_names(working)} {'go' if len(working) > 1 else 'goes'} on",
+            tuple(not_waiting),
+        )
     if waiting:
         for member in working:
             member.take_stacks()
-        activities = {member.name: _bottleneck(member, patience) or f"computes {member.wait_state().where}".strip() for member in working}
+        activities = {
+            member.name: _bottleneck(member, patience) or f"computes {member.wait_state().where}".strip() for member in working
+        }
         at_work = {name: WaitState(waits.WORK, activity, "", "", "") for name, activity in activities.items()}
         return Verdict(SLOW, _waits_for_text(waiting, at_work), tuple(at_work))
     return None
@@ -174,7 +190,9 @@ def _judge_slow(living: Sequence[JobMember], patience: float) -> Verdict | None:
     nobody_is_late = late is not None and len(latenesses) == len(living) and late.fraction <= _MAX_ON_TIME_FRACTION
     may_blame_network = nobody_is_late or len(living) == 1 or not any(member.is_mostly_waiting for member in living)
     if may_blame_network and all(_is_downloading(member, patience) for member in living):
-        rates = wording.joined([f"{member.name} ({member.rate('network_bytes') / 1024:,.0f} KiB a second)" for member in living])
+        rates = wording.joined(
+            [f"{member.name} ({member.rate('network_bytes') / 1024:,.0f} KiB a second)" for member in living]
+        )
         return Verdict(SLOW, f"little but the network is at work: {rates}", tuple(member.name for member in living))
     return None
 
@@ -226,7 +244,11 @@ def _starved_members(living: Sequence[JobMember], patience: float) -> list[JobMe
     known = [member for member in living if member.watched_seconds() >= patience]
     largest = max(map(_starved_fraction, known), default=0.0)
     least = _NEARLY_STARVED_RATIO * _MIN_WANTED_CORES
-    return [member for member in known if largest >= MIN_STARVED_FRACTION and _starved_fraction(member, least) >= _NEARLY_STARVED_RATIO * largest]
+    return [
+        member
+        for member in known
+        if largest >= MIN_STARVED_FRACTION and _starved_fraction(member, least) >= _NEARLY_STARVED_RATIO * largest
+    ]
 
 
 def _starved_fraction(member: JobMember, least_cores: float = _MIN_WANTED_CORES) -> float:
@@ -272,10 +294,14 @@ def _judge_working(living: Sequence[JobMember], patience: float) -> Verdict:
     seconds = max(member.watched_seconds() for member in living)
     if not seconds:
         found_text = f"{_names(living)} {'was' if len(living) == 1 else 'were'} found"
-        return Verdict(UNKNOWN, f"{found_text}. What {'it does' if len(living) == 1 else 'they do'} shows from the second look on")
+        return Verdict(
+            UNKNOWN, f"{found_text}. What {'it does' if len(living) == 1 else 'they do'} shows from the second look on"
+        )
     if cores < IDLE_CORES and not steps:
         moved = sum(member.rate("network_bytes") for member in living)
-        return Verdict(UNKNOWN, f"{'little' if moved >= IDLE_BYTES else 'nothing'} happens, and {_too_few_text(seconds)} to say why")
+        return Verdict(
+            UNKNOWN, f"{'little' if moved >= IDLE_BYTES else 'nothing'} happens, and {_too_few_text(seconds)} to say why"
+        )
     use, make = ("uses", "makes") if len(living) == 1 else ("use", "make")
     steps_text = f", and {make} steps: {steps} since it is watched" if steps else ""
     too_few_text = f" ({_too_few_text(seconds)} to call it slow)" if seconds < patience else ""
@@ -288,7 +314,9 @@ def _too_few_text(seconds: float) -> str:
 
 def _num_steps(living: Sequence[JobMember]) -> int:
     """Of a run of this suite, since it is watched. 0: it makes none, or they are not known."""
-    return max((member.marks.steps - member.first_marks.steps for member in living if member.marks and member.first_marks), default=0)
+    return max(
+        (member.marks.steps - member.first_marks.steps for member in living if member.marks and member.first_marks), default=0
+    )
 
 
 def _blamed_state(to_blame: dict[str, WaitState]) -> str:
@@ -328,25 +356,36 @@ def _plural_verb(words: str, count: int) -> str:
 
 def _unanswered_peer(member: JobMember) -> str | None:
     """The other end of a connection that no longer answers."""
-    return next((connection.peer for connection in member.connections if connection.unsent_bytes and connection.tries >= _MIN_UNANSWERED_TRIES), None)
+    return next(
+        (
+            connection.peer
+            for connection in member.connections
+            if connection.unsent_bytes and connection.tries >= _MIN_UNANSWERED_TRIES
+        ),
+        None,
+    )
 
 
 def _missing_ranks_text(members: Sequence[JobMember]) -> str:
     """How many ranks of the launcher's WORLD_SIZE are not watched, in words."""
     size = members[0].group.environment.get("WORLD_SIZE", "")
     num_missing = int(size) - len(members) if is_number(size) else 0
-    return f"{wording.count(num_missing, 'rank')} of {size} {'is' if num_missing == 1 else 'are'} not watched" if num_missing > 0 else ""
+    return (
+        f"{wording.count(num_missing, 'rank')} of {size} {'is' if num_missing == 1 else 'are'} not watched"
+        if num_missing > 0
+        else ""
+    )
 
 
 def _find_mismatch(members: Sequence[JobMember]) -> Mismatch | None:
     """Which exchange does not match, of a run of this suite."""
-    flights = {member.group.number: member.flight() for member in members if member.group.number is not None and not member.ended}
+    flights = {
+        member.group.number: member.flight() for member in members if member.group.number is not None and not member.ended
+    }
     if not any(flights.values()):
         return None
     ended = {member.group.number for member in members if member.ended}
-    ranks = [
-        Rank(f"rank {number}", flights.get(number), number in ended) for number in range(min(max(flights) + 1, MAX_RANKS))
-    ]
+    ranks = [Rank(f"rank {number}", flights.get(number), number in ended) for number in range(min(max(flights) + 1, MAX_RANKS))]
     return flight_report.mismatch(ranks)
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from common.machine import plain_file
-from compare.watching.stacks import Frame, Reader
+from compare.watching.stacks import SourceReader, StackFrame
 
 EXCHANGE, MESSAGE, LOCK, POLL, SLEEP, FILE, CALL, INSIDE, TASK, WORK = (
     *("exchange", "message", "lock", "poll", "sleep", "file", "call", "inside", "task", "work"),
@@ -31,9 +31,9 @@ EXCHANGE, MESSAGE, LOCK, POLL, SLEEP, FILE, CALL, INSIDE, TASK, WORK = (
 - `task`: an idle worker, as it should be
 - `work`: it does not wait
 """
-FOR_OTHERS = (EXCHANGE, MESSAGE)
+PEER_WAITS = (EXCHANGE, MESSAGE)
 """What a rank may wait in that is itself healthy."""
-END_ALONE = (SLEEP, FILE)
+SELF_ENDING_WAITS = (SLEEP, FILE)
 """What ends without another rank or thread."""
 
 
@@ -41,22 +41,22 @@ class Wait(NamedTuple):
     """What a thread waits in."""
 
     kind: str
-    what: str
+    description: str
     """In words: `waits in all_reduce`."""
-    place: str
+    location: str
     """The innermost line that is neither of Python nor of an installed library: `in step (train.py:30: loss.backward())`."""
     loop: tuple[str, int] | None = None
     """File and line of the loop that asks again and again."""
 
     @property
     def words(self) -> str:
-        return f"{self.what}{f' {self.place}' if self.place else ''}"
+        return f"{self.description}{f' {self.location}' if self.location else ''}"
 
 
 _TENSORFLOW = "a call of TensorFlow"
 IN_TENSORFLOW = f"waits in {_TENSORFLOW}"
 """Its threads may exchange or compute meanwhile: the stack is the same."""
-COMPUTES_INSIDE = re.compile(r"tf_(?!data)")
+TENSORFLOW_COMPUTE_THREADS = re.compile(r"tf_(?!data)")
 """Names of the threads that TensorFlow computes with. Those of its exchanges and of tf.data have others."""
 _CALLS = tuple(
     (kind, re.compile(file), re.compile(function), name)
@@ -111,7 +111,7 @@ _POLLING_CALLS = frozenset(
 """Calls that a loop may make that does nothing but ask."""
 
 
-def wait(frames: Sequence[Frame], blocked_in: str, reader: Reader | None = None) -> Wait:
+def classify_wait(frames: Sequence[StackFrame], blocked_in: str, reader: SourceReader | None = None) -> Wait:
     """What a thread waits in.
 
     Args:
@@ -122,7 +122,9 @@ def wait(frames: Sequence[Frame], blocked_in: str, reader: Reader | None = None)
     user_frame = next((frame for frame in frames if not is_library(frame)), None)
     frame = user_frame or next(iter(frames), None)
     location = _location_text(frame, reader) if frame is not None else ""
-    line = _source(user_frame, reader) if user_frame is not None and user_frame == frames[0] else ""  # it calls what Python does not show
+    line = (
+        _source(user_frame, reader) if user_frame is not None and user_frame == frames[0] else ""
+    )  # it calls what Python does not show
     loop = _polling_loop(user_frame.file, user_frame.line, reader) if user_frame is not None else None
     kind, name = _waiting_call(frames)
     if kind == EXCHANGE and not blocked_in and (name == _TENSORFLOW or _AUTOGRAD.search(frames[0].file)):
@@ -138,7 +140,7 @@ def wait(frames: Sequence[Frame], blocked_in: str, reader: Reader | None = None)
     return _without_frames(blocked_in, line, location)
 
 
-def is_library(frame: Frame) -> bool:
+def is_library(frame: StackFrame) -> bool:
     """Whether its file belongs to Python or to an installed package."""
     return _LIBRARY.search(frame.file) is not None
 
@@ -160,7 +162,7 @@ def _without_frames(blocked_in: str, line: str, location: str) -> Wait:
     return Wait(CALL, "waits in a call", location) if blocked_in else Wait(WORK, "computes", location)
 
 
-def _waiting_call(frames: Sequence[Frame]) -> tuple[str, str]:
+def _waiting_call(frames: Sequence[StackFrame]) -> tuple[str, str]:
     """(kind, name) of the outermost of the innermost frames that wait, e.g. (`inside`, `Queue.get`). Empty: none does."""
     kind = name = ""
     for frame in frames:
@@ -175,7 +177,7 @@ def _waiting_call(frames: Sequence[Frame]) -> tuple[str, str]:
     return kind, name
 
 
-def _location_text(frame: Frame, reader: Reader | None) -> str:
+def _location_text(frame: StackFrame, reader: SourceReader | None) -> str:
     text = _source(frame, reader)
     suffix = f": {text if len(text) <= 60 else text[:59] + '…'}" if text else ""
     return f"in {_short_name(frame.function)} ({Path(frame.file).name}:{frame.line}{suffix})"
@@ -186,13 +188,13 @@ def _short_name(function: str) -> str:
     return function.rpartition("<locals>.")[2]
 
 
-def _source(frame: Frame, reader: Reader | None) -> str:
+def _source(frame: StackFrame, reader: SourceReader | None) -> str:
     lines = _lines(frame.file, reader)
     return lines[frame.line - 1].strip() if 0 < frame.line <= len(lines) else ""
 
 
 @lru_cache(maxsize=256)
-def _lines(file: str, reader: Reader | None) -> list[str]:
+def _lines(file: str, reader: SourceReader | None) -> list[str]:
     """Of a source file. None of what is no plain file of a usual size: the name comes from another process.
 
     Files of the kernel, such as /proc/kmsg, say that they are plain and empty. Reading them may take what is there, or wait.
@@ -222,7 +224,7 @@ def _lines(file: str, reader: Reader | None) -> list[str]:
 
 
 @lru_cache(maxsize=256)
-def _polling_loop(file: str, line: int, reader: Reader | None) -> tuple[str, int] | None:
+def _polling_loop(file: str, line: int, reader: SourceReader | None) -> tuple[str, int] | None:
     """File and first line of the innermost `while` around a line, if that does nothing but ask and wait."""
     try:
         tree = ast.parse("\n".join(_lines(file, reader)))

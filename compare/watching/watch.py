@@ -39,7 +39,7 @@ def command(
 ) -> None:
     """Say whether a running job is healthy, slow or stuck, and which rank is to blame; exit code 6 where it is stuck."""
     with exits.exit_on_error(), interruptible():
-        watcher = Watcher(pids, patience, learned.stored() if judge == "tree" else None)
+        watcher = Watcher(pids, patience, learned.load_tree() if judge == "tree" else None)
         try:
             verdict = _watch(watcher, seconds, interval)
             code = report.report(watcher, verdict).deliver(None, as_json=as_json)
@@ -59,11 +59,11 @@ def _watch(watcher: Watcher, seconds: float | None, interval: float) -> Verdict:
             verdict = watcher.verdict()
             if live is not None:
                 live.update(
-                    Group(Text(wording.one_line(verdict.words)), tables.to_rich(report.table(watcher.members), console.width)),
+                    Group(Text(wording.one_line(verdict.text)), tables.to_rich(report.table(watcher.members), console.width)),
                     refresh=True,
                 )
             elif verdict.state != last_state:
-                console.print(wording.one_line(verdict.words), markup=False, soft_wrap=True)
+                console.print(wording.one_line(verdict.text), markup=False, soft_wrap=True)
             last_state = verdict.state
             past = time.monotonic() - started
             if verdict.state in (STUCK, ENDED) or (seconds is not None and past >= seconds):

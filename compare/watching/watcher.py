@@ -7,8 +7,8 @@ import time
 from collections.abc import Sequence
 
 from compare.watching import connections, learned
-from compare.watching.job import Job
-from compare.watching.member import MOST_TOGETHER, Member
+from compare.watching.job import WatchedJob
+from compare.watching.member import MAX_JOINT_MEMBERS, JobMember
 from compare.watching.verdict import STUCK, Verdict, judge
 
 
@@ -24,12 +24,12 @@ class Watcher:
         SpecError: there is no such process.
     """
 
-    def __init__(self, pids: Sequence[int], patience: float, tree: learned.Tree | None = None) -> None:
-        self._job = Job(pids)
-        self._tree_judge = None if tree is None else learned.Judge(tree)
+    def __init__(self, pids: Sequence[int], patience: float, tree: learned.DecisionTree | None = None) -> None:
+        self._job = WatchedJob(pids)
+        self._tree_judge = None if tree is None else learned.TreeJudge(tree)
         self._patience = patience
-        self._keep_seconds = patience if tree is None else max(patience, learned.SECONDS)
-        self._members: dict[int, Member] = {}
+        self._keep_seconds = patience if tree is None else max(patience, learned.WINDOW_SECONDS)
+        self._members: dict[int, JobMember] = {}
         """By their first process."""
         self._last_look = 0.0
         self._sample_times: dict[int, float] = {}
@@ -38,14 +38,14 @@ class Watcher:
         """CPU time of all looks, with that of py-spy."""
 
     @property
-    def members(self) -> list[Member]:
+    def members(self) -> list[JobMember]:
         """Ranks first, with those that have ended and were not started again."""
         living = {member.name for member in self._members.values() if not member.ended}
         members = [member for member in self._members.values() if not member.ended or member.name not in living]
         return sorted(members, key=lambda member: member.group.order)
 
     @property
-    def ranks(self) -> list[Member]:
+    def ranks(self) -> list[JobMember]:
         return [member for member in self.members if member.group.is_rank]
 
     def look(self) -> None:
@@ -54,11 +54,17 @@ class Watcher:
         now = time.monotonic()
         elapsed, self._last_look = now - self._last_look if self.num_looks else 0.0, now
         groups = self._job.groups()
-        connections_by_inode = connections.all_of_here()
+        connections_by_inode = connections.established()
         for group in groups:
             known_member = self._members.get(group.pids[0])
-            member = known_member or self._members.setdefault(group.pids[0], Member(group))
-            member.look(group, connections_by_inode, connections.inodes(group.pids), elapsed if known_member else 0.0, self._keep_seconds)
+            member = known_member or self._members.setdefault(group.pids[0], JobMember(group))
+            member.look(
+                group,
+                connections_by_inode,
+                connections.socket_inodes(group.pids),
+                elapsed if known_member else 0.0,
+                self._keep_seconds,
+            )
         heads = {group.pids[0] for group in groups if self._members[group.pids[0]].footprints}
         for head, member in self._members.items():
             member.ended = head not in heads
@@ -90,9 +96,9 @@ class Watcher:
         living = [member for member in self.ranks if not member.ended]
         by_sample_time = sorted(living, key=lambda member: self._sample_times.get(member.group.pids[0], 0.0))
         are_some_waiting = not all(member.is_busy for member in living)
-        suspects = [member for member in by_sample_time[1:] if member.asked or (are_some_waiting and member.is_busy)]
-        num_joint = MOST_TOGETHER if any(member.mostly_waits for member in living) else 1
-        chosen = by_sample_time[:num_joint] + sorted(suspects, key=lambda member: not member.asked)[:1]
+        suspects = [member for member in by_sample_time[1:] if member.only_polled or (are_some_waiting and member.is_busy)]
+        num_joint = MAX_JOINT_MEMBERS if any(member.is_mostly_waiting for member in living) else 1
+        chosen = by_sample_time[:num_joint] + sorted(suspects, key=lambda member: not member.only_polled)[:1]
         for pid, member in {member.group.pids[0]: member for member in chosen}.items():
             member.sample(now, self._patience)
             self._sample_times[pid] = now

@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 import psutil
 
 from common import spec
-from compare.watching.member import Member
+from compare.watching.member import JobMember
 from compare.watching.verdict import judge
 from compare.watching.watcher import Watcher
 from tests.control_groups import control_group
@@ -153,14 +153,14 @@ def _watched(one: Wanted, run: Run, begun: Path, hosts: list[str], undo: ExitSta
     return None if fault is None else {"looks": looks, "begun": fault}
 
 
-def _seen(member: Member) -> dict[str, Any]:
+def _seen(member: JobMember) -> dict[str, Any]:
     """What a look shows of a rank."""
     if member.ended or not member.looks:
         return {"ended": member.ended}
     threads = [thread.state for each in member.footprints.values() for thread in each.threads]
     return {
         **member.looks[-1]._asdict(),
-        "stopped": member.stopped,
+        "stopped": member.is_stopped,
         "states": {state: threads.count(state) for state in set(threads)},
         "resident": sum(each.resident_bytes for each in member.footprints.values()),
         "shared": sum(each.shared_bytes for each in member.footprints.values()),

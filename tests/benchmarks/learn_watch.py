@@ -63,7 +63,7 @@ class Recording(NamedTuple):
 
     def without_progress(self) -> Recording:
         """The same as of a job of others, which leaves no marks of progress."""
-        unknown = {"seconds without progress": learned.NOT_KNOWN}
+        unknown = {"seconds without progress": learned.UNKNOWN_VALUE}
         moments = [
             each._replace(values={rank: found | unknown for rank, found in each.values.items()}) for each in self.moments
         ]
@@ -78,7 +78,7 @@ class Recording(NamedTuple):
         """What a rank was in the last seconds. None: it changed in them."""
         if self.fault == "normal" or moment.at < self.begun:
             return "normal"
-        if moment.at < self.begun + learned.SECONDS:
+        if moment.at < self.begun + learned.WINDOW_SECONDS:
             return None
         return self.fault if self.fault in OF_ALL_RANKS or self.culprit in (None, rank) else "normal"
 
@@ -89,7 +89,7 @@ def read(path: Path) -> Recording:
     changed: dict[str, tuple[Any, float]] = {}
     moments: list[Moment] = []
     for look in document["looks"]:
-        seen: dict[str, learned.Seen] = {}
+        seen: dict[str, learned.RankUsage] = {}
         for name, each in look["ranks"].items():
             if "seconds" not in each:  # it has ended, or was just found
                 continue
@@ -99,9 +99,9 @@ def read(path: Path) -> Recording:
                 if name not in changed or changed[name][0] != each["marks"]:
                     changed[name] = each["marks"], look["at"]
                 quiet = look["at"] - changed[name][1]
-            seen[name] = learned.Seen(kept[name], each["stopped"], quiet)
+            seen[name] = learned.RankUsage(kept[name], each["stopped"], quiet)
         rules = {key: value for key, value in look.items() if key.startswith("rule ")}
-        moments.append(Moment(look["at"], learned.values(seen), rules))
+        moments.append(Moment(look["at"], learned.features(seen), rules))
     fields = {name: document[name] for name in ("framework", "mode", "fault", "begun", "culprit", "load")}
     return Recording(**fields, moments=moments)
 
@@ -114,11 +114,11 @@ def fitted(recordings: Sequence[Recording]) -> DecisionTreeClassifier:
         for moment in each.moments:
             for rank, values in moment.values.items():
                 if (kind := each.kind(moment, rank)) is not None:
-                    rows.append([values[field] for field in learned.FIELDS])
+                    rows.append([values[field] for field in learned.FEATURES])
                     kinds.append(kind)
     seen = np.array(rows)
     blind = seen.copy()
-    blind[:, learned.FIELDS.index("seconds without progress")] = learned.NOT_KNOWN
+    blind[:, learned.FEATURES.index("seconds without progress")] = learned.UNKNOWN_VALUE
     counts = Counter(kinds)
     stuck = np.array([kind in STUCK_FAULTS for kind in kinds])
     # Each kind weighs as much as any other on its side, and both sides weigh the same.
@@ -128,17 +128,17 @@ def fitted(recordings: Sequence[Recording]) -> DecisionTreeClassifier:
     return tree.fit(np.vstack([seen, blind]), np.concatenate([stuck, stuck]), np.concatenate([weights, weights]))
 
 
-def nodes(tree: DecisionTreeClassifier) -> list[learned.Node]:
-    found: list[learned.Node] = []
+def nodes(tree: DecisionTreeClassifier) -> list[learned.TreeNode]:
+    found: list[learned.TreeNode] = []
     inside = tree.tree_
     for number in range(inside.node_count):
         part = float(inside.value[number][0][1] / inside.value[number][0].sum())
         if inside.children_left[number] < 0:
-            found.append(learned.Node(stuck=part))
+            found.append(learned.TreeNode(stuck=part))
         else:
             below, above = int(inside.children_left[number]), int(inside.children_right[number])
-            field, border = learned.FIELDS[inside.feature[number]], float(inside.threshold[number])
-            found.append(learned.Node(field=field, border=border, below=below, above=above, stuck=part))
+            field, border = learned.FEATURES[inside.feature[number]], float(inside.threshold[number])
+            found.append(learned.TreeNode(field=field, border=border, below=below, above=above, stuck=part))
     return found
 
 
@@ -147,8 +147,8 @@ class Alarm(NamedTuple):
     ranks: list[str]
 
 
-def first_alarm(tree: learned.Tree, recording: Recording) -> Alarm | None:
-    judge = learned.Judge(tree)
+def first_alarm(tree: learned.DecisionTree, recording: Recording) -> Alarm | None:
+    judge = learned.TreeJudge(tree)
     for moment in recording.moments:
         if said := judge.stuck(moment.values, moment.at):
             return Alarm(moment.at, list(said))
@@ -205,14 +205,14 @@ def score(alarms: Sequence[tuple[Recording, Alarm | None]]) -> Score:
     return Score(stuck, len(seconds), right, seconds, false, hours, missed)
 
 
-def held_out(recordings: Sequence[Recording], groups: Sequence[int]) -> Iterator[tuple[Recording, learned.Tree]]:
+def held_out(recordings: Sequence[Recording], groups: Sequence[int]) -> Iterator[tuple[Recording, learned.DecisionTree]]:
     """Each recording with a tree that was fitted to those of other groups."""
     for group in sorted(set(groups)):
         tree = chosen([each for each, own in zip(recordings, groups, strict=True) if own != group])
         yield from ((each, tree) for each, own in zip(recordings, groups, strict=True) if own == group)
 
 
-def chosen(recordings: Sequence[Recording]) -> learned.Tree:
+def chosen(recordings: Sequence[Recording]) -> learned.DecisionTree:
     """The tree of these recordings. Its threshold has the fewest false alarms in a part that a tree was not fitted to, then the
     most hangs found, then the earliest alarms."""
     set_aside = sorted({each.mode for each in recordings})[::3]
@@ -220,12 +220,12 @@ def chosen(recordings: Sequence[Recording]) -> learned.Tree:
     inner = nodes(fitted([each for each in recordings if each.mode not in set_aside]))
 
     def cost(threshold: float, lasting: float) -> tuple[float, ...]:
-        tree = learned.Tree(threshold=threshold, lasting_seconds=lasting, nodes=inner)
+        tree = learned.DecisionTree(threshold=threshold, lasting_seconds=lasting, nodes=inner)
         found = score([(each, first_alarm(tree, each)) for each in aside])
         return found.false_alarms, -found.found, float(np.median(found.seconds)) if found.seconds else np.inf
 
     threshold, lasting = min(itertools.product(THRESHOLDS, LASTING), key=lambda pair: cost(*pair))
-    return learned.Tree(threshold=threshold, lasting_seconds=lasting, nodes=nodes(fitted(recordings)))
+    return learned.DecisionTree(threshold=threshold, lasting_seconds=lasting, nodes=nodes(fitted(recordings)))
 
 
 def learn(folder: Path, *, write: bool, rules_alone: bool = False) -> None:
@@ -263,13 +263,13 @@ def learn(folder: Path, *, write: bool, rules_alone: bool = False) -> None:
     tree = chosen(recordings)
     print(f"\nThe tree: {len(tree.nodes)} nodes, threshold {tree.threshold:g}, lasting {tree.lasting_seconds:g} s")
     if write:
-        learned.MODEL.write_text(tree.model_dump_json(indent=1) + "\n", encoding="utf-8")
+        learned.MODEL_FILE.write_text(tree.model_dump_json(indent=1) + "\n", encoding="utf-8")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--write", action="store_true", help=f"store the tree in {learned.MODEL.name}")
+    parser.add_argument("--write", action="store_true", help=f"store the tree in {learned.MODEL_FILE.name}")
     parser.add_argument("--rules-alone", action="store_true", help="only what the rules said, of any recordings")
     given = parser.parse_args()
     learn(given.folder, write=given.write, rules_alone=given.rules_alone)

@@ -146,7 +146,7 @@ def test_the_rank_of_a_users_script_that_stays_away_is_named_with_its_line(scrip
     said = (
         rf"{rank} 0 waits in {EXCHANGES[framework]} for {rank} 1, which waits for a lock in fetch \(train\.py:\d+: with lock:\)"
     )
-    assert re.fullmatch(said, found.because), found
+    assert re.fullmatch(said, found.reason), found
 
 
 @pytest.mark.slow
@@ -161,7 +161,7 @@ def test_a_users_script_at_work_is_healthy(script: Any, framework: str) -> None:
 
     watched(pids, enough, PATIENCE)
     assert STUCK not in {each.state for each in states}, states
-    assert states[-1].state == HEALTHY or "cores that it wants" in states[-1].because, states[-1]
+    assert states[-1].state == HEALTHY or "cores that it wants" in states[-1].reason, states[-1]
 
 
 @pytest.mark.slow
@@ -176,10 +176,8 @@ def test_a_users_script_at_work_is_healthy(script: Any, framework: str) -> None:
 def test_a_run_of_this_suite_is_told_with_its_exchange(start: Any, planted: str, words: str) -> None:
     found = stuck([start(planted, RANKS).process.pid])
     assert found.ranks == ("rank 1",), found
-    assert re.search(
-        rf"^rank 0 waits in .* for rank 1, {words}.*\. Collective \d+, begun \d+\.\d s ago: rank 0 ", found.because
-    )
-    assert re.search(r"; rank 1 has not come to it: its last was \d+, ", found.because), found
+    assert re.search(rf"^rank 0 waits in .* for rank 1, {words}.*\. Collective \d+, begun \d+\.\d s ago: rank 0 ", found.reason)
+    assert re.search(r"; rank 1 has not come to it: its last was \d+, ", found.reason), found
 
 
 @pytest.mark.slow
@@ -195,22 +193,22 @@ def test_the_rank_that_hangs_is_named_in_every_mode(start: Any, framework: str, 
     blamed = found.ranks[0]
     assert blamed.startswith("process ") if ranks == 0 else found.ranks == (f"rank {ranks - 1}",), found
     place = r"waits for a lock in take \(hanging\.py:\d+: with other:\)"
-    assert re.search(rf"{blamed}(, which)? {place}", found.because), found
+    assert re.search(rf"{blamed}(, which)? {place}", found.reason), found
 
 
 @pytest.mark.slow
 def test_a_stopped_rank_of_this_suite_is_named(start: Any) -> None:
     found = stuck([start("stopped", RANKS).process.pid])
-    assert found.ranks == ("rank 1",) and found.because.startswith("rank 1 is stopped by a signal"), found
+    assert found.ranks == ("rank 1",) and found.reason.startswith("rank 1 is stopped by a signal"), found
 
 
 @pytest.mark.slow
 def test_a_run_of_this_suite_at_work_is_healthy_with_its_steps(start: Any) -> None:
     run = start("", ENDLESS)
-    found = watched([run.process.pid], lambda found: "steps" in found.because, PATIENCE, SECONDS)
+    found = watched([run.process.pid], lambda found: "steps" in found.reason, PATIENCE, SECONDS)
     # On a busy machine it is slow, and rightly so.
     said = r"rank 0 and rank 1 use \d\.\d cores, and make|rank \d gets .* cores that it wants; the job makes"
-    assert re.fullmatch(rf"({said}) steps: \d+ since it is watched( \(.*too few.*\))?", found.because), found
+    assert re.fullmatch(rf"({said}) steps: \d+ since it is watched( \(.*too few.*\))?", found.reason), found
 
 
 @pytest.mark.slow

@@ -11,12 +11,12 @@ import pytest
 
 from common.spec import SpecError
 from compare.watching import stacks
-from compare.watching.job import Found, Job, grouped, told
+from compare.watching.job import ProcessInfo, WatchedJob, group_by_rank, ranks_from_environment
 from tests.compare.watching.jobs import started
 
 
-def found(pid: int, parent: int, **environment: str) -> Found:
-    return Found(pid, parent, environment)
+def found(pid: int, parent: int, **environment: str) -> ProcessInfo:
+    return ProcessInfo(pid, parent, environment)
 
 
 def task(index: int, kind: str = "worker") -> str:
@@ -52,10 +52,10 @@ def task(index: int, kind: str = "worker") -> str:
     ],
 )
 def test_ranks_are_told_by_what_launchers_put_into_the_environment(
-    processes: list[Found], groups: dict[str, list[int]]
+    processes: list[ProcessInfo], groups: dict[str, list[int]]
 ) -> None:
-    ranks = told(processes)
-    made = grouped(processes, ranks)
+    ranks = ranks_from_environment(processes)
+    made = group_by_rank(processes, ranks)
     assert [(each.name, each.pids) for each in made] == list(groups.items())
     assert [each.is_rank for each in made] == [not ranks or not each.name.startswith("process") for each in made]
 
@@ -63,7 +63,7 @@ def test_ranks_are_told_by_what_launchers_put_into_the_environment(
 def test_a_process_that_does_not_exist_is_refused_by_name() -> None:
     for pid in (2**22 + 1, 2**40, -1):
         with pytest.raises(SpecError, match=f"There is no such process. Received: {pid}."):
-            Job([os.getpid(), pid])
+            WatchedJob([os.getpid(), pid])
 
 
 def test_ranks_whose_launcher_has_ended_belong_to_the_job_still(tmp_path: Path) -> None:
@@ -79,7 +79,7 @@ def test_ranks_whose_launcher_has_ended_belong_to_the_job_still(tmp_path: Path) 
         launcher = psutil.Process(pid)
         ranks = launcher.children()
         try:
-            job, deadline = Job([pid]), time.monotonic() + 10
+            job, deadline = WatchedJob([pid]), time.monotonic() + 10
             while (before := [group.name for group in job.groups() if group.is_rank]) != ["rank 0", "rank 1"]:
                 assert time.monotonic() < deadline, before  # the second may have just started
             launcher.kill()
@@ -93,11 +93,11 @@ def test_ranks_whose_launcher_has_ended_belong_to_the_job_still(tmp_path: Path) 
 
 @pytest.mark.parametrize("rank", ["9" * 5000, "1" * 10])
 def test_a_rank_of_no_usual_size_is_none(rank: str) -> None:
-    assert told([Found(1, 0, {"RANK": rank}), Found(2, 0, {"RANK": "1"})]) == {2: "1"}
+    assert ranks_from_environment([ProcessInfo(1, 0, {"RANK": rank}), ProcessInfo(2, 0, {"RANK": "1"})]) == {2: "1"}
 
 
 def test_a_job_holds_what_its_processes_started_and_each_once() -> None:
-    (group,) = Job([os.getpid(), os.getpid()]).groups()
+    (group,) = WatchedJob([os.getpid(), os.getpid()]).groups()
     assert group.pids[0] == os.getpid() and group.is_rank
 
 
@@ -128,7 +128,7 @@ def test_what_a_rank_has_started_is_not_asked_for_its_rank(tmp_path: Path, monke
             assert time.monotonic() < deadline
             time.sleep(0.05)
             ranks = psutil.Process(pid).children()
-        job = Job([pid])
+        job = WatchedJob([pid])
         names = [group.name for group in job.groups() if group.is_rank]
         job.groups()
     assert names == ["rank 0", "rank 1"]
@@ -137,7 +137,7 @@ def test_what_a_rank_has_started_is_not_asked_for_its_rank(tmp_path: Path, monke
 
 def test_a_rank_that_has_ended_and_is_not_waited_for_keeps_its_name() -> None:
     with subprocess.Popen(["sleep", "60"], env={**os.environ, "RANK": "3"}) as process:
-        job, deadline = Job([process.pid]), time.monotonic() + 10
+        job, deadline = WatchedJob([process.pid]), time.monotonic() + 10
         while (before := [group.name for group in job.groups()]) != ["rank 3"] and time.monotonic() < deadline:
             time.sleep(0.02)  # its program has just started
         process.kill()
@@ -156,7 +156,7 @@ def test_a_program_that_has_no_environment_yet_is_asked_again(monkeypatch: pytes
 
     monkeypatch.setattr(psutil.Process, "environ", late)
     with subprocess.Popen(["sleep", "60"], env={**os.environ, "RANK": "3"}) as process:
-        job, deadline = Job([process.pid]), time.monotonic() + 10
+        job, deadline = WatchedJob([process.pid]), time.monotonic() + 10
         names = [job.groups()[0].name]
         while names[-1] != "rank 3" and time.monotonic() < deadline:
             names.append(job.groups()[0].name)
@@ -167,7 +167,7 @@ def test_a_program_that_has_no_environment_yet_is_asked_again(monkeypatch: pytes
 def test_a_shell_that_becomes_another_program_is_asked_again_for_its_rank() -> None:
     command = ["sh", "-c", "read line; export RANK=3; exec sleep 60"]
     with subprocess.Popen(command, stdin=subprocess.PIPE) as process:
-        job = Job([process.pid])
+        job = WatchedJob([process.pid])
         assert [group.name for group in job.groups()] == [f"process {process.pid}"]
         assert process.stdin is not None
         process.stdin.write(b"\n")
@@ -181,8 +181,8 @@ def test_a_shell_that_becomes_another_program_is_asked_again_for_its_rank() -> N
 
 def test_who_watches_is_no_part_of_the_job_that_it_runs_in() -> None:
     with subprocess.Popen(["sleep", "60"]) as process:
-        around = {each.pid for each in Job([os.getppid()]).processes()}
-        named = {each.pid for each in Job([process.pid]).processes()}
+        around = {each.pid for each in WatchedJob([os.getppid()]).processes()}
+        named = {each.pid for each in WatchedJob([process.pid]).processes()}
         process.kill()
     assert os.getppid() in around and not around & {os.getpid(), process.pid}
     assert named == {process.pid}
@@ -194,7 +194,7 @@ def refused(*_: object, **__: object) -> None:
 
 def test_processes_that_the_system_hides_are_said_to_be_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
     """As psutil and the kernel answer where /proc is mounted with hidepid=1 and hidepid=2."""
-    job = Job([os.getpid()])
+    job = WatchedJob([os.getpid()])
     monkeypatch.setattr(psutil.Process, "children", refused)
     with pytest.raises(SpecError, match=r"hides .* \(/proc is mounted with hidepid\)"):
         job.groups()
@@ -204,4 +204,4 @@ def test_processes_that_the_system_hides_are_said_to_be_hidden(monkeypatch: pyte
 
     monkeypatch.setattr(os, "kill", may_not_be_signalled)
     with pytest.raises(SpecError, match=r"hides .* \(/proc is mounted with hidepid\). Received: 4194305"):
-        Job([2**22 + 1])
+        WatchedJob([2**22 + 1])

@@ -10,7 +10,7 @@ import pytest
 from pydantic import ValidationError
 
 from compare.watching import learned
-from compare.watching.learned import Judge, Node, Seen, Tree
+from compare.watching.learned import DecisionTree, RankUsage, TreeJudge, TreeNode
 from compare.watching.member import Look
 from compare.watching.watcher import Watcher
 from tests.benchmarks import footprints, learn_watch
@@ -19,44 +19,44 @@ from tests.compare.watching.test_member import QUIET
 from tests.compare.watching.test_watch import LOCKS, TRAINING
 from tests.support.command_line import convtwins
 
-IDLE_IS_STUCK = Tree(
+IDLE_IS_STUCK = DecisionTree(
     threshold=0.9,
     lasting_seconds=1.0,
-    nodes=[Node(field="cores", border=0.05, below=1, above=2, stuck=0.5), Node(stuck=0.95), Node(stuck=0.0)],
+    nodes=[TreeNode(field="cores", border=0.05, below=1, above=2, stuck=0.5), TreeNode(stuck=0.95), TreeNode(stuck=0.0)],
 )
 BUSY = QUIET | {"cpu_seconds": 1.0, "wants": True}
 
 
-def of_looks(given: dict[str, Any], count: int = 3) -> Seen:
-    return Seen([Look(**given)] * count, stopped=False, quiet_seconds=None)
+def of_looks(given: dict[str, Any], count: int = 3) -> RankUsage:
+    return RankUsage([Look(**given)] * count, is_stopped=False, quiet_seconds=None)
 
 
 def test_a_rank_is_described_with_what_the_others_do_once_it_was_looked_at_for_long_enough() -> None:
-    found = learned.values(
+    found = learned.features(
         {"rank 0": of_looks(BUSY | {"network_bytes": 99.0}), "rank 1": of_looks(QUIET), "rank 2": of_looks(BUSY, 1)}
     )
     assert set(found) == {"rank 0", "rank 1"}
-    assert all(set(each) == set(learned.FIELDS) for each in found.values())
+    assert all(set(each) == set(learned.FEATURES) for each in found.values())
     assert (found["rank 1"]["cores"], found["rank 1"]["others' most cores"], found["rank 1"]["ranks"]) == (0.0, 1.0, 2.0)
     assert found["rank 1"]["others' most network"] == found["rank 0"]["network"] == pytest.approx(4.605, abs=1e-3)
-    assert found["rank 0"]["seconds without progress"] == learned.NOT_KNOWN
+    assert found["rank 0"]["seconds without progress"] == learned.UNKNOWN_VALUE
 
 
 def test_a_rank_is_called_stuck_once_it_has_looked_so_for_long_enough_without_a_break() -> None:
-    judge = Judge(IDLE_IS_STUCK)
+    judge = TreeJudge(IDLE_IS_STUCK)
     idle, busy = ({"rank 1": {"cores": cores}} for cores in (0.0, 1.0))
     assert [judge.stuck(found, now) for found, now in ((idle, 0.0), (busy, 0.5), (idle, 1.0), (idle, 1.9))] == [{}] * 4
     assert judge.stuck(idle, 2.0) == {"rank 1": "cores at most 0.05"}
 
 
 def test_the_stored_tree_asks_for_what_is_known_and_every_way_through_it_ends() -> None:
-    tree = learned.stored()
+    tree = learned.load_tree()
     for number, node in enumerate(tree.nodes):
-        assert node.field is None or node.field in learned.FIELDS
+        assert node.field is None or node.field in learned.FEATURES
         assert node.field is None or number < min(node.below, node.above) <= max(node.below, node.above) < len(tree.nodes)
     assert 0.5 < tree.threshold <= 1.0
     with pytest.raises(ValidationError):
-        Tree.model_validate({"threshold": 0.9})
+        DecisionTree.model_validate({"threshold": 0.9})
 
 
 @pytest.mark.parametrize(
@@ -110,11 +110,11 @@ def test_fitting_finds_what_was_planted_and_the_scores_tell_false_alarms_from_ha
     for row in rows:
         assert "| 35 of 35 |" in row and "| 35 of 35 | 0 in " in row and row.endswith("| none |"), row
     # Only the cores tell these recordings apart.
-    assert learned.stored().nodes[0].field in ("cores", "wants")
+    assert learned.load_tree().nodes[0].field in ("cores", "wants")
 
 
 def test_a_rank_that_was_away_is_judged_anew() -> None:
-    judge, idle = Judge(IDLE_IS_STUCK), {"rank 1": {"cores": 0.0}}
+    judge, idle = TreeJudge(IDLE_IS_STUCK), {"rank 1": {"cores": 0.0}}
     assert [judge.stuck(found, now) for found, now in ((idle, 0.0), ({}, 0.5), (idle, 9.0))] == [{}] * 3
     assert judge.stuck(idle, 10.0)
 
@@ -127,4 +127,4 @@ def test_the_tree_has_its_seconds_of_looks_with_any_patience(tmp_path: Path) -> 
             time.sleep(0.4)
         watched = watcher.ranks[0].watched_seconds()
         watcher.close()
-    assert watched >= learned.SECONDS
+    assert watched >= learned.WINDOW_SECONDS

@@ -24,10 +24,10 @@ def test_a_job_that_its_quota_stops_is_slow_and_the_quota_is_named(tmp_path: Pat
     settings = {"cpu.cfs_period_us": "100000", "cpu.cfs_quota_us": "10000"}, {"cpu.max": "10000 100000"}
     with control_group("cpu", *settings) as group, started(TRAINING, tmp_path) as pid:
         (group / "cgroup.procs").write_text(str(pid))
-        found = watched(pid, lambda found: found.state == SLOW and "quota" in found.because)
+        found = watched(pid, lambda found: found.state == SLOW and "quota" in found.reason)
     assert found.state == SLOW
     gets = rf"process {pid} gets 0\.[01]\d of the .* cores that it wants"
-    assert re.fullmatch(rf"{gets}; the quota of its control group stops it \d+ % of the time", found.because), found.because
+    assert re.fullmatch(rf"{gets}; the quota of its control group stops it \d+ % of the time", found.reason), found.reason
 
 
 @pytest.mark.slow
@@ -40,7 +40,7 @@ def test_a_job_that_the_freezer_of_its_control_group_stops_is_stuck_and_not_slow
         freeze(True)
         found = watched(pid)
         freeze(False)
-    assert (found.state, found.because) == (STUCK, f"process {pid} is frozen by the freezer of a control group")
+    assert (found.state, found.reason) == (STUCK, f"process {pid} is frozen by the freezer of a control group")
 
 
 MAPPED = """
@@ -68,10 +68,10 @@ def test_a_job_whose_memory_comes_from_the_disk_again_and_again_is_slow_and_says
         # What it wrote is in the memory of the machine, and is dropped from there.
         with (tmp_path / "data.bin").open("rb") as file:
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
-        found = watched(pid, lambda found: found.state == SLOW and "memory" in found.because)
+        found = watched(pid, lambda found: found.state == SLOW and "memory" in found.reason)
     assert found.state == SLOW
     words = rf"process {pid} waits for its memory: [\d,]+ pages a second come from the disk"
-    assert re.fullmatch(words, found.because), found.because
+    assert re.fullmatch(words, found.reason), found.reason
 
 
 RANK = """

@@ -60,7 +60,7 @@ def test_a_rank_that_waits_for_the_disk_is_slow_and_the_reason_says_how_often_an
 def test_without_stacks_an_idle_rank_beside_one_that_works_is_not_called_healthy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stacks, "program", lambda: None)
+    monkeypatch.setattr(stacks, "py_spy_path", lambda: None)
     body = """
 while rank == 0:
     sum(value * value for value in range(20000))

@@ -30,8 +30,8 @@ def test_the_stacks_of_a_process_name_its_lines(tmp_path: Path) -> None:
         (stack,) = stacks.dump(pid).stacks
     assert (stack.thread, stack.name) == (pid, "MainThread")
     assert stack.frames == [
-        stacks.Frame("take", str(tmp_path / "train.py"), 5),
-        stacks.Frame("<module>", str(tmp_path / "train.py"), 9),
+        stacks.StackFrame("take", str(tmp_path / "train.py"), 5),
+        stacks.StackFrame("<module>", str(tmp_path / "train.py"), 9),
     ]
 
 
@@ -44,8 +44,8 @@ def test_what_is_no_python_and_what_has_ended_has_none_and_says_so() -> None:
 
 
 def test_without_py_spy_the_command_that_installs_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stacks, "program", lambda: None)
-    assert stacks.dump(os.getpid()).missing == f"py-spy is not installed. Run: {stacks.INSTALL}"
+    monkeypatch.setattr(stacks, "py_spy_path", lambda: None)
+    assert stacks.dump(os.getpid()).missing == f"py-spy is not installed. Run: {stacks.INSTALL_COMMAND}"
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_a_refusal_of_the_system_is_told_with_what_to_do(
     refused.chmod(0o755)
     if scope is not None:
         (tmp_path / "scope").write_text(f"{scope}\n")
-    monkeypatch.setattr(stacks, "program", lambda: str(refused))
+    monkeypatch.setattr(stacks, "py_spy_path", lambda: str(refused))
     monkeypatch.setattr(stacks, "YAMA", tmp_path / "scope")
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     monkeypatch.setattr(os, "getuid", lambda: psutil.Process().uids().real)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from compare.watching import stacks, waits
-from compare.watching.stacks import Frame
+from compare.watching.stacks import StackFrame
 from compare.watching.waits import CALL, EXCHANGE, FILE, INSIDE, LOCK, MESSAGE, POLL, SLEEP, TASK, WORK
 
 SOURCE = """\
@@ -127,17 +127,19 @@ def file(tmp_path: Path) -> str:
 def test_a_wait_is_told_by_frames_source_and_kernel(
     file: str, inner: list[tuple[str, str]], line: int, blocked_in: str, kind: str, what: str
 ) -> None:
-    library = [Frame(function, name if name.startswith("/") else f"{LIBRARY}/{name}", 1) for name, function in reversed(inner)]
-    found = waits.wait([*library, Frame("step", file, line), Frame("<module>", file, 1)], blocked_in)
-    assert (found.kind, what in found.what) == (kind, True), found
+    library = [
+        StackFrame(function, name if name.startswith("/") else f"{LIBRARY}/{name}", 1) for name, function in reversed(inner)
+    ]
+    found = waits.classify_wait([*library, StackFrame("step", file, line), StackFrame("<module>", file, 1)], blocked_in)
+    assert (found.kind, what in found.description) == (kind, True), found
     text = SOURCE.splitlines()[line - 1].strip()
-    assert found.place == f"in step (train.py:{line}: {text})"
+    assert found.location == f"in step (train.py:{line}: {text})"
 
 
 def test_a_wait_without_any_line_of_a_users_names_the_innermost_line() -> None:
-    found = waits.wait([Frame("main", f"{SITE}/somewhere/run.py", 3)], "futex_do_wait")
+    found = waits.classify_wait([StackFrame("main", f"{SITE}/somewhere/run.py", 3)], "futex_do_wait")
     assert found == waits.Wait(CALL, "waits in a call", "in main (run.py:3)")
-    assert waits.wait([], "futex_do_wait").words == "waits in a call"
+    assert waits.classify_wait([], "futex_do_wait").words == "waits in a call"
 
 
 def test_a_source_that_is_no_plain_file_is_not_read(tmp_path: Path) -> None:
@@ -146,13 +148,13 @@ def test_a_source_that_is_no_plain_file_is_not_read(tmp_path: Path) -> None:
     large = tmp_path / "large.py"
     large.write_text("x = 1\n" * 10**6)
     for path in (tmp_path / "pipe.py", Path("/dev/zero"), tmp_path, large, Path("<string>"), Path("/proc/self/maps")):
-        assert waits.wait([Frame("f", str(path), 1)], "futex_do_wait").place == f"in f ({path.name}:1)"
+        assert waits.classify_wait([StackFrame("f", str(path), 1)], "futex_do_wait").location == f"in f ({path.name}:1)"
 
 
 def test_a_source_that_no_parser_takes_is_no_loop(tmp_path: Path) -> None:
     deep = tmp_path / "deep.py"
     deep.write_text("while True:\n    x = " + "-" * 20_000 + "1\n")
-    assert waits.wait([Frame("f", str(deep), 2)], "").loop is None
+    assert waits.classify_wait([StackFrame("f", str(deep), 2)], "").loop is None
 
 
 def test_a_rank_is_read_from_variables_of_that_name_alone() -> None:
@@ -160,7 +162,7 @@ def test_a_rank_is_read_from_variables_of_that_name_alone() -> None:
         return {"name": function, "locals": [{"name": name, "repr": value} for name, value in values.items()]}
 
     def rank(*frames: dict[str, object]) -> int | None:
-        return stacks.rank_in([{"frames": list(frames)}])
+        return stacks.rank_in_locals([{"frames": list(frames)}])
 
     assert rank(frame("train", rank="1"), frame("<module>")) == 1
     assert rank(frame("inner", rank="7"), frame("train", rank="1")) == 1, "the outermost"
@@ -174,7 +176,7 @@ def test_a_device_that_a_stack_names_is_not_even_opened(monkeypatch: pytest.Monk
     """Opening a watchdog starts it."""
     opened: list[object] = []
     monkeypatch.setattr(os, "open", lambda *given: opened.append(given))
-    assert waits.wait([Frame("f", "/dev/full", 1)], "futex_do_wait").place == "in f (full:1)"
+    assert waits.classify_wait([StackFrame("f", "/dev/full", 1)], "futex_do_wait").location == "in f (full:1)"
     assert not opened
 
 
@@ -182,13 +184,18 @@ def test_a_device_that_a_stack_names_is_not_even_opened(monkeypatch: pytest.Monk
 def test_root_reads_only_sources_that_the_jobs_user_may_read() -> None:
     # The folder of a suite's part is private, so nobody else could reach a file in it.
     with tempfile.TemporaryDirectory(dir="/tmp") as name, subprocess.Popen(["sleep", "60"], user=65534, group=65534) as process:
-        reader = stacks.reader(process.pid)
+        reader = stacks.source_reader(process.pid)
         process.kill()
         Path(name).chmod(0o755)
         for mode, shown in ((0o644, ": secret = 1"), (0o600, "")):
             path = Path(name) / f"{mode}.py"
             path.write_text("secret = 1")
             path.chmod(mode)
-            place = waits.wait([Frame("f", str(path), 1)], "futex_do_wait", reader).place
+            place = waits.classify_wait([StackFrame("f", str(path), 1)], "futex_do_wait", reader).location
             assert place == f"in f ({mode}.py:1{shown})"
-            assert "secret" in waits.wait([Frame("f", str(path), 1)], "futex_do_wait", stacks.reader(os.getpid())).place
+            assert (
+                "secret"
+                in waits.classify_wait(
+                    [StackFrame("f", str(path), 1)], "futex_do_wait", stacks.source_reader(os.getpid())
+                ).location
+            )

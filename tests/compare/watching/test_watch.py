@@ -170,7 +170,7 @@ def test_a_stuck_job_is_called_so_with_its_thread_and_line(tmp_path: Path, code:
     with started(code, tmp_path) as pid:
         found = watched(pid)
     assert found.state == STUCK, found
-    assert re.fullmatch(rf"process {pid} {words}", found.because), found.because
+    assert re.fullmatch(rf"process {pid} {words}", found.reason), found.reason
     assert found.ranks == (f"process {pid}",)
 
 
@@ -181,7 +181,7 @@ def test_a_stopped_job_is_called_so_at_once_and_healthy_when_it_goes_on(tmp_path
         found = watched(pid)
         assert time.monotonic() - begun < PATIENCE
         assert found.state == STUCK
-        assert found.because.startswith(f"process {pid} is stopped by a signal or a debugger (`kill -CONT {pid}`")
+        assert found.reason.startswith(f"process {pid} is stopped by a signal or a debugger (`kill -CONT {pid}`")
         os.kill(pid, signal.SIGCONT)
         assert watched(pid, lambda found: found.state == HEALTHY).state == HEALTHY
 
@@ -191,13 +191,13 @@ def test_a_busy_job_is_never_called_stuck(tmp_path: Path) -> None:
         found = verdicts(pid, 4 * PATIENCE)
     assert len(found) > 10
     # On a busy machine it may be slow, and rightly so.
-    assert {each.state for each in found if "cores that it wants" not in each.because} <= {HEALTHY}, found
+    assert {each.state for each in found if "cores that it wants" not in each.reason} <= {HEALTHY}, found
 
 
 def test_a_job_that_sleeps_is_slow_and_not_stuck(tmp_path: Path) -> None:
     with started(SLEEPING, tmp_path) as pid:
         found = watched(pid, lambda found: found.state == SLOW)
-    assert (found.state, found.because) == (SLOW, f"process {pid} sleeps in <module> (train.py:4: time.sleep(600))")
+    assert (found.state, found.reason) == (SLOW, f"process {pid} sleeps in <module> (train.py:4: time.sleep(600))")
 
 
 def test_a_job_that_gets_no_core_is_slow_and_the_reason_names_what_it_gets(tmp_path: Path) -> None:
@@ -214,8 +214,8 @@ def test_a_job_that_gets_no_core_is_slow_and_the_reason_names_what_it_gets(tmp_p
                 rival.kill()
                 rival.wait()
     assert found.state == SLOW
-    gets, wants = map(float, re.findall(r"(\d\.\d\d)", found.because))
-    assert re.fullmatch(rf"process {pid} gets .* of the .* cores that it wants", found.because)
+    gets, wants = map(float, re.findall(r"(\d\.\d\d)", found.reason))
+    assert re.fullmatch(rf"process {pid} gets .* of the .* cores that it wants", found.reason)
     assert gets < 0.5 < wants
 
 
@@ -248,13 +248,13 @@ RANKS = """
 def test_ranks_that_wait_for_one_that_waits_for_a_lock_are_told_as_a_chain(tmp_path: Path, method: str) -> None:
     """Nobody told these processes their rank by the environment: it is in a variable."""
     with started(RANKS.replace("{method}", method), tmp_path) as pid:
-        found = watched(pid, lambda found: found.state == STUCK and "rank" in found.because)
+        found = watched(pid, lambda found: found.state == STUCK and "rank" in found.reason)
     assert found.state == STUCK
     assert re.fullmatch(
         r"rank 1 and rank 2 wait for a socket or pipe in all_reduce \(train\.py:8: return mine\.recv\(1\)\) "
         r"for rank 0, which waits for a lock in fetch \(train\.py:5: with lock:\)",
-        found.because,
-    ), found.because
+        found.reason,
+    ), found.reason
     assert found.ranks == ("rank 0",)
 
 
@@ -289,12 +289,12 @@ while rank == 0:
 ours.recv(1)
 """
     with launched(body, tmp_path) as pid:
-        found = watched(pid, lambda found: "for rank 0" in found.because)
+        found = watched(pid, lambda found: "for rank 0" in found.reason)
     assert (found.state, found.ranks) == (SLOW, ("rank 0",)), found
     # On a busy machine it is short of cores, and rightly said to be so.
     does = r"computes in \S+ \(rank\.py:\d+: .*\)|gets .* cores that it wants"
     waits = r"rank 1 waits for a socket or pipe in <module> \(rank\.py:\d+: ours\.recv\(1\)\)"
-    assert re.fullmatch(rf"{waits} for rank 0, which ({does})", found.because), found.because
+    assert re.fullmatch(rf"{waits} for rank 0, which ({does})", found.reason), found.reason
 
 
 REDUCING = """
@@ -351,18 +351,18 @@ def link(pause: float) -> Generator[int]:
 )
 def test_a_rank_that_is_late_to_large_exchanges_is_named_and_not_the_network(tmp_path: Path, delay: str, does: str) -> None:
     with link(0.0) as port, launched(REDUCING.format(late=1, delay=delay, port=port), tmp_path) as pid:
-        found = watched(pid, lambda found: "for rank" in found.because or "the network" in found.because)
+        found = watched(pid, lambda found: "for rank" in found.reason or "the network" in found.reason)
     assert (found.state, found.ranks) == (SLOW, ("rank 1",)), found
     waits = r"rank 0 waits for a socket or pipe in all_reduce \(rank\.py:\d+: left -= len\(peer\.recv\(left\)\)\)"
-    assert re.fullmatch(rf"{waits} for rank 1, which {does}, in \d+ of \d+ looks", found.because), found
+    assert re.fullmatch(rf"{waits} for rank 1, which {does}, in \d+ of \d+ looks", found.reason), found
 
 
 def test_a_job_whose_network_is_slow_is_said_to_wait_for_it(tmp_path: Path) -> None:
     with link(0.05) as port, launched(REDUCING.format(late=-1, delay="pass", port=port), tmp_path) as pid:
-        found = watched(pid, lambda found: "for rank" in found.because or "the network" in found.because)
+        found = watched(pid, lambda found: "for rank" in found.reason or "the network" in found.reason)
     assert (found.state, found.ranks) == (SLOW, ("rank 0", "rank 1")), found
     rate = r"\([\d,]+ KiB a second\)"
-    assert re.fullmatch(rf"little but the network is at work: rank 0 {rate} and rank 1 {rate}", found.because), found
+    assert re.fullmatch(rf"little but the network is at work: rank 0 {rate} and rank 1 {rate}", found.reason), found
 
 
 @pytest.mark.slow
@@ -378,9 +378,9 @@ while True:
 """
     with launched(body, tmp_path) as pid:
         # Before that, a rank may wait for one that still imports.
-        found = watched(pid, lambda found: "all_reduce for" in found.because or "the network" in found.because, patience=4.0)
+        found = watched(pid, lambda found: "all_reduce for" in found.reason or "the network" in found.reason, patience=4.0)
     assert (found.state, found.ranks) == (SLOW, ("rank 1",)), found
-    assert found.because.startswith("rank 0 waits in all_reduce for rank 1, which sleeps in <module> (rank.py:"), found
+    assert found.reason.startswith("rank 0 waits in all_reduce for rank 1, which sleeps in <module> (rank.py:"), found
 
 
 @pytest.mark.slow
@@ -407,11 +407,11 @@ while True:
     step(tf.zeros(250_000), tf.constant(200 * rank))
 """
     with launched(body, tmp_path) as pid:
-        found = watched(pid, lambda found: "looks" in found.because, patience=4.0, longest=90.0)
+        found = watched(pid, lambda found: "looks" in found.reason, patience=4.0, longest=90.0)
     assert (found.state, found.ranks) == (SLOW, ("rank 1",)), found
     does = r"(computes in <module> \(rank\.py:\d+: .*\)|gets .* cores that it wants)"
     waits = "rank 0 waits in a call of TensorFlow"
-    assert re.match(rf"{waits} for rank 1, which {does}, in \d+ of \d+ looks", found.because), found
+    assert re.match(rf"{waits} for rank 1, which {does}, in \d+ of \d+ looks", found.reason), found
 
 
 def test_a_rank_that_asks_for_what_another_is_at_work_on_is_slow_and_not_stuck(tmp_path: Path) -> None:
@@ -423,10 +423,10 @@ while True:
     sum(value * value for value in range(20000))
 """
     with launched(body, tmp_path) as pid:
-        found = watched(pid, lambda found: "for rank 0" in found.because or found.state == STUCK)
+        found = watched(pid, lambda found: "for rank 0" in found.reason or found.state == STUCK)
     assert (found.state, found.ranks) == (SLOW, ("rank 0",)), found
     said = r"rank 1 asks again and again in <module> \(rank\.py:\d+: .*\) for rank 0, which (computes|gets) .*"
-    assert re.fullmatch(said, found.because), found.because
+    assert re.fullmatch(said, found.reason), found.reason
 
 
 def test_a_rank_that_spins_while_another_waits_is_named(tmp_path: Path) -> None:
@@ -440,7 +440,7 @@ ours.recv(1)
         found = watched(pid)
     assert found.state == STUCK, found
     assert found.ranks == ("rank 0",)
-    assert "rank 1 waits for a socket or pipe" in found.because and "for rank 0, which asks again and again" in found.because
+    assert "rank 1 waits for a socket or pipe" in found.reason and "for rank 0, which asks again and again" in found.reason
 
 
 def test_what_a_job_calls_its_threads_and_functions_does_nothing_in_the_terminal(tmp_path: Path) -> None:
@@ -488,7 +488,7 @@ def test_the_command_ends_with_0_for_a_job_at_work_and_5_where_it_cannot_tell(tm
 
 def test_a_job_that_ends_is_told_and_a_process_that_does_not_exist_is_refused(tmp_path: Path) -> None:
     with started('print("ready"); import time; time.sleep(1)', tmp_path) as pid:
-        assert watched(pid, lambda found: found.state == ENDED).because == f"process {pid} has ended"
+        assert watched(pid, lambda found: found.state == ENDED).reason == f"process {pid} has ended"
     done = convtwins("watch", 2**22 + 1)
     assert done.exit_code == 2 and f"There is no such process. Received: {2**22 + 1}." in done.output
 
@@ -514,14 +514,14 @@ def test_a_job_behind_a_shell_or_in_a_container_is_judged_by_its_python_program(
     with started(code, tmp_path, wrapped=wrapped) as pid:
         found = watched(pid, lambda found: found.state == state, patience=1.0, longest=8.0)
     assert found.state == state, found
-    assert re.fullmatch(rf"process {pid} {words}", found.because), found.because
+    assert re.fullmatch(rf"process {pid} {words}", found.reason), found.reason
 
 
 def test_an_idle_program_without_stacks_is_not_called_stuck() -> None:
     with subprocess.Popen(["sleep", "60"]) as process:
-        found = watched(process.pid, lambda found: "does nothing" in found.because, patience=1.0, longest=8.0)
+        found = watched(process.pid, lambda found: "does nothing" in found.reason, patience=1.0, longest=8.0)
         process.kill()
-    assert (found.state, "it is no Python program" in found.because) == (UNKNOWN, True), found
+    assert (found.state, "it is no Python program" in found.reason) == (UNKNOWN, True), found
 
 
 def test_a_wait_in_a_librarys_c_code_beside_a_rank_that_works_is_slow_and_not_stuck(tmp_path: Path) -> None:
@@ -535,9 +535,9 @@ library.sem_init(semaphore, 0, 0)
 library.sem_wait(semaphore)
 """
     with launched(body, tmp_path) as pid:
-        found = watched(pid, lambda found: "rank 1 waits" in found.because, patience=1.0, longest=8.0)
+        found = watched(pid, lambda found: "rank 1 waits" in found.reason, patience=1.0, longest=8.0)
     assert (found.state, found.ranks) == (SLOW, ("rank 0",)), found
-    assert found.because.startswith("rank 1 waits in a call in <module> (rank.py:"), found
+    assert found.reason.startswith("rank 1 waits in a call in <module> (rank.py:"), found
 
 
 def test_a_rank_that_has_ended_is_named_while_others_go_on(tmp_path: Path) -> None:
@@ -548,6 +548,6 @@ while rank == 0:
     sum(value * value for value in range(20000))
 """
     with launched(body, tmp_path) as pid:
-        found = watched(pid, lambda found: "ended" in found.because and found.state == SLOW, patience=1.0, longest=20.0)
+        found = watched(pid, lambda found: "ended" in found.reason and found.state == SLOW, patience=1.0, longest=20.0)
     assert (found.state, found.ranks[0]) == (SLOW, "rank 1"), found
-    assert found.because.startswith("rank 1 has ended; rank 0 "), found
+    assert found.reason.startswith("rank 1 has ended; rank 0 "), found

@@ -30,6 +30,6 @@ def test_the_verdict_stands_first_with_who_is_to_blame(screens: Screens, verdict
         each.close()
     shown = screens(made, None)
     words = " ".join(shown.split())
-    assert made.exit_code == code and f"{verdict.state.capitalize()} {verdict.because}." in words
+    assert made.exit_code == code and f"{verdict.state.capitalize()} {verdict.reason}." in words
     assert ("To blame rank 0" in words) is bool(made.values["to_blame"])
     assert "0.95" in words and "Stacks" not in words
