@@ -97,7 +97,7 @@ def recorded(folder: Path, mode: str, fault: str, *, alarm_at: float | None) -> 
 def test_fitting_finds_what_was_planted_and_the_scores_tell_false_alarms_from_hangs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(learned, "MODEL", tmp_path / "tree.json")
+    monkeypatch.setattr(learned, "MODEL_FILE", tmp_path / "tree.json")
     for mode in ("serial", "pipeline", "data_parallel", "multi_process", "tensor_parallel"):
         for fault in footprints.FAULTS:
             # The rules cry too early in one mode, miss one kind, and see the others after four seconds.

@@ -42,7 +42,7 @@ def of(pid: int, **environment: str) -> ProcessGroup:
 def test_a_rank_that_asks_again_and_again_is_at_work_if_anything_moves(field: str, amount: float, asks: bool) -> None:
     rank = JobMember(of(os.getpid()))
     rank.looks.extend([Look(**{**QUIET, field: amount})] * 5)
-    rank._loops.extend((float(at), frozenset({("train.py", 3)})) for at in range(5))
+    rank._polled_loops.extend((float(at), frozenset({("train.py", 3)})) for at in range(5))
     assert rank.is_polling(4.0) is asks
     rank.close()
 
@@ -103,18 +103,18 @@ def test_what_a_job_says_to_share_is_opened_only_if_it_is_that(passed: str, tmp_
     reading = os.open(tmp_path / "pipe", os.O_RDWR)
     with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], stdin=reading) as process:
         try:
-            assert member._shared(of(process.pid, **{heartbeat.WATCH_VARIABLE: passed})) is None
+            assert member._open_shared_file(of(process.pid, **{heartbeat.WATCH_VARIABLE: passed})) is None
         finally:
             process.kill()
             os.close(reading)
 
 
 def idle(kind: str, number: int = 0, recorder: Recorder | None = None) -> Any:
-    standing = WaitState(kind, f"waits in {kind}", "", "", "")
+    state = WaitState(kind, f"waits in {kind}", "", "", "")
     taken = recorder.rank(number).flight if recorder is not None else None
     return SimpleNamespace(
-        name=f"rank {number}", ended=False, stopped=False, is_idle=lambda seconds: True, is_asking=lambda seconds: False,
-        take_stacks=lambda age: None, standing=lambda: standing, group=of(1)._replace(number=number), flight=lambda: taken,
+        name=f"rank {number}", ended=False, is_stopped=False, is_idle=lambda seconds: True, is_polling=lambda seconds: False,
+        take_stacks=lambda age: None, wait_state=lambda: state, group=of(1)._replace(number=number), flight=lambda: taken,
         connections=[],
     )  # fmt: skip
 
@@ -128,7 +128,7 @@ def test_ranks_that_are_stopped_and_ranks_that_are_frozen_are_told_apart() -> No
     """SIGCONT wakes no frozen process."""
     ranks = [idle(waits.TASK, number) for number in range(3)]
     for number, rank in enumerate(ranks):
-        vars(rank).update(stopped=True, frozen=number == 2, main=100 + number)
+        vars(rank).update(is_stopped=True, frozen=number == 2, main_pid=100 + number)
     found = judge(cast(Any, ranks), 1.0)
     assert (found.state, found.ranks) == (STUCK, ("rank 0", "rank 1", "rank 2"))
     assert found.reason == (
@@ -195,7 +195,7 @@ def test_a_rank_that_may_spin_does_not_wait_until_all_others_were_sampled_again(
     ranks = [
         SimpleNamespace(
             name=f"rank {number}", ended=False, group=of(1000 + number)._replace(number=number), is_busy=number in busy,
-            asked=number in asked, mostly_waits=False, sample=lambda now, keep, number=number: sampled.append(number),
+            only_polled=number in asked, is_mostly_waiting=False, sample=lambda now, keep, number=number: sampled.append(number),
         )
         for number in range(16)
     ]  # fmt: skip
@@ -290,8 +290,8 @@ def test_the_stacks_of_all_ranks_are_taken_together_where_one_mostly_waits(waiti
     taken: list[int] = []
     ranks = [
         SimpleNamespace(
-            name=f"rank {number}", ended=False, group=of(1000 + number)._replace(number=number), is_busy=True, asked=False,
-            mostly_waits=number in waiting, sample=lambda now, keep, number=number: taken.append(number),
+            name=f"rank {number}", ended=False, group=of(1000 + number)._replace(number=number), is_busy=True, only_polled=False,
+            is_mostly_waiting=number in waiting, sample=lambda now, keep, number=number: taken.append(number),
         )
         for number in range(20)
     ]  # fmt: skip
