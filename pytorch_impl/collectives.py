@@ -120,7 +120,7 @@ def begin_message(tensor: torch.Tensor, peer: int, *, sends: bool) -> int:
     )
 
 
-class DataParallel(DistributedDataParallel):
+class RecordedDistributedDataParallel(DistributedDataParallel):
     """A model whose gradients are averaged over processes while the backward pass still computes.
 
     The exchanges run in C++, one for each bucket. A hook in Python would see each of them, and cost time. So a step's exchanges

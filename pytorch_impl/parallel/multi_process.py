@@ -27,9 +27,9 @@ class MultiProcess(Trainer):
         self._model = self._new_model(self._shards if self._synchronises else None)
         settings = self._spec.communication
         self._compressor = Compressor(settings, self._model, self._architecture)
-        self._wrapped: collectives.DataParallel | None = None
+        self._wrapped: collectives.RecordedDistributedDataParallel | None = None
         if settings.compression == "none":
-            self._wrapped = collectives.DataParallel(self._model, distributed.group.WORLD, settings.bucket_mib)
+            self._wrapped = collectives.RecordedDistributedDataParallel(self._model, distributed.group.WORLD, settings.bucket_mib)
         else:
             # Twin: DDP cuts buckets in the order in which gradients are ready. Compressed buckets must be the same on all
             # ranks.

@@ -33,7 +33,7 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
         for name in (
             *("Pending", "Pending.__init__", "Pending.wait", "all_reduce", "start_all_reduce", "start_all_gather", "broadcast"),
             *("barrier", "new_group", "swap", "send", "receive", "begin_message", "run_graph"),
-            *("DataParallel", "DataParallel.__init__", "DataParallel.forward", "DataParallel.finish_exchange"),
+            *(f"RecordedDistributedDataParallel{method}" for method in ("", ".__init__", ".forward", ".finish_exchange")),
         )
     },
     **{("models.py", name): _FORMATS for name in ("to_device", "to_memory_format")},

@@ -21,11 +21,11 @@ from typing import Any
 
 import numpy as np
 
-from common.data.batches import EpochDraws, BatchPlan
+from common.data.batches import BatchPlan, EpochDraws
 from common.machine import placement
 from common.models.architectures import Architecture
 from common.processes import entry
-from common.training.trainer import Batch, BaseTrainer
+from common.training.trainer import BaseTrainer, Batch
 from tests.planted import clock
 from tests.twins import own_plain_model
 

@@ -340,7 +340,7 @@ CHOSEN = {"onednn": False, "intra_op_threads": 2, "inter_op_threads": 2}
 PROBE = """
 import importlib, json, sys
 from common import spec
-from common.data.batches import in_order
+from common.data.batches import all_batches
 framework, fields = sys.argv[1], json.loads(sys.argv[2])
 read = spec.build(fields)
 allocator = importlib.import_module(f"{framework}_impl.switches").prepare(read)

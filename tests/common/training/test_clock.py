@@ -14,13 +14,13 @@ import pytest
 from common import spec
 from common.artifacts import contradictions, event_log
 from common.artifacts.schema import RunResult
-from common.data.batches import Feed, BatchPlan
+from common.data.batches import BatchPlan, Feed
 from common.data.sources import Dataset, DatasetSplit
 from common.models.architectures import resolve
 from common.training import loop, timing
 from common.training.loop import TrainingRun
 from common.training.timing import ClockAudit, ClockError, ClockEvidence, Stopwatch
-from common.training.trainer import Batch, BaseTrainer
+from common.training.trainer import BaseTrainer, Batch
 
 STEP_SECONDS = 0.02
 LONG_SECONDS = 0.2

@@ -10,7 +10,7 @@ import pytest
 
 from common import spec
 from common.artifacts.schema import EpochRecord, Metrics, RunResult
-from common.data.batches import Feed, BatchPlan
+from common.data.batches import BatchPlan, Feed
 from common.data.sources import Dataset
 from common.machine import machine
 from common.machine.rates import DeviceRates
@@ -19,7 +19,7 @@ from common.spec import Spec
 from common.training import loop
 from common.training.loop import TrainingRun
 from common.training.timing import Stopwatch
-from common.training.trainer import Batch, BaseTrainer
+from common.training.trainer import BaseTrainer, Batch
 
 PAUSE_SECONDS = 0.01
 
