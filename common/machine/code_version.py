@@ -44,9 +44,7 @@ def _commit(root: Path) -> dict[str, Any]:
 
     try:
         modified = git("status", "--porcelain", "--untracked-files=no")
-        untracked = git(
-            "ls-files", "--others", "--exclude-standard", "--", "*.py"
-        )  # untracked code counts as well
+        untracked = git("ls-files", "--others", "--exclude-standard", "--", "*.py")  # untracked code counts as well
         return {"commit": git("rev-parse", "HEAD"), "dirty": bool(modified or untracked)}
     except (OSError, subprocess.SubprocessError):
         return {"commit": None, "dirty": None}

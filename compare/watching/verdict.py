@@ -231,7 +231,7 @@ def _late_text(late: _Lateness, patience: float) -> str:
     """`rank 0 waits in all_reduce for rank 1, which sleeps in ..., in 9 of 10 looks`."""
     name = late.member.name
     ((words, _),) = Counter(states[name].words for states in late.late_samples).most_common(1)
-    states = next(seen for seen in reversed(late.late_samples) if seen[name].words == words)
+    states = next(sample for sample in reversed(late.late_samples) if sample[name].words == words)
     own_state = states[name]
     if own_state.kind == waits.WORK and (reason := _bottleneck(late.member, patience)):  # who sleeps needs no core
         own_state = own_state._replace(words=reason)

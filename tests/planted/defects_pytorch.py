@@ -452,7 +452,9 @@ def gradients_of_batch_norm_are_zero(patch: pytest.MonkeyPatch) -> None:
 def second_epoch_has_another_learning_rate(patch: pytest.MonkeyPatch) -> None:
     """As if the schedule were forgotten when the epoch ends."""
     rate = BatchPlan.learning_rate
-    patch.setattr(BatchPlan, "learning_rate", lambda self, step: rate(self, step) * (1.05 if step >= self.steps_per_epoch else 1.0))
+    patch.setattr(
+        BatchPlan, "learning_rate", lambda self, step: rate(self, step) * (1.05 if step >= self.steps_per_epoch else 1.0)
+    )
 
 
 def uneven_batch_is_weighed_as_a_whole_one(patch: pytest.MonkeyPatch) -> None:

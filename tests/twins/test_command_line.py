@@ -322,7 +322,9 @@ def test_three_replicas_with_parts_of_three_sizes_do_not_wait_for_each_other_for
     parallel = run.end()
     assert parallel.status == "ok", parallel.reason
     dataset = sources.load(run.spec.data, seed=3)
-    plan = batches.BatchPlan(run.spec, architectures.build(run.spec, len(dataset.class_names), dataset.image_size), len(dataset.train))
+    plan = batches.BatchPlan(
+        run.spec, architectures.build(run.spec, len(dataset.class_names), dataset.image_size), len(dataset.train)
+    )
     assert parallel.order_hash == batches.order_digest(np.concatenate([plan.draw(epoch).ids for epoch in (1, 2)]))
     assert len(parallel.images_per_second_by_process) == 3 and min(parallel.images_per_second_by_process) > 0
 

@@ -329,7 +329,9 @@ def cluster() -> Iterator[distributed.LocalCluster]:
         yield cluster
 
 
-def work_together(cluster: distributed.LocalCluster, meeting_place: str, work: Callable[[ServerConnection, int], Any]) -> list[Any]:
+def work_together(
+    cluster: distributed.LocalCluster, meeting_place: str, work: Callable[[ServerConnection, int], Any]
+) -> list[Any]:
     """What two workers say that share a server on a cluster."""
     read = settings(scheduler=cluster.scheduler_address)
 

@@ -286,7 +286,13 @@ SLURM = {"SLURM_NTASKS": "4", "SLURM_PROCID": "3", "SLURM_CPUS_PER_TASK": "4"}
         (OUTER | SLURM | {"SLURM_PROCID": "0", "SLURM_NTASKS": "2"}, (), 16, 2, 4),  # torchrun in a task a machine
         (OUTER | {"CONVTWINS_RUN_SECRET": "a word", "LOCAL_WORLD_SIZE": "4"}, (), 8, 1, 2),
         (OUTER | {"CONVTWINS_RUN_SECRET": "a word"}, ("a", "b"), 16, 2, 4),
-        (OUTER | {"CONVTWINS_RUN_SECRET": "a word", "LOCAL_WORLD_SIZE": "1"}, ("a", "b"), 16, 2, 8),  # one of three on the second
+        (
+            OUTER | {"CONVTWINS_RUN_SECRET": "a word", "LOCAL_WORLD_SIZE": "1"},
+            ("a", "b"),
+            16,
+            2,
+            8,
+        ),  # one of three on the second
     ],
 )
 def test_the_ranks_of_a_machine_share_its_cores_and_no_other_s(

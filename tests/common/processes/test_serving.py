@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from common import spec
-from common.data.batches import Feed, BatchPlan
+from common.data.batches import BatchPlan, Feed
 from common.machine import machine
 from common.models import architectures
 from common.models.weights import Weights

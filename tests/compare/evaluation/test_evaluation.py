@@ -28,12 +28,12 @@ from compare.core.errors import FolderError
 from compare.core.progress import display
 from compare.evaluation import convert, evaluation_report, evaluation_tables, final_training, inference_timing, predict, scoring
 from compare.evaluation.final_training import EvaluationSettings
-from compare.evaluation.scoring import Crossing, EvaluationRecord, ScoredModel, ModelPair
+from compare.evaluation.scoring import Crossing, EvaluationRecord, ModelPair, ScoredModel
 from compare.execution import launch, store
 from compare.reporting import plots
 from compare.reporting.document import Report
 from compare.tuning import tuner
-from compare.tuning.records import BestTrial, TuningPlan, TunedTrial, TuningRecord, Tuning
+from compare.tuning.records import BestTrial, TunedTrial, Tuning, TuningPlan, TuningRecord
 from tests import hostile_files
 from tests.compare.conftest import write_empty
 from tests.compare.twins import learner, linear
@@ -225,7 +225,9 @@ def test_settings_that_would_score_other_images_are_refused() -> None:
 
 def test_a_final_training_is_as_long_as_it_says_itself() -> None:
     tuned = {"pytorch": {"epochs": 2, "optimizer.momentum": 0.5}, "tensorflow": {"steps": 7}}
-    first, second = final_training.rows(EvaluationSettings(values={"epochs": 30}, frameworks=("pytorch", "tensorflow"), tuned=tuned))
+    first, second = final_training.rows(
+        EvaluationSettings(values={"epochs": 30}, frameworks=("pytorch", "tensorflow"), tuned=tuned)
+    )
     assert (first.spec.epochs, first.spec.optimizer.momentum) == (30, 0.5)
     assert (second.spec.epochs, second.spec.steps) == (30, None)
 

@@ -26,7 +26,7 @@ from compare.execution import contestants, executor, launch, store
 from compare.execution.executor import CodeOverride
 from compare.execution.matrix import Row
 from compare.regression import bisection, candidates
-from compare.regression.bisection import Enough, BisectionOutcome, Unmeasurable
+from compare.regression.bisection import BisectionOutcome, Enough, Unmeasurable
 from tests.compare import test_schema
 from tests.compare.regression.conftest import upgrade
 from tests.compare.regression.repository import copied, git
@@ -40,7 +40,9 @@ from tests.support.command_line import convtwins
 MOST_PAIRS = 30
 
 
-def simulated(levels: Sequence[float], noise: float, threshold: float, seed: int, broken: Collection[int] = ()) -> BisectionOutcome:
+def simulated(
+    levels: Sequence[float], noise: float, threshold: float, seed: int, broken: Collection[int] = ()
+) -> BisectionOutcome:
     """A search among candidates whose figures are exp(level), with relative noise of each run. Broken ones do not run."""
     drawn = random.Random(seed)
 

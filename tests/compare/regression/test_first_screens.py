@@ -12,7 +12,7 @@ from compare.core import statistics
 from compare.core.statistics import Ratio
 from compare.judgement import measurements
 from compare.regression import bisect_report, bisection, history, judging, regress_report, regress_screen
-from compare.regression.bisection import Enough, BisectionOutcome, Unmeasurable
+from compare.regression.bisection import BisectionOutcome, Enough, Unmeasurable
 from compare.regression.candidates import BisectionQuery, Candidate, Candidates
 from compare.regression.records import Criteria, Judgement
 from compare.reporting.document import Report

@@ -151,7 +151,8 @@ def test_stored_files_that_a_command_needs_are_wrong_usage_where_they_are_damage
 def test_an_empty_table_is_in_the_files_and_not_shown(capsys: pytest.CaptureFixture[str]) -> None:
     columns = (Column("a", "a"),)
     found = document.Report(
-        title="T", tables=[Table.from_items("none", "Nothing", columns, []), Table.from_items("one", "One", columns, [{"a": 1}])],
+        title="T",
+        tables=[Table.from_items("none", "Nothing", columns, []), Table.from_items("one", "One", columns, [{"a": 1}])],
         findings=[("Silence", []), ("Word", ["Yes."])],
     )  # fmt: skip
     found.show(None, as_json=False)

@@ -29,7 +29,7 @@ from compare.execution import launch
 from compare.judgement.verdict_sentences import NO_FINDING
 from compare.reporting import tables
 from compare.tuning import conductor, optuna_study, tuner, tuning_findings, tuning_report, tuning_sentences
-from compare.tuning.records import BestTrial, TuningPlan, TuningSearch, TunedTrial, TuningRecord, Tuning
+from compare.tuning.records import BestTrial, TunedTrial, Tuning, TuningPlan, TuningRecord, TuningSearch
 from compare.tuning.servers import ENDED, Listener
 from tests.support.command_line import convtwins
 from tests.support.snapshots import FOLDER, Screens
@@ -94,7 +94,9 @@ def searched(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, TuningReco
 
 
 @pytest.mark.slow
-def test_random_trials_are_the_same_in_every_framework_and_with_every_number_of_jobs(searched: tuple[Path, TuningRecord]) -> None:
+def test_random_trials_are_the_same_in_every_framework_and_with_every_number_of_jobs(
+    searched: tuple[Path, TuningRecord],
+) -> None:
     _, tuned = searched
     first, *others = tuned.searches
     assert [(search.contestant, search.jobs) for search in tuned.searches] == [
@@ -234,7 +236,9 @@ def test_trials_that_were_changed_since_are_not_believed(
 
 
 @pytest.mark.parametrize("lost", ["gone", "empty"])
-def test_a_tuning_whose_trials_are_lost_keeps_its_record(searched: tuple[Path, TuningRecord], tmp_path: Path, lost: str) -> None:
+def test_a_tuning_whose_trials_are_lost_keeps_its_record(
+    searched: tuple[Path, TuningRecord], tmp_path: Path, lost: str
+) -> None:
     folder = tmp_path / "copy"
     shutil.copytree(searched[0], folder)
     (folder / tuner.STORAGE_FILE).unlink()

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from common import spec
 from common.artifacts.trained import Card, Trained
-from common.data.batches import Feed, BatchPlan
+from common.data.batches import BatchPlan, Feed
 from common.data.sources import Dataset
 from common.models.architectures import Architecture
 from common.models.weights import ReadOnlyWeights, Weights, WeightsError
@@ -35,7 +35,9 @@ class Learner:
     shard = (0, 1)
     scores_together = False
 
-    def __init__(self, spec: Spec, architecture: Architecture, plan: BatchPlan, dataset: Dataset, initial: ReadOnlyWeights) -> None:
+    def __init__(
+        self, spec: Spec, architecture: Architecture, plan: BatchPlan, dataset: Dataset, initial: ReadOnlyWeights
+    ) -> None:
         self.devices = ["cpu"]
         self.threads: dict[str, int] = {}
         self.updates = 0

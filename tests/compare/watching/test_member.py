@@ -195,7 +195,8 @@ def test_a_rank_that_may_spin_does_not_wait_until_all_others_were_sampled_again(
     ranks = [
         SimpleNamespace(
             name=f"rank {number}", ended=False, group=of(1000 + number)._replace(number=number), is_busy=number in busy,
-            only_polled=number in asked, is_mostly_waiting=False, sample=lambda now, keep, number=number: sampled.append(number),
+            only_polled=number in asked, is_mostly_waiting=False,
+            sample=lambda now, keep, number=number: sampled.append(number),
         )
         for number in range(16)
     ]  # fmt: skip
@@ -290,7 +291,8 @@ def test_the_stacks_of_all_ranks_are_taken_together_where_one_mostly_waits(waiti
     taken: list[int] = []
     ranks = [
         SimpleNamespace(
-            name=f"rank {number}", ended=False, group=of(1000 + number)._replace(number=number), is_busy=True, only_polled=False,
+            name=f"rank {number}", ended=False, group=of(1000 + number)._replace(number=number), is_busy=True,
+            only_polled=False,
             is_mostly_waiting=number in waiting, sample=lambda now, keep, number=number: taken.append(number),
         )
         for number in range(20)

@@ -84,10 +84,10 @@ deadline = time.monotonic() + 30
 while True:
     watcher.look()
     found = watcher.verdict()
-    if "no stacks" in found.words or time.monotonic() > deadline:
+    if "no stacks" in found.text or time.monotonic() > deadline:
         break
     time.sleep(0.2)
-print(found.words)
+print(found.text)
 """
 
 

@@ -26,8 +26,8 @@ from compare.execution import launch, store
 from compare.judgement.row_figures import Summary
 from compare.papers import cells, claims, curves, judging, local_results, schema, time_claims
 from compare.papers.cells import ComparedFigure
-from compare.papers.local_results import FAILED, LocalResults
 from compare.papers.judging import Difference
+from compare.papers.local_results import FAILED, LocalResults
 from compare.papers.plan import ReproductionPlan, ReproductionSetting, build_plan
 from compare.papers.schema import SCALES, Paper
 from compare.reporting.document import Section
@@ -141,9 +141,17 @@ def test_cells_that_a_larger_scale_fills_have_its_command_and_those_of_a_run_tha
     command = f".venv/bin/convtwins reproduce {CIFAR10} --scale full --data digits {repeated}"
     assert local_results.reason_after_last_epoch(paper, setting, 4) == f"after epoch 4 of scale quick; all: {command}"
     assert local_results.reason_after_last_epoch(paper, setting, 0) == "the run failed here: see the cautions"
-    assert local_results.reason_after_last_epoch(paper, ReproductionSetting("full", "digits", 0), 4) == "after epoch 4 of scale full"
-    assert "--data" not in local_results.reason_after_last_epoch(paper, ReproductionSetting("smoke", "digits", 0, synthetic=True), 1)
-    given = [word.split("=", 1)[1].strip("'") for word in re.findall(r"--set (\S+)", local_results.reproduce_command(paper, setting, "full"))]
+    assert (
+        local_results.reason_after_last_epoch(paper, ReproductionSetting("full", "digits", 0), 4)
+        == "after epoch 4 of scale full"
+    )
+    assert "--data" not in local_results.reason_after_last_epoch(
+        paper, ReproductionSetting("smoke", "digits", 0, synthetic=True), 1
+    )
+    given = [
+        word.split("=", 1)[1].strip("'")
+        for word in re.findall(r"--set (\S+)", local_results.reproduce_command(paper, setting, "full"))
+    ]
     assert spec.parse_assignments([f"steps={given[0]}"]) == {"steps": None}
 
 
@@ -164,7 +172,9 @@ def test_data_of_as_many_other_classes_are_not_the_reports(name: str, known: str
 
 
 def test_a_cell_after_the_epochs_of_a_scale_that_needs_gpus_has_the_command_of_a_scale_with_so_many() -> None:
-    found = LocalResults(build_plan(schema.find_paper(PLANT), ReproductionSetting("smoke", "leaves", 0, synthetic=True)), {}, {})
+    found = LocalResults(
+        build_plan(schema.find_paper(PLANT), ReproductionSetting("smoke", "leaves", 0, synthetic=True)), {}, {}
+    )
     assert found.why_not_run("data_parallel", 1).endswith("plant-disease-resnet18 --scale smoke")
     assert found.why_not_run("data_parallel", 2).endswith("plant-disease-resnet18 --scale full")
     assert found.why_not_run("workers-4").endswith("plant-disease-resnet18 --scale quick")
@@ -244,7 +254,10 @@ def test_a_report_is_made_again_with_tables_curves_and_a_verdict_for_each_claim(
     assert "1 of 4: what is run, and how long it takes" in done.stderr
     parts = {part["name"]: part for part in json.loads(done.stdout)["parts"]}
     verdicts = {row["claim"]: row["verdict"] for row in _table(parts, "claims")["rows"]}
-    assert list(verdicts) == [claim.said for claim in schema.find_paper(name).claims.values()] and set(verdicts.values()) <= VERDICTS
+    assert (
+        list(verdicts) == [claim.said for claim in schema.find_paper(name).claims.values()]
+        and set(verdicts.values()) <= VERDICTS
+    )
     page = (out / "report.html").read_text()
     assert page.count("<svg") >= 1 and "cannot be told here" in page
     first = _table(parts, "table_1" if name.startswith("cifar") else "table_I")["rows"][0]
@@ -688,7 +701,9 @@ def test_no_verdict_is_given_on_times_that_other_work_disturbed_or_may_have(
     monkeypatch.setattr(
         LocalResults, "summary", lambda *_: SimpleNamespace(disturbed=disturbed, unwatched=unwatched, clock_caution=None)
     )
-    verdict, words = judging.unless_disturbed(nothing(PLANT, "smoke"), "corrected", ("a", "b"), ("reproduced", "2 times"), "a: ")
+    verdict, words = judging.unless_disturbed(
+        nothing(PLANT, "smoke"), "corrected", ("a", "b"), ("reproduced", "2 times"), "a: "
+    )
     assert verdict == ("cannot be told here" if disturbed or unwatched else "reproduced")
     assert ("do not rely on this" in words) == unwatched
     # Other work makes a ratio anything, so none is said.

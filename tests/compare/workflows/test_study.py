@@ -24,7 +24,7 @@ from compare.reporting.comparison_report import JudgedComparison
 from compare.reporting.document import Section
 from compare.reporting.tables import Column, Table
 from compare.workflows import step_runner, study, study_steps
-from compare.workflows.step_runner import FinishedStep, StepResult, PassedValues, StepsRecord, WorkflowStep
+from compare.workflows.step_runner import FinishedStep, PassedValues, StepResult, StepsRecord, WorkflowStep
 from compare.workflows.study_file import SCALES, Study
 from tests.support import comparisons
 from tests.support.command_line import convtwins
@@ -340,7 +340,9 @@ def test_a_framework_that_could_not_be_tuned_is_named_in_the_conclusion(
     path.write_text(yaml.safe_dump(FILE | {"spec": {"data": {"limit": 64}}}))
     study = Study.read(path, "quick", {})
     monkeypatch.setattr(study_steps, "_refuse_other_data", lambda *_: None)
-    monkeypatch.setattr(study_steps, "final_training_step", lambda *_: StepResult(Section(name="final", title="Final", conclusions=["Said."])))
+    monkeypatch.setattr(
+        study_steps, "final_training_step", lambda *_: StepResult(Section(name="final", title="Final", conclusions=["Said."]))
+    )
     final = study_steps.STEPS[-1]
     best = {"tensorflow": {"optimizer.learning_rate": 0.1}}
     said = final.run(study, tmp_path, PassedValues(best=best)).part.conclusions
@@ -365,7 +367,9 @@ def test_a_whole_study_at_smoke_scale_in_both_frameworks(tmp_path: Path) -> None
 @pytest.mark.parametrize("kind", ["repeated", "profiled", "troubled"])
 def test_a_step_stores_every_table_of_a_comparison_and_reads_it_back(kind: str) -> None:
     tables = comparison_tables.written_tables(summarize(getattr(comparisons, kind)()))
-    done = step_runner.FinishedStep(part=Section(name="a", title="A", tables=tables), passed=PassedValues(), seconds=1.0, exit_code=0)
+    done = step_runner.FinishedStep(
+        part=Section(name="a", title="A", tables=tables), passed=PassedValues(), seconds=1.0, exit_code=0
+    )
     read = step_runner.FinishedStep.model_validate_json(done.model_dump_json())
     assert [table.rows for table in read.part.tables] and read.part.tables[0].columns == tables[0].columns
 
