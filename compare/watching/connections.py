@@ -17,29 +17,29 @@ _WITH_TCP_INFO, _TCP_INFO = 1 << 1, 2
 _HEADER = struct.Struct("=IHHII")
 _QUERY = struct.Struct("=BBBxI48x")
 _ANSWER = struct.Struct("=BBBB2s2s16s16s12x4xIIII")
-"""family, state, timer, tries, ports, addresses, waiting to be read and to be sent, user, inode."""
+"""Fields: family, state, timer, tries, ports, addresses, bytes to be read and to be sent, user, inode."""
 _ATTRIBUTE = struct.Struct("=HH")
 _BYTES = struct.Struct("=QQ")
 _BYTES_OFFSET = 120
-"""Of the bytes acknowledged and received, in `tcp_info`. Kernels before 4.1 have less."""
+"""Offset of the bytes acknowledged and received in `tcp_info`. Kernels before 4.1 have a shorter structure."""
 _ESTABLISHED, _SENDING_AGAIN = 1, 1
 
 
 class TcpConnection(NamedTuple):
-    """One TCP connection. Counts are since it was made."""
+    """One TCP connection. Byte counts are since it was opened."""
 
     peer: str
     acknowledged_bytes: int
-    """Sent, and confirmed by the other end."""
+    """Bytes sent and acknowledged by the peer."""
     received_bytes: int
     unsent_bytes: int
-    """Waiting to be sent or confirmed."""
+    """Bytes waiting to be sent or acknowledged."""
     tries: int
-    """How often the oldest of them was sent again without an answer."""
+    """Number of retransmissions of the oldest unacknowledged bytes."""
 
 
 def established() -> dict[int, TcpConnection]:
-    """Every established TCP connection of this network namespace, by its inode. Empty off Linux, or where it is refused."""
+    """Return every established TCP connection of this network namespace by inode. Empty off Linux, or where it is refused."""
     if sys.platform != "linux":
         return {}
     connections: dict[int, TcpConnection] = {}
@@ -56,7 +56,7 @@ def established() -> dict[int, TcpConnection]:
 
 
 def socket_inodes(pids: Iterable[int]) -> set[int]:
-    """Of all sockets that the processes hold. Those of another user's processes are not known."""
+    """Return the inodes of all sockets that the processes have open. Those of another user's processes are unknown."""
     sockets: set[int] = set()
     for pid in pids:
         try:

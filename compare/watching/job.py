@@ -16,11 +16,11 @@ from common.spec import SpecError
 from compare.watching import stacks
 
 _RANK_VARIABLES = ("RANK", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK", "HOROVOD_RANK", "SLURM_PROCID")
-"""In which launchers tell a process its rank. The variable with the most different values counts."""
+"""Environment variables in which launchers pass the rank. The variable with the most different values counts."""
 _MAX_DIGITS = 9
-"""Of a rank. The job says it, and it may say anything."""
+"""Maximum digits of a rank. The text comes from the job and may be anything."""
 _STARTING_SECONDS = 60.0
-"""In which a process may still be on its way to the function that knows its rank."""
+"""Seconds after its start in which a process may not have reached the function that knows its rank."""
 
 
 class ProcessInfo(NamedTuple):
@@ -29,29 +29,29 @@ class ProcessInfo(NamedTuple):
     pid: int
     parent: int
     environment: Mapping[str, str]
-    """At its start. Empty where it may not be read."""
+    """Environment at the start of the process. Empty where it may not be read."""
 
 
 class ProcessGroup(NamedTuple):
-    """Processes that make one rank, or that start the ranks."""
+    """Processes that form one rank, or that start the ranks."""
 
     name: str
     number: int | None
-    """Of the rank. None: not known."""
+    """Number of the rank. None: unknown."""
     pids: list[int]
-    """The one that started the others first."""
+    """Process ids, the one that started the others first."""
     environment: Mapping[str, str]
-    """Of the first."""
+    """Environment of the first process."""
     is_rank: bool
 
     @property
     def order(self) -> tuple[bool, int, str]:
-        """Ranks first, by their numbers."""
+        """Sort key: ranks first, by number."""
         return not self.is_rank, -1 if self.number is None else self.number, self.name
 
 
 class WatchedJob:
-    """A job, by the processes that a user named and all that they start.
+    """A job: the processes that a user named and all that they start.
 
     Raises:
         SpecError: one of them does not exist, or the system hides it.
@@ -69,14 +69,14 @@ class WatchedJob:
                     else SpecError(f"There is no such process. Received: {pid}. `ps -ef` lists them.")
                 ) from None
         self._known_processes: dict[psutil.Process, None] = {}
-        """All processes so far. Ranks whose launcher has ended have another parent, and belong to the job still."""
+        """All processes seen so far. Ranks whose launcher has ended have another parent and still belong to the job."""
         self._environments: dict[psutil.Process, tuple[str, dict[str, str]]] = {}
-        """With the program that has it: a shell may become another."""
+        """(stack start, environment) of each process. The stack start changes when a shell executes another program."""
         self._ranks_in_locals: dict[psutil.Process, int | None] = {}
-        """Ranks that processes have in their variables, asked once."""
+        """Ranks found in the processes' local variables, read once. None: there is none."""
 
     def processes(self) -> list[psutil.Process]:
-        """All that live now, parents first. Who watches is none of them, with what it has started, unless it was named."""
+        """Return the living processes, parents first. The watcher and its children are excluded unless named by the user."""
         watcher = psutil.Process()
         processes: dict[psutil.Process, None] = {}
         for descendant in [*self._roots, *self._known_processes]:
@@ -97,7 +97,7 @@ class WatchedJob:
         return list(processes)
 
     def groups(self) -> list[ProcessGroup]:
-        """Its ranks in order, and what is no rank."""
+        """Return the ranks in order, then the processes that are no rank."""
         living: dict[psutil.Process, ProcessInfo] = {}
         for process in self.processes():
             try:
@@ -132,7 +132,7 @@ class WatchedJob:
     def _find_ranks_in_locals(self, living: Mapping[psutil.Process, ProcessInfo]) -> dict[int, str]:
         """Find the ranks of processes that got theirs as an argument, e.g. by torch.multiprocessing.spawn.
 
-        Neither what a rank has started, such as its input workers, nor who started the ranks is asked.
+        Processes started by a rank, such as input workers, and those that started the ranks are not searched.
         """
         parents = {info.pid: info.parent for info in living.values()}
         for generation in _generations(parents):
@@ -151,11 +151,11 @@ class WatchedJob:
 
 
 _ENDED_STACK_STARTS = ("", "0")
-"""Programs of processes that have ended, and whose end nobody has asked for. They keep the environment that they had."""
+"""Stack starts of zombie processes. They keep the environment that they had."""
 
 
 def _is_hidden(pid: int) -> bool:
-    """Whether there is a process that may not be seen: a signal to it is refused."""
+    """Return whether a process exists but is hidden: a signal to it is refused."""
     try:
         os.kill(pid, 0)
     except PermissionError:
@@ -173,7 +173,7 @@ def _hidden_error(pid: int) -> SpecError:
 
 
 def _generations(parents: Mapping[int, int]) -> list[list[int]]:
-    """Processes by their distance from those that a user named."""
+    """Return the processes by their distance from those that a user named."""
     generations: list[list[int]] = [[pid for pid, parent in parents.items() if parent not in parents]]
     while generation := [pid for pid, parent in parents.items() if parent in generations[-1]]:
         generations.append(generation)
@@ -181,7 +181,7 @@ def _generations(parents: Mapping[int, int]) -> list[list[int]]:
 
 
 def _rank_processes(ranks_by_process: Mapping[int, int | None], parents: Mapping[int, int]) -> set[int]:
-    """Processes that say their rank, beside others of the same parent that say other ones. A starter may have one too."""
+    """Return the processes with a rank whose siblings have other ranks. A process that starts ranks may have one too."""
     by_parent: dict[int | None, dict[int, int]] = defaultdict(dict)
     for pid, rank in ranks_by_process.items():
         if rank is not None:
@@ -190,7 +190,7 @@ def _rank_processes(ranks_by_process: Mapping[int, int | None], parents: Mapping
 
 
 def _descendants(heads: set[int], parents: Mapping[int, int]) -> set[int]:
-    """All processes below these."""
+    """Return all descendants of these processes."""
     descendants: set[int] = set()
     for generation in _generations(parents):
         descendants |= {pid for pid in generation if parents[pid] in heads or parents[pid] in descendants}
@@ -198,7 +198,7 @@ def _descendants(heads: set[int], parents: Mapping[int, int]) -> set[int]:
 
 
 def ranks_from_environment(processes: Sequence[ProcessInfo]) -> dict[int, str]:
-    """The ranks of processes, by their environment: `0`, or `worker 0` of TF_CONFIG."""
+    """Return the ranks of processes from their environment: `0`, or `worker 0` of TF_CONFIG."""
     by_variable: list[dict[int, str]] = [
         {info.pid: info.environment[variable] for info in processes if is_number(info.environment.get(variable, ""))}
         for variable in _RANK_VARIABLES
@@ -208,7 +208,7 @@ def ranks_from_environment(processes: Sequence[ProcessInfo]) -> dict[int, str]:
 
 
 def is_number(text: str) -> bool:
-    """Whether a text from a job is a whole number of a usual size."""
+    """Return whether a text from a job is a whole number of a usual size."""
     return text.isdecimal() and len(text) <= _MAX_DIGITS
 
 
@@ -221,11 +221,11 @@ def _tensorflow_task(config: str) -> str:
 
 
 def group_by_rank(processes: Sequence[ProcessInfo], ranks: Mapping[int, str]) -> list[ProcessGroup]:
-    """Ranks with all that they have started. What a rank started has its rank in its environment too.
+    """Group the processes by rank. A process started by a rank inherits the rank in its environment.
 
     Args:
         processes: parents first.
-        ranks: by process. Empty: each process that a user named is taken for one, with all that it started.
+        ranks: rank of each process. Empty: each process that a user named is one rank, with all that it started.
     """
     heads: dict[int, int] = {}
     for info in processes:

@@ -1,4 +1,4 @@
-"""Stuck or not, as learned from recordings: a small decision tree over what the ranks used in the last seconds.
+"""Learned verdict on stuck jobs: a small decision tree over the ranks' resource use in the last seconds.
 
 `python -m tests.benchmarks.learn_watch` makes it from recordings of runs in which something was planted. Unlike the fixed
 rules of `verdict`, it knows nothing of stacks.
@@ -17,10 +17,10 @@ from compare.watching.verdict import STUCK, UNKNOWN, Verdict, name_ended_members
 
 MODEL_FILE = Path(__file__).with_name("learned.json")
 WINDOW_SECONDS = 2.0
-"""Of looks that one judgement is made of."""
+"""Seconds of looks that one prediction covers."""
 UNKNOWN_VALUE = -1.0
 MAX_QUIET_SECONDS = 20.0
-"""Seconds without progress. More are no other case."""
+"""Upper limit of the feature `seconds without progress`."""
 _LOGARITHMIC = {
     "network": "network_bytes",
     "disk": "disk_bytes",
@@ -29,7 +29,7 @@ _LOGARITHMIC = {
     "switches": "voluntary_switches",
     "forced switches": "involuntary_switches",
 }
-"""Taken as the logarithm of one more than a second has of them."""
+"""Fields of `Look` used as log(1 + rate a second), by feature name."""
 _LINEAR = {
     "cores": "cpu_seconds",
     "helpers' cores": "helpers_cpu_seconds",
@@ -47,37 +47,37 @@ FEATURES = (
 
 
 class RankUsage(NamedTuple):
-    """A rank in the last seconds."""
+    """Resource use of a rank in the last seconds."""
 
     looks: Sequence[Look]
     is_stopped: bool
     quiet_seconds: float | None
-    """Since its last mark of progress. None: it leaves none."""
+    """Seconds since the last progress mark. None: the rank writes none."""
 
 
 class TreeNode(Exact):
-    """Of the tree. A leaf has no field."""
+    """A node of the decision tree. A leaf has no field."""
 
     field: str | None = None
     border: float = 0.0
     below: int = 0
-    """The node for values up to the border."""
+    """Index of the child for values up to the border."""
     above: int = 0
     stuck: float
-    """Part of what came here in training that was stuck, both kinds weighed alike."""
+    """Fraction of stuck training samples at this node, with both classes weighted equally."""
 
 
 class DecisionTree(Exact):
-    """learned.json."""
+    """The decision tree and its thresholds, as stored in learned.json."""
 
     threshold: float
-    """A rank is called stuck from this part on ..."""
+    """Minimum stuck fraction at which a rank counts as stuck."""
     lasting_seconds: float
-    """... after so long."""
+    """Seconds for which a rank must count as stuck before it is reported."""
     nodes: list[TreeNode]
 
     def predict(self, values: Mapping[str, float]) -> tuple[float, list[str]]:
-        """(part that was stuck, conditions on the way to it)."""
+        """Return (stuck fraction of the leaf, conditions on the path to it)."""
         node, conditions = self.nodes[0], list[str]()
         while node.field is not None:
             is_below = values[node.field] <= node.border
@@ -88,7 +88,7 @@ class DecisionTree(Exact):
 
 
 def features(ranks: Mapping[str, RankUsage]) -> dict[str, dict[str, float]]:
-    """What the tree asks for, of each rank that was looked at for long enough."""
+    """Compute the features of each rank that was watched for long enough."""
     own_features: dict[str, dict[str, float]] = {}
     for name, usage in ranks.items():
         if sum(look.seconds for look in usage.looks) >= WINDOW_SECONDS:
@@ -113,17 +113,17 @@ def features(ranks: Mapping[str, RankUsage]) -> dict[str, dict[str, float]]:
 
 
 class TreeJudge:
-    """Judges the ranks of one job, look after look."""
+    """Judges the ranks of one job after each look."""
 
     def __init__(self, tree: DecisionTree) -> None:
         self._tree = tree
         self._stuck_since: dict[str, float] = {}
 
     def stuck(self, features_by_rank: Mapping[str, Mapping[str, float]], now: float) -> dict[str, str]:
-        """Ranks that have looked stuck for long enough, and why.
+        """Return the ranks that have counted as stuck for long enough, with the conditions.
 
         Args:
-            features_by_rank: see `values`.
+            features_by_rank: result of `features`.
             now: seconds of any clock.
         """
         reasons: dict[str, str] = {}
@@ -138,7 +138,7 @@ class TreeJudge:
         return reasons
 
     def verdict(self, members: Sequence[JobMember], by_rules: Verdict, now: float) -> Verdict:
-        """Whether the job is stuck. What else it is, the fixed rules say."""
+        """Return a verdict: stuck by the tree, otherwise by the fixed rules."""
         living = [member for member in members if not member.ended]
         usages = {member.name: RankUsage(member.looks, member.is_stopped, member.quiet_seconds) for member in living}
         if reasons := self.stuck(features(usages), now):
@@ -150,5 +150,5 @@ class TreeJudge:
 
 
 def load_tree() -> DecisionTree:
-    """The tree that was learned."""
+    """Load the stored decision tree."""
     return DecisionTree.model_validate_json(MODEL_FILE.read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""One rank of a job over time: what it used, and what it waits in."""
+"""One member of a job over time: its resource use and what it waits in."""
 
 from __future__ import annotations
 
@@ -25,35 +25,35 @@ from compare.watching.stacks import StackDump
 from compare.watching.waits import Wait
 
 IDLE_CORES, IDLE_ACTIVE_FRACTION, IDLE_BYTES = watchdog.IDLE_CPU, watchdog.IDLE_ACTIVE_FRACTION, 4096.0
-"""An idle rank uses fewer cores, wants one in a smaller part of the looks, and moves fewer bytes a second on connections."""
+"""Upper limits of an idle rank: cores, fraction of the looks with an active thread, connection bytes a second."""
 _MIN_SAMPLES = 4
-"""A busy rank asks again and again if so many samples of its stacks show it."""
+"""Minimum number of stack samples that show a busy rank polling."""
 MIN_JOINT_SAMPLES = 8
-"""Samples that are kept of a rank at least. So many that were taken together show which rank keeps the others waiting."""
+"""Minimum number of samples kept of a rank, and of joint samples that show which rank keeps the others waiting."""
 MAX_JOINT_MEMBERS = 16
-"""Ranks whose stacks are taken together."""
+"""Maximum number of ranks whose stacks are sampled together."""
 _MAX_DUMPED_PROCESSES = 8
-"""Processes of one rank whose stacks are taken."""
+"""Maximum number of processes of one rank whose stacks are taken."""
 _EXPLAINING_KINDS = {
     waits.LOCK: (waits.LOCK,),
     waits.MESSAGE: (waits.LOCK,),
     waits.INSIDE: (waits.LOCK, waits.EXCHANGE, waits.CALL, waits.MESSAGE, waits.FILE, waits.POLL, waits.SLEEP, waits.INSIDE),
 }
-"""By what the main thread waits in: waits of its other threads and processes that explain it, the most telling first."""
+"""Waits of other threads and processes that explain the main thread's wait, most telling first, by its kind."""
 
 
 class Look(NamedTuple):
-    """What a rank did between two looks."""
+    """Resource use of a rank between two looks."""
 
     seconds: float
     cpu_seconds: float
     helpers_cpu_seconds: float
-    """Of all its processes but the first Python program, and of that one's threads that Python does not know."""
+    """CPU seconds of all processes but the first Python program, and of that program's native threads."""
     core_wait_seconds: float
     throttled_seconds: float
-    """Kept from running by a quota."""
+    """Seconds in which a quota kept the rank from running."""
     wants: bool
-    """At the second look: a thread has a core, waits for one, or waits for the disk."""
+    """Whether at the second look a thread has a core, waits for one, or waits for the disk."""
     disk_waits: bool
     network_bytes: float
     disk_bytes: float
@@ -64,47 +64,47 @@ class Look(NamedTuple):
 
 
 _SAMPLED_FIELDS = ("wants", "disk_waits")
-"""In a look or not."""
+"""Fields of `Look` that are true or false for a whole look."""
 AMOUNTS = tuple(field for field in Look._fields if field not in ("seconds", *_SAMPLED_FIELDS))
 
 
 class WaitState(NamedTuple):
-    """What a rank waits in."""
+    """What a rank waits in, by its stacks."""
 
     kind: str
     words: str
     exchange: str
-    """`waits in all_reduce`, where that is it."""
+    """The wait if it is an exchange, as `waits in all_reduce`. Empty otherwise."""
     where: str
     missing: str
-    """Why there are no stacks."""
+    """Reason why there are no stacks. Empty: there are."""
 
 
 class JobMember:
-    """One rank, looked at again and again."""
+    """One rank or launcher of a job, observed at every look."""
 
     def __init__(self, group: ProcessGroup) -> None:
         self.group = group
         self.ended = False
         self.frozen = False
-        """By the freezer of its control group."""
+        """Whether the freezer of its control group has stopped it."""
         self.footprints: dict[int, Footprint] = {}
         self.connections: list[TcpConnection] = []
         self.looks: deque[Look] = deque()
         self.dumps: dict[int, StackDump] = {}
-        """The last stacks, by process."""
+        """Last stacks by process id."""
         self.marks: Marks | None = None
-        """Of a run of this suite: how far it has come."""
+        """Progress of a run of this suite. None: another program."""
         self.first_marks: Marks | None = None
         self._counters: dict[int, Footprint] = {}
-        """By process, with the last footprints of those that have ended and that nobody has taken over yet."""
+        """Footprints by process id, including those of ended processes that their parent has not yet reaped."""
         self._quiet_seconds = 0.0
         self._polled_loops: deque[tuple[float, frozenset[tuple[str, int]]]] = deque()
-        """(when, loops that all threads that do not wait only asked in) of the last samples."""
+        """(time, loops in which the threads that do not wait only polled) of the last samples."""
         self.samples: deque[tuple[float, WaitState]] = deque()
-        """(when, what it waited in) of the last samples. Those of one look have the same time."""
+        """(time, wait state) of the last samples. Samples of one look have the same time."""
         self._main_pid = group.pids[0]
-        """Whose stacks are taken: its first process that is a Python program. A shell may have started that."""
+        """Process whose stacks are taken: the first Python program. A shell may have started it."""
         self._socket_bytes: dict[int, int] = {}
         self._throttled_seconds = 0.0
         self._stopped_looks = 0
@@ -113,7 +113,7 @@ class JobMember:
 
     @property
     def main_pid(self) -> int:
-        """The process that is looked into: the first, or the first Python program behind it."""
+        """Process whose stacks are taken: the first process, or the first Python program below it."""
         return self._main_pid
 
     @property
@@ -122,7 +122,7 @@ class JobMember:
 
     @property
     def is_stopped(self) -> bool:
-        """In two looks: a debugger or profiler may stop a process for a moment."""
+        """Whether it was stopped in two looks: a debugger or profiler may stop a process for a moment."""
         return self._stopped_looks >= 2
 
     def look(
@@ -133,13 +133,13 @@ class JobMember:
         seconds: float,
         keep_seconds: float,
     ) -> None:
-        """Look at it once.
+        """Look at the member once.
 
         Args:
             group: its processes now.
-            connections: all of the machine, by inode.
-            socket_inodes: the inodes of its own.
-            seconds: since the last look. 0: this is the first.
+            connections: all connections of the machine by inode.
+            socket_inodes: inodes of the member's sockets.
+            seconds: seconds since the last look. 0: this is the first.
             keep_seconds: seconds of looks that are kept.
         """
         if group.environment != self.group.environment:
@@ -201,7 +201,7 @@ class JobMember:
             self.first_marks = marks
 
     def sample(self, now: float, keep_seconds: float) -> None:
-        """Take the stacks of its first Python program.
+        """Sample the stacks of the member's first Python program.
 
         Args:
             now: seconds of any clock.
@@ -229,34 +229,34 @@ class JobMember:
 
     @property
     def is_busy(self) -> bool:
-        """In the last look."""
+        """Whether it used cores in the last look."""
         return bool(self.looks) and rate(self.looks, "cpu_seconds", 0.001) >= IDLE_CORES
 
     @property
     def only_polled(self) -> bool:
-        """Whether in the last sample its threads only waited, or asked in a loop."""
+        """Whether in the last sample its threads only waited or polled in a loop."""
         return bool(self._polled_loops) and bool(self._polled_loops[-1][1])
 
     @property
     def is_mostly_waiting(self) -> bool:
-        """Whether half of the last few samples show it in an exchange."""
+        """Whether at least half of the last samples show it in an exchange."""
         last = list(self.samples)[-_MIN_SAMPLES:]
         return bool(last) and 2 * sum(state.kind in waits.PEER_WAITS for _, state in last) >= len(last)
 
     @property
     def quiet_seconds(self) -> float | None:
-        """Since its last mark of progress. None: it leaves none."""
+        """Seconds since its last progress mark. None: it writes none."""
         return None if self.marks is None else self._quiet_seconds
 
     def rate(self, field: str, seconds: float = math.inf) -> float:
-        """Of a field of the last looks: how much of it a second. Of what was seen or not: in which part of the time."""
+        """Return a field's amount a second over the last looks. For a true or false field: the fraction of the time."""
         return rate(self.looks, field, seconds)
 
     def watched_seconds(self) -> float:
         return sum(look.seconds for look in self.looks)
 
     def is_idle(self, seconds: float) -> bool:
-        """Whether for so long it has done nothing to speak of."""
+        """Return whether it has been idle for so many seconds."""
         if self.watched_seconds() < seconds or (self.marks is not None and self._quiet_seconds < seconds):
             return False
         return (
@@ -266,7 +266,7 @@ class JobMember:
         )
 
     def is_polling(self, seconds: float) -> bool:
-        """Whether for so long its threads only waited, or asked again and again in the same loop."""
+        """Return whether for so many seconds its threads only waited or polled in the same loop."""
         if self.marks is not None and self._quiet_seconds < seconds:
             return False
         if len(self._polled_loops) < _MIN_SAMPLES or self._polled_loops[-1][0] - self._polled_loops[0][0] < seconds:
@@ -278,9 +278,9 @@ class JobMember:
         return bool(frozenset.intersection(*(loops for _, loops in self._polled_loops)))
 
     def take_stacks(self, age_seconds: float = 0.0) -> None:
-        """Take those of its first Python program. Those of what it started follow if it waits in what they may explain.
+        """Take the stacks of its first Python program, and of its other processes if they may explain the wait.
 
-        Stacks of at most that age are good enough, since nothing has happened.
+        Stacks of at most `age_seconds` are kept instead, since nothing has happened.
         """
         if time.monotonic() - self._dump_time < age_seconds:
             return
@@ -291,14 +291,14 @@ class JobMember:
             self.dumps |= {pid: stacks.dump(pid) for pid in others}
 
     def wait_state(self) -> WaitState:
-        """What it waits in, by the stacks last taken."""
+        """Return what it waits in, by the stacks last taken."""
         return self._wait_state([pid for pid in self.dumps if pid != self._main_pid])
 
     def _wait_state(self, child_pids: Sequence[int]) -> WaitState:
-        """What it waits in.
+        """Return what it waits in, by the stacks of some processes.
 
         Args:
-            child_pids: processes that it has started, whose stacks may explain it.
+            child_pids: child processes whose stacks may explain the wait.
         """
         main_pid = self._main_pid
         dump = self.dumps.get(main_pid, StackDump([], "they were not taken"))
@@ -331,7 +331,7 @@ class JobMember:
         return WaitState(kind, words, exchange, main.location, "")
 
     def flight(self) -> Flight | None:
-        """Its last exchanges, if it is a rank of a run of this suite."""
+        """Return its last exchanges. None: it is no rank of a run of this suite."""
         return watchdog.read_flight(self._shared_file) if self._shared_file is not None else None
 
     def close(self) -> None:
@@ -339,7 +339,7 @@ class JobMember:
             os.close(self._shared_file)
 
     def _dump_main(self) -> dict[int, StackDump]:
-        """The stacks of its first process. If that is no Python program, of the first one below it that is."""
+        """Take the stacks of the first process, or of the first Python program below it."""
         self._main_pid = self.group.pids[0]
         dump = first_dump = stacks.dump(self._main_pid)
         for pid in self.group.pids[1:_MAX_DUMPED_PROCESSES]:
@@ -351,7 +351,7 @@ class JobMember:
         return {self._main_pid: dump}
 
     def _waits(self, pid: int) -> list[tuple[str, Wait]]:
-        """(name, wait) of each thread that Python knows, the main thread first."""
+        """Return (name, wait) of each Python thread, the main thread first."""
         states = {
             thread.number: thread.state
             for process_footprint in self.footprints.values()
@@ -369,16 +369,16 @@ class JobMember:
         return f"its thread {name}" if name else "another of its threads"
 
     def _since(self, previous: Mapping[int, Footprint], field: str, pids: Sequence[int] | None = None) -> float:
-        """How much a count of its processes has grown since the last look.
+        """Return the growth of a counter of its processes since the last look.
 
         Args:
-            pids: of some of them. None: of all, with those that have ended. Who started a process takes over its CPU time.
+            pids: processes to count. None: all, with ended ones, whose CPU time their parent takes over.
         """
         pids_counted: Sequence[int] = list({**previous, **self._counters}) if pids is None else pids
         return max(sum(_count(self._counters.get(pid), field) - _count(previous.get(pid), field) for pid in pids_counted), 0.0)
 
     def _native_since(self, previous: Mapping[int, Footprint]) -> float:
-        """CPU time since the last look of the threads that Python does not know, such as gloo's."""
+        """Return the CPU seconds since the last look of native threads, such as gloo's."""
         main_pid = self._main_pid
         if (
             main_pid not in previous
@@ -392,7 +392,7 @@ class JobMember:
         return sum(thread.cpu_seconds - earlier_seconds.get(thread.number, thread.cpu_seconds) for thread in now)
 
     def _computes_inside(self) -> bool:
-        """Whether one of the threads that TensorFlow computes with had a core in the last look, or waited for one."""
+        """Return whether a compute thread of TensorFlow had a core in the last look or waited for one."""
         main_footprint = self.footprints.get(self._main_pid)
         threads = main_footprint.threads if main_footprint is not None else []
         return any(
@@ -404,10 +404,10 @@ class JobMember:
 
 
 def rate(looks: Sequence[Look], field: str, seconds: float = math.inf) -> float:
-    """See `Member.over`.
+    """Return the amount of a field a second, as `JobMember.rate` does.
 
     Args:
-        looks: the last one last.
+        looks: looks in order of time.
     """
     total = covered_seconds = 0.0
     for look in reversed(looks):
@@ -430,9 +430,10 @@ def _count(process_footprint: Footprint | None, field: str) -> float:
 
 
 def _open_shared_file(group: ProcessGroup) -> int | None:
-    """What a rank of a run of this suite shares with its own watcher: a descriptor of the same file.
+    """Open the file that a rank of a run of this suite shares with its own watcher. None: there is none.
 
-    The job names it, and may name anything. So it is opened without waiting, and must be a plain file of the right size.
+    The job names the file and may name anything. So it is opened without waiting, and must be a plain file of the right
+    size.
     """
     variable = group.environment.get(heartbeat.WATCH_VARIABLE, "")
     if not variable or not group.is_rank:

@@ -1,4 +1,4 @@
-"""What was seen of a job, as a table, its stacks and JSON."""
+"""Report on a watched job: table, stacks and JSON."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ NAME = "watch"
 EXIT_CODES = {HEALTHY: 0, SLOW: 0, ENDED: 0, STUCK: exits.FINDINGS, UNKNOWN: exits.UNKNOWN}
 _TONES = {HEALTHY: "good", SLOW: "warn", STUCK: "bad", UNKNOWN: "warn"}
 _MOST_FRAMES = 12
-"""Of a thread, on the terminal. JSON has all."""
+"""Maximum number of frames of a thread on the terminal. JSON has all."""
 _PARTS = {"runs_or_wants_a_core_or_disk": "wants", "waits_for_disk": "disk_waits"}
-"""By their names in JSON."""
+"""Fields of `Look` that are fractions of the time, by their names in JSON."""
 
 _COLUMNS = (
     Column("name", "rank"),
@@ -47,12 +47,12 @@ _SHOWN = ("name", "cores", "network", "memory", "steps", "where")
 
 
 def table(members: Sequence[JobMember]) -> Table:
-    """What each rank uses, on the mean of the looks that are kept."""
+    """Build the table of each rank's mean resource use over the kept looks."""
     return Table("footprints", "Footprints, the mean of the last looks", _COLUMNS, [_row(member) for member in members])
 
 
 def report(watcher: Watcher, verdict: Verdict) -> Report:
-    """The verdict, the footprints and the stacks."""
+    """Build the report of the verdict, the footprints and the stacks."""
     members = watcher.members
     cost = 1e6 * watcher.cost_seconds / max(watcher.num_looks, 1)
     footprints = table(members)

@@ -15,14 +15,14 @@ import psutil
 from common.machine import footprint
 
 _TIMEOUT_SECONDS = 10.0
-"""py-spy takes milliseconds, and seconds in a process with very many frames on a busy machine."""
+"""Timeout of py-spy. It takes milliseconds, or seconds for very many frames on a busy machine."""
 _RANK_NAMES = ("rank", "local_rank", "global_rank", "proc_id")
-"""Of a variable in an outer frame."""
+"""Names of local variables that hold a rank."""
 _SPAWN_LOCAL = ("_wrap", "i")
-"""The function of torch.multiprocessing.spawn that calls the user's, and its variable with the number of the process."""
+"""(function, local variable) of torch.multiprocessing.spawn with the number of the process."""
 _NOBODY_ID = 65534
 YAMA = Path("/proc/sys/kernel/yama/ptrace_scope")
-"""Which processes may read which. Missing: those of one user may read each other."""
+"""File with the kernel's ptrace scope. Missing: processes of one user may read each other."""
 INSTALL_COMMAND = f"{sys.executable} -m pip install py-spy"
 
 
@@ -33,42 +33,42 @@ class StackFrame(NamedTuple):
 
 
 class ThreadStack(NamedTuple):
-    """What a thread that Python knows is doing."""
+    """Stack of a Python thread."""
 
     thread: int
-    """The operating system's number."""
+    """Thread id of the operating system."""
     name: str
     frames: list[StackFrame]
-    """The innermost first."""
+    """Frames, the innermost first."""
 
 
 class SourceReader(NamedTuple):
-    """With whose rights root reads the sources that a process names: it may name any file."""
+    """User and groups with whose rights root reads a process's source files: the process may name any file."""
 
     user: int
     group: int
     groups: tuple[int, ...]
     root: str
-    """The root directory of the process, as a path here."""
+    """Root directory of the process, as a path in this mount namespace."""
 
 
 class StackDump(NamedTuple):
-    """The stacks of one process."""
+    """Stacks of one process."""
 
     stacks: list[ThreadStack]
-    """The main thread first. Empty if `missing`."""
+    """Stacks of its threads, the main thread first. Empty if `missing`."""
     missing: str = ""
-    """Why there are none, and what to do."""
+    """Reason why there are no stacks, and what to do."""
     rank: int | None = None
-    """That its variables say."""
+    """Rank found in its local variables. None: there is none."""
     is_python: bool = True
-    """False: it is another program."""
+    """Whether it is a Python program."""
     reader: SourceReader | None = None
-    """None: its sources are read with the rights of this process."""
+    """Rights to read its source files with. None: those of this process."""
 
 
 def dump(pid: int) -> StackDump:
-    """The stacks of a process, as they are now."""
+    """Take the current stacks of a process."""
     py_spy = py_spy_path()
     if py_spy is None:
         return StackDump([], f"py-spy is not installed. Run: {INSTALL_COMMAND}")
@@ -105,12 +105,12 @@ def dump(pid: int) -> StackDump:
 
 
 def py_spy_path() -> str | None:
-    """py-spy of this environment, else of PATH."""
+    """Return the path of py-spy in this environment, else on PATH. None: not installed."""
     return shutil.which("py-spy", path=Path(sys.executable).parent) or shutil.which("py-spy")
 
 
 def source_reader(pid: int) -> SourceReader | None:
-    """Who may read the sources of a process. None: this one, as it is."""
+    """Return the rights to read a process's source files with. None: those of this process."""
     if os.geteuid():
         return None
     status = footprint.status(pid)
@@ -127,7 +127,7 @@ def source_reader(pid: int) -> SourceReader | None:
 
 
 def _thread_numbers(pid: int) -> dict[int, int]:
-    """Numbers of threads, by those that the process's own PID namespace gives them. Empty: it has none of its own."""
+    """Return thread ids by their ids in the process's PID namespace. Empty: it has no namespace of its own."""
     if len(footprint.status(pid).get("NSpid", "").split()) < 2:
         return {}
     try:
@@ -139,7 +139,7 @@ def _thread_numbers(pid: int) -> dict[int, int]:
 
 
 def rank_in_locals(threads: list[dict[str, Any]]) -> int | None:
-    """The number in a variable that is called so. The outermost frame decides."""
+    """Return the rank in a local variable of that name. The outermost frame has precedence."""
     for thread in threads:
         for frame in reversed(thread["frames"]):
             function = frame["name"].rpartition(".")[2]
@@ -152,7 +152,7 @@ def rank_in_locals(threads: list[dict[str, Any]]) -> int | None:
 
 
 def _failure_reason(pid: int, error: str) -> str:
-    """What keeps py-spy from reading a process, and what to do."""
+    """Return why py-spy cannot read a process, and what to do."""
     try:
         process = psutil.Process(pid)
         owner, status = process.username(), process.status()

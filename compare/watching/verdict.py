@@ -1,4 +1,4 @@
-"""Healthy, slow or stuck: fixed rules over what was seen of all ranks."""
+"""Verdict on a job: fixed rules over the observations of all ranks."""
 
 from __future__ import annotations
 
@@ -17,34 +17,34 @@ from compare.watching.member import IDLE_BYTES, IDLE_CORES, MAX_JOINT_MEMBERS, M
 HEALTHY, SLOW, STUCK, ENDED, UNKNOWN = "healthy", "slow", "stuck", "ended", "cannot be told"
 
 MIN_STARVED_FRACTION = 0.5
-"""A rank is short of cores if it waits for one in this part of the time that it wants one."""
+"""Minimum fraction of its wanted core time in which a starved rank waits for a core."""
 _MIN_WANTED_CORES = 0.25
-"""That a rank must want, before it can be short of cores."""
+"""Minimum cores that a rank must want to count as starved."""
 _NEARLY_STARVED_RATIO = 0.8
-"""A rank is about as short of cores as the shortest one from this part of its share and of the least cores on."""
+"""Minimum ratio of a rank's starved fraction and wanted cores to those of the most starved rank."""
 MIN_DISK_WAIT_FRACTION = 0.5
-"""A rank is held up by the disk if a thread waits for it in this part of the looks."""
+"""Minimum fraction of the looks in which a thread waits for the disk."""
 MIN_FAULTS_PER_SECOND = 20.0
-"""Major page faults a second."""
+"""Minimum major page faults a second of a rank that waits for its memory."""
 _MIN_THROTTLED_FRACTION = 0.05
-"""A quota is named if it stops a rank in this part of the time."""
+"""Minimum fraction of the time in which a quota stops a rank, to be named."""
 _MAX_DOWNLOAD_CORES = 0.1
-"""A rank that uses fewer, while bytes move, waits for the network."""
+"""Maximum cores of a rank that waits for the network while bytes move."""
 _MIN_LATE_FRACTION = 2 / 3
-"""A rank keeps the others waiting if it alone is in no exchange, in this part of the samples that were taken together."""
+"""Minimum fraction of the joint samples in which a late rank alone is in no exchange."""
 _MAX_ON_TIME_FRACTION = 1 / 3
-"""The network does, if no rank is alone in a larger part."""
+"""Maximum such fraction of every rank if the network is to blame."""
 _MIN_UNANSWERED_TRIES = 3
-"""After so many, the other end of a connection is taken for gone."""
+"""Minimum retransmissions after which a peer counts as gone."""
 
 
 class Verdict(NamedTuple):
-    """What a job is, and why."""
+    """Verdict on a job, with the reason."""
 
     state: str
     reason: str
     ranks: tuple[str, ...] = ()
-    """Names of those to blame."""
+    """Names of the ranks to blame."""
 
     @property
     def text(self) -> str:
@@ -52,12 +52,12 @@ class Verdict(NamedTuple):
 
 
 def judge(members: Sequence[JobMember], patience: float, stacks_age: float = 0.0) -> Verdict:
-    """What the job is now.
+    """Return the verdict on a job.
 
     Args:
-        members: its ranks, with those that have ended.
+        members: the job's ranks, with those that have ended.
         patience: a job is called slow or stuck after so many seconds.
-        stacks_age: seconds. Younger stacks of an idle rank are not taken again.
+        stacks_age: age in seconds up to which stacks of an idle rank are not taken again.
     """
     living = [member for member in members if not member.ended]
     if not members:
@@ -68,7 +68,7 @@ def judge(members: Sequence[JobMember], patience: float, stacks_age: float = 0.0
 
 
 def name_ended_members(verdict: Verdict, members: Sequence[JobMember]) -> Verdict:
-    """A verdict that names the ranks that have ended while others go on. At best, such a job is slow."""
+    """Add the ranks that have ended while others go on to a verdict. At best, such a job is slow."""
     ended = [member for member in members if member.ended]
     if {member.name for member in ended} <= {*verdict.ranks}:
         return verdict
@@ -116,7 +116,7 @@ def _judge_living(members: Sequence[JobMember], living: Sequence[JobMember], pat
 
 
 def _judge_all_waiting(members: Sequence[JobMember], states: dict[str, WaitState]) -> Verdict:
-    """Judge a job in which nobody does anything."""
+    """Judge a job in which all ranks wait."""
     ended = [member for member in members if member.ended]
     mismatch = _find_mismatch(members)
     exchange, numbers = (f". {mismatch.message}", mismatch.missing) if mismatch is not None else ("", [])
@@ -150,7 +150,7 @@ def _judge_all_waiting(members: Sequence[JobMember], states: dict[str, WaitState
 
 
 def _judge_some_waiting(working: Sequence[JobMember], states: dict[str, WaitState], patience: float) -> Verdict | None:
-    """Judge a job in which some work. None: those that wait do so for good reason, or it is not known."""
+    """Judge a job in which some ranks work. None: the others wait for good reason, or it is unknown."""
     known = {name: state for name, state in states.items() if not state.missing}
     # What it asks for again and again may be done by one of those that work. C code may wait for one of them too.
     waiting = {name: state for name, state in known.items() if state.kind in (*waits.PEER_WAITS, waits.POLL, waits.CALL)}
@@ -174,7 +174,7 @@ def _judge_some_waiting(working: Sequence[JobMember], states: dict[str, WaitStat
 
 
 def _judge_slow(living: Sequence[JobMember], patience: float) -> Verdict | None:
-    """A job that works and is held up by one rank or by the machine."""
+    """Judge a job that works and is held up by one rank or by the machine. None: nothing holds it up."""
     steps_text = f"; the job makes steps: {steps} since it is watched" if (steps := _num_steps(living)) else ""
     latenesses = [lateness for member in living if (lateness := _lateness(member, living)).num_samples >= MIN_JOINT_SAMPLES]
     late = max(latenesses, key=lambda lateness: lateness.fraction, default=None)
@@ -198,13 +198,13 @@ def _judge_slow(living: Sequence[JobMember], patience: float) -> Verdict | None:
 
 
 class _Lateness(NamedTuple):
-    """How often a rank was in no exchange while all others were."""
+    """Joint samples in which a rank was in no exchange while all others were."""
 
     member: JobMember
     late_samples: list[dict[str, WaitState]]
-    """What each rank waited in then."""
+    """Wait state of each rank in these samples, by name."""
     num_samples: int
-    """Looks that show it together with the others."""
+    """Number of joint samples of the rank and the others."""
 
     @property
     def fraction(self) -> float:
@@ -228,7 +228,7 @@ def _is_late(name: str, states: dict[str, WaitState]) -> bool:
 
 
 def _late_text(late: _Lateness, patience: float) -> str:
-    """`rank 0 waits in all_reduce for rank 1, which sleeps in ..., in 9 of 10 looks`."""
+    """Return a text such as `rank 0 waits in all_reduce for rank 1, which sleeps in ..., in 9 of 10 looks`."""
     name = late.member.name
     ((words, _),) = Counter(states[name].words for states in late.late_samples).most_common(1)
     states = next(sample for sample in reversed(late.late_samples) if sample[name].words == words)
@@ -240,7 +240,7 @@ def _late_text(late: _Lateness, patience: float) -> str:
 
 
 def _starved_members(living: Sequence[JobMember], patience: float) -> list[JobMember]:
-    """The ranks that are short of cores, if one is: that one and those that are about as short."""
+    """Return the starved ranks: the most starved one and those nearly as starved. Empty: none is starved."""
     known = [member for member in living if member.watched_seconds() >= patience]
     largest = max(map(_starved_fraction, known), default=0.0)
     least = _NEARLY_STARVED_RATIO * _MIN_WANTED_CORES
@@ -252,7 +252,7 @@ def _starved_members(living: Sequence[JobMember], patience: float) -> list[JobMe
 
 
 def _starved_fraction(member: JobMember, least_cores: float = _MIN_WANTED_CORES) -> float:
-    """In which part of the time that it wants a core it waits for one. 0: it hardly wants any."""
+    """Return the fraction of its wanted core time in which a rank waits for a core. 0: it hardly wants any."""
     ran, waited = member.rate("cpu_seconds"), member.rate("core_wait_seconds")
     return waited / (ran + waited) if ran + waited >= least_cores else 0.0
 
@@ -265,7 +265,7 @@ def _starved_text(member: JobMember) -> str:
 
 
 def _bottleneck(member: JobMember, patience: float) -> str:
-    """By what of the machine. Empty: by nothing, or it was not watched for long enough."""
+    """Return what of the machine holds up a rank. Empty: nothing, or it was not watched for long enough."""
     if member.watched_seconds() < patience:
         return ""
     if _starved_fraction(member) >= MIN_STARVED_FRACTION:
@@ -313,7 +313,7 @@ def _too_few_text(seconds: float) -> str:
 
 
 def _num_steps(living: Sequence[JobMember]) -> int:
-    """Of a run of this suite, since it is watched. 0: it makes none, or they are not known."""
+    """Return the steps of a run of this suite while watched. 0: it makes none, or they are unknown."""
     return max(
         (member.marks.steps - member.first_marks.steps for member in living if member.marks and member.first_marks), default=0
     )
@@ -327,7 +327,7 @@ def _blamed_state(to_blame: dict[str, WaitState]) -> str:
 
 
 def _waits_for_text(waiting: dict[str, WaitState], to_blame: dict[str, WaitState]) -> str:
-    """`rank 2 waits in all_reduce for rank 0, which waits for a lock in ...`."""
+    """Return a text such as `rank 2 waits in all_reduce for rank 0, which waits for a lock in ...`."""
     groups: dict[str, list[str]] = defaultdict(list)
     for name, state in waiting.items():
         groups[state.exchange or state.words].append(name)
@@ -355,7 +355,7 @@ def _plural_verb(words: str, count: int) -> str:
 
 
 def _unanswered_peer(member: JobMember) -> str | None:
-    """The other end of a connection that no longer answers."""
+    """Return the peer of a connection that no longer answers. None: all answer."""
     return next(
         (
             connection.peer
@@ -367,7 +367,7 @@ def _unanswered_peer(member: JobMember) -> str | None:
 
 
 def _missing_ranks_text(members: Sequence[JobMember]) -> str:
-    """How many ranks of the launcher's WORLD_SIZE are not watched, in words."""
+    """Return a text with the number of ranks of the launcher's WORLD_SIZE that are not watched. Empty: none."""
     size = members[0].group.environment.get("WORLD_SIZE", "")
     num_missing = int(size) - len(members) if is_number(size) else 0
     return (
@@ -378,7 +378,7 @@ def _missing_ranks_text(members: Sequence[JobMember]) -> str:
 
 
 def _find_mismatch(members: Sequence[JobMember]) -> Mismatch | None:
-    """Which exchange does not match, of a run of this suite."""
+    """Return the exchange that does not match in a run of this suite. None: all match, or it is another program."""
     flights = {
         member.group.number: member.flight() for member in members if member.group.number is not None and not member.ended
     }

@@ -1,4 +1,4 @@
-"""What a thread waits in: read from its stack, its source and the function of the kernel that it sleeps in."""
+"""Classification of a thread's wait by its stack, its source and the kernel function that it sleeps in."""
 
 from __future__ import annotations
 
@@ -32,21 +32,21 @@ EXCHANGE, MESSAGE, LOCK, POLL, SLEEP, FILE, CALL, INSIDE, TASK, WORK = (
 - `work`: it does not wait
 """
 PEER_WAITS = (EXCHANGE, MESSAGE)
-"""What a rank may wait in that is itself healthy."""
+"""Kinds of waits for other ranks."""
 SELF_ENDING_WAITS = (SLEEP, FILE)
-"""What ends without another rank or thread."""
+"""Kinds of waits that end without another rank or thread."""
 
 
 class Wait(NamedTuple):
-    """What a thread waits in."""
+    """Classified wait of a thread."""
 
     kind: str
     description: str
-    """In words: `waits in all_reduce`."""
+    """Text such as `waits in all_reduce`."""
     location: str
-    """The innermost line that is neither of Python nor of an installed library: `in step (train.py:30: loss.backward())`."""
+    """Innermost line of user code, as `in step (train.py:30: loss.backward())`."""
     loop: tuple[str, int] | None = None
-    """File and line of the loop that asks again and again."""
+    """File and line of the polling loop. None: there is none."""
 
     @property
     def words(self) -> str:
@@ -55,9 +55,9 @@ class Wait(NamedTuple):
 
 _TENSORFLOW = "a call of TensorFlow"
 IN_TENSORFLOW = f"waits in {_TENSORFLOW}"
-"""Its threads may exchange or compute meanwhile: the stack is the same."""
+"""Text of a wait in TensorFlow. Its threads may exchange or compute meanwhile: the stack is the same."""
 TENSORFLOW_COMPUTE_THREADS = re.compile(r"tf_(?!data)")
-"""Names of the threads that TensorFlow computes with. Those of its exchanges and of tf.data have others."""
+"""Names of TensorFlow's compute threads. Its communication threads and those of tf.data have other names."""
 _CALLS = tuple(
     (kind, re.compile(file), re.compile(function), name)
     for kind, file, function, name in (
@@ -87,7 +87,7 @@ _CALLS = tuple(
 )
 _AUTOGRAD = re.compile(r"/torch/(autograd/|_tensor\.py$)")
 _WRAPPERS = re.compile(r"^(wrapper|inner|_wrapped|__call__|__next__|_call_impl|_wrapped_call_impl|<lambda>)$")
-"""Names that say nothing."""
+"""Functions whose names are not informative."""
 _LIBRARY = re.compile(r"/(site|dist)-packages/|/lib(64)?/python3[^/]*/|^<")
 _KERNEL = (
     (re.compile(r"futex"), "futex"),
@@ -99,25 +99,25 @@ _KERNEL = (
 _COLLECTIVES = re.compile(
     r"\.((?:all_?)?reduce|all_?gather|all_?to_?all|b(?:road)?cast|barrier|gather|scatter|wait)\w*\(", re.IGNORECASE
 )
-"""Called in a user's line without Python frames of its own: by mpi4py, or `wait` for what torch sends meanwhile."""
+"""Collectives called in a user's line without Python frames of their own: by mpi4py, or `wait` of an asynchronous one."""
 _MAX_SOURCE_BYTES = 2**22
-"""Of a source file."""
+"""Maximum size of a source file."""
 _READ_TIMEOUT_SECONDS = 2.0
-"""In which another user reads it."""
+"""Timeout of reading a source file as another user."""
 _POLLING_CALLS = frozenset(
     {"sleep", "is_set", "poll", "acquire", "release", "locked", "empty", "full", "qsize", "get_nowait", "put_nowait"}
     | {"exists", "is_file", "isfile", "is_alive", "done", "is_completed", "ready", "test", "monotonic", "time", "perf_counter"}
 )
-"""Calls that a loop may make that does nothing but ask."""
+"""Calls that a polling loop may make."""
 
 
 def classify_wait(frames: Sequence[StackFrame], blocked_in: str, reader: SourceReader | None = None) -> Wait:
-    """What a thread waits in.
+    """Classify what a thread waits in.
 
     Args:
-        frames: its stack, the innermost first.
-        blocked_in: the function of the kernel that it sleeps in; empty where that is not known, or where it runs.
-        reader: with whose rights its sources are read. None: of this process.
+        frames: the thread's stack, the innermost frame first.
+        blocked_in: the kernel function that it sleeps in; empty where that is unknown, or where it runs.
+        reader: rights to read its source files with. None: those of this process.
     """
     user_frame = next((frame for frame in frames if not is_library(frame)), None)
     frame = user_frame or next(iter(frames), None)
@@ -141,12 +141,12 @@ def classify_wait(frames: Sequence[StackFrame], blocked_in: str, reader: SourceR
 
 
 def is_library(frame: StackFrame) -> bool:
-    """Whether its file belongs to Python or to an installed package."""
+    """Return whether a frame's file belongs to Python or to an installed package."""
     return _LIBRARY.search(frame.file) is not None
 
 
 def _without_frames(blocked_in: str, line: str, location: str) -> Wait:
-    """The wait of a thread whose innermost frame called something in C."""
+    """Classify the wait of a thread whose innermost frame called a C function."""
     kind = next((kind for pattern, kind in _KERNEL if pattern.search(blocked_in)), "")
     if kind == SLEEP or (kind and re.search(r"\bsleep\(", line)):
         return Wait(SLEEP, "sleeps", location)
@@ -163,7 +163,7 @@ def _without_frames(blocked_in: str, line: str, location: str) -> Wait:
 
 
 def _waiting_call(frames: Sequence[StackFrame]) -> tuple[str, str]:
-    """(kind, name) of the outermost of the innermost frames that wait, e.g. (`inside`, `Queue.get`). Empty: none does."""
+    """Return (kind, name) of the outermost of the innermost waiting frames, e.g. (`inside`, `Queue.get`). Empty: none waits."""
     kind = name = ""
     for frame in frames:
         row = next((row for row in _CALLS if row[1].search(frame.file) and row[2].search(frame.function)), None)
@@ -184,7 +184,7 @@ def _location_text(frame: StackFrame, reader: SourceReader | None) -> str:
 
 
 def _short_name(function: str) -> str:
-    """A name without the functions around it."""
+    """Return a function's name without its enclosing functions."""
     return function.rpartition("<locals>.")[2]
 
 
@@ -195,7 +195,7 @@ def _source(frame: StackFrame, reader: SourceReader | None) -> str:
 
 @lru_cache(maxsize=256)
 def _lines(file: str, reader: SourceReader | None) -> list[str]:
-    """Of a source file. None of what is no plain file of a usual size: the name comes from another process.
+    """Return the lines of a source file. Empty: no plain file of a usual size. The name comes from another process.
 
     Files of the kernel, such as /proc/kmsg, say that they are plain and empty. Reading them may take what is there, or wait.
     """
@@ -225,7 +225,7 @@ def _lines(file: str, reader: SourceReader | None) -> list[str]:
 
 @lru_cache(maxsize=256)
 def _polling_loop(file: str, line: int, reader: SourceReader | None) -> tuple[str, int] | None:
-    """File and first line of the innermost `while` around a line, if that does nothing but ask and wait."""
+    """Return file and first line of the innermost `while` around a line if it only polls and waits."""
     try:
         tree = ast.parse("\n".join(_lines(file, reader)))
     except (SyntaxError, ValueError, MemoryError, RecursionError):

@@ -49,7 +49,7 @@ def command(
 
 
 def _watch(watcher: Watcher, seconds: float | None, interval: float) -> Verdict:
-    """The last verdict. Until then, the terminal shows each, and stderr gets a line where it changes."""
+    """Watch a job and return the last verdict. A terminal shows each verdict; stderr gets a line where it changes."""
     console = Console(stderr=True, highlight=False)
     live = Live(console=console, auto_refresh=False, transient=True) if console.is_terminal else None
     started, last_state = time.monotonic(), ""

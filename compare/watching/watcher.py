@@ -1,4 +1,4 @@
-"""Looks at all ranks of a job again and again."""
+"""Watcher that looks at all ranks of a job repeatedly."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ class Watcher:
     """A job under watch.
 
     Args:
-        pids: its processes, or one that started the others.
+        pids: the job's processes, or one that started the others.
         patience: the rules call the job slow or stuck after so many seconds.
-        tree: says whether the job is stuck, in place of the rules.
+        tree: decision tree that judges whether the job is stuck. None: the fixed rules.
 
     Raises:
         SpecError: there is no such process.
@@ -30,16 +30,16 @@ class Watcher:
         self._patience = patience
         self._keep_seconds = patience if tree is None else max(patience, learned.WINDOW_SECONDS)
         self._members: dict[int, JobMember] = {}
-        """By their first process."""
+        """Members by the id of their first process."""
         self._last_look = 0.0
         self._sample_times: dict[int, float] = {}
         self.num_looks = 0
         self.cost_seconds = 0.0
-        """CPU time of all looks, with that of py-spy."""
+        """CPU seconds of all looks, including py-spy."""
 
     @property
     def members(self) -> list[JobMember]:
-        """Ranks first, with those that have ended and were not started again."""
+        """Members, ranks first, including those that have ended and were not started again."""
         living = {member.name for member in self._members.values() if not member.ended}
         members = [member for member in self._members.values() if not member.ended or member.name not in living]
         return sorted(members, key=lambda member: member.group.order)
@@ -49,7 +49,7 @@ class Watcher:
         return [member for member in self.members if member.group.is_rank]
 
     def look(self) -> None:
-        """Look at all processes once. It takes milliseconds."""
+        """Look at all processes once. This takes milliseconds."""
         cpu_before = _cpu_seconds()
         now = time.monotonic()
         elapsed, self._last_look = now - self._last_look if self.num_looks else 0.0, now
@@ -73,7 +73,7 @@ class Watcher:
         self.cost_seconds += _cpu_seconds() - cpu_before
 
     def verdict(self) -> Verdict:
-        """What the job is, by the looks so far."""
+        """Return the verdict by the looks so far."""
         cpu_before = _cpu_seconds()
         verdict = judge(self.ranks, self._patience, self._patience / 2)
         if verdict.state == STUCK:  # it is the last word, so it stands on what the ranks do now
@@ -88,10 +88,10 @@ class Watcher:
             member.close()
 
     def _sample(self, now: float) -> None:
-        """Take the stacks of the rank that has waited for it for the longest time, and of one that may spin.
+        """Sample the stacks of the least recently sampled rank, and of one that may spin.
 
-        Each takes milliseconds of a core. A rank that spins is found by several samples, too late if all take turns.
-        If one mostly waits in an exchange, the stacks of all are taken together. They show for whom it waits.
+        Each sample takes milliseconds of a core. Finding a spinning rank takes several samples, too long in turns.
+        If a rank mostly waits in an exchange, all are sampled together to show for whom it waits.
         """
         living = [member for member in self.ranks if not member.ended]
         by_sample_time = sorted(living, key=lambda member: self._sample_times.get(member.group.pids[0], 0.0))
@@ -105,6 +105,6 @@ class Watcher:
 
 
 def _cpu_seconds() -> float:
-    """CPU time of this process and its ended children."""
+    """Return the CPU seconds of this process and its ended children."""
     usages = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
     return sum(usage.ru_utime + usage.ru_stime for usage in usages)
