@@ -69,7 +69,7 @@ AMOUNTS = tuple(field for field in Look._fields if field not in ("seconds", *_SA
 
 
 class WaitState(NamedTuple):
-    """What a rank waits in, by its stacks."""
+    """Wait state of a rank, by its stacks."""
 
     kind: str
     words: str
