@@ -193,16 +193,16 @@ class _GraphBuilder:
             case ast.For() | ast.AsyncFor():
                 return self.for_loop(tree, after, context)
             case ast.Try() | ast.TryStar():
-                return self.attempt(tree, after, context)
+                return self.try_statement(tree, after, context)
             case ast.With() | ast.AsyncWith():
                 return self.with_items(tree.items, tree.body, after, context)
             case ast.Match():
                 return self.match(tree, after, context)
             case ast.Return():
-                done = self.node("return", tree, NO_NODE, context)
+                return_node = self.node("return", tree, NO_NODE, context)
                 # The value is computed before the finalizers run, and they may compute others.
-                left = context.leave(done)
-                value = self.node("pick", tree, left, context, extra=tree.value)
+                exit_node = context.leave(return_node)
+                value = self.node("pick", tree, exit_node, context, extra=tree.value)
                 return self.expression(tree.value, value, context)
             case ast.Raise():
                 raised = self.node("raise", tree, NO_NODE, context)
@@ -263,7 +263,7 @@ class _GraphBuilder:
 
         return self.node("collect", tree, loop(tree.generators, after), context, extra="begin")
 
-    def attempt(self, tree: Any, after: int, context: _Context) -> int:
+    def try_statement(self, tree: Any, after: int, context: _Context) -> int:
         inside = context
         if tree.finalbody:
 
@@ -321,8 +321,8 @@ class _GraphBuilder:
                 keyword_values = [keyword.value for keyword in tree.keywords]
                 return self.expressions([tree.func, *tree.args, *keyword_values], call, context)
             case ast.IfExp() if _has_call(tree.body) or _has_call(tree.orelse):
-                chosen = [self.node("pick", tree, after, context, extra=value) for value in (tree.body, tree.orelse)]
-                yes, no = self.expression(tree.body, chosen[0], context), self.expression(tree.orelse, chosen[1], context)
+                picks = [self.node("pick", tree, after, context, extra=value) for value in (tree.body, tree.orelse)]
+                yes, no = self.expression(tree.body, picks[0], context), self.expression(tree.orelse, picks[1], context)
                 return self.test(tree.test, yes, no, context)
             case ast.BoolOp() if any(_has_call(value) for value in tree.values[1:]):
                 entry = self.expression(

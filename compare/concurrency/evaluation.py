@@ -95,13 +95,13 @@ class Evaluator(ExecutionState):
             case ast.Name():
                 return self.lookup(thread, tree.id, frame)
             case ast.Attribute():
-                return self._read(thread, tree, evaluated(tree.value))
+                return self._read_attribute(thread, tree, evaluated(tree.value))
             case ast.Tuple() | ast.List() | ast.Set():
                 return self._sequence(thread, tree.elts, frame)
             case ast.BinOp():
                 return binary(tree.op, evaluated(tree.left), evaluated(tree.right))
             case ast.Compare():
-                return self._comparison(tree, [evaluated(operand) for operand in (tree.left, *tree.comparators)])
+                return self._compare(tree, [evaluated(operand) for operand in (tree.left, *tree.comparators)])
             case ast.BoolOp():
                 return self._bool_op(tree, [evaluated(operand) for operand in tree.values])
             case ast.UnaryOp():
@@ -121,7 +121,7 @@ class Evaluator(ExecutionState):
                     return branch_value
                 return Unknown(marks=marks_of([evaluated(tree.body), evaluated(tree.orelse), test]))
             case ast.Subscript():
-                return self._item(thread, evaluated(tree.value), tree.slice, frame)
+                return self._subscript(thread, evaluated(tree.value), tree.slice, frame)
             case ast.NamedExpr():
                 value = evaluated(tree.value)
                 self.assign(thread, tree.target, value, frame)
@@ -156,7 +156,7 @@ class Evaluator(ExecutionState):
         return SequenceValue(items, exact)
 
     @staticmethod
-    def _comparison(tree: ast.Compare, values: list[Value]) -> Value:
+    def _compare(tree: ast.Compare, values: list[Value]) -> Value:
         left, right, *more = values
         if more:
             return Unknown(marks=marks_of(values))
@@ -339,7 +339,7 @@ class Evaluator(ExecutionState):
             case _:
                 return Method(receiver=value, name=name)
 
-    def _read(self, thread: SimulatedThread, tree: ast.Attribute, owner: Value) -> Value:
+    def _read_attribute(self, thread: SimulatedThread, tree: ast.Attribute, owner: Value) -> Value:
         value = self.attribute(thread, owner, tree.attr)
         if isinstance(owner, Instance) and isinstance(value, (Const, Unknown)) and self.has_started_threads:
             location = (owner, tree.attr)
@@ -419,7 +419,7 @@ class Evaluator(ExecutionState):
                 return Method(receiver=self.instance_thread(thread, receiver), name=name)
         return Unknown(dotted="super of a library")
 
-    def _item(self, thread: SimulatedThread, container: Value, index: ast.expr, frame: CallFrame) -> Value:
+    def _subscript(self, thread: SimulatedThread, container: Value, index: ast.expr, frame: CallFrame) -> Value:
         if isinstance(index, ast.Slice):
             bounds = [self.evaluate(thread, bound, frame) for bound in (index.lower, index.upper, index.step)]
             marks = marks_of([container, *bounds])
@@ -532,7 +532,7 @@ class Evaluator(ExecutionState):
         """Execute an augmented assignment, `target += value`."""
         value = self.evaluate(thread, tree.value, frame)
         target: Any = tree.target
-        load = ast.copy_location(_loaded(target), target)
+        load = ast.copy_location(_as_load(target), target)
         old_value = self.evaluate(thread, load, frame)
         new_value = binary(tree.op, old_value, value)
         new_value = self.mark_by_name(last_name(target), new_value)
@@ -599,7 +599,7 @@ def _set_item(container: Value, key: Value, value: Value) -> None:
             sources.items.append(value)
 
 
-def _loaded(target: Any) -> Any:
+def _as_load(target: Any) -> Any:
     match target:
         case ast.Name():
             return ast.Name(target.id, ast.Load())

@@ -281,7 +281,7 @@ class Execution(RankOperations):
                 frame.results.pop(id(node.tree), None)
                 frame.loops[id(node.tree)] = self._start_loop(thread, frame, node.tree.iter)
             case "next":
-                self._next(thread, frame, node)
+                self._next_iteration(thread, frame, node)
             case "enter":
                 self._enter_with(thread, frame, node)
             case "exit":
@@ -461,7 +461,7 @@ class Execution(RankOperations):
     ) -> None:
         """Continue where all paths of a branch meet. Variables assigned on them become unknown."""
         if join == len(frame.graph.nodes):
-            returned = [self._guess(thread, frame, pick.extra) for pick in nodes if pick.kind == "pick"]
+            returned = [self._approximate(thread, frame, pick.extra) for pick in nodes if pick.kind == "pick"]
             self.return_from_call(thread, Unknown(marks=marks_of(returned) | marks))
             return
         assert join is not None
@@ -473,7 +473,7 @@ class Execution(RankOperations):
         guessed: list[Value] = []
         for _ in range(_USUAL_ITERATIONS):  # what is assigned may be used by the next, in whichever order they stand here
             for assignment in assigned:
-                value = self._guess(thread, frame, assignment.value)
+                value = self._approximate(thread, frame, assignment.value)
                 guessed += [value] if any(isinstance(target, ast.Attribute) for target in _targets(assignment)) else []
                 for name in bound_names(assignment):
                     old_value = frame.names.get(name)
@@ -499,22 +499,24 @@ class Execution(RankOperations):
                 frame.names[name] = Unknown(marks=marks_of([frame.names.get(name)]) | marks)
         for node in nodes:
             if node.kind == "pick" and not isinstance(node.tree, ast.Return):
-                frame.results[id(node.tree)] = Unknown(marks=marks_of([self._guess(thread, frame, node.extra)]) | marks)
+                frame.results[id(node.tree)] = Unknown(marks=marks_of([self._approximate(thread, frame, node.extra)]) | marks)
         frame.next_node = join
 
-    def _guess(self, thread: SimulatedThread, frame: CallFrame, tree: ast.AST | None) -> Value:
+    def _approximate(self, thread: SimulatedThread, frame: CallFrame, tree: ast.AST | None) -> Value:
         """Return the value of an expression without executing its calls: results inherit the marks of the arguments."""
         if tree is None or not any(isinstance(child, ast.Call) for child in ast.walk(tree)):
             return self.evaluate(thread, tree, frame)
-        children = [self._guess(thread, frame, child) for child in ast.iter_child_nodes(tree) if isinstance(child, ast.expr)]
+        children = [
+            self._approximate(thread, frame, child) for child in ast.iter_child_nodes(tree) if isinstance(child, ast.expr)
+        ]
         if not isinstance(tree, ast.Call):
             return Unknown(marks=marks_of(children))
         name = last_name(tree.func)
         if (named := self.value_by_name(thread, name)) is not None:
             return named
-        callee = self._guess(thread, frame, tree.func.value if isinstance(tree.func, ast.Attribute) else tree.func)
-        values = [self._guess(thread, frame, argument) for argument in tree.args]
-        keywords = {keyword.arg: self._guess(thread, frame, keyword.value) for keyword in tree.keywords if keyword.arg}
+        callee = self._approximate(thread, frame, tree.func.value if isinstance(tree.func, ast.Attribute) else tree.func)
+        values = [self._approximate(thread, frame, argument) for argument in tree.args]
+        keywords = {keyword.arg: self._approximate(thread, frame, keyword.value) for keyword in tree.keywords if keyword.arg}
         return Unknown(marks=_result_marks(name, callee, values, keywords))
 
     def _collect(self, thread: SimulatedThread, frame: CallFrame, node: GraphNode) -> None:
@@ -524,7 +526,7 @@ class Execution(RankOperations):
         collected = frame.results.get(id(node.tree))
         tree = node.tree.value if isinstance(node.tree, ast.DictComp) else node.tree.elt
         if isinstance(collected, SequenceValue):
-            self._grow(thread, collected, self.evaluate(thread, tree, frame))
+            self._append(thread, collected, self.evaluate(thread, tree, frame))
             if isinstance(node.tree, ast.DictComp):
                 collected.exact = False
 
@@ -603,10 +605,10 @@ class Execution(RankOperations):
             return result
         return self.queue_bounds.setdefault(thread.position, result)
 
-    def _next(self, thread: SimulatedThread, frame: CallFrame, node: GraphNode) -> None:
+    def _next_iteration(self, thread: SimulatedThread, frame: CallFrame, node: GraphNode) -> None:
         state: list[Any] = frame.loops.get(id(node.tree)) or [None, 0, (frozenset[Any](), None), False]
         if isinstance(state[0], SyncObject):
-            self._advance(thread, frame, node, state[0])
+            self._resume_generator(thread, frame, node, state[0])
             return
         items, remaining, item_kind, is_uneven = state
         if items is None:
@@ -633,7 +635,7 @@ class Execution(RankOperations):
         frame.loops.pop(id(node.tree), None)
         frame.next_node = node.next_if_false
 
-    def _advance(self, thread: SimulatedThread, frame: CallFrame, node: GraphNode, generator: SyncObject) -> None:
+    def _resume_generator(self, thread: SimulatedThread, frame: CallFrame, node: GraphNode, generator: SyncObject) -> None:
         """Resume a generator until its next item."""
         if generator.is_set or generator.owner in thread.frames:
             self._leave_loop(thread, frame, node, False)
@@ -754,28 +756,28 @@ class Execution(RankOperations):
         """Call any value."""
         match callee:
             case Function():
-                if self._fails(thread, harmless=callee):
+                if self._choose_to_raise(thread, harmless=callee):
                     return
                 if not self.enter(thread, callee, values, keywords, deliver):
-                    self._unread(thread, callee, values, keywords, deliver)
+                    self._call_external(thread, callee, values, keywords, deliver)
             case Class():
                 self.make_instance(thread, callee, values, keywords, deliver)
             case Instance():
                 call = self.attribute(thread, callee, "__call__")
                 if not (isinstance(call, Function) and self.enter(thread, call, values, keywords, deliver)):
-                    self._unread(thread, callee, values, keywords, deliver)
+                    self._call_external(thread, callee, values, keywords, deliver)
             case Lib():
-                if not self._library(thread, frame, callee, values, keywords, deliver):
-                    self._unread(thread, callee, values, keywords, deliver)
+                if not self._call_library(thread, frame, callee, values, keywords, deliver):
+                    self._call_external(thread, callee, values, keywords, deliver)
             case Method():
-                if not self._method(thread, callee, values, keywords, deliver):
-                    self._unread(thread, callee, values, keywords, deliver)
+                if not self._call_method(thread, callee, values, keywords, deliver):
+                    self._call_external(thread, callee, values, keywords, deliver)
             case Unknown() if callee.dotted == "ddp" and BUFFERS in callee.marks:
-                self._forward(thread, callee, values, keywords, deliver)
+                self._call_ddp_model(thread, callee, values, keywords, deliver)
             case _:
-                self._unread(thread, callee, values, keywords, deliver)
+                self._call_external(thread, callee, values, keywords, deliver)
 
-    def _forward(
+    def _call_ddp_model(
         self, thread: SimulatedThread, model: Unknown, values: list[Value], keywords: Mapping[str, Value], deliver: Any
     ) -> None:
         """Call a DistributedDataParallel model. It broadcasts buffers first, unless its last forward pass made no gradients."""
@@ -790,14 +792,14 @@ class Execution(RankOperations):
         else:
             deliver(result)
 
-    def _unread(
+    def _call_external(
         self, thread: SimulatedThread, callee: Value, values: Sequence[Value], keywords: Mapping[str, Value], deliver: Any
     ) -> None:
         """Call external code. It may fail on one rank alone."""
         dotted = callee.dotted if isinstance(callee, Lib) else ""
         name = callee.name if isinstance(callee, Method) else dotted.rpartition(".")[2]
         is_harmless = name in HARMLESS_BUILTINS or dotted.startswith(_HARMLESS_MODULES) or name in _HARMLESS_METHODS
-        if not is_harmless and self._fails(thread):
+        if not is_harmless and self._choose_to_raise(thread):
             return
         if not is_harmless:
             self.escape([*values, *keywords.values()])
@@ -820,7 +822,7 @@ class Execution(RankOperations):
         reads = name in ITEM_READERS and values and isinstance(callee, Method)
         deliver(self.read_item(owner, values[0], result) if reads else result)
 
-    def _fails(self, thread: SimulatedThread, harmless: Function | None = None) -> bool:
+    def _choose_to_raise(self, thread: SimulatedThread, harmless: Function | None = None) -> bool:
         """Choose whether a call raises an exception here, and raise it.
 
         Args:
@@ -839,7 +841,7 @@ class Execution(RankOperations):
         self.raise_exception(thread, kinds[choice - 1])
         return True
 
-    def _library(
+    def _call_library(
         self,
         thread: SimulatedThread,
         frame: CallFrame,
@@ -927,7 +929,7 @@ class Execution(RankOperations):
 
             self.wait_for(thread, PendingOperation("waits for tasks", are_done, complete, None, None, "future"), deliver)
         elif dotted.startswith("builtins."):
-            return self._builtin(frame, name, values, deliver)
+            return self._call_builtin(frame, name, values, deliver)
         elif name in _PASS_THROUGH and values:
             source = values[-1] if name == "zip" else values[0]
             deliver(source if name != "cycle" else Unknown(marks=source.marks - {UNEVEN}))
@@ -937,7 +939,7 @@ class Execution(RankOperations):
             return False
         return True
 
-    def _builtin(self, frame: CallFrame, name: str, values: list[Value], deliver: Any) -> bool:
+    def _call_builtin(self, frame: CallFrame, name: str, values: list[Value], deliver: Any) -> bool:
         first = values[0] if values else None
         match name:
             case "range" if values:
@@ -983,7 +985,7 @@ class Execution(RankOperations):
                 return False
         return True
 
-    def _method(
+    def _call_method(
         self, thread: SimulatedThread, callee: Method, values: list[Value], keywords: Mapping[str, Value], deliver: Any
     ) -> bool:
         receiver, name = callee.receiver, callee.name
@@ -996,7 +998,7 @@ class Execution(RankOperations):
             receiver.has_escaped = receiver.has_escaped or name in ("add_done_callback",)
             return False
         if isinstance(receiver, SequenceValue):
-            return self._list_method(thread, receiver, name, values, deliver)
+            return self._call_list_method(thread, receiver, name, values, deliver)
         if isinstance(receiver, Unknown):
             if self.program.known_names.collective(f"{receiver.dotted}.{name}") is not None:
                 self.collective(thread, name, [], {}, deliver)
@@ -1020,18 +1022,18 @@ class Execution(RankOperations):
             return True
         return False
 
-    def _grow(self, thread: SimulatedThread, sequence: SequenceValue, value: Value) -> None:
+    def _append(self, thread: SimulatedThread, sequence: SequenceValue, value: Value) -> None:
         """Append to a list, and mark it as large if a loop of unknown length does so."""
         sequence.items.append(value)
         if self.program.has_processes and self.is_large(self.num_bytes_put(thread, value)):
             sequence.marks |= {LARGE}
 
-    def _list_method(
+    def _call_list_method(
         self, thread: SimulatedThread, sequence: SequenceValue, name: str, values: list[Value], deliver: Any
     ) -> bool:
         match name:
             case "append" | "add" if values:
-                self._grow(thread, sequence, values[0])
+                self._append(thread, sequence, values[0])
             case "extend" if values and isinstance(values[0], SequenceValue):
                 sequence.items += values[0].items
                 sequence.exact = sequence.exact and values[0].exact

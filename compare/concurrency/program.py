@@ -291,7 +291,7 @@ class Program:
             case "yield":
                 return True
             case "do":
-                return self.has_threads and _stores(node.tree)
+                return self.has_threads and _assigns_shared(node.tree)
             case _:
                 return False
 
@@ -592,7 +592,7 @@ def _is_lock(item: ast.withitem) -> bool:
     return not isinstance(item.context_expr, ast.Call) or last_name(item.context_expr.func) in _RELEVANT_CONTEXT_MANAGERS
 
 
-def _stores(tree: ast.AST) -> bool:
+def _assigns_shared(tree: ast.AST) -> bool:
     targets: list[Any] = []
     if isinstance(tree, ast.Assign):
         targets = list(tree.targets)

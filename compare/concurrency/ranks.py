@@ -301,8 +301,10 @@ def divergence_between(first: SimulatedThread, second: SimulatedThread) -> Trace
         [divergence for divergence in thread.divergences if divergence not in other_thread.divergences]
         for thread, other_thread in ((first, second), (second, first))
     )
-    common_branches = {(place, step.file, step.line) for place, step in second_only}
-    facing_branches = [(place, step) for place, step in first_only if (place, step.file, step.line) in common_branches]
+    common_branches = {(num_calls, step.file, step.line) for num_calls, step in second_only}
+    facing_branches = [
+        (num_calls, step) for num_calls, step in first_only if (num_calls, step.file, step.line) in common_branches
+    ]
     last_common_call = min(first.num_collectives, second.num_collectives) - 1
     for candidates in (facing_branches, [*first_only, *second_only]):
         late_divergences = [divergence for divergence in candidates if divergence[0] >= last_common_call]

@@ -58,11 +58,11 @@ def search(program: Program, *, nodes: int, seconds: float, unusual: int = UNUSU
             continue
         result.roots += 1
         root_budget = SearchBudget(nodes, max(total_budget.seconds_left, 0.0), total_seconds=seconds)
-        _explore(program, root, root_budget, result, entered_functions, locks_by_class, most_unusual=unusual, prune=prune)
+        _explore(program, root, root_budget, result, entered_functions, locks_by_class, max_unusual=unusual, prune=prune)
         result.nodes += root_budget.visited
     for class_tree, locks in locks_by_class.items():
         result.findings += verdicts.lock_orders(locks, class_tree.name)  # pyright: ignore[reportArgumentType]
-    result.findings = without_duplicates(sorted(result.findings, key=lambda finding: finding.condition is not None))
+    result.findings = remove_duplicates(sorted(result.findings, key=lambda finding: finding.condition is not None))
     return result
 
 
@@ -74,12 +74,12 @@ def _explore(
     entered_functions: set[int],
     locks_by_class: dict[ast.ClassDef, list[object]],
     *,
-    most_unusual: int,
+    max_unusual: int,
     prune: bool,
 ) -> None:
     ranks = _num_ranks(root)
     # Even levels: by number of unusual decisions. Odd levels: also one by which ranks diverge only if their data differ.
-    levels: list[list[tuple[int, ...]]] = [[()], *([] for _ in range(2 * most_unusual + 1))]
+    levels: list[list[tuple[int, ...]]] = [[()], *([] for _ in range(2 * max_unusual + 1))]
     reasons: list[str] = []
     truncated_loops: dict[str, None] = {}
     while any(levels):
@@ -115,11 +115,11 @@ def _explore(
         decisions = [alternative for alternative, _ in path.decisions]
         for position in range(len(prefix), len(decisions)):
             for alternative in range(1, path.decisions[position][1]):
-                if unusual + 1 <= most_unusual:
+                if unusual + 1 <= max_unusual:
                     depends_on_data = is_data_dependent or position in path.data_dependent
                     levels[2 * (unusual + 1) + depends_on_data].append((*decisions[:position], alternative))
                 else:
-                    reasons.append(f"executions with more than {wording.count(most_unusual, 'unusual decision')} left out")
+                    reasons.append(f"executions with more than {wording.count(max_unusual, 'unusual decision')} left out")
     if root.function is not None:
         entered_functions.add(id(root.function))
     reasons += truncated_loops
@@ -149,7 +149,7 @@ def _num_ranks(root: Root) -> int:
     return min(largest + 1, _MAX_RANKS)
 
 
-def without_duplicates(findings: Sequence[ConcurrencyFinding]) -> list[ConcurrencyFinding]:
+def remove_duplicates(findings: Sequence[ConcurrencyFinding]) -> list[ConcurrencyFinding]:
     """Remove duplicate findings: keep the first of each family at overlapping locations."""
     unique: list[ConcurrencyFinding] = []
     families = {

@@ -16,7 +16,7 @@ from compare.core.wording import shortened
 
 MAX_BYTES = 2_000_000
 """Maximum size of a source file. Larger files hold data, not code."""
-_SKIPPED = {"__pycache__", "node_modules", "site-packages", "build", "dist"}
+_SKIPPED_FOLDERS = {"__pycache__", "node_modules", "site-packages", "build", "dist"}
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ def _locate(target: str) -> Path:
 def _python_files(folder: Path) -> list[Path]:
     files: list[Path] = []
     for directory, folders, names in os.walk(folder):
-        folders[:] = sorted(name for name in folders if name not in _SKIPPED and not name.startswith("."))
+        folders[:] = sorted(name for name in folders if name not in _SKIPPED_FOLDERS and not name.startswith("."))
         files += [Path(directory, name) for name in names if name.endswith(".py")]
     return files
 

@@ -324,5 +324,5 @@ class ExecutionState:
             self.shared_choices[rank_key] = alternative
         return alternative
 
-    def live_threads(self, system: OsProcess) -> list[SimulatedThread]:
-        return [thread for thread in self.threads if thread.os_process is system and not thread.ended]
+    def live_threads(self, os_process: OsProcess) -> list[SimulatedThread]:
+        return [thread for thread in self.threads if thread.os_process is os_process and not thread.ended]

@@ -29,7 +29,7 @@ from compare.concurrency.values import (
 
 Deliver = Callable[[Value], None]
 Keywords = Mapping[str, Value]
-_TASKS_OF_MAP = 2
+_TASKS_PER_MAP = 2
 _FIRST_ITERATIONS = 2
 _PIPE_BYTES = 2**16
 
@@ -137,13 +137,13 @@ class ThreadOperations(Calls):
                     deliver(Unknown())
                     return True
                 sync_object.items.append(thread)
-                count, releases = lock.count, [entry for entry in thread.held_locks if entry[0] is lock]
+                count, released_entries = lock.count, [entry for entry in thread.held_locks if entry[0] is lock]
                 thread.held_locks = [entry for entry in thread.held_locks if entry[0] is not lock]
                 lock.owner, lock.count = None, 0
 
                 def wake() -> Value:
                     lock.owner, lock.count = thread, count
-                    thread.held_locks += releases
+                    thread.held_locks += released_entries
                     thread.merge_clock(sync_object.clock)
                     return Unknown()
 
@@ -295,7 +295,7 @@ class ThreadOperations(Calls):
             case "pool", "map" if values:
                 futures = [
                     self._submit(thread, sync_object, values[0], [Unknown(marks=frozenset([DATA_ITEM]))])
-                    for _ in range(_TASKS_OF_MAP)
+                    for _ in range(_TASKS_PER_MAP)
                 ]
                 return wait(
                     f"waits for the tasks of {title}",
@@ -460,12 +460,12 @@ class ThreadOperations(Calls):
         """Report an item that is read only after joining the process that put it."""
         if item.joined_before_read is None or not thread.has_observed(*item.joined_before_read[:2]):
             return
-        step, putter = item.joined_before_read[2], next(other for other in self.threads if (queue, item) in other.put_items)
+        step, producer = item.joined_before_read[2], next(other for other in self.threads if (queue, item) in other.put_items)
         message = (
-            f"{thread.name} waits for the end of {putter.name} before it reads {queue.title}. {putter.name} does not end if a "
-            "pipe is too small for what lies there (64 KiB). Read the queue first."
+            f"{thread.name} waits for the end of {producer.name} before it reads {queue.title}. {producer.name} does not end if "
+            "a pipe is too small for what lies there (64 KiB). Read the queue first."
         )
-        paths = [(involved.name, involved.trace[-12:]) for involved in (putter, thread)]
+        paths = [(involved.name, involved.trace[-12:]) for involved in (producer, thread)]
         read_step = thread.current_step()
         self.findings.append(
             ConcurrencyFinding(

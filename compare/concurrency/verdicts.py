@@ -15,11 +15,12 @@ def judge(execution: Execution) -> list[ConcurrencyFinding]:
     """Return the findings of a finished execution. They are conditional if it assumed a data-dependent divergence."""
     divergence = execution.divergence_step
     return [
-        _conditional(finding, divergence) if divergence is not None else finding for finding in _blocked_findings(execution)
+        _make_conditional(finding, divergence) if divergence is not None else finding
+        for finding in _blocked_findings(execution)
     ]
 
 
-def _conditional(finding: ConcurrencyFinding, divergence: TraceStep) -> ConcurrencyFinding:
+def _make_conditional(finding: ConcurrencyFinding, divergence: TraceStep) -> ConcurrencyFinding:
     location = f"line {divergence.line}" if divergence.file == finding.file else f"{divergence.file}:{divergence.line}"
     message = f"If this may differ between ranks: {divergence.says} ({location}). {finding.message}"
     return replace(

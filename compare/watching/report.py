@@ -18,9 +18,9 @@ from compare.watching.watcher import Watcher
 NAME = "watch"
 EXIT_CODES = {HEALTHY: 0, SLOW: 0, ENDED: 0, STUCK: exits.FINDINGS, UNKNOWN: exits.UNKNOWN}
 _TONES = {HEALTHY: "good", SLOW: "warn", STUCK: "bad", UNKNOWN: "warn"}
-_MOST_FRAMES = 12
+_MAX_FRAMES = 12
 """Maximum number of frames of a thread on the terminal. JSON has all."""
-_PARTS = {"runs_or_wants_a_core_or_disk": "wants", "waits_for_disk": "disk_waits"}
+_FRACTION_FIELDS = {"runs_or_wants_a_core_or_disk": "wants", "waits_for_disk": "disk_waits"}
 """Fields of `Look` that are fractions of the time, by their names in JSON."""
 
 _COLUMNS = (
@@ -42,7 +42,7 @@ _COLUMNS = (
 )
 
 
-_SHOWN = ("name", "cores", "network", "memory", "steps", "where")
+_SCREEN_COLUMNS = ("name", "cores", "network", "memory", "steps", "where")
 """Columns of the first screen."""
 
 
@@ -94,7 +94,7 @@ def report(watcher: Watcher, verdict: Verdict) -> Report:
                 Paragraph(verdict.state.capitalize(), [f"{verdict.reason}."], _TONES.get(verdict.state, "")),
                 *([Paragraph("To blame", [wording.joined(verdict.ranks)])] if verdict.ranks else []),
             ],
-            table=replace(footprints, columns=tuple(column for column in footprints.columns if column.key in _SHOWN)),
+            table=replace(footprints, columns=tuple(column for column in footprints.columns if column.key in _SCREEN_COLUMNS)),
         ),
     )
 
@@ -131,7 +131,7 @@ def _stack_lines(member: JobMember) -> list[str]:
             lines.append(f"Process {pid}: no stacks: {dump.missing}.")
         for stack in dump.stacks:
             lines.append(f"Process {pid}, thread {stack.name or stack.thread}, the innermost call first:")
-            lines += [f" {frame.file}:{frame.line} {frame.function}" for frame in stack.frames[:_MOST_FRAMES]]
+            lines += [f" {frame.file}:{frame.line} {frame.function}" for frame in stack.frames[:_MAX_FRAMES]]
     return lines
 
 
@@ -143,7 +143,7 @@ def _to_dict(member: JobMember) -> dict[str, Any]:
         "ended": member.ended,
         "waits": standing._asdict() if standing is not None else None,
         "a_second": {field: member.rate(field) for field in AMOUNTS} if member.looks else {},
-        "part_of_time": {name: member.rate(field) for name, field in _PARTS.items()} if member.looks else {},
+        "part_of_time": {name: member.rate(field) for name, field in _FRACTION_FIELDS.items()} if member.looks else {},
         "processes": [
             {**footprint._asdict(), "threads": [thread._asdict() for thread in footprint.threads]}
             for footprint in member.footprints.values()

@@ -243,11 +243,11 @@ def _starved_members(living: Sequence[JobMember], patience: float) -> list[JobMe
     """Return the starved ranks: the most starved one and those nearly as starved. Empty: none is starved."""
     known = [member for member in living if member.watched_seconds() >= patience]
     largest = max(map(_starved_fraction, known), default=0.0)
-    least = _NEARLY_STARVED_RATIO * _MIN_WANTED_CORES
+    least_cores = _NEARLY_STARVED_RATIO * _MIN_WANTED_CORES
     return [
         member
         for member in known
-        if largest >= MIN_STARVED_FRACTION and _starved_fraction(member, least) >= _NEARLY_STARVED_RATIO * largest
+        if largest >= MIN_STARVED_FRACTION and _starved_fraction(member, least_cores) >= _NEARLY_STARVED_RATIO * largest
     ]
 
 

@@ -65,7 +65,7 @@ def _watch(watcher: Watcher, seconds: float | None, interval: float) -> Verdict:
             elif verdict.state != last_state:
                 console.print(wording.one_line(verdict.text), markup=False, soft_wrap=True)
             last_state = verdict.state
-            past = time.monotonic() - started
-            if verdict.state in (STUCK, ENDED) or (seconds is not None and past >= seconds):
+            elapsed = time.monotonic() - started
+            if verdict.state in (STUCK, ENDED) or (seconds is not None and elapsed >= seconds):
                 return verdict
-            time.sleep(interval if seconds is None else max(min(interval, seconds - past), 0.0))
+            time.sleep(interval if seconds is None else max(min(interval, seconds - elapsed), 0.0))
