@@ -462,8 +462,8 @@ class ThreadOperations(Calls):
             return
         step, producer = item.joined_before_read[2], next(other for other in self.threads if (queue, item) in other.put_items)
         message = (
-            f"{thread.name} waits for the end of {producer.name} before it reads {queue.title}. {producer.name} does not end if "
-            "a pipe is too small for what lies there (64 KiB). Read the queue first."
+            f"{thread.name} waits for the end of {producer.name} before it reads {queue.title}. {producer.name} does not end "
+            "if a pipe is too small for what lies there (64 KiB). Read the queue first."
         )
         paths = [(involved.name, involved.trace[-12:]) for involved in (producer, thread)]
         read_step = thread.current_step()

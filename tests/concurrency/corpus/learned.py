@@ -87,36 +87,38 @@ class Recorded(DecisionPath):
         """All but the alternative. They are read where the checker decides, so that it need not hand them on."""
         frame = sys._getframe(2)
         where = frame.f_code.co_name
-        if where == "choose":  # of a state, which asks for a process
+        if where == "choose":  # of a state, which asks for a thread
             frame = frame.f_back
             assert frame is not None
             where = frame.f_code.co_name
         local: dict[str, Any] = frame.f_locals
         execution = local["self"]
-        process = local.get("current") if where == "run" else local.get("process")
+        thread = local.get("current") if where == "run" else local.get("thread")
         operation = local.get("operation") if where == "run" else None
         kind = "preempt" if operation is not None else "start"
         if where != "run":
-            kind = {"_fails": "exception", "_branch": "branch"}.get(where, "turns" if "options" in local else "branch")
-            kind = "time-out" if "timed" in local else kind
-        own = process.frame if process is not None and process.frames else None
-        node = own.graph.nodes[min(own.now, len(own.graph.nodes) - 1)] if own is not None else None
+            kind = {"_choose_to_raise": "exception", "_branch": "branch"}.get(
+                where, "turns" if "options" in local else "branch"
+            )
+            kind = "time-out" if "has_timeout" in local else kind
+        own = thread.frame if thread is not None and thread.frames else None
+        node = own.graph.nodes[min(own.current_node, len(own.graph.nodes) - 1)] if own is not None else None
         key = where, id(node)
         self._seen[key] += 1
-        says = operation.says if operation is not None else ""
-        thing = str(getattr(getattr(operation, "thing", None), "kind", "")) + says
+        says = operation.description if operation is not None else ""
+        thing = str(getattr(getattr(operation, "sync_object", None), "kind", "")) + says
         return [
             *(float(kind == each) for each in _KINDS),
             float(alternatives),
             float(len(self.decisions)),
             float(sum(chosen > 0 for chosen, _ in self.decisions)),
             float(self._seen[key]),
-            float(len(execution.processes)),
-            float(process is not None and process.system.rank is not None),
-            float(len(process.frames) if process is not None else 0),
-            float(len(process.held) if process is not None else 0),
-            float(sum(len(each.held) for each in execution.processes)),
-            float(process.collectives if process is not None else 0),
+            float(len(execution.threads)),
+            float(thread is not None and thread.os_process.rank is not None),
+            float(len(thread.frames) if thread is not None else 0),
+            float(len(thread.held_locks) if thread is not None else 0),
+            float(sum(len(each.held_locks) for each in execution.threads)),
+            float(thread.num_collectives if thread is not None else 0),
             float(self._distance(own) if own is not None else 99),
             float(
                 node is not None and "rank" in ast.dump(node.tree).lower()
@@ -131,9 +133,9 @@ class Recorded(DecisionPath):
 
     def _distance(self, frame: Any) -> int:
         """Nodes of the graph from here to something that others notice. 99: there is nothing in this function."""
-        key = id(frame.graph), frame.now
+        key = id(frame.graph), frame.current_node
         if key not in self._distances:
-            seen, ring, steps = {frame.now}, [frame.now], 0
+            seen, ring, steps = {frame.current_node}, [frame.current_node], 0
             while ring and not any(_exchanges(frame.graph.nodes[each]) for each in ring):
                 ways = {way for each in ring for way in frame.graph.nodes[each].successors if way < len(frame.graph.nodes)}
                 ring, steps = sorted(ways - seen), steps + 1
