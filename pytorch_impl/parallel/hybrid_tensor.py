@@ -26,7 +26,9 @@ class HybridTensor(TensorParallel):
         self._shards = CommunicationGroup(mesh.get_group("copies"))
         self._build_split(mesh.get_group("slices"), self._shards if self._synchronises else None)
         # Twin: DDP sends each bucket of gradients as soon as it is full. The other twin's graph does that by itself.
-        self._wrapped = collectives.RecordedDistributedDataParallel(self._model, self._shards.members, self._spec.communication.bucket_mib)
+        self._wrapped = collectives.RecordedDistributedDataParallel(
+            self._model, self._shards.members, self._spec.communication.bucket_mib
+        )
         self._optimizer = self._new_optimizer(self._model)
 
     def _train_step(self, images: Any, labels: Any, masks: Any, update: Update) -> Any:

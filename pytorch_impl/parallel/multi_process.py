@@ -29,7 +29,9 @@ class MultiProcess(Trainer):
         self._compressor = Compressor(settings, self._model, self._architecture)
         self._wrapped: collectives.RecordedDistributedDataParallel | None = None
         if settings.compression == "none":
-            self._wrapped = collectives.RecordedDistributedDataParallel(self._model, distributed.group.WORLD, settings.bucket_mib)
+            self._wrapped = collectives.RecordedDistributedDataParallel(
+                self._model, distributed.group.WORLD, settings.bucket_mib
+            )
         else:
             # Twin: DDP cuts buckets in the order in which gradients are ready. Compressed buckets must be the same on all
             # ranks.

@@ -62,7 +62,9 @@ class Trainer(trainer.BaseTrainer):
         """Do one step on this process's shard, which is on the device. Returns (loss, num_correct)."""
         raise NotImplementedError
 
-    def _train_wrapped(self, wrapped: collectives.RecordedDistributedDataParallel, images: Any, labels: Any, masks: Any, update: Update) -> Any:
+    def _train_wrapped(
+        self, wrapped: collectives.RecordedDistributedDataParallel, images: Any, labels: Any, masks: Any, update: Update
+    ) -> Any:
         """Do one step in which DDP exchanges the gradients. Returns (loss, num_correct)."""
         # DDP averages over copies of the model, but the shares of the loss must be summed. So each share is multiplied by the
         # number of copies.

@@ -169,7 +169,7 @@ MEMORY = """
     from pathlib import Path
     import numpy as np
     from common.data import chunks, owners
-    from common.data.sources import Split
+    from common.data.sources import DatasetSplit
     from common.processes import rendezvous
     from tests.common.data.test_chunks import a_plan
 
@@ -182,7 +182,7 @@ MEMORY = """
     if __name__ == "__main__":
         file, rank, ranks = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
         images = np.load(file, mmap_mode="r")
-        split = Split(images=images, labels=np.zeros(len(images), np.int64))
+        split = DatasetSplit(images=images, labels=np.zeros(len(images), np.int64))
         plan = a_plan(len(images), epochs=1, global_batch_size=512, workers=1, dask={"chunk_images": 512})
         import distributed  # it is no image
         before = private()

@@ -404,7 +404,7 @@ def test_of_500_mutated_jpegs_each_is_an_image_or_a_named_bad_file(jpegs, tmp_pa
         load(Data(source=data.source), seed=0, cache_dir=cache)
 
 
-@pytest.mark.parametrize("fails", ["_rgb", "_may_be_plain"])
+@pytest.mark.parametrize("fails", ["_rgb", "_may_decode_identically"])
 def test_a_lack_of_memory_does_not_make_a_bad_file_and_nothing_is_stored(fails, tmp_path, cache, monkeypatch):
     def without_memory(*_: object) -> None:
         raise MemoryError

@@ -149,7 +149,7 @@ def test_strangers_have_little_time_and_are_few_at_once(made: Any, monkeypatch: 
             time.sleep(0.1)
     assert time.monotonic() < begun + 2.5, "it was still listened to"
     assert np.array_equal(owners.ask(1, np.array([5]), SIZE)(), OWN[5:6])
-    assert len(answering._served) < len(silent), "those that have ended are forgotten"
+    assert len(answering._handlers) < len(silent), "those that have ended are forgotten"
     for each in silent:
         each.close()
 

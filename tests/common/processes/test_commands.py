@@ -27,7 +27,7 @@ def test_match_gives_each_of_two_frameworks_half_of_the_cores(
 
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")  # which the command hides for good
     monkeypatch.setattr(machine, "available_cores", lambda: available)
-    for owner, name in ((machine, "keep_freed_memory"), (serving, "leave_at_once"), (gc, "freeze")):
+    for owner, name in ((machine, "keep_freed_memory"), (serving, "exit_on_signals"), (gc, "freeze")):
         monkeypatch.setattr(owner, name, lambda: None)
     held: list[Any] = []
     monkeypatch.setattr(machine, "set_affinity", held.append)

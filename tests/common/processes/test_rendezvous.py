@@ -128,7 +128,7 @@ def test_a_rank_says_that_rank_0_has_gone(place: int, monkeypatch: pytest.Monkey
 
 def test_each_run_has_a_password_of_its_own() -> None:
     first, second = (placement.rank_environments(2) for _ in range(2))
-    assert first[0]["CONVTWINS_RUN_SECRET"] == first[1]["CONVTWINS_MEETING"] != second[0]["CONVTWINS_MEETING"]
+    assert first[0]["CONVTWINS_RUN_SECRET"] == first[1]["CONVTWINS_RUN_SECRET"] != second[0]["CONVTWINS_RUN_SECRET"]
 
 
 def test_an_address_and_its_port_are_one_word() -> None:
@@ -229,7 +229,7 @@ def test_ranks_that_have_other_data_or_code_are_named(
 
     asked = list(mine)
     with pytest.raises(RuntimeError, match=f"rank 2 has other {what} than rank 0. {advice}"):
-        ranks.require_equal_digests(SimpleNamespace(total=of_rank_2), mine)  # pyright: ignore[reportArgumentType]
+        ranks.require_equal_digests(SimpleNamespace(all_reduce_world=of_rank_2), mine)  # pyright: ignore[reportArgumentType]
 
 
 def test_ranks_that_fail_together_do_not_mix_their_lines() -> None:
@@ -248,7 +248,7 @@ def test_ranks_that_have_the_same_go_on(place: int) -> None:
     def same(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
         return np.broadcast_to(values[0], values.shape)
 
-    ranks.require_equal_digests(SimpleNamespace(total=same), {"data": "the same"})  # pyright: ignore[reportArgumentType]
+    ranks.require_equal_digests(SimpleNamespace(all_reduce_world=same), {"data": "the same"})  # pyright: ignore[reportArgumentType]
 
 
 @pytest.mark.parametrize(
