@@ -332,8 +332,8 @@ class _DeciderPass(Network):
         """Return absolute terms by role. `saved` is the output of a BatchNorm, and the input of a layer with a kernel."""
         axes = tuple(range(dy.ndim - 1))
         if isinstance(layer, BatchNorm):
-            gamma, terms = self._parameter(layer, "gamma"), np.abs(dy)
-            normal = saved - self._parameter(layer, "beta")
+            gamma, terms = self._array(layer, "gamma"), np.abs(dy)
+            normal = saved - self._array(layer, "beta")
             np.divide(normal, np.where(gamma == 0, np.inf, gamma), out=normal)
             beta = terms.sum(axes)
             terms *= np.abs(normal, out=normal)
@@ -472,7 +472,7 @@ class _EvaluationPass(Network):
 
     def _batch_norm(self, layer: BatchNorm, x: Array) -> tuple[Array, Backward]:
         epsilon, _ = self.constants or (layer.epsilon, None)
-        gamma, beta, mean, variance = (self._parameter(layer, role) for role in ("gamma", "beta", "mean", "variance"))
+        gamma, beta, mean, variance = (self._array(layer, role) for role in ("gamma", "beta", "mean", "variance"))
         return gamma * (x - mean) / np.sqrt(variance + x.dtype.type(epsilon)) + beta, _no_backward
 
 
