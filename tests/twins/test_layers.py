@@ -39,7 +39,7 @@ def test_a_graph_computes_what_a_layer_makes_though_no_gradient_needs_it(twin: T
         if unit.kind == "Residual":
             graph, given = held["sums"], (held["branches"], held["gradients"])
         elif unit.kind == "Concatenation":
-            graph, given = held["concatenation"], (held["branches"], held["gradients"], held["joined"])
+            graph, given = held["concatenation"], (held["branches"], held["gradients"], held["upstream_values"])
         else:
             graph, given = held["graph"], (held["values"], held["masks"], held["upstream"])
         first = graph.get_concrete_function(*given).outputs[0]
