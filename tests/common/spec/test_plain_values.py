@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from common import spec
 from common.spec import SpecError, plain_values
 from common.spec.plain_values import MAX_BYTES, MAX_DEPTH, MAX_VALUES, PlainValuesError
 from tests import hostile_files
+from tests.support.refusals import refused
 
 
 def levels(first: str, line: str, count: int = 20) -> str:
@@ -28,30 +28,30 @@ LONG_WORD = f"a: &a {'x' * 60_000}\nb: [{','.join(['*a'] * 15_000)}]"
 CHAIN = "a0: &a0 [1]\n" + "".join(f"a{at}: &a{at} [*a{at - 1}]\n" for at in range(1, 5000))
 
 REFUSED = {
-    "aliases": (ALIASES, "it holds more than 20,000 values"),
-    "merges": (MERGES, "it holds more than 20,000 values"),
-    "a long word, many times": (LONG_WORD, "131,072 letters"),
-    "aliases one in another": (CHAIN, "it nests more than 32 deep"),
-    "a value in itself": ("a: &a [*a]", "an alias stands for what it is in"),
-    "a name in itself": ("? &a [*a]\n: 1", "an alias stands for what it is in"),
-    "brackets": ("[" * 5000, "it nests more than 32 deep"),
-    "braces": ("{a: " * 5000, "it nests more than 32 deep"),
-    "dashes": ("- " * 5000, "it nests more than 32 deep"),
-    "question marks": ("? " * 5000, "it nests more than 32 deep"),
-    "many values": (f"[{'1,' * MAX_VALUES}]", "it holds more than 20,000 values"),
-    "a long text": ("x" * (MAX_BYTES + 1), "it is longer than 131,072 bytes"),
+    "aliases": (ALIASES, "20,000"),
+    "merges": (MERGES, "20,000"),
+    "a long word, many times": (LONG_WORD, "131,072"),
+    "aliases one in another": (CHAIN, "32 deep"),
+    "a value in itself": ("a: &a [*a]", "alias"),
+    "a name in itself": ("? &a [*a]\n: 1", "alias"),
+    "brackets": ("[" * 5000, "32 deep"),
+    "braces": ("{a: " * 5000, "32 deep"),
+    "dashes": ("- " * 5000, "32 deep"),
+    "question marks": ("? " * 5000, "32 deep"),
+    "many values": (f"[{'1,' * MAX_VALUES}]", "20,000"),
+    "a long text": ("x" * (MAX_BYTES + 1), "131,072 bytes"),
     "a list for a name": ("? [a]\n: 1", "unhashable key"),
     "a mapping for a name": ("{? {a: 1} : 1}", "unhashable key"),
-    "a number for a name": ("a: {1: 2}", "it has a field without a name. Received: 1"),
-    "a number for a name, in a list": ("a: [{1: 2}]", "it has a field without a name. Received: 1"),
-    "no for a name": ("no: 2", "it has a field without a name. Received: False"),
+    "a number for a name": ("a: {1: 2}", "Received: 1"),
+    "a number for a name, in a list": ("a: [{1: 2}]", "Received: 1"),
+    "no for a name": ("no: 2", "Received: False"),
     "a name twice": ("{a: 1, 'a': 2}", "a stands there twice"),
     "a name twice, in a list": ("- a: 1\n  a: 2", "a stands there twice"),
-    "hexadecimal digits": (f"a: 0x{'f' * 5000}", "it has a number of more than 100 digits"),
-    "digits": (f"a: {'9' * 5000}", "it has a number of more than 100 digits"),
-    "minutes and seconds": (f"a: 1{':59' * 5000}", "it has a number of more than 100 digits"),
-    "a date": ("2001-01-01", "2001-01-01 is a date to YAML. Write it in quotes"),
-    "no date": ("!!timestamp 2001-99-99", "2001-99-99 is a date to YAML"),
+    "hexadecimal digits": (f"a: 0x{'f' * 5000}", "100 digits"),
+    "digits": (f"a: {'9' * 5000}", "100 digits"),
+    "minutes and seconds": (f"a: 1{':59' * 5000}", "100 digits"),
+    "a date": ("2001-01-01", "2001-01-01"),
+    "no date": ("!!timestamp 2001-99-99", "2001-99-99"),
     "no boolean": ("!!bool maybe", "KeyError: 'maybe'"),
     "no number": ("!!int ''", "IndexError"),
     "no number either": ("!!float x", "ValueError"),
@@ -59,7 +59,7 @@ REFUSED = {
     "bytes": ("!!binary aGk=", "could not determine a constructor"),
     "pairs": ("!!pairs [a: 1]", "could not determine a constructor"),
     "code": ("!!python/object/apply:os.getcwd []", "could not determine a constructor"),
-    "half a letter": (r'"\ud800"', "it has half a letter, which nothing can store"),
+    "half a letter": (r'"\ud800"', "half a letter"),
     "two documents": ("a\n---\nb", "expected a single document"),
 }
 
@@ -67,7 +67,7 @@ REFUSED = {
 @pytest.mark.parametrize("case", REFUSED)
 def test_yaml_that_exceeds_a_limit_or_is_not_plain_is_refused(case: str) -> None:
     text, reason = REFUSED[case]
-    with pytest.raises(PlainValuesError, match=re.escape(reason)):
+    with refused(PlainValuesError, names=[reason]):
         plain_values.from_yaml(text)
 
 
@@ -76,21 +76,21 @@ def test_yaml_that_exceeds_a_limit_or_is_not_plain_is_refused(case: str) -> None
     [
         ('{"a": 1, "a": 2}', "a stands there twice"),
         ('[{"a": 1, "b": {"c": 1, "c": 1}}]', "c stands there twice"),
-        ("[" * 100_000, "it nests more than 32 deep"),
-        ('{"a":' * 40 + "1" + "}" * 40, "it nests more than 32 deep"),
-        (f"[{'1,' * MAX_VALUES}1]", "it holds more than 20,000 values"),
-        (f"1{'0' * 100}", "it has a number of more than 100 digits"),
+        ("[" * 100_000, "32 deep"),
+        ('{"a":' * 40 + "1" + "}" * 40, "32 deep"),
+        (f"[{'1,' * MAX_VALUES}1]", "20,000"),
+        (f"1{'0' * 100}", "100 digits"),
         ("9" * 5000, "Exceeds the limit"),
-        (r'"\ud800"', "it has half a letter"),
-        (r'{"\udfff": 1}', "it has half a letter"),
-        (f'"{"x" * MAX_BYTES}"', "it is longer than 131,072 bytes"),
+        (r'"\ud800"', "half a letter"),
+        (r'{"\udfff": 1}', "half a letter"),
+        (f'"{"x" * MAX_BYTES}"', "131,072 bytes"),
         ("{'a': 1}", "Expecting property name"),
         ("", "Expecting value"),
     ],
     ids=range(12),
 )
 def test_json_that_exceeds_a_limit_or_has_a_name_twice_is_refused(text: str, reason: str) -> None:
-    with pytest.raises(PlainValuesError, match=re.escape(reason)):
+    with refused(PlainValuesError, names=[reason]):
         plain_values.from_json(text)
 
 
@@ -131,8 +131,8 @@ def test_what_is_written_is_read(value: Any) -> None:
 
 @pytest.mark.parametrize("name", hostile_files.IN_PLACE)
 def test_a_file_without_end_is_not_read(name: str, tmp_path: Path) -> None:
-    said = hostile_files.put(name, tmp_path / "spec.yaml")
-    with hostile_files.soon(), pytest.raises(SpecError, match=rf"cannot be read: .*spec\.yaml {said}.*\. Name a \.yaml or"):
+    reason = hostile_files.put(name, tmp_path / "spec.yaml").strip()
+    with hostile_files.soon(), refused(SpecError, fix=".yaml", names=[f"{tmp_path / 'spec.yaml'} {reason}"]):
         spec.read_values(tmp_path / "spec.yaml")
 
 
@@ -142,7 +142,7 @@ def test_a_file_may_come_from_a_command_and_is_read_up_to_the_limit() -> None:
         written.write("epochs: 3")
         written.close()
         assert spec.read_values(Path(f"/dev/fd/{reading}")) == {"epochs": 3}
-    with Path("/dev/zero").open() as endless, pytest.raises(SpecError, match="it is longer than 131,072 bytes"):
+    with Path("/dev/zero").open() as endless, refused(SpecError, names=["131,072 bytes"]):
         spec.read_values(Path(f"/dev/fd/{endless.fileno()}"))
 
 

@@ -1,7 +1,6 @@
 import hashlib
 import json
 import math
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,6 +16,7 @@ from common import spec
 from common.machine import machine
 from common.spec import Spec, SpecError
 from common.spec.errors import FOREIGN_NAMES
+from tests.support.refusals import refused
 
 GROUPS = ("data", "optimizer", "schedule", "augmentation", "paths")
 OF_MODES = ("parameter_server", "pipeline", "hybrid")
@@ -117,34 +117,35 @@ def test_a_bound_of_staleness_is_for_the_asynchronous_row_of_all() -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "words"),
+    ("word", "fields", "field", "received", "fix"),
     [
-        ({"mode": "hybrid", "replicas": 2}, "replicas must be at least twice hybrid.inner_replicas in mode hybrid"),
-        ({"mode": "hybrid", "replicas": 5}, "Received: 5 and 2. Use 4."),
-        ({"mode": "parameter_server", "replicas": 2, "parameter_server": {"staleness": 1}}, "Set parameter_server.updates"),
-        ({"mode": "parameter_server", "replicas": 2, "optimizer": {"native": True}}, "optimizer.native is not for mode"),
-        ({"mode": "sharded_data_parallel", "replicas": 2, "optimizer": {"native": True}}, "optimizer.native is not for mode"),
-        ({"mode": "sharded_data_parallel", "replicas": 2, "communication": {"compression": "int8"}}, "Received: int8"),
+        ("hybrid", {"replicas": 2}, "replicas", "2 and 2", 4),
+        ("hybrid", {"replicas": 5}, "replicas", "5 and 2", 4),
         (
-            {"mode": "sharded_data_parallel", "replicas": 2, "accumulation": 2},
-            "accumulation is not for mode sharded_data_parallel",
+            "parameter_server",
+            {"parameter_server": {"staleness": 1}},
+            "parameter_server.staleness",
+            1,
+            "parameter_server.updates",
         ),
-        ({"mode": "pipeline", "replicas": 2, "accumulation": 2}, "Use 1 (a pipeline has pipeline.micro_batches)."),
-        ({"mode": "model_averaging", "replicas": 2, "communication": {"compression": "int8"}}, "Received: int8"),
-        (
-            {
-                "mode": "parameter_server",
-                "replicas": 2,
-                "parameter_server": {"updates": "asynchronous"},
-                "communication": {"compression": "int8"},
-            },
-            "is for data_parallel, multi_process or parameter_server. Received: int8 in mode parameter_server_async. Use none.",
+        ("parameter_server", {"optimizer": {"native": True}}, "optimizer.native", "true", "false"),
+        ("sharded_data_parallel", {"optimizer": {"native": True}}, "optimizer.native", "true", "false"),
+        ("sharded_data_parallel", {"accumulation": 2}, "accumulation", 2, 1),
+        ("pipeline", {"accumulation": 2}, "accumulation", 2, [1, "pipeline.micro_batches"]),
+        *(
+            (word, {"communication": {"compression": "int8"}}, "communication.compression", f"int8 in mode {word}", "none")
+            for word in ("sharded_data_parallel", "model_averaging", "parameter_server_async")
         ),
     ],
 )
-def test_fields_that_a_mode_cannot_use_are_refused(values: dict[str, Any], words: str) -> None:
-    with pytest.raises(SpecError, match=re.escape(words)):
-        spec.build(values)
+def test_fields_that_a_mode_cannot_use_are_refused(
+    word: str, fields: dict[str, Any], field: str, received: object, fix: object
+) -> None:
+    values: dict[str, Any] = {"mode": word, "replicas": 2}
+    if word == "parameter_server_async":
+        values |= {"mode": "parameter_server", "parameter_server": {"updates": "asynchronous"}}
+    with refused(SpecError, field=field, received=received, fix=fix):
+        spec.build(values | fields)
 
 
 @given(specs())
@@ -176,8 +177,9 @@ def test_unknown_keys_are_refused_at_any_depth(values: dict[str, Any], parents: 
     if key in known.model_fields:
         return
     holder[key] = 1
-    with pytest.raises(SpecError, match=rf"(?m)^{'.'.join((*parents, key))} is not a field\. Received: 1\."):
+    with refused(SpecError, received=1) as caught:
         spec.build(values)
+    assert caught.error.field == ".".join((*parents, key))
 
 
 def test_the_smallest_spec_is_two_epochs_of_digits() -> None:
@@ -219,68 +221,75 @@ def test_a_right_value_is_accepted(values: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("values", "message"),
+    ("values", "field", "received", "fix"),
     [
-        ({"model": "simple_cn"}, "model is unknown. Received: 'simple_cn'. Use .*did you mean simple_cnn.*package.module"),
-        ({"model": "../net"}, "model is unknown"),
-        (
-            {"model": "wide"},
-            "model is unknown. Received: 'wide'.* of your own model, a name with a dot: its file lies in a folder",
-        ),
-        ({"mode": "seriel"}, r"mode is unknown. Received: 'seriel'. Use .* \(did you mean serial\?\)"),
-        ({"input": "worker"}, r"input is unknown. Received: 'worker'. .*did you mean workers"),
-        ({"model": 3}, "model is refused: .*string. Received: 3. Change model."),
-        ({"epochs": 1, "steps": 1}, "epochs and steps exclude each other. Received: 1 and 1. Set one of them."),
-        ({"epochs": 0}, "epochs is refused: .*greater than or equal to 1. Received: 0"),
-        ({"epochs": 1.5}, "epochs is refused"),
-        ({"steps": -1}, "steps is refused"),
-        ({"replicas": 2}, "replicas must be 1 in mode serial. Received: 2. Use 1, or a parallel mode."),
-        ({"mode": "data_parallel"}, "replicas must be at least 2 in mode data_parallel.*Received: 1. Use 2."),
-        (
-            {"mode": "data_parallel", "replicas": 3, "global_batch_size": 100},
-            "global_batch_size must divide evenly over replicas. Received: 100 over 3. Use 99 or 102.",
-        ),
-        ({"mode": "multi_process", "replicas": 4, "global_batch_size": 2}, "Received: 2 over 4. Use 4."),
-        ({"mode": "pipeline", "replicas": 2, "least_replicas": 1}, "least_replicas is for multi_process or sharded_data_par"),
-        ({**ELASTIC, "least_replicas": 8}, "least_replicas must be at most replicas. Received: 8 of 4. Use 1."),
-        ({**ELASTIC, "hosts": ["localhost", "b"]}, "least_replicas is for runs on one machine. Received: hosts localhost, b."),
-        ({**ELASTIC, "communication": {"compression": "int8"}}, "least_replicas is not for compressed gradients"),
-        ({"input": "workers"}, "workers must be at least 1 with input workers. Received: 0. Use 2."),
-        ({"workers": 1}, "workers must be 0 with input inline. Received: 1. Use 0, or input workers."),
-        ({"cores": 10**6}, "cores exceeds what this process may use. Received: 1000000. Use 1 to"),
-        ({"cores": 0}, "cores is refused"),
-        ({"seed": -1}, "seed is refused"),
-        ({"seed": 2**63}, "seed is refused"),
-        ({"global_batch_size": 0}, "global_batch_size is refused"),
-        ({"precision": "float16"}, "precision is refused: .*'float32' or 'float64'. Received: 'float16'"),
-        ({"loss": "crossentropy"}, "loss is refused"),
-        ({"batch_norm_statistics": "synchronized"}, "batch_norm_statistics is refused"),
-        ({"lr": 3}, r"lr is not a field. Received: 3. Did you mean optimizer.learning_rate\?"),
-        ({"batch_size": 3}, r"batch_size is not a field. Received: 3. Did you mean global_batch_size\?"),
-        ({"optimizer": {"eps": 3}}, r"optimizer.eps is not a field. Received: 3. Did you mean epsilon\?"),
-        ({"epoch": 3}, r"epoch is not a field. Received: 3. Did you mean epochs\? Fields here: model, width"),
-        (
-            {"data": {"sauce": "digits"}},
-            r"data.sauce is not a field. .*Did you mean source\? Fields here: source, image_size, limit",
-        ),
-        ({"data": {"source": ""}}, "data.source is refused"),
-        ({"data": {"limit": 0}}, "data.limit is refused"),
-        ({"data": "digits"}, r"data is a group of fields\."),
-        ({"optimizer": {"name": "adamw"}}, "optimizer.name is refused: .*'sgd' or 'adam'"),
-        ({"optimizer": {"learning_rate": 0}}, "optimizer.learning_rate is refused"),
-        ({"optimizer": {"learning_rate": math.inf}}, "optimizer.learning_rate is refused: .*finite"),
-        ({"optimizer": {"learning_rate": math.nan}}, "optimizer.learning_rate is refused"),
-        ({"optimizer": {"momentum": 1.0}}, "optimizer.momentum is refused"),
-        ({"optimizer": {"weight_decay": -1e-4}}, "optimizer.weight_decay is refused"),
-        ({"schedule": {"gamma": 1.1}}, "schedule.gamma is refused"),
-        ({"schedule": {"scaling": "square"}}, "schedule.scaling is refused"),
-        ({"augmentation": {"shift_px": -1}}, "augmentation.shift_px is refused"),
-        ({1: 2}, "1"),
+        ({"model": "simple_cn"}, "model", "'simple_cn'", ["did you mean simple_cnn?", "package.module"]),
+        ({"model": "../net"}, "model", "'../net'", "package.module"),
+        ({"model": "wide"}, "model", "'wide'", ["package.module", "dot", "folder"]),
+        ({"mode": "seriel"}, "mode", "'seriel'", "did you mean serial?"),
+        ({"input": "worker"}, "input", "'worker'", "did you mean workers?"),
+        ({"epochs": 1, "steps": 1}, "epochs and steps", "1 and 1", "one"),
+        ({"replicas": 2}, "replicas", 2, 1),
+        ({"mode": "data_parallel"}, "replicas", 1, 2),
+        ({"mode": "data_parallel", "replicas": 3, "global_batch_size": 100}, "global_batch_size", "100 over 3", [99, 102]),
+        ({"mode": "multi_process", "replicas": 4, "global_batch_size": 2}, "global_batch_size", "2 over 4", 4),
+        ({"mode": "pipeline", "replicas": 2, "least_replicas": 1}, "least_replicas", "1 in mode pipeline", "Leave it out"),
+        ({**ELASTIC, "least_replicas": 8}, "least_replicas", "8 of 4", 1),
+        ({**ELASTIC, "hosts": ["localhost", "b"]}, "least_replicas", "hosts localhost, b", ()),
+        ({**ELASTIC, "communication": {"compression": "int8"}}, "least_replicas", None, ["compressed", "Leave it out"]),
+        ({"input": "workers"}, "workers", 0, 2),
+        ({"workers": 1}, "workers", 1, [0, "input workers"]),
+        ({"cores": 10**6}, "cores", 10**6, f"1 to {machine.available_cores()}"),
+        ({"lr": 3}, "lr", 3, "optimizer.learning_rate?"),
+        ({"batch_size": 3}, "batch_size", 3, "global_batch_size?"),
+        ({"optimizer": {"eps": 3}}, "optimizer.eps", 3, "epsilon?"),
+        ({"epoch": 3}, "epoch", 3, ["epochs?", "model, width"]),
+        ({"data": {"sauce": "digits"}}, "data.sauce", "'digits'", ["source?", "source, image_size, limit"]),
+        ({"data": "digits"}, "data", "'digits'", "data: {source: ...}"),
+        ({1: 2}, "1", 1, 1),
     ],
 )
-def test_a_wrong_value_is_refused_with_field_value_and_fix(values: dict[str, Any], message: str) -> None:
-    with pytest.raises(SpecError, match=message):
+def test_a_wrong_value_is_refused_with_field_value_and_fix(
+    values: dict[str, Any], field: str, received: object, fix: object
+) -> None:
+    with refused(SpecError, field=field, received=received, fix=fix):
         spec.build(values)
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "names"),
+    [
+        ("model", 3, ["string"]),
+        ("epochs", 0, ["greater than or equal to 1"]),
+        ("epochs", 1.5, ["integer"]),
+        ("steps", -1, [1]),
+        ("cores", 0, [1]),
+        ("seed", -1, [0]),
+        ("seed", 2**63, ["less than"]),
+        ("global_batch_size", 0, [1]),
+        ("precision", "float16", ["float32", "float64"]),
+        ("loss", "crossentropy", ["sparse_categorical_crossentropy", "categorical_crossentropy"]),
+        ("batch_norm_statistics", "synchronized", ["per_replica", "synchronised"]),
+        ("data.source", "", ["at least 1 character"]),
+        ("data.limit", 0, [1]),
+        ("optimizer.name", "adamw", ["sgd", "adam"]),
+        ("optimizer.learning_rate", 0, ["greater than 0"]),
+        ("optimizer.learning_rate", math.inf, ["finite"]),
+        ("optimizer.learning_rate", math.nan, ["finite"]),
+        ("optimizer.momentum", 1.0, ["less than 1"]),
+        ("optimizer.weight_decay", -1e-4, [0]),
+        ("schedule.gamma", 1.1, [1]),
+        ("schedule.scaling", "square", ["none", "linear", "sqrt"]),
+        ("augmentation.shift_px", -1, [0]),
+        ("epochs", 10**7, ["less than or equal to"]),
+        ("steps", 10**10, ["less than or equal to"]),
+        ("global_batch_size", 10**12, ["less than or equal to"]),
+    ],
+)
+def test_a_value_outside_a_fields_range_is_refused_with_the_range(field: str, value: object, names: list[object]) -> None:
+    with refused(SpecError, received=repr(value), fix=field, names=names) as caught:
+        spec.build(spec.overlay({}, {field: value}))
+    assert caught.error.field == field
 
 
 def test_an_elastic_run_loses_replicas_down_to_its_least_number_and_goes_on_from_its_own_checkpoints() -> None:
@@ -309,21 +318,21 @@ def test_every_wrong_field_is_named_at_once() -> None:
 
 def test_a_spec_cannot_be_changed() -> None:
     built = spec.build({})
-    with pytest.raises(ValueError, match="frozen"):
+    with pytest.raises(pydantic.ValidationError):
         built.seed = 1  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def test_with_fields_judges_again() -> None:
     built = spec.build({"steps": 7})
     assert built.with_fields(seed=3) == spec.build({"steps": 7, "seed": 3})
-    with pytest.raises(SpecError, match="replicas must be at least 2"):
+    with refused(SpecError, field="replicas", received=1, fix=2):
         built.with_fields(mode="data_parallel")
 
 
 def test_a_recorded_spec_may_name_more_cores_than_there_are() -> None:
     text = spec.build({}).to_json().replace(f'"cores": {machine.available_cores()}', '"cores": 4096')
     assert spec.from_json(text).cores == 4096
-    with pytest.raises(SpecError, match="cores exceeds"):
+    with refused(SpecError, field="cores", received=4096):
         spec.build(json.loads(text))
 
 
@@ -354,28 +363,28 @@ def test_a_file_is_read_by_its_suffix(tmp_path: Path, name: str, text: str, expe
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "message"),
+    ("name", "content", "names"),
     [
-        ("s.json", b"{'seed': 1}", "is not valid json"),
-        ("s.yaml", b"a: [1", "is not valid yaml"),
-        ("s.yaml", b"\n", "s.yaml is empty. Use `field: value` lines."),
-        ("s.json", b"\xef\xbb\xbf \n", "s.json is empty. Use `field: value` lines."),
-        ("s.yaml", b"- 1\n- 2\n", "must hold a mapping of fields. Received: list."),
-        ("s.yaml", b"data: {1: 2}\n", "has a field without a name. Received: 1."),
-        ("s.yaml", b"data: &it {limit: *it}\n", "is not valid yaml"),
-        ("s.yaml", b"!!python/object/apply:os.getcwd []", "is not valid yaml"),
-        ("s.json", b"[" * 100_000, "is not valid json"),
-        ("s.yaml", b"\xff\xfe\xfd", "cannot be read"),
-        ("s.yaml", b"when: 2026-13-45", "is not valid yaml"),
-        ("s.json", b'{"seed": 1, "data": {"limit": 5}, "seed": 2}', "is not valid json: seed stands there twice"),
-        ("s.yaml", b"data: {limit: 5, limit: 6}", "is not valid yaml: limit stands there twice"),
-        ("s.yaml", b"? [seed]\n: 1", "is not valid yaml"),
+        ("s.json", b"{'seed': 1}", ["valid json"]),
+        ("s.yaml", b"a: [1", ["valid yaml"]),
+        ("s.yaml", b"\n", ["empty", "field: value"]),
+        ("s.json", b"\xef\xbb\xbf \n", ["empty", "field: value"]),
+        ("s.yaml", b"- 1\n- 2\n", ["mapping", "Received: list"]),
+        ("s.yaml", b"data: {1: 2}\n", ["field without a name", "Received: 1"]),
+        ("s.yaml", b"data: &it {limit: *it}\n", ["valid yaml"]),
+        ("s.yaml", b"!!python/object/apply:os.getcwd []", ["valid yaml"]),
+        ("s.json", b"[" * 100_000, ["valid json"]),
+        ("s.yaml", b"\xff\xfe\xfd", ["utf-8"]),
+        ("s.yaml", b"when: 2026-13-45", ["valid yaml"]),
+        ("s.json", b'{"seed": 1, "data": {"limit": 5}, "seed": 2}', ["valid json", "seed", "twice"]),
+        ("s.yaml", b"data: {limit: 5, limit: 6}", ["valid yaml", "limit", "twice"]),
+        ("s.yaml", b"? [seed]\n: 1", ["valid yaml"]),
     ],
 )
-def test_a_broken_file_is_refused(tmp_path: Path, name: str, content: bytes, message: str) -> None:
+def test_a_broken_file_is_refused(tmp_path: Path, name: str, content: bytes, names: list[str]) -> None:
     (tmp_path / name).write_bytes(content)
-    with pytest.raises(SpecError, match=message):
-        spec.build(spec.read_values(tmp_path / name))
+    with refused(SpecError, names=[name, *names]):
+        spec.read_values(tmp_path / name)
 
 
 def numbers_of(model: type[pydantic.BaseModel], group: str = "") -> Iterator[tuple[str, Any]]:
@@ -390,30 +399,22 @@ def numbers_of(model: type[pydantic.BaseModel], group: str = "") -> Iterator[tup
 @pytest.mark.parametrize("field", dict(numbers_of(spec.Spec)))
 def test_every_whole_number_has_an_upper_limit_and_its_error_names_it(field: str) -> None:
     for value in (10**20, 10**99):
-        with pytest.raises(SpecError, match=rf"^{re.escape(field)} is refused: .*less than .*Received: 10*\. Change"):
+        with refused(SpecError, received=value, fix=field, names=["less than"]) as caught:
             spec.build(spec.overlay({}, {field: value}))
-
-
-@pytest.mark.parametrize(("field", "value"), [("epochs", 10**7), ("steps", 10**10), ("global_batch_size", 10**12)])
-def test_more_than_any_run_has_is_refused(field: str, value: int) -> None:
-    with pytest.raises(SpecError, match=f"^{field} is refused: Input should be less than or equal to"):
-        spec.build({field: value})
+        assert caught.error.field == field
 
 
 def test_of_many_wrong_fields_the_first_ones_are_named() -> None:
-    with pytest.raises(SpecError) as refusal:
+    with refused(SpecError) as caught:
         spec.build({f"field{number}": "x" * 10_000 for number in range(1000)})
-    assert len(str(refusal.value)) < 20_000 and str(refusal.value).endswith("\n990 more fields are refused.")
+    lines = str(caught.error).splitlines()
+    assert len(str(caught.error)) < 20_000 and len(lines) == 11 and "990" in lines[-1]
 
 
 def test_a_missing_file_or_a_folder_is_refused_by_name(tmp_path: Path) -> None:
-    missing = tmp_path / "none.yaml"
-    for path, said in (
-        (missing, f"cannot be read: there is no file {missing}"),
-        (tmp_path, f"cannot be read: {tmp_path} is no plain file. Name a .yaml or .json file."),
-    ):
-        with pytest.raises(SpecError, match=said):
-            spec.build(spec.read_values(path))
+    for path in (tmp_path / "none.yaml", tmp_path):
+        with refused(SpecError, fix=[".yaml", ".json"], names=[path]):
+            spec.read_values(path)
 
 
 @pytest.mark.parametrize(
@@ -434,7 +435,7 @@ def test_a_word_of_the_command_line_is_read_as_yaml(word: str, expected: dict[st
 
 @pytest.mark.parametrize("word", ["seed", "=3", "", "data.limit=[1"])
 def test_a_word_without_field_or_readable_value_is_refused(word: str) -> None:
-    with pytest.raises(SpecError, match="--set"):
+    with refused(SpecError, names=["--set"]):
         spec.parse_assignments([word])
 
 
@@ -446,7 +447,7 @@ def test_overlay_sets_dotted_fields_and_leaves_the_rest_and_the_original_alone()
 
 
 def test_overlay_refuses_to_go_below_a_plain_field() -> None:
-    with pytest.raises(SpecError, match=r"seed\.x cannot be set: seed is not a group of fields\. Received: 1\."):
+    with refused(SpecError, field="seed.x", received=1):
         spec.overlay({"seed": 1}, {"seed.x": 2})
 
 
@@ -589,18 +590,17 @@ def test_a_machine_needs_devices_for_its_own_replicas_alone(
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
+    ("options", "field", "received", "fix"),
     [
-        (
-            {"memory_formt": 1},
-            r"memory_formt is unknown to pytorch. Received: 1. Use memory_format \(did you mean memory_format\?\).",
-        ),
-        ({"memory_format": "nchw"}, "memory_format has a value that pytorch does not know. .*Use contiguous or channels_last."),
-        ({"memory_format": ["contiguous"]}, "memory_format has a value"),
+        ({"memory_formt": 1}, "memory_formt", 1, "did you mean memory_format?"),
+        ({"memory_format": "nchw"}, "memory_format", "'nchw'", "contiguous or channels_last"),
+        ({"memory_format": ["contiguous"]}, "memory_format", "['contiguous']", "contiguous or channels_last"),
     ],
 )
-def test_a_switch_that_the_framework_does_not_have_is_refused(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(SpecError, match=message):
+def test_a_switch_that_the_framework_does_not_have_is_refused(
+    options: dict[str, Any], field: str, received: object, fix: str
+) -> None:
+    with refused(SpecError, field=field, received=received, fix=fix, names=["pytorch"]):
         spec.check_against(spec.build({"framework_options": options}), DESCRIPTION)
 
 
@@ -668,27 +668,27 @@ def test_a_switch_that_does_not_fit_run_or_machine_makes_its_row_not_available(
 
 
 def test_a_framework_without_switches_says_so() -> None:
-    with pytest.raises(SpecError, match="Use nothing: there is none"):
+    with refused(SpecError, field="x", received=1, fix="none"):
         spec.check_against(spec.build({"framework_options": {"x": 1}}), DESCRIPTION | {"options": {}})
 
 
 def test_micro_batches_have_no_statistics_in_common() -> None:
     anywhere = {**DESCRIPTION["modes"]["serial"], "max_replicas": None}
     description = {**DESCRIPTION, "modes": dict.fromkeys(spec.MODES, anywhere)}
-    refused: set[str] = set()
+    unavailable: set[str] = set()
     for word in spec.VARIANTS:
         asked = spec.build(spec.with_variant({"batch_norm_statistics": "synchronised"}, word, 2))
         assert spec.check_against(asked.with_fields(batch_norm_statistics="per_replica"), description) is None
         if answer := spec.check_against(asked, description):
             who = f"the micro-batches of a {word}" if "pipeline" in word else "workers that do not wait for each other"
             assert answer == f"not available: {who} have BatchNorm statistics of their own"
-            refused.add(word)
-    assert refused == {"pipeline", "pipeline_1f1b", "pipeline_async", "hybrid_pipeline", "parameter_server_async"}
+            unavailable.add(word)
+    assert unavailable == {"pipeline", "pipeline_1f1b", "pipeline_async", "hybrid_pipeline", "parameter_server_async"}
 
 
 def test_copies_of_a_pipeline_wait_for_each_other() -> None:
     assert spec.build(spec.with_variant({"pipeline": {"schedule": "1f1b"}}, "hybrid_pipeline", 2)).variant == "hybrid_pipeline"
-    with pytest.raises(SpecError, match=r"pipeline.schedule must be synchronous in mode hybrid.* Use gpipe or 1f1b\."):
+    with refused(SpecError, field="pipeline.schedule", fix=["gpipe", "1f1b"], names=["hybrid"]):
         spec.build(spec.with_variant({"pipeline": {"schedule": "asynchronous"}}, "hybrid_pipeline", 2))
 
 
@@ -714,5 +714,5 @@ def test_a_spec_of_the_models_own_structure_is_the_one_of_before() -> None:
 @pytest.mark.parametrize("fields", [{"width": 2}, {"depth": 0.5}, {"dropout": 0.1}])
 def test_the_structure_of_a_users_own_model_is_its_own(fields: dict[str, Any]) -> None:
     name, value = next(iter(fields.items()))
-    with pytest.raises(SpecError, match=rf"Received: {name} {value} for mine\.net, whose architecture\(\) says its own\."):
+    with refused(SpecError, received=f"{name} {value} for mine.net"):
         spec.build({"model": "mine.net", **fields})
