@@ -27,8 +27,9 @@ def test_an_array_file_is_a_safetensors_file(tmp_path: Path) -> None:
         for found in (whole[name], opened[name]):
             assert found.dtype == array.dtype and found.reshape(array.shape).tolist() == array.tolist()
     assert opened.get("other") is None
-    with pytest.raises(KeyError, match="other"):
+    with pytest.raises(KeyError) as caught:
         opened["other"]
+    assert caught.value.args == ("other",)
 
 
 def test_the_arrays_of_a_folder_are_found_in_their_order(tmp_path: Path) -> None:
@@ -44,5 +45,6 @@ def test_the_arrays_of_a_folder_are_found_in_their_order(tmp_path: Path) -> None
 
 def test_more_arrays_than_there_is_room_for_are_refused(tmp_path: Path) -> None:
     many = ((f"{'long' * 20}/{number}", np.zeros(1)) for number in range(20))
-    with pytest.raises(ValueError, match=r"has more arrays than expected, or their names are too long\. Received: 20\."):
+    with pytest.raises(ValueError) as caught:
         array_file.write(tmp_path / "arrays.safetensors", many, 2)
+    assert "Received: 20." in str(caught.value)

@@ -1,3 +1,4 @@
+import errno
 import json
 import math
 import os
@@ -5,6 +6,7 @@ import resource
 from pathlib import Path
 from typing import Any
 
+import pydantic
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,6 +16,8 @@ from common.artifacts import atomic_files, event_log, records, results, schema
 from common.artifacts.schema import EpochRecord, Metrics, Phases, ResultError, RunResult
 from common.machine.plain_file import PlainFileError
 from tests import hostile_files
+from tests.support import comparisons
+from tests.support.refusals import refused
 
 METRICS = Metrics(loss=0.5, accuracy=0.75, num_correct=3, num_examples=4)
 EPOCH = EpochRecord(
@@ -46,6 +50,9 @@ def a_result(**fields: Any) -> RunResult:
     return RunResult.model_validate({"framework": "pytorch", "spec": spec.build({}), "status": "ok"} | fields)
 
 
+NOT_AS_WRITTEN = "not as this suite wrote it"
+"""What is said of a file whose checksum does not fit."""
+
 floats = st.floats(allow_nan=False)  # infinite losses happen; NaN has its own test, for it equals nothing
 metrics = st.builds(
     lambda loss, right, wrong: Metrics(
@@ -75,7 +82,7 @@ def test_a_result_survives_being_saved_and_loaded(tmp_path_factory: pytest.TempP
 
 
 def test_a_loss_that_is_not_a_number_survives_too(tmp_path: Path) -> None:
-    diverged = METRICS.model_copy(update={"loss": math.nan})
+    diverged = comparisons.with_fields(METRICS, loss=math.nan)
     loaded = results.load(results.save(a_result(status="diverged", reason="loss is NaN at step 3", test=diverged), tmp_path))
     assert loaded.test is not None
     assert math.isnan(loaded.test.loss)
@@ -96,7 +103,7 @@ def test_a_torn_result_is_refused_wherever_it_tears(tmp_path_factory: pytest.Tem
     path = results.save(a_result(epochs=[EPOCH], phases=PHASES), tmp_path_factory.mktemp("run"))
     whole = path.read_bytes()
     path.write_bytes(whole[: data.draw(st.integers(0, len(whole) - 1))])
-    with pytest.raises(ResultError, match=r"is not a whole result .* Run it again\."):
+    with refused(ResultError, names=[path, "not a whole result", "Run it again"]):
         results.load(path)
 
 
@@ -120,6 +127,7 @@ def test_a_flipped_bit_anywhere_in_a_result_is_noticed(tmp_path: Path) -> None:
 def test_a_result_that_is_as_it_was_written_is_not_taken_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     result = a_result(epochs=[EPOCH], spec=spec.build({"framework_options": {"two": [2], "one": 1}}))
     path = results.save(result, tmp_path)
+    # A planted defect: what takes a record apart is gone. Only its time would tell otherwise.
     monkeypatch.setattr(atomic_files, "pop_valid_checksum", None)
     loaded = results.load(path)
     assert loaded == result
@@ -134,7 +142,7 @@ def test_a_result_in_another_form_is_the_same_one_while_its_values_are(tmp_path:
     path.write_text(json.dumps(dict(reversed(values.items())), **shape), "utf-8-sig")
     assert results.load(path) == result
     path.write_text(json.dumps(values | {"repeat": 1}, **shape))
-    with pytest.raises(ResultError, match="is not as this suite wrote it"):
+    with refused(ResultError, names=[path, NOT_AS_WRITTEN]):
         results.load(path)
 
 
@@ -142,9 +150,7 @@ def test_a_result_in_another_form_is_the_same_one_while_its_values_are(tmp_path:
 def test_a_result_without_a_checksum_is_refused(tmp_path: Path, content: str) -> None:
     path = tmp_path / results.RESULT_FILE
     path.write_text(content)
-    with pytest.raises(
-        ResultError, match=r"is not as this suite wrote it: its checksum is missing or does not fit\. Run it again\."
-    ):
+    with refused(ResultError, names=[path, NOT_AS_WRITTEN, "checksum", "Run it again"]):
         results.load(path)
 
 
@@ -152,7 +158,7 @@ def test_a_result_without_a_checksum_is_refused(tmp_path: Path, content: str) ->
 def test_a_result_with_another_thing_for_a_checksum_is_refused(tmp_path: Path, checksum: Any) -> None:
     path = tmp_path / results.RESULT_FILE
     path.write_bytes(change(sha256=checksum))
-    with pytest.raises(ResultError, match="is not as this suite wrote it"):
+    with refused(ResultError, names=[path, NOT_AS_WRITTEN]):
         results.load(path)
 
 
@@ -162,57 +168,57 @@ def change(**fields: Any) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("content", "message"),
+    ("content", "names"),
     [
-        (b"", "is not a whole result"),
-        (b"\xff", "is not a whole result .UnicodeDecodeError"),
-        (b'{"status": "ok"}', "another schema_version. Received: None, needed: 1"),
-        ("{}".encode("utf-16"), "is not a whole result .UnicodeDecodeError"),
-        (b'{"schema_version": 1, "spec": "\xed\xa0\x80"}', "is not a whole result .UnicodeDecodeError"),
-        (b"[" * 100_000, "is not a whole result .ValueError: it nests too deep"),
-        (b"1" * 5_000, "is not a whole result .ValueError"),
-        (b'{"schema_version": 1}', "is not a whole result .ValidationError"),
-        (change(schema_version=0), "another schema_version. Received: 0, needed: 1. Run it again."),
-        (change(schema_version="1"), "another schema_version"),
-        (change(status="fine"), "is not a whole result"),
-        (change(colour="red"), "is not a whole result"),
-        (change(spec={"sede": 1}), r"spec\.sede: Extra inputs are not permitted"),
-        (change(spec=None), "is not a whole result"),
-        (change(epochs=[{"epoch": 1}]), "is not a whole result"),
-        (change(confusion=[[]]), "confusion is no square matrix of examples"),
-        (change(confusion=[[0, 0], [0, 0]]), "confusion is no square matrix of examples"),
-        (change(confusion=[[1, 0], [1]]), "confusion is no square matrix of examples"),
+        (b"", ["whole result"]),
+        (b"\xff", ["whole result", "UnicodeDecodeError"]),
+        (b'{"status": "ok"}', ["schema_version", "None, needed: 1"]),
+        ("{}".encode("utf-16"), ["whole result", "UnicodeDecodeError"]),
+        (b'{"schema_version": 1, "spec": "\xed\xa0\x80"}', ["whole result", "UnicodeDecodeError"]),
+        (b"[" * 100_000, ["whole result", "ValueError", "deep"]),
+        (b"1" * 5_000, ["whole result", "ValueError"]),
+        (b'{"schema_version": 1}', ["whole result", "ValidationError"]),
+        (change(schema_version=0), ["schema_version", "0, needed: 1"]),
+        (change(schema_version="1"), ["schema_version"]),
+        (change(status="fine"), ["whole result", "status"]),
+        (change(colour="red"), ["whole result", "colour"]),
+        (change(spec={"sede": 1}), ["spec.sede"]),
+        (change(spec=None), ["whole result", "spec"]),
+        (change(epochs=[{"epoch": 1}]), ["whole result", "epochs"]),
+        (change(confusion=[[]]), ["confusion", "square"]),
+        (change(confusion=[[0, 0], [0, 0]]), ["confusion", "square"]),
+        (change(confusion=[[1, 0], [1]]), ["confusion", "square"]),
     ],
 )
-def test_a_file_that_is_no_result_of_this_version_is_refused(tmp_path: Path, content: bytes, message: str) -> None:
+def test_a_file_that_is_no_result_of_this_version_is_refused(tmp_path: Path, content: bytes, names: list[str]) -> None:
     path = tmp_path / results.RESULT_FILE
     is_object = content.isascii() and content.startswith(b'{"')
     path.write_bytes(atomic_files.line_with_checksum(json.loads(content)) if is_object else content)
-    with pytest.raises(ResultError, match=message):
+    with refused(ResultError, names=[path, "Run it again", *names]):
         results.load(path)
 
 
 def test_a_missing_result_is_refused_by_name(tmp_path: Path) -> None:
-    with pytest.raises(ResultError, match=r"holds no result: there is no file result\.json\. Run it again\."):
+    with refused(ResultError, names=[tmp_path, results.RESULT_FILE, "Run it again"]):
         results.load(tmp_path / results.RESULT_FILE)
-    with pytest.raises(ResultError, match=r"^There is no folder .*/nowhere\. Run it again\."):
+    with refused(ResultError, names=[tmp_path / "nowhere", "folder", "Run it again"]):
         results.load(tmp_path / "nowhere" / results.RESULT_FILE)
 
 
 def test_a_result_cannot_be_changed() -> None:
-    with pytest.raises(ValueError, match="frozen"):
+    with pytest.raises(pydantic.ValidationError):
         a_result().status = "failed"  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def test_an_epochs_seconds_are_for_all_its_images_at_the_pace_of_the_timed_ones() -> None:
     assert EPOCH.seconds == pytest.approx(10.0)
-    cut = EPOCH.model_copy(update={"epoch_images": 1280})
+    cut = comparisons.with_fields(EPOCH, epoch_images=1280)
     assert cut.seconds == pytest.approx(20.0)
     assert EPOCH.images_per_second == pytest.approx(64.0)
 
 
 def test_an_epoch_without_a_timed_step_has_no_pace() -> None:
-    epoch = EPOCH.model_copy(update={"steps": 1, "timed_steps": 0, "timed_images": 0, "timed_seconds": 0.0})
+    epoch = comparisons.with_fields(EPOCH, steps=1, timed_steps=0, timed_images=0, timed_seconds=0.0)
     assert math.isnan(epoch.seconds)
     assert math.isnan(epoch.images_per_second)
 
@@ -227,7 +233,7 @@ def test_a_replaced_file_is_the_old_one_or_the_new_one(tmp_path: Path, monkeypat
     def die(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("os.fsync", die)
+    monkeypatch.setattr("os.fsync", die)  # a kill between writing and replacing
     with pytest.raises(KeyboardInterrupt):
         atomic_files.write_atomically(path, "new")
     assert path.read_text() == "old"
@@ -241,8 +247,9 @@ def test_a_replaced_file_is_the_old_one_or_the_new_one(tmp_path: Path, monkeypat
 
 def test_a_pipe_is_not_replaced_by_a_file(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(OSError, match="no plain file"):
+    with pytest.raises(OSError) as caught:
         atomic_files.write_atomically(tmp_path / "pipe", "new")
+    assert str(tmp_path / "pipe") in str(caught.value) and "plain file" in str(caught.value)
     assert (tmp_path / "pipe").is_fifo()
 
 
@@ -301,12 +308,14 @@ def test_what_does_not_fit_is_named_and_leaves_the_file_as_it_was(tmp_path: Path
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) + 8, limits[1]))
     try:
-        with pytest.raises(OSError, match=r"File too large: '.*/events\.jsonl'"):
+        with pytest.raises(OSError) as of_events:
             event_log.append_event(tmp_path, "end", status="ok")
-        with pytest.raises(OSError, match=r"File too large: '.*/result\.json'"):
+        with pytest.raises(OSError) as of_result:
             atomic_files.write_atomically(tmp_path / "result.json", 1000 * "x")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    for caught, file in ((of_events, path), (of_result, tmp_path / "result.json")):
+        assert caught.value.errno == errno.EFBIG and caught.value.filename == str(file)
     assert path.read_bytes() == before and list(tmp_path.iterdir()) == [path]
 
 
@@ -326,18 +335,18 @@ def test_a_flipped_bit_anywhere_in_an_event_is_noticed(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", hostile_files.IN_PLACE)
 def test_a_pipe_or_an_endless_file_is_no_result_and_no_events(name: str, tmp_path: Path) -> None:
     result, events = tmp_path / results.RESULT_FILE, tmp_path / event_log.EVENTS_FILE
-    said = hostile_files.put(name, result)
+    reason = hostile_files.put(name, result).strip()
     hostile_files.put(name, events)
     with hostile_files.soon():
-        with pytest.raises(ResultError, match=rf"{result} {said}.*\. Run it again\."):
+        with refused(ResultError, names=[f"{result} {reason}", "Run it again"]):
             results.load(result)
-        with pytest.raises(PlainFileError, match=f"{events} {said}"):
+        with refused(PlainFileError, names=[f"{events} {reason}"]):
             event_log.damaged_events(tmp_path)
 
 
 def test_a_result_of_many_epochs_and_classes_is_far_from_the_limit(tmp_path: Path) -> None:
     """10,000 epochs and 1,000 classes have a tenth of what is read."""
-    long = EPOCH.model_copy(update={"validation": METRICS, "learning_rate": 1 / 3, "evaluation_seconds": 1 / 3})
+    long = comparisons.with_fields(EPOCH, validation=METRICS, learning_rate=1 / 3, evaluation_seconds=1 / 3)
     whole = a_result(epochs=[long] * 100, confusion=[[12345] * 100] * 100)
     few = results.save(whole, tmp_path).stat().st_size
     assert 100 * few < records.MOST_BYTES / 2

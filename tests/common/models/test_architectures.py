@@ -1,6 +1,5 @@
 import dataclasses
 import math
-import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -25,6 +24,8 @@ from common.models.architectures import (
     depthwise_conv,
 )
 from common.spec import SpecError
+from tests.support import trees
+from tests.support.refusals import refused
 
 
 def num_values(architecture: Architecture, *, trainable_only: bool = False) -> int:
@@ -72,25 +73,20 @@ def test_each_model_has_as_many_values_as_published(
 
 
 @pytest.mark.parametrize(
-    ("model", "image_size", "message"),
-    [
-        ("simple_cnn", 32, None),
-        ("simple_cnn", 31, "data.image_size is too small for simple_cnn. Received: 31. Use 32 or more."),
-        ("simple_cnn", 257, None),
-        ("mini_xception", 32, None),
-        ("mini_xception", 33, "data.image_size must be 32 for mini_xception. Received: 33."),
-        ("resnet18", 32, None),
-        ("two_path_cnn", 9, None),
-        ("two_path_cnn", 7, "data.image_size is too small for two_path_cnn. Received: 7. Use 8 or more."),
-        ("resnet18", 8, "data.image_size is too small for resnet18. Received: 8."),
-    ],
+    ("model", "image_size"),
+    [("simple_cnn", 32), ("simple_cnn", 257), ("mini_xception", 32), ("resnet18", 32), ("two_path_cnn", 9)],
 )
-def test_an_image_size_is_taken_or_refused(model: str, image_size: int, message: str | None) -> None:
-    if message is None:
-        assert architectures.resolve(model, 10, image_size).image_size == image_size
-    else:
-        with pytest.raises(SpecError, match=message):
-            architectures.resolve(model, 10, image_size)
+def test_an_image_size_that_a_model_takes(model: str, image_size: int) -> None:
+    assert architectures.resolve(model, 10, image_size).image_size == image_size
+
+
+@pytest.mark.parametrize(
+    ("model", "image_size", "size_to_use"),
+    [("simple_cnn", 31, 32), ("mini_xception", 33, 32), ("two_path_cnn", 7, 8), ("resnet18", 8, 32)],
+)
+def test_an_image_size_that_a_model_does_not_take_is_refused(model: str, image_size: int, size_to_use: int) -> None:
+    with refused(SpecError, field="data.image_size", received=image_size, names=[model, size_to_use]):
+        architectures.resolve(model, 10, image_size)
 
 
 @pytest.mark.parametrize("model", spec.MODELS)
@@ -279,24 +275,21 @@ def test_a_users_architecture_is_taken(module: Module) -> None:
 
 
 @pytest.mark.parametrize(
-    ("source", "message"),
+    ("source", "names"),
     [
-        ("x = 1", r"model mine\.net must define architecture\(num_classes, image_size\)"),
-        ("architecture = 3", r"model mine\.net must define architecture"),
-        ("def architecture(num_classes, image_size): return [1]", r"must return a .*Architecture. Received: list\."),
+        ("x = 1", ["mine.net", "define", "architecture(num_classes, image_size)"]),
+        ("architecture = 3", ["mine.net", "define", "architecture"]),
+        ("def architecture(num_classes, image_size): return [1]", ["Architecture", "Received: list"]),
         (
             HEAD + "def architecture(n, s): return Architecture('mine.net', s, n, (ReLU('a'), Flatten('b'), ReLU('a')))",
-            r"layer names must be unique, dots read as underscores\. Received twice: a\. Rename them\.",
+            ["layer names", "twice: a"],
         ),
-        (
-            "import a_library_that_is_not_there",
-            r"mine\.net cannot be imported \(No module named 'a_library_that_is_not_there'\)",
-        ),
+        ("import a_library_that_is_not_there", ["mine.net", "imported", "a_library_that_is_not_there"]),
     ],
 )
-def test_a_users_module_that_breaks_the_contract_is_refused(module: Module, source: str, message: str) -> None:
+def test_a_users_module_that_breaks_the_contract_is_refused(module: Module, source: str, names: list[str]) -> None:
     name = module(source)
-    with pytest.raises(SpecError, match=message):
+    with refused(SpecError, names=names):
         architectures.resolve(name, 10, 32)
 
 
@@ -317,21 +310,16 @@ def test_a_users_module_that_breaks_the_contract_is_refused(module: Module, sour
 def test_a_module_whose_own_package_is_named_like_one_of_the_suite_works_or_is_refused_by_name(
     module: Module, tmp_path: Path, own: str, source: str, imported: str | None
 ) -> None:
-    for path in (tmp_path / own, tmp_path / "mine" / "blocks.py"):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("WIDTH = 8\n")
+    trees.write(tmp_path, dict.fromkeys((own, "mine/blocks.py"), "WIDTH = 8\n"))
     name = module(f"{HEAD}{source}\narchitecture = 3")
     package = tmp_path / own.partition("/")[0]
-    message = "model mine.net must define" if imported is None else f"model mine.net imports {imported} from {package}. "
-    with pytest.raises(SpecError, match=re.escape(message)):
+    names = ["define"] if imported is None else ["imports", imported, package]
+    with refused(SpecError, field="mine.net", names=names):
         architectures.resolve(name, 10, 32)
 
 
 def test_a_module_that_is_not_there_is_refused() -> None:
-    with pytest.raises(
-        SpecError,
-        match=r"nowhere\.net cannot be imported .*Use simple_cnn, mini_xception, .*, two_path_cnn, or a module",
-    ):
+    with refused(SpecError, field="nowhere.net", fix=[*spec.MODELS, "module"], names=["imported"]):
         architectures.resolve("nowhere.net", 10, 32)
 
 
@@ -375,32 +363,32 @@ def walk(layers: tuple[architectures.Layer, ...], shape: Shape) -> Shape:
 
 
 @pytest.mark.parametrize(
-    ("layers", "message"),
+    ("layers", "names"),
     [
         (
             (architectures.GlobalAveragePool("pool"), architectures.Dense("d", 7, 10)),
-            r"d takes 7 features\. Received: values of shape \[3\]",
+            ["d", 7, [3]],
         ),
-        ((architectures.BatchNorm("norm", 4),), r"norm takes 4 channels\. Received: values of shape \[12, 12, 3\]"),
-        ((architectures.Dense("d", 3, 10),), r"d takes 3 features\. Received: values of shape \[12, 12, 3\]"),
+        ((architectures.BatchNorm("norm", 4),), ["norm", 4, [12, 12, 3]]),
+        ((architectures.Dense("d", 3, 10),), ["d", 3, [12, 12, 3]]),
         (
             (architectures.Residual("r", (architectures.Conv("c", 3, 5, 1, 1, ((0, 0), (0, 0)), bias=True),)),),
-            r"r adds what differs in shape\. Received: \(12, 12, 5\) and \(12, 12, 3\)",
+            ["r", (12, 12, 5), (12, 12, 3)],
         ),
         (
             (Concatenation("c", ((), (MaxPool("p", 2, 2, ((0, 0), (0, 0))),))),),
-            r"c puts side by side what differs in height or width\. Received: \(12, 12, 3\) and \(6, 6, 3\)",
+            ["c", (12, 12, 3), (6, 6, 3)],
         ),
-        ((Concatenation("c", ()),), r"c puts side by side .* Received: no branch\."),
+        ((Concatenation("c", ()),), ["c", "no branch"]),
         (
             (Conv("g", 3, 4, 1, 1, ((0, 0), (0, 0)), bias=False, groups=2),),
-            r"groups of g must divide its channels\. Received: 2 groups of 3 and 4 channels",
+            ["groups of g", "2 groups", "3 and 4"],
         ),
-        ((AveragePool("a", 2, 1, ((0, 2), (0, 0))),), r"padding of a must be smaller than its window, which needs a pixel"),
+        ((AveragePool("a", 2, 1, ((0, 2), (0, 0))),), ["padding of a", "window"]),
     ],
 )  # fmt: skip
-def test_layers_that_do_not_fit_are_refused_by_name(layers: tuple[architectures.Layer, ...], message: str) -> None:
-    with pytest.raises(SpecError, match=message):
+def test_layers_that_do_not_fit_are_refused_by_name(layers: tuple[architectures.Layer, ...], names: list[object]) -> None:
+    with refused(SpecError, names=names):
         architectures.output_shape(layers, (12, 12, 3), "own.model")
 
 
@@ -412,14 +400,12 @@ def test_the_suites_own_layers_fit(model: str, size: int) -> None:
 
 def test_a_users_module_that_fails_is_refused_with_its_line(module: Module) -> None:
     failing = module("def architecture(num_classes, image_size):\n    return 1 / 0\n")
-    with pytest.raises(SpecError, match=r"failed in architecture\(\): ZeroDivisionError: .* line 2\)"):
+    with refused(SpecError, names=["architecture()", "ZeroDivisionError", "line 2"]):
         architectures.resolve(failing, 10, 32)
-    with pytest.raises(SpecError, match="cannot be imported: SyntaxError"):
+    with refused(SpecError, names=["imported", "SyntaxError"]):
         architectures.resolve(module("def architecture(:\n"), 10, 32)
 
 
 def test_a_pair_matched_with_other_classes_is_refused_by_the_name_that_was_typed() -> None:
-    with pytest.raises(
-        SpecError, match=r"model tests\.planted\.pair_for_run was matched with \d+ classes\. Received: data with 77"
-    ):
+    with refused(SpecError, field="tests.planted.pair_for_run", received="data with 77", names=["matched"]):
         architectures.resolve("tests.planted.pair_for_run", 77, 8)

@@ -4,6 +4,7 @@ from hypothesis import strategies as st
 
 from common.models.sharding import channels, shard
 from common.spec import SpecError, micro_batches
+from tests.support.refusals import refused
 
 
 @given(st.integers(0, 2000), st.integers(1, 64))
@@ -44,11 +45,12 @@ def test_every_replica_cuts_its_shard_into_equal_parts(num_examples: int, most: 
 
 @pytest.mark.parametrize(("replicas", "rank"), [(2, 2), (2, -1), (1, 5), (0, 0)])
 def test_a_rank_that_there_is_not_is_refused(replicas: int, rank: int) -> None:
-    with pytest.raises(ValueError, match=rf"rank must be in 0\.\.replicas-1\. Received: {rank} of {replicas}\."):
+    with pytest.raises(ValueError) as caught:
         shard(10, replicas, rank)
+    assert f"{rank} of {replicas}" in str(caught.value)
 
 
 def test_a_layers_channels_are_held_without_a_gap_and_by_all_replicas() -> None:
     assert channels("logits", 10, 3) == [(0, 4), (4, 7), (7, 10)]
-    with pytest.raises(SpecError, match=r"Received: 3 for logits, which has 2\. Use 2 or less"):
+    with refused(SpecError, received="3 for logits", fix=2):
         channels("logits", 2, 3)

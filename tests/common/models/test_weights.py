@@ -12,6 +12,7 @@ from scipy import stats
 from common.models import architectures, weights
 from common.models.architectures import Architecture, BatchNorm, Conv, Dense, Layer, depthwise_conv, no_padding
 from common.models.weights import Weights, WeightsError
+from tests.support.refusals import refused
 
 DENSE = Dense("dense", 40, 30, bias_initializer="uniform_fan_in")
 CONV = Conv("conv", 16, 64, 3, 1, no_padding, bias=True)
@@ -123,13 +124,13 @@ def test_weights_survive_a_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("layer", "message"),
+    ("layer", "names"),
     [
-        (replace(DENSE, out_features=31), r"dense\.bias has shape \(31,\), expected \(30,\)\. Use weights of the same"),
-        (replace(DENSE, name="other"), r"dense\.bias has shape None, expected \(30,\)"),
-        (BatchNorm("dense", 30), r"dense\.beta has shape \(30,\), expected None"),
+        (replace(DENSE, out_features=31), ["dense.bias", (31,), (30,)]),
+        (replace(DENSE, name="other"), ["dense.bias", None, (30,)]),
+        (BatchNorm("dense", 30), ["dense.beta", (30,), None]),
     ],
 )
-def test_weights_of_another_model_are_refused(tmp_path: Path, layer: Layer, message: str) -> None:
-    with pytest.raises(WeightsError, match=f"does not fit any: {message}"):
+def test_weights_of_another_model_are_refused(tmp_path: Path, layer: Layer, names: list[object]) -> None:
+    with refused(WeightsError, names=["any", *names]):
         weights.check(weights.initial(a_model(layer), 0), a_model(DENSE), tmp_path / "w")
