@@ -20,6 +20,7 @@ from common.data.preprocessing import scaling
 from common.data.sources import DataRefused, describe, file_source, identity, image_folder, load, load_files, lookup, splits
 from common.spec import Data
 from tests.common.made_up_data import image, tree, write_folder, write_tar
+from tests.support.refusals import refused
 
 FILES = tree("train/cat", "train/dog", "val/cat", "val/dog", "test/cat", "test/dog")
 
@@ -155,7 +156,7 @@ def test_splits_of_files_that_were_judged_otherwise_are_not_used(pets, tmp_path,
         return original(given)
 
     monkeypatch.setattr(decode, "examine", stricter)
-    with pytest.raises(DataRefused, match=r"'train/cat/0\.png': truncated or damaged"):
+    with refused(DataRefused, names=[f"'train/cat/0.png': {decode.DAMAGED}"]):
         loaded(pets, tmp_path / "cache")
     left = loaded(pets, tmp_path / "cache", on_bad="skip")
     expected = loaded(
@@ -170,8 +171,9 @@ def test_an_entry_that_is_torn_while_it_is_read_is_a_disk_error(pets, tmp_path):
     entry = cache.fetch(tmp_path / "cache", "scanned", place.name, lambda _: pytest.fail("it is whole"))
     with (place / "arrays.npz").open("r+b") as file:
         file.write(bytes(place.joinpath("arrays.npz").stat().st_size // 2))
-    with pytest.raises(OSError, match=r"The file was whole a moment ago.*arrays\.npz"):
+    with pytest.raises(OSError) as caught:
         _ = [entry.arrays[name] for name in entry.arrays]
+    assert "whole a moment ago" in str(caught.value) and str(place / "arrays.npz") in str(caught.value)
 
 
 @pytest.mark.parametrize("limit", [None, 4])
@@ -212,7 +214,7 @@ def test_splits_are_made_each_time_if_they_cannot_be_stored(pets, tmp_path, divi
 def test_what_is_refused_is_refused_again_though_it_was_divided_when_it_was_allowed(tmp_path):
     pets = write_folder(tmp_path / "pets", FILES | {"test/cat/9.png": FILES["train/cat/0.png"]})
     for _ in range(2):
-        with pytest.raises(DataRefused, match="in more than one split"):
+        with refused(DataRefused, fix="data.duplicates=allow", names=["more than one split"]):
             loaded(pets, tmp_path / "cache")
         allowed = loaded(pets, tmp_path / "cache", duplicates="allow")
     assert any(note.endswith(splits.IN_TWO_SPLITS) for note in allowed.notes)
@@ -267,7 +269,7 @@ def test_a_run_that_dies_while_it_adds_images_costs_the_earlier_ones_nothing(fai
 
     with monkeypatch.context() as patched:
         patched.setattr(pixel_cache.PixelFile, fails, failing)
-        with pytest.raises(DataRefused, match="no space left"):
+        with refused(DataRefused, names=["no space left"]):
             loaded(pets, tmp_path / "cache")
     assert stored_rows(tmp_path / "cache") == 12 and np.array_equal(few, before)
     assert np.array_equal(loaded(pets, tmp_path / "cache").train.images, expected)
@@ -298,12 +300,10 @@ def test_streaming_decodes_and_stores_no_training_image_until_it_is_looked_at(pe
 
 def test_data_that_has_no_room_on_the_disk_is_refused_before_it_is_decoded(pets, tmp_path, builds, monkeypatch):
     monkeypatch.setattr(lookup.shutil, "disk_usage", lambda _: SimpleNamespace(free=24 * 8 * 8 * 3 - 1))
-    with pytest.raises(DataRefused, match="no room to decode 24 images of pets at 8 x 8") as caught:
+    ways_out = ["data.image_size", "data.limit", "streaming", "paths.cache_dir", "convtwins cache --prune"]
+    with refused(DataRefused, fix=ways_out, names=["24 images of pets", "8 x 8", "4,608", "4,607", tmp_path / "cache"]):
         loaded(pets, tmp_path / "cache")
-    message = str(caught.value)
-    assert "4,608 bytes needed, 4,607 free" in message and str(tmp_path / "cache") in message and not builds
-    for way in ("image_size", "limit", "streaming", "cache_dir", "convtwins cache --prune"):
-        assert way in message
+    assert not builds
     assert not list((tmp_path / "cache" / "decoded").glob("*/data"))
     loaded(pets, tmp_path / "cache", loading="streaming")
 
@@ -343,7 +343,7 @@ def test_a_description_is_refused_as_the_data_are(kind, tmp_path):
 def test_a_description_is_refused_if_there_is_no_room_for_the_images(pets, tmp_path, monkeypatch):
     needed = 24 * 8 * 8 * 3
     monkeypatch.setattr(lookup.shutil, "disk_usage", lambda _: SimpleNamespace(free=needed - 1))
-    with pytest.raises(DataRefused, match="no room to decode 24 images of pets at 8 x 8"):
+    with refused(DataRefused, names=["24 images of pets", "8 x 8"]):
         describe(Data(source=str(pets)), seed=0, cache_dir=str(tmp_path / "cache"))
     monkeypatch.undo()
     loaded(pets, tmp_path / "cache")
@@ -462,7 +462,7 @@ def test_a_source_that_changes_while_it_is_read_is_refused_and_not_cached(pets, 
         return original(self, wanted)
 
     monkeypatch.setattr(file_source.Folder, "read", changing)
-    with pytest.raises(DataRefused, match="changed while it was read"):
+    with refused(DataRefused, names=["changed while it was read"]):
         loaded(pets, tmp_path / "cache")
     assert not list((tmp_path / "cache").rglob("data"))
 
@@ -493,7 +493,7 @@ print(sources.load(Data(source={str(pets)!r}), seed=0, cache_dir={str(tmp_path /
 
 def test_a_cache_that_cannot_be_written_is_refused_with_a_fix(pets, tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(DataRefused, match=r"paths\.cache_dir"):
+    with refused(DataRefused, names=["paths.cache_dir"]):
         loaded(pets, tmp_path / "file")
 
 
@@ -502,8 +502,9 @@ def test_a_pixel_file_with_missing_rows_is_not_sealed(tmp_path):
     with (tmp_path / "images.npy").open("r+b") as file:
         pixels = pixel_cache.PixelFile(file, np.array([1, 3]), 4)
         pixels.write(1, np.zeros((1, 4, 4, 3), np.uint8))
-        with pytest.raises(RuntimeError, match="1 images were never written"):
+        with pytest.raises(RuntimeError) as caught:
             pixels.finish()
+    assert "1 images" in str(caught.value)
 
 
 @pytest.fixture

@@ -146,7 +146,7 @@ def test_an_owner_that_has_gone_is_named() -> None:
     next(batches)
     del feeds[1]
     gc.collect()
-    with pytest.raises(OwnerGoneError, match="rank 1 has gone, which holds a part of the training images"):
+    with pytest.raises(OwnerGoneError, match="rank 1"):  # without a name: it would keep the feeds alive
         list(batches)
 
 

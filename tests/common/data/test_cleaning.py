@@ -25,6 +25,7 @@ from common.data.sources.file_source import Folder
 from common.data.sources.splits import IN_TWO_SPLITS
 from common.spec import Data
 from tests.common.made_up_data import image, pixels, saved, tree, write_folder, write_tar, write_zip
+from tests.support.refusals import refused
 
 GOOD = tree("cat", "dog", images=6)
 
@@ -165,7 +166,7 @@ def test_a_file_that_may_not_be_read_is_a_bad_file(tmp_path, cache, monkeypatch)
         return original(self)
 
     monkeypatch.setattr(Path, "read_bytes", read_bytes)
-    with pytest.raises(DataRefused, match=r"'cat/secret\.png': unreadable \(Permission denied\)"):
+    with refused(DataRefused, names=["cat/secret.png", "unreadable", "Permission denied"]):
         load(Data(source=str(folder)), seed=0, cache_dir=cache)
 
 
@@ -173,7 +174,7 @@ def test_a_file_that_may_not_be_read_is_a_bad_file(tmp_path, cache, monkeypatch)
 def test_a_link_that_leads_nowhere_is_a_bad_file(tmp_path, cache, target):
     folder = write_folder(tmp_path / "pets", GOOD)
     (folder / "cat" / "link.png").symlink_to(target)
-    with pytest.raises(DataRefused, match=r"1 of 13 files is no usable image.*\n  'cat/link\.png': unreadable \("):
+    with refused(DataRefused, names=["1 of 13", "cat/link.png", "unreadable"]):
         load(Data(source=str(folder)), seed=0, cache_dir=cache)
     skipping = Data(source=str(folder), on_bad="skip")
     assert sum(map(len, splits_of(load_files(skipping, seed=0, cache_dir=cache)))) == 12
@@ -188,7 +189,7 @@ def test_a_link_that_leads_nowhere_is_a_bad_file(tmp_path, cache, target):
 def test_a_picture_beside_the_class_folders_is_a_bad_file(files, pack, tmp_path, cache):
     beside = {"cover.png": image("cover")} | ({"train/all.png": image("all")} if "train/cat/0.png" in files else {})
     path = str(pack(tmp_path / "pets", files | beside))
-    with pytest.raises(DataRefused, match=r"'cover\.png': outside of the layout"):
+    with refused(DataRefused, names=["'cover.png': outside of the layout"]):
         load(Data(source=path), seed=0, cache_dir=cache)
     skipped = load(Data(source=path, on_bad="skip"), seed=0, cache_dir=cache)
     assert skipped.notes[0] == f"left out {len(beside)} of {12 + len(beside)} files: {len(beside)} outside of the layout"
@@ -199,10 +200,8 @@ def test_a_picture_beside_the_class_folders_is_a_bad_file(files, pack, tmp_path,
 def test_a_class_folder_without_a_usable_image_is_refused_or_left_out(tmp_path, cache):
     folder = write_folder(tmp_path / "pets", GOOD | {"rat/a.png": b"x", "hidden/.keep": b""})
     (folder / "bat").mkdir()
-    with pytest.raises(DataRefused) as refusal:
+    with refused(DataRefused, names=[f"'{name}': no usable image" for name in ("bat", "hidden", "rat")]):
         load(Data(source=str(folder)), seed=0, cache_dir=cache)
-    for name in ("bat", "hidden", "rat"):
-        assert f"class folder '{name}': no usable image" in str(refusal.value)
     dataset = load(Data(source=str(folder), on_bad="skip"), seed=0, cache_dir=cache)
     assert dataset.class_names == ("cat", "dog")
     assert dataset.notes[1] == "left out classes without a usable image: 'bat', 'hidden', 'rat'"
@@ -213,7 +212,7 @@ def test_an_empty_class_folder_in_an_archive_is_seen_too(tmp_path, cache):
     for folder in folders:
         folder.type = tarfile.DIRTYPE
     files = {f"pets/{name}": content for name, content in GOOD.items()}
-    with pytest.raises(DataRefused, match=r"clean: 1 class folder holds no usable image\. Received:\n  class folder 'bat'"):
+    with refused(DataRefused, names=["1 class folder", "'bat'"]):
         load(Data(source=str(write_tar(tmp_path / "pets.tar", files, *folders))), seed=0, cache_dir=cache)
 
 
@@ -221,28 +220,26 @@ def test_an_empty_class_folder_that_comes_later_is_seen_though_no_file_changed(t
     folder = write_folder(tmp_path / "pets", GOOD)
     load(Data(source=str(folder)), seed=0, cache_dir=cache)
     (folder / "bat").mkdir()
-    with pytest.raises(DataRefused, match="'bat': no usable image"):
+    with refused(DataRefused, names=["'bat': no usable image"]):
         load(Data(source=str(folder)), seed=0, cache_dir=cache)
 
 
 def test_a_class_that_skipping_empties_in_only_one_split_is_refused(tmp_path, cache):
     files = tree("train/cat", "train/dog", "val/cat") | {"val/dog/0.png": b"x"}
     data = Data(source=str(write_folder(tmp_path / "pets", files)), on_bad="skip")
-    with pytest.raises(DataRefused, match=r"validation lacks 'dog'.*Add images, or remove the class"):
+    with refused(DataRefused, fix=["Add", "remove"], names=["validation lacks 'dog'"]):
         load(data, seed=0, cache_dir=cache)
 
 
 def test_a_class_that_is_spelt_differently_in_unicode_is_named(tmp_path, cache):
     files = tree("train/cat", "train/Schl\u00fcssel", "val/cat", "val/Schlu\u0308ssel")
-    with pytest.raises(DataRefused) as refusal:
+    with refused(DataRefused, names=["Unicode", r"'Schlu\u0308ssel' and 'Schl\xfcssel'"]):
         load(Data(source=str(write_folder(tmp_path / "pets", files))), seed=0, cache_dir=cache)
-    twice = r"'Schlu\u0308ssel' and 'Schl\xfcssel'"
-    assert f"spelt differently in Unicode: {twice}. Rename a folder." in str(refusal.value)
 
 
 @pytest.mark.parametrize("bad", [{"cat/0.png": b"x", "dog/0.png": b""}, {"dog/0.png": b"x"} | tree("cat")])
 def test_data_of_which_fewer_than_two_classes_are_left_is_refused(bad, tmp_path, cache):
-    with pytest.raises(DataRefused, match="at least 2 classes of usable images"):
+    with refused(DataRefused, names=["at least 2 classes"]):
         load(Data(source=str(write_folder(tmp_path / "pets", bad)), on_bad="skip"), seed=0, cache_dir=cache)
 
 
@@ -400,7 +397,7 @@ def test_of_500_mutated_jpegs_each_is_an_image_or_a_named_bad_file(jpegs, tmp_pa
     dataset, files = load(data, seed=0, cache_dir=cache), load_files(data, seed=0, cache_dir=cache)
     assert dataset.content_hash == files.content_hash
     assert sum(map(len, splits_of(dataset))) == images
-    with pytest.raises(DataRefused, match=f"{500 - images} of 500 files"):
+    with refused(DataRefused, names=[f"{500 - images} of 500"]):
         load(Data(source=data.source), seed=0, cache_dir=cache)
 
 
@@ -415,7 +412,7 @@ def test_a_lack_of_memory_does_not_make_a_bad_file_and_nothing_is_stored(fails, 
         with pytest.raises(MemoryError):
             decode.examine(GOOD["cat/0.png"])
         for read in (load, load_files):
-            with pytest.raises(DataRefused, match=r"not enough memory to read .*nothing was stored\. Received: MemoryError"):
+            with refused(DataRefused, received="MemoryError", names=["memory", "nothing was stored"]):
                 read(data, seed=0, cache_dir=cache)
     assert not list(Path(cache).rglob("data"))
     assert sum(map(len, splits_of(load(data, seed=0, cache_dir=cache)))) == len(GOOD)

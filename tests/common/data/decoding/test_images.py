@@ -42,8 +42,9 @@ def test_they_are_indexed_like_an_array(rows: Rows) -> None:
     assert np.array_equal(np.asarray(rows), EXPECTED) and np.array_equal(list(rows), EXPECTED)
     with pytest.raises(IndexError):
         rows[10]
-    with pytest.raises(ValueError, match="Received: copy False"):
+    with pytest.raises(ValueError) as caught:
         np.array(rows, copy=False)
+    assert "Received: copy False" in str(caught.value)
 
 
 def test_they_are_sent_without_their_pixels(rows: Rows) -> None:
@@ -57,8 +58,9 @@ def test_a_file_that_is_shorter_than_its_array_is_an_error(tmp_path: Path) -> No
     with (tmp_path / "pixels.npy").open("rb+") as file:
         file.truncate((tmp_path / "pixels.npy").stat().st_size - 1)
     assert np.array_equal(found[:2], EXPECTED[[0, 2]])
-    with pytest.raises(OSError, match=r"ends inside the array.*pixels\.npy"):
+    with pytest.raises(OSError) as caught:
         found[2]
+    assert str(tmp_path / "pixels.npy") in str(caught.value)
 
 
 def test_a_large_part_of_a_file_is_read_and_a_small_one_mapped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -40,7 +40,7 @@ def test_one_colour_has_no_spread() -> None:
 
 
 def test_statistics_of_nothing_are_refused() -> None:
-    with pytest.raises(ValueError, match="at least one pixel"):
+    with pytest.raises(ValueError):
         statistics.statistics(Sums())
 
 
@@ -94,5 +94,6 @@ def test_a_file_that_was_torn_or_changed_is_made_again(tmp_path: Path, harm: obj
 def test_files_need_their_image_size(tmp_path: Path) -> None:
     from tests.common.data.preprocessing.made_up_scan import packed
 
-    with pytest.raises(TypeError, match="image_size must be given with files"):
+    with pytest.raises(TypeError) as caught:
         statistics.dataset_statistics(packed(tmp_path / "packed", []), "key", cache_dir=str(tmp_path))
+    assert "image_size" in str(caught.value)

@@ -48,11 +48,9 @@ def test_a_cluster_tells_its_workers_and_cores(cluster: Cluster) -> None:
 
 
 def test_more_workers_than_the_cluster_has_are_refused(cluster: Cluster, files: Encoded) -> None:
-    with (
-        pytest.raises(SchedulerError, match=r"the cluster must have 3 workers\. Received: 2"),
-        dask_scan.scanning(files, 24, 3, cluster.address),
-    ):
+    with pytest.raises(SchedulerError) as caught, dask_scan.scanning(files, 24, 3, cluster.address):
         pass
+    assert "3 workers" in str(caught.value) and "Received: 2." in str(caught.value)
 
 
 @pytest.mark.slow

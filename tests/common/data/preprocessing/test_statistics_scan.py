@@ -28,7 +28,7 @@ def mixed(tmp_path: Path) -> Encoded:
 
 
 def test_one_of_these_files_is_decoded_by_the_shared_rule_after_all(mixed: Encoded) -> None:
-    with pytest.raises(ValueError, match="extraneous bytes"):
+    with pytest.raises(ValueError, match="extraneous bytes"):  # a library's own words: which of its complaints it is
         simplejpeg.decode_jpeg(mixed.content(6))
 
 

@@ -18,6 +18,7 @@ import pytest
 from common.data.sources import DataRefused, archives, file_source, image_folder, load, load_manifest
 from common.spec import Data
 from tests.common.made_up_data import cifar_python, image, tree, write_folder, write_tar, write_zip
+from tests.support.refusals import refused
 
 FILES = tree("cat", "dog")
 
@@ -162,10 +163,8 @@ def test_an_image_of_absurd_dimensions_is_refused_by_its_header(tmp_path, refusa
     content[16:24] = (8000).to_bytes(4, "big") + (8000).to_bytes(4, "big")  # width and height of a PNG
     content[29:33] = zlib.crc32(content[12:29]).to_bytes(4, "big")
     path = write_tar(tmp_path / "pets.tar", FILES | {"cat/bomb.png": bytes(content)})
-    with pytest.raises(DataRefused) as caught:
+    with refused(DataRefused, names=["'cat/bomb.png': more than 50 megapixels", "8000 x 8000"]):
         load(Data(source=str(path)), seed=0, cache_dir=str(tmp_path / "cache"))
-    message = str(caught.value)
-    assert "'cat/bomb.png': more than 50 megapixels (8000 x 8000 pixels)" in message
 
 
 @pytest.mark.parametrize("mode", ["w", "w:gz", "w:xz", "w:bz2"])
@@ -318,7 +317,7 @@ def test_of_400_mutated_archives_each_gives_files_or_is_refused(tmp_path):
     chance = random.Random(0)
     originals = archive_of_every_kind(tmp_path)
     path = tmp_path / "mutated"
-    read, refused = 0, set()
+    read, kinds_of_damage = 0, set()
     started = time.perf_counter()
     for number in range(400):
         path.write_bytes(mutated(originals[number % len(originals)], chance))
@@ -329,11 +328,11 @@ def test_of_400_mutated_archives_each_gives_files_or_is_refused(tmp_path):
             listing = archive.listing()
             contents = {name: content() for name, content in archive.read(listing.files)}
         except DataRefused as refusal:
-            refused.add(str(refusal).partition("Received: ")[2].partition(":")[0])
+            kinds_of_damage.add(str(refusal).partition("Received: ")[2].partition(":")[0])
         else:
             read += 1
             assert sorted(contents) == sorted(listing.files)
-    assert read > 20 and len(refused) > 5 and time.perf_counter() - started < 120
+    assert read > 20 and len(kinds_of_damage) > 5 and time.perf_counter() - started < 120
 
 
 def test_a_compressed_tar_without_its_checksum_or_with_another_one_is_refused(tmp_path, refusal):
@@ -370,7 +369,7 @@ def test_a_file_in_a_zip_that_unpacks_to_more_than_it_says_is_refused_without_me
     path.write_bytes(content)
     tracemalloc.start()
     try:
-        with pytest.raises(DataRefused, match="cannot be read as an archive"):
+        with refused(DataRefused, names=[path, "cannot be read as an archive"]):
             list(archives.Zip(path).read(["cat/bomb.png"]))
         assert tracemalloc.get_traced_memory()[1] < 2**22
     finally:
@@ -405,5 +404,5 @@ def test_an_image_file_has_a_lower_limit_than_a_file_of_arrays(write, tmp_path, 
 def test_a_zip_with_backslashes_is_refused_with_the_reason(tmp_path):
     """As some programs on Windows write them: elsewhere each would be one long name in the root."""
     files = {name.replace("/", "\\"): content for name, content in tree("train/cat", "train/dog").items()}
-    with pytest.raises(DataRefused, match=r"holds a path with backslashes\. Received: 'train\\\\cat\\\\0\.png'"):
+    with refused(DataRefused, received=repr("train\\cat\\0.png"), names=["backslashes"]):
         load(Data(source=str(write_zip(tmp_path / "pets.zip", files))), seed=0, cache_dir=str(tmp_path / "cache"))

@@ -12,6 +12,7 @@ import pytest
 from common.data.sources import DataRefused, fashion_mnist, load
 from common.spec import Data
 from tests.common.made_up_data import write_folder, write_tar
+from tests.support.refusals import refused
 
 GREY = np.random.default_rng(0).integers(0, 256, (70, 28, 28), dtype=np.uint8)
 LABELS = np.arange(70, dtype=np.uint8) % 10
@@ -149,7 +150,7 @@ def test_a_damaged_file_is_refused_by_name(damage, tmp_path):
 def test_a_gzip_bomb_is_refused_before_it_is_unpacked(tmp_path):
     bomb = gzip.compress(bytes(1 << 20), 9) * 400  # members one after another unpack to their sum
     started = time.perf_counter()
-    with pytest.raises(DataRefused, match="more than 200,016 bytes when unpacked"):
+    with refused(DataRefused, names=[TRAIN_LABELS, "200,016 bytes"]):
         loaded(write_folder(tmp_path / "idx", plain() | {TRAIN_LABELS: bomb}), tmp_path / "cache")
     assert time.perf_counter() - started < 30
 
@@ -157,7 +158,7 @@ def test_a_gzip_bomb_is_refused_before_it_is_unpacked(tmp_path):
 def test_three_of_four_files_are_no_idx_data(tmp_path):
     files = plain()
     del files[TRAIN_LABELS]
-    with pytest.raises(DataRefused, match="holds no images"):
+    with refused(DataRefused, names=[tmp_path / "idx", "holds no images"]):
         loaded(write_folder(tmp_path / "idx", files), tmp_path / "cache")
 
 
@@ -175,7 +176,7 @@ def test_fashion_mnist_is_downloaded_once_and_then_found_in_the_cache(server, tm
 def test_a_download_of_another_hash_is_refused_and_not_kept(server, tmp_path, monkeypatch):
     official_address(monkeypatch, server)
     write_folder(tmp_path / "served", zipped())
-    with pytest.raises(DataRefused, match="hash"):
+    with refused(DataRefused, names=["hash"]):
         loaded("fashion_mnist", tmp_path / "cache")
     assert not list((tmp_path / "cache" / "fashion-mnist").glob("train*"))
 

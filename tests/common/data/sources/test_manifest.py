@@ -14,6 +14,7 @@ from common.data.sources.manifest import Manifest
 from common.spec import Data
 from tests.common.data.decoding.test_decode import saved, turned
 from tests.common.made_up_data import cifar_binary, image, pixels, tree, write_folder, write_tar, write_zip
+from tests.support.refusals import refused
 
 PLANTS = (
     "Apple___Apple_scab",
@@ -86,7 +87,7 @@ def test_a_manifest_comes_back_from_its_arrays_as_it_was(tmp_path, cache):
 def test_sources_without_image_files_have_no_manifest_and_cannot_be_streamed(tmp_path, cache):
     for source in ("digits", str(write_tar(tmp_path / "cifar.tar", cifar_binary()))):
         assert load_manifest(Data(source=source), cache_dir=cache) is None
-        with pytest.raises(DataRefused, match="holds no image files"):
+        with refused(DataRefused, names=["image files"]):
             load_files(Data(source=source), seed=0, cache_dir=cache)
 
 
@@ -103,7 +104,7 @@ def test_packed_files_are_sent_by_name_and_taken_in_any_order(tmp_path, cache):
 def test_files_of_several_sizes_need_a_size_as_arrays_do(tmp_path, cache):
     path = str(write_folder(tmp_path / "pets", TREE | {"train/cat/wide.png": image("wide", 12, 8)}))
     for read in (load, load_files):
-        with pytest.raises(DataRefused, match=r"'train/cat/wide\.png' of 12 x 8 pixels"):
+        with refused(DataRefused, names=["'train/cat/wide.png' of 12 x 8"]):
             read(Data(source=path), seed=0, cache_dir=cache)
         assert read(Data(source=path, image_size=6), seed=0, cache_dir=cache).image_size == 6
 

@@ -196,10 +196,10 @@ def test_splits_are_found_by_the_words_that_the_set_takes(convert: Callable[...,
 
 
 def test_nothing_is_downloaded_unless_it_was_said(convert: Callable[..., Written]) -> None:
-    with pytest.raises(
-        public_set_process.Refused, match=r"cannot read it\. Received: RuntimeError: Dataset not found.* download=yes to let"
-    ):
+    with pytest.raises(public_set_process.Refused) as caught:
         convert("torchvision", MADE, root="/nowhere")
+    for name in ("RuntimeError: Dataset not found", "download=yes"):
+        assert name in str(caught.value)
     assert convert("torchvision", MADE, root="/nowhere", download="yes")["sizes"] == {"train": 6, "test": 3}
 
 
@@ -231,11 +231,10 @@ def test_a_package_that_may_run_code_of_a_set_is_not_asked_for_it(
         raise InterruptedError("asked")
 
     package = SimpleNamespace(__version__=version, load_dataset=load_dataset, DatasetDict=dict)
-    why = (
-        "Received: InterruptedError: asked" if asked else rf"Received: datasets {version}\. Install datasets 4 or later there\."
-    )
-    with pytest.raises(public_set_process.Refused, match=why):
+    with pytest.raises(public_set_process.Refused) as caught:
         convert("huggingface", package)
+    for name in ("InterruptedError: asked",) if asked else (f"datasets {version}", "datasets 4 or later"):
+        assert name in str(caught.value)
 
 
 def test_a_missing_package_is_named_with_the_interpreter(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
