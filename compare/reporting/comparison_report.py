@@ -112,6 +112,11 @@ def read(folder: Path, unwritten: Sequence[tuple[str, RunResult]] = (), signers:
     stored = store.read(folder, signers)
     for row_id, result in unwritten:
         stored.runs[row_id].setdefault(result.repeat, result)
+    return judge(stored)
+
+
+def judge(stored: StoredComparison) -> JudgedComparison:
+    """Summarize the rows of a stored comparison and find what they show."""
     summaries = summarize(stored)
     return JudgedComparison(stored, summaries, findings(stored, summaries))
 

@@ -332,6 +332,22 @@ def of_spec(run: RunResult, wanted: spec.Spec) -> RunResult:
     return made if made == run else paced(made, 1.0)
 
 
+def of_rows(rows: Sequence[Row], seconds: float | Sequence[float] = 1.0, repeats: int = 1, **fields: Any) -> StoredComparison:
+    """Good runs of these rows.
+
+    Args:
+        rows: the plan's rows.
+        seconds: of an epoch: of all rows, or of each.
+        repeats: of each row.
+        fields: as `with_runs` takes them.
+    """
+    of_each = [seconds] * len(rows) if isinstance(seconds, int | float) else seconds
+    runs = {
+        row.id: {repeat: good(row, own, repeat) for repeat in range(repeats)} for row, own in zip(rows, of_each, strict=True)
+    }
+    return with_runs(StoredComparison(comparison=comparison(list(rows), repeats), runs=runs, set_aside=[]), **fields)
+
+
 def other_work(stored: StoredComparison, data_hash: str = "data", **fields: Any) -> StoredComparison:
     """The same comparison with other fields in all specs."""
     rows = [row.model_copy(update={"spec": row.spec.with_fields(**fields)}) for row in stored.comparison.rows]
