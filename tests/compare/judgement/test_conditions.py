@@ -4,22 +4,22 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from syrupy.assertion import SnapshotAssertion
 
 from common import spec
-from common.artifacts.schema import RunResult
 from compare.execution.best_switches import SwitchSearchBudget
 from compare.execution.contestants import Contestant
-from compare.execution.matrix import Row
 from compare.execution.store import StoredComparison
 from compare.judgement import conditions
-from compare.judgement.findings import findings
+from compare.judgement.conditions import CONDITIONS, DISAGREE, DIVISION_WORDS
 from compare.judgement.row_figures import NOT_COMPARABLE
 from compare.judgement.summary import summarize
 from compare.reporting import comparison_report, comparison_tables, side_by_side, tables
-from compare.reporting.comparison_report import JudgedComparison
 from tests.support import comparisons
+from tests.support.comparisons import of_rows, row, with_fields, with_plan, with_runs
 
-EQUAL = comparisons.conditions(comparisons.row("pytorch"))
+EQUAL = comparisons.conditions(row("pytorch"))
+OTHER_LAYOUT = EQUAL | {"layout": "NHWC"}
 BUDGET = SwitchSearchBudget(switches=None, rounds=5, steps=30, configurations=21)
 
 
@@ -27,96 +27,88 @@ def _pair(
     ours: dict[str, str], theirs: dict[str, str], seconds: tuple[float, float] = (4.0, 2.0), suffix: str = "", **fields: Any
 ) -> StoredComparison:
     """A serial row of each framework, with these conditions and seconds per epoch."""
-    rows: list[Row] = []
-    runs: dict[str, dict[int, RunResult]] = {}
-    for name, held, own in zip(("pytorch", "tensorflow"), (ours, theirs), seconds, strict=True):
-        row = comparisons.row(name)
-        row = row.model_copy(update={"id": f"{row.id}{suffix}", "spec": row.spec.with_fields(**fields)})
-        rows.append(row)
-        runs[row.id] = {
-            repeat: comparisons.good(row, own + 0.01 * repeat, repeat).model_copy(update={"conditions": held})
-            for repeat in range(5)
+    rows = [
+        with_fields(planned, id=f"{planned.id}{suffix}", spec=planned.spec.with_fields(**fields))
+        for planned in (row("pytorch"), row("tensorflow"))
+    ]
+    runs = {
+        planned.id: {
+            repeat: with_fields(comparisons.good(planned, own + 0.01 * repeat, repeat), conditions=held) for repeat in range(5)
         }
+        for planned, held, own in zip(rows, (ours, theirs), seconds, strict=True)
+    }
     return StoredComparison(comparison=comparisons.comparison(rows, 5), runs=runs, set_aside=[])
 
 
-NEITHER = "Unequal conditions (neither closed nor open division)"
-
-
 def _with_budgets(stored: StoredComparison, *budgets: SwitchSearchBudget | None) -> StoredComparison:
-    rows = [row.model_copy(update={"budget": each}) for row, each in zip(stored.comparison.rows, budgets, strict=True)]
-    return stored.model_copy(update={"comparison": stored.comparison.model_copy(update={"rows": rows})})
+    rows = [with_fields(planned, budget=own) for planned, own in zip(stored.comparison.rows, budgets, strict=True)]
+    return with_plan(stored, rows=rows)
 
 
-def _verdict(stored: StoredComparison) -> str:
-    (said,) = findings(stored, summarize(stored)).contestants
-    return said
-
-
-def _division(stored: StoredComparison) -> str:
-    """The line of the division, which alone says why it is this one."""
-    said = findings(stored, summarize(stored)).divisions[0]
-    kind, rest = said.removesuffix(".").split(" in serial, 2 cores", 1)
-    assert _verdict(stored).lower().endswith(f", {kind.lower()}.")
-    return kind + rest
+def _division(stored: StoredComparison) -> tuple[str, str]:
+    """Kind and reason of the division of both rows. The verdict ends with the kind, and the first line gives both."""
+    found = conditions.division(stored, *stored.comparison.rows)
+    divided = comparison_report.judge(stored).findings
+    (verdict,) = divided.contestants
+    assert verdict.endswith(f", {DIVISION_WORDS[found.kind]}.")
+    assert divided.divisions[0].lower().startswith(DIVISION_WORDS[found.kind]) and found.detail in divided.divisions[0]
+    return found.kind, found.detail
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "said"),
+    ("name", "value"),
     [
-        ("layout", "NHWC", "memory layout (NCHW against NHWC)"),
-        ("precision", "float32, layers in bfloat16", "precision (float32 against float32, layers in bfloat16)"),
-        ("graph", "graph", "graph class (eager against graph)"),
-        ("mechanism", "MirroredStrategy", "mechanism (one replica against MirroredStrategy)"),
-        ("allocator", "the system's default", "allocator (keeps freed pages against the system's default)"),
-        ("deterministic", "enforced", "determinism (not enforced against enforced)"),
+        ("layout", "NHWC"),
+        ("precision", "float32, layers in bfloat16"),
+        ("graph", "graph"),
+        ("mechanism", "MirroredStrategy"),
+        ("allocator", "the system's default"),
+        ("deterministic", "enforced"),
     ],
 )
-def test_a_verdict_names_the_condition_that_differs(name: str, value: str, said: str) -> None:
-    stored = _pair(EQUAL, EQUAL | {name: value})
-    assert _division(stored) == f"{NEITHER}: {said}"
+def test_a_verdict_names_the_condition_that_differs(name: str, value: str) -> None:
+    expected = f"{CONDITIONS[name]} ({EQUAL[name]} against {value})"
+    assert _division(_pair(EQUAL, EQUAL | {name: value})) == ("neither", expected)
 
 
-def test_a_mode_whose_learning_rate_is_scaled_has_another_condition_than_serial_and_the_table_shows_it() -> None:
-    rows = [comparisons.row("pytorch"), comparisons.row("pytorch", "data_parallel")]
-    for scaling, rates, division in (("none", ["0.05", "0.05"], "closed"), ("linear", ["0.05", "0.1"], "neither")):
-        scaled = [row.model_copy(update={"spec": row.spec.with_fields(schedule={"scaling": scaling})}) for row in rows]
-        runs = {row.id: {0: comparisons.good(row, 4.0)} for row in scaled}
-        stored = StoredComparison(comparison=comparisons.comparison(scaled), runs=runs, set_aside=[])
-        assert [conditions.row_conditions(stored, row)["learning_rate"] for row in scaled] == rates
-        found = conditions.division(stored, *scaled, conditions.MODE_CONDITIONS)
-        assert found.kind == division and found.detail == ("learning rate (0.05 against 0.1)" if scaling == "linear" else "")
-        (table,) = comparison_tables.conditions_table(summarize(stored))
-        shown = [column.heading for column in table.columns if column.terminal]
-        assert ("learning rate" in shown) == (scaling == "linear")
+@pytest.mark.parametrize(
+    ("scaling", "rates", "division"),
+    [("none", ["0.05", "0.05"], ("closed", "")), ("linear", ["0.05", "0.1"], ("neither", "learning rate (0.05 against 0.1)"))],
+)
+def test_a_mode_whose_learning_rate_is_scaled_has_another_condition_than_serial_and_the_table_shows_it(
+    scaling: str, rates: list[str], division: tuple[str, str]
+) -> None:
+    rows = [row("pytorch"), row("pytorch", "data_parallel")]
+    rows = [with_fields(planned, spec=planned.spec.with_fields(schedule={"scaling": scaling})) for planned in rows]
+    stored = of_rows(rows, 4.0)
+    assert [conditions.row_conditions(stored, planned)["learning_rate"] for planned in rows] == rates
+    found = conditions.division(stored, *rows, conditions.MODE_CONDITIONS)
+    assert (found.kind, found.detail) == division
+    (table,) = comparison_tables.conditions_table(summarize(stored))
+    shown = [column.heading for column in table.columns if column.terminal]
+    assert ("learning rate" in shown) == (scaling == "linear")
 
 
 def test_the_heading_names_shared_settings_that_are_not_the_default_and_none_of_those_that_a_mode_sets() -> None:
-    rows = [comparisons.row("pytorch"), comparisons.row("pytorch", "data_parallel")]
     fields: dict[str, Any] = {"schedule": {"scaling": "linear"}, "optimizer": {"native": True}}
-    rows = [row.model_copy(update={"spec": row.spec.with_fields(**fields)}) for row in rows]
-    for own, expected in (
-        (rows, ['Other than by default: optimizer.native true, schedule.scaling "linear"']),
-        ([comparisons.row("pytorch"), comparisons.row("pytorch", "pipeline")], []),
-    ):
-        stored = StoredComparison(
-            comparison=comparisons.comparison(own), runs={row.id: {0: comparisons.good(row, 4.0)} for row in own}, set_aside=[]
-        )
-        summaries = summarize(stored)
-        said = comparison_report.facts(JudgedComparison(stored, summaries, findings(stored, summaries)))
-        assert [each for each in said if each.startswith("Other than")] == expected
+    usual = [row("pytorch"), row("pytorch", "pipeline")]
+    other = [
+        with_fields(planned, spec=planned.spec.with_fields(**fields))
+        for planned in (row("pytorch"), row("pytorch", "data_parallel"))
+    ]
+    start = "Other than by default: "
+    for rows, expected in ((other, [f'{start}optimizer.native true, schedule.scaling "linear"']), (usual, [])):
+        facts = comparison_report.facts(comparison_report.judge(of_rows(rows, 4.0)))
+        assert [fact for fact in facts if fact.startswith(start)] == expected
 
 
 def test_a_verdict_names_threads_that_differ() -> None:
-    stored = _pair(EQUAL, EQUAL)
-    first = stored.runs["tensorflow-serial-2"]
-    for repeat, run in first.items():
-        first[repeat] = run.model_copy(update={"threads": {"intra_op": 4, "inter_op": 2}})
-    assert _division(stored) == f"{NEITHER}: threads (2 + 1 against 4 + 2)"
+    stored = with_runs(_pair(EQUAL, EQUAL), "tensorflow", threads={"intra_op": 4, "inter_op": 2})
+    assert _division(stored) == ("neither", "threads (2 + 1 against 4 + 2)")
 
 
 @pytest.mark.parametrize(
-    ("switch", "value", "said"),
+    ("switch", "value", "detail"),
     [
         ("onednn", False, "kernel library (oneDNN against without oneDNN)"),
         ("optimizer_kernel", "loop", "kernels of the update (fused against an operation at a time)"),
@@ -125,167 +117,132 @@ def test_a_verdict_names_threads_that_differ() -> None:
         ("cudnn_autotune", False, "kernel search (cuDNN tries its algorithms against cuDNN's first choice)"),
     ],
 )
-def test_a_verdict_names_the_switch_of_kernels_that_differs(switch: str, value: Any, said: str) -> None:
-    stored = _pair(EQUAL, EQUAL)
-    for runs in stored.runs.values():
-        runs |= {repeat: run.model_copy(update={"device": "Some GPU"}) for repeat, run in runs.items()}
-    other = stored.runs["tensorflow-serial-2"]
-    other |= {repeat: run.model_copy(update={"switches": run.switches | {switch: value}}) for repeat, run in other.items()}
-    assert _division(stored) == f"{NEITHER}: {said}"
+def test_a_verdict_names_the_switch_of_kernels_that_differs(switch: str, value: Any, detail: str) -> None:
+    stored = with_runs(_pair(EQUAL, EQUAL), device="Some GPU")
+    stored = with_runs(stored, "tensorflow", switches=lambda run: run.switches | {switch: value})
+    assert _division(stored) == ("neither", detail)
 
 
 @pytest.mark.parametrize("named", [{}, {"graph": True}])
 def test_conditions_that_the_user_has_set_apart_are_not_to_be_evened_out(named: dict[str, Any]) -> None:
-    stored = _pair(EQUAL, EQUAL | {"graph": "graph"})
     apart = [Contestant(name="tensorflow", twin="tensorflow", switches=named)]
-    stored = stored.model_copy(update={"comparison": stored.comparison.model_copy(update={"contestants": apart})})
-    hints = [said for said in findings(stored, summarize(stored)).divisions if "--switches closed" in said]
+    stored = with_plan(_pair(EQUAL, EQUAL | {"graph": "graph"}), contestants=apart)
+    hints = [line for line in comparison_report.judge(stored).findings.divisions if "--switches closed" in line]
     assert len(hints) == (0 if named else 1)
 
 
 def test_what_a_device_or_a_mode_does_not_use_is_no_condition() -> None:
-    stored = _pair(EQUAL, EQUAL)  # on a CPU
-    other = stored.runs["tensorflow-serial-2"]
-    other |= {
-        repeat: run.model_copy(update={"switches": run.switches | {"cudnn_autotune": False}}) for repeat, run in other.items()
-    }
-    assert _verdict(stored).endswith("equal conditions (closed division).")
+    on_cpu = with_runs(_pair(EQUAL, EQUAL), "tensorflow", switches=lambda run: run.switches | {"cudnn_autotune": False})
     served = _pair(EQUAL, EQUAL, mode="parameter_server", replicas=2)
-    for name, kernel in (("pytorch", {"optimizer_kernel": "loop"}), ("tensorflow", {})):
-        runs = served.runs[f"{name}-serial-2"]
-        runs |= {repeat: run.model_copy(update={"switches": run.switches | kernel}) for repeat, run in runs.items()}
-    assert _verdict(served).endswith("equal conditions (closed division).")
+    served = with_runs(served, "pytorch", switches=lambda run: run.switches | {"optimizer_kernel": "loop"})
+    assert _division(on_cpu) == _division(served) == ("closed", "")
 
 
-def test_equal_conditions_are_the_closed_division_under_any_level() -> None:
-    assert _verdict(_pair(EQUAL, EQUAL)).endswith(
-        "serial on 2 cores, switches usual, on Some CPU, equal conditions (closed division)."
-    )
+def test_equal_conditions_are_the_closed_division_under_any_level(snapshot: SnapshotAssertion) -> None:
+    assert _division(_pair(EQUAL, EQUAL)) == ("closed", "")
+    found = comparison_report.judge(_pair(EQUAL, EQUAL)).findings
+    assert [found.contestants, found.divisions] == snapshot
 
 
 def test_results_without_conditions_are_in_no_division() -> None:
-    assert _division(_pair({}, {})) == "Conditions that are not known: the conditions were not recorded"
+    assert _division(_pair({}, {}))[0] == "not known"
     (table,) = comparison_tables.conditions_table(summarize(_pair(EQUAL, {})))
     assert table.rows[1]["layout"] == table.rows[1]["mechanism"] == "not recorded"
     assert comparison_tables.conditions_table(summarize(_pair({}, {}))) == []
 
 
 def test_the_best_of_both_are_open_if_the_tuning_budget_was_the_same() -> None:
-    stored = _pair(EQUAL, EQUAL | {"layout": "NHWC"}, switches="best")
-    assert (
-        _division(_with_budgets(stored, BUDGET, BUDGET))
-        == "Each one's best switches (open division): best of all switches, 5 rounds of 30 steps"
-    )
-    fewer = BUDGET.model_copy(update={"configurations": 14})
-    tried = "(pytorch 21, tensorflow 14 configurations)"
-    assert (
-        _division(_with_budgets(stored, BUDGET, fewer))
-        == f"Each one's best switches (open division): best of all switches, 5 rounds of 30 steps {tried}"
-    )
+    stored = _pair(EQUAL, OTHER_LAYOUT, switches="best")
+    best = "best of all switches, 5 rounds of 30 steps"
+    assert _division(_with_budgets(stored, BUDGET, BUDGET)) == ("open", best)
+    fewer = with_fields(BUDGET, configurations=14)
+    assert _division(_with_budgets(stored, BUDGET, fewer)) == ("open", f"{best} (pytorch 21, tensorflow 14 configurations)")
 
 
 @pytest.mark.parametrize(
-    ("field", "value", "said"),
+    ("field", "value", "words"),
     [
         ("rounds", 2, "all switches, 2 rounds of 30 steps"),
         ("steps", 10, "all switches, 5 rounds of 10 steps"),
         ("switches", ["graph"], "graph, 5 rounds of 30 steps"),
     ],
 )
-def test_another_tuning_budget_is_said(field: str, value: Any, said: str) -> None:
-    other = BUDGET.model_copy(update={field: value})
-    stored = _with_budgets(_pair(EQUAL, EQUAL, switches="best"), BUDGET, other)
-    budgets = f"pytorch with all switches, 5 rounds of 30 steps; tensorflow with {said}"
-    assert _division(stored) == f"{NEITHER}: tuned with different budgets ({budgets})"
+def test_another_tuning_budget_is_said(field: str, value: Any, words: str) -> None:
+    other = with_fields(BUDGET, **{field: value})
+    kind, detail = _division(_with_budgets(_pair(EQUAL, EQUAL, switches="best"), BUDGET, other))
+    assert kind == "neither" and f"pytorch with {BUDGET.words}; tensorflow with {words}" in detail
 
 
 def test_a_budget_that_was_not_recorded_makes_no_open_division() -> None:
-    stored = _with_budgets(_pair(EQUAL, EQUAL | {"layout": "NHWC"}, switches="best"), BUDGET, None)
-    assert f"{NEITHER}: memory layout" in _division(stored)
+    kind, detail = _division(_with_budgets(_pair(EQUAL, OTHER_LAYOUT, switches="best"), BUDGET, None))
+    assert kind == "neither" and detail.startswith(CONDITIONS["layout"])
 
 
 def _together(*stored: StoredComparison) -> StoredComparison:
     """One comparison of all their rows."""
-    rows = [row for each in stored for row in each.comparison.rows]
-    runs = {row_id: runs for each in stored for row_id, runs in each.runs.items()}
+    rows = [planned for one in stored for planned in one.comparison.rows]
+    runs = {row_id: runs for one in stored for row_id, runs in one.runs.items()}
     return StoredComparison(comparison=comparisons.comparison(rows, 5), runs=runs, set_aside=[])
 
 
-def _divisions(winner_of_best: str) -> StoredComparison:
+def _closed_and_best(winner_of_best: str) -> StoredComparison:
     closed = _pair(EQUAL, EQUAL, (4.0, 2.0), "-closed", switches="closed")
     seconds = (1.0, 2.0) if winner_of_best == "pytorch" else (2.0, 1.0)
-    best = _with_budgets(_pair(EQUAL, EQUAL | {"layout": "NHWC"}, seconds, "-best", switches="best"), BUDGET, BUDGET)
+    best = _with_budgets(_pair(EQUAL, OTHER_LAYOUT, seconds, "-best", switches="best"), BUDGET, BUDGET)
     return _together(closed, best)
 
 
-def test_every_division_has_its_line_beside_others() -> None:
+def test_every_division_has_its_line_beside_others(snapshot: SnapshotAssertion) -> None:
     """Also one that is neither after a closed one, and two that share no condition."""
     closed = _pair(EQUAL, EQUAL, suffix="-closed", switches="closed")
-    layout = _pair(EQUAL, EQUAL | {"layout": "NHWC"}, suffix="-layout")
+    layout = _pair(EQUAL, OTHER_LAYOUT, suffix="-layout")
     graph = _pair(EQUAL, EQUAL | {"graph": "another"}, suffix="-graph", seed=1)
-    for stored, lines in ((_together(closed, layout), 2), (_together(layout, graph), 2)):
-        said = [line for line in findings(stored, summarize(stored)).divisions if "division)" in line]
-        assert len(said) == lines and sum("neither" in line for line in said) == lines - ("Equal" in said[0]), said
-    assert "memory layout" in said[0] and "another" in said[1]
+    lines = [comparison_report.judge(_together(*both)).findings.divisions for both in ((closed, layout), (layout, graph))]
+    assert [[DIVISION_WORDS["neither"] in line.lower() for line in of][:2] for of in lines] == [[False, True], [True, True]]
+    assert lines == snapshot
 
 
-def test_divisions_that_disagree_are_told_in_the_first_lines() -> None:
-    stored = _divisions("pytorch")
-    summaries = summarize(stored)
-    compared = JudgedComparison(stored, summaries, findings(stored, summaries))
-    said = (
-        "THE DIVISIONS DISAGREE on serial on 2 cores: tensorflow is faster with switches closed, equal conditions (closed "
-        "division); pytorch is faster with switches best, each one's best switches (open division)."
-    )
-    assert compared.findings.divisions[0] == said
-    made_report = comparison_report.report(compared, Path("out"))
-    assert made_report.screen is not None
-    assert [each.sentences for each in made_report.screen.answers if each.label == "Divisions"] == [[said]]
-    written = made_report.to_markdown()
-    assert written.count(tables.escaped(said)) == 1 and written.index(tables.escaped(said)) < written.index("## ")
+def test_divisions_that_disagree_are_told_in_the_first_lines(snapshot: SnapshotAssertion) -> None:
+    judged = comparison_report.judge(_closed_and_best("pytorch"))
+    first, *_ = judged.findings.divisions
+    assert first.startswith(DISAGREE) and first == snapshot
+    report = comparison_report.report(judged, Path("out"))
+    assert report.screen is not None
+    assert [answer.sentences for answer in report.screen.answers if answer.label == "Divisions"] == [[first]]
+    page = report.to_markdown()
+    assert page.count(tables.escaped(first)) == 1 and page.index(tables.escaped(first)) < page.index("## ")
 
 
-def test_two_reports_side_by_side_tell_that_their_divisions_disagree() -> None:
+def test_two_reports_side_by_side_tell_that_their_divisions_disagree(snapshot: SnapshotAssertion) -> None:
     """A run with `closed`, and the same with `best`."""
     closed = _pair(EQUAL, EQUAL, (4.0, 2.0), switches="closed")
-    best = _with_budgets(_pair(EQUAL, EQUAL | {"layout": "NHWC"}, (1.0, 2.0), switches="best"), BUDGET, BUDGET)
-    compared = [JudgedComparison(each, summarize(each), findings(each, summarize(each))) for each in (closed, best)]
-    (said,) = side_by_side.report((Path("a"), Path("b")), (compared[0], compared[1]), None).first_sentences
-    assert said == (
-        "THE DIVISIONS DISAGREE on serial on 2 cores: tensorflow is faster with A, switches closed, equal conditions (closed "
-        "division); pytorch is faster with B, switches best, each one's best switches (open division)."
-    )
+    best = _with_budgets(_pair(EQUAL, OTHER_LAYOUT, (1.0, 2.0), switches="best"), BUDGET, BUDGET)
+    both = comparison_report.judge(closed), comparison_report.judge(best)
+    (sentence,) = side_by_side.report((Path("a"), Path("b")), both, None).first_sentences
+    assert sentence.startswith(DISAGREE) and sentence == snapshot
 
 
 def test_divisions_that_agree_are_not_told_to_disagree() -> None:
-    stored = _divisions("tensorflow")
-    assert not any("DISAGREE" in line for line in findings(stored, summarize(stored)).divisions)
+    lines = comparison_report.judge(_closed_and_best("tensorflow")).findings.divisions
+    assert lines and not any(DISAGREE in line for line in lines)
 
 
 @pytest.mark.parametrize("planted", ["serial-2", "data_parallel-2"])
 def test_rows_of_other_data_have_no_speedup_and_no_verdict(planted: str) -> None:
-    stored = comparisons.repeated()
-    runs = stored.runs[f"pytorch-{planted}"]
-    runs[3] = runs[3].model_copy(update={"data_hash": "another"})
-    summaries = summarize(stored)
-    found = findings(stored, summaries)
-    assert not found.comparable and not found.contestants and not found.modes
-    rows = {
-        row["contestant"]: row for row in comparison_tables.speedup_table(summaries).rows if row["run"] == "data_parallel x2"
-    }
+    judged = comparison_report.judge(with_runs(comparisons.repeated(), f"pytorch-{planted}", [3], data_hash="another"))
+    assert not judged.findings.comparable and not judged.findings.contestants and not judged.findings.modes
+    speedups = comparison_tables.speedup_table(judged.summaries).rows
+    rows = {cells["contestant"]: cells for cells in speedups if cells["run"] == "data_parallel x2"}
     assert rows["pytorch"]["pays"] == rows["pytorch"]["speedup_same_cores"] == comparison_tables.OTHER_DATA
     assert rows["tensorflow"]["pays"] == rows["tensorflow"]["speedup_same_cores"] == NOT_COMPARABLE
-    (row,) = [row for row in comparison_tables.main_table(summaries).rows if row["pays"] == comparison_tables.OTHER_DATA]
-    assert row["contestant"] == "pytorch" and row["speedup_one_core"] == comparison_tables.OTHER_DATA
+    main = comparison_tables.main_table(judged.summaries).rows
+    (cells,) = [cells for cells in main if cells["pays"] == comparison_tables.OTHER_DATA]
+    assert cells["contestant"] == "pytorch" and cells["speedup_one_core"] == comparison_tables.OTHER_DATA
 
 
 def test_a_framework_that_read_other_data_than_the_comparison_has_no_speedup_either() -> None:
-    stored = comparisons.repeated()
-    for row_id in ("tensorflow-serial-2", "tensorflow-data_parallel-2"):
-        stored.runs[row_id] = {
-            repeat: run.model_copy(update={"data_hash": "another"}) for repeat, run in stored.runs[row_id].items()
-        }
-    pays = [row["pays"] for row in comparison_tables.speedup_table(summarize(stored)).rows]
+    stored = with_runs(comparisons.repeated(), "tensorflow", data_hash="another")
+    pays = [cells["pays"] for cells in comparison_tables.speedup_table(summarize(stored)).rows]
     assert pays == [None, NOT_COMPARABLE, None, comparison_tables.OTHER_DATA]
 
 
@@ -309,11 +266,7 @@ def test_a_twins_description_gives_the_conditions_of_a_run() -> None:
     }
 
 
-def test_the_way_to_the_divisions_is_told_where_no_row_took_it() -> None:
-    other = EQUAL | {"layout": "NHWC"}
-    way = "For equal conditions add --switches closed; for each one's best run `optimize`, then add --switches best."
-    for level, told in (("usual", True), ("plain", True), ("closed", False), ("best", False)):
-        stored = _pair(EQUAL, other, switches=level)
-        assert (way in findings(stored, summarize(stored)).divisions) == told
-    equal = _pair(EQUAL, EQUAL)
-    assert findings(equal, summarize(equal)).divisions == ["Equal conditions (closed division) in serial, 2 cores."]
+@pytest.mark.parametrize(("level", "is_told"), [("usual", True), ("plain", True), ("closed", False), ("best", False)])
+def test_the_way_to_the_divisions_is_told_where_no_row_took_it(level: str, is_told: bool, snapshot: SnapshotAssertion) -> None:
+    lines = comparison_report.judge(_pair(EQUAL, OTHER_LAYOUT, switches=level)).findings.divisions
+    assert any("--switches closed" in line for line in lines) == is_told and lines == snapshot

@@ -1,18 +1,19 @@
 """What `make bench` saves, made by pytest-benchmark itself: its own tools read it, and so do `regress` and `history`."""
 
-import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from common.machine import machine
 from compare.core.errors import FolderError
-from compare.execution import launch
 from compare.judgement import measurements
 from compare.regression import history, regress
 from compare.regression.records import Criteria
-from tests.compare.regression.repository import git
+from tests.support import processes, trees
+from tests.support.processes import git
+from tests.support.refusals import refused
 
 BENCHMARK = """
 import pytest
@@ -33,40 +34,44 @@ def test_a_tick(benchmark, framework):
 """
 
 
+SAVING = ("-p", "no:cacheprovider", "--benchmark-only", "--benchmark-autosave")
+
+
+def run_pytest(*words: object, **how: Any) -> None:
+    """Run pytest in a process that knows nothing of this one."""
+    alone = {"PYTEST_ADDOPTS": None, "PYTEST_XDIST_WORKER": None, "PYTHONDONTWRITEBYTECODE": "1"}
+    processes.python("-m", "pytest", *SAVING, *words, **alone, **how).succeeded()
+
+
 @pytest.fixture
 def storage(tmp_path: Path) -> Path:
     """Two saved files of one benchmark that takes a quarter of a second by its own clock."""
-    (tmp_path / "test_ticks.py").write_text(BENCHMARK)
-    plugins = ("-p", "tests.conftest", "-p", "tests.benchmarks.conftest", "-p", "no:cacheprovider")
-    saving = ("--benchmark-only", "--benchmark-autosave", "--benchmark-save-data", f"--benchmark-storage={tmp_path / 'kept'}")
-    command = [sys.executable, "-m", "pytest", *plugins, *saving, "--framework", "pytorch", str(tmp_path / "test_ticks.py")]
+    trees.write(tmp_path, {"test_ticks.py": BENCHMARK})
+    suite = ("-p", "tests.conftest", "-p", "tests.benchmarks.conftest", "--framework", "pytorch")
     for _ in range(2):
-        done = subprocess.run(
-            command, cwd=launch.PROJECT_ROOT, capture_output=True, text=True, check=False, env={"PATH": "/usr/bin:/bin"}
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
+        run_pytest(*suite, "--benchmark-save-data", f"--benchmark-storage={tmp_path / 'kept'}", tmp_path / "test_ticks.py")
     return tmp_path / "kept"
 
 
 @pytest.mark.slow
 def test_saved_benchmarks_are_read_by_both_tools(storage: Path) -> None:
     first, _ = sorted(storage.rglob("*.json"))
-    found = measurements.read(first)
-    (subject,) = found.subjects.values()
+    measurement = measurements.read(first)
+    (subject,) = measurement.subjects.values()
     assert subject.name == "test_a_tick[pytorch]"
     assert subject.samples == {"seconds": {0: 0.25}} and subject.spreads["seconds"].n == 6
     facts = machine.describe()
-    assert found.machine == {fact: facts.get(fact) for fact in machine.IDENTITY}
-    assert found.versions["torch"] == machine.versions("torch")["torch"]
+    assert measurement.machine == {fact: facts.get(fact) for fact in machine.IDENTITY}
+    assert measurement.versions["torch"] == machine.versions("torch")["torch"]
     if facts["commit"]:
-        assert found.commit == facts["commit"] and found.committed_at is not None
+        assert measurement.commit == facts["commit"] and measurement.committed_at is not None
     assert regress.judge_stored(first, None, Criteria()).exit_code == 5  # a process a side is no sample of either
     (together,) = measurements.read(storage).subjects.values()
     assert together.samples == {"seconds": {0: 0.25, 1: 0.25}}
     assert [point.value.median for point in history.points(storage, ["seconds"], separate_files=True)[0]] == [0.25, 0.25]
-    tool = [str(Path(sys.executable).with_name("pytest-benchmark")), "--storage", str(storage), "compare"]
-    shown = subprocess.run([*tool, "0001", "0002"], capture_output=True, text=True, check=True).stdout
-    assert shown.count("test_a_tick[pytorch]") == 2
+    tool = Path(sys.executable).with_name("pytest-benchmark")
+    shown = processes.run([tool, "--storage", storage, "compare", "0001", "0002"]).succeeded()
+    assert shown.stdout.count("test_a_tick[pytorch]") == 2
 
 
 WORK = """
@@ -95,22 +100,16 @@ def test_work(benchmark):
 @pytest.mark.slow
 def test_two_commits_in_the_default_storage_of_any_project_are_compared(tmp_path: Path) -> None:
     """A project that knows nothing of this suite saves both into `.benchmarks`: in turn, then with changes, then a third."""
-    team = tmp_path / "team"
-    team.mkdir()
+    team = trees.write(tmp_path / "team", {"test_work.py": OF_WORK})
     git(team, "init", "-q", "-b", "main")
-    (team / "test_work.py").write_text(OF_WORK)
     for seconds, tag in ((0.25, "base"), (0.5, "slower")):
-        (team / "work.py").write_text(WORK.replace("SECONDS", str(seconds)))
+        trees.write(team, {"work.py": WORK.replace("SECONDS", str(seconds))})
         git(team, "add", "test_work.py", "work.py")
         git(team, "commit", "-q", "-m", tag)
         git(team, "tag", tag)
 
     def measure(number: int) -> None:
-        own = ("-p", "no:cacheprovider", "--benchmark-only", "--benchmark-autosave", "--rootdir", str(team))
-        environment = {"PATH": "/usr/bin:/bin", "NOISE": str(0.01 * (number % 3)), "PYTHONDONTWRITEBYTECODE": "1"}
-        command = [sys.executable, "-m", "pytest", *own, "test_work.py"]
-        done = subprocess.run(command, cwd=team, capture_output=True, text=True, check=False, env=environment)
-        assert done.returncode == 0, done.stdout + done.stderr
+        run_pytest("--rootdir", team, "test_work.py", folder=team, NOISE=str(0.01 * (number % 3)))
 
     for number, tag in enumerate(("base", "slower", "slower", "base", "base", "slower", "slower", "base", "base", "slower")):
         git(team, "checkout", "-q", tag)
@@ -123,11 +122,13 @@ def test_two_commits_in_the_default_storage_of_any_project_are_compared(tmp_path
     assert [judged.baseline.commit, judged.candidate.commit] == commits
     rows, *_ = history.points(storage, ["seconds"])
     assert sorted((point.commit_name, point.value.n, point.of) for point in rows) == sorted(
-        (each, 5, "files") for each in commits
+        (commit, 5, "files") for commit in commits
     )
     (team / "work.py").write_text((team / "work.py").read_text() + "# a change\n")
     measure(0)
-    with pytest.raises(FolderError, match=r"benchmarks of 3 commits.*\+changes \(1 file\)"):
+    with refused(FolderError, field=str(storage), names=("3 commits", f"{commits[1]}+changes", "1 file")):
         regress.judge_stored(storage, None, Criteria())
     named = regress.judge_stored(Path(f"{storage}@base"), Path(f"{storage}@slower"), Criteria())
-    assert named.changes == judged.changes and any("with uncommitted changes, left out" in each for each in named.cautions)
+    assert named.changes == judged.changes and any(
+        "uncommitted" in caution and "left out" in caution for caution in named.cautions
+    )

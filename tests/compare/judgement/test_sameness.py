@@ -2,63 +2,59 @@
 
 from typing import Any
 
+import pytest
+from syrupy.assertion import SnapshotAssertion
+
 from compare.execution.store import ProofRecord, StoredComparison
-from compare.judgement import sameness, summary
+from compare.judgement import sameness
+from compare.judgement.summary import summarize
 from tests.support import comparisons
+from tests.support.comparisons import score, with_plan, with_runs
 
-STEPS = 20
-LOSSES = [2.3 - 0.01 * step for step in range(STEPS)]
-
-
-def stored(**changes: Any) -> StoredComparison:
-    """Two serial runs of 20 steps whose losses are equal. TensorFlow's has these changes."""
-    rows = [comparisons.row("pytorch"), comparisons.row("tensorflow")]
-    runs = {row.id: {0: comparisons.good(row, 1.0).model_copy(update={"step_losses": LOSSES})} for row in rows}
-    other = runs["tensorflow-serial-2"]
-    other[0] = other[0].model_copy(update=changes)
-    return StoredComparison(
-        comparison=comparisons.comparison(rows, proof=ProofRecord(verdict="proved", sentence="")), runs=runs, set_aside=[]
-    )
+LOSSES = [2.3 - 0.01 * step for step in range(20)]
+PROVED = ProofRecord(verdict="proved", sentence="")
 
 
-def said(of: StoredComparison) -> str:
-    return "\n".join(sameness.sentences(of, summary.summarize(of)))
+def _stored(proof: ProofRecord = PROVED, **fields: Any) -> StoredComparison:
+    """Two serial runs of 20 steps whose losses are equal. TensorFlow's has these fields."""
+    stored = comparisons.of_rows([comparisons.row("pytorch"), comparisons.row("tensorflow")], step_losses=LOSSES)
+    return with_runs(with_plan(stored, proof=proof), "tensorflow", **fields)
 
 
-def test_accuracies_that_differ_where_losses_agree_are_said_to_be_unexplained() -> None:
-    agree = "The losses agree within 0.0e+00 at every step. The test scores differ by"
-    found = said(stored(test=comparisons.score(0.6, 0.6)))
-    assert f"{agree} 10 of 100 images (serial). The losses do not explain the scores." in found
-    for accuracy, images in ((0.69, 1), (0.68, 2)):  # ties alone can do that, though 2 are more than 1 %
-        found = said(stored(test=comparisons.score(accuracy, 0.6)))
-        tied = f"{agree} {images} of 100 images (serial). Rounding can do that where two logits of an image are nearly equal."
-        assert tied in found
-    assert "explain" not in said(stored(test=comparisons.score(0.6, 0.6), step_losses=LOSSES[:10]))
-    assert "explain" not in said(stored())
+def _sentences(stored: StoredComparison) -> list[str]:
+    return sameness.sentences(stored, summarize(stored))
 
 
-def test_a_first_loss_that_the_referee_refutes_does_not_agree_and_is_named() -> None:
+@pytest.mark.parametrize(
+    ("fields", "is_said"),
+    [
+        ({"test": score(0.6, 0.6)}, True),
+        ({"test": score(0.69, 0.6)}, True),  # ties alone can do that, though 2 images are more than 1 %
+        ({"test": score(0.68, 0.6)}, True),
+        ({"test": score(0.6, 0.6), "step_losses": LOSSES[:10]}, False),
+        ({}, False),
+    ],
+)
+def test_accuracies_that_differ_where_losses_agree_are_said_to_be_unexplained_or_ties(
+    fields: dict[str, Any], is_said: bool, snapshot: SnapshotAssertion
+) -> None:
+    of_scores = [sentence for sentence in _sentences(_stored(**fields)) if "test scores" in sentence]
+    assert len(of_scores) == is_said and of_scores == snapshot
+
+
+@pytest.mark.parametrize(("status", "agrees"), [("passed", True), ("failed", False)])
+def test_a_first_loss_that_the_referee_refutes_does_not_agree_and_is_named(
+    status: str, agrees: bool, snapshot: SnapshotAssertion
+) -> None:
     """The tolerance of the other framework alone would let both pass."""
-    close = stored(first_step_loss=2.3 * (1 + 1.5e-5))
-
-    def judged(status: str) -> StoredComparison:
-        rungs = [
-            {
-                "name": sameness.FIRST_LOSSES,
-                "framework": name,
-                "mode": None,
-                "status": own,
-                "first_tolerance": 2e-5,
-                "where": name,
-            }
-            for name, own in (("pytorch", "passed"), ("tensorflow", status))
-        ]
-        proof = ProofRecord(verdict="proved", sentence="", rungs=rungs)
-        return close.model_copy(update={"comparison": close.comparison.model_copy(update={"proof": proof})})
-
-    def is_comparable(of: StoredComparison) -> bool:
-        return sameness.is_comparable(of, summary.summarize(of))
-
-    assert is_comparable(judged("passed")) and "Timed configuration: agrees" in said(judged("passed"))
-    assert not is_comparable(judged("failed"))
-    assert "DOES NOT AGREE" in said(judged("failed")) and " tensorflow, serial: tensorflow." in said(judged("failed"))
+    rung = {"name": sameness.FIRST_LOSSES, "mode": None, "first_tolerance": 2e-5}
+    rungs = [
+        rung | {"framework": name, "status": own, "where": name}
+        for name, own in (("pytorch", "passed"), ("tensorflow", status))
+    ]
+    proof = ProofRecord(verdict="proved", sentence="", rungs=rungs)
+    stored = _stored(proof, first_step_loss=2.3 * (1 + 1.5e-5))
+    summaries = summarize(stored)
+    assert sameness.is_comparable(stored, summaries) is agrees
+    assert [sameness.first_losses_agree(stored, summary) for summary in summaries] == [agrees] * 2
+    assert _sentences(stored) == snapshot
