@@ -19,5 +19,5 @@ def test_a_profiled_run_has_its_pieces_in_its_line() -> None:
 
 
 def test_a_comparison_without_any_run_gives_empty_frames() -> None:
-    stored = comparisons.repeated().model_copy(update={"runs": {}})
+    stored = comparisons.with_fields(comparisons.repeated(), runs={})
     assert dataframes.runs(stored).empty and dataframes.epochs(stored).empty

@@ -1,14 +1,15 @@
-import json
 import math
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 from scipy import stats
+from syrupy.assertion import SnapshotAssertion
 
-from compare.core import alpha_spending, errors, wording
+from compare.core import alpha_spending, wording
+from compare.core.errors import FolderError
 from compare.core.statistics import Ratio, unpaired_ratio
 from compare.execution import store
 from compare.execution.store import StoredComparison
@@ -16,84 +17,85 @@ from compare.judgement.run_figures import epoch_seconds
 from compare.reporting import side_by_side
 from compare.reporting.comparison_report import read
 from compare.reporting.document import Report
-from tests.support import comparisons
-from tests.support.command_line import convtwins
+from tests.support import comparisons, refusals, trees
+from tests.support.command_line import convtwins, convtwins_json
+from tests.support.comparisons import repeated, stored_in, with_fields, with_plan, with_runs
+from tests.support.refusals import refused
 
 
-def faster(stored: StoredComparison, times: float, **comparison: Any) -> StoredComparison:
-    """The same comparison, its epochs so many times as fast."""
+def faster(stored: StoredComparison, times: float, **plan: Any) -> StoredComparison:
+    """The same comparison, its epochs so many times as fast, with other fields in its plan."""
     runs = {
-        row_id: {repeat: comparisons.paced(run, 1 / times) for repeat, run in repeats.items()}
-        for row_id, repeats in stored.runs.items()
+        row_id: {repeat: comparisons.paced(run, 1 / times) for repeat, run in runs.items()}
+        for row_id, runs in stored.runs.items()
     }
-    return stored.model_copy(update={"runs": runs, "comparison": stored.comparison.model_copy(update=comparison)})
+    return with_plan(with_fields(stored, runs=runs), **plan)
 
 
-def pair_of(a: Path, b: Path) -> Report:
-    return side_by_side.report((a, b), (read(a), read(b)), None)
+class Pair(NamedTuple):
+    report: Report
+    a: Path
+    b: Path
+
+    @property
+    def verdicts(self) -> list[str]:
+        return dict(self.report.findings)["Which is faster?"]
 
 
-def files(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+def pair(tmp_path: Path, b: StoredComparison, a: StoredComparison | None = None) -> Pair:
+    """Both are stored, and reported side by side. None: `a` is `repeated`."""
+    folders = stored_in(repeated() if a is None else a, tmp_path / "a"), stored_in(b, tmp_path / "b")
+    return Pair(side_by_side.report(folders, (read(folders[0]), read(folders[1])), None), *folders)
 
 
-def test_two_folders_of_one_machine_are_matched_row_by_row_and_left_untouched(tmp_path: Path) -> None:
-    a = comparisons.stored_in(comparisons.repeated(), tmp_path / "a")
-    b = comparisons.stored_in(faster(comparisons.repeated(), 2.0, versions={"pytorch": {"torch": "3.0"}}), tmp_path / "b")
-    before = files(tmp_path)
-    done = convtwins("report", a, b, "--json")
-    assert done.exit_code == 0, done.output
-    printed = json.loads(done.stdout)
-    assert files(tmp_path) == before
+def test_two_folders_of_one_machine_are_matched_row_by_row_and_left_untouched(
+    tmp_path: Path, snapshot: SnapshotAssertion
+) -> None:
+    a = stored_in(repeated(), tmp_path / "a")
+    b = stored_in(faster(repeated(), 2.0, versions={"pytorch": {"torch": "3.0"}}), tmp_path / "b")
+    before = trees.read(tmp_path)
+    printed = convtwins_json("report", a, b)
+    assert trees.read(tmp_path) == before
     seconds = {row["run"]: row for row in printed["tables"][0]["rows"] if row["contestant"] == "pytorch"}
     assert seconds["serial, 2 cores"]["epoch_seconds_a"]["median"] == 4.0
     assert seconds["serial, 2 cores"]["epoch_seconds_b"]["median"] == 2.0
     assert seconds["serial, 2 cores"]["ratio"]["value"] == pytest.approx(2.0)
-    said = printed["sentences"]["Which is faster?"]
-    assert said[0] == "pytorch serial, 2 cores: B is 2.00 (1.95 to 2.05) times as fast as A (p < 0.001 among 4 comparisons)."
-    assert "not paired" in said[-1]
-    assert printed["sentences"]["Is it the same training?"] == [
-        "The first losses of A and B are the same numbers in all 4 rows."
-    ]
     assert {"what": "pytorch", "a": "torch 2.0", "b": "torch 3.0"} in printed["differences"]
+    assert [printed["sentences"][name] for name in ("Which is faster?", "Is it the same training?")] == snapshot
 
 
 @pytest.mark.parametrize("side", ["a", "b"])
 def test_a_verdict_on_rows_whose_proof_failed_says_so(tmp_path: Path, side: str) -> None:
-    stored = {"a": comparisons.repeated(), "b": faster(comparisons.repeated(), 2.0)}
+    stored = {"a": repeated(), "b": faster(repeated(), 2.0)}
     failed = {row.id: "not proved" for row in stored[side].comparison.rows if row.contestant == "pytorch"}
     proof = store.ProofRecord(verdict="not proved", sentence="rung 5 failed", row_verdicts=failed)
-    stored[side] = stored[side].model_copy(update={"comparison": stored[side].comparison.model_copy(update={"proof": proof})})
-    report = pair_of(*(comparisons.stored_in(each, tmp_path / name) for name, each in stored.items()))
-    said = dict(report.findings)["Which is faster?"]
-    verdicts = [sentence for sentence in said if "times as fast" in sentence]
+    stored[side] = with_plan(stored[side], proof=proof)
+    verdicts = [sentence for sentence in pair(tmp_path, **stored).verdicts if "times as fast" in sentence]
     assert len(verdicts) == 4
     for sentence in verdicts:
-        assert ("The same training is not proved." in sentence) is sentence.startswith("pytorch")
+        assert ("not proved" in sentence) is sentence.startswith("pytorch")
 
 
-def test_where_machines_differ_nothing_is_said_about_speed(tmp_path: Path) -> None:
-    a = comparisons.stored_in(comparisons.repeated(), tmp_path / "a")
-    b = comparisons.stored_in(faster(comparisons.repeated(), 2.0, machine={"processor": "Another CPU"}), tmp_path / "b")
-    done = convtwins("report", a, b, "--full")
-    assert done.exit_code == 0 and "times as fast" not in done.stdout
+def test_where_machines_differ_nothing_is_said_about_speed(tmp_path: Path, snapshot: SnapshotAssertion) -> None:
+    found = pair(tmp_path, faster(repeated(), 2.0, machine={"processor": "Another CPU"}))
+    assert "times as fast" not in " ".join(found.verdicts) and found.verdicts == snapshot
+    done = convtwins("report", found.a, found.b, "--full").succeeded()
+    assert "times as fast" not in done.stdout
     assert re.search(r"pytorch +serial, 2 cores +4\.000 \(3\.960 +2\.000 \(1\.980 +- ", done.stdout), done.stdout
-    assert "nothing is said about speed" in done.stdout.replace("\n", " ")
     assert re.search(r"processor +Some CPU +Another CPU", done.stdout)
 
 
 def test_machines_of_one_kind_are_two_machines_and_a_folder_of_one_is_not_gone_on_with_on_the_other(tmp_path: Path) -> None:
-    here, there = ({"processor": "Some CPU", "gpus": ["H100"], "host": host} for host in "ab")
-    plan = comparisons.repeated().comparison.model_copy(update={"machine": here})
-    a = comparisons.stored_in(comparisons.repeated().model_copy(update={"comparison": plan}), tmp_path / "a")
-    b = comparisons.stored_in(faster(comparisons.repeated(), 2.0, machine=there), tmp_path / "b")
-    assert not pair_of(a, b).values["same_machine"]
-    with pytest.raises(errors.FolderError, match="host was a there and is b now"):
-        store.merge_with_stored(a, plan.model_copy(update={"machine": there}))
+    here, there = ({"processor": "Some CPU", "gpus": ["H100"], "host": host} for host in ("first", "second"))
+    ours = with_plan(repeated(), machine=here)
+    found = pair(tmp_path, faster(repeated(), 2.0, machine=there), ours)
+    assert not found.report.values["same_machine"]
+    with refused(FolderError, names=("host", "first", "second")):
+        store.merge_with_stored(found.a, with_plan(ours, machine=there).comparison)
 
 
 @pytest.mark.parametrize(
-    ("fields", "data_hash", "said"),
+    ("fields", "data_hash", "other"),
     [
         ({"data": {"limit": 100}}, "of 100", "data.limit"),
         ({"data": {"image_size": 16}}, "smaller", "data.image_size"),
@@ -104,146 +106,103 @@ def test_machines_of_one_kind_are_two_machines_and_a_folder_of_one_is_not_gone_o
     ],
 )
 def test_epochs_of_other_work_have_no_ratio_and_no_verdict(
-    tmp_path: Path, fields: dict[str, Any], data_hash: str, said: str
+    tmp_path: Path, fields: dict[str, Any], data_hash: str, other: str
 ) -> None:
-    a = comparisons.stored_in(comparisons.repeated(), tmp_path / "a")
-    b = comparisons.stored_in(comparisons.other_work(faster(comparisons.repeated(), 2.0), data_hash, **fields), tmp_path / "b")
-    pair = pair_of(a, b)
-    assert dict(pair.findings)["Which is faster?"][0] == (
-        f"pytorch serial, 2 cores: no verdict: epochs of A and B are not the same work (other {said}). An image took 6.25 ms "
-        "in A and 3.12 ms in B."
-    )
-    assert "times as fast" not in str(pair.findings) and all(row["ratio"] is None for row in pair.tables[0].rows)
+    found = pair(tmp_path, comparisons.other_work(faster(repeated(), 2.0), data_hash, **fields))
+    for named in (f"other {other})", "no verdict", "6.25 ms", "3.12 ms"):
+        assert named in found.verdicts[0]
+    assert "times as fast" not in str(found.report.findings)
+    assert all(row["ratio"] is None for row in found.report.tables[0].rows)
 
 
 def test_the_same_data_in_another_place_and_another_length_are_compared(tmp_path: Path) -> None:
-    a = comparisons.stored_in(comparisons.repeated(), tmp_path / "a")
     elsewhere = {"data": {"source": "/elsewhere/digits"}, "epochs": 9, "paths": {"cache_dir": "/elsewhere"}}
     elsewhere |= {"framework_options": {"pytorch_switch": "on"}}  # which is what one may want to compare
-    b = comparisons.stored_in(comparisons.other_work(comparisons.repeated(), "data", **elsewhere), tmp_path / "b")
-    said = dict(pair_of(a, b).findings)["Which is faster?"]
-    assert len(said) == 6 and "times as fast" in said[0]
+    verdicts = pair(tmp_path, comparisons.other_work(repeated(), "data", **elsewhere)).verdicts
+    assert len(verdicts) == 6 and "times as fast" in verdicts[0]
 
 
 def test_rows_on_other_devices_have_no_verdict(tmp_path: Path) -> None:
-    theirs = comparisons.repeated()
-    for repeats in theirs.runs.values():
-        repeats.update({repeat: run.model_copy(update={"device": "cuda"}) for repeat, run in repeats.items()})
-    a, b = comparisons.stored_in(comparisons.repeated(), tmp_path / "a"), comparisons.stored_in(theirs, tmp_path / "b")
-    said = dict(pair_of(a, b).findings)["Which is faster?"]
-    assert len(said) == 4 and all("not the same work (other device)" in sentence for sentence in said)
+    verdicts = pair(tmp_path, with_runs(repeated(), device="cuda")).verdicts
+    assert len(verdicts) == 4 and all("no verdict" in verdict and "(other device)" in verdict for verdict in verdicts)
 
 
-def test_one_low_p_among_many_rows_names_no_faster_one(tmp_path: Path) -> None:
+def test_one_low_p_among_many_rows_names_no_faster_one(tmp_path: Path, snapshot: SnapshotAssertion) -> None:
     """Of twelve rows of equal speed, each judged alone, one is called faster in four reports of ten."""
-    theirs = comparisons.repeated()
+    theirs = repeated()
     row = theirs.comparison.rows[0]
     theirs.runs[row.id] = {
         repeat: comparisons.good(row, 1.03 * epoch_seconds(run), repeat) for repeat, run in theirs.runs[row.id].items()
     }
-    a, b = comparisons.stored_in(comparisons.repeated(), tmp_path / "a"), comparisons.stored_in(theirs, tmp_path / "b")
-    said = dict(pair_of(a, b).findings)["Which is faster?"]
-    assert said[0] == (
-        "pytorch serial, 2 cores: no difference shown; B is 0.971 (0.946 to 0.996) times as fast as A (p = 0.118 among 4 "
-        "comparisons; 0.029 by itself)."
-    )
-    assert said[4].startswith("4 comparisons make one family") and "Welch's t-tests" in said[4]
+    verdicts = pair(tmp_path, theirs).verdicts
+    for figure in ("no difference shown", "p = 0.118 among 4", "0.029 by itself"):
+        assert figure in verdicts[0]
+    assert verdicts == snapshot
 
 
 def test_out_says_where_and_never_into_one_of_the_two(tmp_path: Path) -> None:
-    a, b = (comparisons.stored_in(comparisons.repeated(2), tmp_path / name) for name in "ab")
+    a, b = (stored_in(repeated(2), tmp_path / name) for name in "ab")
     out = tmp_path / "out"
     for _ in range(2):  # its own files may be replaced
-        done = convtwins("report", a, b, "--out", out)
-        assert done.exit_code == 0 and f"{out}/beside.html" in done.stdout
+        assert f"{out}/beside.html" in convtwins("report", a, b, "--out", out).succeeded().stdout
     names = {
         f"tables/beside_{name}.{form}"
         for name in ("seconds", "scores", "states", "differences")
         for form in ("md", "csv", "tex")
     }
-    assert files(out).keys() == {"beside.html", "beside.md", "beside.json"} | names
+    assert trees.read(out).keys() == {"beside.html", "beside.md", "beside.json"} | names
     assert "too few repeats to tell" in (out / "beside.html").read_text("utf-8")
-    refused = convtwins("report", a, b, "--out", b)
-    assert refused.exit_code == 2 and "Choose an empty folder" in refused.stderr
+    refusals.check_ended(convtwins("report", a, b, "--out", b), field=str(b), fix="empty folder")
 
 
-def test_what_disturbed_one_of_them_and_another_first_loss_are_said(tmp_path: Path) -> None:
-    ours, theirs = comparisons.repeated(), comparisons.repeated()
-    row = theirs.comparison.rows[0]
-    for repeat, run in theirs.runs[row.id].items():
-        busy = {"cores_of_others": 1.5, "machine": {"logical_cores": 2}, "first_step_loss": 2.3000023}
-        theirs.runs[row.id][repeat] = run.model_copy(update=busy)
-    a, b = comparisons.stored_in(ours, tmp_path / "a"), comparisons.stored_in(theirs, tmp_path / "b")
-    said = dict(pair_of(a, b).findings)
-    assert said["Which is faster?"][0] == (
-        "pytorch serial, 2 cores: no finding. Other work disturbed these runs. Make them again on an idle machine: "
-        f"{wording.command('run', '--resume', str(b), '--again', 'disturbed')}."
-    )
-    assert "no finding" not in said["Which is faster?"][1]
-    (times,) = (table for table in pair_of(a, b).tables if table.name == "beside_seconds")
+def test_what_disturbed_one_of_them_and_another_first_loss_are_said(tmp_path: Path, snapshot: SnapshotAssertion) -> None:
+    busy = {"cores_of_others": 1.5, "machine": {"logical_cores": 2}, "first_step_loss": 2.3000023}
+    found = pair(tmp_path, with_runs(repeated(), "pytorch-serial-2", **busy))
+    again = wording.command("run", "--resume", str(found.b), "--again", "disturbed")
+    assert ["no finding" in verdict for verdict in found.verdicts[:2]] == [True, False] and again in found.verdicts[0]
+    (times,) = (table for table in found.report.tables if table.name == "beside_seconds")
     assert [row["ratio"] == "disturbed" for row in times.rows] == [True, False, False, False]
-    assert said["Is it the same training?"] == ["pytorch serial, 2 cores: the first losses differ by 1.0e-06 (relative)."]
-    assert [caution[:2] for caution in said["Cautions"]] == ["B:"]
+    findings = dict(found.report.findings)
+    assert findings["Is it the same training?"] == snapshot
+    assert [caution[:2] for caution in findings["Cautions"]] == ["B:"]
 
 
 def test_rows_of_one_alone_and_fields_that_differ_are_named(tmp_path: Path) -> None:
-    ours, theirs = comparisons.repeated(1), comparisons.repeated(1)
-    changed = [
-        row.model_copy(update={"spec": row.spec.with_fields(epochs=9)}) for row in theirs.comparison.rows if "serial" in row.id
-    ]
-    runs = {row.id: {0: comparisons.of_spec(theirs.runs[row.id][0], row.spec)} for row in changed}
-    theirs = StoredComparison(comparison=theirs.comparison.model_copy(update={"rows": changed}), runs=runs, set_aside=[])
-    a, b = comparisons.stored_in(ours, tmp_path / "a"), comparisons.stored_in(theirs, tmp_path / "b")
-    pair = pair_of(a, b)
-    assert dict(pair.findings)["Rows without a counterpart"] == [
-        "Only in A: pytorch-data_parallel-2, tensorflow-data_parallel-2."
-    ]
-    assert {"what": "epochs", "a": "2", "b": "9"} in pair.values["differences"]
+    theirs = repeated(1)
+    serial = [with_fields(row, spec=row.spec.with_fields(epochs=9)) for row in theirs.comparison.rows if "serial" in row.id]
+    runs = {row.id: {0: comparisons.of_spec(theirs.runs[row.id][0], row.spec)} for row in serial}
+    report = pair(tmp_path, with_fields(with_plan(theirs, rows=serial), runs=runs), repeated(1)).report
+    (sentence,) = dict(report.findings)["Rows without a counterpart"]
+    assert sentence == "Only in A: pytorch-data_parallel-2, tensorflow-data_parallel-2."
+    assert {"what": "epochs", "a": "2", "b": "9"} in report.values["differences"]
 
 
 def test_a_row_that_was_run_in_one_alone_is_said_to_be_so(tmp_path: Path) -> None:
-    theirs = comparisons.repeated()
-    missing = next(row for row in theirs.comparison.rows if "data_parallel" in row.id)
-    theirs.runs[missing.id].clear()
-    a, b = comparisons.stored_in(comparisons.repeated(), tmp_path / "a"), comparisons.stored_in(theirs, tmp_path / "b")
-    sentences = dict(pair_of(a, b).findings)
-    assert sentences["Rows without a counterpart"] == [f"Not run in B: {missing.id}."]
-    assert not any("device" in sentence for sentence in sentences["Which is faster?"])
+    theirs = repeated()
+    theirs.runs["pytorch-data_parallel-2"].clear()
+    found = pair(tmp_path, theirs)
+    assert dict(found.report.findings)["Rows without a counterpart"] == ["Not run in B: pytorch-data_parallel-2."]
+    assert not any("device" in verdict for verdict in found.verdicts)
 
 
-def test_two_without_a_row_in_common_are_refused(tmp_path: Path) -> None:
-    a, b = (
-        comparisons.stored_in(comparisons.repeated(1), tmp_path / "a"),
-        comparisons.stored_in(comparisons.input_only(), tmp_path / "b"),
-    )
-    done = convtwins("report", a, b)
-    assert done.exit_code == 2 and "no row in common" in done.stderr
+def test_two_without_a_row_in_common_and_one_beside_itself_are_refused(tmp_path: Path) -> None:
+    a, b = stored_in(repeated(1), tmp_path / "a"), stored_in(comparisons.input_only(), tmp_path / "b")
+    refusals.check_ended(convtwins("report", a, b), field="row")
+    refusals.check_ended(convtwins("report", a, tmp_path / "." / "a"), received=a)
 
 
 def test_one_report_can_be_written_elsewhere_but_over_no_other_comparison(tmp_path: Path) -> None:
-    a, b = (comparisons.stored_in(comparisons.repeated(1), tmp_path / name) for name in "ab")
-    before = files(a)
-    assert convtwins("report", a, "--out", tmp_path / "out").exit_code == 0
-    assert files(a) == before and (tmp_path / "out" / "report.html").exists()
-    assert f"convtwins report {a}" in (tmp_path / "out" / "report.md").read_text("utf-8").replace("\\", "")
-    refused = convtwins("report", a, "--out", b)
-    assert refused.exit_code == 2 and "holds another comparison" in refused.stderr
-    assert not (b / "report.html").exists() and store.PLAN_FILE in files(b)
-    assert convtwins("report", a, "--out", tmp_path / "out").exit_code == 0
-    assert f"convtwins report {a} --out {tmp_path / 'out'}" in (tmp_path / "out" / "report.md").read_text("utf-8").replace(
-        "\\", ""
-    )
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine" / "letter.txt").touch()
-    foreign = convtwins("report", a, "--out", tmp_path / "mine")
-    assert foreign.exit_code == 2 and "holds files that belong to no report (letter.txt)" in foreign.stderr
-    assert files(tmp_path / "mine").keys() == {"letter.txt"}
-
-
-def test_a_comparison_beside_itself_is_refused(tmp_path: Path) -> None:
-    a = comparisons.stored_in(comparisons.repeated(1), tmp_path / "a")
-    done = convtwins("report", a, tmp_path / "." / "a")
-    assert done.exit_code == 2 and f"needs two folders. Received: {a} twice." in done.stderr
+    a, b = (stored_in(repeated(1), tmp_path / name) for name in "ab")
+    out, before = tmp_path / "out", trees.read(a)
+    for again in (f"convtwins report {a}", f"convtwins report {a} --out {out}"):
+        convtwins("report", a, "--out", out).succeeded()
+        assert again in (out / "report.md").read_text("utf-8").replace("\\", "")
+    assert trees.read(a) == before and (out / "report.html").exists()
+    refusals.check_ended(convtwins("report", a, "--out", b), field=str(b))
+    assert not (b / "report.html").exists() and store.PLAN_FILE in trees.read(b)
+    mine = trees.write(tmp_path / "mine", {"letter.txt": ""})
+    refusals.check_ended(convtwins("report", a, "--out", mine), field="letter.txt")
+    assert trees.read(mine).keys() == {"letter.txt"}
 
 
 def test_an_unpaired_ratio_has_the_interval_of_welch_at_the_level_of_its_looks() -> None:
