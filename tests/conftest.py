@@ -70,8 +70,9 @@ def products_on_one_thread() -> Iterator[None]:
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--framework",
-        choices=("pytorch", "tensorflow"),
-        help="the twin that tests/twins hold to their contract; one a process, for the two frameworks cannot share one",
+        choices=("pytorch", "tensorflow", "jax"),
+        help="the twin that tests/twins hold to their contract; one a process, for the frameworks cannot share one. "
+        "JAX has only test_contract.py",
     )
 
 

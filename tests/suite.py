@@ -45,6 +45,7 @@ PARTS = {
     "parity": ("tests/parity",),
     "common": (*TWO_FILES_AT_ONCE, "tests/common", "tests/conventions"),
     "browser": ("tests/browser",),
+    "contract, JAX": ("tests/twins/test_contract.py", "--framework", "jax"),
 }
 
 

@@ -60,18 +60,18 @@ def check(trial: TwinUnderTest) -> Faults:
             yield f"the result's {name} is not {value}. Received: {received}"
     if lacking := {"layout", "graph", "mechanism"} - result.conditions.keys():
         yield f"the result's conditions lack {', '.join(sorted(lacking))}, see `sets` and `mechanism` of describe"
-    yield from _resumed(trial, spec, result)
+    yield from resume_faults(trial, spec, result)
     yield from _trained(trial, folder / results.BEST_FILE, dataset)
 
 
-def _resumed(trial: TwinUnderTest, spec: Spec, uninterrupted: RunResult) -> Faults:
+def resume_faults(trial: TwinUnderTest, spec: Spec, uninterrupted: RunResult) -> Faults:
     """Yield faults of a run that resumes from its checkpoint: it must reach the predictions and the loss of `uninterrupted`."""
     folder = trial.out / "cut-short"
     words = ["run", str(trial.write_spec(spec, "cut-short-spec")), "--out", str(folder)]
     log, process, code = folder.with_suffix(".log"), None, None
     try:
         with signals.defer_signals():
-            process = launch.start(trial.name, words, log=log)
+            process = trial.start(words, log)
         deadline = time.monotonic() + heartbeat.HANG_SECONDS
         while (code := process.poll()) is None and not (folder / checkpoint.FILE).exists() and time.monotonic() < deadline:
             time.sleep(_POLL_SECONDS)

@@ -12,14 +12,13 @@ from common.models.weights import Weights
 from common.spec import Spec
 from common.training.tracing import group, state_before
 from compare.conformance.trial import TOLERANCE, Faults, TwinUnderTest, list_some, load_data_and_model, rung_faults, spec_of
-from compare.execution import options
 from compare.proof import referee_check, single_steps
 from compare.proof.differences import Arrays, scaled_difference
 from compare.proof.recordings import TraceRequest
 from compare.proof.referee import network
 from compare.proof.referee.network import RefereeBatch
 
-STEPS, PRECISIONS = (0, 1, 4), ("float32", "float64")
+STEPS = (0, 1, 4)
 _DRAWN = ("--drawn", ",".join(map(str, STEPS)))
 _SLOTS = {"sgd": {"buffer"}, "adam": {"mean", "square"}}
 
@@ -29,8 +28,8 @@ def check(trial: TwinUnderTest) -> Faults:
         f"{optimizer}, {precision}": TraceRequest(
             f"steps-{precision}", trial.name, spec_of(optimizer=optimizer, precision=precision, steps=6), _DRAWN
         )
-        for optimizer in options.OPTIMIZERS
-        for precision in PRECISIONS
+        for optimizer in trial.optimizers
+        for precision in trial.precisions
     }
     trial.recorder.make(recordings.values())  # by one process
     for label, recording in recordings.items():

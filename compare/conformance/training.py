@@ -15,21 +15,18 @@ from common.spec import Spec
 from common.training.tracing import group
 from compare.conformance import evaluation
 from compare.conformance.trial import TOLERANCE, Faults, TwinUnderTest, list_some, load_data_and_model, spec_of
-from compare.execution import options
 from compare.proof import referee_check
 from compare.proof.differences import Arrays, scaled_difference
 from compare.proof.recordings import TraceRequest
 
-STEPS = {"simple_cnn": 10, "mini_xception": 4, "resnet18": 2, "two_path_cnn": 4}
-"""Model: number of training steps that the referee repeats. Other built-in models have the same kinds of layers."""
 _LEAVES = "leaves:classes=2,images=60,size=32"
 
 
 def check(trial: TwinUnderTest) -> Faults:
     specs = {
         (model, optimizer): referee_check.referee_spec(spec_of(model, optimizer)).with_fields(steps=steps)
-        for model, steps in STEPS.items()
-        for optimizer in (options.OPTIMIZERS if model == "simple_cnn" else ("sgd",))
+        for model, steps in trial.model_steps.items()
+        for optimizer in (trial.optimizers if model == "simple_cnn" else ("sgd",))
     }
     trial.recorder.make(TraceRequest("referee", trial.name, spec, ("--batches",)) for spec in specs.values())  # by one process
     for (model, optimizer), spec in specs.items():

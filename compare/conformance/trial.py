@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -11,6 +11,7 @@ from typing import Any
 from common import spec
 from common.data import sources
 from common.data.sources import Dataset
+from common.machine import machine
 from common.models import architectures
 from common.models.architectures import Architecture
 from common.spec import Spec
@@ -21,6 +22,8 @@ from compare.proof.certificate import Rung
 from compare.proof.differences import Arrays
 from compare.proof.recordings import Recorder, TraceRequest
 
+MODEL_STEPS = {"simple_cnn": 10, "mini_xception": 4, "resnet18": 2, "two_path_cnn": 4}
+"""Model: number of training steps that the referee repeats. Other built-in models have the same kinds of layers."""
 TOLERANCE = 1e-12
 """Largest difference of float64 arrays that rounding explains, relative to the largest value."""
 _MOST_SHOWN = 3
@@ -35,11 +38,17 @@ class TwinUnderTest:
     Args:
         out: folder of specs, recordings, results and logs.
         progress: called with what is being done.
+        model_steps: models of the checks `models` and `training`, and the number of training steps of each.
+        optimizers: names of the optimizers that train.
+        precisions: precisions of single steps.
     """
 
     name: str
     out: Path
     progress: Callable[[str], None] = lambda text: None
+    model_steps: Mapping[str, int] = field(default_factory=MODEL_STEPS.copy)
+    optimizers: Sequence[str] = tuple(options.OPTIMIZERS)
+    precisions: Sequence[str] = ("float32", "float64")
     _count: int = field(default=0)
 
     @cached_property
@@ -48,11 +57,25 @@ class TwinUnderTest:
 
     def call(self, words: Sequence[str | Path]) -> tuple[int, str]:
         """Run one command of the twin. Return (exit code, output)."""
-        self._count += 1
-        log = self.out / f"{self._count}.log"
-        log.unlink(missing_ok=True)
-        code = launch.call(self.name, [str(word) for word in words], log=log)
-        return code, log.read_text(encoding="utf-8", errors="replace")
+        return self.call_all([words])[0]
+
+    def call_all(self, commands: Sequence[Sequence[str | Path]]) -> list[tuple[int, str]]:
+        """Run commands of the twin, as many at once as there are cores. Return (exit code, output) of each."""
+        calls: list[launch.Call] = []
+        for words in commands:
+            self._count += 1
+            log = self.out / f"{self._count}.log"
+            log.unlink(missing_ok=True)
+            calls.append(launch.Call(self.name, [str(word) for word in words], log))
+        waiting, codes = iter(calls), dict[Path, int]()
+        launch.call_all(
+            lambda: next(waiting, None), lambda ended, code: codes.update({ended.log: code}), machine.available_cores()
+        )
+        return [(codes[call.log], call.log.read_text(encoding="utf-8", errors="replace")) for call in calls]
+
+    def start(self, words: Sequence[str], log: Path) -> launch.StartedProcess:
+        """Start one command of the twin."""
+        return launch.start(self.name, words, log=log)
 
     def write_spec(self, run_spec: Spec | str, name: str) -> Path:
         """Write a spec to a file of this name. Return its path."""

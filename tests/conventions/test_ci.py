@@ -46,7 +46,7 @@ def test_jax_is_installed_and_its_tests_are_skipped_by_name_where_it_cannot_be(
 ) -> None:
     done, calls = ran(tmp_path, create, install)
     assert done.returncode == 0, done.stderr
-    assert ("JAX could not be installed: the tests of tests/parity/test_jax.py will be skipped." in done.stderr) == skipped
+    assert ("JAX could not be installed: the tests of the JAX twin will be skipped." in done.stderr) == skipped
     assert calls[0] == "make check" and calls[-2] == "make test"
     assert "convtwins env create jax --lock plugins/jax_twin/requirements.lock" in calls
 

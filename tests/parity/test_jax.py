@@ -1,60 +1,25 @@
-"""The JAX twin, in an environment of its own: the contract, and the proof against PyTorch. Skipped where there is no JAX."""
+"""The JAX twin, in an environment of its own, against PyTorch. Skipped where there is no JAX. tests/twins has its contract."""
 
 import os
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from common import spec
-from common.machine import machine
-from compare.conformance import conformance, training
-from compare.conformance.trial import TwinUnderTest
 from compare.execution import contestants, launch, options
 from compare.proof import ladder
+from tests.support import jax_environment, processes
 
-INTERPRETERS = (os.environ.get("CONVTWINS_JAX_PYTHON", ""), ".environments/jax/bin/python")
-
-
-def _python() -> str | None:
-    """The first interpreter that has JAX and its twin."""
-    for path in (machine.PROJECT_ROOT / python for python in INTERPRETERS if python):
-        if (
-            path.exists()
-            and subprocess.run([path, "-c", "import jax, jax_impl"], capture_output=True, check=False).returncode == 0
-        ):
-            return str(path)
-    return None
-
-
-PYTHON = _python()
-pytestmark = pytest.mark.skipif(
-    PYTHON is None,
-    reason="JAX and its twin cannot be imported: make their environment (docs/a-new-twin.md), or set CONVTWINS_JAX_PYTHON",
-)
+PYTHON = jax_environment.interpreter()
+pytestmark = pytest.mark.skipif(PYTHON is None, reason="JAX and its twin cannot be imported, see docs/a-new-twin.md")
 
 
 @pytest.fixture(autouse=True)
-def entered(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(launch, "DESCRIPTIONS", {})
+def registered() -> Iterator[None]:
     contestants.choose(["pytorch"], [f"jax=jax@{PYTHON}"], {}, launch.FRAMEWORKS)
     yield
     contestants.clear_registry()
-
-
-@pytest.mark.parametrize("check", ["describe", "training"])
-def test_the_twin_keeps_the_contract(check: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(training, "STEPS", {"simple_cnn": 3})
-    monkeypatch.setattr(options, "OPTIMIZERS", {"adam": options.OPTIMIZERS["adam"]})
-    (made,) = conformance.conform(TwinUnderTest("jax", tmp_path), [check])
-    assert made.faults == []
-
-
-@pytest.mark.slow
-def test_the_twin_keeps_the_whole_contract(tmp_path: Path) -> None:
-    made = conformance.conform(TwinUnderTest("jax", tmp_path), list(conformance.CHECKS))
-    assert [fault for check in made for fault in check.faults] == []
 
 
 def _proved(tmp_path: Path, model: str, steps: int, modes: list[str]) -> ladder.Proof:
@@ -80,12 +45,10 @@ def test_modes_that_the_twin_lacks_are_not_available() -> None:
         assert spec.check_against(asked, launch.describe("jax")) == f"not available: jax has no mode {mode}"
 
 
-def said(code: str) -> str:
+def printed(code: str) -> str:
     """What a program prints in the twin's interpreter."""
-    paths = [str(machine.PROJECT_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
-    asked = subprocess.run([str(PYTHON), "-c", code], env=environment, capture_output=True, text=True, check=True)
-    return asked.stdout.strip()
+    path = os.pathsep.join(filter(None, [str(processes.PROJECT), os.environ.get("PYTHONPATH")]))
+    return processes.run([PYTHON, "-c", code], PYTHONPATH=path).succeeded().stdout.strip()
 
 
 def test_the_twin_takes_no_more_of_a_gpu_than_it_needs() -> None:
@@ -94,7 +57,7 @@ def test_the_twin_takes_no_more_of_a_gpu_than_it_needs() -> None:
         "import os, sys; from common import spec; from jax_impl import switches; switches.prepare(spec.build({})); "
         "print(os.environ['XLA_PYTHON_CLIENT_PREALLOCATE'], 'jax' in sys.modules)"
     )
-    assert said(code).split() == ["false", "False"]
+    assert printed(code).split() == ["false", "False"]
 
 
 def test_depthwise_convolutions_as_products_are_the_grouped_ones() -> None:
@@ -113,7 +76,7 @@ for stride, padding in ((1, ((1, 1), (1, 1))), (2, ((0, 1), (0, 1)))):
         assert one.shape == other.shape and one.dtype == "float64" and abs(one - other).max() < 1e-12, (stride, padding)
 print("equal")
 """
-    assert said(code) == "equal"
+    assert printed(code) == "equal"
 
 
 def test_the_twin_tells_gpus_apart_and_names_the_libraries_beside_it() -> None:
@@ -131,7 +94,7 @@ for version in ("PJRT C API\\ncuda 13000", "PJRT C API\\nrocm 60300"):
     print(found["devices"][0]["kind"], found["options"]["arithmetic"]["values"], found["libraries"])
 """
     libraries = "{'cuDNN': '9.1', 'NCCL': '2.28', 'CUDA': '13.0'}"
-    assert said(code).splitlines() == [
+    assert printed(code).splitlines() == [
         f"cuda ['full', 'bfloat16', 'tf32'] {libraries}",
         f"rocm ['full', 'bfloat16'] {libraries}",
     ]

@@ -1,11 +1,15 @@
-"""The contract of a twin, on descriptions made by hand and on a twin of a package with planted defects."""
+"""The checks of `conformance`, on descriptions made by hand and on a twin of a package with planted defects.
+
+tests/twins/test_contract.py asks the same checks of the suite's own twins.
+"""
 
 import copy
 import json
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +18,15 @@ import pytest
 from common import spec
 from common.models import architectures
 from common.spec import SpecError
-from compare.conformance import conformance, models, runs, single_steps, training
+from compare.conformance import conformance, models, runs
 from compare.conformance.description import FIELDS, description_faults
 from compare.conformance.trial import TwinUnderTest
 from compare.core.errors import FolderError, LaunchError
-from compare.execution import code_digest, contestants, launch, options
+from compare.execution import code_digest, contestants, launch
 from compare.proof.differences import Arrays
 from tests.parity.made_up import FakeTwins
+from tests.support import comparisons, trees
+from tests.support.refusals import refused
 
 GOOD: dict[str, Any] = {
     "framework": "third",
@@ -170,26 +176,24 @@ def test_the_page_of_the_contract_lists_the_fields_that_the_check_asks_for() -> 
 @pytest.fixture
 def plant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], TwinUnderTest]]:
     """A package with a twin that is PyTorch's but for a planted defect, on the path of its interpreter."""
-    place = tmp_path / "site"
-    (place / "planted_impl").mkdir(parents=True)
-    (place / "planted_impl" / "__init__.py").write_text("")
-    (place / "planted_impl" / "__main__.py").write_text(PACKAGE)
-    metadata = place / "planted-1.0.dist-info"
-    metadata.mkdir()
-    (metadata / "METADATA").write_text("Name: planted\nVersion: 1.0\n")
-    (metadata / "entry_points.txt").write_text("[convtwins.twins]\nplanted = planted_impl\n")
-    monkeypatch.syspath_prepend(str(place))
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(place), os.environ.get("PYTHONPATH", "")]))
-    monkeypatch.setattr(launch, "DESCRIPTIONS", {})
-    monkeypatch.setattr(training, "STEPS", {"simple_cnn": 3})
-    monkeypatch.setattr(options, "OPTIMIZERS", {"sgd": options.OPTIMIZERS["sgd"]})
+    files = {
+        "planted_impl/__init__.py": "",
+        "planted_impl/__main__.py": PACKAGE,
+        "planted-1.0.dist-info/METADATA": "Name: planted\nVersion: 1.0\n",
+        "planted-1.0.dist-info/entry_points.txt": "[convtwins.twins]\nplanted = planted_impl\n",
+    }
+    place = str(trees.write(tmp_path / "site", files))
+    monkeypatch.syspath_prepend(place)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([place, os.environ.get("PYTHONPATH", "")]))
+    launch.DESCRIPTIONS.clear()
 
     def planted(defect: str) -> TwinUnderTest:
         monkeypatch.setenv("PLANTED", defect)
-        return TwinUnderTest("planted", tmp_path / "out")
+        return TwinUnderTest("planted", tmp_path / "out", model_steps={"simple_cnn": 3}, optimizers=("sgd",))
 
     yield planted
     contestants.clear_registry()
+    launch.DESCRIPTIONS.clear()
 
 
 def tried(trial: TwinUnderTest, check: str) -> list[str]:
@@ -225,15 +229,17 @@ def test_a_planted_defect_is_named(plant: Callable[[str], TwinUnderTest], defect
     assert any(words in fault for fault in found), found
 
 
-@pytest.mark.parametrize("ending", ["sys.exit(0)", "sys.exit(3)"])
-def test_a_run_that_makes_no_checkpoint_is_a_fault(ending: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("exit_code", [0, 3])
+def test_a_run_that_makes_no_checkpoint_is_a_fault(exit_code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whether it is resumed was not tried, and that must not look like success."""
-    (tmp_path / "forgetful.py").write_text(f"import sys; print('All done.'); {ending}")
+    trees.write(tmp_path, {"forgetful.py": f"import sys; print('All done.'); sys.exit({exit_code})"})
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    monkeypatch.setattr(launch, "FRAMEWORKS", {"forgetful": "forgetful"})
-    (fault,) = runs._resumed(TwinUnderTest("forgetful", tmp_path), spec.build({}), None)
-    assert fault.startswith("run --resume could not be tried: a run must save checkpoint.safetensors after each epoch")
-    assert fault.endswith(f"It ended with exit code {ending[-2]} before one was seen: All done.")
+    monkeypatch.setitem(launch.FRAMEWORKS, "forgetful", "forgetful")  # the table of twins is what `launch` is asked with
+    (fault,) = runs.resume_faults(
+        TwinUnderTest("forgetful", tmp_path), spec.build({}), comparisons.good(comparisons.row("pytorch"), 1.0)
+    )
+    for part in ("could not be tried", "checkpoint.safetensors after each epoch", f"exit code {exit_code}", "All done."):
+        assert part in fault
 
 
 @pytest.fixture
@@ -241,16 +247,19 @@ def twins(monkeypatch: pytest.MonkeyPatch) -> FakeTwins:
     """A twin that only pretends. Its single steps are the referee's."""
     fake = FakeTwins()
     fake.steps_by_referee = ["float64"]
-    monkeypatch.setattr(single_steps, "PRECISIONS", ("float64",))
+    # Planted twins: a recording of the referee is what the twin would write.
     monkeypatch.setattr(launch, "describe", fake.describe)
     monkeypatch.setattr(launch, "call_all", fake.call_each)
-    monkeypatch.setattr(options, "OPTIMIZERS", {"sgd": options.OPTIMIZERS["sgd"]})
     return fake
+
+
+def single_step_faults(folder: Path) -> list[str]:
+    return tried(TwinUnderTest("pytorch", folder, optimizers=("sgd",), precisions=("float64",)), "single steps")
 
 
 @pytest.mark.slow
 def test_right_single_steps_have_no_faults(twins: FakeTwins, tmp_path: Path) -> None:
-    assert tried(TwinUnderTest("pytorch", tmp_path), "single steps") == []
+    assert single_step_faults(tmp_path) == []
 
 
 @pytest.mark.slow
@@ -263,55 +272,57 @@ def test_gradients_that_are_wrong_everywhere_are_no_truth_of_their_own(twins: Fa
                 arrays[name] = arrays[name] * (1 + 1e-9)
 
     twins.changes["pytorch", "steps"] = scale
-    found = tried(TwinUnderTest("pytorch", tmp_path), "single steps")
+    found = single_step_faults(tmp_path)
     assert found[0].startswith("sgd, float64: 8 one step in float64: gradients differ by 1.0e-09, tolerance"), found
     assert all(fault.startswith("sgd, float64: ") for fault in found)
 
 
-def test_files_of_an_earlier_trial_are_not_judged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+class FakeTwin(TwinUnderTest):
+    """A twin that writes what `answer` returns of a command's words. None: it ends well and writes nothing."""
+
+    answer: Callable[[Sequence[str | Path]], Any]
+
+    @cached_property
+    def description(self) -> dict[str, Any]:
+        return GOOD
+
+    def call_all(self, commands: Sequence[Sequence[str | Path]]) -> list[tuple[int, str]]:
+        for words in commands:
+            if (answer := self.answer(words)) is not None:
+                Path(words[words.index("--out") + 1]).write_text(json.dumps(answer))
+        return [(0, "")] * len(commands)
+
+
+def fake_twin(out: Path, answer: Callable[[Sequence[str | Path]], Any]) -> FakeTwin:
+    trial = FakeTwin("third", out, model_steps={"simple_cnn": 3})
+    trial.answer = answer
+    return trial
+
+
+def test_files_of_an_earlier_trial_are_not_judged(tmp_path: Path) -> None:
     """A twin that ends well and writes nothing fails in a folder where it once wrote all."""
-    writes = True
-
-    def call(name: str, words: list[str], *, log: Path) -> int:
-        log.write_text("")
-        if writes:
-            Path(words[words.index("--out") + 1]).write_text('{"values": 1, "trainable_values": 1, "layers": []}')
-        return 0
-
-    monkeypatch.setattr(launch, "call", call)
-    monkeypatch.setattr(launch, "describe", lambda name: GOOD)
-    out = tmp_path / "out"
-    assert (
-        "has 1 values"
-        in conformance.conform(TwinUnderTest("third", conformance.prepare_trial_folder(out)), ["models"])[0].faults[0]
-    )
-    writes = False
-    assert (
-        "No such file"
-        in conformance.conform(TwinUnderTest("third", conformance.prepare_trial_folder(out)), ["models"])[0].faults[0]
-    )
+    answers: list[Any] = [{"values": 1, "trainable_values": 1, "layers": []}, None]
+    for fault in ("has 1 values", "No such file"):
+        trial = fake_twin(conformance.prepare_trial_folder(tmp_path / "out"), lambda words: answers.pop(0))
+        assert fault in tried(trial, "models")[0]
 
 
 @pytest.mark.parametrize(
-    ("layer", "change", "words"),
+    ("layer", "change", "expected"),
     [
         (None, {}, None),
-        (
-            "conv1",
-            {"output_shape": [16, 16, 32]},
-            "simple_cnn, layer conv1 must be {'output_shape': [32, 32, 32], 'values': 896}",
-        ),
-        ("dense", {"values": 10}, "simple_cnn, layer dense must be "),
+        ("conv1", {"output_shape": [16, 16, 32]}, "{'output_shape': [32, 32, 32], 'values': 896}"),
+        ("dense", {"values": 10}, ""),
     ],
     ids=["none", "strides", "no kernel"],
 )
 def test_a_layer_that_is_built_otherwise_is_named(
-    layer: str | None, change: dict[str, Any], words: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    layer: str | None, change: dict[str, Any], expected: str | None, tmp_path: Path
 ) -> None:
     """Planted in the summaries that a twin writes of the models."""
 
-    def call(name: str, arguments: list[str], *, log: Path) -> int:
-        architecture = architectures.resolve(spec.from_json(Path(arguments[1]).read_bytes()).model, 10, 32)
+    def summary(words: Sequence[str | Path]) -> dict[str, Any]:
+        architecture = architectures.resolve(spec.from_json(Path(words[1]).read_bytes()).model, 10, 32)
         parameters = architecture.parameters()
         size = architecture.image_size
         layers = [
@@ -320,35 +331,33 @@ def test_a_layer_that_is_built_otherwise_is_named(
                 "output_shape": list(shape),
                 "values": sum(each.size for each in parameters if each.name.rpartition(".")[0] == name),
             }
-            for name, shape in models._shapes(architecture.layers, (size, size, 3))
+            for name, shape in models.layer_shapes(architecture.layers, (size, size, 3))
         ]
         totals = [sum(each.size for each in parameters if each.trainable or not only) for only in (False, True)]
         built = [{**each, **(change if each["name"] == layer else {})} for each in layers]
-        summary = {"values": totals[0], "trainable_values": totals[1], "layers": built}
-        Path(arguments[arguments.index("--out") + 1]).write_text(json.dumps(summary))
-        log.write_text("")
-        return 0
+        return {"values": totals[0], "trainable_values": totals[1], "layers": built}
 
-    monkeypatch.setattr(launch, "call", call)
-    monkeypatch.setattr(launch, "describe", lambda name: GOOD)
-    monkeypatch.setattr(models, "STEPS", {"simple_cnn": 3})
-    found = tried(TwinUnderTest("third", tmp_path), "models")
-    assert (found == []) if words is None else (len(found) == 1 and found[0].startswith(words)), found
+    faults = tried(fake_twin(tmp_path, summary), "models")
+    if expected is None:
+        assert faults == []
+    else:
+        (fault,) = faults
+        assert fault.startswith(f"simple_cnn, layer {layer} ") and expected in fault
 
 
 def test_a_folder_with_other_files_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "thesis.tex").write_text("all of it")
-    with pytest.raises(FolderError, match=r"holds files that belong to no trial of a twin \(thesis.tex\)"):
+    trees.write(tmp_path, {"thesis.tex": "all of it"})
+    with refused(FolderError, names=("thesis.tex",)):
         conformance.prepare_trial_folder(tmp_path)
     assert (tmp_path / "thesis.tex").exists()
 
 
 def test_a_twin_that_no_package_brings_is_refused_by_name(plant: Callable[[str], TwinUnderTest]) -> None:
-    with pytest.raises(SpecError, match=r"names something unknown. Received: 'plantd'.* Did you mean planted\?"):
+    with refused(SpecError, received="plantd", fix="planted"):
         contestants.choose(["plantd"], [], {}, launch.FRAMEWORKS)
     other = Path(os.path.realpath(sys.executable))
     contestants.choose(None, [f"third=third@{other}"], {}, launch.FRAMEWORKS)
-    with pytest.raises(LaunchError, match=r"cannot run it: It has no twin third. Install a package with an entry point third"):
+    with refused(LaunchError, names=("no twin third",), fix="entry point third"):
         launch.describe("third")
 
 
@@ -359,10 +368,3 @@ def test_the_report_says_what_is_missing() -> None:
     assert report.findings[0][1] == ["third does not conform: 1 of 2 checks passed."]
     assert report.findings[1][1] == ["training: sgd: losses differ."]
     assert conformance.report("third", made[:1]).exit_code == 0
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("framework", ["pytorch", "tensorflow"])
-def test_the_suites_own_twins_keep_the_contract(framework: str, tmp_path: Path) -> None:
-    found = conformance.conform(TwinUnderTest(framework, tmp_path), list(conformance.CHECKS))
-    assert [fault for check in found for fault in check.faults] == []

@@ -1,0 +1,44 @@
+"""The contract of all twins: the checks of `convtwins conformance`, of PyTorch, TensorFlow or JAX (`--framework`).
+
+Twins with planted defects are in tests/compare/conformance.
+"""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from compare.conformance import conformance
+from compare.conformance.trial import TwinUnderTest
+from compare.execution import contestants, launch
+from tests.support import jax_environment
+
+SMALL: dict[str, Any] = {"model_steps": {"simple_cnn": 3}, "optimizers": ("adam",), "precisions": ("float64",)}
+"""Sizes of a trial that says in seconds what the whole one says in minutes."""
+QUICK = ("describe", "models", "bad input", "training")
+
+
+@pytest.fixture
+def name(framework: str) -> Iterator[str]:
+    """The twin's name. JAX has an environment of its own, or the test is skipped."""
+    if framework == "jax":
+        contestants.choose(None, [f"jax=jax@{jax_environment.require()}"], {}, launch.FRAMEWORKS)
+    yield framework
+    contestants.clear_registry()
+
+
+def faults(trial: TwinUnderTest, check: str) -> list[str]:
+    (asked,) = conformance.conform(trial, [check])
+    return asked.faults
+
+
+@pytest.mark.parametrize("check", QUICK)
+def test_the_twin_keeps_the_contract_of_one_small_model(name: str, check: str, tmp_path: Path) -> None:
+    assert faults(TwinUnderTest(name, tmp_path, **SMALL), check) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("check", conformance.CHECKS)
+def test_the_twin_keeps_the_contract(name: str, check: str, tmp_path: Path) -> None:
+    assert faults(TwinUnderTest(name, tmp_path), check) == []
