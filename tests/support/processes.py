@@ -76,6 +76,11 @@ def python(*words: object, **how: Any) -> Finished:
     return run([sys.executable, *words], **how)
 
 
+def twin(framework: str, *words: object, **how: Any) -> Finished:
+    """Run a command of a twin in a process of its own, e.g. `twin("pytorch", "models", spec_file)`."""
+    return python("-m", f"{framework}_impl", *words, **how)
+
+
 def git(folder: Path, *words: str) -> str:
     """Run git in a folder and return what it prints."""
     identity = (

@@ -3,8 +3,6 @@
 import importlib
 import json
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import Any
@@ -12,9 +10,10 @@ from typing import Any
 import pytest
 
 from common.processes import supervisor
+from tests.support import processes
 from tests.twins import made
 from tests.twins.adapters import Twin
-from tests.twins.runs import PROJECT, SECONDS, Run
+from tests.twins.runs import Run
 from tests.twins.split_model import settings
 
 # TensorFlow reads it when it is imported: its greetings are no part of a test's report.
@@ -55,8 +54,5 @@ def divided(framework: str, tmp_path_factory: pytest.TempPathFactory) -> list[di
     environments = importlib.import_module(f"{framework}_impl.rendezvous").environments(settings())
     meeting = {"MASTER_PORT": str(*supervisor.free_ports(1))}
     words = [json.dumps(environment | meeting) for environment in environments]
-    command = [sys.executable, "-m", "tests.twins.split_model", framework, str(folder), *words]
-    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "2"}
-    done = subprocess.run(command, cwd=PROJECT, env=environment, check=False, capture_output=True, text=True, timeout=SECONDS)
-    assert done.returncode == 0, done.stderr
+    processes.python("-m", "tests.twins.split_model", framework, folder, *words, TF_CPP_MIN_LOG_LEVEL="2").succeeded()
     return [json.loads((folder / f"{rank}.json").read_text(encoding="utf-8")) for rank in range(len(environments) or 1)]

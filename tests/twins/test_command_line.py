@@ -3,8 +3,6 @@
 import gzip
 import json
 import re
-import subprocess
-import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -26,8 +24,9 @@ from common.models.sharding import shard
 from common.spec import Spec, SpecError
 from common.training.loop import LEAST_TIMED_SECONDS
 from tests.support import processes
+from tests.support.processes import Finished
 from tests.twins import oracles
-from tests.twins.runs import ENDLESS, PROJECT, SECONDS, Run, wait_until_gone
+from tests.twins.runs import ENDLESS, SECONDS, Run, wait_until_gone
 
 SETTINGS: dict[str, Any] = {
     "model": "tests.twins.own_plain_model",
@@ -100,7 +99,7 @@ LOCAL = ("127.0.0.1", "::1")
 
 def _shown(pid: int, port: int) -> str:
     """How `ss` shows a socket, which alone tells the interface that it is bound to. Empty: it is gone."""
-    shown = subprocess.run(["ss", "-Hltnp"], check=True, capture_output=True, text=True).stdout.splitlines()
+    shown = processes.run(["ss", "-Hltnp"]).succeeded().stdout.splitlines()
     return "".join(line for line in shown if f":{port} " in line and f"pid={pid}," in line)
 
 
@@ -139,25 +138,21 @@ Ended = dict[str, tuple[Started, RunResult]]
 
 
 @pytest.fixture(scope="module")
-def described(framework: str) -> subprocess.CompletedProcess[str]:
+def described(framework: str) -> Finished:
     """What `describe` prints, and in the last line of its stderr all that it has imported."""
     code = (
         "import atexit, runpy, sys; atexit.register(lambda: print(*sys.modules, file=sys.stderr)); "
         f"sys.argv = ['', 'describe']; runpy.run_module('{framework}_impl', run_name='__main__')"
     )
-    return subprocess.run(
-        [sys.executable, "-c", code], cwd=PROJECT, capture_output=True, check=True, text=True, timeout=SECONDS
-    )
+    return processes.python("-c", code).succeeded()
 
 
 @pytest.fixture(scope="module")
-def description(described: subprocess.CompletedProcess[str]) -> dict[str, Any]:
-    return json.loads(described.stdout)
+def description(described: Finished) -> dict[str, Any]:
+    return described.json
 
 
-def test_a_twin_imports_no_more_of_its_framework_than_every_run_needs(
-    framework: str, described: subprocess.CompletedProcess[str]
-) -> None:
+def test_a_twin_imports_no_more_of_its_framework_than_every_run_needs(framework: str, described: Finished) -> None:
     """torchvision and torch's compiler take as long to import as torch itself, in every process of every run."""
     imported = set(described.stderr.splitlines()[-1].split())
     others = {
@@ -515,8 +510,7 @@ def test_a_run_of_several_processes_that_is_ended_leaves_no_orphan_and_no_result
 
 
 def test_a_spec_on_standard_input_is_refused_as_one_in_a_file_is(framework: str, tmp_path: Path) -> None:
-    words = ("-m", f"{framework}_impl", "run", "/dev/stdin", "--out", tmp_path / "out")
-    ended = processes.python(*words, stdin='{"modle": 1}')
+    ended = processes.twin(framework, "run", "/dev/stdin", "--out", tmp_path / "out", stdin='{"modle": 1}')
     assert ended.exit_code == 2 and "modle is not a field" in ended.stderr, ended.stderr
     assert not (tmp_path / "out").exists()
 
@@ -524,16 +518,14 @@ def test_a_spec_on_standard_input_is_refused_as_one_in_a_file_is(framework: str,
 @pytest.mark.slow
 def test_models_writes_the_summary_of_a_users_model(framework: str, tmp_path: Path) -> None:
     (tmp_path / "spec.json").write_text(spec.build(SETTINGS).to_json())
-    command = [sys.executable, "-m", f"{framework}_impl", "models", str(tmp_path / "spec.json")]
-    subprocess.run([*command, "--out", str(tmp_path / "summary")], cwd=PROJECT, check=True, timeout=SECONDS)
+    processes.twin(framework, "models", tmp_path / "spec.json", "--out", tmp_path / "summary").succeeded()
     summary = json.loads((tmp_path / "summary").read_text())
     assert (summary["framework"], summary["model"]) == (framework, SETTINGS["model"])
 
 
-def _traced(framework: str, folder: Path, name: str, *words: str | Path) -> subprocess.CompletedProcess[str]:
+def _traced(framework: str, folder: Path, name: str, *words: str | Path) -> Finished:
     """The command that records, of a spec in the folder."""
-    command = [sys.executable, "-m", f"{framework}_impl", "trace", str(folder / f"{name}.json"), *map(str, words)]
-    return subprocess.run(command, cwd=PROJECT, capture_output=True, check=False, text=True, timeout=SECONDS)
+    return processes.twin(framework, "trace", folder / f"{name}.json", *words)
 
 
 def _write_specs(folder: Path, **fields: dict[str, Any]) -> None:
@@ -546,7 +538,7 @@ def test_specs_that_one_process_cannot_record_are_refused(framework: str, tmp_pa
     _write_specs(tmp_path, first={"steps": 4}, divided={"steps": 3, "replicas": 2, "mode": "data_parallel"})
     then = ("--then", tmp_path / "divided.json", "--out", tmp_path / "divided")
     refused = _traced(framework, tmp_path, "first", "--out", tmp_path / "first", *then)
-    assert refused.returncode == 2 and "divided.json has another mode, replicas" in refused.stderr, refused.stderr
+    assert refused.exit_code == 2 and "divided.json has another mode, replicas" in refused.stderr, refused.stderr
     assert not (tmp_path / "first").exists()
 
 
@@ -558,9 +550,9 @@ def test_several_specs_recorded_by_one_process_are_what_each_is_alone(framework:
     _write_specs(tmp_path, first={"steps": 4, **own}, second={**second, **own})
     then = ("--then", tmp_path / "second.json", "--out", tmp_path / "second", "--reverse-batches")
     together = _traced(framework, tmp_path, "first", "--out", tmp_path / "first", *then)
-    assert together.returncode == 0, together.stderr
+    together.succeeded()
     alone = _traced(framework, tmp_path, "second", "--out", tmp_path / "alone", "--reverse-batches")
-    assert alone.returncode == 0, alone.stderr
+    alone.succeeded()
     first, ours, theirs = (safetensors.numpy.load_file(tmp_path / name) for name in ("first", "second", "alone"))
     assert (len(first["loss"]), len(ours["loss"])) == (4, 3)
     assert ours.keys() == theirs.keys()
@@ -591,7 +583,7 @@ def test_a_recording_that_goes_on_with_a_trainer_is_what_a_new_one_makes(framewo
             _traced(framework, tmp_path, "first", "--out", tmp_path / "first", *then),
             _traced(framework, tmp_path, "second", "--out", tmp_path / "alone", *options),
         ):
-            assert done.returncode == 0, done.stderr
+            done.succeeded()
         ours, theirs = (safetensors.numpy.load_file(path) for path in (tmp_path / name, tmp_path / "alone"))
         assert ours.keys() == theirs.keys()
         assert [each for each in ours if not np.array_equal(ours[each], theirs[each])] == [], name
@@ -599,8 +591,8 @@ def test_a_recording_that_goes_on_with_a_trainer_is_what_a_new_one_makes(framewo
 
 def test_the_clock_starts_with_the_process() -> None:
     before = machine.clock()
-    command = [sys.executable, "-c", "from common.training import timing; print(timing.process_started())"]
-    started = float(subprocess.run(command, cwd=PROJECT, capture_output=True, check=True, timeout=SECONDS).stdout)
+    code = "from common.training import timing; print(timing.process_started())"
+    started = float(processes.python("-c", code).succeeded().stdout)
     # The kernel counts in hundredths of a second; how long it takes to start a process depends on who else does.
     assert before - 0.02 < started < before + 10.0
 

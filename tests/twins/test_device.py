@@ -2,9 +2,6 @@
 
 import importlib
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,6 +10,7 @@ import pytest
 
 from common import spec
 from common.machine import rates
+from tests.support import processes
 from tests.twins.adapters import Twin
 
 
@@ -84,13 +82,11 @@ entry.main(sys.argv[1], load_twin, *parts, sys.argv[2:])
 def test_gpus_are_hidden_before_the_framework_looks_for_them(framework: str, tmp_path: Path, device: str, visible: str) -> None:
     asked = tmp_path / "spec.json"
     asked.write_text(spec.build({"device": device}).to_json(), "utf-8")
-    found = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
     for words in (
         ["models", str(asked), "--out", str(tmp_path / "model")],
         ["serve-trials", "--cores", "1", "--device", device],
     ):
-        command = [sys.executable, "-c", _HIDDEN, framework, *words]
-        ended = subprocess.run(command, env=found, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300)
+        ended = processes.python("-c", _HIDDEN, framework, *words, CUDA_VISIBLE_DEVICES=None)
         assert ended.stderr.split("\n")[-2] == visible
 
 

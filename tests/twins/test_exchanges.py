@@ -1,8 +1,6 @@
 """What the ranks of a machine do to each other, timed in processes."""
 
 import importlib
-import os
-import subprocess
 import sys
 from pathlib import Path
 
@@ -12,6 +10,7 @@ from common import spec
 from common.machine import flight
 from common.processes.exchanges import SIZES, ExchangeTimings
 from tests.namespaces import Link, joined_hosts
+from tests.support import processes
 
 LINK = Link(megabits=100, milliseconds=5)
 SHELL = "ip netns exec {host}"
@@ -21,8 +20,8 @@ def timed(framework: str, folder: Path, *prefix: str, **fields: object) -> tuple
     path, out = folder / "spec.json", folder / "exchanges.json"
     path.write_text(spec.build({"global_batch_size": 4, "cores": 2, "steps": 1, **fields}).to_json(), "utf-8")
     command = [*prefix, sys.executable, "-m", f"{framework}_impl", "exchanges", str(path), "--out", str(out)]
-    done = subprocess.run(command, stderr=subprocess.PIPE, text=True, env={**os.environ, "CONVTWINS_RSH": SHELL})
-    return done.returncode, done.stderr, out
+    done = processes.run(command, CONVTWINS_RSH=SHELL)
+    return done.exit_code, done.stderr, out
 
 
 @pytest.mark.slow

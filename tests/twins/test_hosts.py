@@ -19,6 +19,7 @@ from common.processes import supervisor
 from compare.execution import launch
 from tests.namespaces import joined_hosts
 from tests.strangers import attack, listening
+from tests.support import processes
 from tests.twins.runs import ENDLESS, PROJECT, RANKS, SECONDS, SETTINGS, Run, wait_until_gone
 
 SHELL = "ip netns exec {host}"
@@ -88,7 +89,7 @@ def test_a_comparison_restarts_a_run_over_two_hosts(framework: str, hosts: list[
     with (tmp_path / "log").open("wb") as log:
         command = [*over(hosts), sys.executable, "-m", "convtwins", "run", *words]
         environment = {**os.environ, "CONVTWINS_RSH": SHELL}
-        process = subprocess.Popen(command, cwd=PROJECT, stdout=log, stderr=log, env=environment)
+        process = subprocess.Popen(command, cwd=PROJECT, stdout=log, stderr=log, env=environment)  # it is told to end below
     try:
         deadline = time.monotonic() + SECONDS
         while not list((tmp_path / "out").glob(f"runs/*/{checkpoint.FILE}")):
@@ -152,7 +153,7 @@ def test_every_mode_listens_on_the_loopback_interface_alone(start: Any, framewor
     assert listening, "the ranks are connected"
     everywhere = {(pid, port) for pid, address, port in listening if address not in ("127.0.0.1", "::1")}
     if everywhere:  # a socket that is bound to an interface and not to an address
-        sockets = subprocess.run(["ss", "-Hltnp"], check=True, capture_output=True, text=True).stdout.splitlines()
+        sockets = processes.run(["ss", "-Hltnp"]).succeeded().stdout.splitlines()
         for pid, port in everywhere:
             assert any(f"%lo:{port} " in line and f"pid={pid}," in line for line in sockets), sockets
 
@@ -242,5 +243,5 @@ def test_a_rank_that_does_not_fit_the_spec_is_refused_in_words(
 
 def _on(host: str) -> list[psutil.Process]:
     """What runs in a namespace."""
-    listed = subprocess.run(["ip", "netns", "pids", host], check=True, capture_output=True, text=True).stdout
+    listed = processes.run(["ip", "netns", "pids", host]).succeeded().stdout
     return [psutil.Process(int(pid)) for pid in listed.split()]

@@ -1,8 +1,6 @@
 """Layers by themselves, forward and backward."""
 
 import inspect
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +10,7 @@ from common import spec
 from common.spec import SpecError
 from common.training import layers
 from common.training.layers import LayerTimes
+from tests.support import processes
 from tests.twins import made
 from tests.twins.adapters import Twin
 
@@ -97,14 +96,14 @@ def test_layers_in_other_arithmetic_are_refused(twin: Twin) -> None:
 @pytest.mark.shared
 def test_the_command_times_every_unit(framework: str, tmp_path: Path) -> None:
     path, out = tmp_path / "spec.json", tmp_path / "layers.json"
-    command = [sys.executable, "-m", f"{framework}_impl", "layers", str(path), "--out", str(out), "--calls", "2"]
+    words = ("layers", path, "--out", out, "--calls", 2)
     path.write_text(spec.build({"global_batch_size": 4, "cores": 1}).to_json(), "utf-8")
-    subprocess.run(command, check=True)
+    processes.twin(framework, *words).succeeded()
     made_of = LayerTimes.model_validate_json(out.read_bytes())
     assert len(made_of.seconds) == len(layers.unique_layers(made.resolve("simple_cnn"))) and min(made_of.seconds) > 0.0
     # A median of two calls may hold a pause of the machine: it is compared with the shortest alone.
     assert made_of.whole_seconds > min(made_of.seconds) and made_of.device == "cpu" and made_of.versions
 
     path.write_text(spec.build({"mode": "data_parallel", "replicas": 2}).to_json(), "utf-8")
-    refused = subprocess.run(command, stderr=subprocess.PIPE, text=True)
-    assert refused.returncode == 2 and "mode data_parallel. Use serial" in refused.stderr
+    refused = processes.twin(framework, *words)
+    assert refused.exit_code == 2 and "mode data_parallel. Use serial" in refused.stderr

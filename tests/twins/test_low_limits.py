@@ -1,10 +1,8 @@
 """A run that may use little of the machine ends well, or says why not, in both frameworks."""
 
 import json
-import os
 import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,10 +10,12 @@ from typing import Any
 import pytest
 
 from common.artifacts import checkpoint, event_log, results
-from compare.execution import launch, store
+from compare.execution import store
 from tests import full_disk
 from tests.control_groups import control_group, within
 from tests.full_disk import FullDisk
+from tests.support import processes
+from tests.support.command_line import convtwins_process
 from tests.twins.runs import RANKS, SECONDS, Run
 
 pytestmark = pytest.mark.slow
@@ -108,20 +108,19 @@ def test_a_comparison_within_a_control_group_ends_well_or_says_why_not(
     framework: str, tmp_path: Path, controller: str, limit: str
 ) -> None:
     settings = ["--frameworks", framework, "--modes", "serial", "--cores", "1", "--no-proof", "--limit", "128", "--epochs", "1"]
-    command = [sys.executable, "-m", "compare", "run", *settings, "--out", str(tmp_path / "out")]
+    words = ["run", *settings, "--out", str(tmp_path / "out")]
     first, second = ({file: limit} for file in LIMITS[controller][0])
     with control_group(controller, first, second) as group:
-        inside = [*within(group), *command]
-        done = subprocess.run(inside, cwd=launch.PROJECT_ROOT, capture_output=True, text=True, timeout=SECONDS, check=False)
+        done = processes.run([*within(group), sys.executable, "-m", "compare", *words])
         assert not (group / "cgroup.procs").read_text(encoding="ascii"), "a process is left"
-    assert done.returncode in (0, 1) and "Traceback" not in done.stderr, done.stderr
+    assert done.exit_code in (0, 1) and "Traceback" not in done.stderr, done.stderr
     stored = list((tmp_path / "out").glob("runs/*/result.json"))
-    if done.returncode == 1:
+    if done.exit_code == 1:
         lacking = {"memory": "out of memory", "pids": "thread|fork|Resource temporarily unavailable"}[controller]
         reason = results.load(stored[0]).reason if stored else done.stderr
         assert re.search(lacking, reason or "", re.IGNORECASE), reason
-    again = [*command[:4], "--resume", str(tmp_path / "out")] if (tmp_path / "out" / store.PLAN_FILE).exists() else command
-    subprocess.run(again, cwd=launch.PROJECT_ROOT, check=True, timeout=SECONDS, capture_output=True)
+    again = ["run", "--resume", str(tmp_path / "out")] if (tmp_path / "out" / store.PLAN_FILE).exists() else words
+    convtwins_process(*again).succeeded()
 
 
 HELD_MIB = 1650
@@ -145,17 +144,13 @@ def test_a_model_too_large_for_one_replica_trains_where_it_is_divided(framework:
         pytest.skip("TensorFlow's replicas share a process there; the result has the memory of each, computed")
     (tmp_path / "spec.json").write_text(json.dumps(LARGE), "utf-8")
     cores = "1" if mode == "serial" else "2"
-    words = ["--spec", str(tmp_path / "spec.json"), "--modes", mode, "--frameworks", framework, "--cores", cores]
-    command = [sys.executable, "-m", "compare", "run", *words, "--no-proof", "--out", str(tmp_path / "out")]
+    words = ["--spec", tmp_path / "spec.json", "--modes", mode, "--frameworks", framework, "--cores", cores, "--no-proof"]
     first, second = ({file: f"{HELD_MIB}M"} for file in LIMITS["memory"][0])
     with control_group("memory", first, second, "0") as one, control_group("memory", first, second, "1") as other:
-        environment = {**os.environ, "CONVTWINS_GROUPS": f"{one}:{other}"}
-        done = subprocess.run(
-            command, cwd=launch.PROJECT_ROOT, env=environment, capture_output=True, text=True, timeout=SECONDS, check=False
-        )
+        done = convtwins_process("run", *words, "--out", tmp_path / "out", CONVTWINS_GROUPS=f"{one}:{other}")
     (path,) = (tmp_path / "out").glob("runs/*/result.json")
     result = results.load(path)
     if mode == "serial":
-        assert (done.returncode, result.status) == (1, "killed") and "out of memory" in (result.reason or ""), result.reason
+        assert (done.exit_code, result.status) == (1, "killed") and "out of memory" in (result.reason or ""), result.reason
     else:
-        assert (done.returncode, result.status) == (0, "ok"), f"{result.reason}\n{done.stderr}"
+        assert (done.exit_code, result.status) == (0, "ok"), f"{result.reason}\n{done.stderr}"

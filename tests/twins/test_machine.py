@@ -1,11 +1,9 @@
 """Runs on a machine that sleeps, whose network is cut, whose clock is set or whose disk is slow, and a rank that never ends."""
 
 import itertools
-import json
 import re
 import shutil
 import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +16,9 @@ from common.processes.hosts import SHELL
 from tests import full_disk
 from tests.control_groups import freezer, within
 from tests.namespaces import Host, joined_hosts
-from tests.twins.runs import ENDLESS, PROJECT, RANKS, wait_until_gone
+from tests.support import processes
+from tests.support.command_line import convtwins_process
+from tests.twins.runs import ENDLESS, RANKS, wait_until_gone
 
 pytestmark = pytest.mark.slow
 
@@ -104,7 +104,7 @@ def ssh_to(tmp_path: Path) -> Iterator[Any]:
     folder = tmp_path / "ssh"
     folder.mkdir(mode=0o700)
     for name in ("host", "user"):
-        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", str(folder / name)], check=True)
+        processes.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / name]).succeeded()
     Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
 
     def serve(host: Host) -> str:
@@ -133,7 +133,7 @@ def test_a_wall_clock_that_jumps_changes_no_time_and_no_weight(begin: Any, tmp_p
     variables = {"FAKETIME_NO_CACHE": "1", "FAKETIME_DONT_FAKE_MONOTONIC": "1", "FAKETIME_TIMESTAMP_FILE": str(jumps)}
     (tmp_path / "tomorrow").write_text("+1d")
     of_tomorrow = {"LD_PRELOAD": str(CLOCKS[0]), **variables, "FAKETIME_TIMESTAMP_FILE": str(tmp_path / "tomorrow")}
-    tomorrow = float(subprocess.check_output([sys.executable, "-c", "import time; print(time.time())"], env=of_tomorrow))
+    tomorrow = float(processes.python("-c", "import time; print(time.time())", **of_tomorrow).succeeded().stdout)
     assert tomorrow > time.time() + 80_000, "the library sets no clock"
     begun = time.monotonic()
     run = begin(tmp_path / "jumps-run", fields, LD_PRELOAD=str(CLOCKS[0]), **variables)
@@ -168,8 +168,7 @@ def test_the_time_of_a_slow_disk_is_in_no_epoch(begin: Any, tmp_path: Path) -> N
 
 def test_a_rank_that_computes_for_ever_is_not_ended_and_watch_names_it(begin: Any, tmp_path: Path) -> None:
     run = begin(tmp_path / "run", RANKS | {"hang_seconds": HANG_SECONDS}, CONVTWINS_PLANTED="spinning")
-    command = [sys.executable, "-m", "compare", "watch", str(run.process.pid), "--json", "--patience", "5", "--seconds", "90"]
-    said = json.loads(subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, check=False).stdout)
+    said = convtwins_process("watch", run.process.pid, "--json", "--patience", "5", "--seconds", "90").json
     assert (said["verdict"], said["to_blame"]) == ("stuck", ["rank 1"]), said["because"]
     assert "for rank 1, which asks again and again in spinning (hanging.py:" in said["because"]
     time.sleep(2 * HANG_SECONDS)

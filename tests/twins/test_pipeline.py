@@ -1,7 +1,5 @@
 """Pipelines as a user starts them: scored as serial is, what they sent, and where their time went."""
 
-import subprocess
-import sys
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -16,6 +14,7 @@ from common.artifacts.schema import RunResult
 from common.machine import machine
 from common.models import stages
 from common.spec import Spec
+from tests.support import processes
 from tests.twins import made
 
 PROJECT = Path(__file__).parents[2]
@@ -58,9 +57,8 @@ def ended(framework: str, tmp_path_factory: pytest.TempPathFactory) -> Ended:
 
 def run(framework: str, what: Spec, folder: Path) -> tuple[int, RunResult, str]:
     (folder / "spec.json").write_text(what.to_json(), encoding="utf-8")
-    command = [sys.executable, "-m", f"{framework}_impl", "run", str(folder / "spec.json"), "--out", str(folder)]
-    ran = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, timeout=SECONDS)
-    return ran.returncode, results.load(folder / results.RESULT_FILE), ran.stderr
+    ran = processes.twin(framework, "run", folder / "spec.json", "--out", folder)
+    return ran.exit_code, results.load(folder / results.RESULT_FILE), ran.stderr
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """The framework's scan of a split: the same integer sums as the canonical pixels'."""
 
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -12,9 +10,8 @@ from common.data.preprocessing.job import Scan
 from common.data.preprocessing.sums import from_array
 from common.data.sources import Encoded
 from tests.common.data.preprocessing.made_up_scan import jpeg, oracle, packed, png, repeated
+from tests.support import processes
 from tests.twins.adapters import Twin
-
-PROJECT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -26,8 +23,8 @@ def mixed(tmp_path: Path) -> Encoded:
 
 def scan_in_process(framework: str, encoded: Encoded, image_size: int, workers: int, folder: Path) -> Scan:
     job.save(encoded, image_size, folder / "job.npz")
-    arguments = ["preprocess", str(folder / "job.npz"), "--workers", str(workers), "--out", str(folder / "scan.json")]
-    subprocess.run([sys.executable, "-m", f"{framework}_impl", *arguments], cwd=PROJECT, check=True)
+    words = ("preprocess", folder / "job.npz", "--workers", workers, "--out", folder / "scan.json")
+    processes.twin(framework, *words).succeeded()
     return Scan.model_validate_json((folder / "scan.json").read_bytes())
 
 

@@ -3,8 +3,6 @@
 import importlib
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +14,7 @@ from common.artifacts.schema import RunResult
 from common.data.batches import all_batches
 from common.machine import machine
 from compare.judgement import conditions
+from tests.support import processes
 from tests.twins import made, runs
 from tests.twins.adapters import Twin
 
@@ -371,9 +370,7 @@ def test_what_a_process_settles_before_its_first_tensor(
 ) -> None:
     if "framework_options" in fields and machine.available_cores() < 2:
         pytest.skip("needs two cores")
-    command = [sys.executable, "-c", PROBE, framework, json.dumps({"cores": 1} | fields)]
-    ended = subprocess.run(command, capture_output=True, check=True, timeout=300, env={**os.environ})
-    found = json.loads(ended.stdout)
+    found = processes.python("-c", PROBE, framework, json.dumps({"cores": 1} | fields)).succeeded().json
     assert found[:2] == [allocator, onednn]
     if threads is not None:
         assert found[2:] == threads
