@@ -60,7 +60,7 @@ def test_a_file_that_is_shorter_than_its_array_is_an_error(tmp_path: Path) -> No
     assert np.array_equal(found[:2], EXPECTED[[0, 2]])
     with pytest.raises(OSError) as caught:
         found[2]
-    assert str(tmp_path / "pixels.npy") in str(caught.value)
+    assert "ends inside the array" in str(caught.value) and caught.value.filename == str(tmp_path / "pixels.npy")
 
 
 def test_a_large_part_of_a_file_is_read_and_a_small_one_mapped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

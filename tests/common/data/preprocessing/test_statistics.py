@@ -40,7 +40,7 @@ def test_one_colour_has_no_spread() -> None:
 
 
 def test_statistics_of_nothing_are_refused() -> None:
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match="at least one pixel.* none"):
         statistics.statistics(Sums())
 
 

@@ -155,7 +155,7 @@ def test_a_place_that_is_taken_is_refused_and_left_as_it_is(occupant, tmp_path):
     else:
         place.mkdir()
         (place / "notes.txt").write_text("mine")
-    with refused(DataRefused, names=[place]):
+    with refused(DataRefused, received=place, names=["new or empty folder"]):
         write(place, classes=2, images_per_class=3, size_px=8, seed=0)
     assert (place if occupant == "file" else place / "notes.txt").read_text() == "mine"
     assert list(tmp_path.iterdir()) == [place]
