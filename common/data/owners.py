@@ -129,19 +129,19 @@ class Owners:
         return wait
 
     def close(self) -> None:
-        """Close all connections, and end the threads."""
+        """Close all connections, and end the threads. A garbage collection may call it in one of these threads."""
         self._closed.set()
         if self._listener is not None:
             _close_socket(self._listener)
         if self._accept_thread is not None:
-            self._accept_thread.join()  # first: it may have just accepted one more
+            _join(self._accept_thread)  # first: it may have just accepted one more
         for connection in (
             *(handler_connection for handler_connection, _ in self._handlers),
             *(line.connection for line in self._connections.values()),
         ):
             _close_socket(connection)
         for _, thread in self._handlers:
-            thread.join()
+            _join(thread)
 
     def _gone_error(self, rank: int, error: OSError) -> OwnerGoneError:
         return OwnerGoneError(f"rank {rank} has gone, which holds a part of the training images ({error})")
@@ -164,6 +164,8 @@ class Owners:
                 connection.close()
                 continue
             self._handlers = [entry for entry in self._handlers if entry[1].is_alive()] + [(connection, thread)]
+        for connection, _ in self._handlers:
+            _close_socket(connection)  # `close` has missed the last one if this thread called it
 
     def _answer(self, connection: socket.socket, handler: _RequestHandler) -> None:
         with suppress(OSError), connection:  # the other has gone, or is a stranger
@@ -282,6 +284,12 @@ def _send_error(connection: socket.socket, error: str) -> None:
 
 def _thread(work: Callable[..., None], *arguments: Any) -> threading.Thread:
     return threading.Thread(target=work, args=arguments, name="owner", daemon=True)
+
+
+def _join(thread: threading.Thread) -> None:
+    """Wait for a thread to end, unless it is the one that waits."""
+    if thread is not threading.current_thread():
+        thread.join()
 
 
 def _close_socket(connection: socket.socket) -> None:

@@ -152,6 +152,37 @@ def test_strangers_have_little_time_and_are_few_at_once(made: Any, monkeypatch: 
         each.close()
 
 
+@pytest.mark.parametrize("thread", ["that answers", "that accepts"])
+def test_a_thread_of_the_owners_may_close_them_as_a_garbage_collection_in_it_does(made: Any, thread: str) -> None:
+    ended, errors, before = threading.Event(), list[RuntimeError](), threading.active_count()
+
+    def close() -> None:
+        try:
+            both[1].close()
+        except RuntimeError as error:
+            errors.append(error)
+        ended.set()
+
+    def how(positions: Any) -> Callable[[], Any]:
+        close()
+        return gather(positions)
+
+    class Closing(socket.socket):
+        def accept(self) -> Any:
+            connection = super().accept()
+            if thread == "that accepts":
+                close()
+            return connection
+
+    both = made(how=how, listener=lambda each: Closing(fileno=each.detach()))
+    with pytest.raises(OSError):
+        both[0].ask(1, np.array([5]), SIZE)()
+    assert ended.wait(SECONDS) and errors == []
+    for owners in both:
+        owners.close()
+    assert threading.active_count() == before
+
+
 def test_a_connection_that_is_accepted_while_owners_close_is_closed_too(made: Any) -> None:
     accepted, may_return = threading.Event(), threading.Event()
 
