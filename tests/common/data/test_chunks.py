@@ -146,7 +146,7 @@ def test_an_owner_that_has_gone_is_named() -> None:
     next(batches)
     del feeds[1]
     gc.collect()
-    with pytest.raises(OwnerGoneError, match="rank 1 .*part of the training images"):  # a name would keep the feeds alive
+    with pytest.raises(OwnerGoneError, match=r"rank 1 .*part of the training images"):  # a name would keep the feeds alive
         list(batches)
 
 

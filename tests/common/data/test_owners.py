@@ -65,7 +65,9 @@ def test_an_owner_that_cannot_read_its_images_is_not_called_gone_and_says_why(tm
     accounts = together(2)
     feeds = [chunks.feed(a_plan(), split, 2, rank, accounts[rank]) for rank, split in enumerate(splits)]
     (tmp_path / "1.npy").unlink()
-    with pytest.raises(OwnerFailedError, match=r"rank 1 .*part of the training images.*FileNotFoundError.*1\.npy"):  # a name would keep the feeds alive
+    with pytest.raises(
+        OwnerFailedError, match=r"rank 1 .*part of the training images.*FileNotFoundError.*1\.npy"
+    ):  # a name would keep the feeds alive
         list(feeds[0](1, range(6)))
     del feeds
 
