@@ -1,10 +1,11 @@
 """Digits, splits, limits and names: what `load` promises for every source."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from common.data.dataset import LabeledExamples
@@ -146,21 +147,38 @@ def test_a_draw_gives_each_class_its_share_by_the_largest_remainder_and_at_least
         assert (given <= np.maximum(np.ceil(share), 1)).all()  # nobody gains but who had nothing
 
 
-@pytest.mark.parametrize("sizes", [[3, 3], [5] * 8, [3, 1000], [10] * 12, [7] * 12, [3] * 9 + [10]])
-@pytest.mark.parametrize("seed", range(3))
-def test_every_class_is_in_every_split_that_is_drawn(sizes: list[int], seed: int):
-    examples = made_up(sizes)
-    division = splits.divide(examples, name="x", image_size=8, seed=seed, limit=None, drawn_part=0.1, allow_duplicates=False)
-    for ids in division.ids.values():
-        assert np.bincount(examples.labels[ids], minlength=len(sizes)).min() >= 1
-    assert sorted(np.concatenate(list(division.ids.values()))) == list(range(sum(sizes)))
+@given(
+    sizes=st.lists(st.integers(3, 40), min_size=2, max_size=12),
+    copies=st.integers(1, 3),
+    seed=st.integers(0, 2**63 - 1),
+    limit=st.none() | st.integers(1, 400),
+)
+@example(sizes=[3, 3], copies=1, seed=0, limit=None)
+@example(sizes=[3, 1000], copies=1, seed=1, limit=None)
+@example(sizes=[3] * 9 + [10], copies=2, seed=2, limit=1)
+def test_a_division_loses_nothing_keeps_copies_together_and_has_every_class_in_every_split(
+    sizes: list[int], copies: int, seed: int, limit: int | None
+):
+    examples = made_up(sizes, copies)
+    whole = divided(examples, seed=seed)
+    for ids in whole.values():
+        assert np.bincount(examples.labels[ids], minlength=len(sizes)).min() >= 1 and (np.diff(ids) > 0).all()
+    assert sorted(np.concatenate(list(whole.values()))) == list(range(len(examples.labels)))
+    images = [{row.tobytes() for row in examples.pixel_sha256[ids]} for ids in whole.values()]
+    assert sum(map(len, images)) == len(set.union(*images)) == sum(sizes)
+
+    kept = divided(examples, seed=seed, limit=limit)
+    assert len(kept["train"]) == min(len(whole["train"]), limit or len(whole["train"]))
+    for split, ids in kept.items():
+        assert len(ids) and set(ids) <= set(whole[split]) and (np.diff(ids) > 0).all()
+        share = len(whole[split]) * len(kept["train"]) / len(whole["train"])
+        assert abs(len(ids) - share) <= 0.5 or len(ids) == 1
 
 
 def test_equal_classes_are_divided_alike_if_their_share_is_a_whole_number():
     examples = made_up([10] * 12)
-    division = splits.divide(examples, name="x", image_size=8, seed=0, limit=None, drawn_part=0.1, allow_duplicates=False)
-    for split, count in (("train", 7), ("validation", 2), ("test", 1)):
-        assert set(np.bincount(examples.labels[division.ids[split]])) == {count}
+    for split, ids in divided(examples).items():
+        assert set(np.bincount(examples.labels[ids])) == {{"train": 7, "validation": 2, "test": 1}[split]}
 
 
 def test_classes_that_a_limit_leaves_out_are_named():
@@ -190,10 +208,17 @@ def test_draws_of_different_purpose_or_seed_are_different():
     assert draws[0] != draws[1] and draws[0] != draws[2]
 
 
-def made_up(sizes: list[int]) -> LabeledExamples:
-    """Undivided examples of classes of these sizes, no two of them alike."""
-    labels = np.repeat(np.arange(len(sizes)), sizes)
+def divided(examples: LabeledExamples, *, seed: int = 0, limit: int | None = None) -> Mapping[str, splits.Ids]:
+    return splits.divide(
+        examples, name="x", image_size=8, seed=seed, limit=limit, drawn_part=0.1, allow_duplicates=False
+    ).ids  # fmt: skip
+
+
+def made_up(sizes: list[int], copies: int = 1) -> LabeledExamples:
+    """Undivided examples of classes of these sizes, each image so many times."""
+    images = np.repeat(np.arange(sum(sizes)), copies)
+    labels = np.repeat(np.arange(len(sizes)), sizes)[images]
     pixel_sha256 = np.zeros((len(labels), 32), np.uint8)
-    pixel_sha256[:, :8] = np.arange(len(labels)).astype("<u8").reshape(-1, 1).view(np.uint8)
+    pixel_sha256[:, :8] = images.astype("<u8").reshape(-1, 1).view(np.uint8)
     names = tuple("abcdefghijkl"[: len(sizes)])
     return LabeledExamples(labels=labels, class_names=names, split_sizes={"all": len(labels)}, pixel_sha256=pixel_sha256)
