@@ -61,6 +61,8 @@ class Owners:
         addresses: list[tuple[str, int]] | None = None,
         listener: socket.socket | None = None,
         token: str | None = None,
+        *,
+        handshake_seconds: float = challenge.HANDSHAKE_SECONDS,
     ) -> None:
         """Store the owners by rank.
 
@@ -69,6 +71,7 @@ class Owners:
             addresses: address of each owner, by rank. None: this process is alone.
             listener: socket at the address of this rank. This object closes it.
             token: an id that all owners of this run share with no other run. None: a new one.
+            handshake_seconds: seconds within which another process must authenticate itself.
         """
         self.word = token or secrets.token_hex(8)
         self.rank = rank
@@ -81,6 +84,7 @@ class Owners:
         self._connections: dict[int, _PeerConnection] = {}
         self._handlers: list[tuple[socket.socket, threading.Thread]] = []
         self._accept_thread: threading.Thread | None = None
+        self._handshake_seconds = handshake_seconds
         self._closed = threading.Event()
         self._unauthenticated = threading.Semaphore(_MAX_UNAUTHENTICATED)
 
@@ -170,7 +174,7 @@ class Owners:
     def _answer(self, connection: socket.socket, handler: _RequestHandler) -> None:
         with suppress(OSError), connection:  # the other has gone, or is a stranger
             try:
-                deadline = time.monotonic() + challenge.HANDSHAKE_SECONDS
+                deadline = time.monotonic() + self._handshake_seconds
                 challenge.authenticate(connection, self._secret, server_side=True, deadline=deadline)
             finally:
                 self._unauthenticated.release()
