@@ -18,8 +18,8 @@ _Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True)
-class Limits:
-    """What `ordered` uses at most."""
+class ThreadLimits:
+    """Upper bounds of the threads and the memory of `ordered`."""
 
     threads: int = field(default_factory=available_cores)
     batch_bytes: int = 16 * 2**20
@@ -31,7 +31,7 @@ def ordered(
     items: Iterable[_Item],
     *,
     num_bytes: Callable[[_Item], int] = lambda _: 0,
-    limits: Limits | None = None,
+    limits: ThreadLimits | None = None,
 ) -> Iterator[_Result]:
     """`map(function, items)` in threads. Results are in the order of the items. Few items and results are in memory at once.
 
@@ -45,7 +45,7 @@ def ordered(
     def work(batch: list[_Item]) -> list[_Result]:
         return [function(item) for item in batch]
 
-    limits = limits or Limits()
+    limits = limits or ThreadLimits()
     pending: deque[Future[list[_Result]]] = deque()
     with ThreadPoolExecutor(limits.threads, "data") as pool:
         for batch in _batches(items, num_bytes, limits.batch_bytes):

@@ -132,7 +132,9 @@ def sha256(pixels: NDArray[np.uint8]) -> bytes:
     return digest.digest()
 
 
-def decode_all(encoded: Encoded, image_size: int | None, pixels: PixelFile, *, limits: threads.Limits | None = None) -> None:
+def decode_all(
+    encoded: Encoded, image_size: int | None, pixels: PixelFile, *, limits: threads.ThreadLimits | None = None
+) -> None:
     """Decode files on all cores and write them to the cache in their order. Few of them are in memory at once."""
 
     def decoded(row: int) -> NDArray[np.uint8]:

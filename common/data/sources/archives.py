@@ -48,7 +48,7 @@ _ZIP_READ_BYTES = 4096  # zipfile unpacks all that it reads of bzip2 and LZMA, w
 
 
 @dataclass(frozen=True)
-class Limits:
+class ArchiveLimits:
     """Largest sizes of an archive."""
 
     files: int = MAX_FILES
@@ -63,10 +63,10 @@ class Limits:
         return max(self.unpacked_bytes, self.unpacked_ratio * path.stat().st_size)
 
 
-_LIMITS = Limits()
+_LIMITS = ArchiveLimits()
 
 
-def open_archive(path: Path, limits: Limits = _LIMITS) -> FileSource | None:
+def open_archive(path: Path, limits: ArchiveLimits = _LIMITS) -> FileSource | None:
     """Return the archive in a file, or None if it is no archive. Only the first block is read, and nothing is unpacked."""
     with path.open("rb") as file:
         start = file.read(tarfile.BLOCKSIZE)
@@ -80,7 +80,7 @@ def open_archive(path: Path, limits: Limits = _LIMITS) -> FileSource | None:
 class _Archive:
     """Base class of both kinds of archive. Each has its own `_members`."""
 
-    def __init__(self, path: Path, limits: Limits = _LIMITS) -> None:
+    def __init__(self, path: Path, limits: ArchiveLimits = _LIMITS) -> None:
         self.path = path
         self._limits = limits
 

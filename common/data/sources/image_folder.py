@@ -25,7 +25,7 @@ MAX_FILE_BYTES = 64 * 2**20
 """Limit for one file of a tree of images. Several files are in memory for each core."""
 
 
-def scan(tree: FileSource, listing: Listing, packed: BinaryIO, *, limits: threads.Limits | None = None) -> Manifest:
+def scan(tree: FileSource, listing: Listing, packed: BinaryIO, *, limits: threads.ThreadLimits | None = None) -> Manifest:
     """Open each file of a tree once, on all cores, and pack the usable ones into one file.
 
     Args:

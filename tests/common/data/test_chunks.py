@@ -286,12 +286,12 @@ def test_a_feed_makes_no_batch_before_it_is_asked_nor_beyond_its_steps() -> None
 def test_all_ranks_agree_who_owns_which_chunk_in_order_and_in_equal_numbers(num_images: int, size: int, ranks: int) -> None:
     plan = a_plan(num_images, dask={"chunk_images": size})
     split = DatasetSplit(images=np.zeros((num_images, 1, 1, 3), np.uint8), labels=np.zeros(num_images, np.int64))
-    answers = list[list[int]]()
+    owners_by_rank = list[list[int]]()
     for rank in range(ranks):
         stats = TransferStats(owners=Owners(rank, [("", 0)] * ranks))
         chunks.feed(plan, split, ranks, rank, stats)
-        answers.append(stats.owner_of_chunk)
-    owners = answers[0]
-    assert answers == [owners] * ranks and owners == sorted(owners) and len(owners) == -(-num_images // size)
+        owners_by_rank.append(stats.owner_of_chunk)
+    owners = owners_by_rank[0]
+    assert owners_by_rank == [owners] * ranks and owners == sorted(owners) and len(owners) == -(-num_images // size)
     counts = np.bincount(owners, minlength=ranks)
     assert counts.max() - counts.min() <= 1

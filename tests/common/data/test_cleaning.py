@@ -23,7 +23,7 @@ from common.data.sources import DataRefused, Encoded, describe, image_folder, lo
 from common.data.sources.archives import Tar
 from common.data.sources.file_source import Content, Folder
 from common.data.sources.splits import IN_TWO_SPLITS
-from common.data.threads import Limits
+from common.data.threads import ThreadLimits
 from common.spec import Data
 from tests.common.data.preprocessing.made_up_scan import packed
 from tests.common.made_up_data import image, pixels, saved, tree, write_folder, write_tar, write_zip
@@ -481,7 +481,7 @@ def test_few_bytes_of_decoded_images_are_held_whatever_their_size(tmp_path):
 
     encoded = packed(tmp_path / "packed", contents)
     encoded = Counted(encoded.path, encoded.offsets, encoded.sizes, encoded.decodes_identically)
-    decode.decode_all(encoded, None, Counting(), limits=Limits(threads=1, batch_bytes=4 * Counting.row_bytes))
+    decode.decode_all(encoded, None, Counting(), limits=ThreadLimits(threads=1, batch_bytes=4 * Counting.row_bytes))
     assert len(held) == len(contents) and max(held) <= 4 * (2 * 1 + 2)
 
 
@@ -504,7 +504,7 @@ def test_few_bytes_of_large_files_are_held_however_many_there_are(pack, kind, tm
                 held.append(given - pack_file.tell())
                 yield name, content
 
-    limits = Limits(threads=1, batch_bytes=30_000)
+    limits = ThreadLimits(threads=1, batch_bytes=30_000)
     manifest = image_folder.scan(Counting(source.path), source.listing(), pack_file, limits=limits)
     assert len(manifest.usable_rows) == len(files) and len(pack_file.getvalue()) == sum(map(len, files.values()))
     largest = max(map(len, files.values()))
@@ -512,7 +512,7 @@ def test_few_bytes_of_large_files_are_held_however_many_there_are(pack, kind, tm
 
 
 def test_batches_end_at_a_number_of_items_or_of_bytes():
-    taken, limits = 0, Limits(threads=2)
+    taken, limits = 0, ThreadLimits(threads=2)
 
     def items():
         nonlocal taken

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from common.data.sources import DataRefused, archives, file_source, image_folder, load, load_manifest
-from common.data.sources.archives import Limits
+from common.data.sources.archives import ArchiveLimits
 from common.data.sources.file_source import Folder
 from common.spec import Data
 from tests.common.made_up_data import image, tree, write_folder, write_tar, write_zip
@@ -116,10 +116,10 @@ def test_a_path_that_no_file_system_takes_is_refused(write, name, received, tmp_
 @pytest.mark.parametrize(
     ("limits", "files", "names"),
     [
-        (Limits(file_bytes=10_000), {"cat/bomb.png": bytes(10_001)}, ["'cat/bomb.png'", "10,001 bytes", "10,000 bytes"]),
-        (Limits(files=7), {}, ["too many files", "more than 7"]),
+        (ArchiveLimits(file_bytes=10_000), {"cat/bomb.png": bytes(10_001)}, ["'cat/bomb.png'", "10,001 bytes", "10,000 bytes"]),
+        (ArchiveLimits(files=7), {}, ["too many files", "more than 7"]),
         (
-            Limits(unpacked_bytes=50_000, unpacked_ratio=1),
+            ArchiveLimits(unpacked_bytes=50_000, unpacked_ratio=1),
             {f"cat/bomb{number}.png": bytes(9_000) for number in range(20)},
             ["unpacks to too much", "more than 50,000 bytes"],
         ),
@@ -137,13 +137,13 @@ def test_an_archive_beyond_a_limit_is_refused_before_it_is_read(write, limits, f
 def test_an_archive_without_end_is_refused_after_so_many_members(kind, tmp_path):
     (tmp_path / "pets").write_bytes(gzip.compress(member(".hidden/again", kind).tobuf() * 50_000))
     with refused(DataRefused, received="more than 2,000", names=["too many files"]):
-        archives.open_archive(tmp_path / "pets", Limits(files=2_000)).listing()
+        archives.open_archive(tmp_path / "pets", ArchiveLimits(files=2_000)).listing()
 
 
 def test_what_follows_the_end_of_a_compressed_tar_counts_as_unpacked(tmp_path):
     (tmp_path / "pets").write_bytes(gzip.compress(write_tar(tmp_path / "whole.tar", FILES).read_bytes() + bytes(2**20)))
     with refused(DataRefused, received="more than 50,000 bytes", names=["unpacks to too much"]):
-        archives.open_archive(tmp_path / "pets", Limits(unpacked_bytes=50_000, unpacked_ratio=1)).listing()
+        archives.open_archive(tmp_path / "pets", ArchiveLimits(unpacked_bytes=50_000, unpacked_ratio=1)).listing()
 
 
 def test_a_tar_that_claims_a_size_it_does_not_have_is_refused(assert_refused):
