@@ -61,6 +61,8 @@ class Owners:
         addresses: list[tuple[str, int]] | None = None,
         listener: socket.socket | None = None,
         token: str | None = None,
+        *,
+        handshake_seconds: float = challenge.HANDSHAKE_SECONDS,
     ) -> None:
         """Store the owners by rank.
 
@@ -69,6 +71,7 @@ class Owners:
             addresses: address of each owner, by rank. None: this process is alone.
             listener: socket at the address of this rank. This object closes it.
             token: an id that all owners of this run share with no other run. None: a new one.
+            handshake_seconds: seconds within which another process must authenticate itself.
         """
         self.word = token or secrets.token_hex(8)
         self.rank = rank
@@ -81,6 +84,7 @@ class Owners:
         self._connections: dict[int, _PeerConnection] = {}
         self._handlers: list[tuple[socket.socket, threading.Thread]] = []
         self._accept_thread: threading.Thread | None = None
+        self._handshake_seconds = handshake_seconds
         self._closed = threading.Event()
         self._unauthenticated = threading.Semaphore(_MAX_UNAUTHENTICATED)
 
@@ -129,19 +133,19 @@ class Owners:
         return wait
 
     def close(self) -> None:
-        """Close all connections, and end the threads."""
+        """Close all connections, and end the threads. A garbage collection may call it in one of these threads."""
         self._closed.set()
         if self._listener is not None:
             _close_socket(self._listener)
         if self._accept_thread is not None:
-            self._accept_thread.join()  # first: it may have just accepted one more
+            _join(self._accept_thread)  # first: it may have just accepted one more
         for connection in (
             *(handler_connection for handler_connection, _ in self._handlers),
             *(line.connection for line in self._connections.values()),
         ):
             _close_socket(connection)
         for _, thread in self._handlers:
-            thread.join()
+            _join(thread)
 
     def _gone_error(self, rank: int, error: OSError) -> OwnerGoneError:
         return OwnerGoneError(f"rank {rank} has gone, which holds a part of the training images ({error})")
@@ -164,11 +168,13 @@ class Owners:
                 connection.close()
                 continue
             self._handlers = [entry for entry in self._handlers if entry[1].is_alive()] + [(connection, thread)]
+        for connection, _ in self._handlers:
+            _close_socket(connection)  # `close` has missed the last one if this thread called it
 
     def _answer(self, connection: socket.socket, handler: _RequestHandler) -> None:
         with suppress(OSError), connection:  # the other has gone, or is a stranger
             try:
-                deadline = time.monotonic() + challenge.HANDSHAKE_SECONDS
+                deadline = time.monotonic() + self._handshake_seconds
                 challenge.authenticate(connection, self._secret, server_side=True, deadline=deadline)
             finally:
                 self._unauthenticated.release()
@@ -282,6 +288,12 @@ def _send_error(connection: socket.socket, error: str) -> None:
 
 def _thread(work: Callable[..., None], *arguments: Any) -> threading.Thread:
     return threading.Thread(target=work, args=arguments, name="owner", daemon=True)
+
+
+def _join(thread: threading.Thread) -> None:
+    """Wait for a thread to end, unless it is the one that waits."""
+    if thread is not threading.current_thread():
+        thread.join()
 
 
 def _close_socket(connection: socket.socket) -> None:

@@ -132,14 +132,17 @@ def sha256(pixels: NDArray[np.uint8]) -> bytes:
     return digest.digest()
 
 
-def decode_all(encoded: Encoded, image_size: int | None, pixels: PixelFile) -> None:
+def decode_all(
+    encoded: Encoded, image_size: int | None, pixels: PixelFile, *, limits: threads.ThreadLimits | None = None
+) -> None:
     """Decode files on all cores and write them to the cache in their order. Few of them are in memory at once."""
 
     def decoded(row: int) -> NDArray[np.uint8]:
         return decode(encoded.content(row), image_size)
 
     with ignore_warnings():
-        for row, image in enumerate(threads.ordered(decoded, range(len(encoded)), num_bytes=lambda _: pixels.row_bytes)):
+        images = threads.ordered(decoded, range(len(encoded)), num_bytes=lambda _: pixels.row_bytes, limits=limits)
+        for row, image in enumerate(images):
             pixels.write(row, image[np.newaxis])
 
 

@@ -104,14 +104,14 @@ class DecodedFiles(Rows):
         return DecodedFiles(self._encoded.take(ids), self.shape[1])
 
 
-def select_rows(array: NDArray[np.uint8], ids: NDArray[np.int64]) -> Images:
+def select_rows(array: NDArray[np.uint8], ids: NDArray[np.int64], *, max_mapped_bytes: int = MAX_MAPPED_BYTES) -> Images:
     """Return the rows `ids`, ascending, of an array, read-only.
 
-    The result is a slice if they are consecutive and hold at most MAX_MAPPED_BYTES. Else it is `MappedRows` of a mapped array,
-    or a copy.
+    The result is a slice if they are consecutive and hold at most `max_mapped_bytes`. Else it is `MappedRows` of a mapped
+    array, or a copy.
     """
     first = int(ids[0])
-    fits = len(ids) * array[:1].nbytes <= MAX_MAPPED_BYTES or not isinstance(array, np.memmap)
+    fits = len(ids) * array[:1].nbytes <= max_mapped_bytes or not isinstance(array, np.memmap)
     if fits and int(ids[-1]) - first + 1 == len(ids):
         return array[first : first + len(ids)]
     if isinstance(array, np.memmap):

@@ -13,7 +13,7 @@ import dask.config
 import distributed
 from dask.delayed import Delayed, delayed
 
-from common.data.preprocessing.scan import file_sums, parts
+from common.data.preprocessing.scan import CHUNK_BYTES, file_sums, parts
 from common.data.preprocessing.sums import Sums
 from common.data.sources import Encoded
 from common.machine import machine
@@ -36,7 +36,9 @@ class SchedulerError(RuntimeError):
 
 
 @contextmanager
-def scanning(encoded: Encoded, image_size: int, workers: int, scheduler: str) -> Generator[Callable[[], Sums]]:
+def scanning(
+    encoded: Encoded, image_size: int, workers: int, scheduler: str, *, chunk_bytes: int = CHUNK_BYTES
+) -> Generator[Callable[[], Sums]]:
     """Start workers and warm them up. Gives the function that scans the whole split.
 
     Args:
@@ -44,11 +46,12 @@ def scanning(encoded: Encoded, image_size: int, workers: int, scheduler: str) ->
         image_size: height and width of their canonical pixels.
         workers: number of threads, of processes with one thread, or of workers of the cluster, whatever threads they have.
         scheduler: one of SCHEDULERS, or the address of a cluster.
+        chunk_bytes: bytes of files in one task.
 
     Raises:
         SchedulerError: the cluster cannot be reached, or has fewer workers.
     """
-    groups = parts(encoded)
+    groups = parts(encoded, chunk_bytes)
     total = _sum_graph(groups, image_size)
     warm_up = _sum_graph([*groups, *groups][:workers], image_size)
     if scheduler == "threads":

@@ -20,10 +20,10 @@ CHUNK_BYTES = 1 << 21
 """Bytes of files in one task: some hundredths of a second of work. A worker holds them in memory."""
 
 
-def parts(encoded: Encoded) -> list[Encoded]:
-    """Divide the files of a split into groups of about CHUNK_BYTES, in their order."""
+def parts(encoded: Encoded, chunk_bytes: int = CHUNK_BYTES) -> list[Encoded]:
+    """Divide the files of a split into groups of about `chunk_bytes`, in their order."""
     ends = np.cumsum(encoded.sizes)
-    cuts = np.searchsorted(ends, np.arange(CHUNK_BYTES, ends[-1], CHUNK_BYTES)) + 1
+    cuts = np.searchsorted(ends, np.arange(chunk_bytes, ends[-1], chunk_bytes)) + 1
     groups = np.split(np.arange(len(encoded)), np.unique(cuts))
     return [encoded.take(ids) for ids in groups if len(ids)]
 
@@ -53,15 +53,15 @@ def array_sums(images: NDArray[np.uint8]) -> Sums:
     return adder.sums()
 
 
-def scan(encoded: Encoded, image_size: int, workers: int) -> Sums:
+def scan(encoded: Encoded, image_size: int, workers: int, *, chunk_bytes: int = CHUNK_BYTES) -> Sums:
     """Sum the pixels of a split of files, in threads. Reading, decoding and adding release the interpreter lock."""
     with ThreadPoolExecutor(workers, "scan") as pool:
-        return sum(pool.map(file_sums, parts(encoded), repeat(image_size)), Sums())
+        return sum(pool.map(file_sums, parts(encoded, chunk_bytes), repeat(image_size)), Sums())
 
 
-def scan_array(images: Images, workers: int) -> Sums:
+def scan_array(images: Images, workers: int, *, chunk_bytes: int = CHUNK_BYTES) -> Sums:
     """Sum the pixels of uint8 [N, H, W, 3], in threads."""
-    rows = max(1, CHUNK_BYTES // images[:1].nbytes)
+    rows = max(1, chunk_bytes // images[:1].nbytes)
 
     def work(first: int) -> Sums:
         return array_sums(images[first : first + rows])  # in the thread: indexing reads images that are no array

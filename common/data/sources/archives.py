@@ -17,12 +17,15 @@ import tarfile
 import zipfile
 from collections.abc import Callable, Collection, Generator, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import IO, Any, cast
 
 from common.data.dataset import DataRefused
 from common.data.sources.file_source import (
+    MAX_FILE_BYTES,
+    MAX_FILES,
     Content,
     FileSource,
     Listing,
@@ -35,10 +38,6 @@ from common.data.sources.file_source import (
     normalize_name,
 )
 
-MIN_ALLOWED_BYTES = 4 * 2**30
-"""Bytes of files that any archive may unpack to. Larger archives see ALLOWED_RATIO."""
-ALLOWED_RATIO = 200
-"""Ratio of unpacked to packed size that an archive may reach above MIN_ALLOWED_BYTES."""
 MAX_HEADER_BYTES = 2**13
 """Limit for all headers of one member of a tar: twice what real ones take. tarfile reads headers whole, and some take quadratic
 time (CVE-2024-6232)."""
@@ -48,22 +47,42 @@ _END_BLOCK = bytes(tarfile.BLOCKSIZE)
 _ZIP_READ_BYTES = 4096  # zipfile unpacks all that it reads of bzip2 and LZMA, whatever size the header states
 
 
-def open_archive(path: Path) -> FileSource | None:
+@dataclass(frozen=True)
+class ArchiveLimits:
+    """Largest sizes of an archive."""
+
+    files: int = MAX_FILES
+    file_bytes: int = MAX_FILE_BYTES
+    unpacked_bytes: int = 4 * 2**30
+    """Bytes of files that any archive may unpack to."""
+    unpacked_ratio: int = 200
+    """Ratio of unpacked to packed size that an archive may reach above `unpacked_bytes`."""
+
+    def allowed_bytes(self, path: Path) -> int:
+        """Return the bytes that the archive in a file may unpack to."""
+        return max(self.unpacked_bytes, self.unpacked_ratio * path.stat().st_size)
+
+
+_LIMITS = ArchiveLimits()
+
+
+def open_archive(path: Path, limits: ArchiveLimits = _LIMITS) -> FileSource | None:
     """Return the archive in a file, or None if it is no archive. Only the first block is read, and nothing is unpacked."""
     with path.open("rb") as file:
         start = file.read(tarfile.BLOCKSIZE)
     if start.startswith((b"PK\x03\x04", b"PK\x05\x06")):
-        return Zip(path)
+        return Zip(path, limits)
     if start.startswith(tuple(_DECOMPRESSORS)) or _is_tar_header(start):
-        return Tar(path)
+        return Tar(path, limits)
     return None
 
 
 class _Archive:
     """Base class of both kinds of archive. Each has its own `_members`."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, limits: ArchiveLimits = _LIMITS) -> None:
         self.path = path
+        self._limits = limits
 
     def fingerprint(self) -> tuple[str, int]:
         status = self.path.stat()
@@ -108,11 +127,11 @@ class Tar(_Archive):
         num_members = 0
         with self.path.open("rb") as file:
             with _refuse_damage(self.path):
-                forward = _ForwardStream(_decompress(file), self.path)
+                forward = _ForwardStream(_decompress(file), self.path, self._limits.allowed_bytes(self.path))
                 tar = tarfile.TarFile(fileobj=cast(IO[bytes], forward))
             while (member := self._next(tar, forward)) is not None:
                 num_members += 1
-                check_count(num_members, self.path)
+                check_count(num_members, self.path, self._limits.files)
                 name = normalize_name(member.name, self.path)
                 if member.isdir():
                     yield name, None
@@ -124,7 +143,7 @@ class Tar(_Archive):
                 if is_hidden(name):
                     yield name, None
                     continue
-                check_size(member.size, f"{name!r} in {self.path}")
+                check_size(member.size, f"{name!r} in {self.path}", self._limits.file_bytes)
                 if name in names:
                     raise _refusal(self.path, "two files with one path", name)
                 names.add(name)
@@ -152,11 +171,11 @@ class Zip(_Archive):
 
     def _members(self) -> Iterator[tuple[str, Callable[[], bytes] | None]]:
         names: set[str] = set()
-        total_bytes, allowed_bytes = 0, _allowed_bytes(self.path)
+        total_bytes, allowed_bytes = 0, self._limits.allowed_bytes(self.path)
         with _refuse_damage(self.path):
             archive = zipfile.ZipFile(self.path)
         with archive:
-            check_count(len(archive.infolist()), self.path)
+            check_count(len(archive.infolist()), self.path, self._limits.files)
             for member in archive.infolist():
                 name = normalize_name(member.filename, self.path)
                 if "\\" in name:
@@ -177,7 +196,7 @@ class Zip(_Archive):
                 if is_hidden(name):
                     yield name, None
                     continue
-                check_size(member.file_size, f"{name!r} in {self.path}")
+                check_size(member.file_size, f"{name!r} in {self.path}", self._limits.file_bytes)
                 total_bytes += member.file_size
                 if total_bytes > allowed_bytes:
                     raise _too_large_error(self.path, allowed_bytes)
@@ -196,8 +215,8 @@ class Zip(_Archive):
 class _ForwardStream:
     """A stream that only goes forward, for tarfile. A step back in a compressed stream would start it again."""
 
-    def __init__(self, stream: IO[bytes], path: Path) -> None:
-        self._stream, self._path, self._allowed_bytes = stream, path, _allowed_bytes(path)
+    def __init__(self, stream: IO[bytes], path: Path, allowed_bytes: int) -> None:
+        self._stream, self._path, self._allowed_bytes = stream, path, allowed_bytes
         self._position = 0
         self._readable_bytes = MAX_HEADER_BYTES
         self.last_block = b""
@@ -254,10 +273,6 @@ def _decompress(file: IO[bytes]) -> IO[bytes]:
         if start.startswith(magic):
             return cast(IO[bytes], decompressor(file, "rb"))
     return file
-
-
-def _allowed_bytes(path: Path) -> int:
-    return max(MIN_ALLOWED_BYTES, ALLOWED_RATIO * path.stat().st_size)
 
 
 def _refusal(path: Path, kind: str, name: str) -> DataRefused:

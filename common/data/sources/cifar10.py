@@ -53,23 +53,27 @@ class BatchFiles:
     read: Callable[[bytes, str], _Batch]
 
 
-def locate(cache: Path) -> Path:
+def locate(cache: Path, *, binary: Download = BINARY, python: Download = PYTHON) -> Path:
     """Return the path of CIFAR-10 in the cache folder, either archive or its unpacked folder. A missing archive is fetched.
 
     It is copied from the folders of Keras and torch, or else downloaded.
 
+    Args:
+        cache: the cache folder.
+        binary, python: the two archives.
+
     Raises:
         DataRefused: an archive differs from the official one, or cannot be downloaded.
     """
-    for archive, folder in zip((BINARY, PYTHON), FOLDERS, strict=True):
+    for archive, folder in zip((binary, python), FOLDERS, strict=True):
         if archive.is_cached(cache / archive.name, alternative=_ALTERNATIVE):
             return cache / archive.name
         if (cache / folder).is_dir():
             return cache / folder
-    if PYTHON.reuse_download(_DOWNLOAD_NAMES, cache / PYTHON.name):
-        return cache / PYTHON.name
-    BINARY.fetch(cache / BINARY.name, source="cifar10", alternative=_ALTERNATIVE)
-    return cache / BINARY.name
+    if python.reuse_download(_DOWNLOAD_NAMES, cache / python.name):
+        return cache / python.name
+    binary.fetch(cache / binary.name, source="cifar10", alternative=_ALTERNATIVE)
+    return cache / binary.name
 
 
 def find_files(files: Sequence[str]) -> BatchFiles | None:

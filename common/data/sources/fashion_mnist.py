@@ -57,16 +57,21 @@ _DOWNLOAD_FOLDERS = ("fashion-mnist", "FashionMNIST/raw")
 _ALTERNATIVE = "give the path of a folder of the four files as data"
 
 
-def locate(cache: Path) -> Path:
+def locate(cache: Path, *, downloads: Sequence[Download] = DOWNLOADS, content_sha256: Sequence[str] = CONTENT_SHA256) -> Path:
     """Return the folder of Fashion-MNIST in the cache folder. Missing files are fetched.
 
     They are copied from the folders of Keras and torch, or else downloaded.
+
+    Args:
+        cache: the cache folder.
+        downloads: the official files.
+        content_sha256: SHA-256 of each when unpacked.
 
     Raises:
         DataRefused: a file differs from the official one, or cannot be downloaded.
     """
     folder = cache / FOLDER
-    for download, sha256 in zip(DOWNLOADS, CONTENT_SHA256, strict=True):
+    for download, sha256 in zip(downloads, content_sha256, strict=True):
         file = folder / download.name
         if file.with_suffix("").is_file() or _is_official(download, file, sha256):
             continue
@@ -104,11 +109,12 @@ def find_files(files: Sequence[str]) -> list[str] | None:
     return None
 
 
-def read(tree: FileSource, files: list[str]) -> ImageArrays:
+def read(tree: FileSource, files: list[str], *, content_sha256: Sequence[str] = CONTENT_SHA256) -> ImageArrays:
     """Read all images, the training images first.
 
     A grey image of 28x28 pixels gets a border of two zero pixels, and its channel is repeated three times: [32, 32, 3]. Classes
-    have the names of Fashion-MNIST if the files hold its bytes, compressed or not. Else they are the numbers 0 to 9.
+    have the names of Fashion-MNIST if the files hold its bytes, compressed or not: those of `content_sha256`. Else they are the
+    numbers 0 to 9.
 
     Raises:
         DataRefused: a file is corrupt, or its content does not match its name.
@@ -129,7 +135,7 @@ def read(tree: FileSource, files: list[str]) -> ImageArrays:
         if labels.max() >= _NUM_CLASSES:
             raise _refusal(descriptions[index + 1], f"a label {labels.max()}, needed: 0 to 9")
     grey = np.pad(np.concatenate(arrays[::2]), ((0, 0), (_PAD_PX, _PAD_PX), (_PAD_PX, _PAD_PX)))
-    official = tuple(hashlib.sha256(content).hexdigest() for content in contents) == CONTENT_SHA256
+    official = [hashlib.sha256(content).hexdigest() for content in contents] == list(content_sha256)
     return ImageArrays(
         images=np.broadcast_to(grey[..., np.newaxis], (*grey.shape, 3)),
         labels=np.concatenate(arrays[1::2]).astype(np.int64),

@@ -278,13 +278,12 @@ def empty_folders_of(files: Collection[str], folders: Collection[str]) -> list[s
     return [folder for folder in folders if folder not in non_empty]
 
 
-def check_size(num_bytes: int, description: object, max_bytes: int | None = None) -> None:
-    """Raise DataRefused for a file of more than `max_bytes`, by default MAX_FILE_BYTES."""
-    limit = MAX_FILE_BYTES if max_bytes is None else max_bytes
-    if not 0 <= num_bytes <= limit:
-        raise DataRefused(f"{description} is too large. Received: {num_bytes:,} bytes. Use files of up to {limit:,} bytes.")
+def check_size(num_bytes: int, description: object, max_bytes: int = MAX_FILE_BYTES) -> None:
+    """Raise DataRefused for a file of more than `max_bytes`."""
+    if not 0 <= num_bytes <= max_bytes:
+        raise DataRefused(f"{description} is too large. Received: {num_bytes:,} bytes. Use files of up to {max_bytes:,} bytes.")
 
 
-def check_count(num_files: int, tree: Path) -> None:
-    if num_files > MAX_FILES:
-        raise DataRefused(f"{tree} holds too many files. Received: more than {MAX_FILES:,}. Use a part of it.")
+def check_count(num_files: int, tree: Path, max_files: int = MAX_FILES) -> None:
+    if num_files > max_files:
+        raise DataRefused(f"{tree} holds too many files. Received: more than {max_files:,}. Use a part of it.")

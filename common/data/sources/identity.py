@@ -17,7 +17,7 @@ MIN_AGE_SECONDS = 2.0
 could have the same time stamp."""
 
 
-def content_hash(tree: FileSource, cache_folder: Path) -> str:
+def content_hash(tree: FileSource, cache_folder: Path, *, min_age_seconds: float = MIN_AGE_SECONDS) -> str:
     """Return the SHA-256 of the content of a tree. The cache keeps it until a file is written or replaced.
 
     Raises:
@@ -31,7 +31,7 @@ def content_hash(tree: FileSource, cache_folder: Path) -> str:
         return record["content_hash"]
     started_ns = time.time_ns()
     content_hash = tree.content_hash()
-    if newest_ns < started_ns - MIN_AGE_SECONDS * 1e9 and tree.fingerprint()[0] == fingerprint:
+    if newest_ns < started_ns - min_age_seconds * 1e9 and tree.fingerprint()[0] == fingerprint:
         atomic_files.write_atomically(record_path, json.dumps({"fingerprint": fingerprint, "content_hash": content_hash}))
     return content_hash
 

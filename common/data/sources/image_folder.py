@@ -25,7 +25,7 @@ MAX_FILE_BYTES = 64 * 2**20
 """Limit for one file of a tree of images. Several files are in memory for each core."""
 
 
-def scan(tree: FileSource, listing: Listing, packed: BinaryIO) -> Manifest:
+def scan(tree: FileSource, listing: Listing, packed: BinaryIO, *, limits: threads.ThreadLimits | None = None) -> Manifest:
     """Open each file of a tree once, on all cores, and pack the usable ones into one file.
 
     Args:
@@ -46,7 +46,7 @@ def scan(tree: FileSource, listing: Listing, packed: BinaryIO) -> Manifest:
     }
     with decode.ignore_warnings():
         for path, content, columns_found in threads.ordered(
-            _examine_file, _check_sizes(tree, rows), num_bytes=lambda file: file[1].num_bytes
+            _examine_file, _check_sizes(tree, rows), num_bytes=lambda file: file[1].num_bytes, limits=limits
         ):
             row = rows[path]
             if "problems" not in columns_found and placements[row].split == STRAY:

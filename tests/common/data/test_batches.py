@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from common import spec
-from common.data import batches
 from common.data.batches import BatchPlan, EpochDraws, order_digest
 from common.models.architectures import Architecture, Dropout
 from common.spec import SpecError
@@ -73,10 +72,15 @@ def test_an_augmentation_that_is_off_leaves_the_other_draws_alone() -> None:
     assert all(map(np.array_equal, (bare.ids, *bare.masks), (whole.ids, *whole.masks)))
 
 
-def test_masks_are_the_same_however_many_are_drawn_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = a_plan(101).draw(2).masks
-    monkeypatch.setattr(batches, "_MASK_CHUNK_VALUES", 10)
-    assert all(map(np.array_equal, a_plan(101).draw(2).masks, whole))
+def test_masks_are_the_same_however_many_are_drawn_at_once() -> None:
+    """A chunk has 2**20 values: here an example of three, or one that is as long as all of them."""
+    units = 2**19 + 3
+    chunked, whole = (
+        BatchPlan(spec.build({}), Architecture("any", 32, 10, (Dropout("wide", 0.5, width),)), count).draw(2)
+        for width, count in ((units, 3), (3 * units, 1))
+    )
+    rows = np.unpackbits(chunked.masks[0], axis=1, count=units, bitorder="little")
+    assert np.array_equal(rows.reshape(-1), np.unpackbits(whole.masks[0], count=3 * units, bitorder="little"))
 
 
 def test_draws_have_the_frequencies_that_the_spec_asks_for() -> None:

@@ -1,153 +1,138 @@
 """Scanned and decoded data on disk: built once, shared, and built again when torn or changed."""
 
-import errno
 import hashlib
 import json
 import os
 import shutil
-import subprocess
 import sys
+from collections import Counter
+from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 
-from common.data import cache, pixel_cache
-from common.data.dataset import BadImageError
+from common.data import cache
+from common.data.dataset import BadImageError, Dataset
 from common.data.decoding import decode
+from common.data.pixel_cache import PixelCache, PixelFile
 from common.data.preprocessing import scaling
-from common.data.sources import DataRefused, describe, file_source, identity, image_folder, load, load_files, lookup, splits
+from common.data.sources import DataRefused, describe, identity, load, load_files, lookup, scanned, splits
+from common.data.sources.file_source import Folder
 from common.spec import Data
 from tests.common.made_up_data import image, tree, write_folder, write_tar
+from tests.support import processes
 from tests.support.refusals import refused
 
 FILES = tree("train/cat", "train/dog", "val/cat", "val/dog", "test/cat", "test/dog")
+EVERYTHING = {"scanned": 1, "divided": 1, "decoded": 1}
+"""What the first load writes."""
+
+
+class Cache:
+    """A cache folder."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.written: dict[str, int] = {}
+        """How many entries of each kind the last load has written."""
+
+    def load(self, source: Path, *, seed: int = 0, **fields: Any) -> Dataset:
+        before = self._stamps()
+        try:
+            return load(Data(source=str(source), **fields), seed=seed, cache_dir=str(self.path))
+        finally:
+            self.written = dict(Counter(kind for kind, *_ in self._stamps() - before))
+
+    def entry(self, kind: str = "decoded") -> Path:
+        (entry,) = [path.parent for path in (self.path / kind).glob("*/entry.json")]
+        return entry
+
+    def stored_rows(self) -> int:
+        """How many images are decoded there."""
+        with np.load(self.entry() / "arrays.npz") as arrays:
+            return int(arrays["sha256"].any(axis=1).sum())
+
+    def _stamps(self) -> set[tuple[str, Path, int, int]]:
+        """(kind, file, inode, time) of each entry. All that is scanned, divided or decoded is written into one."""
+        files = [(path, path.stat()) for path in self.path.glob("*/*/arrays.npz")]
+        return {(path.parts[-3], path, status.st_ino, status.st_mtime_ns) for path, status in files}
 
 
 @pytest.fixture
-def builds(monkeypatch) -> list[int]:
-    """How many images were decoded each time."""
-    calls: list[int] = []
-    original = decode.decode_all
-
-    def counted(encoded, *more, **options):
-        calls.append(len(encoded))
-        original(encoded, *more, **options)
-
-    monkeypatch.setattr(decode, "decode_all", counted)
-    return calls
+def cached(tmp_path: Path) -> Cache:
+    return Cache(tmp_path / "cache")
 
 
 @pytest.fixture
-def scans(monkeypatch) -> list[int]:
-    """Grows by one whenever the files of a tree are opened."""
-    calls: list[int] = []
-    original = image_folder.scan
-
-    def counted(*arguments):
-        calls.append(1)
-        return original(*arguments)
-
-    monkeypatch.setattr(image_folder, "scan", counted)
-    return calls
-
-
-@pytest.fixture
-def divisions(monkeypatch) -> list[int]:
-    """Grows by one whenever splits are made."""
-    calls: list[int] = []
-    original = splits.divide
-
-    def counted(*arguments, **more):
-        calls.append(1)
-        return original(*arguments, **more)
-
-    monkeypatch.setattr(splits, "divide", counted)
-    return calls
-
-
-@pytest.fixture
-def pets(tmp_path) -> Path:
+def pets(tmp_path: Path) -> Path:
     return write_folder(tmp_path / "pets", FILES)
 
 
-def loaded(path, cache_dir, **fields):
-    return load(Data(source=str(path), **fields), seed=0, cache_dir=str(cache_dir))
-
-
-def entry_of(cache_dir: Path, kind: str = "decoded") -> Path:
-    (entry,) = [path.parent for path in (cache_dir / kind).glob("*/entry.json")]
-    return entry
-
-
-def stored_rows(cache_dir: Path) -> int:
-    """How many images are decoded there."""
-    with np.load(entry_of(cache_dir) / "arrays.npz") as arrays:
-        return int(arrays["sha256"].any(axis=1).sum())
-
-
-def test_a_second_load_opens_and_decodes_nothing(pets, tmp_path, builds, scans):
-    first, second = loaded(pets, tmp_path / "cache"), loaded(pets, tmp_path / "cache")
-    assert len(builds) == len(scans) == 1
+def test_files_are_opened_once_and_the_same_examples_decoded_once_for_each_size(pets, cached):
+    first = cached.load(pets)
+    assert cached.written == EVERYTHING
+    second = cached.load(pets)
+    assert cached.written == {}
     assert first.content_hash == second.content_hash
     assert np.array_equal(first.train.images, second.train.images)
+    cached.load(pets, limit=100, on_bad="skip", duplicates="allow")
+    assert cached.written == {"divided": 1}
+    cached.load(pets, image_size=16)
+    assert cached.written == {"divided": 1, "decoded": 1}
 
 
-def test_files_are_opened_once_and_the_same_examples_decoded_once_for_each_size(pets, tmp_path, builds, scans):
-    loaded(pets, tmp_path / "cache")
-    loaded(pets, tmp_path / "cache", limit=100, on_bad="skip", duplicates="allow")
-    assert len(builds) == 1
-    loaded(pets, tmp_path / "cache", image_size=16)
-    assert len(builds) == 2 and len(scans) == 1
-
-
-def test_each_division_is_made_once(pets, tmp_path, divisions):
-    whole = loaded(pets, tmp_path / "cache")
-    again = loaded(pets, tmp_path / "cache")
-    files = load_files(Data(source=str(pets)), seed=0, cache_dir=str(tmp_path / "cache"))
-    assert len(divisions) == 1
+def test_each_division_is_made_once(pets, cached):
+    whole = cached.load(pets)
+    again = cached.load(pets)
+    files = load_files(Data(source=str(pets)), seed=0, cache_dir=str(cached.path))
     assert again.content_hash == files.content_hash == whole.content_hash and again.notes == files.notes == whole.notes
     for split in ("train", "validation", "test"):
         one, other = getattr(again, split), getattr(files, split)
         assert one.labels.tolist() == other.labels.tolist() == getattr(whole, split).labels.tolist()
         assert other.encoded.content(0) == FILES[f"{split[:3] if split == 'validation' else split}/cat/0.png"]
-    loaded(pets, tmp_path / "cache", loading="streaming")
-    assert len(divisions) == 1
+    cached.load(pets, loading="streaming")
+    assert cached.written == {}
+    assert len(list((cached.path / "divided").glob("*/entry.json"))) == 1
 
 
-def test_each_field_that_affects_splits_has_its_own_division(tmp_path, divisions):
+def test_each_field_that_affects_splits_has_its_own_division(tmp_path, cached):
     pets = write_folder(tmp_path / "pets", tree("train/cat", "train/dog", images=20))
     deciding = {"limit": 9, "image_size": 16, "on_bad": "skip", "duplicates": "allow", "drawn_part": 0.2}
     assert set(Data.model_fields) - {*deciding} == {"source", "loading", "normalization", "seed"}
-    whole = loaded(pets, tmp_path / "cache")
-    for number, (field, value) in enumerate(deciding.items(), start=2):
-        loaded(pets, tmp_path / "cache", **{field: value})
-        assert len(divisions) == number, field
-    other = load(Data(source=str(pets)), seed=1, cache_dir=str(tmp_path / "cache"))
-    assert len(divisions) == 7 and other.content_hash != whole.content_hash
+    whole = cached.load(pets)
+    for field, value in deciding.items():
+        cached.load(pets, **{field: value})
+        assert cached.written["divided"] == 1, field
+    other = cached.load(pets, seed=1)
+    assert cached.written["divided"] == 1 and other.content_hash != whole.content_hash
 
 
-def test_if_nothing_is_drawn_all_seeds_share_their_splits(pets, tmp_path, divisions):
-    hashes = {load(Data(source=str(pets)), seed=seed, cache_dir=str(tmp_path / "cache")).content_hash for seed in range(3)}
-    assert len(hashes) == len(divisions) == 1
+def test_if_nothing_is_drawn_all_seeds_share_their_splits(pets, cached):
+    hashes = set[str]()
     for seed in range(3):
-        load(Data(source=str(pets), limit=4), seed=seed, cache_dir=str(tmp_path / "cache"))
-    assert len(divisions) == 4
+        hashes.add(cached.load(pets, seed=seed).content_hash)
+        assert cached.written == ({} if seed else EVERYTHING)
+    assert len(hashes) == 1
+    for seed in range(3):
+        cached.load(pets, seed=seed, limit=4)
+        assert cached.written == {"divided": 1}
 
 
-def test_splits_that_were_stored_are_those_of_this_version(tmp_path):
+def test_splits_that_were_stored_are_those_of_this_version(tmp_path, cached):
     pets = write_folder(
         tmp_path / "pets", tree("cat", "dog", images=20) | {"dog/bad.png": b"x", "dog/again.png": image("cat0")}
     )
-    found = loaded(pets, tmp_path / "cache", limit=10, on_bad="skip")
+    found = cached.load(pets, limit=10, on_bad="skip")
     told = json.dumps([found.content_hash, found.notes, found.test.labels.tolist()])
     assert hashlib.sha256(told.encode()).hexdigest()[:16] == "18614727797be8e6", "Raise splits.VERSION, then change this hash."
 
 
-def test_splits_of_files_that_were_judged_otherwise_are_not_used(pets, tmp_path, monkeypatch):
-    loaded(pets, tmp_path / "cache")
-    shutil.rmtree(tmp_path / "cache" / "scanned")
+def test_splits_of_files_that_were_judged_otherwise_are_not_used(pets, tmp_path, cached, monkeypatch):
+    cached.load(pets)
+    shutil.rmtree(cached.path / "scanned")
     original, content = decode.examine, FILES["train/cat/0.png"]
 
     def stricter(given):
@@ -155,20 +140,19 @@ def test_splits_of_files_that_were_judged_otherwise_are_not_used(pets, tmp_path,
             raise BadImageError(decode.DAMAGED)
         return original(given)
 
-    monkeypatch.setattr(decode, "examine", stricter)
+    monkeypatch.setattr(decode, "examine", stricter)  # another version of a decoder
     with refused(DataRefused, names=[f"'train/cat/0.png': {decode.DAMAGED}"]):
-        loaded(pets, tmp_path / "cache")
-    left = loaded(pets, tmp_path / "cache", on_bad="skip")
-    expected = loaded(
-        write_folder(tmp_path / "fewer", {name: FILES[name] for name in FILES if FILES[name] != content}), tmp_path
-    )
+        cached.load(pets)
+    left = cached.load(pets, on_bad="skip")
+    fewer = write_folder(tmp_path / "fewer", {name: FILES[name] for name in FILES if FILES[name] != content})
+    expected = Cache(tmp_path / "another").load(fewer)
     assert left.content_hash == expected.content_hash and np.array_equal(left.train.images, expected.train.images)
 
 
-def test_an_entry_that_is_torn_while_it_is_read_is_a_disk_error(pets, tmp_path):
-    loaded(pets, tmp_path / "cache")
-    place = entry_of(tmp_path / "cache", "scanned")
-    entry = cache.fetch(tmp_path / "cache", "scanned", place.name, lambda _: pytest.fail("it is whole"))
+def test_an_entry_that_is_torn_while_it_is_read_is_a_disk_error(pets, cached):
+    cached.load(pets)
+    place = cached.entry("scanned")
+    entry = cache.fetch(cached.path, "scanned", place.name, lambda _: pytest.fail("it is whole"))
     with (place / "arrays.npz").open("r+b") as file:
         file.write(bytes(place.joinpath("arrays.npz").stat().st_size // 2))
     with pytest.raises(OSError) as caught:
@@ -178,16 +162,16 @@ def test_an_entry_that_is_torn_while_it_is_read_is_a_disk_error(pets, tmp_path):
 
 @pytest.mark.parametrize("limit", [None, 4])
 @pytest.mark.parametrize("loading", ["cached", "streaming"])
-def test_of_all_that_is_stored_a_later_load_reads_what_it_needs(loading, limit, pets, tmp_path, monkeypatch):
-    loaded(pets, tmp_path / "cache", loading=loading, limit=limit)
+def test_of_all_that_is_stored_a_later_load_reads_what_it_needs(loading, limit, pets, cached, monkeypatch):
+    cached.load(pets, loading=loading, limit=limit)
     original, read = cache._StoredArrays.__getitem__, set()
 
     def noted(self, name):
         read.add(name)
         return original(self, name)
 
-    monkeypatch.setattr(cache._StoredArrays, "__getitem__", noted)
-    loaded(pets, tmp_path / "cache", loading=loading, limit=limit)
+    monkeypatch.setattr(cache._StoredArrays, "__getitem__", noted)  # else only memory would tell
+    cached.load(pets, loading=loading, limit=limit)
     columns = ("ids", "labels", "rows") if loading == "streaming" else ("ids", "labels")
     of_splits = {f"{split}_{column}" for split in splits.SPLITS for column in columns}
     if loading == "streaming":
@@ -197,123 +181,185 @@ def test_of_all_that_is_stored_a_later_load_reads_what_it_needs(loading, limit, 
     assert read == of_splits | of_files | some_pixels
 
 
-def test_splits_are_made_each_time_if_they_cannot_be_stored(pets, tmp_path, divisions, monkeypatch):
-    expected = loaded(pets, tmp_path / "whole", limit=4)
-    loaded(pets, tmp_path / "cache")
-
-    def refused(*_):
-        raise PermissionError(errno.EACCES, "a cache folder of another user")
-
-    monkeypatch.setattr(cache, "staging_folder", refused)
+@pytest.mark.skipif(not Path("/sys").is_dir(), reason="there is no folder that nobody can write to")
+def test_splits_are_made_each_time_if_they_cannot_be_stored(pets, tmp_path, cached):
+    expected = Cache(tmp_path / "whole").load(pets, limit=4)
+    cached.load(pets)
+    shutil.rmtree(cached.path / "divided")
+    (cached.path / "divided").symlink_to("/sys")  # as a cache folder of another user
     for _ in range(2):
-        found = loaded(pets, tmp_path / "cache", limit=4)
+        found = cached.load(pets, limit=4)
+        assert cached.written == {}
         assert found.content_hash == expected.content_hash and np.array_equal(found.train.images, expected.train.images)
-    assert len(divisions) == 4
 
 
-def test_what_is_refused_is_refused_again_though_it_was_divided_when_it_was_allowed(tmp_path):
+def test_what_is_refused_is_refused_again_though_it_was_divided_when_it_was_allowed(tmp_path, cached):
     pets = write_folder(tmp_path / "pets", FILES | {"test/cat/9.png": FILES["train/cat/0.png"]})
     for _ in range(2):
         with refused(DataRefused, fix="data.duplicates=allow", names=["more than one split"]):
-            loaded(pets, tmp_path / "cache")
-        allowed = loaded(pets, tmp_path / "cache", duplicates="allow")
+            cached.load(pets)
+        allowed = cached.load(pets, duplicates="allow")
     assert any(note.endswith(splits.IN_TWO_SPLITS) for note in allowed.notes)
 
 
-def test_only_the_examples_that_a_limit_keeps_are_decoded(pets, tmp_path):
-    dataset = loaded(pets, tmp_path / "cache", limit=4)
+def test_only_the_examples_that_a_limit_keeps_are_decoded(pets, cached):
+    dataset = cached.load(pets, limit=4)
     kept = len(dataset.train) + len(dataset.validation) + len(dataset.test)
     assert kept == 12 < len(FILES)
-    assert stored_rows(tmp_path / "cache") == kept
+    assert cached.stored_rows() == kept
 
 
 @pytest.mark.parametrize("folders", [("cat", "dog"), ("train/cat", "train/dog")])
-def test_drawn_splits_limits_and_seeds_share_one_decoded_copy(folders, tmp_path, builds):
+def test_drawn_splits_limits_and_seeds_share_one_decoded_copy(folders, tmp_path, cached):
     pets = write_folder(tmp_path / "pets", tree(*folders, images=20))
-    by_limit = [loaded(pets, tmp_path / "cache", limit=limit) for limit in (4, 8, 20)]
-    assert stored_rows(tmp_path / "cache") < 40 and len(builds) == 3
-    whole = loaded(pets, tmp_path / "cache")
-    assert stored_rows(tmp_path / "cache") == 40 and len(builds) == 4
-    by_seed = [load(Data(source=str(pets)), seed=seed, cache_dir=str(tmp_path / "cache")) for seed in range(1, 4)]
-    by_size = loaded(pets, tmp_path / "cache", image_size=8)
-    assert len(builds) == 4 and by_size.content_hash == whole.content_hash
-    size_bytes = (entry_of(tmp_path / "cache") / "data").stat().st_size
-    assert size_bytes < 40 * 8 * 8 * 3 + 200
-    for number, dataset in enumerate([*by_limit, whole, *by_seed]):
-        alone = load(
-            Data(source=str(pets), limit=(4, 8, 20)[number] if number < 3 else None),
-            seed=max(number - 3, 0),
-            cache_dir=str(tmp_path / f"cache {number}"),
-        )
+    loads = [{"limit": limit} for limit in (4, 8, 20)] + [{"limit": None, "seed": seed} for seed in range(4)]
+    datasets, rows = list[Dataset](), list[int]()
+    for fields in loads:
+        datasets.append(cached.load(pets, **fields))
+        rows.append(cached.stored_rows())
+        assert ("decoded" in cached.written) == (rows != [*rows[:-2], rows[-1], rows[-1]])
+    assert rows == sorted(rows) and len(set(rows[:4])) == 4 and rows[2] < 40 and rows[3:] == [40] * 4
+    by_size = cached.load(pets, image_size=8)
+    assert "decoded" not in cached.written and by_size.content_hash == datasets[3].content_hash
+    assert (cached.entry() / "data").stat().st_size < 40 * 8 * 8 * 3 + 200
+    for number, (fields, dataset) in enumerate(zip(loads, datasets, strict=True)):
+        alone = Cache(tmp_path / f"cache {number}").load(pets, **fields)
         assert dataset.content_hash == alone.content_hash
         for split in ("train", "validation", "test"):
             assert np.array_equal(getattr(dataset, split).images, getattr(alone, split).images)
 
 
-def test_images_that_a_later_run_needs_too_are_decoded_without_the_earlier_ones(pets, tmp_path, builds):
-    for limit in (4, 4, None, 4):
-        loaded(pets, tmp_path / "cache", limit=limit)
-    assert builds == [12, 12]
+IMAGES = np.random.default_rng(0).integers(0, 256, (24, 4, 4, 3), np.uint8)
 
 
-@pytest.mark.parametrize("fails", ["write", "finish"])
-def test_a_run_that_dies_while_it_adds_images_costs_the_earlier_ones_nothing(fails, pets, tmp_path, monkeypatch):
-    expected = loaded(pets, tmp_path / "whole").train.images
-    few = loaded(pets, tmp_path / "cache", limit=4).train.images
-    before = np.asarray(few).copy()
-    original = getattr(pixel_cache.PixelFile, fails)
+class Pixels:
+    """Decoded pixels of IMAGES, each row that is written noted."""
 
-    def failing(self, *arguments):
-        original(self, *arguments)
-        raise OSError("no space left on device")
+    def __init__(self, folder: Path) -> None:
+        self.cache = PixelCache(folder / "decoded" / "key", IMAGES.shape, {})
+        self.written: list[list[int]] = []
 
-    with monkeypatch.context() as patched:
-        patched.setattr(pixel_cache.PixelFile, fails, failing)
-        with refused(DataRefused, names=["no space left"]):
-            loaded(pets, tmp_path / "cache")
-    assert stored_rows(tmp_path / "cache") == 12 and np.array_equal(few, before)
-    assert np.array_equal(loaded(pets, tmp_path / "cache").train.images, expected)
-    assert stored_rows(tmp_path / "cache") == 24
+    def fetch(self, rows: list[int], at_most: int = len(IMAGES)) -> np.ndarray:
+        """Fetch rows. The disk is full after `at_most` of them."""
 
+        def write(ids: np.ndarray, pixels: PixelFile) -> None:
+            self.written.append(ids.tolist())
+            pixels.write(0, IMAGES[ids[:at_most]])
+            if at_most <= len(ids):
+                raise OSError("no space left on device")
 
-def test_of_a_decoded_copy_that_was_written_to_only_the_changed_images_are_decoded_again(pets, tmp_path, builds):
-    expected = np.asarray(loaded(pets, tmp_path / "cache").test.images).copy()
-    builds.clear()
-    flip_a_byte(entry_of(tmp_path / "cache"))
-    assert np.array_equal(loaded(pets, tmp_path / "cache").test.images, expected) and builds == [1]
+        return self.cache.fetch(np.array(rows), write)
 
 
-def test_streaming_decodes_and_stores_no_training_image_until_it_is_looked_at(pets, tmp_path, builds):
-    streamed = loaded(pets, tmp_path / "cache", loading="streaming")
-    assert stored_rows(tmp_path / "cache") == len(streamed.validation) + len(streamed.test) == 16
-    cached = loaded(pets, tmp_path / "another")
-    assert streamed.content_hash == cached.content_hash
+def test_images_that_a_later_run_needs_too_are_written_without_the_earlier_ones(tmp_path):
+    pixels, every = Pixels(tmp_path), list(range(24))
+    for rows in ([3, 1, 23], [1, 3], every, [1], every):
+        assert np.array_equal(pixels.fetch(rows)[rows], IMAGES[rows])
+    assert pixels.written == [[1, 3, 23], [row for row in every if row not in (1, 3, 23)]]
+    flip_a_byte(pixels.cache.entry_path)
+    assert pixels.cache.missing(np.arange(24)).tolist() == every, "which one has changed is not known yet"
+    assert np.array_equal(pixels.fetch(every), IMAGES) and pixels.written[2:] == [[23]]
+
+
+@pytest.mark.parametrize("at_most", [0, 1, 12])
+def test_a_run_that_dies_while_it_adds_images_costs_the_earlier_ones_nothing(at_most, tmp_path):
+    pixels, every = Pixels(tmp_path), list(range(24))
+    few, rest = every[::2], every[1::2]
+    before = pixels.fetch(few)
+    with pytest.raises(OSError):
+        pixels.fetch(every, at_most)
+    assert np.array_equal(before[few], IMAGES[few])
+    assert np.array_equal(pixels.fetch(every), IMAGES) and pixels.written == [few, rest, rest]
+    assert not len(pixels.cache.missing(np.arange(24)))
+
+
+def test_copied_pixels_are_valid(tmp_path):
+    pixels, copy = Pixels(tmp_path), Pixels(tmp_path / "copy")
+    pixels.fetch([1, 3])
+    shutil.copytree(tmp_path / "decoded", tmp_path / "copy" / "decoded", copy_function=shutil.copyfile)
+    assert np.array_equal(copy.fetch([1, 3])[[1, 3]], IMAGES[[1, 3]]) and copy.written == []
+
+
+def test_a_pixel_file_with_missing_rows_is_not_sealed(tmp_path):
+    with pytest.raises(RuntimeError, match="1 images"):
+        PixelCache(tmp_path / "key", IMAGES.shape, {}).fetch(np.array([1, 3]), lambda _, file: file.write(1, IMAGES[:1]))
+    assert not (tmp_path / "key").exists()
+
+
+TOGETHER = """
+import sys, time, uuid
+from pathlib import Path
+import numpy as np
+from common.data import cache, pixel_cache
+
+folder = Path(sys.argv[1])
+
+def work(name):
+    (folder / f"{uuid.uuid4()}.{name}").touch()
+    time.sleep(0.5)
+
+def build(file):
+    work("scan")
+    return cache.EntryMetadata({}, {})
+
+def write(ids, pixels):
+    work("decode")
+    pixels.write(0, np.ones((len(ids), 4, 4, 3), np.uint8))
+
+cache.fetch(folder, "scanned", "key", build)
+print(pixel_cache.PixelCache(folder / "decoded" / "key", (5, 4, 4, 3), {}).fetch(np.arange(5), write).sum())
+"""
+
+
+def test_processes_that_start_together_scan_and_decode_once(tmp_path):
+    with ExitStack() as stack:
+        words = [sys.executable, "-c", TOGETHER, tmp_path]
+        started = [stack.enter_context(processes.started(words)) for _ in range(3)]
+        assert [process.communicate(timeout=300)[0] for process in started] == ["240\n"] * 3
+    assert sorted(path.suffix for path in tmp_path.glob("*.*")) == [".decode", ".scan"]
+
+
+def test_streaming_decodes_and_stores_no_training_image_until_it_is_looked_at(pets, tmp_path, cached):
+    streamed = cached.load(pets, loading="streaming")
+    assert cached.stored_rows() == len(streamed.validation) + len(streamed.test) == 16
+    whole = Cache(tmp_path / "another").load(pets)
+    assert streamed.content_hash == whole.content_hash
     for split in ("train", "validation", "test"):
-        one, other = getattr(streamed, split), getattr(cached, split)
+        one, other = getattr(streamed, split), getattr(whole, split)
         assert one.images.shape == other.images.shape and one.images.nbytes == other.images.nbytes
         assert np.array_equal(one.images, other.images) and one.labels.tolist() == other.labels.tolist()
     normalized = Data(source=str(pets), normalization="dataset")
-    expected = scaling.scaling_for(normalized, cached, cache_dir=str(tmp_path / "another"))
-    assert scaling.scaling_for(normalized, streamed, cache_dir=str(tmp_path / "cache")) == expected
-    assert stored_rows(tmp_path / "cache") == 16
+    expected = scaling.scaling_for(normalized, whole, cache_dir=str(tmp_path / "another"))
+    assert scaling.scaling_for(normalized, streamed, cache_dir=str(cached.path)) == expected
+    assert cached.stored_rows() == 16
 
 
-def test_data_that_has_no_room_on_the_disk_is_refused_before_it_is_decoded(pets, tmp_path, builds, monkeypatch):
-    monkeypatch.setattr(lookup.shutil, "disk_usage", lambda _: SimpleNamespace(free=24 * 8 * 8 * 3 - 1))
+@pytest.fixture
+def room(monkeypatch):
+    """Sets the free bytes of the disk. Its size is the machine's."""
+    return lambda free: monkeypatch.setattr(lookup.shutil, "disk_usage", lambda _: SimpleNamespace(free=free))
+
+
+def test_data_that_has_no_room_on_the_disk_is_refused_before_it_is_decoded(pets, cached, room):
+    room(24 * 8 * 8 * 3 - 1)
     ways_out = ["data.image_size", "data.limit", "streaming", "paths.cache_dir", "convtwins cache --prune"]
-    with refused(DataRefused, fix=ways_out, names=["24 images of pets", "8 x 8", "4,608", "4,607", tmp_path / "cache"]):
-        loaded(pets, tmp_path / "cache")
-    assert not builds
-    assert not list((tmp_path / "cache" / "decoded").glob("*/data"))
-    loaded(pets, tmp_path / "cache", loading="streaming")
+    for read in (load, describe):
+        with refused(DataRefused, fix=ways_out, names=["24 images of pets", "8 x 8", "4,608", "4,607", cached.path]):
+            read(Data(source=str(pets)), seed=0, cache_dir=str(cached.path))
+        assert not list((cached.path / "decoded").glob("*/data"))
+    cached.load(pets, loading="streaming")
+    room(24 * 8 * 8 * 3)
+    cached.load(pets)
+    room(0)
+    describe(Data(source=str(pets)), seed=0, cache_dir=str(cached.path))  # all are there
 
 
 @pytest.mark.parametrize("loading", ["cached", "streaming"])
-def test_a_description_is_that_of_the_loaded_data_and_decodes_nothing(loading, pets, tmp_path, builds):
+def test_a_description_is_that_of_the_loaded_data_and_decodes_nothing(loading, pets, cached):
     data = Data(source=str(pets), limit=4, image_size=6, loading=loading)
-    described = describe(data, seed=1, cache_dir=str(tmp_path / "cache"))
-    assert not builds and not (tmp_path / "cache" / "decoded").exists()
-    dataset = load(data, seed=1, cache_dir=str(tmp_path / "cache"))
+    described = describe(data, seed=1, cache_dir=str(cached.path))
+    assert not (cached.path / "decoded").exists()
+    dataset = load(data, seed=1, cache_dir=str(cached.path))
     for name in ("name", "class_names", "content_hash", "image_size", "notes"):
         assert getattr(described, name) == getattr(dataset, name)
     assert described.sizes == {split: len(getattr(dataset, split)) for split in ("train", "validation", "test")}
@@ -340,34 +386,23 @@ def test_a_description_is_refused_as_the_data_are(kind, tmp_path):
     assert messages[0] == messages[1]
 
 
-def test_a_description_is_refused_if_there_is_no_room_for_the_images(pets, tmp_path, monkeypatch):
-    needed = 24 * 8 * 8 * 3
-    monkeypatch.setattr(lookup.shutil, "disk_usage", lambda _: SimpleNamespace(free=needed - 1))
-    with refused(DataRefused, names=["24 images of pets", "8 x 8"]):
-        describe(Data(source=str(pets)), seed=0, cache_dir=str(tmp_path / "cache"))
-    monkeypatch.undo()
-    loaded(pets, tmp_path / "cache")
-    monkeypatch.setattr(lookup.shutil, "disk_usage", lambda _: SimpleNamespace(free=0))
-    describe(Data(source=str(pets)), seed=0, cache_dir=str(tmp_path / "cache"))  # all are there
-
-
-def test_decoding_much_data_is_announced(pets, tmp_path, monkeypatch, capsys):
-    loaded(pets, tmp_path / "cache")
+def test_decoding_much_data_is_announced(pets, cached, monkeypatch, capsys):
+    cached.load(pets)
     assert capsys.readouterr().err == ""
-    monkeypatch.setattr(lookup, "_LARGE_BYTES", 100)
-    loaded(pets, tmp_path / "cache", image_size=400)
+    monkeypatch.setattr(lookup, "_LARGE_BYTES", 100)  # else a gibibyte would be decoded
+    cached.load(pets, image_size=400)
     written = capsys.readouterr()
-    assert written.err.startswith("decoding 24 images of pets at 400 x 400 pixels: 0.0 GiB in ") and not written.out
+    assert "24 images of pets at 400 x 400 pixels" in written.err and str(cached.path) in written.err and not written.out
 
 
-def test_files_need_no_decoded_pixels(pets, tmp_path, builds, scans):
-    load_files(Data(source=str(pets)), seed=0, cache_dir=str(tmp_path / "cache"))
-    assert len(scans) == 1 and not builds and not (tmp_path / "cache" / "decoded").exists()
+def test_files_need_no_decoded_pixels(pets, cached):
+    load_files(Data(source=str(pets)), seed=0, cache_dir=str(cached.path))
+    assert cached.entry("scanned") and not (cached.path / "decoded").exists()
 
 
 @pytest.mark.parametrize("change", ["bytes", "name", "class", "added", "removed"])
-def test_a_changed_folder_is_decoded_again(change, pets, tmp_path, builds):
-    before = loaded(pets, tmp_path / "cache").content_hash
+def test_a_changed_folder_is_decoded_again(change, pets, cached):
+    before = cached.load(pets).content_hash
     match change:
         case "bytes":
             (pets / "train/cat/0.png").write_bytes(image("another"))
@@ -379,8 +414,8 @@ def test_a_changed_folder_is_decoded_again(change, pets, tmp_path, builds):
             (pets / "train/cat/9.png").write_bytes(image("another"))
         case _:
             (pets / "train/cat/0.png").unlink()
-    assert loaded(pets, tmp_path / "cache").content_hash != before
-    assert len(builds) == 2
+    assert cached.load(pets).content_hash != before
+    assert cached.written == EVERYTHING
 
 
 def cut(entry: Path, name: str, num_bytes: int) -> None:
@@ -417,142 +452,94 @@ DAMAGE = {
 }
 
 
-@pytest.mark.parametrize("kind", ["scanned", "decoded"])
-@pytest.mark.parametrize("damage", DAMAGE)
-def test_a_torn_or_changed_entry_is_built_again(damage, kind, pets, tmp_path, builds, scans):
-    before = loaded(pets, tmp_path / "cache")
+TORN = [(kind, damage) for kind in ("scanned", "decoded") for damage in DAMAGE]
+TORN += [("divided", damage) for damage in DAMAGE if damage.startswith(("arrays", "record")) or "gone" in damage]
+
+
+@pytest.mark.parametrize(("kind", "damage"), TORN)
+def test_a_torn_or_changed_entry_is_built_again_of_the_others(kind, damage, pets, cached):
+    before = cached.load(pets)
     expected = before.train.images.copy()
-    DAMAGE[damage](entry_of(tmp_path / "cache", kind))
-    after = loaded(pets, tmp_path / "cache")
-    assert (len(scans), len(builds)) == ((2, 1) if kind == "scanned" else (1, 2))
+    DAMAGE[damage](cached.entry(kind))
+    after = cached.load(pets)
+    assert cached.written == {kind: 1}
     assert np.array_equal(after.train.images, expected) and after.class_names == ("cat", "dog")
-
-
-@pytest.mark.parametrize("damage", [damage for damage in DAMAGE if damage.startswith(("arrays", "record")) or "gone" in damage])
-def test_torn_or_changed_splits_are_made_again_of_what_was_scanned(damage, pets, tmp_path, builds, scans, divisions):
-    before = loaded(pets, tmp_path / "cache")
-    DAMAGE[damage](entry_of(tmp_path / "cache", "divided"))
-    after = loaded(pets, tmp_path / "cache")
-    assert len(divisions) == 2 and len(scans) == len(builds) == 1
     assert after.content_hash == before.content_hash and after.train.labels.tolist() == before.train.labels.tolist()
 
 
-def test_copied_entries_are_valid(pets, tmp_path, builds, scans):
-    loaded(pets, tmp_path / "cache")
-    shutil.copytree(tmp_path / "cache", tmp_path / "copy", copy_function=shutil.copyfile)
-    loaded(pets, tmp_path / "copy")
-    assert len(builds) == len(scans) == 1
+def test_copied_entries_are_valid(pets, tmp_path, cached):
+    cached.load(pets)
+    copy = Cache(shutil.copytree(cached.path, tmp_path / "copy", copy_function=shutil.copyfile))
+    copy.load(pets)
+    assert copy.written == {"decoded": 1}, "only the times of the pixels are noted anew"
 
 
-def test_remains_of_a_killed_process_are_removed(pets, tmp_path):
-    loaded(pets, tmp_path / "cache")
-    entry = entry_of(tmp_path / "cache")
+def test_remains_of_a_killed_process_are_removed(pets, cached):
+    cached.load(pets)
+    entry = cached.entry()
     partial = entry.with_name(f"{entry.name}.partial")
     entry.rename(partial)
     cut(partial, "data", 300)
-    loaded(pets, tmp_path / "cache")
+    cached.load(pets)
     assert entry.is_dir() and not partial.exists()
 
 
-def test_a_source_that_changes_while_it_is_read_is_refused_and_not_cached(pets, tmp_path, monkeypatch):
-    original = file_source.Folder.read
+def test_a_source_that_changes_while_it_is_read_is_refused_and_not_cached(pets, tmp_path):
+    class Changing(Folder):
+        def read(self, names):
+            (pets / "train/cat/0.png").write_bytes(image("another"))
+            return super().read(names)
 
-    def changing(self, wanted):
-        (pets / "train/cat/0.png").write_bytes(image("another"))
-        return original(self, wanted)
-
-    monkeypatch.setattr(file_source.Folder, "read", changing)
-    with refused(DataRefused, names=["changed while it was read"]):
-        loaded(pets, tmp_path / "cache")
+    with refused(DataRefused, names=[pets, "changed while it was read"]):
+        scanned.scan(Changing(pets), tmp_path / "cache")
     assert not list((tmp_path / "cache").rglob("data"))
-
-
-def test_processes_that_start_together_decode_once(pets, tmp_path):
-    script = f"""
-import time, uuid
-from pathlib import Path
-from common.data import sources
-from common.data.decoding import decode
-from common.spec import Data
-original = decode.decode_all
-def counted(*arguments, **more):
-    Path({str(tmp_path)!r}, f"{{uuid.uuid4()}}.build").touch()
-    time.sleep(0.5)
-    original(*arguments, **more)
-decode.decode_all = counted
-print(sources.load(Data(source={str(pets)!r}), seed=0, cache_dir={str(tmp_path / "cache")!r}).content_hash)
-"""
-    project = Path(__file__).parents[3]
-    processes = [
-        subprocess.Popen([sys.executable, "-c", script], cwd=project, stdout=subprocess.PIPE, text=True) for _ in range(3)
-    ]
-    hashes = {process.communicate(timeout=300)[0] for process in processes}
-    assert [process.returncode for process in processes] == [0, 0, 0]
-    assert len(hashes) == 1 and len(list(tmp_path.glob("*.build"))) == 1
 
 
 def test_a_cache_that_cannot_be_written_is_refused_with_a_fix(pets, tmp_path):
     (tmp_path / "file").touch()
-    with refused(DataRefused, names=["paths.cache_dir"]):
-        loaded(pets, tmp_path / "file")
+    with refused(DataRefused, fix="paths.cache_dir", names=[tmp_path / "file"]):
+        Cache(tmp_path / "file").load(pets)
 
 
-def test_a_pixel_file_with_missing_rows_is_not_sealed(tmp_path):
-    np.save(tmp_path / "images.npy", np.zeros((5, 4, 4, 3), np.uint8))
-    with (tmp_path / "images.npy").open("r+b") as file:
-        pixels = pixel_cache.PixelFile(file, np.array([1, 3]), 4)
-        pixels.write(1, np.zeros((1, 4, 4, 3), np.uint8))
-        with pytest.raises(RuntimeError) as caught:
-            pixels.finish()
-    assert "1 images" in str(caught.value)
+class Hashed(Folder):
+    """A folder, each reading of all its bytes counted."""
+
+    readings = 0
+
+    def content_hash(self) -> str:
+        self.readings += 1
+        return super().content_hash()
 
 
-@pytest.fixture
-def hashings(monkeypatch) -> list[int]:
-    """Grows by one whenever all bytes of a folder are hashed."""
-    calls: list[int] = []
-    original = file_source.Folder.content_hash
-
-    def counted(self):
-        calls.append(1)
-        return original(self)
-
-    monkeypatch.setattr(file_source.Folder, "content_hash", counted)
-    return calls
+LONG_AGO = {"min_age_seconds": -1e9}
+"""As if the folder had been written long ago."""
 
 
-def test_a_folder_at_rest_is_hashed_once(pets, tmp_path, hashings, monkeypatch):
-    monkeypatch.setattr(identity, "MIN_AGE_SECONDS", -1e9)  # as if it had been written long ago
-    first, second = loaded(pets, tmp_path / "cache"), loaded(pets, tmp_path / "cache")
-    assert len(hashings) == 1 and first.content_hash == second.content_hash
+@pytest.mark.parametrize(("age", "readings"), [(LONG_AGO, 1), ({}, 2)])
+def test_a_folder_is_hashed_once_unless_it_was_just_written_as_clocks_tick_slowly(age, readings, pets, tmp_path):
+    folder = Hashed(pets)
+    first, second = (identity.content_hash(folder, tmp_path / "cache", **age) for _ in range(2))
+    assert first == second == Folder(pets).content_hash() and folder.readings == readings
+    assert (tmp_path / "cache" / "hashes").exists() == (readings == 1)
 
 
-def test_a_folder_that_was_just_written_is_hashed_again_as_clocks_tick_slowly(pets, tmp_path, hashings):
-    loaded(pets, tmp_path / "cache")
-    before = len(hashings)
-    loaded(pets, tmp_path / "cache")
-    assert len(hashings) == before + 1 and not (tmp_path / "cache" / "hashes").exists()
-
-
-def test_a_file_that_was_written_to_is_hashed_again_even_where_size_and_time_were_kept(pets, tmp_path, hashings, monkeypatch):
-    monkeypatch.setattr(identity, "MIN_AGE_SECONDS", -1e9)
-    loaded(pets, tmp_path / "cache")
-    file = pets / "train/cat/0.png"
+def test_a_file_that_was_written_to_is_hashed_again_even_where_size_and_time_were_kept(pets, tmp_path):
+    folder, file = Hashed(pets), pets / "train/cat/0.png"
+    identity.content_hash(folder, tmp_path / "cache", **LONG_AGO)
     status = file.stat()
     file.write_bytes(file.read_bytes())
     os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
-    loaded(pets, tmp_path / "cache")
-    assert len(hashings) == 2
+    identity.content_hash(folder, tmp_path / "cache", **LONG_AGO)
+    assert folder.readings == 2
 
 
 @pytest.mark.parametrize("content", ["", "[1]", "{", '{"fingerprint": 1}', '{"content_hash": 1}'])
-def test_a_damaged_stored_hash_is_computed_again(content, pets, tmp_path, monkeypatch):
-    monkeypatch.setattr(identity, "MIN_AGE_SECONDS", -1e9)
-    before = loaded(pets, tmp_path / "cache").content_hash
-    (remembered,) = (tmp_path / "cache" / "hashes").iterdir()
+def test_a_damaged_stored_hash_is_computed_again(content, pets, tmp_path):
+    before = identity.content_hash(Folder(pets), tmp_path, **LONG_AGO)
+    (remembered,) = (tmp_path / "hashes").iterdir()
     good = remembered.read_text()
     remembered.write_text(content)
-    assert loaded(pets, tmp_path / "cache").content_hash == before and remembered.read_text() == good
+    assert identity.content_hash(Folder(pets), tmp_path, **LONG_AGO) == before and remembered.read_text() == good
 
 
 def test_the_cache_folder_is_the_users_own_unless_told(monkeypatch, tmp_path):
@@ -564,9 +551,6 @@ def test_the_cache_folder_is_the_users_own_unless_told(monkeypatch, tmp_path):
     assert cache.folder(str(tmp_path / "by argument")) == tmp_path / "by argument"
 
 
-def test_the_name_of_a_dataset_is_its_path_without_suffixes(tmp_path):
+def test_the_name_of_a_dataset_is_its_path_without_suffixes(tmp_path, cached):
     for name in ("pets.tar", "pets.tar.xz", "pets.tgz", "pets.zip"):
-        files = tree("cat", "dog")
-        assert lookup.load(
-            Data(source=str(write_tar(tmp_path / name, files))), seed=0, cache_dir=str(tmp_path / "cache")
-        ).name == "pets"  # fmt: skip
+        assert cached.load(write_tar(tmp_path / name, tree("cat", "dog"))).name == "pets"

@@ -1,12 +1,11 @@
 import gc
 import json
-import os
 import subprocess
 import sys
 import textwrap
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,8 @@ import numpy as np
 import psutil
 import pytest
 from dask.core import flatten
+from hypothesis import given
+from hypothesis import strategies as st
 
 from common import spec
 from common.data import chunks
@@ -22,12 +23,13 @@ from common.data.batches import BatchPlan, all_batches
 from common.data.chunks import TransferStats
 from common.data.owners import OwnerGoneError, Owners
 from common.data.sources import DatasetSplit
-from common.machine import challenge, machine, placement
+from common.machine import challenge, placement
 from common.models import architectures
 from common.models.sharding import shard
 from common.processes import supervisor
 from tests.common.data.preprocessing.made_up_cluster import Cluster
 from tests.strangers import attack
+from tests.support import processes
 
 IMAGES = np.random.default_rng(0).integers(0, 256, (45, 32, 32, 3), np.uint8)
 SPLIT = DatasetSplit(images=IMAGES, labels=np.arange(45) % 10)
@@ -146,7 +148,7 @@ def test_an_owner_that_has_gone_is_named() -> None:
     next(batches)
     del feeds[1]
     gc.collect()
-    with pytest.raises(OwnerGoneError, match="rank 1"):  # without a name: it would keep the feeds alive
+    with pytest.raises(OwnerGoneError, match=r"rank 1 .*part of the training images"):  # a name would keep the feeds alive
         list(batches)
 
 
@@ -203,19 +205,15 @@ def test_memory_falls_as_one_over_the_ranks(tmp_path: Path, ranks: int) -> None:
     np.save(tmp_path / "images.npy", images)
     place = placement.rank_environments(ranks)
     (port,) = supervisor.free_ports(1)
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", textwrap.dedent(MEMORY), str(tmp_path / "images.npy"), str(rank), str(ranks)],
-            env={**os.environ, **place[rank], "MASTER_PORT": str(port), "PYTHONPATH": str(machine.PROJECT_ROOT)},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(ranks)
-    ]
-    answers = [json.loads(process.stdout.readline()) for process in processes]  # pyright: ignore[reportOptionalMemberAccess]
-    for process in processes:
-        process.communicate(timeout=300)
+    words = [sys.executable, "-c", textwrap.dedent(MEMORY), tmp_path / "images.npy"]
+    with ExitStack() as stack:
+        started: list[Any] = []
+        for rank in range(ranks):
+            how = {"variables": {**place[rank], "MASTER_PORT": str(port)}, "stdin": subprocess.PIPE, "stderr": None}
+            started.append(stack.enter_context(processes.started([*words, rank, ranks], **how)))
+        answers = [json.loads(process.stdout.readline()) for process in started]
+        for process in started:
+            process.communicate(timeout=300)
     private, held, moved, gathered = zip(*answers, strict=True)
     assert held == (images.nbytes // ranks,) * ranks
     assert abs(sum(moved) / sum(gathered) - (1 - 1 / ranks)) < 0.02
@@ -274,19 +272,26 @@ def test_a_run_that_is_left_early_ends_its_threads() -> None:
     assert threading.active_count() == before
 
 
-def test_a_feed_makes_no_batch_before_it_is_asked_nor_beyond_its_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    gathered: list[int] = []
-    gathering = chunks._ChunkStore._start_gathering
-
-    @contextmanager
-    def counted(holder: Any) -> Iterator[Any]:
-        with gathering(holder) as gather:
-            yield lambda ids: gathered.append(len(ids)) or gather(ids)
-
-    monkeypatch.setattr(chunks._ChunkStore, "_start_gathering", counted)
-    feed = chunks.feed(a_plan(), SPLIT, 1, 0)
+def test_a_feed_makes_no_batch_before_it_is_asked_nor_beyond_its_steps() -> None:
+    stats, image = TransferStats(), IMAGES[0].nbytes
+    feed = chunks.feed(a_plan(), SPLIT, 1, 0, stats)
     batches = feed(1, range(4))
-    assert gathered == []
-    assert len(list(batches)) == len(gathered) == 4
+    assert stats.gathered_bytes == 0
+    assert len(list(batches)) == 4 and stats.gathered_bytes == 4 * 8 * image
     list(feed(2, [5]))
-    assert gathered == [8] * 4 + [5]
+    assert stats.gathered_bytes == (4 * 8 + 5) * image
+
+
+@given(st.integers(1, 300), st.integers(1, 40), st.integers(1, 6))
+def test_all_ranks_agree_who_owns_which_chunk_in_order_and_in_equal_numbers(num_images: int, size: int, ranks: int) -> None:
+    plan = a_plan(num_images, dask={"chunk_images": size})
+    split = DatasetSplit(images=np.zeros((num_images, 1, 1, 3), np.uint8), labels=np.zeros(num_images, np.int64))
+    owners_by_rank = list[list[int]]()
+    for rank in range(ranks):
+        stats = TransferStats(owners=Owners(rank, [("", 0)] * ranks))
+        chunks.feed(plan, split, ranks, rank, stats)
+        owners_by_rank.append(stats.owner_of_chunk)
+    owners = owners_by_rank[0]
+    assert owners_by_rank == [owners] * ranks and owners == sorted(owners) and len(owners) == -(-num_images // size)
+    counts = np.bincount(owners, minlength=ranks)
+    assert counts.max() - counts.min() <= 1

@@ -36,14 +36,20 @@ def made() -> Iterator[Callable[..., list[Owners]]]:
     """Makes owners that answer."""
     opened: list[Owners] = []
 
-    def make(ranks: int = 2, how: Gather = gather, listener: Callable[[socket.socket], socket.socket] | None = None) -> Any:
+    def make(
+        ranks: int = 2,
+        how: Gather = gather,
+        listener: Callable[[socket.socket], socket.socket] | None = None,
+        handshake_seconds: float = challenge.HANDSHAKE_SECONDS,
+    ) -> Any:
         listeners = [placement.bind(placement.LOOPBACK, 0) for _ in range(ranks)]
         for each in listeners:
             each.listen(64)
         addresses = [each.getsockname() for each in listeners]
         if listener:
             listeners[1] = listener(listeners[1])
-        opened.extend(Owners(rank, addresses, each) for rank, each in enumerate(listeners))
+        for rank, each in enumerate(listeners):
+            opened.append(Owners(rank, addresses, each, handshake_seconds=handshake_seconds))
         for owners in opened:
             owners.serve(how, len(OWN), MOST)
         return opened
@@ -65,7 +71,9 @@ def test_an_owner_that_cannot_read_its_images_is_not_called_gone_and_says_why(tm
     accounts = together(2)
     feeds = [chunks.feed(a_plan(), split, 2, rank, accounts[rank]) for rank, split in enumerate(splits)]
     (tmp_path / "1.npy").unlink()
-    with pytest.raises(OwnerFailedError, match=r"rank 1 .*FileNotFoundError.*1\.npy"):  # a name would keep the feeds alive
+    with pytest.raises(
+        OwnerFailedError, match=r"rank 1 .*part of the training images.*FileNotFoundError.*1\.npy"
+    ):  # a name would keep the feeds alive
         list(feeds[0](1, range(6)))
     del feeds
 
@@ -79,7 +87,7 @@ def test_answers_after_an_error_are_those_to_their_questions(made: Any) -> None:
     owners = made(how=torn)[0]
     asked = [owners.ask(1, np.array([position]), SIZE) for position in (7, 13, 8)]
     assert np.array_equal(asked[0](), OWN[7:8])
-    with pytest.raises(OwnerFailedError, match="OSError: image 13 is torn"):
+    with pytest.raises(OwnerFailedError, match=r"rank 1 .*OSError: image 13 is torn"):
         asked[1]()
     assert np.array_equal(asked[2](), OWN[8:9])
 
@@ -133,9 +141,8 @@ def test_a_listener_that_lacks_file_descriptors_for_a_while_goes_on(made: Any) -
     assert np.array_equal(owners.ask(1, np.array([5]), SIZE)(), OWN[5:6])
 
 
-def test_strangers_have_little_time_and_are_few_at_once(made: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(challenge, "HANDSHAKE_SECONDS", 0.5)
-    owners, answering = made()
+def test_strangers_have_little_time_and_are_few_at_once(made: Any) -> None:
+    owners, answering = made(handshake_seconds=0.5)
     before = threading.active_count()
     silent = [socket.create_connection(address(owners)) for _ in range(50)]
     time.sleep(0.3)
@@ -150,6 +157,37 @@ def test_strangers_have_little_time_and_are_few_at_once(made: Any, monkeypatch: 
     assert len(answering._handlers) < len(silent), "those that have ended are forgotten"
     for each in silent:
         each.close()
+
+
+@pytest.mark.parametrize("thread", ["that answers", "that accepts"])
+def test_a_thread_of_the_owners_may_close_them_as_a_garbage_collection_in_it_does(made: Any, thread: str) -> None:
+    ended, errors, before = threading.Event(), list[RuntimeError](), threading.active_count()
+
+    def close() -> None:
+        try:
+            both[1].close()
+        except RuntimeError as error:
+            errors.append(error)
+        ended.set()
+
+    def how(positions: Any) -> Callable[[], Any]:
+        close()
+        return gather(positions)
+
+    class Closing(socket.socket):
+        def accept(self) -> Any:
+            connection = super().accept()
+            if thread == "that accepts":
+                close()
+            return connection
+
+    both = made(how=how, listener=lambda each: Closing(fileno=each.detach()))
+    with pytest.raises(OSError):
+        both[0].ask(1, np.array([5]), SIZE)()
+    assert ended.wait(SECONDS) and errors == []
+    for owners in both:
+        owners.close()
+    assert threading.active_count() == before
 
 
 def test_a_connection_that_is_accepted_while_owners_close_is_closed_too(made: Any) -> None:

@@ -4,6 +4,8 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from common import spec
 from common.data import chunks
@@ -11,6 +13,7 @@ from common.data.batches import BatchPlan, all_batches
 from common.data.partitions import owners_of_positions, partition
 from common.data.sources import DatasetSplit
 from common.models import architectures
+from common.spec import Dask
 from tests.common.data.test_chunks import IMAGES, together
 from tests.support.refusals import refused
 
@@ -33,31 +36,26 @@ def a_plan(
 
 
 def parts(**settings: Any) -> list[Any]:
-    made = spec.build(
-        {
-            "mode": "model_averaging",
-            "replicas": 3,
-            "global_batch_size": 30,
-            "input": "dask",
-            "workers": 1,
-            "dask": {"order": "owned", "owners": 3, **settings},
-        }
-    )
-    return partition(made.dask, 3, LABELS, np.random.default_rng(0))
+    return partition(Dask(**settings), 3, LABELS, np.random.default_rng(0))
 
 
-@pytest.mark.parametrize(
-    "settings", [{}, {"partition": "class_skew", "skew": 0.3}, {"partition": "speed", "speeds": (1.0, 2.0, 3.0)}]
+@given(
+    labels=st.lists(st.integers(0, 5), min_size=1, max_size=200),
+    speeds=st.lists(st.floats(0.01, 100), min_size=1, max_size=6),
+    skew=st.floats(0.01, 100),
+    seed=st.integers(0, 2**32),
 )
-def test_every_example_has_one_owner(settings: dict[str, Any]) -> None:
-    found = parts(**settings)
-    assert np.array_equal(np.sort(np.concatenate(found)), np.arange(600))
-    assert all((np.diff(ids) > 0).all() for ids in found)
-
-
-def test_sizes_are_equal_or_in_proportion_to_speeds() -> None:
-    assert list(map(len, parts())) == [200, 200, 200]
-    assert list(map(len, parts(partition="speed", speeds=(1.0, 2.0, 3.0)))) == [100, 200, 300]
+def test_every_example_has_one_owner_and_sizes_are_equal_or_in_proportion_to_speeds(
+    labels: list[int], speeds: list[float], skew: float, seed: int
+) -> None:
+    count, owners = len(labels), len(speeds)
+    shares = {"balanced": [1 / owners] * owners, "speed": [speed / sum(speeds) for speed in speeds], "class_skew": None}
+    for name, share in shares.items():
+        settings = Dask.model_validate({"partition": name, "speeds": speeds, "skew": skew})
+        found = partition(settings, owners, np.array(labels, np.int64), np.random.default_rng(seed))
+        assert np.array_equal(np.sort(np.concatenate(found)), np.arange(count))
+        assert len(found) == owners and all((np.diff(ids) > 0).all() for ids in found)
+        assert share is None or all(abs(len(ids) - part * count) <= 1 for ids, part in zip(found, share, strict=True))
 
 
 def test_a_balanced_part_has_all_classes_and_a_skewed_one_has_them_in_unequal_numbers() -> None:
@@ -69,14 +67,18 @@ def test_a_balanced_part_has_all_classes_and_a_skewed_one_has_them_in_unequal_nu
     assert most_unequal(parts(partition="class_skew", skew=0.05)) > 0.3
 
 
-def test_the_positions_of_an_owner_are_spread_evenly_and_together_in_each_batch() -> None:
-    found = owners_of_positions([100, 200, 303], 30)
-    assert np.bincount(found).tolist() == [100, 200, 303]
-    for start in range(0, 603, 30):
-        batch = found[start : start + 30]
+@given(st.lists(st.integers(1, 300), min_size=1, max_size=6), st.integers(1, 64))
+@example([100, 200, 303], 30)
+def test_the_positions_of_an_owner_are_spread_evenly_and_together_in_each_batch(sizes: list[int], batch_size: int) -> None:
+    found = owners_of_positions(sizes, batch_size)
+    assert np.bincount(found).tolist() == sizes
+    most = 1.0 if sizes == [100, 200, 303] else 1 + len(sizes)
+    for start in range(0, len(found), batch_size):
+        batch = found[start : start + batch_size]
         assert (np.diff(batch) >= 0).all()
-        if len(batch) == 30:
-            assert all(abs(count - part) <= 1.0 for count, part in zip(np.bincount(batch), (5, 10, 15), strict=True))
+        counts = np.bincount(batch, minlength=len(sizes))
+        if len(batch) == batch_size:
+            assert (np.abs(counts - np.round(batch_size * np.array(sizes) / sum(sizes))) <= most).all()
 
 
 def test_a_part_that_no_batch_has_an_example_of_is_refused() -> None:

@@ -1,7 +1,7 @@
 import hashlib
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from common import spec
 from common.machine import machine
 from common.spec import Spec, SpecError
 from common.spec.errors import FOREIGN_NAMES
+from common.spec.names import COMPRESSING_VARIANTS, ELASTIC_MODES
 from tests.support.refusals import refused
 
 GROUPS = ("data", "optimizer", "schedule", "augmentation", "paths")
@@ -117,35 +118,29 @@ def test_a_bound_of_staleness_is_for_the_asynchronous_row_of_all() -> None:
 
 
 @pytest.mark.parametrize(
-    ("word", "fields", "field", "received", "fix"),
+    ("word", "fields", "received", "fix", "names"),
     [
-        ("hybrid", {"replicas": 2}, "replicas", "2 and 2", 4),
-        ("hybrid", {"replicas": 5}, "replicas", "5 and 2", 4),
-        (
-            "parameter_server",
-            {"parameter_server": {"staleness": 1}},
-            "parameter_server.staleness",
-            1,
-            "parameter_server.updates",
-        ),
-        ("parameter_server", {"optimizer": {"native": True}}, "optimizer.native", "true", "false"),
-        ("sharded_data_parallel", {"optimizer": {"native": True}}, "optimizer.native", "true", "false"),
-        ("sharded_data_parallel", {"accumulation": 2}, "accumulation", 2, 1),
-        ("pipeline", {"accumulation": 2}, "accumulation", 2, [1, "pipeline.micro_batches"]),
+        ("hybrid", {"replicas": 2}, "2 and 2", 4, ["mode hybrid", "twice hybrid.inner_replicas"]),
+        ("hybrid", {"replicas": 5}, "5 and 2", 4, ["mode hybrid", "twice hybrid.inner_replicas"]),
+        ("parameter_server", {"parameter_server.staleness": 1}, 1, "parameter_server.updates", ["asynchronous"]),
+        ("parameter_server", {"optimizer.native": True}, "true", "false", ["mode parameter_server"]),
+        ("sharded_data_parallel", {"optimizer.native": True}, "true", "false", ["mode sharded_data_parallel"]),
+        ("sharded_data_parallel", {"accumulation": 2}, 2, 1, ["mode sharded_data_parallel"]),
+        ("pipeline", {"accumulation": 2}, 2, [1, "pipeline.micro_batches"], ["mode pipeline"]),
         *(
-            (word, {"communication": {"compression": "int8"}}, "communication.compression", f"int8 in mode {word}", "none")
+            (word, {"communication.compression": "int8"}, f"int8 in mode {word}", "none", COMPRESSING_VARIANTS[1:])
             for word in ("sharded_data_parallel", "model_averaging", "parameter_server_async")
         ),
     ],
 )
 def test_fields_that_a_mode_cannot_use_are_refused(
-    word: str, fields: dict[str, Any], field: str, received: object, fix: object
+    word: str, fields: dict[str, Any], received: object, fix: object, names: Sequence[str]
 ) -> None:
     values: dict[str, Any] = {"mode": word, "replicas": 2}
     if word == "parameter_server_async":
         values |= {"mode": "parameter_server", "parameter_server": {"updates": "asynchronous"}}
-    with refused(SpecError, field=field, received=received, fix=fix):
-        spec.build(values | fields)
+    with refused(SpecError, field=next(iter(fields)), received=received, fix=fix, names=names):
+        spec.build(spec.overlay(values, fields))
 
 
 @given(specs())
@@ -233,10 +228,6 @@ def test_a_right_value_is_accepted(values: dict[str, Any]) -> None:
         ({"mode": "data_parallel"}, "replicas", 1, 2),
         ({"mode": "data_parallel", "replicas": 3, "global_batch_size": 100}, "global_batch_size", "100 over 3", [99, 102]),
         ({"mode": "multi_process", "replicas": 4, "global_batch_size": 2}, "global_batch_size", "2 over 4", 4),
-        ({"mode": "pipeline", "replicas": 2, "least_replicas": 1}, "least_replicas", "1 in mode pipeline", "Leave it out"),
-        ({**ELASTIC, "least_replicas": 8}, "least_replicas", "8 of 4", 1),
-        ({**ELASTIC, "hosts": ["localhost", "b"]}, "least_replicas", "hosts localhost, b", ()),
-        ({**ELASTIC, "communication": {"compression": "int8"}}, "least_replicas", None, ["compressed", "Leave it out"]),
         ({"input": "workers"}, "workers", 0, 2),
         ({"workers": 1}, "workers", 1, [0, "input workers"]),
         ({"cores": 10**6}, "cores", 10**6, f"1 to {machine.available_cores()}"),
@@ -292,6 +283,23 @@ def test_a_value_outside_a_fields_range_is_refused_with_the_range(field: str, va
     assert caught.error.field == field
 
 
+@pytest.mark.parametrize(
+    ("fields", "received", "names"),
+    [
+        ({"mode": "pipeline", "least_replicas": 1}, "1 in mode pipeline", [*ELASTIC_MODES, "Leave it out"]),
+        ({"least_replicas": 8}, "8 of 4", ["at most replicas", "Use 1"]),
+        ({"hosts": ["localhost", "b"]}, "hosts localhost, b", ["one machine", "Leave one out"]),
+        ({"communication": {"compression": "int8"}}, None, ["compressed gradients", "Leave it out"]),
+        ({"input": "dask", "workers": 1, "dask": {"order": "owned", "owners": 4}}, None, ["own", "Leave it out"]),
+    ],
+)
+def test_a_least_number_of_replicas_is_refused_where_none_may_be_lost(
+    fields: dict[str, Any], received: str | None, names: list[str]
+) -> None:
+    with refused(SpecError, field="least_replicas", received=received, names=names):
+        spec.build(ELASTIC | fields)
+
+
 def test_an_elastic_run_loses_replicas_down_to_its_least_number_and_goes_on_from_its_own_checkpoints() -> None:
     run, seen = spec.build(ELASTIC), list[spec.Spec]()
     while (run := run.with_fewer_replicas) is not None:
@@ -318,8 +326,9 @@ def test_every_wrong_field_is_named_at_once() -> None:
 
 def test_a_spec_cannot_be_changed() -> None:
     built = spec.build({})
-    with pytest.raises(pydantic.ValidationError):
+    with pytest.raises(pydantic.ValidationError) as caught:
         built.seed = 1  # pyright: ignore[reportAttributeAccessIssue]
+    assert caught.value.errors()[0]["type"] == "frozen_instance"
 
 
 def test_with_fields_judges_again() -> None:
@@ -412,8 +421,8 @@ def test_of_many_wrong_fields_the_first_ones_are_named() -> None:
 
 
 def test_a_missing_file_or_a_folder_is_refused_by_name(tmp_path: Path) -> None:
-    for path in (tmp_path / "none.yaml", tmp_path):
-        with refused(SpecError, fix=[".yaml", ".json"], names=[path]):
+    for path, problem in ((tmp_path / "none.yaml", "no file"), (tmp_path, "no plain file")):
+        with refused(SpecError, fix=[".yaml", ".json"], names=[path, problem]):
             spec.read_values(path)
 
 
@@ -433,9 +442,12 @@ def test_a_word_of_the_command_line_is_read_as_yaml(word: str, expected: dict[st
     assert spec.parse_assignments([word]) == expected
 
 
-@pytest.mark.parametrize("word", ["seed", "=3", "", "data.limit=[1"])
-def test_a_word_without_field_or_readable_value_is_refused(word: str) -> None:
-    with refused(SpecError, names=["--set"]):
+@pytest.mark.parametrize(
+    ("word", "received", "names"),
+    [(word, repr(word), ["field=value"]) for word in ("seed", "=3", "")] + [("data.limit=[1", "'[1'", ["data.limit", "read"])],
+)
+def test_a_word_without_field_or_readable_value_is_refused(word: str, received: str, names: list[str]) -> None:
+    with refused(SpecError, field="--set", received=received, names=names):
         spec.parse_assignments([word])
 
 
@@ -447,7 +459,7 @@ def test_overlay_sets_dotted_fields_and_leaves_the_rest_and_the_original_alone()
 
 
 def test_overlay_refuses_to_go_below_a_plain_field() -> None:
-    with refused(SpecError, field="seed.x", received=1):
+    with refused(SpecError, field="seed.x", received=1, names=["seed is not a group of fields"]):
         spec.overlay({"seed": 1}, {"seed.x": 2})
 
 
@@ -668,7 +680,7 @@ def test_a_switch_that_does_not_fit_run_or_machine_makes_its_row_not_available(
 
 
 def test_a_framework_without_switches_says_so() -> None:
-    with refused(SpecError, field="x", received=1, fix="none"):
+    with refused(SpecError, field="x", received=1, fix="nothing", names=["pytorch"]):
         spec.check_against(spec.build({"framework_options": {"x": 1}}), DESCRIPTION | {"options": {}})
 
 
@@ -688,7 +700,7 @@ def test_micro_batches_have_no_statistics_in_common() -> None:
 
 def test_copies_of_a_pipeline_wait_for_each_other() -> None:
     assert spec.build(spec.with_variant({"pipeline": {"schedule": "1f1b"}}, "hybrid_pipeline", 2)).variant == "hybrid_pipeline"
-    with refused(SpecError, field="pipeline.schedule", fix=["gpipe", "1f1b"], names=["hybrid"]):
+    with refused(SpecError, field="pipeline.schedule", fix=["gpipe", "1f1b"], names=["synchronous", "mode hybrid"]):
         spec.build(spec.with_variant({"pipeline": {"schedule": "asynchronous"}}, "hybrid_pipeline", 2))
 
 
@@ -714,5 +726,5 @@ def test_a_spec_of_the_models_own_structure_is_the_one_of_before() -> None:
 @pytest.mark.parametrize("fields", [{"width": 2}, {"depth": 0.5}, {"dropout": 0.1}])
 def test_the_structure_of_a_users_own_model_is_its_own(fields: dict[str, Any]) -> None:
     name, value = next(iter(fields.items()))
-    with refused(SpecError, received=f"{name} {value} for mine.net"):
+    with refused(SpecError, received=f"{name} {value} for mine.net", names=["architecture()", "Leave them out"]):
         spec.build({"model": "mine.net", **fields})

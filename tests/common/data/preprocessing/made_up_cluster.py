@@ -27,9 +27,17 @@ class Cluster:
         pids: Any = self.client.run(os.getpid, on_error="ignore")
         return pids
 
+    def allow_failures(self, count: int) -> None:
+        """Set how many workers may die during one task."""
+        self.client.run_on_scheduler(_allow_failures, count=count)
+
     def kill(self, count: int) -> None:
         for pid in list(self.workers().values())[:count]:
             os.kill(pid, signal.SIGKILL)
+
+
+def _allow_failures(count: int, dask_scheduler: Any = None) -> None:
+    dask_scheduler.allowed_failures = count
 
 
 def _allowed_failures(dask_scheduler: Any = None) -> int:

@@ -1,9 +1,9 @@
 """Scans by dask.distributed: processes, a cluster that stands, and workers that die."""
 
 import shutil
-import subprocess
 import time
 from pathlib import Path
+from typing import Any
 
 import dask.config
 import distributed
@@ -17,25 +17,31 @@ from common.processes import watchdog
 from tests.common.data.preprocessing.made_up_cluster import Cluster
 from tests.common.data.preprocessing.made_up_scan import jpeg, oracle, packed, repeated
 from tests.common.processes import deadly
+from tests.support import processes
+
+CHUNK_BYTES = 10_000
+
+
+def scanning(files: Encoded, workers: int, scheduler: str) -> Any:
+    return dask_scan.scanning(files, 24, workers, scheduler, chunk_bytes=CHUNK_BYTES)
 
 
 @pytest.fixture
-def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Encoded:
+def files(tmp_path: Path) -> Encoded:
     """600 images in some tens of stretches."""
-    monkeypatch.setattr(scan, "CHUNK_BYTES", 10_000)
     return repeated(packed(tmp_path / "packed", [jpeg(seed) for seed in range(20)]), 30)
 
 
 def test_a_cluster_finds_the_same_sums(cluster: Cluster, files: Encoded) -> None:
-    assert len(scan.parts(files)) > 20
+    assert len(scan.parts(files, CHUNK_BYTES)) > 20
     for workers in (1, 2):
-        with dask_scan.scanning(files, 24, workers, cluster.address) as run:
+        with scanning(files, workers, cluster.address) as run:
             assert run() == oracle(files, 24)
 
 
 def test_a_cluster_is_left_as_it_was(cluster: Cluster, files: Encoded) -> None:
     allowed = cluster.allowed_failures
-    with dask_scan.scanning(files, 24, 1, cluster.address) as run:
+    with scanning(files, 1, cluster.address) as run:
         assert cluster.allowed_failures == dask_scan.ALLOWED_FAILURES
         run()
     assert cluster.allowed_failures == allowed
@@ -48,45 +54,37 @@ def test_a_cluster_tells_its_workers_and_cores(cluster: Cluster) -> None:
 
 
 def test_more_workers_than_the_cluster_has_are_refused(cluster: Cluster, files: Encoded) -> None:
-    with pytest.raises(SchedulerError) as caught, dask_scan.scanning(files, 24, 3, cluster.address):
+    with pytest.raises(SchedulerError) as caught, scanning(files, 3, cluster.address):
         pass
     assert "3 workers" in str(caught.value) and "Received: 2." in str(caught.value)
 
 
 @pytest.mark.slow
 def test_processes_find_the_same_sums(files: Encoded) -> None:
-    with dask_scan.scanning(files, 24, 2, "processes") as run:
+    with scanning(files, 2, "processes") as run:
         assert run() == oracle(files, 24)
 
 
 @pytest.mark.slow
-def test_a_worker_killed_ten_times_in_the_middle_costs_only_time(
-    cluster: Cluster, files: Encoded, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("patience", [dask_scan.ALLOWED_FAILURES, 3])
+def test_a_worker_killed_ten_times_in_the_middle_costs_only_time_but_not_with_dasks_own_patience(
+    cluster: Cluster, files: Encoded, monkeypatch: pytest.MonkeyPatch, patience: int
 ) -> None:
     deaths = plant_deaths(files, 10)
-    monkeypatch.setattr(dask_scan, "file_sums", deadly.sums)
-    with dask_scan.scanning(files, 24, 2, cluster.address) as run:
-        assert run() == oracle(files, 24)
-    assert len(list(deaths.iterdir())) == 10
-
-
-@pytest.mark.slow
-def test_with_dasks_own_patience_the_same_scan_is_given_up(
-    cluster: Cluster, files: Encoded, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    plant_deaths(files, 10)
-    monkeypatch.setattr(dask_scan, "file_sums", deadly.sums)
-    monkeypatch.setattr(dask_scan, "ALLOWED_FAILURES", 3)
-    with (
-        dask_scan.scanning(files, 24, 2, cluster.address) as run,
-        pytest.raises(distributed.KilledWorker),
-    ):
-        run()
+    monkeypatch.setattr(dask_scan, "file_sums", deadly.sums)  # planted: some files kill the worker that reads them
+    with scanning(files, 2, cluster.address) as run:
+        cluster.allow_failures(patience)
+        if patience == 3:
+            with pytest.raises(distributed.KilledWorker):
+                run()
+        else:
+            assert run() == oracle(files, 24)
+            assert len(list(deaths.iterdir())) == 10
 
 
 def plant_deaths(files: Encoded, count: int) -> Path:
     """A stretch in the middle, none that the warm-up scans, kills its worker so many times."""
-    stretches = scan.parts(files)
+    stretches = scan.parts(files, CHUNK_BYTES)
     warmed_up = {int(part.offsets[0]) for part in stretches[:2]}
     middle = next(part for part in stretches[len(stretches) // 2 :] if int(part.offsets[0]) not in warmed_up)
     return deadly.plan(files, middle, count)
@@ -95,21 +93,8 @@ def plant_deaths(files: Encoded, count: int) -> Path:
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="makes certificates by openssl")
 def test_a_cluster_may_be_protected_by_dask_s_own_tls(tmp_path: Path) -> None:
     key, certificate = str(tmp_path / "key.pem"), str(tmp_path / "certificate.pem")
-    made = [
-        "openssl",
-        "req",
-        "-x509",
-        "-newkey",
-        "rsa:2048",
-        "-nodes",
-        "-subj",
-        "/CN=cluster",
-        "-keyout",
-        key,
-        "-out",
-        certificate,
-    ]
-    subprocess.run(made, check=True, capture_output=True)
+    words = f"req -x509 -newkey rsa:2048 -nodes -subj /CN=cluster -keyout {key} -out {certificate}".split()
+    processes.run(["openssl", *words]).succeeded()
     settings = {"distributed.comm.tls.ca-file": certificate}
     for role in ("client", "scheduler", "worker"):
         settings |= {f"distributed.comm.tls.{role}.key": key, f"distributed.comm.tls.{role}.cert": certificate}

@@ -1,7 +1,5 @@
 """Scans of packed files in threads, and by Dask: the same sums as the canonical pixels', however the work is divided."""
 
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -15,8 +13,7 @@ from common.data.preprocessing.job import Scan
 from common.data.sources import Encoded, load_files
 from common.spec import Data
 from tests.common.data.preprocessing.made_up_scan import jpeg, oracle, packed, png, repeated
-
-PROJECT = Path(__file__).parents[4]
+from tests.support import processes
 
 
 @pytest.fixture
@@ -36,11 +33,13 @@ def test_every_kind_of_file_counts_with_its_canonical_pixels(mixed: Encoded) -> 
     assert scan.file_sums(mixed, 24) == oracle(mixed, 24)
 
 
-def test_threads_find_the_same_sums_whatever_their_number(mixed: Encoded, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(scan, "CHUNK_BYTES", 1500)
+def test_threads_and_those_of_dask_find_the_same_sums_whatever_their_number(mixed: Encoded) -> None:
     many = repeated(mixed, 20)
-    assert len(scan.parts(many)) > 10
-    assert {scan.scan(many, 24, workers) for workers in (1, 2, 8)} == {oracle(many, 24)}
+    assert len(scan.parts(many, 1500)) > 10
+    assert {scan.scan(many, 24, workers, chunk_bytes=1500) for workers in (1, 2, 8)} == {oracle(many, 24)}
+    for workers in (1, 3):
+        with dask_scan.scanning(many, 24, workers, "threads", chunk_bytes=1500) as run:
+            assert run() == oracle(many, 24)
 
 
 def test_an_array_has_the_sums_of_its_files(mixed: Encoded) -> None:
@@ -49,9 +48,8 @@ def test_an_array_has_the_sums_of_its_files(mixed: Encoded) -> None:
 
 
 @pytest.mark.parametrize("chunk_bytes", [1, 700, 2000, 10**9])
-def test_parts_hold_every_file_once_in_order(mixed: Encoded, monkeypatch: pytest.MonkeyPatch, chunk_bytes: int) -> None:
-    monkeypatch.setattr(scan, "CHUNK_BYTES", chunk_bytes)
-    parts = scan.parts(mixed)
+def test_parts_hold_every_file_once_in_order(mixed: Encoded, chunk_bytes: int) -> None:
+    parts = scan.parts(mixed, chunk_bytes)
     assert all(len(part) for part in parts)
     assert np.concatenate([part.offsets for part in parts]).tolist() == mixed.offsets.tolist()
     assert [content for part in parts for content in scan.read_files(part)] == [mixed.content(i) for i in range(len(mixed))]
@@ -66,14 +64,6 @@ def test_libjpeg_turbo_gives_the_canonical_pixels_of_a_thousand_real_images(
     assert len(encoded) == 1000 and encoded.decodes_identically.all()
     for content in scan.read_files(encoded):
         assert np.array_equal(simplejpeg.decode_jpeg(content), decode.decode(content, None))
-
-
-@pytest.mark.parametrize("workers", [1, 3])
-def test_dask_in_threads_finds_the_same_sums(mixed: Encoded, monkeypatch: pytest.MonkeyPatch, workers: int) -> None:
-    monkeypatch.setattr(scan, "CHUNK_BYTES", 1500)
-    many = repeated(mixed, 20)
-    with dask_scan.scanning(many, 24, workers, "threads") as run:
-        assert run() == oracle(many, 24)
 
 
 def test_a_process_of_its_own_writes_what_it_measured(mixed: Encoded, tmp_path: Path) -> None:
@@ -97,14 +87,6 @@ def test_peak_memory_at_a_hundred_thousand_images_is_that_at_ten_thousand(tmp_pa
 
 
 def scan_in_process(folder: Path, scheduler: str, workers: int) -> Scan:
-    arguments = [
-        str(folder / "job.npz"),
-        "--scheduler",
-        scheduler,
-        "--workers",
-        str(workers),
-        "--out",
-        str(folder / "scan.json"),
-    ]
-    subprocess.run([sys.executable, "-m", "common.processes.dask_scan_process", *arguments], cwd=PROJECT, check=True)
+    options = ["--scheduler", scheduler, "--workers", workers, "--out", folder / "scan.json"]
+    processes.python("-m", "common.processes.dask_scan_process", folder / "job.npz", *options).succeeded()
     return Scan.model_validate_json((folder / "scan.json").read_bytes())

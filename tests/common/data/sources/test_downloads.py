@@ -23,22 +23,19 @@ def put(path: Path, content: bytes = CONTENT) -> None:
 
 
 @pytest.mark.parametrize("home", ["keras", "torch"])
-def test_what_keras_or_torch_has_downloaded_is_not_downloaded_again(
-    homes: Path, home: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_keras_or_torch_has_downloaded_is_not_downloaded_again(homes: Path, home: str) -> None:
     name = {"keras": "cifar-10-batches-py-target_archive", "torch": "cifar-10-python.tar.gz"}[home]
     put(homes / home / "datasets" / name)
-    monkeypatch.setattr(cifar10, "PYTHON", replace(cifar10.PYTHON, sha256=SHA256))
-    assert cifar10.locate(homes / "cache") == homes / "cache" / "cifar-10-python.tar.gz"
+    python = replace(cifar10.PYTHON, sha256=SHA256)
+    assert cifar10.locate(homes / "cache", python=python) == homes / "cache" / "cifar-10-python.tar.gz"
     assert (homes / "cache" / "cifar-10-python.tar.gz").read_bytes() == CONTENT
 
 
-def test_fashion_mnist_is_taken_file_by_file(homes: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fashion_mnist_is_taken_file_by_file(homes: Path) -> None:
     known = tuple(replace(each, sha256=SHA256) for each in fashion_mnist.DOWNLOADS)
-    monkeypatch.setattr(fashion_mnist, "DOWNLOADS", known)
     for place, each in zip(("keras/datasets/fashion-mnist", "torch/datasets/FashionMNIST/raw") * 2, known, strict=True):
         put(homes / place / each.name)
-    folder = fashion_mnist.locate(homes / "cache")
+    folder = fashion_mnist.locate(homes / "cache", downloads=known)
     assert sorted(path.name for path in folder.iterdir()) == sorted(each.name for each in known)
 
 

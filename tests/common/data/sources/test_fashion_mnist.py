@@ -5,11 +5,14 @@ import hashlib
 import socket
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from common.data.sources import DataRefused, fashion_mnist, load
+from common.data.sources.downloads import Download
+from common.data.sources.file_source import Folder
 from common.spec import Data
 from tests.common.made_up_data import write_folder, write_tar
 from tests.support.refusals import refused
@@ -40,17 +43,23 @@ def loaded(source, cache, **fields):
     return load(Data(source=str(source), **fields), seed=0, cache_dir=str(cache))
 
 
-def official(monkeypatch: pytest.MonkeyPatch, files: dict[str, bytes]) -> None:
-    """Take made-up files for the official ones."""
-    known = tuple(replace(each, sha256=hashlib.sha256(files[each.name]).hexdigest()) for each in fashion_mnist.DOWNLOADS)
-    monkeypatch.setattr(fashion_mnist, "DOWNLOADS", known)
-    contents = tuple(hashlib.sha256(content).hexdigest() for content in plain().values())
-    monkeypatch.setattr(fashion_mnist, "CONTENT_SHA256", contents)
+CONTENT_SHA256 = [hashlib.sha256(content).hexdigest() for content in plain().values()]
 
 
-def official_address(monkeypatch: pytest.MonkeyPatch, url: str) -> None:
-    known = tuple(replace(each, url=f"{url}/{each.name}") for each in fashion_mnist.DOWNLOADS)
-    monkeypatch.setattr(fashion_mnist, "DOWNLOADS", known)
+def downloads(url: str = "http://nowhere") -> list[Download]:
+    """The made-up files, as the official ones are described."""
+    return [
+        replace(known, url=f"{url}/{name}", sha256=hashlib.sha256(content).hexdigest())
+        for known, (name, content) in zip(fashion_mnist.DOWNLOADS, zipped().items(), strict=True)
+    ]
+
+
+def class_names(folder: Path) -> tuple[str, ...]:
+    """The names of the classes, if the made-up content is the official one."""
+    tree = Folder(folder)
+    names = fashion_mnist.find_files(tree.listing().files)
+    assert names is not None
+    return fashion_mnist.read(tree, names, content_sha256=CONTENT_SHA256).class_names
 
 
 def test_idx_files_give_their_images_labels_and_splits(tmp_path):
@@ -87,30 +96,21 @@ def test_images_are_resized_if_a_size_is_given(tmp_path):
 
 
 @pytest.mark.parametrize("files", [plain(), zipped(), recompressed()], ids=["plain", "gzipped", "gzipped by another"])
-def test_only_the_official_content_names_its_classes_however_it_is_compressed(files, tmp_path, monkeypatch):
-    source = write_folder(tmp_path / "idx", files)
-    assert loaded(source, tmp_path / "first cache").class_names == tuple("0123456789")
-    official(monkeypatch, zipped())
-    assert loaded(source, tmp_path / "second cache").class_names == fashion_mnist.CLASS_NAMES
+def test_only_the_official_content_names_its_classes_however_it_is_compressed(files, tmp_path):
+    source = write_folder(tmp_path / "cache" / "fashion-mnist", files)
+    assert fashion_mnist.locate(tmp_path / "cache", downloads=downloads(), content_sha256=CONTENT_SHA256) == source
+    assert class_names(source) == fashion_mnist.CLASS_NAMES
+    assert loaded(source, tmp_path / "cache").class_names == tuple("0123456789")
     swapped = dict(zip(files, [list(files.values())[place] for place in (2, 3, 0, 1)], strict=True))
-    other = write_folder(tmp_path / "swapped", swapped)
-    assert loaded(other, tmp_path / "second cache").class_names == tuple("0123456789")
+    assert class_names(write_folder(tmp_path / "swapped", swapped)) == tuple("0123456789")
 
 
-@pytest.mark.parametrize("files", [plain(), zipped(), recompressed()], ids=["plain", "gzipped", "gzipped by another"])
-def test_files_in_the_cache_folder_are_found_by_name_and_their_classes_named(files, tmp_path, monkeypatch):
-    official(monkeypatch, zipped())
-    write_folder(tmp_path / "fashion-mnist", files)
-    dataset = loaded("fashion_mnist", tmp_path)
-    assert dataset.name == "fashion_mnist" and dataset.class_names == fashion_mnist.CLASS_NAMES
-
-
-def test_a_file_in_the_cache_folder_that_is_not_the_official_one_is_refused(tmp_path):
-    write_folder(tmp_path / "fashion-mnist", zipped())
-    with pytest.raises(DataRefused) as refusal:
-        loaded("fashion_mnist", tmp_path)
-    assert "train-images-idx3-ubyte.gz is not the official file" in str(refusal.value)
-    assert fashion_mnist.DOWNLOADS[0].sha256 in str(refusal.value)
+def test_files_in_the_cache_folder_are_found_by_name_but_refused_if_they_are_not_the_official_ones(tmp_path):
+    write_folder(tmp_path / "one" / "fashion-mnist", plain())
+    assert loaded("fashion_mnist", tmp_path / "one").name == "fashion_mnist"
+    file = write_folder(tmp_path / "other" / "fashion-mnist", zipped()) / "train-images-idx3-ubyte.gz"
+    with refused(DataRefused, names=[file, "not the official file", fashion_mnist.DOWNLOADS[0].sha256]):
+        loaded("fashion_mnist", tmp_path / "other")
 
 
 IMAGES, TRAIN_LABELS = FILES[:2]
@@ -141,10 +141,9 @@ DAMAGE = {
 
 @pytest.mark.parametrize("damage", DAMAGE)
 def test_a_damaged_file_is_refused_by_name(damage, tmp_path):
-    name, content, words = DAMAGE[damage]
-    with pytest.raises(DataRefused) as refusal:
+    name, content, received = DAMAGE[damage]
+    with refused(DataRefused, received=received, fix="Fetch it again", names=[name]):
         loaded(write_folder(tmp_path / "idx", plain() | {name: content}), tmp_path / "cache")
-    assert name in str(refusal.value) and words in str(refusal.value) and "Fetch it again" in str(refusal.value)
 
 
 def test_a_gzip_bomb_is_refused_before_it_is_unpacked(tmp_path):
@@ -162,34 +161,30 @@ def test_three_of_four_files_are_no_idx_data(tmp_path):
         loaded(write_folder(tmp_path / "idx", files), tmp_path / "cache")
 
 
-def test_fashion_mnist_is_downloaded_once_and_then_found_in_the_cache(server, tmp_path, monkeypatch):
-    official_address(monkeypatch, server)
-    write_folder(tmp_path / "served", zipped())
-    official(monkeypatch, zipped())
-    dataset = loaded("fashion_mnist", tmp_path / "cache")
-    assert len(dataset.test) == 20 and dataset.class_names[0] == "T-shirt/top"
-    for name in zipped():
-        (tmp_path / "served" / name).unlink()
-    assert loaded("fashion_mnist", tmp_path / "cache").content_hash == dataset.content_hash
+def test_fashion_mnist_is_downloaded_once_and_then_found_in_the_cache(server, tmp_path):
+    served = write_folder(tmp_path / "served", zipped())
+    for _ in range(2):
+        found = fashion_mnist.locate(tmp_path / "cache", downloads=downloads(server), content_sha256=CONTENT_SHA256)
+        assert {name: (found / name).read_bytes() for name in zipped()} == zipped()
+        for file in served.iterdir():
+            file.unlink()
+    assert len(loaded(found, tmp_path / "cache").test) == 20 and class_names(found)[0] == "T-shirt/top"
 
 
-def test_a_download_of_another_hash_is_refused_and_not_kept(server, tmp_path, monkeypatch):
-    official_address(monkeypatch, server)
-    write_folder(tmp_path / "served", zipped())
+def test_a_download_of_another_hash_is_refused_and_not_kept(server, tmp_path):
+    write_folder(tmp_path / "served", recompressed())
     with refused(DataRefused, names=["hash"]):
-        loaded("fashion_mnist", tmp_path / "cache")
+        fashion_mnist.locate(tmp_path / "cache", downloads=downloads(server))
     assert not list((tmp_path / "cache" / "fashion-mnist").glob("train*"))
 
 
-def test_a_download_that_fails_says_what_to_fetch_and_where_to_put_it(tmp_path, monkeypatch):
+def test_a_download_that_fails_says_what_to_fetch_and_where_to_put_it(tmp_path):
     with socket.socket() as unused:
         unused.bind(("127.0.0.1", 0))
-        official_address(monkeypatch, f"http://127.0.0.1:{unused.getsockname()[1]}")
-        with pytest.raises(DataRefused) as refusal:
-            loaded("fashion_mnist", tmp_path)
-    message = str(refusal.value)
-    assert "26,421,880 bytes" in message and "/train-images-idx3-ubyte.gz" in message
-    assert f"put the file at {tmp_path / 'fashion-mnist' / 'train-images-idx3-ubyte.gz'}" in message
+        url = f"http://127.0.0.1:{unused.getsockname()[1]}"
+        place = tmp_path / "fashion-mnist" / "train-images-idx3-ubyte.gz"
+        with refused(DataRefused, fix=place, names=["26,421,880 bytes", f"{url}/train-images-idx3-ubyte.gz"]):
+            fashion_mnist.locate(tmp_path, downloads=downloads(url))
 
 
 def test_the_official_files_are_the_four_of_mnist():

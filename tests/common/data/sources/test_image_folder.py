@@ -6,20 +6,23 @@ import pickle
 import numpy as np
 import pytest
 
+from common.data.decoding import decode
 from common.data.decoding.images import MappedRows
 from common.data.sources import DataRefused, load
 from common.spec import Data
 from tests.common.made_up_data import image, pixels, tree, write_folder, write_tar, write_zip
+from tests.support.refusals import refused
 
 
 def loaded(path, cache, seed=0, **fields):
     return load(Data(source=str(path), **fields), seed=seed, cache_dir=str(cache))
 
 
-def refusal(path, cache, **fields) -> str:
-    with pytest.raises(DataRefused) as caught:
+def refusal(path, cache, *names, received=None, fix=(), **fields) -> str:
+    """The text of the refusal, which has these parts."""
+    with refused(DataRefused, received=received, fix=fix, names=names) as caught:
         loaded(path, cache, **fields)
-    return str(caught.value)
+    return str(caught.error)
 
 
 @pytest.fixture
@@ -77,8 +80,7 @@ def test_splits_that_are_missing_are_drawn_from_train_a_tenth_each(tmp_path, cac
     dataset = loaded(write_folder(tmp_path / "pets", tree("train/cat", "train/dog", images=20)), cache)
     assert (len(dataset.train), len(dataset.validation), len(dataset.test)) == (32, 4, 4)
     assert [note.partition(",")[0] for note in dataset.notes] == [
-        "validation: 10 % of the 40 training examples",
-        "test: 10 % of the 40 training examples",
+        f"{split}: 10 % of the 40 training examples" for split in ("validation", "test")
     ]
     names = [f"train/{label}/{number}.png" for label in ("cat", "dog") for number in range(20)]
     images = [*dataset.train.images, *dataset.validation.images, *dataset.test.images]
@@ -143,7 +145,7 @@ def test_links_in_a_folder_of_ones_own_are_followed_but_not_in_circles(tmp_path,
         (pets / name).symlink_to(tmp_path / "elsewhere" / name)
     assert loaded(pets, cache).content_hash == loaded(tmp_path / "elsewhere", cache).content_hash
     (tmp_path / "elsewhere" / "cat" / "again").symlink_to(pets)
-    assert "leads into the tree a second time" in refusal(pets, cache)
+    refusal(pets, cache, pets / "cat/again", "a second time")
 
 
 def test_links_that_lead_out_of_a_folder_are_named_each_time_it_is_read(tmp_path, cache):
@@ -155,10 +157,10 @@ def test_links_that_lead_out_of_a_folder_are_named_each_time_it_is_read(tmp_path
     real = str((tmp_path / "private.png").resolve())
     for _ in range(2):
         first, *_ = loaded(pets, cache, duplicates="allow").notes
-        assert first == f"1 link leads out of the folder, and what is there was read: 'cat/outside.png' to {real!r}"
+        assert first.startswith("1 link leads out") and first.endswith(f": 'cat/outside.png' to {real!r}")
     write_folder(tmp_path / "elsewhere", tree("bird"))
     (pets / "bird").symlink_to(tmp_path / "elsewhere" / "bird")
-    assert loaded(pets, cache, duplicates="allow").notes[0].startswith("2 links lead out of the folder")
+    assert loaded(pets, cache, duplicates="allow").notes[0].startswith("2 links lead out")
 
 
 def test_a_folder_that_is_itself_reached_by_a_link_has_no_links_that_lead_out_of_it(tmp_path, cache):
@@ -171,7 +173,7 @@ def test_a_folder_that_is_itself_reached_by_a_link_has_no_links_that_lead_out_of
 def test_a_pipe_in_a_folder_is_refused_and_not_waited_for(tmp_path, cache):
     folder = write_folder(tmp_path / "pets", tree("cat", "dog"))
     os.mkfifo(folder / "cat" / "5.png")
-    assert "5.png is no file" in refusal(folder, cache)
+    refusal(folder, cache, folder / "cat" / "5.png", "no file", received="a device, pipe or socket")
 
 
 REFUSED = {
@@ -182,7 +184,10 @@ REFUSED = {
     ),
     "one_class": (tree("cat"), ("at least 2 classes", "'cat' alone")),
     "images_beside_class_folders": (tree("cat", "dog") | {"0.png": image("0")}, ("outside of the layout", "'0.png'")),
-    "images_in_a_split_folder": ({"train/0.png": image("0"), "test/0.png": image("1")}, ("outside of the layout", "train/0")),
+    "images_in_a_split_folder": (
+        {"train/0.png": image("0"), "test/0.png": image("1")},
+        ("outside of the layout", "train/0.png"),
+    ),
     "a_folder_in_a_class": (tree("cat", "dog", "dog/small"), ("outside of the layout", "'dog/small/0.png'")),
     "no_train": (tree("val/cat", "val/dog", "test/cat", "test/dog"), ("no training split", "test, val")),
     "two_validations": (tree("train/a", "train/b", "val/a", "val/b", "valid/a"), ("one split under two names", "val, valid")),
@@ -199,29 +204,28 @@ REFUSED = {
 def test_a_tree_out_of_order_is_refused_with_names_and_a_fix(case, tmp_path, cache):
     files, expected = REFUSED[case]
     (tmp_path / "pets").mkdir()
-    message = refusal(write_folder(tmp_path / "pets", files), cache)
-    assert all(words in message for words in (str(tmp_path / "pets"), *expected))
+    refusal(write_folder(tmp_path / "pets", files), cache, tmp_path / "pets", *expected)
     assert not list((cache / "decoded").glob("*/")), "a refused tree leaves nothing in the cache"
 
 
 def test_classes_too_small_to_be_divided_are_refused(tmp_path, cache):
-    message = refusal(write_folder(tmp_path / "pets", tree("cat", "dog", images=2)), cache)
-    assert "pets cannot be divided" in message and "at least 3 different training images" in message and "'cat' (2)" in message
+    path = write_folder(tmp_path / "pets", tree("cat", "dog", images=2))
+    refusal(path, cache, "pets", "divided", "at least 3 different training images", "'cat' (2)")
 
 
 def test_images_of_any_shape_are_accepted_if_a_size_is_set(tmp_path, cache):
     files = tree("cat", "dog") | {"dog/9.png": image("9", 20, 10)}
     dataset = loaded(write_folder(tmp_path / "pets", files), cache, image_size=16)
     assert dataset.image_size == 16 and dataset.train.images.shape[1:] == (16, 16, 3)
-    assert "images that are not square, resized to a square without keeping their proportions: 1" in dataset.notes
+    assert any("not square" in note and note.endswith(": 1") for note in dataset.notes)
     assert not any("enlarged" in note for note in dataset.notes)
 
 
 def test_the_notes_name_tiny_images_that_are_enlarged_and_images_that_stand_in_two_classes(tmp_path, cache):
     files = tree("cat", "dog") | {"dog/9.png": image("9", 1, 1), "cat/8.png": image("8"), "dog/8.png": image("8")}
     notes = loaded(write_folder(tmp_path / "pets", files), cache, image_size=16).notes
-    assert "images of less than a quarter of 16 px, enlarged: 1" in notes
-    assert "images that stand in more than one class, equal pixel for pixel: 1" in notes
+    for words in ("less than a quarter of 16 px", "more than one class"):
+        assert [note.endswith(": 1") for note in notes if words in note] == [True]
     assert not any("two classes" in note or "not square" in note for note in notes)
 
 
@@ -229,16 +233,14 @@ def test_the_notes_name_tiny_images_that_are_enlarged_and_images_that_stand_in_t
 def test_images_that_are_no_images_are_named(pack, tmp_path, cache):
     torn = image("torn", 64, 64, "JPEG")[:700]
     files = tree("cat", "dog") | {"cat/8.jpg": torn, "dog/9.png": b"no image at all", "dog/empty.png": b""}
-    message = refusal(pack(tmp_path / "pets", files), cache)
-    assert "3 of 11 files" in message
-    assert "'dog/9.png': not an image\n" in message and "'dog/empty.png': empty\n" in message
-    assert "'cat/8.jpg': truncated or damaged (" in message
+    problems = {"dog/9.png": decode.NO_IMAGE, "dog/empty.png": decode.EMPTY, "cat/8.jpg": decode.DAMAGED}
+    bad = [f"'{name}': {problem}" for name, problem in problems.items()]
+    refusal(pack(tmp_path / "pets", files), cache, "3 of 11 files", *bad)
 
 
 def test_of_many_bad_files_twenty_are_named(tmp_path, cache):
     files = tree("cat", "dog") | {f"cat/bad{number}.png": b"x" for number in range(100)}
-    message = refusal(write_folder(tmp_path / "pets", files), cache)
-    assert "100 of 108 files" in message and message.count("cat/bad") == 20 and "and 80 more" in message
+    assert refusal(write_folder(tmp_path / "pets", files), cache, "100 of 108 files", "80 more").count("cat/bad") == 20
 
 
 @pytest.mark.slow

@@ -1,10 +1,9 @@
 """Sets of torchvision, TensorFlow Datasets and Hugging Face by name: read once by the package, then from the cache."""
 
-import importlib
 import io
 import json
 import os
-import subprocess
+import sys
 import tarfile
 import tempfile
 from collections.abc import Callable, Sequence
@@ -19,7 +18,10 @@ from PIL import Image
 from common.data import sources
 from common.data.dataset import DataRefused
 from common.data.sources import public_set_process, public_sets
+from common.errors import UserError
 from common.spec import Data
+from tests.support import processes
+from tests.support.refusals import check, refused
 
 NUMBERS = np.random.default_rng(0)
 Written = dict[str, Any]
@@ -44,21 +46,20 @@ def test_a_folder_of_the_user_is_no_published_set(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("source", "words"),
+    ("source", "received", "names"),
     [
-        ("torchvision:", "a name is missing. Received: ''. Use e.g. torchvision:NAME"),
-        ("tfds:../../no_such_folder", "there is no such folder. Received: "),
-        ("tfds:a b", "a name is missing. Received: 'a b'"),
-        ("torchvision:MNIST,root", "a setting has the form name=value, and stands once. Received: 'root'"),
-        ("torchvision:MNIST,root=a,root=b", "and stands once. Received: 'root=b'"),
-        ("torchvision:MNIST,download=true", "download is yes or no. Received: 'true'. Use download=yes"),
-        ("huggingface:~nobody-here/x", "there is no such folder"),
+        ("torchvision:", "''", ["a name is missing", "torchvision:NAME"]),
+        ("tfds:../../no_such_folder", "no_such_folder'", ["no such folder"]),
+        ("tfds:a b", "'a b'", ["a name is missing"]),
+        ("torchvision:MNIST,root", "'root'", ["name=value"]),
+        ("torchvision:MNIST,root=a,root=b", "'root=b'", ["once"]),
+        ("torchvision:MNIST,download=true", "'true'", ["yes or no", "Use download=yes"]),
+        ("huggingface:~nobody-here/x", None, ["no such folder"]),
     ],
 )
-def test_a_source_of_another_form_is_refused(source: str, words: str, tmp_path: Path) -> None:
-    with pytest.raises(DataRefused) as refused:
+def test_a_source_of_another_form_is_refused(source: str, received: str | None, names: list[str], tmp_path: Path) -> None:
+    with refused(DataRefused, received=received, names=[f"data.source {source}", *names]):
         sources.load(Data(source=source), seed=0, cache_dir=str(tmp_path))
-    assert words in str(refused.value)
 
 
 def idx(folder: Path, name: str, array: np.ndarray) -> None:
@@ -78,7 +79,7 @@ def test_a_set_of_torchvision_is_read_once_and_then_needs_no_package(
         idx(raw, f"{kind}-labels-idx1-ubyte", labels)
     data = Data(source=f"torchvision:MNIST,root={tmp_path / 'root'}")
     (tmp_path / "temporary").mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))  # which keeps what TMPDIR was at first
     found = sources.load(data, seed=0, cache_dir=str(tmp_path / "cache"))
     assert list((tmp_path / "temporary").iterdir()) == [], "a package left something"
     assert (found.name, found.image_size, found.class_names[3]) == ("torchvision:MNIST", 28, "3 - three")
@@ -92,7 +93,7 @@ def test_a_set_of_torchvision_is_read_once_and_then_needs_no_package(
     assert facts["facts"]["sizes"] == {"train": 60, "test": 20} and facts["facts"]["package"].startswith("torchvision ")
     assert len(facts["data_sha256"]) == 64
     assert "reading torchvision:MNIST once" in capfd.readouterr().err
-    monkeypatch.delattr(subprocess, "run")
+    monkeypatch.setenv(public_set_process.PYTHON, str(tmp_path / "none"))
     assert sources.load(data, seed=0, cache_dir=str(tmp_path / "cache")).content_hash == found.content_hash
 
 
@@ -104,7 +105,8 @@ def convert(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Callable[..., Wr
     """Writes a set of a made-up package, in this process. Returns paths and contents of the archive, and its facts."""
 
     def convert(package: str, module: Any, name: str = "Made", **settings: str) -> Written:
-        monkeypatch.setattr(importlib, "import_module", lambda name: module)
+        for imported in (package, f"{package}.made"):
+            monkeypatch.setitem(sys.modules, imported, module)
         download = settings.pop("download", "no") == "yes"
         out = tmp_path / "out"
         path = settings.pop("path", None)
@@ -198,29 +200,29 @@ def test_splits_are_found_by_the_words_that_the_set_takes(convert: Callable[...,
 def test_nothing_is_downloaded_unless_it_was_said(convert: Callable[..., Written]) -> None:
     with pytest.raises(public_set_process.Refused) as caught:
         convert("torchvision", MADE, root="/nowhere")
-    for name in ("RuntimeError: Dataset not found", "download=yes"):
-        assert name in str(caught.value)
+    check(UserError(str(caught.value)), received="RuntimeError: Dataset not found", names=["download=yes"])
     assert convert("torchvision", MADE, root="/nowhere", download="yes")["sizes"] == {"train": 6, "test": 3}
 
 
 @pytest.mark.parametrize(
-    ("name", "settings", "words"),
+    ("name", "settings", "received", "fix", "problem"),
     [
-        ("made", {}, "has no such set. Received: 'made'. Did you mean Made?"),
-        ("function", {}, "has no such set. Received: 'function'."),
-        ("Made", {"rot": "x"}, "the set takes no such setting. Received: rot. Use download, root, train."),
-        ("Boxes", {}, "it has no single class for each image. Received: a label of type dict. Use a set for classification"),
-        ("Videos", {}, "it holds no images of 8 bits. Received: ndarray of uint8 [5, 4, 4, 3]. Use a set of pictures"),
-        ("Unlabelled", {}, "it has no labelled images. Received: none. Use another set."),
+        ("made", {}, "'made'", "Did you mean Made?", "no such set"),
+        ("function", {}, "'function'", "Use one of Made", "no such set"),
+        ("Made", {"rot": "x"}, "rot", "Use download, root, train", "no such setting"),
+        ("Boxes", {}, "a label of type dict", "Use a set for classification", "no single class"),
+        ("Videos", {}, "ndarray of uint8 [5, 4, 4, 3]", "Use a set of pictures", "images of 8 bits"),
+        ("Unlabelled", {}, "none", "Use another set", "no labelled images"),
     ],
 )
 def test_what_is_no_classification_of_images_is_refused(
-    convert: Callable[..., Written], name: str, settings: dict[str, str], words: str
+    convert: Callable[..., Written], name: str, settings: dict[str, str], received: str, fix: str, problem: str
 ) -> None:
-    with pytest.raises(public_set_process.Refused) as refused:
+    with pytest.raises(public_set_process.Refused) as caught:
         convert("torchvision", MADE, name, root="/there", **settings)
-    assert words in str(refused.value) and str(refused.value).startswith("data.source torchvision:")
-    assert not str(refused.value).endswith("?.")
+    text = str(caught.value)
+    check(UserError(text), received=received, fix=fix, names=[f"data.source torchvision:{name}", problem])
+    assert not text.endswith("?.")
 
 
 @pytest.mark.parametrize(("version", "asked"), [("3.6.0", False), ("4.0.0", True), ("10.1.0.dev0", True)])
@@ -233,19 +235,16 @@ def test_a_package_that_may_run_code_of_a_set_is_not_asked_for_it(
     package = SimpleNamespace(__version__=version, load_dataset=load_dataset, DatasetDict=dict)
     with pytest.raises(public_set_process.Refused) as caught:
         convert("huggingface", package)
-    for name in ("InterruptedError: asked",) if asked else (f"datasets {version}", "datasets 4 or later"):
-        assert name in str(caught.value)
+    names = ["InterruptedError: asked"] if asked else [f"datasets {version}", "datasets 4 or later"]
+    check(UserError(str(caught.value)), names=names)
 
 
 def test_a_missing_package_is_named_with_the_interpreter(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delenv(public_set_process.PYTHON, raising=False)
     monkeypatch.setitem(public_sets.PACKAGES, "tfds", "no_such_package.sets")
-    with pytest.raises(DataRefused) as refused:
+    fix = ["Install no_such_package", public_set_process.PYTHON]
+    with refused(DataRefused, received=sys.executable, fix=fix, names=["No module named 'no_such_package'"]):
         sources.load(Data(source="tfds:mnist"), seed=0, cache_dir=str(tmp_path))
-    assert "it needs the package no_such_package. Received: No module named 'no_such_package' in " in str(refused.value)
-    assert "Install no_such_package there, or set CONVTWINS_DATASETS_PYTHON to an interpreter that has it." in str(
-        refused.value
-    )
 
 
 BUILT_BY_TFDS = """
@@ -303,29 +302,29 @@ def other_python() -> str:
 
 @pytest.mark.slow
 def test_a_set_that_tfds_has_prepared_is_read_by_its_folder(other_python: str, tmp_path: Path) -> None:
-    subprocess.run([other_python, "-c", BUILT_BY_TFDS, tmp_path / "sets"], check=True)
+    processes.run([other_python, "-c", BUILT_BY_TFDS, tmp_path / "sets"]).succeeded()
     found = sources.load(Data(source=f"tfds:{tmp_path}/sets/squares/1.0.0"), seed=0, cache_dir=str(tmp_path / "cache"))
     assert found.class_names == ("green", "red") and len(found.test) == 12
     _check_pixels_and_classes(found.test)
-    _refused(f"tfds:{tmp_path}/sets/boxes/1.0.0", tmp_path, "it needs one column of type ClassLabel as label. Received: ")
+    _refused(f"tfds:{tmp_path}/sets/boxes/1.0.0", tmp_path, "one column of type ClassLabel as label")
     named = sources.load(
         Data(source=f"tfds:{tmp_path}/sets/boxes/1.0.0,label=number"), seed=0, cache_dir=str(tmp_path / "cache")
     )
     assert named.content_hash == found.content_hash
-    _refused("tfds:mnits", tmp_path, "tensorflow_datasets has no such set. Received: 'mnits'. Did you mean ")
-    _refused(f"tfds:mnist,root={tmp_path}", tmp_path, "download=yes to let the package download it.")
+    _refused("tfds:mnits", tmp_path, "tensorflow_datasets", "'mnits'. Did you mean")
+    _refused(f"tfds:mnist,root={tmp_path}", tmp_path, "download=yes")
 
 
 @pytest.mark.slow
 def test_a_set_that_hugging_face_has_saved_is_read_by_its_folder(other_python: str, tmp_path: Path) -> None:
-    subprocess.run([other_python, "-c", BUILT_BY_HUGGING_FACE, tmp_path], check=True)
+    processes.run([other_python, "-c", BUILT_BY_HUGGING_FACE, tmp_path]).succeeded()
     found = sources.load(Data(source=f"huggingface:{tmp_path}/divided"), seed=0, cache_dir=str(tmp_path / "cache"))
     assert found.class_names == ("green", "red") and len(found.test) == 12 and "test" not in " ".join(found.notes)
     _check_pixels_and_classes(found.test)
     whole = sources.load(Data(source=f"huggingface:{tmp_path}/whole"), seed=0, cache_dir=str(tmp_path / "cache"))
     assert sum(map(len, (whole.train, whole.validation, whole.test))) == 12
-    _refused(f"huggingface:{tmp_path}/bare", tmp_path, "as label. Received: picture (Image). Use a set for classification")
-    _refused("huggingface:nobody/nothing", tmp_path, "download=yes to let the package download it.")
+    _refused(f"huggingface:{tmp_path}/bare", tmp_path, "as label", "picture (Image)", "Use a set for classification")
+    _refused("huggingface:nobody/nothing", tmp_path, "download=yes")
 
 
 def _check_pixels_and_classes(split: sources.DatasetSplit) -> None:
@@ -334,7 +333,6 @@ def _check_pixels_and_classes(split: sources.DatasetSplit) -> None:
     assert shown == {100 + number: 1 - number % 2 for number in range(12)}
 
 
-def _refused(source: str, tmp_path: Path, words: str) -> None:
-    with pytest.raises(DataRefused) as refused:
+def _refused(source: str, tmp_path: Path, *names: str) -> None:
+    with refused(DataRefused, names=names):
         sources.load(Data(source=source), seed=0, cache_dir=str(tmp_path / "cache"))
-    assert words in str(refused.value)

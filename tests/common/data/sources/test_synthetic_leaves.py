@@ -155,7 +155,7 @@ def test_a_place_that_is_taken_is_refused_and_left_as_it_is(occupant, tmp_path):
     else:
         place.mkdir()
         (place / "notes.txt").write_text("mine")
-    with refused(DataRefused, names=[place]):
+    with refused(DataRefused, received=place, names=["new or empty folder"]):
         write(place, classes=2, images_per_class=3, size_px=8, seed=0)
     assert (place if occupant == "file" else place / "notes.txt").read_text() == "mine"
     assert list(tmp_path.iterdir()) == [place]
@@ -173,29 +173,27 @@ def test_a_folder_appears_whole_or_not_at_all(tmp_path, monkeypatch):
     def full(*_: object, **__: object) -> None:
         raise full_disk
 
-    monkeypatch.setattr(Image.Image, "save", full)
+    monkeypatch.setattr(Image.Image, "save", full)  # a disk that has become full
     with pytest.raises(OSError) as caught:
         write(tmp_path / "place", classes=2, images_per_class=3, size_px=8, seed=0)
     assert caught.value is full_disk
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_cache_holds_each_kind_of_leaves_once(tmp_path, monkeypatch):
-    made: list[Leaves] = []
-    original = synthetic_leaves.make
-    monkeypatch.setattr(synthetic_leaves, "make", lambda folder, wanted: (made.append(wanted), original(folder, wanted)))
-    wanted = Leaves(classes=2, images=6, size=8)
-    first, again, other = (
-        synthetic_leaves.locate(each, tmp_path) for each in (wanted, wanted, Leaves(classes=2, images=7, size=8))
-    )
-    assert first == again != other and len(made) == 2
-    assert len(files(first)) == 6
+def test_the_cache_holds_each_kind_of_leaves_once(tmp_path):
+    wanted, located = Leaves(classes=2, images=6, size=8), list[tuple[Path, int]]()
+    for leaves in (wanted, wanted, Leaves(classes=2, images=7, size=8)):
+        folder = synthetic_leaves.locate(leaves, tmp_path)
+        located.append((folder, folder.stat().st_ino))
+    first, again, other = located
+    assert first == again and first[0] != other[0]
+    assert len(files(first[0])) == 6
 
 
 def test_another_version_of_what_is_drawn_is_made_again(tmp_path, monkeypatch):
     wanted = Leaves(classes=2, images=6, size=8)
     before = synthetic_leaves.locate(wanted, tmp_path)
-    monkeypatch.setattr(synthetic_leaves, "RULE", "another")
+    monkeypatch.setattr(synthetic_leaves, "RULE", "another")  # as a later release has
     assert synthetic_leaves.locate(wanted, tmp_path) != before
 
 
