@@ -1,4 +1,6 @@
+import json
 import threading
+from collections.abc import Iterator
 
 import pytest
 
@@ -7,11 +9,12 @@ from common.machine.flight import ExchangeRecord, Flight, RankRange
 
 
 @pytest.fixture(autouse=True)
-def ring(monkeypatch: pytest.MonkeyPatch) -> bytearray:
+def ring() -> Iterator[bytearray]:
     """A ring of this test. Numbers go on from other tests, so that the ring starts anywhere."""
-    made = bytearray(flight.BYTES)
-    monkeypatch.setattr(flight, "_ring", made)
-    return made
+    memory = bytearray(flight.BYTES)
+    flight.attach(memoryview(memory))
+    yield memory
+    flight.attach(memoryview(bytearray(flight.BYTES)))
 
 
 def test_a_record_says_what_was_exchanged_with_whom_and_when(ring: bytearray) -> None:
@@ -129,8 +132,6 @@ def test_a_record_of_ranks_that_cannot_be_is_left_out(ring: bytearray, spoilt: R
 
 
 def test_what_goes_through_json_comes_back(ring: bytearray) -> None:
-    import json
-
     flight.Channel(RankRange(0, 1, 2)).begin("all_reduce", "float32", (4, 25), 400)
     taken = flight.read(bytes(ring), bytes(ring), 17)
     assert Flight.from_json(json.loads(json.dumps(taken))) == taken
