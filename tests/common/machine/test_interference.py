@@ -19,6 +19,8 @@ def test_what_is_read_is_this_process_and_the_machine() -> None:
         pass
     assert used.machine_cpu_seconds == used.budget_cpu_seconds > 0.0
     assert used.wall_seconds > 0.0 and used.stolen_cpu_seconds >= 0.0
+    one = interference.usage_until_now([0])
+    assert 0.0 < one.budget_cpu_seconds <= one.machine_cpu_seconds + 1.0 and one.stolen_cpu_seconds <= one.budget_cpu_seconds
 
 
 @pytest.mark.parametrize(
