@@ -24,6 +24,7 @@ from tests.support import trees
 from tests.support.comparisons import with_fields
 from tests.support.refusals import refused
 
+FRAMEWORKS = ("pytorch", "tensorflow")
 MODES = ("serial", "data_parallel", "multi_process")
 
 
@@ -37,9 +38,18 @@ def prove(
     tmp_path: Path, what: Spec, modes: tuple[str, ...] = ("serial",), said: list[str] | None = None, **options: Any
 ) -> Proof:
     settings: dict[str, Any] = {"replicas": 2, "steps": 5, "remember": False, **options}
-    frameworks = settings.pop("frameworks", ("pytorch", "tensorflow"))
+    frameworks = settings.pop("frameworks", FRAMEWORKS)
     progress = (said if said is not None else []).append
     return ladder.prove(what, frameworks, modes, out=tmp_path / "out", progress=progress, **settings)
+
+
+def losses_of(proof: Proof) -> Rung:
+    (found,) = [rung for rung in proof.rungs if rung.name == "5 losses"]
+    return found
+
+
+def mode_verdicts(proof: Proof, modes: Sequence[str] = MODES) -> dict[tuple[str, str], str]:
+    return {(name, mode): proof.mode_verdict(name, mode) for name in FRAMEWORKS for mode in modes}
 
 
 def wrong_loss(arrays: Arrays) -> None:
@@ -90,7 +100,7 @@ def test_a_whole_proof_climbs_every_rung_for_every_mode_and_framework(twins: Fak
     assert proof.verdict == "proved"
     assert {rung.name[0] for rung in proof.rungs} == set("12345678")
     sixth = {(rung.framework, rung.mode) for rung in proof.rungs if rung.name.startswith("6")}
-    assert sixth == {(framework, mode) for framework in ("pytorch", "tensorflow") for mode in MODES[1:]}
+    assert sixth == {(framework, mode) for framework in FRAMEWORKS for mode in MODES[1:]}
 
 
 @pytest.mark.parametrize("replicas", [2, 3, 4, 5, 6, 7, 8, 9, 16, 64])
@@ -158,7 +168,7 @@ def test_what_a_yardstick_excuses_is_shown_and_proves_nothing(
     twins.changes["tensorflow", "serial"] = apart_at(5, 5e-9)
     twins.reordered["pytorch"] = apart_at(5, 6e-10)
     proof = prove(tmp_path, timed())
-    (losses,) = [rung for rung in proof.rungs if rung.name == "5 losses"]
+    losses = losses_of(proof)
     assert losses.status == "shown" and losses.reason.startswith("shown: ")
     assert proof.verdict == "proved" and losses.max_relative_difference == pytest.approx(5e-9, rel=1e-3)
     assert proof.sentence == snapshot
@@ -169,13 +179,13 @@ def test_one_update_alone_is_no_proof(twins: FakeTwins, tmp_path: Path, snapshot
     twins.changes["tensorflow", "serial"] = apart_at(2, 5e-11)
     twins.reordered["pytorch"] = apart_at(2, 6e-12)
     proof = prove(tmp_path, timed())
-    (losses,) = [rung for rung in proof.rungs if rung.name == "5 losses"]
+    losses = losses_of(proof)
     assert losses.status == "shown" and all(rung.status != "failed" for rung in proof.rungs)
-    assert {proof.verdict, *(proof.mode_verdict(name, "serial") for name in ("pytorch", "tensorflow"))} == {"proved"}
+    assert {proof.verdict, *(proof.mode_verdict(name, "serial") for name in FRAMEWORKS)} == {"proved"}
     shown = [with_fields(each, status="shown") if ": gradients" in each.name else each for each in proof.rungs]
     without = with_fields(proof, rungs=shown)
     assert without.verdict == "not claimed" and without.sentence == snapshot
-    rows = [matrix.build_row(name, name, timed()) for name in ("pytorch", "tensorflow")]
+    rows = [matrix.build_row(name, name, timed()) for name in FRAMEWORKS]
     assert set(timed_rows.row_verdicts(without, rows).values()) == {without.verdict} == {"not claimed"}
 
 
@@ -209,10 +219,10 @@ def rises(twins: FakeTwins, below: float) -> Change:
 def test_the_free_running_losses_are_of_a_learning_rate_at_which_the_loss_falls(
     twins: FakeTwins, tmp_path: Path, below: float, rate: float
 ) -> None:
-    for name in ("pytorch", "tensorflow"):
+    for name in FRAMEWORKS:
         twins.changes[name, "serial"] = rises(twins, below)
     proof = prove(tmp_path, timed(), steps=50)
-    (losses,) = [rung for rung in proof.rungs if rung.name == "5 losses"]
+    losses = losses_of(proof)
     assert twins.calls[-1][1].optimizer.learning_rate == pytest.approx(rate)
     rates = [what.optimizer.learning_rate for framework, what in twins.calls if (framework, what.mode) == ("pytorch", "serial")]
     assert len(rates) == len(set(rates)), "a recording is made once at each rate"
@@ -222,10 +232,10 @@ def test_the_free_running_losses_are_of_a_learning_rate_at_which_the_loss_falls(
 def test_a_loss_that_rises_at_every_learning_rate_is_called_no_proof(
     twins: FakeTwins, tmp_path: Path, snapshot: SnapshotAssertion
 ) -> None:
-    for name in ("pytorch", "tensorflow"):
+    for name in FRAMEWORKS:
         twins.changes[name, "serial"] = rises(twins, 0.0)
     proof = prove(tmp_path, timed(), steps=50)
-    (losses,) = [rung for rung in proof.rungs if rung.name == "5 losses"]
+    losses = losses_of(proof)
     assert losses.status == "shown" and LOSS_RISES in losses.reason
     without_steps = with_fields(proof, rungs=[each for each in proof.rungs if not each.name.startswith("8 ")])
     assert without_steps.verdict == "not claimed" and LOSS_RISES in without_steps.sentence
@@ -236,7 +246,7 @@ def test_a_loss_that_rises_at_every_learning_rate_is_called_no_proof(
 def test_float64_steps_are_judged_while_others_are_recorded_once_the_learning_rate_is_known_to_stay(
     twins: FakeTwins, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, below: float, ahead: bool
 ) -> None:
-    for name in ("pytorch", "tensorflow"):
+    for name in FRAMEWORKS:
         twins.changes[name, "serial"] = rises(twins, below)
     judged: list[tuple[float, int]] = []
     judge, twins.polls = ladder._Ladder._judge, True
@@ -289,7 +299,7 @@ def test_losses_of_a_model_that_amplifies_rounding_from_the_first_step_are_shown
     assert prove(tmp_path, timed()).verdict == "not proved"
     twins.reordered["pytorch"] = grown(3e-14)
     proof = prove(tmp_path, timed())
-    (losses,) = [rung for rung in proof.rungs if rung.name == "5 losses"]
+    losses = losses_of(proof)
     assert (proof.verdict, losses.status) == ("proved", "shown")
     assert losses.max_relative_difference == pytest.approx(9e-8, rel=1e-3) and losses.judged_steps == 4
     assert proof.sentence == snapshot
@@ -300,8 +310,7 @@ def test_losses_of_a_model_that_amplifies_rounding_from_the_first_step_are_shown
 def test_a_yardstick_that_is_too_short_is_that_of_all_frameworks(twins: FakeTwins, tmp_path: Path) -> None:
     twins.changes["tensorflow", "serial"] = apart_at(5, 5e-9)
     twins.reordered["tensorflow"] = apart_at(5, 6e-10)
-    (losses,) = [rung for rung in prove(tmp_path, timed()).rungs if rung.name == "5 losses"]
-    assert losses.status == "shown"
+    assert losses_of(prove(tmp_path, timed())).status == "shown"
 
 
 def test_a_mode_that_a_framework_does_not_have_here_is_not_held_and_not_claimed(twins: FakeTwins, tmp_path: Path) -> None:
@@ -325,19 +334,14 @@ def test_one_framework_alone_is_held_against_itself_only(twins: FakeTwins, tmp_p
 def test_a_defect_in_one_mode_leaves_the_others_proved(twins: FakeTwins, tmp_path: Path) -> None:
     twins.changes["tensorflow", "multi_process"] = wrong_loss
     proof = prove(tmp_path, timed(), MODES)
-    verdicts = {
-        (framework, mode): proof.mode_verdict(framework, mode) for framework in ("pytorch", "tensorflow") for mode in MODES
-    }
-    assert [key for key, verdict in verdicts.items() if verdict != "proved"] == [("tensorflow", "multi_process")]
+    assert [key for key, verdict in mode_verdicts(proof).items() if verdict != "proved"] == [("tensorflow", "multi_process")]
     assert proof.verdict == "not proved"
 
 
 def test_a_defect_between_the_twins_takes_every_mode_with_it(twins: FakeTwins, tmp_path: Path) -> None:
     twins.changes["tensorflow", "serial"] = twins.changes["tensorflow", "data_parallel"] = wrong_loss
     proof = prove(tmp_path, timed(), ("serial", "data_parallel"))
-    assert {proof.mode_verdict(framework, mode) for framework in ("pytorch", "tensorflow") for mode in MODES[:2]} == {
-        "not proved"
-    }
+    assert set(mode_verdicts(proof, MODES[:2]).values()) == {"not proved"}
 
 
 @pytest.mark.parametrize(
@@ -392,30 +396,30 @@ def test_copies_of_a_pipeline_are_held_where_their_micro_batches_have_no_statist
 
 
 def runs(**fields: Any) -> list[tuple[str, Spec]]:
-    return [(name, timed(**{"global_batch_size": 16, **fields})) for name in ("pytorch", "tensorflow")]
+    return [(name, timed(**{"global_batch_size": 16, **fields})) for name in FRAMEWORKS]
 
 
 def test_a_switch_takes_the_claim_from_its_framework_alone(twins: FakeTwins, tmp_path: Path) -> None:
     twins.described["options"] = {"graph": {"values": ["function", "xla"], "default": "function"}}
     proof = prove(tmp_path, timed(), MODES, runs=[runs()[0], runs(framework_options={"graph": "xla"})[1]])
-    assert {mode: proof.mode_verdict("tensorflow", mode) for mode in MODES} == dict.fromkeys(MODES, "not claimed")
-    assert {mode: proof.mode_verdict("pytorch", mode) for mode in MODES} == dict.fromkeys(MODES, "proved")
+    assert mode_verdicts(proof) == {
+        (name, mode): "proved" if name == "pytorch" else "not claimed" for name in FRAMEWORKS for mode in MODES
+    }
 
 
 def test_every_level_of_switches_is_proved_in_all_frameworks(twins: FakeTwins, tmp_path: Path) -> None:
     proof = prove(tmp_path, timed(), MODES, runs=[runs(switches="closed")[0], runs()[1]])
-    assert [proof.mode_verdict(name, "serial") for name in ("pytorch", "tensorflow")] == ["proved", "proved"]
+    assert [proof.mode_verdict(name, "serial") for name in FRAMEWORKS] == ["proved", "proved"]
     assert proof.levels == ["closed", "usual"] and {what.switches for _, what in twins.calls} == {"closed"}
-    names = ("pytorch", "tensorflow")
     stepped = {(name, what.switches) for name, what in twins.stepped if what.mode == "serial"}
-    assert stepped == {(name, level) for name in names for level in proof.levels}
+    assert stepped == {(name, level) for name in FRAMEWORKS for level in proof.levels}
 
 
 def test_closed_switches_keep_the_mathematics_and_are_proved_with_them_in_float64(twins: FakeTwins, tmp_path: Path) -> None:
     """They were not claimed, as if a layout or a graph were another function."""
     twins.described["options"] = {"order": {"values": ["rows", "columns"], "default": "rows", "closed": "columns"}}
     proof = prove(tmp_path, timed(), MODES, runs=runs(switches="closed", global_batch_size=8))
-    assert {proof.mode_verdict(name, mode) for name in ("pytorch", "tensorflow") for mode in MODES} == {"proved"}
+    assert set(mode_verdicts(proof).values()) == {"proved"}
     assert proof.levels == ["closed"] and proof.not_claimed == {}
     assert {what.switches for _, what in twins.calls if what.precision == "float64"} == {"closed"}
     twins.changes["tensorflow", "serial"] = wrong_loss
@@ -432,12 +436,12 @@ def test_a_level_that_leaves_fewer_digits_is_not_claimed(twins: FakeTwins, tmp_p
 def laid_out(monkeypatch: pytest.MonkeyPatch, modes: Sequence[str] = MODES, **options: Any) -> list[Row]:
     monkeypatch.setattr(machine, "available_cores", lambda: 2)  # a machine may have one
     values = {"model": "simple_cnn", "width": 0.25, "cores": 2, "global_batch_size": 8, "data": {"limit": 20}}
-    return matrix.build_rows(values, ("pytorch", "tensorflow"), modes, 2, **options)
+    return matrix.build_rows(values, FRAMEWORKS, modes, 2, **options)
 
 
 def row_verdicts(tmp_path: Path, rows: Sequence[Row]) -> dict[str, str]:
     options: dict[str, Any] = {"out": tmp_path / "out", "progress": str, "steps": 5, "remember": False}
-    return timed_rows.row_verdicts(ladder.prove_rows(rows, ("pytorch", "tensorflow"), replicas=2, **options), rows)
+    return timed_rows.row_verdicts(ladder.prove_rows(rows, FRAMEWORKS, replicas=2, **options), rows)
 
 
 def test_a_row_has_the_verdict_on_its_mode_in_float64_if_the_proof_has_its_switches(
@@ -446,7 +450,7 @@ def test_a_row_has_the_verdict_on_its_mode_in_float64_if_the_proof_has_its_switc
     """Whatever its cores and workers: they are no mathematics. `proved` is for its own runs to earn."""
     rows = laid_out(monkeypatch)
     options: dict[str, Any] = {"out": tmp_path / "out", "progress": str, "steps": 5, "remember": False}
-    proof = ladder.prove_rows(rows, ("pytorch", "tensorflow"), replicas=2, **options)
+    proof = ladder.prove_rows(rows, FRAMEWORKS, replicas=2, **options)
     assert set(timed_rows.row_verdicts(proof, [*rows, *laid_out(monkeypatch, workers=(2,))]).values()) == {IN_FLOAT64}
     closed = laid_out(monkeypatch, levels=("closed",))
     assert {proof.mode_verdict(row.contestant, row.spec.variant) for row in closed} == {"proved"}
@@ -583,9 +587,6 @@ def test_recordings_stay_only_where_they_are_evidence(twins: FakeTwins, tmp_path
     assert prove(tmp_path / "right", timed()).verdict == "proved"
     assert not list((tmp_path / "right").rglob("*.safetensors")) and list((tmp_path / "right").rglob("serial-pytorch.json"))
 
-    def wrong(arrays: Arrays) -> None:
-        arrays["loss"] *= 2
-
-    twins.changes["tensorflow", "serial"] = wrong
+    twins.changes["tensorflow", "serial"] = wrong_loss
     assert prove(tmp_path / "wrong", timed()).verdict == "not proved"
     assert list((tmp_path / "wrong").rglob("serial-pytorch.safetensors"))

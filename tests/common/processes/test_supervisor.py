@@ -222,51 +222,33 @@ def test_a_companion_that_ends_before_the_ranks_is_the_failure_and_ends_them(
     assert_gone([int(path.name) for path in folder.iterdir()])
 
 
-@linux
-@pytest.mark.parametrize("end", ["os.kill(os.getpid(), 15)", "os._exit(143)"], ids=["ended by it", "took it and ended"])
-def test_the_signal_that_ended_one_rank_is_named_before_the_exit_code_that_it_caused(folder: Path, end: str) -> None:
-    code = f"""
-        if rank == 1:
-            note(os.getpid())
-            {end}
-        wait_for(1)
-        (other,) = os.listdir()
-        while pathlib.Path(f"/proc/{{other}}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
-            time.sleep(0.001)
-        os._exit(1)
-    """
-    assert failed(run(code, ranks=2)) == (1, -15)
+OTHER_HAS_ENDED = """
+wait_for(1)
+(other,) = os.listdir()
+while pathlib.Path(f"/proc/{other}/stat").read_text().rpartition(")")[2].split()[0] != "Z": time.sleep(0.001)
+"""
+NOTED = "note(os.getpid()); "
+CAUSES: dict[str, tuple[str, str, tuple[int, int], bool]] = {
+    # Both have ended when they are looked at. The end of the first caused that of the second.
+    "a signal before an exit code": (f"{OTHER_HAS_ENDED}os._exit(1)", f"{NOTED}os.kill(os.getpid(), 15)", (1, -15), True),
+    "a signal that was taken": (f"{OTHER_HAS_ENDED}os._exit(1)", f"{NOTED}os._exit(143)", (1, -15), True),
+    "a code before an abort, as of gloo": (f"{NOTED}os._exit(4)", f"{OTHER_HAS_ENDED}os.abort()", (0, 4), False),
+    "a signal that is taken and seen later": ("os._exit(1)", "time.sleep(0.5); os._exit(143)", (1, -15), True),
+}
+"""Name: (what rank 0 does, what rank 1 does, who is named with which code, whether it is a death)."""
 
 
 @linux
-def test_a_rank_that_aborts_because_its_partner_is_gone_is_not_the_cause(folder: Path) -> None:
-    """As gloo does. Both have ended when they are looked at."""
-    code = """
-        if rank == 0:
-            note(os.getpid())
-            os._exit(4)
-        wait_for(1)
-        (other,) = os.listdir()
-        while pathlib.Path(f"/proc/{other}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
-            time.sleep(0.001)
-        os.abort()
-    """
-    found = run(code, ranks=2)
-    assert found is not None and failed(found) == (0, 4) and not found.is_death
-    alone = run("os.abort()", ranks=1)
-    assert alone is not None and alone.code == -6 and not alone.is_death
+@pytest.mark.parametrize("name", CAUSES)
+def test_of_two_ranks_that_end_the_cause_is_named(folder: Path, name: str) -> None:
+    first, second, cause, is_death = CAUSES[name]
+    found = run(f"exec({first!r} if rank == 0 else {second!r})", ranks=2)
+    assert found is not None and failed(found) == cause and found.is_death == is_death
 
 
-@linux
-def test_a_rank_that_takes_sigterm_and_ends_later_is_the_cause(folder: Path) -> None:
-    code = """
-        if rank == 0:
-            os._exit(1)
-        time.sleep(0.5)
-        os._exit(143)
-    """
-    found = run(code, ranks=2)
-    assert found is not None and failed(found) == (1, -15) and found.is_death
+def test_a_rank_that_aborts_had_a_reason(folder: Path) -> None:
+    found = run("os.abort()", ranks=1)
+    assert found is not None and found.code == -signal.SIGABRT and not found.is_death
 
 
 def test_who_watches_the_launcher_sees_the_steps_of_rank_0(folder: Path) -> None:

@@ -220,15 +220,20 @@ def missing_synchronisation_of_the_stopwatch_too(trainer: Counting) -> None:
     trainer.drain = lambda: None
 
 
-def queue_filled_off_the_clock(trainer: Counting) -> None:
+def queue_filled_off_the_clock(trainer: Counting, behind: int = 0) -> None:
     feed = trainer.feed()
 
     def ahead(epoch: int, steps: Sequence[int]) -> Iterator[Batch]:
         ready = list(feed(epoch, steps))
         time.sleep(STEP_SECONDS)
-        return iter(ready)
+        return (batch if number >= behind else batch._replace(begin_time=time.time()) for number, batch in enumerate(ready))
 
     trainer.feed = lambda: ahead
+
+
+def queue_filled_off_the_clock_behind_its_first_batch(trainer: Counting) -> None:
+    """As where one of two workers is ahead."""
+    queue_filled_off_the_clock(trainer, behind=1)
 
 
 def compile_inside_the_clock(trainer: Counting) -> None:
@@ -249,18 +254,6 @@ def doubled_step(trainer: Counting) -> None:
         return train_step(*arguments)
 
     trainer.train_step = twice
-
-
-def queue_filled_off_the_clock_behind_its_first_batch(trainer: Counting) -> None:
-    """As where one of two workers is ahead."""
-    feed = trainer.feed()
-
-    def ahead(epoch: int, steps: Sequence[int]) -> Iterator[Batch]:
-        ready = list(feed(epoch, steps))
-        time.sleep(STEP_SECONDS)
-        return (batch if number else batch._replace(begin_time=time.time()) for number, batch in enumerate(ready))
-
-    trainer.feed = lambda: ahead
 
 
 def work_moved_into_evaluation(trainer: Counting) -> None:
@@ -289,7 +282,7 @@ def test_a_planted_defect_of_timing_ends_the_run_and_is_named_with_its_seconds(
     assert name in timing.DEFECTS
     with ended_for(name) as ended:
         run(tmp_path, plant)
-    assert without_figures(ended.message) == snapshot
+    assert without_figures(ended.message.partition("; ")[0]) == snapshot  # a busy machine may add another
     assert least <= (ended.figures or [0.0])[0] <= most
 
 
@@ -361,20 +354,19 @@ def test_ranks_of_several_hosts_count_from_their_own_starts(
     assert loop._gather_start_and_end(alone, 100.0, 103.5).tolist() == expected
 
 
-def test_a_slow_rank_that_the_clock_does_not_wait_for_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("planted_in", ["the rule that makes seconds of it", "what the ranks tell each other"])
+def test_a_slow_rank_that_the_clock_does_not_wait_for_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, planted_in: str
+) -> None:
     # The defect itself, as are the patches below.
-    monkeypatch.setattr(timing, "elapsed_over_ranks", lambda starts, ends: float(ends[0] - starts[0]))
+    if planted_in == "what the ranks tell each other":
+        stamps = loop._gather_start_and_end
+        monkeypatch.setattr(loop, "_gather_start_and_end", lambda *stamp: stamps(*stamp)[:, :1])
+    else:
+        monkeypatch.setattr(timing, "elapsed_over_ranks", lambda starts, ends: float(ends[0] - starts[0]))
     found = both_ranks(tmp_path, monkeypatch, lambda trainer: None)
     assert str(found[0]).startswith("slow rank: rank 1 ")
     assert str(found[1]) == str(found[0])  # no rank is left behind
-
-
-def test_a_rank_that_is_left_out_of_the_ranks_times_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Planted in what the ranks tell each other. The rule that makes seconds of it is right."""
-    stamps = loop._gather_start_and_end
-    monkeypatch.setattr(loop, "_gather_start_and_end", lambda *stamp: stamps(*stamp)[:, :1])
-    found = both_ranks(tmp_path, monkeypatch, lambda trainer: None)
-    assert str(found[0]).startswith("slow rank: rank 1 ")
 
 
 def test_ranks_whose_clocks_differ_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
