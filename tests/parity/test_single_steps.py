@@ -5,7 +5,7 @@ import json
 import math
 import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -115,9 +115,11 @@ def _drawn(what: Spec, **limits: Any) -> list[int]:
     return single_steps.drawn_steps(what, architecture, BatchPlan(what, architecture, what.data.limit or 0), **limits)
 
 
-def _judge(what: Spec, teacher: dict[str, Any]) -> single_steps.StepJudge:
+def _judge(what: Spec, teacher: dict[str, Any], drawn: Sequence[int] | None = None) -> single_steps.StepJudge:
+    """Of the drawn steps of a recording. None: those that `what` draws."""
     architecture = architecture_of(what)
-    return single_steps.StepJudge(architecture, teacher, _drawn(what), BatchPlan(what, architecture, what.data.limit or 0))
+    plan = BatchPlan(what, architecture, what.data.limit or 0)
+    return single_steps.StepJudge(architecture, teacher, _drawn(what) if drawn is None else drawn, plan)
 
 
 @pytest.mark.parametrize(("states", "flops", "number"), [(50, 1.0, 50), (12, 1.0, 12), (50, 0.3, 15), (2, 1.0, 2)])
@@ -192,7 +194,7 @@ def test_one_step_in_float32_finds_the_defect(
     recorded: Recordings, judge: single_steps.StepJudge, framework: str, defect: str, aspect: str
 ) -> None:
     found = judge.rungs(_spec(), recorded(framework, f"pupil-{defect}"), framework)
-    failed = [rung.name for rung in found if rung.status == "failed"]
+    failed = _failed(found)
     assert f"8 one step in float32: {aspect}" in failed
     assert failed[0] in Proof(rungs=found, seconds=0.0).sentence
 
@@ -212,7 +214,7 @@ def test_one_step_of_compressed_gradients_follows_the_rule_of_the_compression(
     )
     assert {rung.status for rung in clean} == {"passed"} and {rung.mode for rung in clean} == {"data_parallel"}
     for found in wrong:
-        assert [rung.name for rung in found if rung.status == "failed"] == ["8 one step in float32: gradients"]
+        assert _failed(found) == ["8 one step in float32: gradients"]
     told, kept, before = recorded(framework, f"{name}-nothing"), "lost/after/0/0", "lost/before/0/0"
     changes = {
         "of another replica": {kept: told[kept][::-1]},
@@ -222,7 +224,7 @@ def test_one_step_of_compressed_gradients_follows_the_rule_of_the_compression(
     }
     for change in changes.values():
         found = judge.rungs(what, {**told, **change}, framework)
-        assert [rung.name for rung in found if rung.status == "failed"] == ["8 one step in float32: gradients"]
+        assert _failed(found) == ["8 one step in float32: gradients"]
     untold = {key: each for key, each in told.items() if not key.startswith("lost/")}
     (shown,) = [rung for rung in judge.rungs(what, untold, framework) if rung.status != "passed"]
     assert shown.status == "shown" and "replicas" in (shown.reason or "")
@@ -249,7 +251,7 @@ def test_ranks_tell_what_they_keep(
     clean, *wrong = (judge.rungs(what, recorded(framework, f"ranks-{name}-{each}"), framework) for each in defects)
     assert {rung.status for rung in clean} == {"passed"}
     for found in wrong:
-        assert [rung.name for rung in found if rung.status == "failed"] == ["8 one step in float32: gradients"]
+        assert _failed(found) == ["8 one step in float32: gradients"]
 
 
 @pytest.mark.parametrize(
@@ -353,9 +355,9 @@ def test_every_mode_whose_replicas_hold_the_whole_model_tells_its_decisions(tmp_
     )  # fmt: skip
     (teacher,) = tmp_path.rglob("single-steps-float32-1-parts-pytorch.safetensors")
     found = spec.build(json.loads(teacher.with_suffix(".json").read_text("utf-8")))
-    loaded, architecture = safetensors.numpy.load_file(teacher), architecture_of(found)
+    loaded = safetensors.numpy.load_file(teacher)
     drawn = sorted(int(name.rpartition("/")[2]) for name in loaded if name.startswith("labels/"))
-    judging = single_steps.StepJudge(architecture, loaded, drawn, BatchPlan(found, architecture, found.data.limit or 0))
+    judging = _judge(found, loaded, drawn)
     recordings = [teacher, *tmp_path.rglob("single-steps-float32-1-parts-*-*.safetensors")]
     silent = [path for path in recordings if path.stem.endswith("sharded_data_parallel-tensorflow")]
     assert len(recordings) == 2 * (1 + len(modes)) and len(silent) == 1
@@ -424,7 +426,7 @@ def test_a_gradient_whose_terms_cancel_is_judged_on_the_scale_of_what_it_adds_up
     what = spec.build(values)
     architecture = architecture_of(what)
     teacher = recording_of_steps(what, [0], ["float64"])
-    judging = single_steps.StepJudge(architecture, teacher, [0], BatchPlan(what, architecture, 8))
+    judging = _judge(what, teacher, [0])
     weights, _ = state_before(teacher, 0)
     images = network.scaled(teacher["images/0"], [0] * 3, [1] * 3, np.float64)
     batch = network.RefereeBatch(images, teacher["labels/0"], [teacher["masks/0/0"]])
@@ -518,11 +520,7 @@ def made() -> Callable[[str], tuple[Spec, dict[str, Any], single_steps.StepJudge
             {"model": model, "precision": "float32", "steps": 1, "global_batch_size": size, "data": {"limit": size}}
         )
         recording = recording_of_steps(what, [0])
-        return (
-            what,
-            recording,
-            single_steps.StepJudge(architecture_of(what), recording, [0], BatchPlan(what, architecture_of(what), size)),
-        )
+        return what, recording, _judge(what, recording, [0])
 
     return one_step
 
@@ -675,8 +673,7 @@ def test_a_kernel_added_up_in_one_long_sum_errs_more_than_in_blocks_and_a_copy_d
     what, recording, _ = made("simple_cnn")
     # Planted in what copies add up, to see that they do.
     monkeypatch.setattr(decisions, "term_after_term", lambda product, x, y: product + np.float32(1))
-    plan = BatchPlan(what, architecture_of(what), what.global_batch_size)
-    limits = single_steps.StepJudge(architecture_of(what), recording, [0], plan)._truth(what, 0).error_limits.gradients
+    limits = _judge(what, recording, [0])._truth(what, 0).error_limits.gradients
     assert {name for name, limit in limits.items() if limit > 1} == {f"conv{number}.kernel" for number in (1, 2, 3, 4)}
 
 
@@ -691,6 +688,10 @@ def _with_gradients(what: Spec, recording: dict[str, Any], gradients: dict[str, 
 
 def _turned(judging: single_steps.StepJudge, what: Spec, truth: single_steps.Truth, ties: list[Any]) -> dict[str, Any]:
     return judging._with_turned_ties(what, 0, truth, ties).step.gradients
+
+
+def _failed(found: list[Rung]) -> list[str]:
+    return [rung.name for rung in found if rung.status == "failed"]
 
 
 def _that_tries_no_ties(judging: single_steps.StepJudge) -> single_steps.StepJudge:
@@ -744,6 +745,11 @@ def _assert_within_1e_12(found: list[Rung], steps: int) -> None:
             assert rung.max_relative_difference <= 1e-12
 
 
+def _three_steps() -> tuple[Spec, dict[str, Any]]:
+    what = ladder.proof_spec(_spec(precision="float64"), 8, 3, "float64").with_fields(data={"limit": EXAMPLES})
+    return what, recording_of_steps(what, [0, 1, 2])
+
+
 @pytest.mark.parametrize("who", ["teacher", "pupil", "both"])
 @pytest.mark.parametrize(
     ("name", "aspect"),
@@ -754,14 +760,10 @@ def _assert_within_1e_12(found: list[Rung], steps: int) -> None:
     ],
 )
 def test_what_is_no_number_fails_whoever_has_it(who: str, name: str, aspect: str) -> None:
-    what = ladder.proof_spec(_spec(precision="float64"), 8, 3, "float64").with_fields(data={"limit": EXAMPLES})
-    architecture = architecture_of(what)
-    clean = recording_of_steps(what, [0, 1, 2])
+    what, clean = _three_steps()
     bad = {**clean, name: np.where(np.arange(clean[name].size).reshape(clean[name].shape) == 0, np.nan, clean[name])}
     teacher, pupil = bad if who in ("teacher", "both") else clean, bad if who in ("pupil", "both") else clean
-    found = single_steps.StepJudge(architecture, teacher, [0, 1, 2], BatchPlan(what, architecture, EXAMPLES)).rungs(
-        what, pupil, "tensorflow"
-    )
+    found = _judge(what, teacher, [0, 1, 2]).rungs(what, pupil, "tensorflow")
     failed = {rung.name.rpartition(": ")[2]: rung.max_relative_difference for rung in found if rung.status == "failed"}
     # What a teacher's weights should be follows from its optimizer state. The pupil's own weights are compared with that.
     assert failed.get(aspect) == math.inf or (who, aspect) == ("teacher", "weights")
@@ -769,17 +771,12 @@ def test_what_is_no_number_fails_whoever_has_it(who: str, name: str, aspect: str
 
 
 def test_more_than_1e_12_of_what_a_gradient_adds_up_is_found(tmp_path: Path) -> None:
-    what = ladder.proof_spec(_spec(precision="float64"), 8, 3, "float64").with_fields(data={"limit": EXAMPLES})
-    architecture = architecture_of(what)
-    plan = BatchPlan(what, architecture, EXAMPLES)
-    teacher = recording_of_steps(what, [0, 1, 2])
+    what, teacher = _three_steps()
+    name = "after/1/slots/buffer/dense.kernel"
 
     def status(relative: float) -> str:
-        pupil = dict(teacher)
-        name = "after/1/slots/buffer/dense.kernel"
-        pupil[name] = teacher[name] * (1 + relative)
-        found = single_steps.StepJudge(architecture, teacher, [0, 1, 2], plan).rungs(what, pupil, "tensorflow")
-        return next(rung for rung in found if rung.name.endswith("gradients")).status
+        pupil = teacher | {name: teacher[name] * (1 + relative)}
+        return _gradients_of(_judge(what, teacher, [0, 1, 2]).rungs(what, pupil, "tensorflow")).status
 
     assert [status(5e-13), status(1e-10)] == ["passed", "failed"]
 

@@ -275,7 +275,7 @@ def work_moved_into_evaluation(trainer: Counting) -> None:
         (work_moved_into_evaluation, 0.0, 0.0),
     ],
 )
-def test_a_planted_defect_of_timing_ends_the_run_and_is_named_with_its_seconds(
+def test_a_planted_defect_of_timing_ends_the_run_and_is_named(
     plant: Callable[[Counting], object], least: float, most: float, tmp_path: Path, snapshot: SnapshotAssertion
 ) -> None:
     name = plant.__name__.replace("_", " ").partition(" behind ")[0].partition(" of the stopwatch")[0]
@@ -554,7 +554,7 @@ TIMED, WHOLE = "the timed steps of made up:", "all since the last look of made u
     ("pace", "jump"),
     [*((pace, 0.0) for pace in (0.9, 0.97, 1.03, 1.1, 2.0, 0.0, -1.0)), *((1.0, jump) for jump in (0.5, -0.05, 3600.0))],
 )
-def test_a_clock_that_is_slow_or_fast_or_jumps_within_an_epoch_ends_the_run_with_both_figures(
+def test_a_clock_that_is_slow_or_fast_or_jumps_ends_the_run_with_both_figures(
     pace: float, jump: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = Planted(monkeypatch, pace)
