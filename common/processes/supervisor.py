@@ -70,8 +70,8 @@ class Watch(NamedTuple):
     """Regular expression. If a stack frame's file name matches, the rank waits for the others."""
     grace_seconds: float = 5.0
     """Seconds that the others get to end by themselves after one has failed. Rank 0 may still write down why."""
-    loading_seconds: float = heartbeat.LOADING_SECONDS
-    """Seconds until a process without its data counts as stuck."""
+    loading_seconds: float | None = None
+    """Seconds until a process without its data counts as stuck. None: `heartbeat.LOADING_SECONDS`."""
 
 
 class Failure(NamedTuple):

@@ -216,7 +216,7 @@ class Watchdog:
         members: all processes of the run.
         limit_seconds: seconds within which a hang is found and the processes are ended.
         waiting: regular expression. If a stack frame's file name matches, the rank waits for the others.
-        loading_seconds: seconds until a process without its data counts as stuck.
+        loading_seconds: seconds until a process without its data counts as stuck. None: `LOADING_SECONDS`.
         clock: returns the time in seconds.
     """
 
@@ -225,10 +225,10 @@ class Watchdog:
         members: Sequence[WatchTarget],
         limit_seconds: float,
         waiting: str | None = None,
-        loading_seconds: float = LOADING_SECONDS,
+        loading_seconds: float | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._loading_seconds = loading_seconds
+        self._loading_seconds = LOADING_SECONDS if loading_seconds is None else loading_seconds
         self._clock = clock
         self._views = [_TargetState(member) for member in members]
         self._limit = limit_seconds
