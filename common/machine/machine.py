@@ -180,7 +180,7 @@ def stolen_cpu_seconds(cpus: Sequence[int] | None = None, times: Sequence[Any] |
 
     0 where there is none or it does not say. `times` is psutil's of each CPU.
     """
-    return sum(getattr(each, "steal", 0.0) for each in _cpu_times(cpus, times))
+    return sum(getattr(cpu_times, "steal", 0.0) for cpu_times in _cpu_times(cpus, times))
 
 
 def _cpu_times(cpus: Sequence[int] | None, times: Sequence[Any] | None) -> Sequence[Any]:
