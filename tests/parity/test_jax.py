@@ -1,7 +1,6 @@
 """The JAX twin, in an environment of its own: the contract, and the proof against PyTorch. Skipped where there is no JAX."""
 
 import os
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +12,7 @@ from compare.conformance import conformance, training
 from compare.conformance.trial import TwinUnderTest
 from compare.execution import contestants, launch, options
 from compare.proof import ladder
+from tests.support import processes
 
 INTERPRETERS = (os.environ.get("CONVTWINS_JAX_PYTHON", ""), ".environments/jax/bin/python")
 
@@ -20,10 +20,7 @@ INTERPRETERS = (os.environ.get("CONVTWINS_JAX_PYTHON", ""), ".environments/jax/b
 def _python() -> str | None:
     """The first interpreter that has JAX and its twin."""
     for path in (machine.PROJECT_ROOT / python for python in INTERPRETERS if python):
-        if (
-            path.exists()
-            and subprocess.run([path, "-c", "import jax, jax_impl"], capture_output=True, check=False).returncode == 0
-        ):
+        if path.exists() and processes.run([path, "-c", "import jax, jax_impl"]).exit_code == 0:
             return str(path)
     return None
 
@@ -36,15 +33,17 @@ pytestmark = pytest.mark.skipif(
 
 
 @pytest.fixture(autouse=True)
-def entered(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(launch, "DESCRIPTIONS", {})
+def entered() -> Iterator[None]:
+    launch.DESCRIPTIONS.clear()
     contestants.choose(["pytorch"], [f"jax=jax@{PYTHON}"], {}, launch.FRAMEWORKS)
     yield
+    launch.DESCRIPTIONS.clear()
     contestants.clear_registry()
 
 
 @pytest.mark.parametrize("check", ["describe", "training"])
 def test_the_twin_keeps_the_contract(check: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # One short training of the contract. The whole takes minutes.
     monkeypatch.setattr(training, "STEPS", {"simple_cnn": 3})
     monkeypatch.setattr(options, "OPTIMIZERS", {"adam": options.OPTIMIZERS["adam"]})
     (made,) = conformance.conform(TwinUnderTest("jax", tmp_path), [check])
@@ -83,9 +82,7 @@ def test_modes_that_the_twin_lacks_are_not_available() -> None:
 def said(code: str) -> str:
     """What a program prints in the twin's interpreter."""
     paths = [str(machine.PROJECT_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
-    asked = subprocess.run([str(PYTHON), "-c", code], env=environment, capture_output=True, text=True, check=True)
-    return asked.stdout.strip()
+    return processes.run([PYTHON, "-c", code], PYTHONPATH=os.pathsep.join(paths)).succeeded().stdout.strip()
 
 
 def test_the_twin_takes_no_more_of_a_gpu_than_it_needs() -> None:

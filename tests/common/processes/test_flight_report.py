@@ -80,6 +80,10 @@ MISMATCHES: dict[str, tuple[list[Rank], list[int]]] = {
         ranks_of(Recorder().does().does(shape=(4, 25)).waits(), Recorder().does().does(shape=(25, 4)).waits()),
         [],
     ),
+    "another shape, before one has not come": (
+        ranks_of(Recorder().does(shape=(4, 25)).waits(), Recorder().does(shape=(25, 4))),
+        [],
+    ),
     "another type": (ranks_of(Recorder().does(dtype="int64", done=False), Recorder().waits()), []),
     "the first of several, after one was left out": (
         ranks_of(
