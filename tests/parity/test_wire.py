@@ -12,6 +12,7 @@ import pytest
 
 from common import spec
 from common.artifacts import results, schema
+from common.machine import placement
 from common.processes import parameter_server
 from tests.namespaces import INTERFACE, Host, joined_hosts
 from tests.support import processes
@@ -62,8 +63,9 @@ def test_what_leaves_each_host_of_a_sharded_model_is_what_its_exchanges_say(host
 @pytest.mark.slow
 @pytest.mark.parametrize("framework", ["pytorch", "tensorflow"])
 def test_a_worker_sends_the_server_a_gradient_in_a_step_and_is_sent_as_much(
-    hosts: list[Host], tmp_path: Path, framework: str
+    hosts: list[Host], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, framework: str
 ) -> None:
+    monkeypatch.setenv(placement.RUN_SECRET_VARIABLE, "of the run")
     # The first worker is on the server's host: its part of the bytes goes over no wire.
     module = "common.processes.parameter_server"
     command = [sys.executable, "-m", module, "--address", hosts[0].address, "--port", str(SERVER_PORT)]
@@ -123,7 +125,7 @@ def _environment(hosts: list[Host], rank: int) -> dict[str, str]:
         "MASTER_ADDR": hosts[0].address,
         "MASTER_PORT": str(PORTS[0]),
         "GLOO_SOCKET_IFNAME": INTERFACE,
-        parameter_server.ADDRESS_VARIABLE: f"tcp://{hosts[0].address}:{SERVER_PORT}",
+        parameter_server.ADDRESS_VARIABLE: f"convtwins://{hosts[0].address}:{SERVER_PORT}",
         "TF_CONFIG": json.dumps({"cluster": {"worker": workers}, "task": {"type": "worker", "index": rank}}),
         "TF_CPP_MIN_LOG_LEVEL": "2",
     }
