@@ -36,10 +36,12 @@ That takes 4 to 8 % of a core, and a watchdog takes a process for one at work fr
 class RunSecurity(Security):
     """The argument `security` of a scheduler, a worker, a nanny and a client of a run."""
 
-    def __init__(self, secret: str | None = None) -> None:
+    def __init__(self, secret: str | None = None, handshake_seconds: float = challenge.HANDSHAKE_SECONDS) -> None:
         """Take the secret of a run, or make one."""
         super().__init__(require_encryption=False)
         self.secret = secret or secrets.token_hex(16)
+        self.handshake_seconds = handshake_seconds
+        """Seconds that a listener gives a process that has connected to authenticate."""
 
     def get_connection_args(self, role: str) -> dict[str, Any]:
         """Return the arguments of the connector."""
@@ -47,7 +49,7 @@ class RunSecurity(Security):
 
     def get_listen_args(self, role: str) -> dict[str, Any]:
         """Return the arguments of the listener."""
-        return {"secret": self.secret}
+        return {"secret": self.secret, "handshake_seconds": self.handshake_seconds}
 
 
 async def _authenticate(stream: Any, secret: str, *, server_side: bool) -> None:
@@ -80,13 +82,13 @@ class _Connector(TCPConnector):
 class _Listener(TCPListener):
     prefix = f"{SCHEME}://"
 
-    def __init__(self, *arguments: Any, secret: str, **keywords: Any) -> None:
+    def __init__(self, *arguments: Any, secret: str, handshake_seconds: float, **keywords: Any) -> None:
         super().__init__(*arguments, **keywords)
-        self._secret = secret
+        self._secret, self._handshake_seconds = secret, handshake_seconds
 
     async def _prepare_stream(self, stream: Any, address: str) -> Any:
         try:
-            await asyncio.wait_for(_authenticate(stream, self._secret, server_side=True), challenge.HANDSHAKE_SECONDS)
+            await asyncio.wait_for(_authenticate(stream, self._secret, server_side=True), self._handshake_seconds)
         except OSError:  # also its subclasses TimeoutError, StreamClosedError and AuthenticationError
             stream.close()
             return None

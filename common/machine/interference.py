@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from common.frozen import Frozen
@@ -43,34 +43,39 @@ class Usage(Frozen):
         return Usage(**{name: seconds - getattr(other, name) for name, seconds in self})
 
 
+def usage_until_now(cpus: Sequence[int] | None) -> Usage:
+    """Return the time of a monotonic clock, and the CPU times until now. `cpus` are those of the budget; None: all."""
+    machine_cpu_seconds = machine.busy_cpu_seconds()
+    return Usage(
+        wall_seconds=time.monotonic(),
+        process_cpu_seconds=machine.cpu_seconds(),
+        machine_cpu_seconds=machine_cpu_seconds,
+        budget_cpu_seconds=machine_cpu_seconds if cpus is None else machine.busy_cpu_seconds(cpus),
+        stolen_cpu_seconds=machine.stolen_cpu_seconds(cpus),
+    )
+
+
 class Meter:
     """Measures usage from its construction on.
 
     Args:
         cpus: the CPUs of the budget. None: all.
+        read: returns the usage until now of such a budget.
     """
 
-    def __init__(self, cpus: Sequence[int] | None = None) -> None:
-        self._cpus = cpus
-        self._before = self._read()
+    def __init__(
+        self, cpus: Sequence[int] | None = None, read: Callable[[Sequence[int] | None], Usage] = usage_until_now
+    ) -> None:
+        self._cpus, self._read = cpus, read
+        self._before = self._read(cpus)
 
     def usage(self) -> Usage:
-        return self._read().minus(self._before)
+        return self._read(self._cpus).minus(self._before)
 
     def cores_of_others(self) -> float:
         """Return the mean number of cores that other work on the machine used until now. 0 if no time has passed."""
         usage = self.usage()
         return usage.other_cpu_seconds / usage.wall_seconds if usage.wall_seconds else 0.0
-
-    def _read(self) -> Usage:
-        machine_cpu_seconds = machine.busy_cpu_seconds()
-        return Usage(
-            wall_seconds=time.monotonic(),
-            process_cpu_seconds=machine.cpu_seconds(),
-            machine_cpu_seconds=machine_cpu_seconds,
-            budget_cpu_seconds=machine_cpu_seconds if self._cpus is None else machine.busy_cpu_seconds(self._cpus),
-            stolen_cpu_seconds=machine.stolen_cpu_seconds(self._cpus),
-        )
 
 
 def cores_taken(cores_of_others: float, budget: int, description: Mapping[str, Any]) -> float:

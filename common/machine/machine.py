@@ -13,7 +13,7 @@ import platform
 import re
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, cast
@@ -32,7 +32,7 @@ COMMAND = "convtwins" if INSTALLED else ".venv/bin/convtwins"
 COMPANION_VARIABLE = "CONVTWINS_COMPANION"
 """Variable with the pid of a process that counts to this one's tree: a server that all ranks of a run share."""
 
-_CPUS = "/sys/devices/system/cpu"
+_TOPOLOGY = Path("/sys/devices/system/cpu")
 IDENTITY = ("processor", "cores", "logical_cores", "memory_mib", "gpus", "host")
 """Fields of a machine's record that tell one machine from another."""
 _FACT_TYPES: dict[str, type | tuple[type, ...]] = {
@@ -50,16 +50,19 @@ _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_MAX, _M_ARENA_MAX = -1, -2, -4, -8
 _KEEP_BYTES = 2**31 - 1
 
 
-def keep_freed_memory() -> bool:
+def keep_freed_memory(c_library: str | None = None) -> bool:
     """Keep glibc's allocator from giving freed pages back to the kernel.
 
     A training step frees and asks for the same hundreds of megabytes again; by default every step then pays for them in
     page faults, in one framework more than in the other. Called in every process of every run, before its first tensor.
 
+    Args:
+        c_library: name of this process's C library, e.g. `musl`. None: the system says.
+
     Returns:
         Whether it was done: only glibc has the knobs.
     """
-    if platform.libc_ver()[0] != "glibc":
+    if (c_library or platform.libc_ver()[0]) != "glibc":
         return False
     libc = ctypes.CDLL(None)
     # M_MMAP_THRESHOLD is capped at 32 MiB, less than one activation of a large batch: so no mmap at all.
@@ -79,32 +82,39 @@ def available_cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def cpu_budget(cores: int) -> list[int]:
+def cpu_budget(cores: int, allowed: Iterable[int] | None = None, topology: Path = _TOPOLOGY) -> list[int]:
     """Return the CPUs for a run of so many cores, threads of one physical core side by side.
 
-    They are the first of those that this process may use: one of each physical core, before a second thread of any.
+    They are the first of the allowed ones: one of each physical core, before a second thread of any.
+
+    Args:
+        cores: number of CPUs.
+        allowed: CPUs to choose from. None: those that this process may use.
+        topology: folder in which the system says which CPUs are threads of one physical core.
     """
-    if not hasattr(os, "sched_getaffinity"):
-        return list(range(cores))
+    if allowed is None:
+        if not hasattr(os, "sched_getaffinity"):
+            return list(range(cores))
+        allowed = os.sched_getaffinity(0)
     cpus_of_cores: dict[int, list[int]] = {}
     thread_index: dict[int, int] = {}
-    for cpu in sorted(os.sched_getaffinity(0)):
-        siblings = cpus_of_cores.setdefault(_physical_core(cpu), [])
+    for cpu in sorted(allowed):
+        siblings = cpus_of_cores.setdefault(_physical_core(cpu, topology), [])
         thread_index[cpu] = len(siblings)
         siblings.append(cpu)
     chosen = sorted(thread_index, key=lambda cpu: thread_index[cpu])[:cores]
     return [cpu for siblings in cpus_of_cores.values() for cpu in siblings if cpu in chosen]
 
 
-def physical_cores(cpus: Sequence[int]) -> int:
+def physical_cores(cpus: Sequence[int], topology: Path = _TOPOLOGY) -> int:
     """Return the number of physical cores that these CPUs are threads of."""
-    return len(set(map(_physical_core, cpus)))
+    return len({_physical_core(cpu, topology) for cpu in cpus})
 
 
-def _physical_core(cpu: int) -> int:
+def _physical_core(cpu: int, topology: Path) -> int:
     """Return the first CPU of the same physical core, or the CPU itself where the system does not say."""
     try:
-        siblings = Path(_CPUS, f"cpu{cpu}", "topology", "thread_siblings_list").read_text(encoding="ascii")
+        siblings = (topology / f"cpu{cpu}" / "topology" / "thread_siblings_list").read_text(encoding="ascii")
     except OSError:
         return cpu
     return int(re.split("[,-]", siblings.strip())[0])
@@ -151,32 +161,33 @@ def usable_cpus() -> int:
     return len(cpus)
 
 
-def cpu_seconds() -> float:
-    """Return the CPU time of this process and its descendants, with those that have ended and were waited for."""
+def cpu_seconds(processes: Sequence[psutil.Process] | None = None) -> float:
+    """Return the CPU time of `process_tree`, or of these processes, with their children that have ended and were waited for."""
     total = 0.0
-    for process in process_tree():
+    for process in process_tree() if processes is None else processes:
         with contextlib.suppress(psutil.NoSuchProcess):
             total += sum(process.cpu_times()[:4])  # user, system, and both of children that have ended
     return total
 
 
-def busy_cpu_seconds(cpus: Sequence[int] | None = None) -> float:
-    """Return the busy CPU time of these CPUs, or of the whole machine, whoever used it."""
-    return sum(map(_busy, _cpu_times(cpus)))
+def busy_cpu_seconds(cpus: Sequence[int] | None = None, times: Sequence[Any] | None = None) -> float:
+    """Return the busy CPU time of these CPUs, or of the whole machine, whoever used it. `times` is psutil's of each CPU."""
+    return sum(map(_busy, _cpu_times(cpus, times)))
 
 
-def stolen_cpu_seconds(cpus: Sequence[int] | None = None) -> float:
+def stolen_cpu_seconds(cpus: Sequence[int] | None = None, times: Sequence[Any] | None = None) -> float:
     """Return the CPU time that a hypervisor gave to other machines while these CPUs, or any of this machine's, wanted it.
 
-    0 where there is none or it does not say.
+    0 where there is none or it does not say. `times` is psutil's of each CPU.
     """
-    return sum(getattr(times, "steal", 0.0) for times in _cpu_times(cpus))
+    return sum(getattr(cpu_times, "steal", 0.0) for cpu_times in _cpu_times(cpus, times))
 
 
-def _cpu_times(cpus: Sequence[int] | None) -> list[Any]:
+def _cpu_times(cpus: Sequence[int] | None, times: Sequence[Any] | None) -> Sequence[Any]:
+    """Return psutil's times of these CPUs, or of all. Without `times` they are read now, of all as one sum."""
     if cpus is None:
-        return [psutil.cpu_times()]
-    times = psutil.cpu_times(percpu=True)
+        return [psutil.cpu_times()] if times is None else times
+    times = psutil.cpu_times(percpu=True) if times is None else times
     return [times[cpu] for cpu in cpus if cpu < len(times)]
 
 
@@ -194,23 +205,29 @@ def load() -> float | None:
         return None
 
 
-def frequency_mhz() -> float | None:
-    """Return the current mean clock of the CPUs that this process may use, or None where the system does not say."""
+def frequency_mhz(cpus: Sequence[int] | None = None, read: Callable[[], Sequence[Any]] | None = None) -> float | None:
+    """Return the current mean clock of these CPUs, or None where the system does not say.
+
+    Args:
+        cpus: their numbers. None: those that this process may use.
+        read: returns psutil's clock of each CPU. None: `psutil.cpu_freq`.
+    """
     try:
-        clocks = [clock.current for clock in psutil.cpu_freq(percpu=True)]
+        clocks = [clock.current for clock in (read() if read else psutil.cpu_freq(percpu=True))]
     except (AttributeError, NotImplementedError, OSError):
         return None
-    frequencies = [clocks[cpu] for cpu in cpu_budget(len(clocks)) if cpu < len(clocks) and clocks[cpu]]
+    cpus = cpu_budget(len(clocks)) if cpus is None else cpus
+    frequencies = [clocks[cpu] for cpu in cpus if cpu < len(clocks) and clocks[cpu]]
     return sum(frequencies) / len(frequencies) if frequencies else None
 
 
-def peak_memory_mib() -> float:
-    """Return the sum of the peak resident memory of this process and its living descendants.
+def peak_memory_mib(processes: Sequence[psutil.Process] | None = None) -> float:
+    """Return the sum of the peak resident memory of `process_tree`, or of these processes.
 
     Pages that they share (libraries, a memory-mapped data set) count in each.
     """
     total_kib = 0
-    for process in process_tree():
+    for process in process_tree() if processes is None else processes:
         try:
             status = Path(f"/proc/{process.pid}/status").read_text(encoding="utf-8")
         except OSError:
@@ -247,7 +264,7 @@ def describe() -> dict[str, Any]:
         "cores": psutil.cpu_count(logical=False) or 0,
         "logical_cores": psutil.cpu_count() or 0,
         "memory_mib": round(psutil.virtual_memory().total / 2**20),
-        "host": _host(),
+        "host": host_digest(),
         "system": platform.platform(),
         "python": sys.version.split()[0],
         **{fact: code[fact] for fact in ("commit", "dirty")},
@@ -318,10 +335,10 @@ def code_digest(folders: Sequence[Path]) -> str:
     return sha256.hexdigest()
 
 
-def _host() -> str | None:
+def host_digest(file: Path = _HOST_FILE) -> str | None:
     """Return an id of this machine: a keyed digest, because the id itself must stay secret (machine-id(5))."""
     try:
-        identity = _HOST_FILE.read_text(encoding="utf-8").strip()
+        identity = file.read_text(encoding="utf-8").strip()
     except OSError:
         return None
     return hmac.new(identity.encode(), b"convtwins", "sha256").hexdigest()[:16] if identity else None

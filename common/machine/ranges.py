@@ -18,16 +18,19 @@ _nvtx: Any = None
 
 
 def attach() -> None:
-    """Begin to mark ranges if a profiler is there to see them."""
+    """Mark ranges from now on if a profiler is there to see them, and none if not."""
     global _nvtx
-    if not os.environ.get(PROFILER_VARIABLE):
-        return
+    _nvtx = _import_nvtx() if os.environ.get(PROFILER_VARIABLE) else None
+    flight.observe(_ExchangeRanges(_nvtx) if _nvtx else None)
+
+
+def _import_nvtx() -> Any:
+    """Return the package, or None where it is not installed."""
     try:
         import nvtx  # pyright: ignore[reportMissingImports]
     except ImportError:
-        return
-    _nvtx = nvtx
-    flight.observe(_ExchangeRanges(nvtx))
+        return None
+    return nvtx
 
 
 def annotate(name: str) -> AbstractContextManager[Any]:

@@ -75,17 +75,17 @@ def measure_device(
                 work()
             synchronize()
 
-        return _best_seconds(repeated) / _CALLS_PER_SYNC
+        return best_seconds(repeated) / _CALLS_PER_SYNC
 
     return DeviceRates(matrix_gflops=2e-9 * size**3 / seconds(multiply), copy_gb_per_second=2e-9 * num_bytes / seconds(copy))
 
 
-def measure_in_subprocess(cores: int) -> Rates | None:
+def measure_in_subprocess(cores: int, interpreter: str = sys.executable) -> Rates | None:
     """Measure the rates in a fresh process. None: it failed, as it may for lack of memory."""
     threads = dict.fromkeys(_THREADS, str(cores))
     try:
         result = subprocess.run(
-            [sys.executable, "-P", "-m", "common.machine.rates", str(cores)],
+            [interpreter, "-P", "-m", "common.machine.rates", str(cores)],
             env={**os.environ, **threads, "PYTHONPATH": str(machine.PROJECT_ROOT)},
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -110,7 +110,7 @@ def measure(cores: int) -> Rates:
 def _matrix_rate(dtype: np.dtype[np.floating]) -> float:
     left, right = (np.random.default_rng(seed).random((MATRIX_SIZE, MATRIX_SIZE)).astype(dtype) for seed in (0, 1))
     product = np.empty_like(left)
-    return 2e-9 * MATRIX_SIZE**3 / _best_seconds(lambda: np.matmul(left, right, out=product))
+    return 2e-9 * MATRIX_SIZE**3 / best_seconds(lambda: np.matmul(left, right, out=product))
 
 
 def _copy_rate(cores: int) -> float:
@@ -122,16 +122,17 @@ def _copy_rate(cores: int) -> float:
         np.copyto(part[1], part[0])
 
     with ThreadPoolExecutor(cores) as pool:
-        return 2e-9 * source.nbytes / _best_seconds(lambda: list(pool.map(copy, parts)))
+        return 2e-9 * source.nbytes / best_seconds(lambda: list(pool.map(copy, parts)))
 
 
-def _best_seconds(work: Callable[[], object]) -> float:
+def best_seconds(work: Callable[[], object], clock: Callable[[], float] = time.perf_counter) -> float:
+    """Return the time of the fastest of the repetitions that begin within MIN_SECONDS, by a clock in seconds."""
     work()  # threads are started and pages touched
-    best, began = float("inf"), time.perf_counter()
-    while time.perf_counter() - began < MIN_SECONDS:
-        start = time.perf_counter()
+    best, began = float("inf"), clock()
+    while clock() - began < MIN_SECONDS:
+        start = clock()
         work()
-        best = min(best, time.perf_counter() - start)
+        best = min(best, clock() - start)
     return best
 
 

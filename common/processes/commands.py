@@ -114,11 +114,18 @@ def match(framework: str, load_twin: Callable[[], Twin], arguments: argparse.Nam
         twin = load_twin()
         if twin.open_model is None:
             return print_refusal(f"The twin {framework} opens no models of users. Use pytorch or tensorflow.")
-        # Both frameworks compute at the same time. Threads that wait for a core would cost more than they do.
-        twin.configure(run_spec.model_copy(update={"cores": max(run_spec.cores // 2, 1)}))
+        twin.configure(with_half_of_the_cores(run_spec))
         gc.freeze()  # each model that is let go is looked for among all objects, and TensorFlow has some 400,000
         matching.serve(twin.open_model, sys.stdin, answers)
     return EXIT_OK
+
+
+def with_half_of_the_cores(run_spec: Spec) -> Spec:
+    """Return the same spec with half of its cores, at least one, for each of two frameworks that compute at the same time.
+
+    Threads that wait for a core would cost more than they do.
+    """
+    return run_spec.model_copy(update={"cores": max(run_spec.cores // 2, 1)})
 
 
 def run(job: TwinJob, twin: Twin, cpus: list[int], facts: dict[str, Any]) -> int:

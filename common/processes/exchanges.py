@@ -61,7 +61,11 @@ class ExchangeTimings(Frozen):
 
 
 def measure(
-    run_spec: Spec, collectives: Collectives, training_pass: Callable[[], object], synchronize: Callable[[], None]
+    run_spec: Spec,
+    collectives: Collectives,
+    training_pass: Callable[[], object],
+    synchronize: Callable[[], None],
+    clock: Callable[[], float] = time.perf_counter,
 ) -> ExchangeTimings:
     """Time passes of one rank, passes of all ranks, and messages between them. All ranks call this.
 
@@ -70,6 +74,7 @@ def measure(
         collectives: the twin's collectives.
         training_pass: a model's forward and backward pass on one batch.
         synchronize: waits for the device.
+        clock: returns the time in seconds.
     """
 
     def synchronized(work: Callable[[], object]) -> Callable[[], object]:
@@ -82,16 +87,16 @@ def measure(
     barrier = synchronized(collectives.all_reduce(1))
     first = os.environ["RANK"] == "0"
     training_pass = synchronized(training_pass)
-    alone = _seconds(training_pass) if first else 0.0
+    alone = _seconds(training_pass, clock=clock) if first else 0.0
     barrier()
-    together = _seconds(training_pass)
+    together = _seconds(training_pass, clock=clock)
     barrier()
     timings: dict[str, list[MessageTiming]] = {}
     for name, make_call in (("all_reduce", collectives.all_reduce), ("send", collectives.send)):
         if make_call is not None:
             calls = [(size, synchronized(make_call(size // ITEM_BYTES))) for size in SIZES]
             timings[name] = [
-                MessageTiming(num_bytes=size, seconds=_seconds(work, barrier, *_num_calls(size))) for size, work in calls
+                MessageTiming(num_bytes=size, seconds=_seconds(work, barrier, *_num_calls(size), clock)) for size, work in calls
             ]
     return ExchangeTimings(replicas=run_spec.replicas, alone_seconds=alone, together_seconds=together, versions={}, **timings)
 
@@ -130,13 +135,14 @@ def _seconds(
     barrier: Callable[[], object] = lambda: None,
     warm_up_calls: int = WARM_UP_CALLS,
     calls: int = CALLS,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> float:
     """Return the median seconds of a call. Each call begins after a barrier."""
     seconds: list[float] = []
     for _ in range(warm_up_calls + calls):
         heartbeat.count_sync_point()
         barrier()
-        start = time.perf_counter()
+        start = clock()
         work()
-        seconds.append(time.perf_counter() - start)
+        seconds.append(clock() - start)
     return statistics.median(seconds[warm_up_calls:])

@@ -61,6 +61,7 @@ class Server:
         *,
         synchronous: bool,
         staleness: int | None,
+        chunk_size: int = CHUNK_SIZE,
     ) -> None:
         """Start without parameters.
 
@@ -70,7 +71,9 @@ class Server:
             workers: number of workers.
             synchronous: one update from all workers' gradients, or one for each worker's.
             staleness: steps that a worker may be ahead of the slowest in asynchronous updates. None: any number.
+            chunk_size: number of values that are added and updated together.
         """
+        self._chunk_size = chunk_size
         self._settings = settings
         self._communication = communication
         self._workers = workers
@@ -133,7 +136,7 @@ class Server:
         buckets = [compression.decode(part, count, self._values.dtype, self._communication) for part, count in encoded]
         async with self._changed:
             self._clocks[rank] += 1
-            self._shares[rank] = [piece for part in buckets for piece in _split(part)]
+            self._shares[rank] = [piece for part in buckets for piece in self._split(part)]
             if not self._synchronous or len(self._shares) == self._workers:
                 self._update(learning_rate)
             self._changed.notify_all()
@@ -149,7 +152,7 @@ class Server:
     def _chunks(self) -> list[Array]:
         """Return views of the parameters, split like the messages."""
         borders = itertools.pairwise([0, *itertools.accumulate(self._counts)])
-        return [piece for start, end in borders for piece in _split(self._values[start:end])]
+        return [piece for start, end in borders for piece in self._split(self._values[start:end])]
 
     async def pull(self, rank: int) -> Array:
         """Return the parameters, as soon as this worker is not too far ahead of the slowest."""
@@ -178,16 +181,25 @@ class Server:
         """Count pushes by the number of updates between the worker's pull and the update that its push became."""
         return [self._late[updates] for updates in range(max(self._late, default=-1) + 1)]
 
-
-def _split(values: Array) -> list[Array]:
-    """Split an array into views of `CHUNK_SIZE` values. The last has fewer."""
-    return [values[start : start + CHUNK_SIZE] for start in range(0, len(values), CHUNK_SIZE)]
+    def _split(self, values: Array) -> list[Array]:
+        """Split an array into views of `chunk_size` values. The last has fewer."""
+        return [values[start : start + self._chunk_size] for start in range(0, len(values), self._chunk_size)]
 
 
 class ServerConnection:
     """One worker's connection to the server. Every call waits for the answer."""
 
-    def __init__(self, client: distributed.Client, server: Any, rank: int, workers: int, *, synchronous: bool) -> None:
+    def __init__(
+        self,
+        client: distributed.Client,
+        server: Any,
+        rank: int,
+        workers: int,
+        *,
+        synchronous: bool,
+        answer_seconds: float = ANSWER_SECONDS,
+    ) -> None:
+        self._answer_seconds = answer_seconds
         self._client = client
         self._server = server
         self._rank = rank
@@ -281,7 +293,7 @@ class ServerConnection:
             departed_rank: int | None = None
             while True:
                 try:
-                    return answer.result(timeout=ANSWER_SECONDS)
+                    return answer.result(timeout=self._answer_seconds)
                 except TimeoutError:
                     if departed_rank is not None:
                         raise ServerError(f"rank {departed_rank} has left the parameter server, which waits for it") from None
@@ -306,13 +318,21 @@ class ServerConnection:
         self._waiting_seconds += time.perf_counter() - started
 
 
-def join(run_spec: Spec, rank: int, rendezvous_id: str) -> ServerConnection:
+def join(
+    run_spec: Spec,
+    rank: int,
+    rendezvous_id: str,
+    connect_seconds: float = CONNECT_SECONDS,
+    answer_seconds: float = ANSWER_SECONDS,
+) -> ServerConnection:
     """Find the server of a run, or start it if nobody has, and wait for the other workers.
 
     Args:
         run_spec: spec of the run.
         rank: this worker's rank, in 0..replicas-1.
         rendezvous_id: an id that the workers of this run share with no other run.
+        connect_seconds: seconds that it waits for the server's first answer.
+        answer_seconds: seconds that it still waits for an answer after another worker has gone.
 
     Raises:
         ServerError: nobody answers, or the cluster cannot hold the server.
@@ -332,7 +352,7 @@ def join(run_spec: Spec, rank: int, rendezvous_id: str) -> ServerConnection:
     security = RunSecurity(os.environ[placement.RUN_SECRET_VARIABLE]) if run_spec.parameter_server.scheduler is None else None
     try:
         client = distributed.Client(
-            address, timeout=CONNECT_SECONDS, set_as_default=False, direct_to_workers=True, security=security
+            address, timeout=connect_seconds, set_as_default=False, direct_to_workers=True, security=security
         )
     except (OSError, ValueError) as error:
         raise ServerError(f"the parameter server cannot be reached. Received: {address} ({error}).") from None
@@ -357,7 +377,9 @@ def join(run_spec: Spec, rank: int, rendezvous_id: str) -> ServerConnection:
             f"the cluster at {address} cannot hold the parameters. Received: {error}. Start its scheduler and its workers "
             f"from this environment with PYTHONPATH={machine.PROJECT_ROOT}."
         ) from None
-    return ServerConnection(client, server, rank, run_spec.replicas, synchronous=settings.updates == "synchronous")
+    return ServerConnection(
+        client, server, rank, run_spec.replicas, synchronous=settings.updates == "synchronous", answer_seconds=answer_seconds
+    )
 
 
 def server_process(run_spec: Spec, secret: str) -> tuple[ProcessSpec, dict[str, str]] | None:

@@ -7,6 +7,7 @@ import hashlib
 import os
 import sys
 import traceback
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -83,13 +84,19 @@ def print_exception(kind: type[BaseException], error: BaseException, trace: Trac
     os.write(sys.stderr.fileno(), "".join(traceback.format_exception(kind, error, trace)).encode("utf-8", "backslashreplace"))
 
 
-def launch(job: TwinJob, environments: list[dict[str, str]], waiting: str) -> int:
+def launch(
+    job: TwinJob,
+    environments: list[dict[str, str]],
+    waiting: str,
+    run_members: Callable[[Sequence[ProcessSpec], supervisor.Watch], supervisor.Failure | None] = supervisor.run_members,
+) -> int:
     """Run the command in several processes. If one dies or hangs, end all and name it.
 
     Args:
         job: the command.
         environments: variables of each rank.
         waiting: see `Rendezvous.WAITING`.
+        run_members: runs the processes to their end.
     """
     run_spec, out = job.spec, job.arguments.out
     machine.set_affinity(machine.cpu_budget(run_spec.cores))
@@ -110,7 +117,7 @@ def launch(job: TwinJob, environments: list[dict[str, str]], waiting: str) -> in
                 members = [
                     member if member.host else member._replace(environment=member.environment | temporary) for member in members
                 ]
-            failure = supervisor.run_members(members, supervisor.Watch(run_spec.hang_seconds, folder, waiting))
+            failure = run_members(members, supervisor.Watch(run_spec.hang_seconds, folder, waiting))
     except supervisor.AddressError as error:
         if not run_spec.hosts:
             raise

@@ -45,8 +45,12 @@ def local_interface() -> str:
     raise OSError(f"No network interface has the address from which rank 0 is reached. Received: {address}.")
 
 
-def all_gather(value: str) -> list[str]:
+def all_gather(value: str, handshake_seconds: float = challenge.HANDSHAKE_SECONDS) -> list[str]:
     """Return every rank's value, by rank. Rank 0 collects them and sends them to all.
+
+    Args:
+        value: value of this rank.
+        handshake_seconds: seconds that rank 0 gives a process that has connected to authenticate and introduce itself.
 
     Raises:
         ConnectionError: rank 0 has gone, or another process listens in its place.
@@ -72,7 +76,7 @@ def all_gather(value: str) -> list[str]:
         connections: list[socket.socket] = []
         while len(values) < ranks:
             connection = stack.enter_context(listener.accept()[0])
-            introduction = _read_introduction(connection, secret)
+            introduction = _read_introduction(connection, secret, handshake_seconds)
             if introduction is None or introduction[0] in values or introduction[0] not in range(ranks):
                 connection.close()  # a stranger
                 continue
@@ -84,9 +88,9 @@ def all_gather(value: str) -> list[str]:
     return all_values
 
 
-def _read_introduction(connection: socket.socket, secret: str) -> tuple[int, str] | None:
+def _read_introduction(connection: socket.socket, secret: str, seconds: float) -> tuple[int, str] | None:
     """Return (rank, value) of a process that has connected. None: it is not of this run."""
-    deadline = time.monotonic() + challenge.HANDSHAKE_SECONDS
+    deadline = time.monotonic() + seconds
     try:
         challenge.authenticate(connection, secret, server_side=True, deadline=deadline)
         message: Any = json.loads(_read_line(connection, deadline))

@@ -68,6 +68,10 @@ class Watch(NamedTuple):
     """Folder for the stacks of a run that hung, or of the processes that waited for a dead one."""
     waiting: str | None = None
     """Regular expression. If a stack frame's file name matches, the rank waits for the others."""
+    grace_seconds: float = 5.0
+    """Seconds that the others get to end by themselves after one has failed. Rank 0 may still write down why."""
+    loading_seconds: float | None = None
+    """Seconds until a process without its data counts as stuck. None: `heartbeat.LOADING_SECONDS`."""
 
 
 class Failure(NamedTuple):
@@ -101,7 +105,7 @@ def run_members(members: Sequence[ProcessSpec], watch: Watch) -> Failure | None:
     stack = contextlib.ExitStack()
 
     def forward(number: int, frame: FrameType | None) -> None:
-        _end_all(list(started.values()))
+        end_all(list(started.values()))
         sys.exit(128 + number)
 
     previous = {number: signal.signal(number, forward) for number in (signal.SIGTERM, signal.SIGINT)}
@@ -128,6 +132,7 @@ def run_members(members: Sequence[ProcessSpec], watch: Watch) -> Failure | None:
             ],
             watch.hang_seconds,
             watch.waiting,
+            watch.loading_seconds,
         )
         heartbeat.count_sync_point()
         while True:
@@ -138,7 +143,7 @@ def run_members(members: Sequence[ProcessSpec], watch: Watch) -> Failure | None:
                 servers = [process for process, member in zip(processes, members, strict=True) if not member.trains]
                 for server in servers:
                     server.terminate()
-                _wait(servers)
+                _wait(servers, watch.grace_seconds)
                 return None
             exits = [
                 (code, index)
@@ -151,7 +156,7 @@ def run_members(members: Sequence[ProcessSpec], watch: Watch) -> Failure | None:
                     words = f"{hang.message}, and {_member_name(members, index)} {_describe_exit(code)}"
                     return Failure(hang.culprit, None, words + _save_diagnostics(hang.stacks, processes, members, watch.folder))
                 if code > 0 or code == -signal.SIGABRT:
-                    _wait(processes)  # where all meet the same error, rank 0 still writes down which
+                    _wait(processes, watch.grace_seconds)  # where all meet the same error, rank 0 still writes down which
                     code, index = _root_cause(processes, (code, index))
                 process = processes[index]
                 is_lost = isinstance(process, hosts.RemoteProcess) and process.connection_lost
@@ -171,7 +176,7 @@ def run_members(members: Sequence[ProcessSpec], watch: Watch) -> Failure | None:
             time.sleep(0.05)
     finally:
         # Ranks before their server: they would notice its end, and blame it.
-        _end_all([started[index] for index in sorted(started)])
+        end_all([started[index] for index in sorted(started)])
         stack.close()
         for number, handler in previous.items():
             signal.signal(number, handler)
@@ -245,24 +250,35 @@ def _save_diagnostics(
     return f"{note}. {sentence}" if sentence else note
 
 
-def _wait(processes: Sequence[RunningProcess], seconds: float = 5.0) -> None:
+def _wait(processes: Sequence[RunningProcess], seconds: float) -> None:
     deadline = time.monotonic() + seconds
     for process in processes:
         process.wait(max(deadline - time.monotonic(), 0.0))
 
 
-def _end_all(processes: Sequence[RunningProcess]) -> None:
+def end_all(
+    processes: Sequence[RunningProcess],
+    kill_seconds: float = KILL_SECONDS,
+    shutdown_seconds: float = hosts.SHUTDOWN_SECONDS,
+) -> None:
+    """End processes with all that they started.
+
+    Args:
+        processes: processes on this machine and on others.
+        kill_seconds: seconds to wait for all those on this machine after SIGKILL.
+        shutdown_seconds: seconds that those on other machines get to end by themselves.
+    """
     remote = [process for process in processes if isinstance(process, hosts.RemoteProcess)]
     local = [process for process in processes if isinstance(process, LocalProcess)]
     for process in remote:
         process.terminate()
     # Several may be held, by a freezer for example. They are waited for together.
-    deadline = time.monotonic() + KILL_SECONDS
+    deadline = time.monotonic() + kill_seconds
     for process in local:
         process.kill(0.0)
     for process in local:
         process.kill(max(deadline - time.monotonic(), 0.0))
-    _wait(remote, seconds=hosts.SHUTDOWN_SECONDS)
+    _wait(remote, shutdown_seconds)
     for process in remote:
         process.kill()
 

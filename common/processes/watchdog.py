@@ -12,7 +12,7 @@ import re
 import tempfile
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -216,18 +216,29 @@ class Watchdog:
         members: all processes of the run.
         limit_seconds: seconds within which a hang is found and the processes are ended.
         waiting: regular expression. If a stack frame's file name matches, the rank waits for the others.
+        loading_seconds: seconds until a process without its data counts as stuck. None: `LOADING_SECONDS`.
+        clock: returns the time in seconds.
     """
 
-    def __init__(self, members: Sequence[WatchTarget], limit_seconds: float, waiting: str | None = None) -> None:
+    def __init__(
+        self,
+        members: Sequence[WatchTarget],
+        limit_seconds: float,
+        waiting: str | None = None,
+        loading_seconds: float | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._loading_seconds = LOADING_SECONDS if loading_seconds is None else loading_seconds
+        self._clock = clock
         self._views = [_TargetState(member) for member in members]
         self._limit = limit_seconds
         self._waiting = waiting
         self._interval = min(max(limit_seconds / _CHECKS_PER_LIMIT, _MIN_INTERVAL_SECONDS), _MAX_INTERVAL_SECONDS)
-        self._checked_at = time.monotonic()
+        self._checked_at = clock()
 
     def check(self) -> Hang | None:
         """Check the processes if the interval has passed. Returns a hang, once there is one. Call it often."""
-        now = time.monotonic()
+        now = self._clock()
         if now - self._checked_at < self._interval:
             return None
         # This process may have been stopped or starved itself: what it did not see does not count.
@@ -285,7 +296,7 @@ class Watchdog:
         return stalled
 
     def _is_idle(self, view: _TargetState, patience: float) -> bool:
-        return view.is_idle(patience if view.has_data else max(patience, LOADING_SECONDS))
+        return view.is_idle(patience if view.has_data else max(patience, self._loading_seconds))
 
     def _are_all_stuck(self, patience: float) -> bool:
         living = [view for view in self._views if not view.ended]

@@ -144,6 +144,7 @@ def measure(
     device: str,
     versions: dict[str, str],
     device_rates: Callable[[], DeviceRates | None] = lambda: None,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> LayerTimes:
     """Time every unique layer of a model, then the whole model.
 
@@ -151,6 +152,7 @@ def measure(
         spec: its batch size, precision and switches count.
         calls: number of timed calls of each.
         device_rates: measures the rates of an accelerator. Called after all layers.
+        clock: returns the time in seconds.
     """
 
     def median(layers: Architecture, shape: tuple[int, ...], input_needs_gradient: bool) -> float:
@@ -159,11 +161,11 @@ def measure(
 
         def seconds(times: int) -> float:
             synchronize()
-            start = time.perf_counter()
+            start = clock()
             for _ in range(times):
                 run_pass()
             synchronize()
-            return (time.perf_counter() - start) / times
+            return (clock() - start) / times
 
         warm_up_seconds = [seconds(1) for _ in range(WARM_UP_CALLS)][-1]
         block = 1 if device == "cpu" else math.ceil(BLOCK_SECONDS / max(warm_up_seconds, 1e-6))

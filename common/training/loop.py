@@ -67,6 +67,7 @@ class TrainingRun:
         stopwatch: a stopwatch that was started with the run.
         cpus: the CPUs that the run may use; None: all.
         listener: receives every event, which is then not written to `out`. It may raise to end the run.
+        meter: starts to measure the usage of these CPUs.
     """
 
     def __init__(
@@ -79,10 +80,12 @@ class TrainingRun:
         stopwatch: Stopwatch,
         cpus: Sequence[int] | None = None,
         listener: Callable[[dict[str, Any]], None] | None = None,
+        meter: Callable[[Sequence[int]], Meter] = Meter,
     ) -> None:
         self._spec = spec
         self._out = out
         self._listener = listener
+        self._meter = meter
         self._stopwatch = stopwatch
         self._epochs: list[EpochRecord] = []
         self._order: list[npt.NDArray[np.int64]] = []
@@ -591,7 +594,7 @@ class TrainingRun:
         """
         entered_at = time.perf_counter()
         _barrier(trainer)
-        meter, compilations = Meter(self._cpus), trainer.compilations()
+        meter, compilations = self._meter(self._cpus), trainer.compilations()
         with self._stopwatch.phase("training") as timer:
             yield timer
             trainer.synchronize()

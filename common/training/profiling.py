@@ -6,6 +6,7 @@ import gzip
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +15,16 @@ import numpy.typing as npt
 
 from common.artifacts import atomic_files, results
 from common.artifacts.schema import ProfiledOperation, StepParts, TopOperations
-from common.training.trainer import BaseTrainer, Batch, ProfilerRecording, ProfilerSpan
+from common.training.trainer import BaseTrainer, Batch, ProfilerRecording, ProfilerSpan, StepBreakdown
 
 MOST_OPERATIONS = 10
 MOST_TRACED_STEPS = 3
 """Largest number of traced steps. More steps make a larger trace that shows nothing new."""
 
 
-def step_parts(trainer: BaseTrainer, batch: Batch, num_examples: int, steps: int) -> StepParts:
+def step_parts(
+    trainer: BaseTrainer, batch: Batch, num_examples: int, steps: int, clock: Callable[[], float] = time.perf_counter
+) -> StepParts:
     """Time whole steps, steps without exchange, and the exchange alone, in turns, so that conditions are equal.
 
     Each timing starts when all processes are ready and ends when their devices have finished. Exposed communication is the
@@ -34,14 +37,16 @@ def step_parts(trainer: BaseTrainer, batch: Batch, num_examples: int, steps: int
         batch: this process's shard of a whole global batch.
         num_examples: size of the global batch.
         steps: number of timings of each.
+        clock: returns the time in seconds.
     """
 
     def step() -> None:
         trainer.train_step(batch, num_examples, 0.0)
 
+    median_seconds = partial(_median_seconds, trainer, steps, clock)
     parts = trainer.compute_and_exchange(batch, num_examples)
     if parts is None or isinstance(parts, str):
-        seconds = float(_median_seconds(trainer, steps, step)[0].max())
+        seconds = float(median_seconds(step)[0].max())
         measured = StepParts(steps=steps, step_seconds=seconds, not_separable=parts)
         if parts is None:
             zeros = dict.fromkeys(("communication_hidden_seconds", "communication_exposed_seconds", "idle_seconds"), 0.0)
@@ -49,7 +54,7 @@ def step_parts(trainer: BaseTrainer, batch: Batch, num_examples: int, steps: int
     elif isinstance(parts, StepParts):
         measured = parts
     else:
-        step_samples, compute_samples, exchange_samples = _median_seconds(trainer, steps, step, parts.compute, parts.exchange)
+        step_samples, compute_samples, exchange_samples = median_seconds(step, parts.compute, parts.exchange)
         compute, step_seconds = float(compute_samples.max()), float(step_samples.max())
         exposed = max(step_seconds - compute, 0.0)
         measured = StepParts(
@@ -61,18 +66,17 @@ def step_parts(trainer: BaseTrainer, batch: Batch, num_examples: int, steps: int
             idle_seconds=None if parts.not_separable else float((compute - compute_samples).mean()),
             not_separable=parts.not_separable,
         )
-    return measured.model_copy(update=_breakdown(trainer, batch, num_examples, steps))
+    return measured.model_copy(update=_breakdown(trainer.step_breakdown(batch, num_examples), median_seconds))
 
 
-def _breakdown(trainer: BaseTrainer, batch: Batch, num_examples: int, steps: int) -> dict[str, Any]:
+def _breakdown(breakdown: StepBreakdown | str, median_seconds: Callable[..., list[npt.NDArray[np.float64]]]) -> dict[str, Any]:
     """Return the fields of StepParts for transfer, forward, backward and optimizer."""
-    breakdown = trainer.step_breakdown(batch, num_examples)
     if isinstance(breakdown, str):
         return {"pieces": breakdown}
     functions = {"forward": breakdown.forward, "backward": breakdown.backward}
     if breakdown.optimizer is not None:
         functions["optimizer"] = breakdown.optimizer
-    transfer, *medians = _median_seconds(trainer, steps, breakdown.transfer, *functions.values())
+    transfer, *medians = median_seconds(breakdown.transfer, *functions.values())
     method = "each by itself, the device waited for before and after"
     if breakdown.nested:
         medians = [median - previous for median, previous in zip(medians, [np.zeros(1), *medians], strict=False)]
@@ -88,7 +92,9 @@ def _breakdown(trainer: BaseTrainer, batch: Batch, num_examples: int, steps: int
     }
 
 
-def _median_seconds(trainer: BaseTrainer, steps: int, *functions: Callable[[], Any]) -> list[npt.NDArray[np.float64]]:
+def _median_seconds(
+    trainer: BaseTrainer, steps: int, clock: Callable[[], float], *functions: Callable[[], Any]
+) -> list[npt.NDArray[np.float64]]:
     """Return the median seconds of each function, for every replica whose time is known."""
     for function in functions:
         function()  # compiles, and touches memory for the first time
@@ -97,10 +103,10 @@ def _median_seconds(trainer: BaseTrainer, steps: int, *functions: Callable[[], A
         for function, samples in zip(functions, seconds, strict=True):
             trainer.synchronize()
             trainer.all_reduce_world(np.zeros(1))  # so that no process waits for another inside a function without exchange
-            start = time.perf_counter()
+            start = clock()
             replica_seconds = function()
             trainer.synchronize()
-            samples.append([time.perf_counter() - start] if replica_seconds is None else replica_seconds)
+            samples.append([clock() - start] if replica_seconds is None else replica_seconds)
     return [_gather_replicas(trainer, np.median(np.array(samples, np.float64), axis=0)) for samples in seconds]
 
 

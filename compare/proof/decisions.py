@@ -565,21 +565,22 @@ def rough_mean(seed: int) -> Callable[[Array], Array]:
     return mean
 
 
-def term_after_term(product: Array, x: Array, y: Array) -> Array:
+def term_after_term(product: Array, x: Array, y: Array, max_terms: int = MAX_TERMS) -> Array:
     """Return x^T y [C, O] as one thread of a framework may add it up: all images and pixels into one sum.
 
     BLAS adds in blocks, whose errors cancel. In one long sum, equal terms all round to the same side, such as those of a plain
-    background. Some columns are added up like this, evenly spread: as many as `MAX_TERMS` allows, one at least.
+    background. Some columns are added up like this, evenly spread: as many as `max_terms` allows, one at least.
 
     Args:
         product: x^T y as BLAS adds it up.
         x, y: arrays [N, H, W, C] and [N, H, W, O].
+        max_terms: number of terms of one place of a kernel that are added up.
     """
     left, right = x.reshape(-1, x.shape[-1]), y.reshape(-1, y.shape[-1])
-    every = math.ceil(right.shape[1] / max(1, MAX_TERMS // left.size))
+    every = math.ceil(right.shape[1] / max(1, max_terms // left.size))
     columns = right[:, ::every]
     total = np.zeros((left.shape[1], columns.shape[1]), product.dtype)
-    at_once = max(1, MAX_TERMS // total.size)
+    at_once = max(1, max_terms // total.size)
     for start in range(0, len(left), at_once):
         terms = left[start : start + at_once, :, None] * columns[start : start + at_once, None]
         terms[0] += total

@@ -6,7 +6,7 @@ import hashlib
 import os
 import platform
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,12 @@ count."""
 
 def key(base: Spec, frameworks: Sequence[str], options: Sequence[object], replicas: int) -> str:
     """Return the SHA-256 over everything that a proof depends on, see `facts`."""
-    return hashlib.sha256(repr(facts(base, frameworks, options, replicas)).encode()).hexdigest()
+    return digest(facts(base, frameworks, options, replicas))
+
+
+def digest(facts: Mapping[str, Any]) -> str:
+    """Return the SHA-256 over the names and values of facts."""
+    return hashlib.sha256(repr(facts).encode()).hexdigest()
 
 
 def facts(base: Spec, frameworks: Sequence[str], options: Sequence[object], replicas: int) -> dict[str, Any]:

@@ -320,16 +320,20 @@ def _difference_to_largest(ours: Arrays, theirs: Weights, scale: Weights) -> tup
     )
 
 
-def caution_sentences(lines: Sequence[RefereeComparison]) -> list[str]:
-    """Return sentences on the limits of these comparisons."""
+def caution_sentences(lines: Sequence[RefereeComparison], longdouble_bits: int = np.finfo(np.longdouble).nmant) -> list[str]:
+    """Return sentences on the limits of these comparisons.
+
+    Args:
+        lines: the comparisons.
+        longdouble_bits: bits of the mantissa of `np.longdouble` on this machine.
+    """
     sentences: list[str] = []
     if any(line.referee == np.dtype(np.longdouble).name for line in lines):
-        digits = np.finfo(np.longdouble).nmant
-        if digits == np.finfo(np.float64).nmant:
+        if longdouble_bits == np.finfo(np.float64).nmant:
             sentences.append("On this machine longdouble is float64: the step in it proves nothing more.")
         else:
             sentences.append(
-                f"One step of {FEW_IMAGES} images was done in longdouble, which has a mantissa of {digits} bits here."
+                f"One step of {FEW_IMAGES} images was done in longdouble, which has a mantissa of {longdouble_bits} bits here."
             )
     if any(line.optimizer == "adam" for line in lines):
         sentences.append(f"Adam's epsilon is {EPSILON:g} in the rows `adam`, unless the spec sets one.")

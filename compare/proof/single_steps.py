@@ -170,23 +170,36 @@ class _StepJudgement(NamedTuple):
     """Gradient that is judged on the scale of its terms: difference relative to its largest component."""
 
 
-def drawn_steps(spec: Spec, architecture: Architecture, plan: BatchPlan) -> list[int]:
+def drawn_steps(
+    spec: Spec,
+    architecture: Architecture,
+    plan: BatchPlan,
+    max_bytes: int | None = None,
+    max_flops: float = STEPPED_FLOPS,
+) -> list[int]:
     """Return steps from all parts of a schedule, from 0.
 
     They are the first and the last step, which may be uneven, the first after the learning rate has changed, the first of the
     second epoch, and the last of the first epoch. Float64 has more steps between them. A large model has fewer: as many as
-    `MOST_BYTES` and `STEPPED_FLOPS` allow.
+    the limits allow.
+
+    Args:
+        spec: the serial run.
+        architecture: the model's architecture.
+        plan: the plan of the run.
+        max_bytes: bytes of the states of float64 steps. None: `MOST_BYTES`.
+        max_flops: FLOPs of all steps.
     """
     total = plan.total_steps
     changed = spec.schedule.step_size * plan.steps_per_epoch if spec.schedule.name == "step" else 0
     parts = (0, total - 1, changed, plan.steps_per_epoch, plan.steps_per_epoch - 1)  # the most telling ones first
-    affordable = int(STEPPED_FLOPS / (work.count(architecture).flops * spec.global_batch_size))
+    affordable = int(max_flops / (work.count(architecture).flops * spec.global_batch_size))
     preferred = list(dict.fromkeys(step for step in parts if 0 <= step < total))
     if spec.precision == "float32":
         is_constant = spec.schedule.name == "constant" and not spec.schedule.warmup_steps
         return sorted(preferred[: max(LEAST_STEPS if is_constant else LEAST_STEPS + 1, affordable)])
     state = 8 * sum(parameter.size for parameter in architecture.parameters()) * (2 if spec.optimizer.name == "sgd" else 3)
-    number = max(2, min(total, MOST_BYTES // state, affordable))
+    number = max(2, min(total, (MOST_BYTES if max_bytes is None else max_bytes) // state, affordable))
     if number < len(preferred):
         return sorted(preferred[:number])
     between = np.linspace(0, total - 1, total if number >= total else number - len(preferred) + 2)
@@ -249,6 +262,8 @@ class StepJudge:
         self._losses: dict[Any, tuple[float, float]] = {}
         self._evaluations: dict[tuple[int, int], tuple[tuple[Array, Array], float]] = {}
         """(step, number of copies): (logits, losses) in evaluation mode, and the largest rounding error of a logit."""
+        self.max_flops = MOST_FLOPS
+        """FLOPs to find the ties that a step decided otherwise."""
         self.stopped = False
         """Whether judging is cancelled. Another thread sets it."""
 
@@ -328,7 +343,7 @@ class StepJudge:
         None: the nearest ties do not explain the gradients, and there are too many to try all.
         """
         truth = self._truth(spec, step)
-        affordable = int(MOST_FLOPS // (self._flops * len(self._teacher[f"labels/{step}"])))
+        affordable = int(self.max_flops // (self._flops * len(self._teacher[f"labels/{step}"])))
         nearest = sorted(truth.ties, key=lambda tie: tie.nearness)[:affordable]
         explanation: tuple[list[Tie], dict[str, Array]] = [], truth.step.gradients
         for reach in (TIE_FACTOR, decisions.REACH):

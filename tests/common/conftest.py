@@ -1,4 +1,3 @@
-import os
 import subprocess
 import sys
 import time
@@ -9,8 +8,8 @@ from pathlib import Path
 import distributed
 import pytest
 
-from common.machine import machine
 from tests.common.data.preprocessing.made_up_cluster import Cluster
+from tests.support import processes
 
 
 @pytest.fixture(scope="module")
@@ -20,12 +19,11 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     known_to = ["--scheduler-file", str(folder / "scheduler.json")]
     scheduler = ["scheduler", "--host", "127.0.0.1", "--port", "0", "--no-dashboard", *known_to]
     worker = ["worker", "--nthreads", "1", "--no-dashboard", "--local-directory", str(folder), *known_to]
-    environment = {**os.environ, "PYTHONPATH": str(machine.PROJECT_ROOT)}
     with ExitStack() as stack:
         log = stack.enter_context((folder / "log.txt").open("wb"))
         for words in (scheduler, worker, worker):
             command = [sys.executable, "-m", "dask", *words]
-            process = subprocess.Popen(command, env=environment, stdout=log, stderr=subprocess.STDOUT)
+            process = stack.enter_context(processes.started(command, stdout=log, stderr=subprocess.STDOUT))
             stack.callback(process.wait)
             stack.callback(process.terminate)
         wait_for(folder / "scheduler.json")

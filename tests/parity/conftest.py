@@ -1,6 +1,5 @@
 from pathlib import Path
 
-import platformdirs
 import pytest
 
 from compare.execution import launch
@@ -15,8 +14,8 @@ __all__ = ["screens"]
 def twins(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeTwins:
     """Two frameworks that only pretend, and a store of proofs of their own."""
     fake = FakeTwins()
-    monkeypatch.setattr(launch, "describe", fake.describe)
+    monkeypatch.setattr(launch, "describe", fake.describe)  # no framework is started
     monkeypatch.setattr(launch, "call_all", fake.call_each)
     monkeypatch.setattr(single_steps, "MOST_BYTES", 0)  # two steps are enough of a pretence
-    monkeypatch.setattr(platformdirs, "user_cache_path", lambda name: tmp_path / "cache" / name)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return fake

@@ -122,6 +122,9 @@ class FakeTwins:
     """Stands in for `launch`: every trace writes a made-up recording, changed where asked.
 
     changes: by (framework, mode); reordered: by framework, of recordings with every batch back to front, besides.
+    is_idle: no trace writes anything, and all end well.
+    waves: the logs of the processes that run at the same time; one each, or with `together` as many as may start.
+    polls: the caller is asked for more before the end of each process, and after it.
     """
 
     def __init__(self) -> None:
@@ -132,17 +135,39 @@ class FakeTwins:
         self.code = 0
         self.stepped: list[tuple[str, Spec]] = []
         self.steps_by_referee = ["float32"]
+        self.is_idle = self.together = self.polls = False
+        self.asked: list[launch.Call] = []
+        self.waves: list[list[str]] = []
 
     def describe(self, framework: str) -> dict[str, Any]:
         return {"framework": framework, **self.described}
 
     def call_each(
-        self, following: Callable[[], launch.Call | None], ended: Callable[[launch.Call, int], object], *_: Any, **__: Any
+        self,
+        following: Callable[[], launch.Call | None],
+        ended: Callable[[launch.Call, int], object],
+        at_once: int = 1,
+        on_poll: Callable[[], object] = lambda: None,
     ) -> None:
-        while (wanted := following()) is not None:
-            ended(wanted, launch.checked_exit_code(wanted, self.call(wanted)))
+        while True:
+            running: list[launch.Call] = []
+            while (self.together or not running) and (wanted := following()) is not None:
+                running.append(wanted)
+            if not running:
+                return
+            self.waves.append([each.log.stem for each in running])
+            for each in running:
+                code = launch.checked_exit_code(each, self.call(each))
+                if self.polls:
+                    on_poll()  # its files are there, and it has not ended
+                ended(each, code)
+                if self.polls:
+                    on_poll()
 
     def call(self, asked: launch.Call) -> int:
+        self.asked.append(asked)
+        if self.is_idle:
+            return 0
         asked.log.write_text("line one\nRuntimeError: no more memory\n")
         if self.code:
             return self.code

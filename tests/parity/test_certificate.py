@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-import yaml
 
 from common.machine import machine
 from compare.comparison import comparison_plan
@@ -17,7 +16,9 @@ from compare.proof import ladder
 from compare.proof.certificate import Proof
 from compare.proof.differences import Arrays
 from tests.parity.made_up import FakeTwins
+from tests.support import trees
 from tests.support.command_line import convtwins
+from tests.support.refusals import check_ended
 
 QUICK = ("--steps", "5", "--no-remember")
 
@@ -27,16 +28,12 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Where temporary files go, to see what stays."""
     folder = tmp_path / "temporary"
     folder.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))  # which is asked for once
     return folder
 
 
 def parity(*arguments: str) -> Any:
     return convtwins("parity", *QUICK, *arguments)
-
-
-def on_one_line(done: Any) -> str:
-    return " ".join(done.stdout.split())
 
 
 def printed(done: Any) -> dict[str, Any]:
@@ -73,13 +70,10 @@ def test_the_optimizers_and_the_augmentation_are_those_of_the_bar(twins: FakeTwi
 
 def test_a_failed_rung_is_exit_code_1_and_named_first(twins: FakeTwins) -> None:
     twins.changes["tensorflow", "serial"] = wrong_gradient
-    done = parity("--optimizer", "sgd", "--modes", "serial")
-    assert done.exit_code == 1
-    assert "Not proved simple_cnn with sgd: 1 of 12 rungs failed, first 3 gradients (" in on_one_line(done)
-    done = parity("--optimizer", "sgd", "--modes", "serial", "--full")
-    assert "simple_cnn, sgd: not proved: 1 of 12 rungs failed, first 3 gradients (" in on_one_line(done)
-    done = parity("--optimizer", "sgd", "--modes", "serial", "--json")
-    assert done.exit_code == 1
+    for form in ("", "--full", "--json"):
+        done = parity("--optimizer", "sgd", "--modes", "serial", *filter(None, [form]))
+        assert done.exit_code == 1
+        assert "simple_cnn" in done.stdout and "1 of 12 rungs failed, first 3 gradients (" in " ".join(done.stdout.split())
     assert [rung["name"] for rung in printed(done)["rungs"] if rung["status"] == "failed"] == ["3 gradients"]
 
 
@@ -106,7 +100,7 @@ def test_an_infinite_difference_is_null_in_json(twins: FakeTwins) -> None:
 
 def test_the_table_has_a_line_for_each_rung_with_difference_step_tolerance_and_reason(twins: FakeTwins, tmp_path: Path) -> None:
     done = parity("--optimizer", "sgd", "--out", str(out := tmp_path / "kept"))
-    assert "Proved simple_cnn with sgd: in float64 the losses of the frameworks agree within 0.0e+00" in on_one_line(done)
+    assert done.exit_code == 0
     heading, _, *lines = (out / "tables" / "rungs.md").read_text().splitlines()[2:]
     assert heading == "| rung | model | optimizer | largest difference | step | tolerance | status | reason |"
     losses = next(line for line in lines if line.startswith("| 5 losses"))
@@ -118,55 +112,55 @@ def test_the_table_has_a_line_for_each_rung_with_difference_step_tolerance_and_r
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "parts"),
     [
-        (["--model", "simple_cn"], ["model is unknown", "'simple_cn'", "did you mean", "simple_cnn"]),
-        (["--model", ""], ["--model is empty", "mini_xception"]),
-        (["--model", "simple_cnn,simple_cnn"], ["--model names something twice"]),
-        (["--model", "tests.parity.nowhere"], ["tests.parity.nowhere cannot be imported"]),
-        (["--model", "tests.parity.settings"], ["must define architecture(num_classes, image_size)"]),
-        (["--optimizer", "adamw"], ["--optimizer is unknown", "'adamw'", "sgd or adam"]),
-        (["--optimizer", ","], ["--optimizer is empty", "sgd, adam"]),
-        (["--precision", "float16"], ["--precision is unknown", "'float16'", "float64 or float32"]),
-        (["--modes", "ring"], ["--modes names something unknown", "'ring'", "data_parallel"]),
-        (["--frameworks", "pytorch,jax"], ["--frameworks names something unknown", "'jax'", "tensorflow"]),
-        (["--frameworks", "pytorch,pytorch"], ["--frameworks names something twice"]),
-        (["--frameworks", "pytorch", "--modes", "serial"], ["nothing to compare pytorch with"]),
-        (["--set", "optimiser.name=sgd"], ["optimiser"]),
-        (["--model", "mini_xception", "--image-size", "64"], ["data.image_size must be 32 for mini_xception", "64"]),
-        (["--steps", "0"], ["--steps"]),
-        (["--replicas", "1"], ["--replicas"]),
+        (["--model", "simple_cn"], {"field": "model", "received": "'simple_cn'", "fix": "simple_cnn"}),
+        (["--model", ""], {"field": "--model", "fix": "mini_xception"}),
+        (["--model", "simple_cnn,simple_cnn"], {"field": "--model", "received": "simple_cnn"}),
+        (["--model", "tests.parity.nowhere"], {"field": "tests.parity.nowhere"}),
+        (["--model", "tests.parity.settings"], {"names": ["architecture(num_classes, image_size)"]}),
+        (["--optimizer", "adamw"], {"field": "--optimizer", "received": "'adamw'", "fix": ["sgd", "adam"]}),
+        (["--optimizer", ","], {"field": "--optimizer", "fix": ["sgd", "adam"]}),
+        (["--precision", "float16"], {"field": "--precision", "received": "'float16'", "fix": ["float64", "float32"]}),
+        (["--modes", "ring"], {"field": "--modes", "received": "'ring'", "fix": "data_parallel"}),
+        (["--frameworks", "pytorch,jax"], {"field": "--frameworks", "received": "'jax'", "fix": "tensorflow"}),
+        (["--frameworks", "pytorch,pytorch"], {"field": "--frameworks", "received": "pytorch"}),
+        (["--frameworks", "pytorch", "--modes", "serial"], {"names": ["pytorch"]}),
+        (["--set", "optimiser.name=sgd"], {"names": ["optimiser"]}),
+        (
+            ["--model", "mini_xception", "--image-size", "64"],
+            {"field": "data.image_size", "names": ["32", "mini_xception", "64"]},
+        ),
+        (["--steps", "0"], {"names": ["--steps"]}),
+        (["--replicas", "1"], {"names": ["--replicas"]}),
     ],
 )
-def test_a_wrong_word_is_exit_code_2_and_says_what_to_use(twins: FakeTwins, arguments: list[str], words: list[str]) -> None:
+def test_a_wrong_word_is_exit_code_2_and_says_what_to_use(
+    twins: FakeTwins, arguments: list[str], parts: dict[str, Any]
+) -> None:
     done = parity(*arguments)
-    assert done.exit_code == 2, done.output
-    assert done.stdout == ""
-    for word in words:
-        assert word in done.stderr, done.stderr
-    assert not twins.calls
+    check_ended(done, **parts)
+    assert done.stdout == "" and not twins.calls
 
 
 def test_data_that_is_not_there_is_exit_code_4(twins: FakeTwins, tmp_path: Path) -> None:
     done = parity("--data", str(tmp_path / "nowhere.tar"))
-    assert done.exit_code == 4
-    assert "nowhere.tar" in done.stderr
+    check_ended(done, exit_code=4, names=["nowhere.tar"])
 
 
 def test_a_twin_that_dies_is_exit_code_1_and_named(twins: FakeTwins) -> None:
     twins.code = 1
     done = parity()
-    assert done.exit_code == 1
-    assert "pytorch could not record serial and 2 more (exit code 1). With --out DIR its log is kept." in done.stderr
+    check_ended(done, exit_code=1, names=["pytorch", "serial and 2 more", "exit code 1", "--out DIR"])
     assert done.stdout == ""
 
 
 def test_a_temporary_folder_that_is_full_is_named(twins: FakeTwins, monkeypatch: pytest.MonkeyPatch) -> None:
     twins.code = 1
-    monkeypatch.setattr(launch, "is_full", lambda folder: True)
+    monkeypatch.setattr(launch, "is_full", lambda folder: True)  # no test fills a disk
     done = parity()
-    assert done.exit_code == 1
-    assert re.search(r"\(exit code 1; the disk of .*cvtw-.* is full\)\. With --out DIR its log is kept\.", done.stderr)
+    check_ended(done, exit_code=1, names=["exit code 1", "full", "--out DIR"])
+    assert re.search(r"\(exit code 1; .*cvtw-.*\)", done.stderr)
 
 
 @pytest.mark.parametrize("code", [0, 1])
@@ -203,7 +197,7 @@ def _proofs_asked_for(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
         asked.append((timed_spec, list(frameworks), list(modes), options["replicas"], dict(options["runs"])))
         return Proof(rungs=[], seconds=0.0)
 
-    monkeypatch.setattr(ladder, "prove", prove)
+    monkeypatch.setattr(ladder, "prove", prove)  # what two commands ask of it is compared
     return asked
 
 
@@ -211,8 +205,8 @@ def _proofs_asked_for(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
 def test_a_spec_file_is_proved_as_run_times_it(
     twins: FakeTwins, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
 ) -> None:
-    monkeypatch.setattr(machine, "available_cores", lambda: 2)
-    (path := tmp_path / "run.yaml").write_text(yaml.safe_dump(RUN))
+    monkeypatch.setattr(machine, "available_cores", lambda: 2)  # a machine may have one
+    path = trees.write(tmp_path, {"run.yaml": RUN}) / "run.yaml"
     asked = _proofs_asked_for(monkeypatch)
     convtwins("parity", "--spec", path, *words)
     settings = run_settings.settings(None, path, {}, list(words[1::2]))
@@ -241,6 +235,6 @@ def test_a_preset_is_proved_as_run_times_it(twins: FakeTwins, monkeypatch: pytes
 
 @pytest.mark.parametrize("more", [("--model", "resnet18"), ("--seed", "1"), ("--precision", "float32")])
 def test_what_a_spec_file_says_is_not_said_twice(twins: FakeTwins, tmp_path: Path, more: tuple[str, ...]) -> None:
-    (path := tmp_path / "run.yaml").write_text(yaml.safe_dump(RUN))
+    path = trees.write(tmp_path, {"run.yaml": RUN}) / "run.yaml"
     done = convtwins("parity", "--spec", path, *more)
-    assert done.exit_code == 2 and f"Received also: {more[0]}. Use --set" in done.stderr
+    check_ended(done, names=[f"Received also: {more[0]}"], fix="--set")

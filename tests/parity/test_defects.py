@@ -1,7 +1,5 @@
 """A mistake planted in one twin must not pass for the same training; the rung that sees it first is named."""
 
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,8 +10,7 @@ import safetensors.numpy
 from common.models import architectures
 from compare.proof import certificate, rungs
 from tests.parity.settings import setting
-
-PROJECT = Path(__file__).parents[2]
+from tests.support import processes
 
 Recordings = Callable[[str, str, str], dict[str, np.ndarray]]
 
@@ -220,7 +217,5 @@ def _record(folder: Path, jobs: list[tuple[str, str, str]]) -> Recordings:
         out = folder / framework
         out.mkdir(exist_ok=True)
         words = [f"{folder / name}.json:{defect}" for _, name, defect in group]
-        command = [sys.executable, "-m", "tests.planted.plant", framework, str(out), *words]
-        done = subprocess.run(command, cwd=PROJECT, check=False, capture_output=True, text=True, timeout=600)
-        assert done.returncode == 0, f"{framework} could not record\n{done.stderr[-3000:]}"
+        processes.python("-m", "tests.planted.plant", framework, out, *words, timeout=600).succeeded()
     return lambda framework, name, defect: safetensors.numpy.load_file(folder / framework / f"{name}-{defect}.safetensors")

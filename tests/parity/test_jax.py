@@ -17,8 +17,10 @@ pytestmark = pytest.mark.skipif(PYTHON is None, reason="JAX and its twin cannot 
 
 @pytest.fixture(autouse=True)
 def registered() -> Iterator[None]:
+    launch.DESCRIPTIONS.clear()
     contestants.choose(["pytorch"], [f"jax=jax@{PYTHON}"], {}, launch.FRAMEWORKS)
     yield
+    launch.DESCRIPTIONS.clear()
     contestants.clear_registry()
 
 

@@ -1,5 +1,6 @@
 """The first screens of `parity`: proved, refuted, not claimed, each step, and the referee."""
 
+import re
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from compare.proof import parity
 from compare.proof.certificate import LOSSES_RUNG, Proof, Rung
 from compare.reporting.document import Report
 from tests.parity.test_referee_check import line
+from tests.support.comparisons import with_fields
 from tests.support.snapshots import Screens, printed
 
 FRAMEWORKS = ["pytorch", "tensorflow"]
@@ -42,59 +44,53 @@ def screened(*rungs: list[Rung], of_rows: bool = False, **fields: Any) -> Report
     return parity.report(specs, proofs, FRAMEWORKS, for_rows=of_rows)
 
 
-def words(screens: Screens, report: Report) -> str:
-    """The words of the screen, each a blank apart, once it is held against the kept ones."""
-    return " ".join(screens(report).split())
-
-
 def with_adam(rungs: list[Rung]) -> list[Rung]:
-    return [each.model_copy(update={"optimizer": "adam"}) for each in rungs]
+    return [with_fields(each, optimizer="adam") for each in rungs]
+
+
+def modes_of(shown: str) -> dict[str, int]:
+    """Verdict: how many modes have it on a first screen."""
+    _, _, block = shown.partition("  Modes ")
+    lines = re.findall(r"(not proved|not claimed|proved): ([^.]*)\.", " ".join(block.split()))
+    return {verdict: len(names.split(",")) for verdict, names in lines}
 
 
 def test_what_is_proved_is_said_with_its_difference_and_its_modes(screens: Screens) -> None:
-    shown = words(screens, screened(PROVED, with_adam(PROVED)))
-    assert "Proved" in shown and "within 3.4e-14 (relative) at each of 50 steps" in shown
-    assert "proved: pytorch data_parallel, pytorch multi_process, tensorflow data_parallel" in shown
-    assert "Not proved" not in shown and "failed" not in shown
+    report = screened(PROVED, with_adam(PROVED))
+    shown = screens(report)
+    assert (report.values["verdict"], report.exit_code) == ("proved", 0)
+    assert "3.4e-14" in shown and modes_of(shown) == {"proved": 4} and "failed" not in shown
 
 
 def test_what_is_refuted_stands_first_and_says_who_is_asked_next(screens: Screens) -> None:
     wrong = [PROVED[0], rung("3 gradients", 2.6e-3, "failed", where="conv1.kernel"), *PROVED[2:]]
     report = screened(PROVED, with_adam(wrong))
-    shown = words(screens, report)
-    assert report.values["verdict"] == "not proved" and report.exit_code == 1
-    assert shown.index("Not proved") < shown.index("Proved ")
-    assert "1 of 11 rungs failed, first 3 gradients (2.6e-03, tolerance 1e-12)" in shown
-    assert "the same command with --referee" in shown
-    assert "not proved: pytorch data_parallel" in shown
+    shown = screens(report)
+    assert (report.values["verdict"], report.exit_code) == ("not proved", 1)
+    assert shown.index("with adam: 1 of 11 rungs failed") < shown.index("with sgd: in float64")
+    assert "--referee" in shown and modes_of(shown) == {"not proved": 4}
 
 
 def test_a_mode_of_one_proof_alone_is_not_said_to_be_proved() -> None:
     broken = [rung("1 parameters", 0.5, "failed", tolerance=0.0)]  # the ladder ends here
-    said = " ".join(printed(screened(PROVED, with_adam(broken)), 100).split())
-    assert "Modes not claimed: pytorch data_parallel" in said and "proved: pytorch" not in said
+    assert modes_of(printed(screened(PROVED, with_adam(broken)), 100)) == {"not claimed": 4}
 
 
 def test_a_mode_that_fails_alone_is_named_and_the_others_stay_proved(screens: Screens) -> None:
-    wrong = [
-        each.model_copy(update={"status": "failed", "max_relative_difference": 0.2, "step": 7})
-        if (each.framework, each.mode) == ("tensorflow", "multi_process")
-        else each
-        for each in PROVED
-    ]
-    shown = words(screens, screened(wrong))
-    assert "not proved: tensorflow multi_process." in shown
-    assert "proved: pytorch data_parallel, pytorch multi_process, tensorflow data_parallel." in shown
+    alone = {"status": "failed", "max_relative_difference": 0.2, "step": 7}
+    is_wrong = [(each.framework, each.mode) == ("tensorflow", "multi_process") for each in PROVED]
+    wrong = [with_fields(each, **alone) if changes else each for each, changes in zip(PROVED, is_wrong, strict=True)]
+    shown = screens(screened(wrong))
+    assert modes_of(shown) == {"not proved": 1, "proved": 3}
     assert "--single-steps" in shown and "--referee" not in shown  # the referee has no modes
 
 
 def test_one_update_is_no_proof_and_a_mode_that_claims_nothing_says_why(screens: Screens) -> None:
-    report = screened(
-        [*PROVED[:2], losses(0.3, "shown"), *MODES], of_rows=True, not_claimed={"pipeline_async": "its weights are stale"}
-    )
-    shown = words(screens, report)
-    assert report.values["verdict"] == "not claimed" and "Not claimed" in shown
-    assert "pipeline_async: its weights are stale." in shown and "Proved" not in shown
+    unclaimed = {"pipeline_async": "its weights are stale"}
+    report = screened([*PROVED[:2], losses(0.3, "shown"), *MODES], of_rows=True, not_claimed=unclaimed)
+    shown = screens(report)
+    assert report.values["verdict"] == "not claimed"
+    assert all(f"{name}: {why}." in shown for name, why in unclaimed.items())
 
 
 @pytest.mark.parametrize("failing", [False, True])
@@ -107,20 +103,15 @@ def test_single_steps_show_the_difference_nearest_to_its_limit(screens: Screens,
         for what in ("losses", "gradients")
     ]
     if failing:
-        steps[1] = steps[1].model_copy(update={"status": "failed", "max_relative_difference": 0.1, "where": "conv1.kernel"})
-    shown = words(screens, parity.single_steps_report(steps))
-    assert ("15 of 16 comparisons passed." if failing else "16 of 16 comparisons passed.") in shown
-    assert ("Not proved" in shown) is ("--referee" in shown) is failing
+        steps[1] = with_fields(steps[1], status="failed", max_relative_difference=0.1, where="conv1.kernel")
+    report = parity.single_steps_report(steps)
+    shown = screens(report)
+    assert f"{16 - failing} of 16 " in shown
+    assert (report.values["verdict"] == "not proved") is ("--referee" in shown) is failing
 
 
 @pytest.mark.parametrize("failing", [False, True])
 def test_the_referee_says_which_framework_is_wrong(screens: Screens, failing: bool) -> None:
-    lines = [
-        line(),
-        line("tensorflow", 2e-3 if failing else 2e-15),
-        line("pytorch", 4e-7, None),
-        line("tensorflow", 1e-7, None),
-    ]
-    shown = words(screens, parity.referee_report(lines))
-    assert ("tensorflow differs from the referee, first in the loss" in shown) is failing
-    assert "tensorflow is 4.0 times as close" in shown
+    right, other = line("pytorch", 4e-7, None), line("tensorflow", 1e-7, None)
+    report = parity.referee_report([line(), line("tensorflow", 2e-3 if failing else 2e-15), right, other])
+    assert (report.values["verdict"] == "not proved") is ("2.0e-03" in screens(report)) is failing

@@ -1,9 +1,5 @@
 """Timed runs are judged by steps that they cannot foresee: what a twin does late is found, and blamed on that twin."""
 
-import json
-import os
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -13,6 +9,7 @@ import pytest
 
 from common import spec
 from common.artifacts import results
+from common.artifacts.schema import RunResult
 from common.data.batches import BatchPlan
 from common.machine import placement
 from common.models.architectures import resolve
@@ -24,7 +21,7 @@ from compare.proof import spot_checks
 from compare.proof.augmentation import augment
 from compare.proof.certificate import Rung
 from compare.proof.spot_checks import TimedRun
-from tests.support import comparisons
+from tests.support import comparisons, processes, trees
 
 VALUES: dict[str, Any] = {
     "model": "simple_cnn",
@@ -66,19 +63,25 @@ OF_BATCHES = {name for name in SEEN if "its ids, labels, pixels" in "".join(SEEN
 QUICK = ("nothing", "images_of_the_batch_before", "rate_is_larger", "a_bias_rests", "gradients_are_longer")
 
 
+def run_late(framework: str, folder: Path, *names: str, **changes: Any) -> None:
+    """Train with each defect."""
+    trees.write(folder, {"spec.json": {**VALUES, **changes}})
+    processes.python("-m", "tests.planted.late", framework, folder, folder / "spec.json", *names, timeout=3600).succeeded()
+
+
+def judged(result: RunResult, folder: Path) -> SpotCheck:
+    """What is found in the recorded steps of a run."""
+    row = Row(id=f"{result.framework}-row", contestant=result.framework, spec=result.spec)
+    (found,) = spot_checks.judge([TimedRun(row, 0, result, folder)], [], lambda said: None)
+    return found
+
+
 def made(framework: str, tmp_path: Path, names: tuple[str, ...], **changes: Any) -> dict[str, SpotCheck]:
     """What is found in a run with each defect."""
-    tmp_path.mkdir(exist_ok=True)
-    file = tmp_path / "spec.json"
-    file.write_text(json.dumps({**VALUES, **changes}), encoding="utf-8")
-    command = [sys.executable, "-m", "tests.planted.late", framework, str(tmp_path), str(file), *names]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
+    run_late(framework, tmp_path, *names, **changes)
     found: dict[str, SpotCheck] = {}
     for name in names:
-        result = results.load(tmp_path / name / results.RESULT_FILE)
-        row = Row(id=f"{framework}-serial", contestant=framework, spec=result.spec)
-        (found[name],) = spot_checks.judge([TimedRun(row, 0, result, tmp_path / name)], [], lambda said: None)
+        found[name] = judged(results.load(tmp_path / name / results.RESULT_FILE), tmp_path / name)
         files = list((tmp_path / name).glob("*.safetensors"))
         if name == "nothing_recorded":
             assert not files and not found[name].steps
@@ -120,14 +123,11 @@ def test_what_a_twin_does_late_is_found_and_named(framework: str, names: tuple[s
 def test_a_record_that_is_torn_or_of_other_arrays_is_a_fault_and_stops_nothing(tmp_path: Path) -> None:
     made_by: Any = made("pytorch", tmp_path, ("nothing_recorded",), epochs=1)
     assert not made_by["nothing_recorded"].steps
-    result = results.load(tmp_path / "nothing_recorded" / results.RESULT_FILE)
-    result = result.model_copy(update={"spot_checks": [3]})
-    row = Row(id="pytorch-serial", contestant="pytorch", spec=result.spec)
+    result = comparisons.with_fields(results.load(tmp_path / "nothing_recorded" / results.RESULT_FILE), spot_checks=[3])
     for content in (b"", b"torn", (8).to_bytes(8, "little") + b"{}      "):
         for name in ("spot_check_2_before.safetensors", "spot_check_2_after.safetensors"):
             (tmp_path / name).write_bytes(content)
-        (found,) = spot_checks.judge([TimedRun(row, 0, result, tmp_path)], [], lambda said: None)
-        assert any("step 3: its record cannot be judged" in fault for fault in found.faults)
+        assert any(fault.startswith("step 3: its record ") for fault in judged(result, tmp_path).faults)
 
 
 OTHER_EPOCH = "its ids, labels, pixels or learning rates are not the plan's"
@@ -163,20 +163,16 @@ def test_a_defect_of_some_steps_is_found_in_a_few_runs(framework: str, when: str
 @pytest.mark.parametrize("framework", ["pytorch", "tensorflow"])
 @pytest.mark.parametrize("defect", ["nothing", *(name for name in WORDS if name not in OF_ALL_RANKS)])
 def test_a_late_defect_of_one_rank_is_found(framework: str, defect: str, tmp_path: Path) -> None:
-    file, word = tmp_path / "spec.json", f"word of {defect}"
+    word = f"word of {defect}"
     data = {**VALUES["data"], "image_size": 12}
     values = {**VALUES, "model": "tests.planted.late", "width": 1.0, "data": data}
     values |= {"mode": "multi_process", "replicas": 2, "cores": 2}
-    file.write_text(json.dumps(values), encoding="utf-8")
+    trees.write(tmp_path, {"spec.json": values})
     planted = {"CONVTWINS_PLANTED": defect, placement.SPOT_CHECKS_VARIABLE: word}
-    command = [sys.executable, "-m", f"{framework}_impl", "run", str(file), "--out", str(tmp_path / "run")]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, **planted})
-    assert done.returncode == 0, done.stderr[-2000:]
+    command = ["-m", f"{framework}_impl", "run", tmp_path / "spec.json", "--out", tmp_path / "run"]
+    processes.python(*command, timeout=3600, **planted).succeeded()
     (tmp_path / "run" / store.NONCE_FILE).write_text(word, encoding="utf-8")
-    result = results.load(tmp_path / "run" / results.RESULT_FILE)
-    row = Row(id="ranks", contestant=framework, spec=result.spec)
-    (found,) = spot_checks.judge([TimedRun(row, 0, result, tmp_path / "run")], [], lambda said: None)
-    said = " ".join(found.faults)
+    said = " ".join(judged(results.load(tmp_path / "run" / results.RESULT_FILE), tmp_path / "run").faults)
     assert any(words in said for words in WORDS[defect]) if defect != "nothing" else not said, (defect, said)
 
 
@@ -229,12 +225,10 @@ def test_ten_honest_runs_have_no_fault(framework: str, changes: dict[str, Any], 
 
 def first_losses(pytorch: float, tensorflow: float) -> list[Rung]:
     """Of a serial run with these first losses, times the right one."""
-    rows = [comparisons.row(name) for name in ("pytorch", "tensorflow")]
     right = 3.4643948  # of both frameworks, `first_step_loss` of the run
     losses = {"pytorch": pytorch * right, "tensorflow": tensorflow * right}
-    runs = {row.id: {0: comparisons.good(row, 1.0, first_step_loss=losses[row.contestant])} for row in rows}
-    stored = store.StoredComparison(comparison=comparisons.comparison(rows), runs=runs, set_aside=[])
-    return spot_checks.first_losses(stored)
+    rows = [comparisons.row(name) for name in losses]
+    return spot_checks.first_losses(comparisons.of_rows(rows, first_step_loss=lambda run: losses[run.framework]))
 
 
 def test_a_first_loss_that_is_not_the_referees_is_blamed_on_its_framework() -> None:
@@ -248,16 +242,15 @@ def test_a_first_loss_that_is_not_the_referees_is_blamed_on_its_framework() -> N
 
 
 def test_a_result_that_tells_another_loss_than_the_record_is_a_fault(tmp_path: Path) -> None:
-    file, folder = tmp_path / "spec.json", tmp_path / "nothing"
-    file.write_text(json.dumps({**VALUES, "epochs": 2}), encoding="utf-8")
-    command = [sys.executable, "-m", "tests.planted.late", "pytorch", str(tmp_path), str(file), "nothing"]
-    subprocess.run(command, check=True, capture_output=True)
+    folder = tmp_path / "nothing"
+    run_late("pytorch", tmp_path, "nothing", epochs=2)
     result = results.load(folder / results.RESULT_FILE)
-    row = Row(id="pytorch-serial", contestant="pytorch", spec=result.spec)
     for factor in (1.001, np.nan):
-        told = result.model_copy(update={"step_losses": [factor * loss for loss in result.step_losses]})
-        (found,) = spot_checks.judge([TimedRun(row, 0, told, folder)], [], lambda said: None)
-        assert len(found.faults) == len(found.steps) and all(", and the result says " in fault for fault in found.faults)
+        losses = [factor * loss for loss in result.step_losses]
+        found = judged(comparisons.with_fields(result, step_losses=losses), folder)
+        assert len(found.faults) == len(found.steps)
+        for step, fault in zip(found.steps, found.faults, strict=True):
+            assert f"step {step}" in fault and f"{losses[step - 1]:.7g}" in fault
 
 
 def plan(**changes: Any) -> BatchPlan:

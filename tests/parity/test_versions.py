@@ -19,10 +19,11 @@ ENVIRONMENTS = [word for word in os.environ.get("CONVTWINS_VERSIONS", "").split(
 
 
 @pytest.fixture(autouse=True)
-def nobody_entered(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setattr(launch, "DESCRIPTIONS", {})
+def nobody_entered() -> Iterator[None]:
+    launch.DESCRIPTIONS.clear()
     contestants.clear_registry()
     yield
+    launch.DESCRIPTIONS.clear()
     contestants.clear_registry()
 
 

@@ -1,10 +1,10 @@
 """Bytes that really leave two hosts against the formula of what they send."""
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Generator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +12,10 @@ import pytest
 
 from common import spec
 from common.artifacts import results, schema
+from common.machine import placement
 from common.processes import parameter_server
 from tests.namespaces import INTERFACE, Host, joined_hosts
+from tests.support import processes
 
 FEW, MANY = 2, 12
 HOSTS = 3
@@ -61,23 +63,14 @@ def test_what_leaves_each_host_of_a_sharded_model_is_what_its_exchanges_say(host
 @pytest.mark.slow
 @pytest.mark.parametrize("framework", ["pytorch", "tensorflow"])
 def test_a_worker_sends_the_server_a_gradient_in_a_step_and_is_sent_as_much(
-    hosts: list[Host], tmp_path: Path, framework: str
+    hosts: list[Host], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, framework: str
 ) -> None:
+    monkeypatch.setenv(placement.RUN_SECRET_VARIABLE, "of the run")
     # The first worker is on the server's host: its part of the bytes goes over no wire.
-    command = [
-        sys.executable,
-        "-m",
-        "common.processes.parameter_server",
-        "--address",
-        hosts[0].address,
-        "--port",
-        str(SERVER_PORT),
-    ]
-    with subprocess.Popen(hosts[0].command(*command)) as server:
-        try:
-            measured, said = _sent_a_step(hosts, tmp_path, framework, {"mode": "parameter_server"})
-        finally:
-            server.terminate()
+    module = "common.processes.parameter_server"
+    command = [sys.executable, "-m", module, "--address", hosts[0].address, "--port", str(SERVER_PORT)]
+    with processes.started(hosts[0].command(*command), stdout=None, stderr=None):
+        measured, said = _sent_a_step(hosts, tmp_path, framework, {"mode": "parameter_server"})
     gradient = said / (2 * HOSTS)
     assert measured == pytest.approx([gradient * (HOSTS - 1), *[gradient] * (HOSTS - 1)], rel=0.1)
 
@@ -109,17 +102,13 @@ def _sent(
     before = [host.sent_bytes() for host in hosts]
     command = [sys.executable, "-m", f"{framework}_impl", "run", str(path), "--out", str(folder)]
     logs = [folder / f"{host.address}.log" for host in hosts]
-    ranks: list[subprocess.Popen[bytes]] = []
-    try:
+    with ExitStack() as stack:
+        ranks: list[subprocess.Popen[str]] = []
         for rank, (host, log) in enumerate(zip(hosts, logs, strict=True)):
-            with log.open("wb") as file:
-                environment = os.environ | _environment(hosts, rank)
-                ranks.append(subprocess.Popen(host.command(*command), env=environment, stdout=file, stderr=file))
+            file = stack.enter_context(log.open("wb"))
+            how = {"variables": _environment(hosts, rank), "stdout": file, "stderr": file}
+            ranks.append(stack.enter_context(processes.started(host.command(*command), **how)))
         codes = [rank.wait(SECONDS) for rank in ranks]
-    finally:
-        for rank in ranks:
-            rank.kill()
-            rank.wait()
     assert codes == [0] * HOSTS, "\n".join(log.read_text(errors="replace")[-2000:] for log in logs)
     return [host.sent_bytes() - already for host, already in zip(hosts, before, strict=True)], results.load(
         folder / results.RESULT_FILE
@@ -136,7 +125,7 @@ def _environment(hosts: list[Host], rank: int) -> dict[str, str]:
         "MASTER_ADDR": hosts[0].address,
         "MASTER_PORT": str(PORTS[0]),
         "GLOO_SOCKET_IFNAME": INTERFACE,
-        parameter_server.ADDRESS_VARIABLE: f"tcp://{hosts[0].address}:{SERVER_PORT}",
+        parameter_server.ADDRESS_VARIABLE: f"convtwins://{hosts[0].address}:{SERVER_PORT}",
         "TF_CONFIG": json.dumps({"cluster": {"worker": workers}, "task": {"type": "worker", "index": rank}}),
         "TF_CPP_MIN_LOG_LEVEL": "2",
     }

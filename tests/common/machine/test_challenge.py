@@ -94,15 +94,15 @@ def test_a_process_that_goes_is_no_proof(connection: Ends) -> None:
         challenge.authenticate(connection[0], "one", server_side=True)
 
 
-def test_a_dask_listener_lets_go_of_a_stranger_that_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dask_listener_lets_go_of_a_stranger_that_says_nothing() -> None:
     from distributed.comm import listen
 
     from common.machine.dask_security import RunSecurity
 
-    monkeypatch.setattr(challenge, "HANDSHAKE_SECONDS", 0.2)
+    arguments = RunSecurity(handshake_seconds=0.2).get_listen_args("worker")
 
     async def answered() -> bytes:
-        async with listen("convtwins://127.0.0.1:0", lambda comm: None, **RunSecurity().get_listen_args("worker")) as listener:
+        async with listen("convtwins://127.0.0.1:0", lambda comm: None, **arguments) as listener:
             _, _, port = listener.listen_address.rpartition(":")
             reader, writer = await asyncio.open_connection("127.0.0.1", int(port))
             received = await asyncio.wait_for(reader.read(), 300)

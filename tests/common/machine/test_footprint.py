@@ -1,35 +1,32 @@
 import os
 import signal
-import subprocess
 import sys
 import textwrap
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 
 import psutil
 import pytest
 
 from common.machine import footprint
 from common.machine.footprint import RUNNING, SLEEPING, Footprint
+from tests.support import processes
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
 
 @pytest.fixture
 def start() -> Iterator[Callable[[str], int]]:
-    started: list[subprocess.Popen[bytes]] = []
+    with ExitStack() as stack:
 
-    def start_one(code: str) -> int:
-        words = [sys.executable, "-u", "-c", textwrap.dedent(code)]
-        started.append(subprocess.Popen(words, stdout=subprocess.PIPE))
-        output = started[-1].stdout
-        assert output is not None and output.readline()
-        return started[-1].pid
+        def start_one(code: str) -> int:
+            words = [sys.executable, "-u", "-c", textwrap.dedent(code)]
+            process = stack.enter_context(processes.started(words, stderr=None))
+            assert process.stdout is not None and process.stdout.readline()
+            return process.pid
 
-    yield start_one
-    for process in started:
-        process.kill()
-        process.communicate()
+        yield start_one
 
 
 def read(pid: int) -> Footprint:

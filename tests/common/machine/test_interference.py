@@ -1,22 +1,26 @@
-import time
-
 import pytest
 
-from common.machine import interference, machine
-from common.machine.interference import Meter
+from common.machine import interference
+from common.machine.interference import Meter, Usage
 
 
-def test_other_work_is_what_the_machine_did_and_this_process_did_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    now = {"time": 100.0, "busy": 50.0, "own": 20.0}
-    monkeypatch.setattr(time, "monotonic", lambda: now["time"])
-    monkeypatch.setattr(machine, "busy_cpu_seconds", lambda: now["busy"])
-    monkeypatch.setattr(machine, "cpu_seconds", lambda: now["own"])
-    others = Meter()
-    assert others.cores_of_others() == 0.0  # no time has passed
-    now.update(time=110.0, busy=65.0, own=30.0)
-    assert others.cores_of_others() == 0.5
-    now.update(own=40.0)
-    assert others.cores_of_others() == 0.0  # clocks are coarse: no negative work
+def test_other_work_is_what_the_machine_did_and_this_process_did_not() -> None:
+    start = Usage(wall_seconds=100.0, machine_cpu_seconds=50.0, process_cpu_seconds=20.0)
+    later = Usage(wall_seconds=110.0, machine_cpu_seconds=65.0, process_cpu_seconds=30.0)
+    coarse = later.plus(Usage(process_cpu_seconds=10.0))  # clocks are coarse: no negative work
+    readings = iter([start, start, later, coarse])
+    others = Meter(read=lambda cpus: next(readings))
+    assert [others.cores_of_others() for _ in range(3)] == [0.0, 0.5, 0.0], "no time has passed at first"
+
+
+def test_what_is_read_is_this_process_and_the_machine() -> None:
+    before = interference.usage_until_now(None)
+    while (used := interference.usage_until_now(None).minus(before)).process_cpu_seconds < 0.1:
+        pass
+    assert used.machine_cpu_seconds == used.budget_cpu_seconds > 0.0
+    assert used.wall_seconds > 0.0 and used.stolen_cpu_seconds >= 0.0
+    one = interference.usage_until_now([0])
+    assert 0.0 < one.budget_cpu_seconds <= one.machine_cpu_seconds + 1.0 and one.stolen_cpu_seconds <= one.budget_cpu_seconds
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,9 @@
 """Memory of a run of several processes: what they share counts once in PSS, and in each of them in RSS."""
 
-import json
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 
 from common.machine import machine
+from tests.support import processes
 
 SHARED_MIB = 64
 PAIR = f"""
@@ -43,10 +39,7 @@ print(json.dumps([before, own, both]))
 
 @pytest.mark.skipif(machine.proportional_memory_mib() is None, reason="the system has no PSS")
 def test_a_mapping_that_two_processes_share_counts_once_in_pss_and_twice_in_rss() -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", PAIR], capture_output=True, text=True, check=True, cwd=Path(__file__).parents[3], timeout=300
-    )
-    before, own, both = json.loads(done.stdout)
+    before, own, both = processes.python("-c", PAIR).succeeded().json
     (pss_of_one, rss_of_one), (pss, rss) = (
         [now - then for now, then in zip(each, before, strict=True)] for each in (own, both)
     )

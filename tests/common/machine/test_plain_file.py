@@ -1,5 +1,6 @@
 """Files from anybody."""
 
+import errno
 import pickle
 from pathlib import Path
 
@@ -31,18 +32,20 @@ def test_what_is_no_plain_file_or_too_large_is_refused_by_name(name: str, tmp_pa
 @pytest.mark.parametrize(("most", "size"), [(1000, "1,000 bytes"), (2**21, "2 MiB")])
 def test_one_byte_more_than_the_limit_is_too_large(most: int, size: str, tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(bytes(most + 1))
-    with pytest.raises(PlainFileError, match=f"has more than {size}$"):
+    with pytest.raises(PlainFileError) as refused:
         plain_file.read(tmp_path / "file", most)
+    assert refused.value.errno == errno.EFBIG and str(refused.value).endswith(f" {size}")
 
 
 def test_a_file_that_says_that_it_is_empty_is_held_to_the_limit_too() -> None:
     maps = Path("/proc/self/maps")
     assert maps.stat().st_size == 0 and len(plain_file.read(maps, 2**24)) > 1000
-    with pytest.raises(PlainFileError, match="has more than 1,000 bytes"):
+    with pytest.raises(PlainFileError) as refused:
         plain_file.read(maps, 1000)
+    assert refused.value.errno == errno.EFBIG and str(refused.value).endswith(" 1,000 bytes")
 
 
 def test_a_link_is_not_followed_where_that_is_asked_for(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("/etc/hostname")
-    with pytest.raises(OSError, match="symbolic links"):
+    with pytest.raises(OSError, check=lambda error: error.errno == errno.ELOOP):
         plain_file.read(tmp_path / "link", 2**20, follow=False)

@@ -2,13 +2,15 @@ import os
 import re
 import subprocess
 import sys
-import tempfile
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from common.machine import machine, private_folder
 from common.machine.private_folder import PREFIX, PrivateFolder
+from tests.support import processes, trees
 
 HOLD = """
 import sys, tempfile
@@ -20,107 +22,93 @@ sys.stdin.read()
 """
 
 
-@pytest.fixture(autouse=True)
-def parent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    return tmp_path
-
-
-def held(parent: Path) -> tuple[subprocess.Popen[str], Path]:
+@contextmanager
+def held(parent: Path) -> Generator[tuple[subprocess.Popen[str], Path]]:
     """A process that holds a folder."""
-    environment = os.environ | {"PYTHONPATH": str(machine.PROJECT_ROOT), "TMPDIR": str(parent)}
-    command = [sys.executable, "-c", HOLD]
-    process = subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    return process, Path(process.stdout.readline().strip())
+    words = [sys.executable, "-c", HOLD]
+    with processes.started(words, stdin=subprocess.PIPE, variables={"TMPDIR": str(parent)}) as process:
+        assert process.stdout is not None
+        yield process, Path(process.stdout.readline().strip())
 
 
-def test_a_folder_is_for_its_user_alone_and_goes_with_all_that_is_in_it(parent: Path) -> None:
-    with PrivateFolder() as folder:
-        assert private_folder.contains(folder.path / "logs" / "log") and not private_folder.contains(parent / "log")
-        assert folder.path.parent == parent
+def test_a_folder_is_for_its_user_alone_and_goes_with_all_that_is_in_it(tmp_path: Path) -> None:
+    ask = "from common.machine import private_folder; print(private_folder.is_tempdir_private())"
+    with PrivateFolder(tmp_path) as folder:
+        assert private_folder.contains(folder.path / "logs" / "log") and not private_folder.contains(tmp_path / "log")
+        assert folder.path.parent == tmp_path
         assert folder.path.stat().st_mode & 0o777 == 0o700
         (folder.path / "deep" / "er").mkdir(parents=True)
         assert folder.environment == {"TMPDIR": str(folder.path)}
-        assert not private_folder.is_tempdir_private()
-        tempfile.tempdir = str(folder.path)
-        assert private_folder.is_tempdir_private()
+        answers = [processes.python("-c", ask, TMPDIR=str(path)).stdout.strip() for path in (tmp_path, folder.path)]
+        assert answers == ["False", "True"]
+        # What nobody asks for elsewhere: the path of a socket fits on macOS, where `TMPDIR` has 49 letters.
+        assert 49 + len(f"{folder.path.name}/pymp-12345678/listener-12345678") < 104
     folder.remove()  # does nothing twice
-    assert list(parent.iterdir()) == []
+    assert list(tmp_path.iterdir()) == []
 
 
-def test_what_a_killed_process_leaves_is_removed_and_what_a_living_one_holds_is_not(parent: Path) -> None:
-    killed, left = held(parent)
-    living, kept = held(parent)
-    killed.kill()
-    killed.communicate()
-    assert (left / "file").exists()
-    with PrivateFolder() as folder:
-        assert set(parent.iterdir()) == {kept, folder.path}
-        assert (kept / "file").exists()
-    living.communicate("")
-    PrivateFolder().remove()
-    assert list(parent.iterdir()) == []
+def test_what_a_killed_process_leaves_is_removed_and_what_a_living_one_holds_is_not(tmp_path: Path) -> None:
+    with held(tmp_path) as (killed, left), held(tmp_path) as (living, kept):
+        killed.kill()
+        killed.communicate()
+        assert (left / "file").exists()
+        with PrivateFolder(tmp_path) as folder:
+            assert set(tmp_path.iterdir()) == {kept, folder.path}
+            assert (kept / "file").exists()
+        living.communicate("")
+    PrivateFolder(tmp_path).remove()
+    assert list(tmp_path.iterdir()) == []
 
 
-def test_what_only_looks_like_a_folder_of_a_run_is_left(parent: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
-    elsewhere = tmp_path_factory.mktemp("elsewhere")
-    (elsewhere / "mine").touch()
-    (parent / f"{PREFIX}link").symlink_to(elsewhere)
-    (parent / f"{PREFIX}file").touch()
-    (parent / "convtwins-other").mkdir()
-    PrivateFolder().remove()
+def test_what_only_looks_like_a_folder_of_a_run_is_left(tmp_path: Path) -> None:
+    trees.write(tmp_path, {"elsewhere/mine": "", f"parent/{PREFIX}file": "", "parent/convtwins-other": None})
+    parent = tmp_path / "parent"
+    (parent / f"{PREFIX}link").symlink_to(tmp_path / "elsewhere")
+    PrivateFolder(parent).remove()
     assert len(list(parent.iterdir())) == 3
-    assert (elsewhere / "mine").exists()
+    assert (tmp_path / "elsewhere" / "mine").exists()
 
 
-def test_a_folder_of_another_user_is_left(parent: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (parent / f"{PREFIX}stale").mkdir()
-    monkeypatch.setattr(os, "getuid", lambda: -1)
-    PrivateFolder().remove()
-    assert [path.name for path in parent.iterdir()] == [f"{PREFIX}stale"]
-    monkeypatch.undo()
+def test_a_folder_of_another_user_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / f"{PREFIX}stale").mkdir()
+    monkeypatch.setattr(os, "getuid", lambda: -1)  # only root can give a folder away
+    PrivateFolder(tmp_path).remove()
+    assert [path.name for path in tmp_path.iterdir()] == [f"{PREFIX}stale"]
 
 
-def test_without_locks_nothing_of_others_is_removed(parent: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (parent / f"{PREFIX}others").mkdir()
+def test_without_locks_nothing_of_others_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / f"{PREFIX}others").mkdir()
 
     def unsupported(descriptor: int, operation: int) -> None:
         raise OSError("no locks here")
 
-    monkeypatch.setattr(private_folder.fcntl, "flock", unsupported)
-    with PrivateFolder() as folder:
+    monkeypatch.setattr(private_folder.fcntl, "flock", unsupported)  # a file system without locks
+    with PrivateFolder(tmp_path) as folder:
         assert folder.path.exists()
-    assert [path.name for path in parent.iterdir()] == [f"{PREFIX}others"]
+    assert [path.name for path in tmp_path.iterdir()] == [f"{PREFIX}others"]
 
 
-def test_a_folder_that_another_takes_for_a_stale_one_is_made_anew(monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[Path] = []
+def test_a_folder_that_another_takes_for_a_stale_one_is_made_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    attempts: list[Path] = []
     lock = private_folder._lock_folder  # pyright: ignore[reportPrivateUsage]
 
     def taken(folder: Path) -> int:
-        made.append(folder)
-        if len(made) == 1:
+        attempts.append(folder)
+        if len(attempts) == 1:
             folder.rmdir()
         return lock(folder)
 
-    monkeypatch.setattr(private_folder, "_lock_folder", taken)
-    with PrivateFolder() as folder:
-        assert [folder.path] == made[1:]
+    monkeypatch.setattr(private_folder, "_lock_folder", taken)  # between two steps of the constructor
+    with PrivateFolder(tmp_path) as folder:
+        assert [folder.path] == attempts[1:]
 
 
-def test_the_path_of_a_socket_in_it_fits_on_macos() -> None:
-    """There `TMPDIR` has 49 letters, and Python's input workers meet in `pymp-12345678/listener-12345678`."""
-    with PrivateFolder() as folder:
-        assert 49 + len(f"{folder.path.name}/pymp-12345678/listener-12345678") < 104
-
-
-def test_a_path_without_room_for_sockets_is_refused_with_a_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", "/tmp")
-    private_folder.check_socket_path()
-    monkeypatch.setattr(tempfile, "tempdir", f"/tmp/{'x' * 100}")
-    with pytest.raises(OSError, match=r"path too long. Received: /tmp/x+. Set TMPDIR to a folder with a short path$"):
-        private_folder.check_socket_path()
+def test_a_path_without_room_for_sockets_is_refused_by_name() -> None:
+    private_folder.check_socket_path("/tmp")
+    long_path = f"/tmp/{'x' * 100}"
+    with pytest.raises(OSError) as refused:
+        private_folder.check_socket_path(long_path)
+    assert f"Received: {long_path}." in str(refused.value) and "TMPDIR" in str(refused.value)
 
 
 def test_no_command_makes_a_temporary_folder_that_stays_where_it_is_killed() -> None:

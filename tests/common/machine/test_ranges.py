@@ -33,9 +33,9 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 
     fake: Any = SimpleNamespace(annotate=annotate, start_range=start_range, end_range=end_range)
     monkeypatch.setitem(sys.modules, "nvtx", fake)
-    monkeypatch.setattr(ranges, "_nvtx", None)
     yield told
-    flight.observe(None)
+    monkeypatch.delenv(ranges.PROFILER_VARIABLE, raising=False)
+    ranges.attach()
 
 
 def exchange_in_a_step() -> None:

@@ -1,12 +1,10 @@
-import sys
-
 import pytest
 
 from common.machine import rates
 
 
 def test_rates_are_measured_in_a_process_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rates, "measure", pytest.fail)
+    monkeypatch.setattr(rates, "measure", pytest.fail)  # nothing else can tell that it was not this process
     found = rates.measure_in_subprocess(1)
     assert found is not None and found.cores == 1
     assert found.gflops("float32") == found.float32_gflops > 0
@@ -14,16 +12,13 @@ def test_rates_are_measured_in_a_process_of_their_own(monkeypatch: pytest.Monkey
     assert found.copy_gb_per_second > 0
 
 
-def test_a_measurement_that_fails_leaves_the_rates_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "executable", "false")
-    assert rates.measure_in_subprocess(1) is None
-    monkeypatch.setattr(sys, "executable", "echo")  # prints no rates
-    assert rates.measure_in_subprocess(1) is None
+@pytest.mark.parametrize("interpreter", ["false", "echo", "/nowhere/python"])
+def test_a_measurement_that_fails_or_prints_no_rates_leaves_them_unknown(interpreter: str) -> None:
+    assert rates.measure_in_subprocess(1, interpreter) is None
 
 
-def test_the_best_of_several_tries_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_best_of_several_tries_counts() -> None:
+    second = rates.MIN_SECONDS / 8.0
     tries = [(0.0, 3.0), (3.0, 4.0), (4.0, 6.0)]
     clock = iter([0.0, *(tick for start, end in tries for tick in (start, start, end)), 9.0])
-    monkeypatch.setattr(rates.time, "perf_counter", lambda: next(clock))
-    monkeypatch.setattr(rates, "MIN_SECONDS", 8.0)
-    assert rates._best_seconds(lambda: None) == 1.0
+    assert rates.best_seconds(lambda: None, lambda: second * next(clock)) == second

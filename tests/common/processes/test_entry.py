@@ -1,13 +1,12 @@
 """How a twin's process ends."""
 
-import os
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from tests.conftest import PROJECT
+from tests.support import processes
+from tests.support.processes import Finished
 
 ENDING = """
 import atexit, sys, threading, time
@@ -27,31 +26,32 @@ kept = Kept()
 """
 
 
-def ended(program: str, redirected: str = "") -> subprocess.CompletedProcess[str]:
+def ended(program: str, redirected: str = "") -> Finished:
     words = ["bash", "-c", f'"$0" "$@" {redirected}', sys.executable, "-c", ENDING + program]
-    buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
-    return subprocess.run(words, cwd=PROJECT, env=buffered, capture_output=True, text=True, timeout=60)
+    return processes.run(words, timeout=60, PYTHONUNBUFFERED=None)
 
 
-def test_a_process_waits_for_its_threads_and_runs_what_is_registered_but_is_not_taken_apart() -> None:
-    done = ended("entry.exit_without_teardown(3)")
-    assert (done.returncode, done.stdout.split("\n")) == (3, ["main", "a thread", "atexit", ""])
+RANK = "import os; os.environ['RANK'] = '0'; "
 
 
-def test_a_rank_waits_for_no_thread() -> None:
-    done = ended("import os; os.environ['RANK'] = '0'; entry.exit_without_teardown(3)")
-    assert (done.returncode, done.stdout.split("\n")) == (3, ["main", "atexit", ""])
-
-
-def test_a_rank_that_others_still_need_ends_as_every_interpreter_does() -> None:
-    done = ended("import os; os.environ['RANK'] = '0'; entry.exit_without_teardown(3, ranks_too=False)")
-    assert (done.returncode, done.stdout.split("\n")) == (3, ["main", "a thread", "atexit", "teardown", ""])
+@pytest.mark.parametrize(
+    ("program", "done"),
+    [
+        ("entry.exit_without_teardown(3)", ["main", "a thread", "atexit"]),
+        (f"{RANK}entry.exit_without_teardown(3)", ["main", "atexit"]),
+        (f"{RANK}entry.exit_without_teardown(3, ranks_too=False)", ["main", "a thread", "atexit", "teardown"]),
+    ],
+    ids=["a process waits for its threads and is not taken apart", "a rank waits for no thread", "a rank that others need"],
+)
+def test_what_a_process_still_does_at_its_end(program: str, done: list[str]) -> None:
+    found = ended(program)
+    assert (found.exit_code, found.stdout.splitlines()) == (3, done)
 
 
 def test_a_file_that_a_users_code_leaves_open_is_written(tmp_path: Path) -> None:
     (tmp_path / "of_a_user.py").write_text(f"file = open({str(tmp_path / 'log')!r}, 'w')\nfile.write('kept')\n")
     imported = f"sys.path.insert(0, {str(tmp_path)!r}); from common.models import user_code; user_code.module('of_a_user'); "
-    assert ended(f"{imported}entry.exit_without_teardown(3)").returncode == 3
+    assert ended(f"{imported}entry.exit_without_teardown(3)").exit_code == 3
     assert (tmp_path / "log").read_text() == "kept"
 
 
@@ -71,4 +71,4 @@ except SystemExit as ending:
 @pytest.mark.parametrize(("redirected", "code"), [(">&-", 0), (">/dev/full", 120)])
 def test_an_output_that_cannot_be_written_counts_and_one_that_is_not_there_does_not(redirected: str, code: int) -> None:
     done = ended("entry.exit_without_teardown(0)", redirected)
-    assert done.returncode == code, done.stderr
+    assert done.exit_code == code, done.stderr

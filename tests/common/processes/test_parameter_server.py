@@ -30,6 +30,7 @@ from common.processes.process_spec import ProcessSpec
 from common.processes.supervisor import Failure, Watch
 from common.spec import Spec
 from common.training import optim
+from tests.support.comparisons import with_fields
 
 SGD = spec.Optimizer.model_validate({"momentum": 0.0})
 SECRET = "of the run"
@@ -71,13 +72,12 @@ def test_a_synchronous_update_is_one_from_the_sum_of_all_shares_in_the_order_of_
 
 def test_messages_that_leave_parameters_out_are_refused() -> None:
     server = Server(SGD, AS_THEY_ARE, 1, synchronous=True, staleness=None)
-    with pytest.raises(ServerError, match="messages of 3 values do not hold all parameters"):
+    with pytest.raises(ServerError, check=lambda error: {"3", "4"} <= set(str(error).split())):
         asyncio.run(server.load(0, np.zeros(4), [3]))
 
 
 @pytest.mark.parametrize("name", ["sgd", "adam"])
-def test_pieces_of_messages_are_updated_as_the_whole_is(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    monkeypatch.setattr(parameter_server, "CHUNK_SIZE", 2)
+def test_pieces_of_messages_are_updated_as_the_whole_is(name: str) -> None:
     counts, steps, workers = [5, 3], 3, 3
     optimizer = spec.Optimizer.model_validate({"name": name, "weight_decay": 0.1})
     generator = np.random.default_rng(0)
@@ -86,7 +86,7 @@ def test_pieces_of_messages_are_updated_as_the_whole_is(monkeypatch: pytest.Monk
     rule = optim.build(optimizer, [expected])
     for step in range(steps):
         rule.apply([reduce(np.add, shares[step])], 0.5, step + 1)
-    server = Server(optimizer, AS_THEY_ARE, workers, synchronous=True, staleness=None)
+    server = Server(optimizer, AS_THEY_ARE, workers, synchronous=True, staleness=None, chunk_size=2)
 
     async def work(rank: int) -> Any:
         await server.load(rank, start, counts)
@@ -139,7 +139,7 @@ def test_what_the_rule_keeps_can_be_read_and_is_set_by_the_first_rank(name: str)
 
 
 def test_compressed_shares_are_added_up_in_full() -> None:
-    chosen = AS_THEY_ARE.model_copy(update={"compression": "float16"})
+    chosen = with_fields(AS_THEY_ARE, compression="float16")
     server = Server(SGD, chosen, 2, synchronous=True, staleness=None)
 
     async def work(rank: int) -> Any:
@@ -224,7 +224,7 @@ def test_a_rank_that_is_here_already_is_refused() -> None:
         first = asyncio.create_task(server.join(1, "client"))
         await asyncio.sleep(0)
         try:
-            with pytest.raises(ServerError, match="a rank 1 is here already: another run meets at the same place"):
+            with pytest.raises(ServerError, check=lambda error: "rank 1" in str(error)):
                 await server.join(1, "another client")
         finally:
             first.cancel()
@@ -301,15 +301,15 @@ def test_a_server_that_nobody_asks_sleeps(served: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("victim", "failure"),
+    ("victim", "index", "name"),
     [
-        ("int(os.environ[machine.COMPANION_VARIABLE])", Failure(2, -9, "parameter server was ended by SIGKILL")),
-        pytest.param("os.getpid()", Failure(0, -9, "rank 0 of 2 was ended by SIGKILL"), marks=pytest.mark.slow),
+        ("int(os.environ[machine.COMPANION_VARIABLE])", 2, "parameter server"),
+        pytest.param("os.getpid()", 0, "rank 0 of 2", marks=pytest.mark.slow),
     ],
     ids=["server", "worker"],
 )
 def test_a_killed_server_and_a_killed_worker_end_the_run_with_their_names(
-    monkeypatch: pytest.MonkeyPatch, victim: str, failure: Failure
+    monkeypatch: pytest.MonkeyPatch, victim: str, index: int, name: str
 ) -> None:
     code = f"""
         server.pull()
@@ -318,7 +318,8 @@ def test_a_killed_server_and_a_killed_worker_end_the_run_with_their_names(
         server.push([np.ones(3, np.float32)], 0.1)
         server.pull()
     """
-    assert run_ranks(code, monkeypatch) == failure
+    failure = run_ranks(code, monkeypatch)
+    assert failure is not None and failure[:2] == (index, -9) and failure.message.startswith(f"{name} ")
 
 
 @pytest.fixture(scope="module")
@@ -330,13 +331,13 @@ def cluster() -> Iterator[distributed.LocalCluster]:
 
 
 def work_together(
-    cluster: distributed.LocalCluster, meeting_place: str, work: Callable[[ServerConnection, int], Any]
+    cluster: distributed.LocalCluster, meeting_place: str, work: Callable[[ServerConnection, int], Any], **limits: float
 ) -> list[Any]:
     """What two workers say that share a server on a cluster."""
     read = settings(scheduler=cluster.scheduler_address)
 
     def one(rank: int) -> Any:
-        server = parameter_server.join(read, rank, meeting_place)
+        server = parameter_server.join(read, rank, meeting_place, **limits)
         try:
             server.load(np.array([2.0]), [1])
             return work(server, rank)
@@ -374,15 +375,13 @@ def test_only_the_pushes_and_pulls_of_steps_count_as_waiting(cluster: distribute
     assert (pushed, pulled, pulled_again, met) == (True, True, False, False)
 
 
-def test_nobody_waits_for_a_worker_that_has_gone(cluster: distributed.LocalCluster, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parameter_server, "ANSWER_SECONDS", 0.3)
-
+def test_nobody_waits_for_a_worker_that_has_gone(cluster: distributed.LocalCluster) -> None:
     def work(server: ServerConnection, rank: int) -> None:
         if rank == 0:
-            with pytest.raises(ServerError, match="rank 1 has left the parameter server, which waits for it"):
+            with pytest.raises(ServerError, check=lambda error: "rank 1" in str(error)):
                 server.barrier()
 
-    work_together(cluster, "with a deserter", work)
+    work_together(cluster, "with a deserter", work, answer_seconds=0.3)
 
 
 def test_a_dask_worker_that_dies_with_the_parameters_is_no_silence(cluster: distributed.LocalCluster) -> None:
@@ -396,24 +395,23 @@ def test_a_dask_worker_that_dies_with_the_parameters_is_no_silence(cluster: dist
             address: str = server._server._address  # pyright: ignore[reportPrivateUsage]
             (pid,) = server._client.run(os.getpid, workers=[address]).values()  # pyright: ignore[reportPrivateUsage]
             os.kill(pid, signal.SIGKILL)
-        with pytest.raises(ServerError, match="the parameter server is gone"):
+        with pytest.raises(ServerError, check=lambda error: str(error).startswith("the parameter server ")):
             meet_for_ever(server)
 
     work_together(cluster, "on a mortal", work)
 
 
-def test_a_server_that_does_not_answer_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parameter_server, "CONNECT_SECONDS", 1.0)
+def test_a_server_that_does_not_answer_is_refused() -> None:
     with socket.socket() as silent:  # it takes the connection and says nothing
         silent.bind(("127.0.0.1", 0))
         address = f"tcp://127.0.0.1:{silent.getsockname()[1]}"
-        with pytest.raises(ServerError, match=f"the parameter server cannot be reached. Received: {address}"):
-            parameter_server.join(settings(scheduler=address), 0, "nowhere")
+        with pytest.raises(ServerError, check=lambda error: f"Received: {address}" in str(error)):
+            parameter_server.join(settings(scheduler=address), 0, "nowhere", connect_seconds=1.0)
 
 
 def test_ranks_that_somebody_else_started_are_told_to_bring_a_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(parameter_server.ADDRESS_VARIABLE, raising=False)
-    with pytest.raises(ServerError, match=r"Set parameter_server\.scheduler to the address of a Dask cluster"):
+    with pytest.raises(ServerError, check=lambda error: "parameter_server.scheduler" in str(error)):
         parameter_server.join(settings(), 0, "nowhere")
 
 
@@ -422,7 +420,7 @@ def test_only_a_run_with_a_server_starts_one() -> None:
 
 
 def test_an_address_with_colons_stands_in_brackets(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(supervisor, "free_ports", lambda count, address: [2000] * count)  # pyright: ignore[reportUnknownLambdaType, reportUnknownArgumentType]
+    monkeypatch.setattr(supervisor, "free_ports", lambda *_: [2000])  # no machine of a test has this address
     own = parameter_server.server_process(settings().with_fields(hosts=("fd00::1", "fd00::2")), SECRET)
     assert own is not None
     assert own[1] == {parameter_server.ADDRESS_VARIABLE: "convtwins://[fd00::1]:2000"}

@@ -179,7 +179,7 @@ def test_a_judged_trial_waits_after_every_epoch_but_the_last_and_stops_when_told
 def test_a_trial_that_fails_says_why_and_the_next_one_is_trained(
     talk: Talk, monkeypatch: pytest.MonkeyPatch, fields: dict[str, Any], status: str, reason: str
 ) -> None:
-    monkeypatch.setattr(machine, "available_cores", lambda: 2)
+    monkeypatch.setattr(machine, "available_cores", lambda: 2)  # a machine may have one
     talk.trial("a", **fields)
     end = talk.hear_until_end()[-1]
     assert end["status"] == status and end["reason"].startswith(reason)

@@ -1,7 +1,6 @@
 """Processes of other users reach the ports of a run, and no further."""
 
 import asyncio
-import os
 import subprocess
 import sys
 import textwrap
@@ -9,16 +8,18 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import distributed
 import pytest
 
-from common.machine import machine, placement
+from common.machine import placement
 from common.machine.dask_security import RunSecurity
 from common.processes import supervisor
 from tests.strangers import attack, listening
+from tests.support import processes
 
 SECRET = "of the run"
 
@@ -40,19 +41,14 @@ CLUSTER = """
 @pytest.fixture
 def start(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """Starts a Python process of this project that knows the secret."""
-    started: list[subprocess.Popen[bytes]] = []
-    monkeypatch.setenv("PYTHONPATH", str(machine.PROJECT_ROOT))
     monkeypatch.setenv(placement.RUN_SECRET_VARIABLE, SECRET)
+    with ExitStack() as stack:
 
-    def start_one(words: list[str], **environment: str) -> subprocess.Popen[bytes]:
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-        started.append(subprocess.Popen([sys.executable, *words], env=os.environ | environment, **pipes))  # pyright: ignore[reportCallIssue, reportArgumentType]
-        return started[-1]
+        def start_one(words: list[str], **environment: str) -> subprocess.Popen[str]:
+            how = {"stdin": subprocess.PIPE, "stderr": None, "variables": environment}
+            return stack.enter_context(processes.started([sys.executable, *words], **how))
 
-    yield start_one
-    for process in started:
-        process.kill()
-        process.communicate()
+        yield start_one
 
 
 def test_the_attack_runs_code_on_a_cluster_that_does_not_know_its_processes(tmp_path: Path) -> None:
@@ -89,13 +85,13 @@ def test_a_stranger_reaches_nothing_of_a_parameter_server(start: Any, tmp_path: 
                 refused.value.close()
     with distributed.Client(f"convtwins://127.0.0.1:{port}", security=RunSecurity(SECRET), set_as_default=False) as client:
         assert client.submit(sum, [1, 2]).result() == 3
-    with pytest.raises(OSError, match="the other process does not know the secret of this run"):
+    with pytest.raises(OSError, match="secret"):
         distributed.Client(f"convtwins://127.0.0.1:{port}", security=RunSecurity("another"), timeout=300)
 
 
 def test_a_stranger_reaches_nothing_of_a_cluster_of_processes(start: Any, tmp_path: Path) -> None:
     process = start(["-c", textwrap.dedent(CLUSTER)])
-    assert process.stdout.readline() == b"ready\n"
+    assert process.stdout.readline() == "ready\n"
     answers = attack(listening(process.pid), tmp_path / "ran")
     assert not (tmp_path / "ran").exists()
     assert len({answer.port for answer in answers if answer.refused}) >= 3, "the scheduler, the nanny and the worker"
@@ -109,7 +105,7 @@ def test_a_stranger_learns_nothing_at_the_meeting_place_and_does_not_end_it(star
     wait_for_ports(first.pid, 1)
     assert all(answer.refused for answer in attack([port], tmp_path / "ran"))
     second = start(["-c", meet], RANK="1", **place)
-    assert [process.communicate()[0] for process in (first, second)] == [b"['here', 'here']\n"] * 2
+    assert [process.communicate()[0] for process in (first, second)] == ["['here', 'here']\n"] * 2
     assert not (tmp_path / "ran").exists()
 
 
@@ -118,12 +114,8 @@ def test_a_rank_tells_nothing_to_one_that_listens_in_place_of_rank_0(start: Any)
     meet = "from common.processes import rendezvous; rendezvous.all_gather('here')"
     place = {"MASTER_ADDR": placement.LOOPBACK, "MASTER_PORT": str(port), "WORLD_SIZE": "2"}
     start(["-c", meet], RANK="0", **place, **{placement.RUN_SECRET_VARIABLE: "another"})
-    command = [sys.executable, "-c", meet]
-    done = subprocess.run(
-        command, env=os.environ | place | {"RANK": "1"}, check=False, capture_output=True, text=True, timeout=300
-    )
-    assert done.returncode == 1
-    assert "the other process does not know the secret of this run" in done.stderr
+    done = processes.python("-c", meet, RANK="1", **place)
+    assert done.exit_code == 1 and "AuthenticationError" in done.stderr
 
 
 def wait_for_ports(process: int, count: int) -> set[int]:

@@ -2,24 +2,24 @@ import errno
 import os
 import signal
 import socket
-import subprocess
 import sys
 import textwrap
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
-from functools import partial
+from contextlib import ExitStack, closing
 from pathlib import Path
-from typing import NoReturn
 
 import psutil
 import pytest
+from syrupy.assertion import SnapshotAssertion
 
 from common.machine import machine
-from common.processes import supervisor, watchdog
+from common.processes import supervisor
 from common.processes.process_spec import LocalProcess, ProcessSpec
 from common.processes.supervisor import Failure, Watch
+from common.processes.watchdog import WatchedProcess
 from tests.ranks import assert_gone, run_ranks, runs
+from tests.support import processes
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="a kernel's service of Linux")
 
@@ -54,8 +54,14 @@ def python(code: str) -> list[str]:
     return [sys.executable, "-c", PRELUDE + textwrap.dedent(code)]
 
 
-def run(code: str, ranks: int) -> Failure | None:
-    return run_ranks(python(code), [{"RANK": str(rank)} for rank in range(ranks)])
+def run(code: str, ranks: int, watch: Watch | None = None) -> Failure | None:
+    return run_ranks(python(code), [{"RANK": str(rank)} for rank in range(ranks)], watch)
+
+
+def failed(found: Failure | None) -> tuple[int, int | None]:
+    """The process that is named, and its exit code."""
+    assert found is not None
+    return found.rank, found.code
 
 
 def noted(folder: Path, count: int) -> list[int]:
@@ -74,14 +80,13 @@ def test_ranks_that_all_end_well_are_no_failure_and_each_has_its_own_environment
     assert sorted(path.name for path in folder.iterdir()) == ["0 kept", "1 kept", "2 kept"]
 
 
-@pytest.mark.parametrize(
-    ("end", "code", "words"),
-    [("os.kill(os.getpid(), 9)", -9, "was ended by SIGKILL"), ("sys.exit(3)", 3, "ended with exit code 3")],
-)
+IMPATIENT = Watch(grace_seconds=0.1)
+
+
+@pytest.mark.parametrize(("end", "code"), [("os.kill(os.getpid(), 9)", -9), ("sys.exit(3)", 3)])
 def test_the_first_rank_that_fails_ends_the_others_and_what_they_started(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, end: str, code: int, words: str
+    folder: Path, snapshot: SnapshotAssertion, end: str, code: int
 ) -> None:
-    monkeypatch.setattr(supervisor, "_wait", partial(supervisor._wait, seconds=0.1))  # pyright: ignore[reportPrivateUsage]
     started = f"""
         if rank == 1:
             wait_for(4)
@@ -90,7 +95,9 @@ def test_the_first_rank_that_fails_ends_the_others_and_what_they_started(
         note(subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"]).pid)
         time.sleep(60)
     """
-    assert run(started, ranks=3) == Failure(1, code, f"rank 1 of 3 {words}")
+    found = run(started, ranks=3, watch=IMPATIENT)
+    assert failed(found) == (1, code)
+    assert found == snapshot
     assert_gone(noted(folder, 4))
 
 
@@ -102,12 +109,8 @@ def test_what_a_killed_rank_started_is_ended_with_it(folder: Path) -> None:
             os.kill(os.getpid(), 9)
         time.sleep(60)
     """
-    assert run(code, ranks=2) == Failure(1, -9, "rank 1 of 2 was ended by SIGKILL")
+    assert failed(run(code, ranks=2)) == (1, -9)
     assert_gone(noted(folder, 2))
-
-
-def no_room(*_: object) -> NoReturn:
-    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def test_what_a_rank_left_running_is_ended_though_all_ended_well(folder: Path) -> None:
@@ -115,9 +118,9 @@ def test_what_a_rank_left_running_is_ended_though_all_ended_well(folder: Path) -
     assert_gone(noted(folder, 2))
 
 
-@pytest.mark.parametrize("full", [False, True])
-def test_the_stacks_of_those_that_a_dead_rank_leaves_behind_are_saved_where_there_is_room(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, full: bool
+@pytest.mark.parametrize("is_writable", [True, False])
+def test_the_stacks_of_those_that_a_dead_rank_leaves_behind_are_saved_where_they_can_be(
+    folder: Path, tmp_path_factory: pytest.TempPathFactory, is_writable: bool
 ) -> None:
     code = """
         from common.machine import heartbeat
@@ -128,16 +131,15 @@ def test_the_stacks_of_those_that_a_dead_rank_leaves_behind_are_saved_where_ther
             os.kill(os.getpid(), 9)
         time.sleep(60)
     """
-    saved = folder / "saved"
-    ranks = [ProcessSpec(f"rank {rank}", python(code), {"RANK": str(rank)}) for rank in range(2)]
-    if full:
-        monkeypatch.setattr(watchdog, "save_stacks", no_room)
-    failure = supervisor.run_members(ranks, Watch(folder=saved))
-    if full:
-        said = "rank 1 of 2 was ended by SIGKILL; what its ranks did cannot be written ([Errno 28] No space left on device)"
-        assert failure == Failure(1, -9, said)
+    saved = tmp_path_factory.mktemp("out") / "saved"
+    if not is_writable:
+        saved.touch()  # where a folder should be
+    failure = run(code, 2, Watch(folder=saved))
+    assert failure is not None and failed(failure) == (1, -9)
+    if not is_writable:
+        assert os.strerror(errno.EEXIST) in failure.message
         return
-    assert failure == Failure(1, -9, "rank 1 of 2 was ended by SIGKILL; see stacks-rank0.txt, stacks-rank1.txt")
+    assert failure.message.endswith("; see stacks-rank0.txt, stacks-rank1.txt")
     assert "most recent call first" in (saved / "stacks-rank0.txt").read_text()
     assert (saved / "stacks-rank1.txt").read_text() == "It has ended.\n"
 
@@ -149,7 +151,7 @@ def test_the_group_of_a_rank_is_ended_before_its_number_is_free(monkeypatch: pyt
         assert psutil.Process(group).status() == psutil.STATUS_ZOMBIE
         killed.append(group)
 
-    monkeypatch.setattr("common.processes.process_spec.os.killpg", killpg)
+    monkeypatch.setattr("common.processes.process_spec.os.killpg", killpg)  # between two steps of `poll`
     rank = LocalProcess(ProcessSpec("rank 0", [sys.executable, "-c", "raise SystemExit(3)"], {}))
     while (code := rank.poll()) is None:
         time.sleep(0.01)
@@ -159,18 +161,18 @@ def test_the_group_of_a_rank_is_ended_before_its_number_is_free(monkeypatch: pyt
 
 def test_ranks_that_are_held_after_their_end_are_waited_for_together(monkeypatch: pytest.MonkeyPatch) -> None:
     """Held as the freezer of a control group holds a process: SIGKILL does not end it yet."""
-    monkeypatch.setattr(supervisor, "KILL_SECONDS", 1.0)
     ranks = [LocalProcess(ProcessSpec("rank", python("import time; time.sleep(60)"), {})) for _ in range(4)]
     struck: dict[int, float] = {}
     with monkeypatch.context() as held:
+        # In place of a freezer, which only root can make.
         held.setattr(os, "killpg", lambda group, number: struck.setdefault(group, time.monotonic()))
         begun = time.monotonic()
-        supervisor._end_all(ranks)  # pyright: ignore[reportPrivateUsage]
+        supervisor.end_all(ranks, kill_seconds=1.0)
         seconds = time.monotonic() - begun
     assert [each.poll() for each in ranks] == [None] * 4
     assert struck.keys() == {each.pid for each in ranks} and max(struck.values()) - begun < 1.0  # all before one is waited for
     assert 1.0 <= seconds < 3.0  # one after the other: four
-    supervisor._end_all(ranks)  # pyright: ignore[reportPrivateUsage]
+    supervisor.end_all(ranks)
     assert [each.poll() for each in ranks] == [-signal.SIGKILL] * 4
 
 
@@ -182,20 +184,18 @@ def test_where_all_fail_alike_the_first_rank_may_still_write_down_why(folder: Pa
         pathlib.Path(f"reason of {rank}").touch()
         sys.exit(4)
     """
-    failure = run(code, ranks=2)
-    assert failure is not None
-    assert failure.code == 4
+    assert failed(run(code, ranks=2))[1] == 4
     assert (folder / "reason of 0").exists()
 
 
-def run_beside(companion: ProcessSpec, command: list[str]) -> Failure | None:
+def run_beside(companion: str, code: str) -> Failure | None:
     """Two ranks and what they need beside them."""
-    ranks = [ProcessSpec(f"rank {rank}", command, {"RANK": str(rank)}) for rank in range(2)]
-    return supervisor.run_members([*ranks, companion], Watch())
+    ranks = [ProcessSpec(f"rank {rank}", python(code), {"RANK": str(rank)}) for rank in range(2)]
+    return supervisor.run_members([*ranks, ProcessSpec("a server", python(companion), {}, trains=False)], IMPATIENT)
 
 
 def test_a_companion_is_started_before_the_ranks_known_to_the_first_and_ended_after_them(folder: Path) -> None:
-    companion = python("""
+    companion = """
         import signal
         def leave(number, frame):
             note(f"told {number}")
@@ -203,87 +203,73 @@ def test_a_companion_is_started_before_the_ranks_known_to_the_first_and_ended_af
         signal.signal(signal.SIGTERM, leave)
         note(f"companion {os.getpid()}")
         time.sleep(60)
-    """)
+    """
     code = "wait_for(1); note(f'{rank} {os.environ.get(\"CONVTWINS_COMPANION\")}'); wait_for(3)"
-    assert run_beside(ProcessSpec("a server", companion, {}, trains=False), python(code)) is None
+    assert run_beside(companion, code) is None
     names = sorted(path.name for path in folder.iterdir())
     (pid,) = [name.split()[1] for name in names if name.startswith("companion")]
     assert names == [f"0 {pid}", "1 None", f"companion {pid}", f"told {signal.SIGTERM.value}"]
     assert_gone([int(pid)])
 
 
-@pytest.mark.parametrize(
-    ("end", "code", "words"),
-    [("os.kill(os.getpid(), 9)", -9, "was ended by SIGKILL"), ("sys.exit(0)", 0, "ended with exit code 0")],
-)
+@pytest.mark.parametrize(("end", "code"), [("os.kill(os.getpid(), 9)", -9), ("sys.exit(0)", 0)])
 def test_a_companion_that_ends_before_the_ranks_is_the_failure_and_ends_them(
-    folder: Path, monkeypatch: pytest.MonkeyPatch, end: str, code: int, words: str
+    folder: Path, snapshot: SnapshotAssertion, end: str, code: int
 ) -> None:
-    monkeypatch.setattr(supervisor, "_wait", partial(supervisor._wait, seconds=0.1))  # pyright: ignore[reportPrivateUsage]
-    companion = ProcessSpec("a server", python(f"wait_for(2); {end}"), {}, trains=False)
-    assert run_beside(companion, python("note(os.getpid()); time.sleep(60)")) == Failure(2, code, f"a server {words}")
+    found = run_beside(f"wait_for(2); {end}", "note(os.getpid()); time.sleep(60)")
+    assert failed(found) == (2, code)
+    assert found == snapshot
     assert_gone([int(path.name) for path in folder.iterdir()])
 
 
-@linux
-@pytest.mark.parametrize("end", ["os.kill(os.getpid(), 15)", "os._exit(143)"], ids=["ended by it", "took it and ended"])
-def test_the_signal_that_ended_one_rank_is_named_before_the_exit_code_that_it_caused(folder: Path, end: str) -> None:
-    code = f"""
-        if rank == 1:
-            note(os.getpid())
-            {end}
-        wait_for(1)
-        (other,) = os.listdir()
-        while pathlib.Path(f"/proc/{{other}}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
-            time.sleep(0.001)
-        os._exit(1)
-    """
-    assert run(code, ranks=2) == Failure(1, -15, "rank 1 of 2 was ended by SIGTERM")
+OTHER_HAS_ENDED = """
+wait_for(1)
+(other,) = os.listdir()
+while pathlib.Path(f"/proc/{other}/stat").read_text().rpartition(")")[2].split()[0] != "Z": time.sleep(0.001)
+"""
+NOTED = "note(os.getpid()); "
+CAUSES: dict[str, tuple[str, str, tuple[int, int], bool]] = {
+    # Both have ended when they are looked at. The end of the first caused that of the second.
+    "a signal before an exit code": (f"{OTHER_HAS_ENDED}os._exit(1)", f"{NOTED}os.kill(os.getpid(), 15)", (1, -15), True),
+    "a signal that was taken": (f"{OTHER_HAS_ENDED}os._exit(1)", f"{NOTED}os._exit(143)", (1, -15), True),
+    "a code before an abort, as of gloo": (f"{NOTED}os._exit(4)", f"{OTHER_HAS_ENDED}os.abort()", (0, 4), False),
+    "a signal that is taken and seen later": ("os._exit(1)", "time.sleep(0.5); os._exit(143)", (1, -15), True),
+}
+"""Name: (what rank 0 does, what rank 1 does, who is named with which code, whether it is a death)."""
 
 
 @linux
-def test_a_rank_that_aborts_because_its_partner_is_gone_is_not_the_cause(folder: Path) -> None:
-    """As gloo does. Both have ended when they are looked at."""
-    code = """
-        if rank == 0:
-            note(os.getpid())
-            os._exit(4)
-        wait_for(1)
-        (other,) = os.listdir()
-        while pathlib.Path(f"/proc/{other}/stat").read_text().rpartition(")")[2].split()[0] != "Z":
-            time.sleep(0.001)
-        os.abort()
-    """
-    found = run(code, ranks=2)
-    assert found == Failure(0, 4, "rank 0 of 2 ended with exit code 4") and not found.is_death
-    alone = run("os.abort()", ranks=1)
-    assert alone is not None and alone.code == -6 and not alone.is_death
+@pytest.mark.parametrize("name", CAUSES)
+def test_of_two_ranks_that_end_the_cause_is_named(folder: Path, name: str) -> None:
+    first, second, cause, is_death = CAUSES[name]
+    found = run(f"exec({first!r} if rank == 0 else {second!r})", ranks=2)
+    assert found is not None and failed(found) == cause and found.is_death == is_death
 
 
-@linux
-def test_a_rank_that_takes_sigterm_and_ends_later_is_the_cause(folder: Path) -> None:
-    code = """
-        if rank == 0:
-            os._exit(1)
-        time.sleep(0.5)
-        os._exit(143)
-    """
-    found = run(code, ranks=2)
-    assert found == Failure(1, -15, "rank 1 of 2 was ended by SIGTERM") and found.is_death
+def test_a_rank_that_aborts_had_a_reason(folder: Path) -> None:
+    found = run("os.abort()", ranks=1)
+    assert found is not None and found.code == -signal.SIGABRT and not found.is_death
 
 
-def test_who_watches_the_launcher_sees_the_steps_of_rank_0(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    steps = list[int]()
-    monkeypatch.setattr(supervisor.heartbeat, "set_steps", steps.append)
-    code = """
+def test_who_watches_the_launcher_sees_the_steps_of_rank_0(folder: Path) -> None:
+    rank = """
         from common.machine import heartbeat
         heartbeat.attach()
         for _ in range(3 + rank): heartbeat.count_step()
         if rank == 0: os.kill(os.getpid(), 9)
         time.sleep(60)
     """
-    assert run(code, ranks=2) == Failure(0, -9, "rank 0 of 2 was ended by SIGKILL")
-    assert steps[-1] == 3
+    launcher = f"""
+        from common.machine import heartbeat
+        from tests.ranks import run_ranks
+        heartbeat.attach()
+        sys.exit(-run_ranks({python(rank)}, [{{"RANK": "0"}}, {{"RANK": "1"}}]).code)
+    """
+    with closing(WatchedProcess()) as watched:
+        words, seen = python(launcher), {"variables": watched.environment, "pass_fds": watched.descriptors}
+        with processes.started(words, folder=folder, stderr=None, **seen) as process:
+            assert process.wait(120) == signal.SIGKILL
+        assert watched.marks().steps == 3
 
 
 def test_ranks_that_run_are_ended_where_another_cannot_start() -> None:
@@ -297,10 +283,11 @@ def test_ranks_that_run_are_ended_where_another_cannot_start() -> None:
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
 def test_a_signal_to_the_launcher_ends_its_ranks(folder: Path, number: signal.Signals, code: int) -> None:
     rank = python("note(os.getpid()); time.sleep(60)")
-    with subprocess.Popen(python(f"from tests.ranks import run_ranks; run_ranks({rank}, [{{}}, {{}}])")) as launcher:
+    words = python(f"from tests.ranks import run_ranks; run_ranks({rank}, [{{}}, {{}}])")
+    with processes.started(words, folder=folder, stderr=None) as launcher:
         pids = noted(folder, 2)
         launcher.send_signal(number)
-    assert launcher.returncode == code
+        assert launcher.wait(120) == code
     assert_gone(pids)
 
 
@@ -309,7 +296,7 @@ def test_a_grandchild_dies_with_a_parent_that_is_killed(folder: Path) -> None:
     grandchild = python(
         "from common.processes import supervisor; supervisor.die_with_parent(); note(os.getpid()); time.sleep(60)"
     )
-    with subprocess.Popen(python(f"subprocess.run({grandchild})")) as parent:
+    with processes.started(python(f"subprocess.run({grandchild})"), folder=folder, stderr=None) as parent:
         (pid,) = noted(folder, 1)
         assert runs(pid)
         parent.kill()
@@ -326,7 +313,7 @@ def test_a_process_whose_parent_ended_meanwhile_leaves_at_once(folder: Path, par
         supervisor.die_with_parent()
         note("lives on")
     """
-    assert subprocess.run(python(process), check=False).returncode == code
+    assert processes.run(python(process), folder=folder).exit_code == code
     assert (folder / "lives on").exists() == (code == 0)
 
 

@@ -3,13 +3,15 @@
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
 import pytest
+from syrupy.assertion import SnapshotAssertion
 
 from common import spec
 from common.artifacts import contradictions, event_log
@@ -153,15 +155,42 @@ def run(
     return result
 
 
+class Ended(SimpleNamespace):
+    """An error of a clock, once its block has ended."""
+
+    message: str
+    figures: list[float]
+
+
+@contextmanager
+def ended_for(defect: str, subject: str = "") -> Generator[Ended]:
+    """The block ends with an error that names a defect, and first what it was found in."""
+    ended = Ended()
+    with pytest.raises(ClockError) as caught:
+        yield ended
+    ended.message = str(caught.value)
+    ended.figures = figures(ended.message)
+    assert ended.message.startswith(f"{defect}: {subject}"), ended.message
+
+
+def figures(text: str) -> list[float]:
+    return list(map(float, re.findall(r"-?\d+\.\d+", text)))
+
+
+def without_figures(text: str) -> str:
+    return re.sub(r"\d+\.\d+", "FIGURE", text)
+
+
 def test_a_process_has_its_pace_when_its_device_is_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its neighbour has a pace of 1 image/s."""
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")
-    neighbour, alone = np.array([0.0, 1.0]), Counting.all_reduce_world
-    monkeypatch.setattr(
-        Counting, "all_reduce_world", lambda own, values: values + neighbour if np.shape(values) == (2,) else alone(own, values)
-    )
-    result = run(tmp_path)
+
+    def beside_a_neighbour(trainer: Counting) -> None:
+        alone, neighbour = trainer.all_reduce_world, np.array([0.0, 1.0])
+        trainer.all_reduce_world = lambda values: values + neighbour if np.shape(values) == (2,) else alone(values)
+
+    result = run(tmp_path, beside_a_neighbour)
     fastest = max(each.timed_images / each.timed_seconds for each in result.epochs)
     assert result.images_per_second_by_process and result.images_per_second_by_process[0] <= 1.1 * fastest
 
@@ -191,15 +220,20 @@ def missing_synchronisation_of_the_stopwatch_too(trainer: Counting) -> None:
     trainer.drain = lambda: None
 
 
-def queue_filled_off_the_clock(trainer: Counting) -> None:
+def queue_filled_off_the_clock(trainer: Counting, behind: int = 0) -> None:
     feed = trainer.feed()
 
     def ahead(epoch: int, steps: Sequence[int]) -> Iterator[Batch]:
         ready = list(feed(epoch, steps))
         time.sleep(STEP_SECONDS)
-        return iter(ready)
+        return (batch if number >= behind else batch._replace(begin_time=time.time()) for number, batch in enumerate(ready))
 
     trainer.feed = lambda: ahead
+
+
+def queue_filled_off_the_clock_behind_its_first_batch(trainer: Counting) -> None:
+    """As where one of two workers is ahead."""
+    queue_filled_off_the_clock(trainer, behind=1)
 
 
 def compile_inside_the_clock(trainer: Counting) -> None:
@@ -222,18 +256,6 @@ def doubled_step(trainer: Counting) -> None:
     trainer.train_step = twice
 
 
-def queue_filled_off_the_clock_behind_its_first_batch(trainer: Counting) -> None:
-    """As where one of two workers is ahead."""
-    feed = trainer.feed()
-
-    def ahead(epoch: int, steps: Sequence[int]) -> Iterator[Batch]:
-        ready = list(feed(epoch, steps))
-        time.sleep(STEP_SECONDS)
-        return (batch if number else batch._replace(begin_time=time.time()) for number, batch in enumerate(ready))
-
-    trainer.feed = lambda: ahead
-
-
 def work_moved_into_evaluation(trainer: Counting) -> None:
     def average() -> None:
         trainer.weight = trainer.weight / 2
@@ -242,30 +264,32 @@ def work_moved_into_evaluation(trainer: Counting) -> None:
 
 
 @pytest.mark.parametrize(
-    ("plant", "figures"),
+    ("plant", "least", "most"),
     [
-        (missing_synchronisation, r"losses came \d\.\d\d s after the clock had stopped"),
-        (missing_synchronisation_of_the_stopwatch_too, r"losses came \d\.\d\d s after the clock had stopped"),
-        (queue_filled_off_the_clock, r"a batch was begun 0\.0\d\d s before the clock started"),
-        (queue_filled_off_the_clock_behind_its_first_batch, r"a batch was begun 0\.0\d\d s before the clock started"),
-        (compile_inside_the_clock, "a graph, or kernels for a batch size, were built in the timed steps"),
-        (doubled_step, r"\+5 updates beyond the planned ones"),
-        (work_moved_into_evaluation, "parameters changed after the clock had stopped"),
+        (missing_synchronisation, 0.25, 9.99),
+        (missing_synchronisation_of_the_stopwatch_too, 0.25, 9.99),
+        (queue_filled_off_the_clock, STEP_SECONDS, 0.1),
+        (queue_filled_off_the_clock_behind_its_first_batch, STEP_SECONDS, 0.1),
+        (compile_inside_the_clock, 0.0, 0.0),
+        (doubled_step, 0.0, 0.0),
+        (work_moved_into_evaluation, 0.0, 0.0),
     ],
 )
 def test_a_planted_defect_of_timing_ends_the_run_and_is_named(
-    plant: Callable[[Counting], object], figures: str, tmp_path: Path
+    plant: Callable[[Counting], object], least: float, most: float, tmp_path: Path, snapshot: SnapshotAssertion
 ) -> None:
     name = plant.__name__.replace("_", " ").partition(" behind ")[0].partition(" of the stopwatch")[0]
     assert name in timing.DEFECTS
-    with pytest.raises(ClockError, match=f"^{name}: {figures}"):
+    with ended_for(name) as ended:
         run(tmp_path, plant)
+    assert without_figures(ended.message.partition("; ")[0]) == snapshot  # a busy machine may add another
+    assert least <= (ended.figures or [0.0])[0] <= most
 
 
 def both_ranks(folder: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[Counting], object]) -> dict[int, Any]:
     """Two ranks as threads, and what each has made: seconds of its epochs, or its error."""
     own, found = threading.local(), dict[int, Any]()
-    monkeypatch.setattr("common.training.loop.os.environ", _Environment(own))
+    monkeypatch.setattr("common.training.loop.os.environ", _Environment(own))  # two ranks are two processes elsewhere
     wanted = spec.build({"epochs": EPOCHS, "global_batch_size": SIZE, "cores": 1})
     plan, ranks = BatchPlan(wanted, ARCHITECTURE, len(SPLIT)), Ranks(2)
 
@@ -330,19 +354,19 @@ def test_ranks_of_several_hosts_count_from_their_own_starts(
     assert loop._gather_start_and_end(alone, 100.0, 103.5).tolist() == expected
 
 
-def test_a_slow_rank_that_the_clock_does_not_wait_for_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(timing, "elapsed_over_ranks", lambda starts, ends: float(ends[0] - starts[0]))
+@pytest.mark.parametrize("planted_in", ["the rule that makes seconds of it", "what the ranks tell each other"])
+def test_a_slow_rank_that_the_clock_does_not_wait_for_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, planted_in: str
+) -> None:
+    # The defect itself, as are the patches below.
+    if planted_in == "what the ranks tell each other":
+        stamps = loop._gather_start_and_end
+        monkeypatch.setattr(loop, "_gather_start_and_end", lambda *stamp: stamps(*stamp)[:, :1])
+    else:
+        monkeypatch.setattr(timing, "elapsed_over_ranks", lambda starts, ends: float(ends[0] - starts[0]))
     found = both_ranks(tmp_path, monkeypatch, lambda trainer: None)
-    assert str(found[0]).startswith("slow rank: rank 1 trained for ")
+    assert str(found[0]).startswith("slow rank: rank 1 ")
     assert str(found[1]) == str(found[0])  # no rank is left behind
-
-
-def test_a_rank_that_is_left_out_of_the_ranks_times_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Planted in what the ranks tell each other. The rule that makes seconds of it is right."""
-    stamps = loop._gather_start_and_end
-    monkeypatch.setattr(loop, "_gather_start_and_end", lambda *stamp: stamps(*stamp)[:, :1])
-    found = both_ranks(tmp_path, monkeypatch, lambda trainer: None)
-    assert str(found[0]).startswith("slow rank: rank 1 trained for ")
 
 
 def test_ranks_whose_clocks_differ_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -356,8 +380,10 @@ def test_ranks_whose_clocks_differ_are_named(tmp_path: Path, monkeypatch: pytest
     monkeypatch.setattr(loop, "_gather_start_and_end", elsewhere)
     monkeypatch.setattr(loop.placement, "on_one_host", lambda: True)
     found = both_ranks(tmp_path, monkeypatch, lambda trainer: None)
-    ran = r"ranks without a common clock: the clock ran 360\d\.\d\d s, but rank 0 knew after \d\.\d\d s that all had ended"
-    assert re.fullmatch(ran, str(found[0])) and str(found[1]) == str(found[0])
+    assert str(found[1]) == str(found[0])
+    assert str(found[0]).startswith("ranks without a common clock: ") and "rank 0" in str(found[0])
+    ran, knew = figures(str(found[0]))
+    assert 3600.0 <= ran < 3610.0 and knew < 10.0
 
 
 SOUND = ClockEvidence(1.0, 1.0, 1.01, 0.01, -1.0, 0.0, 0, 0, 0)
@@ -378,7 +404,7 @@ def test_seconds_within_the_slack_and_counts_as_planned_are_no_defect(name: str)
         "work moved into evaluation": {"parameters_changed": 1},
     }
     unstamped = ClockAudit().defects([SOUND._replace(prefetch_lead_seconds=float("inf"))])
-    assert unstamped == {"queue filled off the clock": "queue filled off the clock: a batch does not say when it was begun"}
+    assert list(unstamped) == ["queue filled off the clock"] and "inf" not in str(unstamped), "a batch without its time"
     epochs = 3 if name == "missing synchronisation" else 1
     (found,) = [audit.defects([SOUND, SOUND._replace(**planted[name])]) for _ in range(epochs)][-1].items()
     assert found[0] == name and "rank 1" in found[1]
@@ -397,17 +423,13 @@ def test_an_epoch_that_misses_more_than_a_hundredth_is_a_caution_where_most_do(
 
 
 def test_a_rank_that_is_late_in_most_epochs_is_not_hidden_by_one_that_was_late_once() -> None:
+    late = SOUND._replace(unfinished_device_seconds=0.02)
     audit = ClockAudit()
     for once in (0.1, 0.0, 0.0):
-        assert (
-            audit.defects([SOUND._replace(unfinished_device_seconds=once), SOUND._replace(unfinished_device_seconds=0.02)])
-            == {}
-        )
-    assert (audit.caution() or "").startswith("losses of rank 1 came 0.06 s")
+        assert audit.defects([SOUND._replace(unfinished_device_seconds=once), late]) == {}
+    assert {"rank 1", "0.06 s"} <= set(re.findall(r"rank \d|\d\.\d\d s", audit.caution() or ""))
     alone = ClockAudit()
-    assert (
-        alone.defects([SOUND._replace(unfinished_device_seconds=0.02)]) == {} and alone.caution() is None
-    )  # one epoch tells nothing
+    assert alone.defects([late]) == {} and alone.caution() is None, "one epoch tells nothing"
 
 
 def stalled(trainer: Counting) -> None:
@@ -423,12 +445,10 @@ def stalled(trainer: Counting) -> None:
     trainer.fetch = late
 
 
-def test_a_machine_that_holds_a_run_up_is_a_caution_and_no_defect(tmp_path: Path) -> None:
+def test_a_machine_that_holds_a_run_up_is_a_caution_and_no_defect(tmp_path: Path, snapshot: SnapshotAssertion) -> None:
     result = run(tmp_path, stalled)
-    assert result.status == "ok"
-    assert result.clock_caution is not None
-    late = r"losses came \d\.\d\d s after the clock had stopped; the clock ran \d\.\d\d s"
-    assert re.fullmatch(f"{late}: other work on the machine, or a device that was not waited for", result.clock_caution)
+    assert result.status == "ok" and result.clock_caution is not None
+    assert without_figures(result.clock_caution) == snapshot
     assert any(run(tmp_path).clock_caution is None for _ in range(5)), "other work held all of them up"
 
 
@@ -459,7 +479,7 @@ def test_losses_that_are_late_before_and_after_an_interruption_are_a_defect(tmp_
 
     with pytest.raises(InterruptedError):
         run(tmp_path / "first", unsynchronised, checkpoint_seconds=0)
-    with pytest.raises(ClockError, match=r"^missing synchronisation: losses came"):
+    with ended_for("missing synchronisation"):
         run(tmp_path / "last", missing_synchronisation, tmp_path / "first", checkpoint_seconds=0)
 
 
@@ -474,7 +494,7 @@ def test_a_phase_within_a_phase_would_count_twice() -> None:
     stopwatch = Stopwatch(lambda: None)
     with (
         stopwatch.phase("training"),
-        pytest.raises(ClockError, match="time counted twice: phase evaluation lies within phase training"),
+        ended_for("time counted twice", "phase evaluation"),
         stopwatch.phase("evaluation"),
     ):
         pass
@@ -527,17 +547,21 @@ def in_evaluation(what: Callable[[], object]) -> Callable[[Counting], object]:
     return lambda trainer: setattr(trainer, "broadcast_statistics", what)
 
 
-FIGURES = r"by the run's own clock it lasted -?\d+\.\d{3} s, by the kernel's \(CLOCK_BOOTTIME\) \d+\.\d{3} s$"
-TIMED, WHOLE = "the timed steps of made up", "all since the last look of made up"
+TIMED, WHOLE = "the timed steps of made up:", "all since the last look of made up:"
 
 
-@pytest.mark.parametrize("pace", [0.9, 0.97, 1.03, 1.1, 2.0, 0.0, -1.0])
-def test_a_clock_that_is_slow_or_fast_ends_the_run_with_both_figures(
-    pace: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("pace", "jump"),
+    [*((pace, 0.0) for pace in (0.9, 0.97, 1.03, 1.1, 2.0, 0.0, -1.0)), *((1.0, jump) for jump in (0.5, -0.05, 3600.0))],
+)
+def test_a_clock_that_is_slow_or_fast_or_jumps_ends_the_run_with_both_figures(
+    pace: float, jump: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    Planted(monkeypatch, pace)
-    with pytest.raises(ClockError, match=rf"^clocks that disagree: {TIMED}: {FIGURES}"):
-        run(tmp_path)
+    clock = Planted(monkeypatch, pace)
+    with ended_for(timing.CLOCKS_DISAGREE, TIMED) as ended:
+        run(tmp_path, at_update(STEPS + 2, lambda: clock.turn(pace, jump)))
+    own, kernel = ended.figures
+    assert (own < kernel) == (pace < 1.0 or jump < 0.0)
 
 
 def test_a_clock_that_is_as_fast_as_others_to_half_a_hundredth_is_no_defect(
@@ -548,19 +572,11 @@ def test_a_clock_that_is_as_fast_as_others_to_half_a_hundredth_is_no_defect(
         assert run(tmp_path).status == "ok"
 
 
-@pytest.mark.parametrize("jump", [0.5, -0.05, 3600.0])
-def test_a_clock_that_jumps_within_an_epoch_ends_the_run(jump: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = Planted(monkeypatch)
-    with pytest.raises(ClockError, match=rf"^clocks that disagree: {TIMED}: {FIGURES}"):
-        run(tmp_path, at_update(STEPS + 2, lambda: clock.turn(jump=jump)))
-
-
 def test_a_clock_that_is_slow_from_the_second_epoch_on_ends_the_run_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = Planted(monkeypatch)
-    events: list[dict[str, Any]] = []
-    with pytest.raises(ClockError, match=rf"^clocks that disagree: {TIMED}: {FIGURES}"):
+    with ended_for(timing.CLOCKS_DISAGREE, TIMED):
         run(tmp_path, at_update(STEPS + 1, lambda: clock.turn(pace=0.9)))
     events = event_log.read_events(tmp_path)
     assert [event["epoch"] for event in events if event["event"] == "epoch"] == [1]
@@ -570,15 +586,27 @@ def test_a_clock_that_jumps_while_nothing_is_timed_ends_the_run_at_the_next_look
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = Planted(monkeypatch)
-    with pytest.raises(ClockError, match=rf"^clocks that disagree: {WHOLE}: {FIGURES}"):
+    with ended_for(timing.CLOCKS_DISAGREE, WHOLE) as ended:
         run(tmp_path, in_evaluation(lambda: clock.turn(jump=0.2)))
+    assert len(ended.figures) == 2
 
 
 @pytest.mark.parametrize("part", ["compute", "input"])
 def test_a_slow_clock_is_found_where_only_a_part_is_run(part: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Planted(monkeypatch, 0.9)
-    with pytest.raises(ClockError, match=r"^clocks that disagree: "):
+    with ended_for(timing.CLOCKS_DISAGREE):
         run(tmp_path, lambda trainer: setattr(trainer, "chunks", lambda: None), part=part)
+
+
+def set_time(clock: Planted, seconds: float) -> Callable[[], object]:
+    """Sets the system's time."""
+    return lambda: setattr(clock, "set_by", seconds)
+
+
+def time_was_set(result: RunResult) -> list[float]:
+    """The seconds by which a run's caution says that the system's time was set, and those of its clock."""
+    caution = result.clock_caution or ""
+    return figures(caution) if caution.startswith("the system's time ") else []
 
 
 @pytest.mark.parametrize("seconds", [-3600.0, 0.5])
@@ -587,41 +615,27 @@ def test_a_system_time_that_is_set_in_an_epoch_excuses_no_batch_but_takes_the_ru
 ) -> None:
     """The run's own clock is right. When a batch was begun is told by the system's time, so no verdict rests on the run."""
     clock = Planted(monkeypatch)
-
-    def set_once() -> None:
-        clock.set_by = seconds
-
-    result = run(tmp_path, at_update(STEPS + 2, set_once))
-    said = (
-        r"the system's time was set by (3600|0)\.\d{3} s while the clock ran \d\.\d{3} s: nothing tells whether batches were .*"
-    )
-    assert result.status == "ok" and re.fullmatch(said, result.clock_caution or "")
+    result = run(tmp_path, at_update(STEPS + 2, set_time(clock, seconds)))
+    step, ran = time_was_set(result)
+    assert result.status == "ok" and step == pytest.approx(abs(seconds), abs=0.1) and ran < 10.0
 
 
 def test_a_system_time_that_was_set_is_remembered_by_a_run_that_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    clock = Planted(monkeypatch)
-
-    def set_once() -> None:
-        clock.set_by = 3600.0
-
+    setting = set_time(Planted(monkeypatch), 3600.0)
     with pytest.raises(InterruptedError):
-        run(tmp_path / "first", lambda each: (at_update(2, set_once)(each), cut_short(each)), checkpoint_seconds=0)
+        run(tmp_path / "first", lambda each: (at_update(2, setting)(each), cut_short(each)), checkpoint_seconds=0)
     result = run(tmp_path / "last", earlier=tmp_path / "first", checkpoint_seconds=0)
-    assert result.resumes == 1 and "the system's time was set by 3600" in (result.clock_caution or "")
+    assert result.resumes == 1 and time_was_set(result)[0] == pytest.approx(3600.0, abs=0.1)
 
 
 def test_a_system_time_that_is_set_while_nothing_is_timed_changes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     clock = Planted(monkeypatch)
-
-    def set_ahead() -> None:
-        clock.set_by += 3600.0
-
-    result = run(tmp_path, in_evaluation(set_ahead))
-    assert result.status == "ok" and "system's time" not in (result.clock_caution or "")
+    result = run(tmp_path, in_evaluation(lambda: set_time(clock, clock.set_by + 3600.0)()))
+    assert result.status == "ok" and time_was_set(result) == []
 
 
 def test_a_rank_whose_clock_is_slow_is_named_in_all_ranks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -634,7 +648,7 @@ def test_a_rank_whose_clock_is_slow_is_named_in_all_ranks(tmp_path: Path, monkey
 
     monkeypatch.setattr(timing.Timer, "end", slow)
     found = both_ranks(tmp_path, monkeypatch, lambda trainer: None)
-    assert re.fullmatch(rf"clocks that disagree: the timed steps of rank 1 of made up: {FIGURES}", str(found[0]))
+    assert str(found[0]).startswith("clocks that disagree: the timed steps of rank 1 of made up: ")
     assert str(found[1]) == str(found[0])
 
 
@@ -642,26 +656,26 @@ AGREED = timing.ClockSpan(10.0, 9.999, 10.001, 19.9, 2)
 
 
 @pytest.mark.parametrize(
-    ("planted", "said"),
+    ("planted", "named"),
     [
         ({}, None),
         ({"seconds": 9.95}, None),
         ({"seconds": 10.08}, None),
         ({"kernel_min_seconds": 3.0}, None),  # it was held while it read its clocks
         ({"cpu_seconds": 20.1}, None),  # ticks
-        ({"seconds": 9.89}, "by the run's own clock it lasted 9.890 s, by the kernel's (CLOCK_BOOTTIME) 10.001 s"),
-        ({"seconds": 10.11}, "by the run's own clock it lasted 10.110 s, by the kernel's (CLOCK_BOOTTIME) 10.001 s"),
-        ({"cpu_seconds": 22.0}, "by the run's own clock it lasted 10.000 s, and 2 CPUs computed 22.000 s for it"),
-        (
-            {"seconds": 9.0, "kernel_min_seconds": 8.999, "kernel_max_seconds": 9.001},  # both clocks are planted
-            "by the run's own clock it lasted 9.000 s, and 2 CPUs computed 19.900 s for it",
-        ),
+        ({"seconds": 9.89}, [9.89, 10.001]),  # the kernel's clock
+        ({"seconds": 10.11}, [10.11, 10.001]),
+        ({"cpu_seconds": 22.0}, [10.0, 22.0]),  # the CPUs' seconds
+        # Both clocks are planted.
+        ({"seconds": 9.0, "kernel_min_seconds": 8.999, "kernel_max_seconds": 9.001}, [9.0, 19.9]),
     ],
-)  # fmt: skip
+)
 def test_the_seconds_of_a_span_agree_with_the_kernels_clock_and_the_cpu_time(
-    planted: dict[str, float], said: str | None
+    planted: dict[str, float], named: list[float] | None, snapshot: SnapshotAssertion
 ) -> None:
-    assert AGREED._replace(**planted).disagreement() == said
+    found = AGREED._replace(**planted).disagreement()
+    assert (None if found is None else figures(found)) == named
+    assert found is None or without_figures(found) == snapshot
 
 
 def test_no_process_computes_longer_than_its_cpus_have_passed() -> None:

@@ -48,13 +48,38 @@ def test_messages_are_as_long_as_what_they_hold(name: str, expected: int) -> Non
     assert compression.payload_bytes(1010, 4, settings(name)) == expected
 
 
+BUCKETS = arrays.arrays(np.float64, st.integers(1, 40), elements=st.floats(-1e3, 1e3))
+
+
 @pytest.mark.parametrize("name", ["float16", "int8", "top_k"])
-@given(values=arrays.arrays(np.float64, st.integers(1, 40), elements=st.floats(-1e3, 1e3)))
+@given(values=BUCKETS)
 def test_what_was_sent_and_what_is_kept_are_the_gradients_together(name: str, values: npt.NDArray[np.float64]) -> None:
     chosen = settings(name, top_k=0.2)
     _, (lost,) = compression.exchange([values], [np.zeros_like(values)], chosen)
     assert np.array_equal(lost, values - compression.transmitted(values, chosen))
     assert np.allclose(lost + compression.transmitted(values, chosen), values, rtol=1e-15, atol=1e-300)
+
+
+@pytest.mark.parametrize("name", ["none", "float16", "int8", "top_k"])
+@given(values=BUCKETS, fraction=st.floats(0.01, 1.0))
+def test_what_is_sent_is_never_larger_and_is_as_near_as_its_rule_allows(
+    name: str, values: npt.NDArray[np.float64], fraction: float
+) -> None:
+    sent = compression.transmitted(values, settings(name, top_k=fraction))
+    largest = np.abs(values).max()
+    assert sent.dtype == values.dtype and np.abs(sent).max() <= largest * (1 + 2**-11)
+    error = np.abs(sent - values)
+    if name == "none":
+        assert not error.any()
+    elif name == "int8":
+        assert error.max() <= largest / compression.INT8_STEPS * (0.5 + 1e-9)
+    elif name == "float16":
+        assert (error <= np.maximum(2.0**-11 * np.abs(values) * (1 + 2**-20), 2.0**-25)).all()
+    else:
+        count = compression.top_k_count(len(values), fraction)
+        left_out = values[(sent == 0) & (values != 0)]
+        assert np.count_nonzero(sent) <= count and ((error == 0) | (sent == 0)).all()
+        assert not len(left_out) or np.abs(left_out).max() <= np.sort(np.abs(values))[-count]
 
 
 @pytest.mark.parametrize(("name", "fields"), [("top_k", {"top_k": 0.1}), ("int8", {}), ("float16", {})])

@@ -1,7 +1,6 @@
 """What a model is made of, and how each of it is timed."""
 
 import itertools
-import time
 from typing import Any
 
 import pytest
@@ -47,8 +46,8 @@ def test_bytes_are_those_of_values_and_of_weights() -> None:
         assert unit.bytes_moved(run) == size * (16 * values + 3 * (128 * 10 + 10))
 
 
-def test_each_unit_is_timed_by_the_median_of_its_calls(monkeypatch: pytest.MonkeyPatch) -> None:
-    architecture, clock, asked = resolve("simple_cnn", 10, 32), itertools.count(), list[tuple[Any, ...]]()
+def test_each_unit_is_timed_by_the_median_of_its_calls() -> None:
+    architecture, waits, asked = resolve("simple_cnn", 10, 32), itertools.count(), list[tuple[Any, ...]]()
     now = 0.0
 
     def passes(run: Any, alone: Architecture, shape: tuple[int, ...], needs_gradient: bool) -> Any:
@@ -61,9 +60,8 @@ def test_each_unit_is_timed_by_the_median_of_its_calls(monkeypatch: pytest.Monke
 
         return once
 
-    monkeypatch.setattr(time, "perf_counter", lambda: now)
-    run = spec.build({})
-    made = layers.measure(run, architecture, passes, lambda: next(clock), 3, device="cpu", versions={"made": "1"})
+    run, known = spec.build({}), {"device": "cpu", "versions": {"made": "1"}}
+    made = layers.measure(run, architecture, passes, lambda: next(waits), 3, **known, clock=lambda: now)
     units = layers.unique_layers(architecture)
     assert asked == [
         *((1, unit.input_shape, unit.input_needs_gradient) for unit in units),
@@ -71,10 +69,10 @@ def test_each_unit_is_timed_by_the_median_of_its_calls(monkeypatch: pytest.Monke
     ]
     assert made.seconds == [2.0 * number for number in range(1, len(units) + 1)]
     assert made.whole_seconds == 2.0 * (len(units) + 1)
-    assert next(clock) == 2 * 6 * (len(units) + 1)  # the device was waited for before and after each
+    assert next(waits) == 2 * 6 * (len(units) + 1)  # the device was waited for before and after each
 
 
-def test_short_calls_to_an_accelerator_are_timed_in_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_short_calls_to_an_accelerator_are_timed_in_blocks() -> None:
     now, calls = 0.0, 0
 
     def once() -> None:
@@ -82,7 +80,6 @@ def test_short_calls_to_an_accelerator_are_timed_in_blocks(monkeypatch: pytest.M
         calls += 1
         now += 0.002
 
-    monkeypatch.setattr(time, "perf_counter", lambda: now)
     known = DeviceRates(matrix_gflops=1.0, copy_gb_per_second=2.0)
     made = layers.measure(
         spec.build({}),
@@ -93,6 +90,7 @@ def test_short_calls_to_an_accelerator_are_timed_in_blocks(monkeypatch: pytest.M
         device="gpu",
         versions={},
         device_rates=lambda: known,
+        clock=lambda: now,
     )
     assert made.seconds == pytest.approx([0.002] * len(made.seconds)) and made.device_rates == known
     assert calls == (len(made.seconds) + 1) * (layers.WARM_UP_CALLS + 2 * 5)  # of 10 ms each

@@ -12,7 +12,7 @@ from common import spec
 from common.artifacts.schema import EpochRecord, Metrics, RunResult
 from common.data.batches import BatchPlan, Feed
 from common.data.sources import Dataset
-from common.machine import machine
+from common.machine.interference import Meter, Usage
 from common.machine.rates import DeviceRates
 from common.models.architectures import resolve
 from common.spec import Spec
@@ -20,6 +20,7 @@ from common.training import loop
 from common.training.loop import TrainingRun
 from common.training.timing import Stopwatch
 from common.training.trainer import BaseTrainer, Batch
+from tests.support.refusals import refused
 
 PAUSE_SECONDS = 0.01
 
@@ -52,6 +53,18 @@ class Fed:
 
     def memory_by_device(self) -> dict[str, float]:
         return {}
+
+
+LONG_ENOUGH = 1 + round(loop.LEAST_TIMED_SECONDS / (5 * PAUSE_SECONDS))
+"""Epochs after which the number of used cores is reported."""
+
+
+def fed(folder: Path, epochs: int, cpus: Sequence[int] | None = None, meter: Any = Meter, **fields: Any) -> TrainingRun:
+    """A run of the input alone, 5 batches an epoch."""
+    wanted = spec.build({"part": "input", "epochs": epochs, "global_batch_size": 10, **fields})
+    run = TrainingRun("made up", wanted, {}, folder, 0, Stopwatch(lambda: None), cpus, meter=meter)
+    run.train(cast(BaseTrainer, Fed()), BatchPlan(wanted, resolve("simple_cnn", 10, 32), 50), cast(Dataset, None))
+    return run
 
 
 def test_device_memory_is_kept_by_rank_and_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,12 +104,8 @@ def test_a_cpu_has_no_device_memory(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("workers", "epochs", "timed"), [(0, 2, [4, 5]), (1, 2, [4, 5]), (2, 3, [4, 5, 5]), (4, 2, [4, 5])])
 def test_no_batch_of_the_input_alone_is_free(workers: int, epochs: int, timed: list[int], tmp_path: Path) -> None:
-    fed = {"input": "workers", "workers": workers} if workers else {}
-    wanted = spec.build({"part": "input", "epochs": epochs, "global_batch_size": 10, **fed})
-    run = TrainingRun("made up", wanted, {}, tmp_path, 0, Stopwatch(lambda: None))
-    plan = BatchPlan(wanted, resolve("simple_cnn", 10, 32), 50)
-    run.train(cast(BaseTrainer, Fed()), plan, cast(Dataset, None))
-    result = run.result("ok")
+    source = {"input": "workers", "workers": workers} if workers else {}
+    result = fed(tmp_path, epochs, **source).result("ok")
     assert [record.timed_steps for record in result.epochs] == timed
     assert [record.timed_images for record in result.epochs] == [10 * steps for steps in timed]
     assert [record.images for record in result.epochs] == [50] * epochs
@@ -110,29 +119,22 @@ def test_no_batch_of_the_input_alone_is_free(workers: int, epochs: int, timed: l
 def test_what_others_used_is_known_where_all_ranks_are_on_one_machine(
     here: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(loop, "LEAST_TIMED_SECONDS", 0.0)
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("LOCAL_WORLD_SIZE", str(here))
-    wanted = spec.build({"part": "input", "epochs": 1, "global_batch_size": 10})
-    run = TrainingRun("made up", wanted, {}, tmp_path, 0, Stopwatch(lambda: None))
-    run.train(cast(BaseTrainer, Fed()), BatchPlan(wanted, resolve("simple_cnn", 10, 32), 50), cast(Dataset, None))
-    result = run.result("ok")
+    result = fed(tmp_path, LONG_ENOUGH).result("ok")
     assert result.cores_used is not None
     assert (result.cores_of_others is not None) == (here == 2)
 
 
-def test_what_others_took_of_the_run_is_what_was_done_on_its_own_cpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    cores = {"own": 0.25, "held": 1.0, "stolen": 0.125, "whole": 3.0}
-    monkeypatch.setattr(loop, "LEAST_TIMED_SECONDS", 0.0)
-    monkeypatch.setattr(machine, "cpu_seconds", lambda: cores["own"] * time.monotonic())
-    monkeypatch.setattr(
-        machine, "busy_cpu_seconds", lambda cpus=None: cores["held" if cpus == [3] else "whole"] * time.monotonic()
-    )
-    monkeypatch.setattr(machine, "stolen_cpu_seconds", lambda cpus: cores["stolen"] * time.monotonic())
-    wanted = spec.build({"part": "input", "epochs": 10, "global_batch_size": 10})
-    run = TrainingRun("made up", wanted, {}, tmp_path, 0, Stopwatch(lambda: None), [3])
-    run.train(cast(BaseTrainer, Fed()), BatchPlan(wanted, resolve("simple_cnn", 10, 32), 50), cast(Dataset, None))
-    result = run.result("ok")
+def test_what_others_took_of_the_run_is_what_was_done_on_its_own_cpus(tmp_path: Path) -> None:
+    cores = {"process": 0.25, "budget": 1.0, "stolen": 0.125, "machine": 3.0}
+
+    def read(cpus: Sequence[int] | None) -> Usage:
+        assert cpus == [3]
+        now = time.monotonic()
+        return Usage(wall_seconds=now, **{f"{name}_cpu_seconds": number * now for name, number in cores.items()})
+
+    result = fed(tmp_path, LONG_ENOUGH, [3], meter=lambda cpus: Meter(cpus, read)).result("ok")
     assert result.noise is not None
     assert result.noise.cores_taken == pytest.approx(0.75, rel=0.2)
     assert result.noise.cores_stolen == pytest.approx(0.125, rel=0.2)
@@ -140,7 +142,7 @@ def test_what_others_took_of_the_run_is_what_was_done_on_its_own_cpus(tmp_path: 
 
 
 def test_a_device_is_rated_when_the_wall_time_has_ended_and_may_fail(tmp_path: Path) -> None:
-    wanted, ended = spec.build({"part": "input", "epochs": 1, "global_batch_size": 10}), list[RunResult]()
+    ended = list[RunResult]()
 
     def on_a_cpu(asked: Spec) -> None:
         return None
@@ -153,8 +155,7 @@ def test_a_device_is_rated_when_the_wall_time_has_ended_and_may_fail(tmp_path: P
         raise MemoryError
 
     for rates in (on_a_cpu, on_a_gpu, on_a_full_one):
-        run = TrainingRun("made up", wanted, {}, tmp_path, 0, Stopwatch(lambda: None))
-        run.train(cast(BaseTrainer, Fed()), BatchPlan(wanted, resolve("simple_cnn", 10, 32), 50), cast(Dataset, None))
+        run = fed(tmp_path, epochs=1)
         before = run.result("ok").phases
         run.measure_device_rates(rates)
         ended.append(run.result("ok"))
@@ -181,5 +182,5 @@ def test_of_equal_epochs_the_earliest_is_the_best() -> None:
 
 def test_a_part_of_the_training_has_no_best_epoch() -> None:
     for best in ({"keep": True}, {"patience": 2}):
-        with pytest.raises(spec.SpecError, match="best_epoch is of the training"):
+        with refused(spec.SpecError, field="best_epoch"):
             spec.build({"part": "input", "best_epoch": best})

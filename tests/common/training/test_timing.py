@@ -1,5 +1,3 @@
-import os
-import subprocess
 import sys
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -12,6 +10,7 @@ from hypothesis import strategies as st
 from common.artifacts.schema import Phases
 from common.machine import machine
 from common.training import timing
+from tests.support import processes
 
 PHASES = ("build", "first_step", "training", "evaluation")
 
@@ -24,7 +23,7 @@ def a_clock() -> Generator[Callable[[float], None]]:
     def advance(seconds: float) -> None:
         now[0] += seconds
 
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch:  # all clocks of a process at once, in everything that reads one
         patch.setattr(timing, "time", SimpleNamespace(time=lambda: now[0], perf_counter=lambda: now[0] - 70))
         patch.setattr(timing.machine, "clock", lambda: 5000 + now[0])
         yield advance
@@ -92,7 +91,7 @@ def test_what_a_failing_block_took_is_counted_and_its_error_passed_on() -> None:
                 advance(4)
                 raise ArithmeticError("loss")
 
-        with pytest.raises(ArithmeticError, match="loss"):
+        with pytest.raises(ArithmeticError):
             train()
         phases = stopwatch.phases()
         assert (phases.training_seconds, phases.input_wait_seconds, phases.wall_seconds) == (4, 4, 4)
@@ -129,10 +128,9 @@ def test_a_launchers_own_start_is_taken_to_the_last_digit(monkeypatch: pytest.Mo
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere psutil says it in whole seconds")
 def test_a_process_started_between_its_launch_and_its_first_line() -> None:
     ask = "from common.training import timing; time.sleep(0.2); print(timing.process_started(), first)"
-    environment = {name: value for name, value in os.environ.items() if name != timing.STARTED_VARIABLE}
-    environment["PYTHONPATH"] = str(machine.PROJECT_ROOT)
     launched = machine.clock()
-    command = [sys.executable, "-c", f"import time; first = time.clock_gettime(time.CLOCK_BOOTTIME); {ask}"]
-    started, first = map(float, subprocess.check_output(command, env=environment).split())
+    code = f"import time; first = time.clock_gettime(time.CLOCK_BOOTTIME); {ask}"
+    done = processes.python("-c", code, **{timing.STARTED_VARIABLE: None}).succeeded()
+    started, first = map(float, done.stdout.split())
     tick = 0.05  # the kernel counts in hundredths
     assert launched - tick <= started <= first + tick
