@@ -79,11 +79,16 @@ def train(framework: str, run: spec.Spec, out: Path, repeat: int, behaviour: str
     }
     if behaviour == f"disturbed in {repeat}":
         facts["noise"] = Noise(cores_taken=0.4)
+    if behaviour.startswith("record "):
+        with (out / "spot_check_2_before.safetensors").open("wb") as steps:
+            steps.truncate(int(behaviour.split()[1]))  # a hole takes no room
     per_epoch, total = planned(run)
     event_log.append_event(out, "start", total_epochs=-(-total // per_epoch), total_steps=total, steps_per_epoch=per_epoch)
     event_log.append_event(out, "first_step", seconds=0.1, loss=facts["first_step_loss"])
     epochs = []
     for record in epochs_of(run, seconds):
+        if behaviour == f"unrecorded in {repeat}":  # it claims its examples, and lacks the steps that its nonce draws
+            record = record.model_copy(update={"fingerprint": "0" * 64})
         epochs.append(record)
         event_log.append_event(out, "epoch", **record.model_dump())
         attempts = behaviour.split(", ")
@@ -129,6 +134,9 @@ def misbehave(behaviour: str, framework: str, out: Path) -> None:
         (out / "more").write_bytes(bytes(2**16))
     if behaviour in SIGNALS:
         os.kill(os.getpid(), SIGNALS[behaviour])
+    if behaviour == "stop":  # somebody ends the command meanwhile
+        os.kill(os.getppid(), signal.SIGTERM)
+        time.sleep(600)
     if behaviour == "interrupt":
         sys.exit(128 + signal.SIGINT)  # as a launcher of ranks
     if behaviour in ("hang", "deaf"):
