@@ -78,12 +78,11 @@ RESERVED = (
 def test_a_twin_inherits_no_thread_or_rank_settings_of_the_shell(
     script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    names = RESERVED.split()
-    for name in names:
+    for name in RESERVED.split():
         monkeypatch.setenv(name, "1")
     monkeypatch.setenv("HARMLESS", "kept")
     assert not RESERVED_VARIABLES.fullmatch("TFDS_DATA_DIR") and RESERVED_VARIABLES.fullmatch("LD_PRELOAD")
-    script.write_text(f"import os; print([n for n in {names} if n in os.environ], os.environ['HARMLESS'])")
+    script.write_text(f"import os; print([n for n in {RESERVED.split()} if n in os.environ], os.environ['HARMLESS'])")
     launch.call("scripted", ["run"], log=tmp_path / "log.txt")
     assert (tmp_path / "log.txt").read_text() == "[] kept\n"
 
@@ -256,7 +255,7 @@ def test_a_twin_that_uses_no_time_hangs(script: Path, tmp_path: Path, monkeypatc
     assert (tmp_path / "log.stacks" / "stacks-rank0.txt").read_text() == "It had not begun to answer yet: no stacks.\n"
 
 
-ATTACHED = "import time; from common.machine import heartbeat; heartbeat.attach(); heartbeat.count_sync_point(); heartbeat.count_step();"
+ATTACHED = "import time; from common.machine import heartbeat as h; h.attach(); h.count_sync_point(); h.count_step();"
 """A twin that has begun to train."""
 
 

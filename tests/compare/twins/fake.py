@@ -134,6 +134,8 @@ def misbehave(behaviour: str, framework: str, out: Path) -> None:
         (out / "more").write_bytes(bytes(2**16))
     if behaviour in SIGNALS:
         os.kill(os.getpid(), SIGNALS[behaviour])
+    if behaviour.startswith("remove "):
+        Path(behaviour.removeprefix("remove ")).unlink(missing_ok=True)
     if behaviour == "stop":  # somebody ends the command meanwhile
         os.kill(os.getppid(), signal.SIGTERM)
         time.sleep(600)
