@@ -18,6 +18,7 @@ from pathlib import Path
 from common import spec
 from common.artifacts import event_log, results
 from common.artifacts.schema import EpochRecord, Metrics, Noise, Phases, RunResult
+from common.machine import heartbeat
 
 IMAGES = 1258
 """Of its data, in the training split."""
@@ -136,6 +137,10 @@ def misbehave(behaviour: str, framework: str, out: Path) -> None:
         os.kill(os.getpid(), SIGNALS[behaviour])
     if behaviour.startswith("remove "):
         Path(behaviour.removeprefix("remove ")).unlink(missing_ok=True)
+    if behaviour == "stall":  # it has begun to train
+        heartbeat.attach()
+        heartbeat.count_sync_point()
+        time.sleep(600)
     if behaviour == "stop":  # somebody ends the command meanwhile
         os.kill(os.getppid(), signal.SIGTERM)
         time.sleep(600)
