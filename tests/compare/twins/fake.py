@@ -7,7 +7,9 @@ FAKE_TWIN_BEHAVIOUR holds JSON: {"<framework>-<mode>-<cores>": "<behaviour>"}; w
 import argparse
 import contextlib
 import json
+import math
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -80,6 +82,9 @@ def train(framework: str, run: spec.Spec, out: Path, repeat: int, behaviour: str
     }
     if behaviour == f"disturbed in {repeat}":
         facts["noise"] = Noise(cores_taken=0.4)
+    if behaviour.startswith("noisy"):  # a percent of standard deviation
+        seconds *= math.exp(random.Random(out.name).gauss(0.0, 0.01))
+        behaviour = "stop" if behaviour == f"noisy until {repeat}" else "ok"
     if behaviour.startswith("record "):
         with (out / "spot_check_2_before.safetensors").open("wb") as steps:
             steps.truncate(int(behaviour.split()[1]))  # a hole takes no room
