@@ -98,6 +98,13 @@ def test_a_comparison_that_is_refused_is_said_and_the_others_go_on(fake_twins: p
     assert "nowhere" in done.json["findings"]["Cautions"][0] and len(table(done.json, "who_wins_where")) == 1
 
 
+def test_a_matrix_of_which_nothing_can_begin_is_refused_like_a_comparison(
+    fake_twins: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    done = convtwins(*QUICK, "--data", f"{tmp_path / 'a'},{tmp_path / 'b'}", "--out", tmp_path / "out")
+    assert done.exit_code == 4 and not (tmp_path / "out" / cells.PLAN_FILE).exists()
+
+
 def test_a_run_that_fails_makes_the_matrix_fail_and_no_other_run(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:
     behave(fake_twins, left__serial__1="crash")
     done = matrix(tmp_path / "out", "--json")
@@ -130,9 +137,7 @@ def test_another_matrix_or_a_comparison_is_refused_in_its_folder(fake_twins: pyt
     check_ended(convtwins(*QUICK, "--batch-size", "32,64", "--out", out), names=[out, "another matrix"])
     check_ended(convtwins(*QUICK, "--out", out), names=[out, "no comparison"])
     resumed = convtwins("run", "--resume", out, "--model", "simple_cnn")
-    check_ended(
-        resumed, field="--resume", received="also: --model", names=["--repeats", "--restarts", "--until-decided", "--on"]
-    )
+    check_ended(resumed, field="--resume", names=["--model", "--repeats", "--restarts", "--until-decided", "--on"])
     with pytest.raises(FolderError):
         store.read(out)
 
