@@ -173,8 +173,8 @@ def real_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None
     with contextlib.ExitStack() as started:
         for command in commands:
             log = started.enter_context((folder / f"{command[0]}.txt").open("wb"))
-            how = {"stdout": log, "stderr": log, "start_new_session": True}
-            process = started.enter_context(processes.started(command, **how))
+            daemon = processes.started(command, stdout=log, stderr=log, start_new_session=True)
+            process = started.enter_context(daemon)
             started.callback(process.wait, 30)
             started.callback(process.terminate)
             time.sleep(1.0)

@@ -57,8 +57,9 @@ def test_doctor_fails_in_the_words_of_a_framework_that_cannot_start(fake_twins: 
     launch.FRAMEWORKS["left"] = "no_such_module"
     del launch.DESCRIPTIONS["left"]
     done = convtwins("doctor")
-    assert done.exit_code == 1
-    assert "No module named" in done.stdout and "right: right 1.0" in done.stdout
+    shown = " ".join(done.stdout.split())
+    assert done.exit_code == 1 and "left cannot describe itself" in shown and "right right 1.0" in shown
+    assert "No module named no_such_module" in " ".join(convtwins("doctor", "--full").stdout.split())
 
 
 @pytest.mark.parametrize(("written", "there"), [(True, False), (False, False), (False, True)])
@@ -193,8 +194,8 @@ def shell(tmp_path: Path) -> Callable[[str], str]:
     path = f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}"
 
     def run(script: str) -> str:
-        variables = {"PATH": path, "PYTHONPATH": str(launch.PROJECT_ROOT), "HOME": str(tmp_path)}
-        return processes.run(["bash", "--norc", "-c", script], folder=tmp_path, **variables).succeeded().stdout
+        words, root = ["bash", "--norc", "-c", script], str(launch.PROJECT_ROOT)
+        return processes.run(words, folder=tmp_path, PATH=path, PYTHONPATH=root, HOME=str(tmp_path)).succeeded().stdout
 
     return run
 

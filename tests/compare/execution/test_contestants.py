@@ -468,7 +468,7 @@ def test_an_environment_lists_what_its_interpreter_can_import(bare: Path, linked
 
 def test_two_distributions_that_own_the_same_file_clash(bare: Path) -> None:
     (site,) = bare.parents[1].glob("lib/python*/site-packages")
-    records = dict[str, Any].fromkeys(("torch-2.14.1.dist-info", "torchvision-0.29.1.dist-info"))
+    records: dict[str, Any] = {"torch-2.14.1.dist-info": None, "torchvision-0.29.1.dist-info": None}
     for name, digest in (("nvidia_cudnn_cu12-9.1", "sha256=a,10"), ("nvidia_cudnn_cu13-9.2", "sha256=b,12")):
         lines = [f"nvidia/cudnn/lib/libcudnn.so.9,{digest}", f"nvidia/cudnn/x.h,{digest}", "nvidia/__init__.py,sha256=e,0"]
         records[f"{name}.dist-info/RECORD"] = "\n".join([*lines, f"{name}.dist-info/RECORD,,"])
