@@ -36,8 +36,11 @@ def pack(folder: Path) -> bytes | None:
     return content.getvalue()
 
 
-def unpack(content: bytes, folder: Path) -> None:
+def unpack(content: bytes, folder: Path, most_bytes: int = MOST_BYTES) -> None:
     """Write the files of an archive to a new folder.
+
+    Args:
+        most_bytes: limit of its size, and of the size of what it unpacks to.
 
     Raises:
         DataRefused: it holds anything but plain files below that folder, or unpacks to too much.
@@ -45,8 +48,8 @@ def unpack(content: bytes, folder: Path) -> None:
     """
     archive_file = folder.with_name(f"{folder.name}.tar.gz")
     total = len(content)
-    if total > MOST_BYTES:
-        raise _too_large(total)
+    if total > most_bytes:
+        raise _too_large(total, most_bytes)
     try:
         atomic_files.write_atomically(archive_file, content)
         tar = archives.Tar(archive_file)
@@ -54,8 +57,8 @@ def unpack(content: bytes, folder: Path) -> None:
             top, _, rest = name.partition("/")
             if name != store.PLAN_FILE and (top not in _FOLDERS or not rest):
                 raise FolderError(f"A worker sent a file that is no part of a comparison. Received: {name!r}. Nothing is kept.")
-            if (total := total + file.num_bytes + _BLOCK_BYTES) > MOST_BYTES:
-                raise _too_large(total)
+            if (total := total + file.num_bytes + _BLOCK_BYTES) > most_bytes:
+                raise _too_large(total, most_bytes)
             path = folder / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(file.read())
@@ -114,8 +117,8 @@ def refuse_other_comparison(folder: Path, plan: MatrixPlan, cell: Cell) -> None:
                 )
 
 
-def _too_large(num_bytes: int) -> FolderError:
+def _too_large(num_bytes: int, most_bytes: int) -> FolderError:
     return FolderError(
-        f"A comparison is too large to be sent. Received: {num_bytes:,} bytes or more, at most: {MOST_BYTES:,}. Run it with "
+        f"A comparison is too large to be sent. Received: {num_bytes:,} bytes or more, at most: {most_bytes:,}. Run it with "
         "--on slurm, or without --on."
     )

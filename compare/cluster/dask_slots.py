@@ -28,6 +28,7 @@ SCHEMES = ("tcp://", "tls://")
 RESOURCE = "convtwins"
 """Dask resource that marks a worker as a machine's slot."""
 _START = f'`dask worker ADDRESS --nworkers 1 --resources "{RESOURCE}=1"`'
+_SAME_CODE = f"Start its scheduler and its workers from the same environment, with PYTHONPATH={machine.PROJECT_ROOT}."
 _POLL_SECONDS = 0.5
 _PROBE_SECONDS = 120.0
 """Timeout of checking workers. A worker may import the suite for the first time. A stopped one never answers."""
@@ -66,7 +67,6 @@ def _check_workers(client: distributed.Client, address: str, plan: MatrixPlan) -
             f"Two comparisons on one machine would disturb each other. Received: {hosts[duplicate_host]} workers "
             f"with a slot on {duplicate_host}. Start one on each machine: {_START}."
         )
-    advice = f"Start its scheduler and its workers from the same environment, with PYTHONPATH={machine.PROJECT_ROOT}."
     options = {"workers": list(workers), "on_error": "return", "callback_timeout": _PROBE_SECONDS}
     try:
         answers: dict[str, Any] = cast(Any, client).run(probe, plan.model_dump_json(), **options)
@@ -76,24 +76,36 @@ def _check_workers(client: distributed.Client, address: str, plan: MatrixPlan) -
             f"Not every worker at {address} answered in {_PROBE_SECONDS:g} s. Silent: {', '.join(silent) or 'none now'}. A "
             "worker that is stopped never answers: end it. One that still imports the suite answers the next time."
         ) from None
-    code_hash = jobs.matrix_code_hash(plan)
+    check_answers(answers, jobs.matrix_code_hash(plan))
+    try:
+        client.run_on_scheduler(machine.available_cores)  # a scheduler reads what it hands on
+    except Exception as error:  # any error of importing or unpickling
+        raise LaunchError(
+            f"The scheduler at {address} cannot hand on jobs of this suite. Received: {error}. {_SAME_CODE}"
+        ) from None
+    return {worker: answer["machine"] for worker, answer in answers.items()}
+
+
+def check_answers(answers: Mapping[str, Any], code_hash: str) -> None:
+    """Check that every worker can run a matrix with the same code.
+
+    Args:
+        answers: what `probe` returned or raised on each worker, by its address.
+        code_hash: see `jobs.matrix_code_hash`.
+
+    Raises:
+        LaunchError: one cannot.
+    """
     for worker, answer in answers.items():
         if isinstance(answer, BaseException):
-            raise LaunchError(f"The worker {worker} cannot run this suite. Received: {answer}. {advice}")
+            raise LaunchError(f"The worker {worker} cannot run this suite. Received: {answer}. {_SAME_CODE}")
         if answer["failure"] is not None:
             raise LaunchError(f"The worker {worker} cannot run this matrix. Received: {answer['failure']}")
         if answer["code"] != code_hash:
             raise LaunchError(
                 f"The worker {worker} has other code than this machine. Received: {answer['code'][:12]}, needed: "
-                f"{code_hash[:12]}. {advice}"
+                f"{code_hash[:12]}. {_SAME_CODE}"
             )
-    try:
-        client.run_on_scheduler(machine.available_cores)  # a scheduler reads what it hands on
-    except Exception as error:  # any error of importing or unpickling
-        raise LaunchError(
-            f"The scheduler at {address} cannot hand on jobs of this suite. Received: {error}. {advice}"
-        ) from None
-    return {worker: answer["machine"] for worker, answer in answers.items()}
 
 
 def _answers(client: distributed.Client, worker: str) -> bool:

@@ -231,11 +231,12 @@ class _JobState(NamedTuple):
         return self.name.lower() + (f" ({self.reason})" if self.name == "PENDING" and self.reason != "None" else "")
 
 
-def _states(folder: Path, attempts: int = 1) -> dict[str, _JobState]:
+def _states(folder: Path, attempts: int = 1, interval_seconds: float = _QUERY_SECONDS) -> dict[str, _JobState]:
     """Query the state of each job of a folder that Slurm still knows.
 
     Args:
         attempts: largest number of queries.
+        interval_seconds: time between two of them.
 
     Raises:
         LaunchError: Slurm does not answer.
@@ -243,7 +244,7 @@ def _states(folder: Path, attempts: int = 1) -> dict[str, _JobState]:
     command = ["squeue", "--noheader", "--array", "--states=all", "--format=%i|%T|%r", f"--name={_job_name(folder)}"]
     error = ""
     for number in range(attempts):
-        time.sleep(_QUERY_SECONDS if number else 0.0)
+        time.sleep(interval_seconds if number else 0.0)
         result = subprocess.run(command, capture_output=True, text=True, check=False)
         if result.returncode == 0:
             lines = (line.strip().split("|", 2) for line in result.stdout.splitlines() if "|" in line)

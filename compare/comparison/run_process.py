@@ -36,11 +36,13 @@ def call(
     *,
     proof: bool,
     sign: str | os.PathLike[str] | None,
+    module: str = __name__,
 ) -> Path:
     """Run a comparison or a matrix as `convtwins run --spec` does, in a process of its own.
 
     Args:
         spec: the values of a spec file, or the file's path.
+        module: the module whose process answers, as `main` does.
 
     Returns:
         The results folder.
@@ -56,7 +58,7 @@ def call(
         "proof": proof,
         "sign": None if sign is None else os.fspath(sign),
     }
-    with launch.start_suite_module(__name__) as process:
+    with launch.start_suite_module(module) as process:
         try:
             try:
                 answer, _ = process.communicate(json.dumps(request))
@@ -65,10 +67,19 @@ def call(
                 answer, _ = process.communicate()
         finally:
             process.kill()
+    return read_answer(answer, process.returncode)
+
+
+def read_answer(answer: str, exit_code: int) -> Path:
+    """Return the folder that a process of a comparison has answered with.
+
+    Raises:
+        Exception: the error that it has answered with, see `call`. LaunchError if it has answered nothing.
+    """
     try:
         message = json.loads(answer)
     except ValueError:
-        ending = launch.describe_exit(process.returncode)
+        ending = launch.describe_exit(exit_code)
         raise LaunchError(f"The process of the comparison ended without an answer ({ending}). Its stderr says why.") from None
     if "folder" in message:
         return Path(message["folder"])

@@ -570,7 +570,7 @@ def _drift_p(logs: Floats) -> float:
     return float(special.fdtrc(number - 1, number * (STRETCH_PAIRS - 1), between / within)) if within else 1.0
 
 
-def _dependence(logs: Floats, generator: np.random.Generator) -> tuple[float, float]:
+def _dependence(logs: Floats, generator: np.random.Generator, permutations: int = NUM_PERMUTATIONS) -> tuple[float, float]:
     """Return (correlation of successive pairs, p that it is not above zero), by a permutation test.
 
     The two runs of a pair alternate in being the first. This effect is removed, because it would hide a dependence.
@@ -578,9 +578,9 @@ def _dependence(logs: Floats, generator: np.random.Generator) -> tuple[float, fl
     rest = logs.copy()
     for half in (rest[0::2], rest[1::2]):
         half -= half.mean()
-    drawn = generator.permuted(np.broadcast_to(rest, (NUM_PERMUTATIONS, len(rest))), axis=1)
+    drawn = generator.permuted(np.broadcast_to(rest, (permutations, len(rest))), axis=1)
     statistic, permuted = ((order[..., 1:] * order[..., :-1]).sum(axis=-1) for order in (rest, drawn))
-    return float(statistic / (rest**2).sum()), float((1 + (permuted >= statistic).sum()) / (1 + NUM_PERMUTATIONS))
+    return float(statistic / (rest**2).sum()), float((1 + (permuted >= statistic).sum()) / (1 + permutations))
 
 
 def _dependence_power(pairs: int) -> float:

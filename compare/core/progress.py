@@ -116,8 +116,12 @@ def time_left(jobs: Sequence[str], seconds: dict[str, list[float]]) -> float:
 
 
 @contextmanager
-def display(console: Console | None = None) -> Generator[Display]:
-    """Show progress on stderr, or on a console, while the block runs. Shows nothing if that is not a terminal."""
+def display(console: Console | None = None, clock: Callable[[], float] = time.monotonic) -> Generator[Display]:
+    """Show progress on stderr, or on a console, while the block runs. Shows nothing if that is not a terminal.
+
+    Args:
+        clock: returns seconds.
+    """
     console = console or Console(stderr=True)
     progress = Progress(
         TextColumn("{task.description}", markup=False),
@@ -132,4 +136,4 @@ def display(console: Console | None = None) -> Generator[Display]:
     with progress:
         overall = progress.add_task("runs", visible=False, facts="")
         current = progress.add_task("starting", total=None, facts="")
-        yield Display(Terminal(progress, overall, current), time.monotonic)
+        yield Display(Terminal(progress, overall, current), clock)

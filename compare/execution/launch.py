@@ -55,7 +55,8 @@ INTERRUPTED_GRACE_SECONDS = 0.5
 _DESCRIBE_SECONDS = 300.0
 _POLL_SECONDS = 0.5
 """Interval between two polls of the running processes."""
-_PROBE_SECONDS = 60.0
+PROBE_SECONDS = 60.0
+"""Limit of an answer of an interpreter."""
 _LAST_LINES = 8
 _REASON_LENGTH = 400
 _STACK_OF_NATIVE_CODE = re.compile(r"\s*(PC: )?@ +0x|frame #\d+: |\*\*\* Check failure stack trace")
@@ -151,19 +152,23 @@ def probe(name: str) -> dict[str, Any]:
     return facts
 
 
-def inspect(name: str, *options: str) -> dict[str, Any]:
+def inspect(name: str, *options: str, answer_seconds: float = PROBE_SECONDS) -> dict[str, Any]:
     """Describe a contestant's interpreter as `probe` does, also if it lacks a version that the twin supports.
 
     The field `refusal` says why the interpreter cannot run the twin. None: it can, as far as versions say.
 
+    Args:
+        answer_seconds: limit of each answer of the interpreter.
+
     Raises:
         UnfitError: the interpreter is missing, broken or of another Python.
+        LaunchError: it gives no answer in time.
     """
     python = interpreter(name)
     version, stderr, code = platform.python_version(), "", 0
     if python != sys.executable:
         program = "import platform; print(platform.python_version())"
-        version, stderr, code = _run_captured(name, [python, "-I", "-S", "-c", program])
+        version, stderr, code = _run_captured(name, [python, "-I", "-S", "-c", program], seconds=answer_seconds)
     if code != 0 or not re.match(r"\d+\.\d+", version):
         received = _last_lines(stderr) or version[:200].strip() or "nothing"
         raise UnfitError(
@@ -174,7 +179,8 @@ def inspect(name: str, *options: str) -> dict[str, Any]:
         raise UnfitError(f"The interpreter of {name} cannot run it: {refusal} Received: {python}.")
     twin = contestants.by_name(name).twin
     package = FRAMEWORKS.get(twin, f"{plugins.TWINS}:{twin}")
-    printed, stderr, code = _run_captured(name, [python, "-m", environment.__name__, package, *options])
+    command = [python, "-m", environment.__name__, package, *options]
+    printed, stderr, code = _run_captured(name, command, seconds=answer_seconds)
     try:
         facts = dict(json.loads(printed))
     except (ValueError, TypeError):
@@ -217,18 +223,22 @@ def run_program(
 
 
 def _run_captured(
-    name: str, command: Sequence[str], folder: Path | None = None, environment: Mapping[str, str] = MappingProxyType({})
+    name: str,
+    command: Sequence[str],
+    folder: Path | None = None,
+    environment: Mapping[str, str] = MappingProxyType({}),
+    *,
+    seconds: float = PROBE_SECONDS,
 ) -> tuple[str, str, int]:
-    """Run a short command of a contestant's interpreter. Returns (stdout, stderr, exit code)."""
+    """Run a short command of a contestant's interpreter for at most `seconds`. Returns (stdout, stderr, exit code)."""
     try:
         with contextlib.ExitStack() as process_stack:
             with signals.defer_signals():
                 process = process_stack.enter_context(_CapturedProcess(command, folder, environment))
-            return *process.communicate(timeout=_PROBE_SECONDS), process.returncode
+            return *process.communicate(timeout=seconds), process.returncode
     except subprocess.TimeoutExpired:
         raise LaunchError(
-            f"The interpreter of {name} gave no answer in {_PROBE_SECONDS:.0f} s: {command[0]}. Name the python of an "
-            "environment."
+            f"The interpreter of {name} gave no answer in {seconds:g} s: {command[0]}. Name the python of an environment."
         ) from None
     except OSError as error:
         raise UnfitError(
@@ -351,9 +361,14 @@ def start(
     return StartedProcess(_command(name, arguments), log, root, with_pipes=with_pipes, environment=environment, folder=folder)
 
 
-def stop(process: StartedProcess, *, grace_seconds: float | None = None) -> None:
-    """End a started process and all its descendants: SIGTERM, five seconds' wait, SIGKILL. A second call does nothing."""
-    grace_seconds = _GRACE_SECONDS if grace_seconds is None else grace_seconds
+def stop(process: StartedProcess, *, grace_seconds: float = _GRACE_SECONDS, kill_seconds: float = KILL_SECONDS) -> None:
+    """End a started process and all its descendants: SIGTERM, five seconds' wait, SIGKILL. A second call does nothing.
+
+    Args:
+        process: from `start`.
+        grace_seconds: time between SIGTERM and SIGKILL.
+        kill_seconds: limit of the wait for its end after SIGKILL.
+    """
     descendants = _descendants(process)
     _signal_all(process, descendants, signal.SIGTERM)
     with contextlib.suppress(subprocess.TimeoutExpired):
@@ -361,7 +376,7 @@ def stop(process: StartedProcess, *, grace_seconds: float | None = None) -> None
     _, alive = psutil.wait_procs(descendants, timeout=min(grace_seconds, 1.0))
     _signal_all(process, alive, signal.SIGKILL)
     with contextlib.suppress(subprocess.TimeoutExpired):  # of one that is held, and ends once it is let go
-        process.wait(KILL_SECONDS)
+        process.wait(kill_seconds)
     process.release()
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -40,13 +40,16 @@ class LaunchersClock:
 
     Args:
         directory: folder of the run.
+        monotonic, wall: return the seconds of the launcher's clock, and those of the system's time.
     """
 
-    def __init__(self, directory: Path) -> None:
-        self._directory = directory
+    def __init__(
+        self, directory: Path, monotonic: Callable[[], float] = time.monotonic, wall: Callable[[], float] = time.time
+    ) -> None:
+        self._directory, self._monotonic, self._wall = directory, monotonic, wall
         self._size = -1
-        self._polled_seconds = time.monotonic()
-        self._wall_offset = time.time() - self._polled_seconds
+        self._polled_seconds = monotonic()
+        self._wall_offset = wall() - self._polled_seconds
         self._write_intervals: dict[int, _Interval] = {}
         """{index of an event: when it was written}, by this process's monotonic clock."""
         self._events: list[dict[str, Any]] = []
@@ -54,7 +57,7 @@ class LaunchersClock:
     def poll(self) -> list[dict[str, Any]] | None:
         """Return the events so far. None: there are no more than at the last poll."""
         path = self._directory / event_log.EVENTS_FILE
-        before, size = time.monotonic(), path.stat().st_size if path.exists() else 0
+        before, size = self._monotonic(), path.stat().st_size if path.exists() else 0
         if size == self._size:
             self._polled_seconds = before
             return None
@@ -66,7 +69,7 @@ class LaunchersClock:
 
     def _write_interval(self, path: Path, size: int) -> _Interval:
         """Return when the last event was written, by this process's monotonic clock."""
-        file, now, wall = path.stat(), time.monotonic(), time.time()
+        file, now, wall = path.stat(), self._monotonic(), self._wall()
         since_poll, wall_offset, previous_offset = _Interval(self._polled_seconds, now), wall - now, self._wall_offset
         self._wall_offset = wall_offset
         written = file.st_mtime - wall_offset

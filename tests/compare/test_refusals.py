@@ -2,7 +2,7 @@
 
 | field | meaning |
 |---|---|
-| words | what stands behind the command's name; `{folder}` is the case's own folder |
+| words | what stands behind the command's name; `{folder}` is the case's own folder, also in `received` |
 | files | the tree in that folder, as `trees.write` takes it |
 | exit_code | 2 if it is not given |
 | field, received, fix | parts of the message, as `refusals.refused` takes them |
@@ -40,6 +40,8 @@ def test_a_command_refuses_and_leaves_everything_as_it_was(
     words = [str(word).replace("{folder}", str(folder)) for word in case["words"]]
     ended = convtwins(*command.split("-"), *words)
     parts = {name: case[name] for name in ("field", "received", "fix") if name in case}
+    if isinstance(parts.get("received"), str):
+        parts["received"] = parts["received"].replace("{folder}", str(folder))
     refusals.check_ended(ended, exit_code=case.get("exit_code", 2), **parts)
     assert ended.stdout == "" and trees.read(folder) == before
 

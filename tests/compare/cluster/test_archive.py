@@ -15,7 +15,8 @@ from compare.cluster import archive
 from compare.core.errors import FolderError
 from compare.execution import code_digest, store
 from compare.execution.cells import MatrixPlan
-from tests.support import comparisons
+from tests.support import comparisons, trees
+from tests.support.refusals import refused
 
 
 @pytest.fixture
@@ -35,11 +36,8 @@ def sent(at: Path, **plan: Any) -> Path:
         "code_hash": code_digest.compute(["pytorch", "tensorflow"], "simple_cnn"),
         "machine": {"processor": "CPU", "cores": 2},
     }
-    folder = comparisons.stored_in(
-        stored.model_copy(update={"comparison": stored.comparison.model_copy(update=own | plan)}), at
-    )
-    (folder / "report.html").write_text("<script>")
-    (folder / ".lock").touch()
+    folder = comparisons.stored_in(comparisons.with_plan(stored, **own | plan), at)
+    trees.write(folder, {"report.html": "<script>", ".lock": ""})
     (folder / "runs" / "link").symlink_to("/etc/passwd")
     return folder
 
@@ -48,7 +46,7 @@ def test_a_comparison_travels_whole_without_its_reports_and_replaces_what_it_was
     plan: MatrixPlan, tmp_path: Path
 ) -> None:
     there, here = sent(tmp_path / "there"), tmp_path / "here"
-    (here / "one" / "runs" / "old").mkdir(parents=True)
+    trees.write(here, {"one/runs/old": None})
     archive.install(archive.pack(there), plan, plan.cells[0], here)
     assert store.read(here / "one") == store.read(there)
     assert sorted(path.name for path in here.iterdir()) == ["one"]
@@ -63,67 +61,80 @@ def member(name: str, content: bytes = b"", kind: bytes = tarfile.REGTYPE, link:
 
 
 @pytest.mark.parametrize(
-    ("members", "said"),
+    ("members", "words"),
     [
-        ([member("../runs/x")], "leads out of it"),
-        ([member("/etc/x")], "leads out of it"),
-        ([member("runs/x", kind=tarfile.SYMTYPE, link="/etc/passwd")], "a link"),
-        ([member("runs/x", kind=tarfile.LNKTYPE, link="compare.json")], "a link"),
-        ([member("runs/x", kind=tarfile.CHRTYPE)], "no plain file"),
-        ([member("runs/x", b"1"), member("runs/x", b"2")], "two files with one path"),
-        ([member("report.html", b"<script>")], "no part of a comparison. Received: 'report.html'"),
-        ([member("runs", b"1")], "no part of a comparison"),
-        ([member("runs/x", bytes(2**20)), member("runs/y", bytes(2**20))], "too large to be sent"),
-        ([member(f"runs/{number}") for number in range(400)], "too large to be sent"),
-        ([member("runs/x", b"1")], "holds no comparison"),
-        ([], "There is no folder"),
+        ([member("../runs/x")], ["../runs/x"]),
+        ([member("/etc/x")], ["/etc/x"]),
+        ([member("runs/x", kind=tarfile.SYMTYPE, link="/etc/passwd")], ["runs/x", "link"]),
+        ([member("runs/x", kind=tarfile.LNKTYPE, link="compare.json")], ["runs/x", "link"]),
+        ([member("runs/x", kind=tarfile.CHRTYPE)], ["runs/x", "no plain file"]),
+        ([member("runs/x", b"1"), member("runs/x", b"2")], ["runs/x", "two files"]),
+        ([member("report.html", b"<script>")], ["report.html"]),
+        ([member("runs", b"1")], ["runs"]),
+        ([member("runs/x", b"1")], ["no comparison"]),
+        ([], ["no folder"]),
     ],
 )
 def test_a_hostile_archive_is_refused_and_nothing_of_it_stays(
-    plan: MatrixPlan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, members: list[tuple[tarfile.TarInfo, bytes]], said: str
+    plan: MatrixPlan, tmp_path: Path, members: list[tuple[tarfile.TarInfo, bytes]], words: list[str]
 ) -> None:
-    content = io.BytesIO()
-    with tarfile.open(fileobj=content, mode="w:gz") as tar:
-        for info, each in members:
-            tar.addfile(info, io.BytesIO(each))
-    monkeypatch.setattr(archive, "MOST_BYTES", 2**20 + 2**19)
-    kept = tmp_path / "here" / "one" / "kept"
-    kept.mkdir(parents=True)
-    with pytest.raises((DataRefused, FolderError), match=said):
-        archive.install(content.getvalue(), plan, plan.cells[0], tmp_path / "here")
+    kept = trees.write(tmp_path, {"here/one/kept": None}) / "here" / "one" / "kept"
+    with refused(names=words):
+        archive.install(packed(members), plan, plan.cells[0], tmp_path / "here")
     assert kept.exists() and os.listdir(tmp_path / "here") == ["one"] and os.listdir(tmp_path) == ["here"]  # noqa: PTH208
 
 
-def test_bytes_that_are_no_archive_or_too_many_are_refused(
-    plan: MatrixPlan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def packed(members: list[tuple[tarfile.TarInfo, bytes]]) -> bytes:
+    content = io.BytesIO()
+    with tarfile.open(fileobj=content, mode="w:gz") as tar:
+        for info, data in members:
+            tar.addfile(info, io.BytesIO(data))
+    return content.getvalue()
+
+
+@pytest.mark.parametrize(
+    "members",
+    [
+        [member("runs/x", bytes(2**20)), member("runs/y", bytes(2**20))],
+        [member(f"runs/{number}") for number in range(400)],
+    ],
+    ids=["bytes", "files"],
+)
+def test_an_archive_that_unpacks_to_too_much_is_refused(tmp_path: Path, members: list[tuple[tarfile.TarInfo, bytes]]) -> None:
+    limit = 2**20 + 2**19
+    with refused(FolderError, names=[f"{limit:,}"]):
+        archive.unpack(packed(members), tmp_path / "new", limit)
+
+
+def test_bytes_that_are_no_archive_or_too_many_are_refused(plan: MatrixPlan, tmp_path: Path) -> None:
     (tmp_path / "here").mkdir()
     for content in (b"", b"x" * 1000, gzip.compress(b"x" * 1000)):
         with pytest.raises((DataRefused, FolderError)):
             archive.install(content, plan, plan.cells[0], tmp_path / "here")
-    monkeypatch.setattr(archive, "MOST_BYTES", 10)
-    with pytest.raises(FolderError, match=r"too large to be sent\. Received: 11 bytes"):
-        archive.install(bytes(11), plan, plan.cells[0], tmp_path / "here")
+    with refused(FolderError, received="11 bytes", names=["10"]):
+        archive.unpack(bytes(11), tmp_path / "here" / "new", 10)
 
 
 def test_another_comparison_other_code_and_runs_of_two_machines_are_refused(plan: MatrixPlan, tmp_path: Path) -> None:
     def join(folder: Path, of: MatrixPlan = plan) -> None:
         archive.install(archive.pack(folder), of, of.cells[0], tmp_path)
 
-    with pytest.raises(FolderError, match="its rows are"):
-        join(sent(tmp_path / "a"), matrix(comparisons.repeated().comparison.rows[:1]))
-    with pytest.raises(FolderError, match=r"was made by other code\. Received: 000000000000"):
+    rows = comparisons.repeated().comparison.rows
+    with refused(FolderError, names=["rows", rows[1].id]):
+        join(sent(tmp_path / "a"), matrix(rows[:1]))
+    with refused(FolderError, field="one", received="0" * 12):
         join(sent(tmp_path / "b", code_hash="0" * 64))
     folder = sent(tmp_path / "c")
-    path = folder / store.result_path(plan.cells[0].rows[0].id, 0)
-    results.save(results.load(path).model_copy(update={"machine": {"processor": "Another", "cores": 2}}), path.parent)
-    with pytest.raises(FolderError, match=r"runs of several machines, which cannot be compared\. Received: another processor"):
+    path = folder / store.result_path(rows[0].id, 0)
+    other = comparisons.with_fields(results.load(path), machine={"processor": "Another", "cores": 2})
+    results.save(other, path.parent)
+    with refused(FolderError, field="one", received=f"another processor in {rows[0].id}"):
         join(folder)
     assert not (tmp_path / "one").exists()
 
 
 def test_a_comparison_whose_replacement_was_killed_is_put_back(plan: MatrixPlan, tmp_path: Path) -> None:
-    (tmp_path / ".one.before" / "runs").mkdir(parents=True)
+    trees.write(tmp_path, {".one.before/runs": None})
     archive.restore(tmp_path, plan.cells[0])
     assert sorted(path.name for path in tmp_path.iterdir()) == ["one"] and (tmp_path / "one" / "runs").exists()
     (tmp_path / ".one.before").mkdir()
@@ -132,8 +143,8 @@ def test_a_comparison_whose_replacement_was_killed_is_put_back(plan: MatrixPlan,
 
 
 def test_a_comparison_that_cannot_be_replaced_stays(plan: MatrixPlan, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    kept, content = tmp_path / "one" / "kept", archive.pack(sent(tmp_path / "there"))
-    kept.mkdir(parents=True)
+    content = archive.pack(sent(tmp_path / "there"))
+    kept = trees.write(tmp_path, {"one/kept": None}) / "one" / "kept"
     assert content is not None
     rename = Path.rename
 
@@ -142,7 +153,7 @@ def test_a_comparison_that_cannot_be_replaced_stays(plan: MatrixPlan, tmp_path: 
             raise OSError("no space")
         return rename(path, to)
 
-    monkeypatch.setattr(Path, "rename", refusing)
+    monkeypatch.setattr(Path, "rename", refusing)  # a disk that is full at that moment
     with pytest.raises(OSError, match="no space"):
         archive.install(content, plan, plan.cells[0], tmp_path)
     assert kept.exists() and sorted(path.name for path in tmp_path.iterdir()) == ["one", "there"]

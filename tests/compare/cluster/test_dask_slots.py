@@ -23,9 +23,12 @@ from common.machine import machine
 from common.processes import supervisor
 from compare.cluster import dask_slots, jobs
 from compare.comparison import spread
+from compare.core.errors import LaunchError
 from compare.execution import cells, store
 from tests.compare.conftest import behave
-from tests.support.command_line import convtwins
+from tests.support import comparisons
+from tests.support.command_line import convtwins, convtwins_json
+from tests.support.refusals import check_ended, refused
 
 QUICK = ("--frameworks", "left,right", "--cores", 1, "--no-proof", "--modes", "serial", "--no-one-core")
 TWO = ("--model", "simple_cnn,resnet18")
@@ -50,8 +53,7 @@ def cluster(*hosts: str, slots: int = 1) -> Generator[str]:
 @pytest.fixture
 def fakes(fake_twins: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     """The fake twins, in the processes of jobs too."""
-    fake_twins.setattr(jobs, "PROCESS", "tests.compare.twins.fake_cell")
-    fake_twins.setattr(dask_slots, "_POLL_SECONDS", 0.02)
+    fake_twins.setattr(jobs, "PROCESS", "tests.compare.twins.fake_cell")  # the worker that starts it is Dask's
     return fake_twins
 
 
@@ -66,8 +68,8 @@ def test_two_comparisons_run_on_two_machines_join_one_folder_and_only_what_is_mi
 ) -> None:
     out = tmp_path / "out"
     with cluster("127.0.0.2", "127.0.0.3") as address:
-        dry = convtwins("run", *QUICK, *TWO, "--on", address, "--out", out, "--dry-run", "--json")
-        assert json.loads(dry.stdout)["jobs"] == ["simple_cnn", "resnet18"] and not out.exists()
+        dry = convtwins_json("run", *QUICK, *TWO, "--on", address, "--out", out, "--dry-run")
+        assert dry["jobs"] == ["simple_cnn", "resnet18"] and not out.exists()
         behave(fakes, right__serial__1="crash")
         done = convtwins("run", *QUICK, *TWO, "--on", address, "--out", out, "--json", "--sign", ssh_key)
         assert done.exit_code == 1, done.output
@@ -80,8 +82,7 @@ def test_two_comparisons_run_on_two_machines_join_one_folder_and_only_what_is_mi
         left = {
             name: (out / name / store.result_path("left-serial-1core", 0)).stat().st_mtime_ns for name in states(done.stdout)
         }
-        again = convtwins("run", "--resume", out, "--json")
-        assert again.exit_code == 0, again.output
+        again = convtwins("run", "--resume", out, "--json").succeeded()
         assert all(state == "ok" and "M1: " in made_on for state, made_on in states(again.stdout).values())
         for name, before in left.items():
             stored = store.read(out / name)
@@ -97,16 +98,16 @@ def test_two_comparisons_run_on_two_machines_join_one_folder_and_only_what_is_mi
 def test_an_interrupted_command_cancels_its_jobs_and_keeps_what_has_come_back(
     fakes: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    out, said = tmp_path / "out", list[str]()
+    out, lines = tmp_path / "out", list[str]()
 
     def interrupting(line: str) -> None:
-        said.append(line)
-        if sum("sent to" in each for each in said) == 2:
+        lines.append(line)
+        if sum("sent to" in line for line in lines) == 2:
             os.kill(os.getpid(), signal.SIGINT)
 
     with cluster("127.0.0.2") as address:
         with fakes.context() as patch:
-            patch.setattr(spread, "_say", interrupting)
+            patch.setattr(spread, "_say", interrupting)  # at this line somebody presses Ctrl-C
             done = convtwins("run", *QUICK, *TWO, "--on", address, "--out", out)
         assert done.exit_code == 130 and f"run --resume {out}" in done.stderr
         assert (out / "simple_cnn" / store.PLAN_FILE).exists() and not (out / "resnet18").exists()
@@ -129,34 +130,43 @@ def test_a_refused_comparison_fails_alone_and_one_begun_elsewhere_is_not_gone_on
         assert done.exit_code == 1 and "nowhere has failed: " in done.stderr
         assert states(done.stdout)["digits"][0] == "1 failed" and "nowhere" in states(done.stdout)["nowhere"][0]
         plan = store.read_plan(out / "digits")
-        store.write_plan(out / "digits", plan.model_copy(update={"machine": {**plan.machine, "processor": "Another"}}))
+        other = comparisons.with_fields(plan, machine={**plan.machine, "processor": "Another"})
+        store.write_plan(out / "digits", other)
         done = convtwins("run", "--resume", out, "--json")
-    assert done.exit_code == 1 and "digits has failed: no machine of the cluster can run it" in done.stderr
+    assert done.exit_code == 1 and "digits has failed: " in done.stderr
     assert "digits: sent" not in done.stderr and (out / "digits" / store.PLAN_FILE).exists()
 
 
 @pytest.mark.parametrize(
-    ("hosts", "slots", "said"),
+    ("hosts", "slots", "parts"),
     [
-        ((), 1, "No worker at tcp://127.0.0.1"),
-        (("127.0.0.2",), 0, "has a slot for comparisons. Start one on each machine: `dask worker ADDRESS --nworkers 1"),
-        (("127.0.0.2", "127.0.0.2"), 1, "Received: 2 workers with a slot on 127.0.0.2."),
+        ((), 1, {"names": ["No worker", "tcp://127.0.0.1"]}),
+        (("127.0.0.2",), 0, {"field": "slot", "names": ["dask worker ADDRESS --nworkers 1"]}),
+        (("127.0.0.2", "127.0.0.2"), 1, {"received": "2 workers with a slot on 127.0.0.2", "fix": "dask worker"}),
     ],
 )
 def test_a_cluster_without_a_slot_on_each_machine_is_refused_before_anything_is_written(
-    fakes: pytest.MonkeyPatch, tmp_path: Path, hosts: Sequence[str], slots: int, said: str
+    fakes: pytest.MonkeyPatch, tmp_path: Path, hosts: Sequence[str], slots: int, parts: dict[str, Any]
 ) -> None:
     with cluster(*hosts, slots=slots) as address:
         done = convtwins("run", *QUICK, "--on", address, "--out", tmp_path / "out")
-    assert done.exit_code == 1 and said in done.stderr and not (tmp_path / "out").exists(), done.output
+    check_ended(done, exit_code=1, **parts)
+    assert not (tmp_path / "out").exists()
 
 
-def test_a_worker_with_other_code_is_refused(fakes: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    fakes.setattr(dask_slots, "probe", other_code)
-    with cluster("127.0.0.2") as address:
-        done = convtwins("run", *QUICK, "--on", address, "--out", tmp_path / "out")
-    assert done.exit_code == 1 and "has other code than this machine. Received: 0000" in done.stderr
-    assert "Start its scheduler and its workers from the same environment" in done.stderr
+@pytest.mark.parametrize(
+    ("answer", "parts"),
+    [
+        ({"failure": None, "code": "0" * 64, "machine": {}}, {"received": "0" * 12, "names": ["1" * 12], "fix": "PYTHONPATH"}),
+        ({"failure": "no model"}, {"received": "no model"}),
+        (ModuleNotFoundError("No module named 'compare'"), {"received": "No module named 'compare'", "fix": "PYTHONPATH"}),
+    ],
+)
+def test_a_worker_that_cannot_run_this_code_is_refused_by_its_address(answer: Any, parts: dict[str, Any]) -> None:
+    good = {"failure": None, "code": "1" * 64, "machine": {}}
+    dask_slots.check_answers({"tcp://h:1": good}, "1" * 64)
+    with refused(LaunchError, field="tcp://h:2", **parts):
+        dask_slots.check_answers({"tcp://h:1": good, "tcp://h:2": answer}, "1" * 64)
 
 
 async def silent(*given: object, dask_worker: Any) -> None:
@@ -165,18 +175,15 @@ async def silent(*given: object, dask_worker: Any) -> None:
 
 
 def test_a_worker_that_does_not_answer_is_named_in_time(fakes: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    # A worker that is stopped would stop all here: they are threads of one process.
     fakes.setattr(dask_slots, "probe", silent)
     fakes.setattr(dask_slots, "_ANY_TASK", silent)
     fakes.setattr(dask_slots, "_PROBE_SECONDS", 0.5)
     fakes.setattr(dask_slots, "_ANSWER_SECONDS", 0.5)
     with cluster("127.0.0.2", "127.0.0.3") as address:
         done = convtwins("run", *QUICK, *TWO, "--on", address, "--out", tmp_path / "out")
-    assert done.exit_code == 1 and "Silent: tcp://127.0.0.2:" in done.stderr, done.output
+    check_ended(done, exit_code=1, names=["Silent: tcp://127.0.0.2", "0.5 s"])
     assert "127.0.0.3" not in done.stderr and not (tmp_path / "out").exists()
-
-
-def other_code(plan: str) -> dict[str, Any]:
-    return {"failure": None, "code": "0" * 64, "machine": {}}
 
 
 @pytest.mark.slow
@@ -185,10 +192,10 @@ def test_a_job_whose_code_was_changed_after_the_check_is_refused_on_its_machine(
 ) -> None:
     code_of = jobs.matrix_code_hash
     with cluster("127.0.0.2") as address, fakes.context() as patch:
-        patch.setattr(jobs, "matrix_code_hash", lambda plan: code_of(plan)[::-1])
+        patch.setattr(jobs, "matrix_code_hash", lambda plan: code_of(plan)[::-1])  # that of before the change
         done = convtwins("run", *QUICK, "--on", address, "--out", tmp_path / "out", "--json")
-    assert done.exit_code == 1 and "is another than where the job was submitted" in done.stderr
-    assert "Install the same version there" in states(done.stdout)["simple_cnn"][0]
+    code = code_of(cells.read(tmp_path / "out"))
+    assert done.exit_code == 1 and f"Received: {code[:12]}, needed: {code[::-1][:12]}." in states(done.stdout)["simple_cnn"][0]
 
 
 @pytest.fixture
@@ -199,6 +206,7 @@ def started(tmp_path: Path) -> Iterator[Any]:
     def start(*words: object, pythonpath: str = os.environ.get("PYTHONPATH", "")) -> subprocess.Popen[bytes]:
         environment = os.environ | {"PYTHONPATH": pythonpath}
         command = [sys.executable, "-m", "dask", *map(str, words)]
+        # Each ends with all that it has started, which `processes.started` does not do.
         running.append(subprocess.Popen(command, cwd=tmp_path, env=environment, start_new_session=True))
         return running[-1]
 
@@ -225,7 +233,7 @@ def test_real_workers_run_real_comparisons_one_of_them_dies_and_a_stranger_is_re
     scheduler = started("scheduler", "--host", "127.0.0.1", "--port", port, "--no-dashboard", pythonpath=path)
     stranger = started("worker", address, "--host", "127.0.0.4", *slot, pythonpath="")
     done = wait_for(1, address, out)
-    assert done.exit_code == 1 and "cannot run this suite. Received: " in done.stderr and "No module named" in done.stderr
+    assert done.exit_code == 1 and "127.0.0.4" in done.stderr and "No module named" in done.stderr
     kill(stranger)
     first = started("worker", address, "--host", "127.0.0.2", *slot, pythonpath=path)
     started("worker", address, "--host", "127.0.0.3", *slot, pythonpath=path)
@@ -237,22 +245,17 @@ def test_real_workers_run_real_comparisons_one_of_them_dies_and_a_stranger_is_re
     with distributed.Client(address, set_as_default=False) as client:
         client.wait_for_workers(2, timeout=60)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(spread, "_say", killing)
+        patch.setattr(spread, "_say", killing)  # at this line the machine dies
         done = convtwins("run", *REAL, "--on", address, "--out", out, "--json")
     assert done.exit_code == 1, done.output
     found = sorted(state for state, _ in states(done.stdout).values())
     assert found[1] == "ok" and found[0].startswith("its job was lost: the worker tcp://127.0.0.2:"), found
-    done = convtwins("run", "--resume", out, "--json")
-    assert done.exit_code == 0, done.output
+    done = convtwins("run", "--resume", out, "--json").succeeded()
     assert [state for state, _ in states(done.stdout).values()] == ["ok", "ok"]
-    assert {
-        run.framework
-        for cell in cells.read(out).cells
-        for runs in store.read(out / cell.name).runs.values()
-        for run in runs.values()
-    } == {"pytorch", "tensorflow"}
+    runs = [runs for cell in cells.read(out).cells for runs in store.read(out / cell.name).runs.values()]
+    assert {run.framework for repeats in runs for run in repeats.values()} == {"pytorch", "tensorflow"}
     with distributed.Client(address, set_as_default=False) as client, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(dask_scan, "_REPLY_TIMEOUT_SECONDS", 1.0)
+        patch.setattr(dask_scan, "_REPLY_TIMEOUT_SECONDS", 1.0)  # of another scheduler than one that is stopped
         assert dask_slots._workers(client)
         scheduler.send_signal(signal.SIGSTOP)
         assert not dask_slots._workers(client)

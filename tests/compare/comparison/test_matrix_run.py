@@ -7,28 +7,27 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from compare import api
-from compare.comparison import comparison_plan, run
 from compare.core.errors import FolderError
-from compare.execution import cells, executor, signing, store
+from compare.execution import cells, launch, signing, store
 from compare.reporting import matrix_report, plots
 from tests.compare.conftest import behave, write_empty
-from tests.support import comparisons
-from tests.support.command_line import convtwins
+from tests.support import comparisons, trees
+from tests.support.command_line import Ended, convtwins, convtwins_json
+from tests.support.refusals import check_ended
 
-QUICK = ("--frameworks", "left,right", "--cores", "1", "--no-proof", "--modes", "serial")
+QUICK = ("run", "--frameworks", "left,right", "--cores", "1", "--no-proof", "--modes", "serial")
 CELLS = ["simple_cnn-batch_size_32", "simple_cnn-batch_size_64", "resnet18-batch_size_32", "resnet18-batch_size_64"]
 AXES = ("--model", "simple_cnn,resnet18", "--batch-size", "32,64")
 
 
-def matrix(out: Path, *arguments: object) -> Any:
-    return convtwins("run", *QUICK, *AXES, "--out", out, *arguments)
+def matrix(out: Path, *arguments: object) -> Ended:
+    return convtwins(*QUICK, *AXES, "--out", out, *arguments)
 
 
 def table(printed: dict[str, Any], name: str) -> list[dict[str, Any]]:
-    return next(each["rows"] for each in printed["tables"] if each["name"] == name)
+    return next(table["rows"] for table in printed["tables"] if table["name"] == name)
 
 
 @pytest.mark.drawn
@@ -42,9 +41,7 @@ def test_a_matrix_is_one_folder_and_its_report_begins_with_who_wins_where(
         return (draw if "wins" in drawings else write_empty)(drawings, folder)
 
     fake_twins.setattr(plots, "write_all", write_all)
-    done = convtwins("run", *QUICK, "--model", "simple_cnn,resnet18", "--out", out, "--repeats", 5, "--json")
-    assert done.exit_code == 0, done.output
-    printed = json.loads(done.stdout)
+    printed = convtwins_json(*QUICK, "--model", "simple_cnn,resnet18", "--out", out, "--repeats", 5)
     assert printed["tables"][0]["name"] == "who_wins_where"
     found = table(printed, "who_wins_where")
     assert [(each["model"], each["winner"]) for each in found] == [("simple_cnn", "left"), ("resnet18", "left")]
@@ -68,22 +65,17 @@ def test_a_matrix_is_one_folder_and_its_report_begins_with_who_wins_where(
 
 def test_the_verdicts_of_a_matrix_allow_for_the_number_of_its_comparisons(tmp_path: Path) -> None:
     """Planted: twenty cells without a difference beside one whose p is small among its own few comparisons."""
+    rows = comparisons.repeated().comparison.rows
     plan = cells.MatrixPlan.model_validate(
         {"created_at": "2026-01-01T00:00:00+00:00", "argv": ["run"], "code_hash": "0", "machine": {}, "repeats": 5}
-        | {
-            "cells": [
-                {"name": f"c{n}", "labels": {"data": str(n)}, "rows": comparisons.repeated().comparison.rows} for n in range(21)
-            ]
-        }
+        | {"cells": [{"name": f"c{n}", "labels": {"data": str(n)}, "rows": rows} for n in range(21)]}
     )
     (tmp_path / cells.PLAN_FILE).touch()
-    noise = (1.0, 1.02, 0.98, 1.01, 0.99)
     for number, cell in enumerate(plan.cells):
         stored = comparisons.repeated()
-        for repeat, factor in enumerate(noise):
+        for repeat, factor in enumerate(comparisons.NOISE):
             seconds = 4.0 * factor * (1.0 if number else 1.02) * (0.995, 1.005)[repeat % 2]
-            row = stored.comparison.rows[2]
-            stored.runs[row.id][repeat] = comparisons.good(row, seconds, repeat)
+            stored.runs[rows[2].id][repeat] = comparisons.good(rows[2], seconds, repeat)
         comparisons.stored_in(stored, tmp_path / cell.name)
     store.records.write(tmp_path / cells.PLAN_FILE, plan)
     read = matrix_report.read(tmp_path)
@@ -97,141 +89,99 @@ def test_the_verdicts_of_a_matrix_allow_for_the_number_of_its_comparisons(tmp_pa
 
 def test_a_comparison_that_is_refused_is_said_and_the_others_go_on(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    done = convtwins("run", *QUICK, "--data", f"{tmp_path / 'nowhere'},digits", "--out", out, "--json")
-    assert done.exit_code == 1
-    assert "nowhere is left out: " in done.stderr
-    why = "Exit code 1: 1 comparison could not be run. The report says more.\n"
-    assert done.stderr.endswith(why) and convtwins("report", out).stderr == why
-    printed = json.loads(done.stdout)
-    assert [each["state"] for each in table(printed, "cells")] == [printed["cells"]["nowhere"]["failure"], "ok"]
-    assert "nowhere" in printed["findings"]["Cautions"][0] and len(table(printed, "who_wins_where")) == 1
+    done = convtwins(*QUICK, "--data", f"{tmp_path / 'nowhere'},digits", "--out", out, "--json")
+    *_, left_out, why = done.stderr.splitlines()
+    assert done.exit_code == 1 and "1 comparison" in why and convtwins("report", out).stderr == f"{why}\n"
+    failure = done.json["cells"]["nowhere"]["failure"]
+    assert any(line.startswith("nowhere is left out: ") for line in done.stderr.splitlines()), left_out
+    assert [row["state"] for row in table(done.json, "cells")] == [failure, "ok"]
+    assert "nowhere" in done.json["findings"]["Cautions"][0] and len(table(done.json, "who_wins_where")) == 1
 
 
 def test_a_matrix_of_which_nothing_can_begin_is_refused_like_a_comparison(
     fake_twins: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    words = ",".join(str(tmp_path / name) for name in ("a", "b"))
-    done = convtwins("run", *QUICK, "--data", words, "--out", tmp_path / "out")
+    done = convtwins(*QUICK, "--data", f"{tmp_path / 'a'},{tmp_path / 'b'}", "--out", tmp_path / "out")
     assert done.exit_code == 4 and not (tmp_path / "out" / cells.PLAN_FILE).exists()
-    done = convtwins("run", *QUICK, *AXES, "--out", tmp_path / "other", "--epochs", "-1")
-    assert done.exit_code == 2 and "epochs is refused" in done.stderr and not (tmp_path / "other").exists()
 
 
 def test_a_run_that_fails_makes_the_matrix_fail_and_no_other_run(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:
     behave(fake_twins, left__serial__1="crash")
     done = matrix(tmp_path / "out", "--json")
     assert done.exit_code == 1
-    assert [each["state"] for each in table(json.loads(done.stdout), "cells")] == ["1 failed"] * 4
-    assert done.stderr.count(": 1 row failed or did not end") == 4 and done.stderr.endswith(". The report says more.\n")
+    assert [row["state"] for row in table(done.json, "cells")] == ["1 failed"] * 4
+    assert done.stderr.splitlines()[-1].count(": 1 row failed") == 4
 
 
 def test_an_interrupted_matrix_goes_on_where_it_was(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    out, ran, execute = tmp_path / "out", list[str](), executor.execute
-
-    def interrupted(row: Any, repeat: int, folder: Path, *rest: Any, **named: Any) -> Any:
-        if len(ran) == 3:
-            raise run.Interrupted(2)
-        ran.append(folder.name)
-        return execute(row, repeat, folder, *rest, **named)
-
-    with fake_twins.context() as patch:
-        patch.setattr(executor, "execute", interrupted)
-        done = matrix(out)
-    assert done.exit_code == 130 and f"run --resume {out}" in done.stderr and "Exit code" not in done.stderr
+    out = tmp_path / "out"
+    behave(fake_twins, right__serial__1="stop")
+    done = matrix(out)
+    assert done.exit_code == 143 and f"run --resume {out}" in done.stderr and "Exit code" not in done.stderr
     assert "not run yet" in (out / "report.md").read_text()
-    ran.clear()
-    fake_twins.setattr(
-        executor,
-        "execute",
-        lambda row, repeat, folder, *rest, **named: (ran.append(folder.name), execute(row, repeat, folder, *rest, **named))[1],
-    )
-    done = convtwins("run", "--resume", out, "--json")
-    assert done.exit_code == 0, done.output
-    assert ran == [CELLS[1], *[name for name in CELLS[2:] for _ in "ab"]]
-    assert len(table(json.loads(done.stdout), "who_wins_where")) == 4
-    again = matrix(out)
-    assert again.exit_code == 0 and len(ran) == 5
+    kept = out / CELLS[0] / "runs" / "left-serial-1core-r0" / "result.json"
+    assert list(out.glob("*/runs/*/result.json")) == [kept, kept.parents[1] / "right-serial-1core-r0" / "result.json"]
+    written = kept.stat().st_mtime_ns
+    behave(fake_twins)
+    result = convtwins_json("run", "--resume", out)
+    assert len(table(result, "who_wins_where")) == 4 and kept.stat().st_mtime_ns == written
+    files = {path: path.stat().st_mtime_ns for path in out.glob("*/runs/*/result.json")}
+    assert len(files) == 9 and len(list(out.glob("*/runs/*.attempt1"))) == 1
+    matrix(out).succeeded()
+    assert {path: path.stat().st_mtime_ns for path in out.glob("*/runs/*/result.json")} == files
 
 
 def test_another_matrix_or_a_comparison_is_refused_in_its_folder(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    assert matrix(out).exit_code == 0
-    other = convtwins("run", *QUICK, "--batch-size", "32,64", "--out", out)
-    assert other.exit_code == 2 and "holds another matrix" in other.stderr
-    single = convtwins("run", *QUICK, "--out", out)
-    assert single.exit_code == 2 and "belong to no comparison" in single.stderr
-    assert "--resume takes all settings" in convtwins("run", "--resume", out, "--model", "simple_cnn").stderr
+    matrix(out).succeeded()
+    check_ended(convtwins(*QUICK, "--batch-size", "32,64", "--out", out), names=[out, "another matrix"])
+    check_ended(convtwins(*QUICK, "--out", out), names=[out, "no comparison"])
+    resumed = convtwins("run", "--resume", out, "--model", "simple_cnn")
+    check_ended(resumed, field="--resume", names=["--model", "--repeats", "--restarts", "--until-decided", "--on"])
     with pytest.raises(FolderError):
         store.read(out)
 
 
 def test_a_matrix_goes_on_in_no_folder_that_a_link_leads_to(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    out, other = tmp_path / "out", tmp_path / "other"
-    assert matrix(out).exit_code == 0
+    out, other = tmp_path / "out", trees.write(tmp_path / "other", {})
+    matrix(out).succeeded()
     shutil.rmtree(out / CELLS[0])
-    other.mkdir()
     (out / CELLS[0]).symlink_to(other)
-    done = convtwins("run", "--resume", out)
-    assert done.exit_code == 2 and f"{out / CELLS[0]} is a link" in done.stderr and not list(other.iterdir())
+    check_ended(convtwins("run", "--resume", out), names=[out / CELLS[0], "link"])
+    assert not list(other.iterdir())
 
 
 def test_report_makes_it_again_and_writes_elsewhere(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    assert matrix(out).exit_code == 0
+    matrix(out).succeeded()
     (out / "report.md").unlink()
-    again = convtwins("report", out, "--json")
-    assert again.exit_code == 0 and (out / "report.md").exists()
-    found = table(json.loads(again.stdout), "who_wins_where")
-    assert [f"{each['model']}-batch_size_{each['batch size']}" for each in found] == CELLS
+    winners = table(convtwins_json("report", out), "who_wins_where")
+    assert (out / "report.md").exists()
+    assert [f"{row['model']}-batch_size_{row['batch size']}" for row in winners] == CELLS
     assert all(store.read_plan(out / name).rows[0].spec.model == name.partition("-")[0] for name in CELLS)
     assert list(api.load(out).cells) == CELLS
-    done = convtwins("report", out, "--out", tmp_path / "b")
-    assert done.exit_code == 0 and "Who wins where" in (tmp_path / "b" / "report.html").read_text()
-    done = convtwins("report", out, out / CELLS[0])
-    assert done.exit_code == 2 and "A matrix has no report beside another." in done.stderr
-    fake_twins.setattr(comparison_plan, "build_plan", pytest.fail)
-    done = convtwins("run", *QUICK, *AXES, "--seed", 7, "--dry-run", "--out", out)
-    assert done.exit_code == 2 and "holds another matrix (cells." in done.stderr and "seed is 0 there" in done.stderr
+    convtwins("report", out, "--out", tmp_path / "b").succeeded()
+    assert "Who wins where" in (tmp_path / "b" / "report.html").read_text()
+    check_ended(convtwins("report", out, out / CELLS[0]), names=["matrix"])
+    launch.FRAMEWORKS["left"] = "no_such_module"  # it would be asked next
+    launch.DESCRIPTIONS.clear()
+    check_ended(matrix(out, "--seed", 7, "--dry-run"), names=[out, "another matrix", "seed", "0"])
 
 
 def test_a_dry_run_adds_up_the_cells(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:
     fake_twins.chdir(tmp_path)
-    done = convtwins("run", *QUICK, *AXES, "--repeats", 3, "--dry-run", "--json")
-    assert done.exit_code == 0, done.output
-    printed = json.loads(done.stdout)
+    printed = convtwins_json(*QUICK, *AXES, "--repeats", 3, "--dry-run")
     assert list(printed["cells"]) == CELLS and printed["runs"] == 4 * 2 * 3
     assert printed["seconds"] == pytest.approx(sum(each["seconds"] for each in printed["cells"].values()))
     assert list(tmp_path.iterdir()) == []
 
 
 def test_a_spec_file_may_hold_lists_and_an_option_may_have_one_value(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    file = tmp_path / "run.yaml"
     optimizers = [{"name": "sgd", "learning_rate": 0.1}, {"name": "adam", "learning_rate": 0.001}]
-    file.write_text(yaml.safe_dump({"model": ["simple_cnn", "resnet18"], "optimizer": optimizers}))
-    out = tmp_path / "out"
-    done = convtwins("run", *QUICK, "--spec", file, "--model", "simple_cnn", "--out", out)
-    assert done.exit_code == 0, done.output
+    values = {"model": ["simple_cnn", "resnet18"], "optimizer": optimizers}
+    file, out = trees.write(tmp_path, {"run.yaml": values}) / "run.yaml", tmp_path / "out"
+    convtwins(*QUICK, "--spec", file, "--model", "simple_cnn", "--out", out).succeeded()
     assert [cell.name for cell in cells.read(out).cells] == ["sgd", "adam"]
     assert store.read_plan(out / "adam").rows[0].spec.optimizer.learning_rate == 0.001
-    refused = convtwins("layers", "--frameworks", "left", "--spec", file)
-    assert refused.exit_code == 2 and "Only run takes several values. Received: a list for model, optimizer." in refused.stderr
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (("--batch-size", "32,x"), "--batch-size must be whole numbers of at least 1. Received: 'x'."),
-        (("--batch-size", "0"), "--batch-size must be whole numbers of at least 1. Received: '0'."),
-        (("--model", "simple_cnn,simple_cnn"), "model must list different values."),
-        (("--optimizer", "sgd,lion"), "--optimizer names something unknown. Received: 'lion'."),
-        (
-            ("--precision", "float32,float16"),
-            "precision is refused: Input should be 'float32' or 'float64'. Received: 'float16'.",
-        ),
-    ],
-)
-def test_a_value_that_no_cell_can_have_is_refused_by_name(
-    fake_twins: pytest.MonkeyPatch, words: tuple[str, ...], said: str
-) -> None:
-    done = convtwins("run", *QUICK, *words)
-    assert done.exit_code == 2 and said in " ".join(done.stderr.split()), done.output
+    done = convtwins("layers", "--frameworks", "left", "--spec", file)
+    check_ended(done, field="run", received="a list for model, optimizer")

@@ -32,7 +32,8 @@ from common.machine import private_folder
 from compare.execution import store
 from tests.compare.comparison.test_survival import gone, sealed, started
 from tests.compare.conftest import behave
-from tests.support.command_line import convtwins
+from tests.support import processes
+from tests.support.command_line import convtwins, convtwins_process
 
 FIRST, LAST = int(os.environ.get("CONVTWINS_MONTH_FIRST", "1")), int(os.environ.get("CONVTWINS_MONTH", "0"))
 SEED = 28
@@ -136,15 +137,14 @@ def stays(before: Held) -> list[str]:
 
 def test_what_is_left_behind_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Planted: a file, a socket, a process that listens, and what frameworks leave in a temporary folder."""
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))  # a setting of that module's
     before = Held.now()
     assert before.left_behind(before) == []
     listens = "import socket, time; held = socket.create_server(('127.0.0.1', 0)); print(held.getsockname()[1]); time.sleep(60)"
     command = [sys.executable, "-u", "-c", listens]
-    environment = {**os.environ, "TMPDIR": str(tmp_path / "inside")}
     planted = [tmp_path / name for name in ("__autograph_generated_file1.py", "pymp-1")]
     with (
-        subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as child,
+        processes.started(command, variables={"TMPDIR": str(tmp_path / "inside")}) as child,
         private_folder.PrivateFolder(tmp_path) as folder,
         socket.create_server(("127.0.0.1", 0)) as own,
     ):
@@ -182,8 +182,8 @@ class Month:
         out, repeats = self.folder / str(number), self.drawn.choice((1, 1, 1, 2, 3))
         kind = (*REAL, *self._mode()) if real else MADE_UP
         words = ("run", *kind, "--repeats", repeats, "--out", out)
-        processes = (*SIGNALS, "child killed")
-        fault = self.drawn.choice(("none", "none", *processes) if real else ("none",) * 20 + BEHAVIOURS * 4 + processes)
+        to_process = (*SIGNALS, "child killed")
+        fault = self.drawn.choice(("none", "none", *to_process) if real else ("none",) * 20 + BEHAVIOURS * 4 + to_process)
         self.faults[fault] += 1
         if fault in BEHAVIOURS:
             behave(self._patch, **{f"{self.drawn.choice(('left', 'right'))}__serial__1": fault})
@@ -212,18 +212,16 @@ class Month:
     def _code(self, words: tuple[object, ...], *, real: bool) -> int:
         if not real:
             return convtwins(*words).exit_code
-        return subprocess.run(
-            [sys.executable, "-m", "compare", *map(str, words)], capture_output=True, check=False, timeout=SECONDS
-        ).returncode
+        return convtwins_process(*words, timeout=SECONDS).exit_code
 
     def _disturb(self, words: tuple[object, ...], fault: str, *, real: bool) -> None:
         """The comparison in a process of its own, which is met by the fault at a moment of its first seconds."""
         if real:
-            process = subprocess.Popen(
+            process = subprocess.Popen(  # which has ended below
                 [sys.executable, "-m", "compare", *map(str, words)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
             )
         else:
-            process = started("", *map(str, words))
+            process = started("", *words)
         time.sleep(self.drawn.uniform(0.0, 20.0 if real else 3.0))
         if fault in SIGNALS:
             process.send_signal(SIGNALS[fault])
@@ -245,7 +243,7 @@ def short_folder() -> Iterator[Path]:
 def test_a_month_of_use_leaves_nothing_behind(
     fake_twins: pytest.MonkeyPatch, tmp_path: Path, short_folder: Path, monkeypatch: pytest.MonkeyPatch, real: bool
 ) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(short_folder))
+    monkeypatch.setattr(tempfile, "tempdir", str(short_folder))  # it reads TMPDIR only once
     monkeypatch.setenv("TMPDIR", str(short_folder))
     month, begun = Month(tmp_path, fake_twins), time.monotonic()
     month.use(0, real=real)  # what the first use opens, such as a font cache, may stay

@@ -1,6 +1,5 @@
 """Repeats that whole families of questions need, by simulation."""
 
-import json
 import math
 
 import numpy as np
@@ -10,7 +9,7 @@ from scipy import special
 from compare.comparison import repeats_needed, selftest
 from compare.core import statistics
 from compare.core.until_decided import UntilDecided
-from tests.support.command_line import convtwins
+from tests.support.command_line import convtwins_json
 
 UNTIL = UntilDecided(most_repeats=15)
 DRAW = np.random.default_rng(0)
@@ -64,9 +63,8 @@ def test_the_bound_is_that_of_a_fixed_number_and_known_noise() -> None:
 
 
 def test_eight_questions_need_fewer_than_ten_repeats_at_2_percent_of_noise() -> None:
-    done = convtwins("selftest", "--repeats-needed", "--trials", "1000", "--json")
-    assert done.exit_code == 0, done.output
-    rows = {(row["noise"], row["difference"]): row for row in json.loads(done.stdout)["rows"]}
+    table = convtwins_json("selftest", "--repeats-needed", "--trials", "1000")
+    rows = {(row["noise"], row["difference"]): row for row in table["rows"]}
     assert len(rows) == 24
 
     def mean(noise: str, difference: str, questions: int = 8) -> float:
@@ -77,8 +75,3 @@ def test_eight_questions_need_fewer_than_ten_repeats_at_2_percent_of_noise() -> 
     assert mean("2 %", "5 %", 1) < mean("2 %", "5 %", 8) < 13
     # What no method can do: the bound alone is above ten.
     assert rows["3 %", "none"]["known"] > 10 and mean("3 %", "none") > 10
-
-
-def test_the_simulation_of_repeats_runs_alone() -> None:
-    done = convtwins("selftest", "--repeats-needed", "--real-pairs", "20")
-    assert done.exit_code == 2 and "--repeats-needed and --real-pairs exclude each other." in done.stderr

@@ -20,7 +20,7 @@ from compare.judgement.summary import comparable_runs, pairs_of_seconds, ratio_o
 from compare.proof import ladder
 from tests.compare.conftest import behave
 from tests.support import comparisons
-from tests.support.command_line import convtwins
+from tests.support.command_line import convtwins, convtwins_json
 
 QUICK = ("--frameworks", "left,right", "--cores", "2", "--no-proof", "--modes", "serial", "--no-one-core", "--repeats", "3")
 DISTURBED = "right-serial-2cores"
@@ -31,7 +31,7 @@ def folder(fake_twins: pytest.MonkeyPatch, kept: Path, tmp_path: Path) -> Path:
     """Results of two rows with three repeats each. Other work took cores from one run of the second repeat."""
     if not kept.exists():
         behave(fake_twins, right__serial__2="disturbed in 1")
-        assert convtwins("run", *QUICK, "--out", kept).exit_code == 0
+        convtwins("run", *QUICK, "--out", kept).succeeded()
         behave(fake_twins)
     return shutil.copytree(kept, tmp_path / "out")
 
@@ -42,26 +42,24 @@ def made_at(folder: Path) -> dict[str, int]:
 
 def test_all_runs_of_a_disturbed_repeat_are_made_again_and_no_others(folder: Path) -> None:
     before = made_at(folder)
-    done = convtwins("run", "--resume", folder, "--again", "disturbed", "--full")
-    assert done.exit_code == 0
+    report = convtwins_json("run", "--resume", folder, "--again", "disturbed")
     after = made_at(folder)
     again = {f"{row}-serial-2cores-r1" for row in ("left", "right")}
     assert {name for name in before if after[name] != before[name]} == again
     assert {name: after[f"{name}.replaced1"] for name in again} == {name: before[name] for name in again}
-    assert "Repeat 2 was made again with all rows (--again disturbed), 2 runs in all." in " ".join(done.stdout.split())
-    assert "Other work had taken cores of 1 of them (right-serial-2cores, repeat 2: 0.40)." in " ".join(done.stdout.split())
+    (caution,) = [sentence for sentence in report["findings"]["troubles"] if "--again disturbed" in sentence]
+    assert "Repeat 2 was made again" in caution and "2 runs in all" in caution and f"{DISTURBED}, repeat 2: 0.40" in caution
     assert not any(disturbing_cores(run) for runs in store.read(folder).runs.values() for run in runs.values())
 
 
 def test_a_framework_does_not_decide_what_is_made_again(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    made: list[list[tuple[str, int]]] = []
     for side in ("left", "right"):
         behave(fake_twins, **{f"{side}__serial__2": "disturbed in 2"})
         convtwins("run", *QUICK, "--out", tmp_path / side)
         behave(fake_twins)
         convtwins("run", "--resume", tmp_path / side, "--again", "disturbed")
-        made.append([(each.row, each.repeat) for each in store.read_plan(tmp_path / side).replaced])
-    assert made[0] == made[1] == [("left-serial-2cores", 2), ("right-serial-2cores", 2)]
+        replaced = [(run.row, run.repeat) for run in store.read_plan(tmp_path / side).replaced]
+        assert replaced == [("left-serial-2cores", 2), ("right-serial-2cores", 2)]
 
 
 def test_a_second_time_both_old_runs_are_kept_and_without_a_disturbance_nothing_happens(
@@ -74,7 +72,7 @@ def test_a_second_time_both_old_runs_are_kept_and_without_a_disturbance_nothing_
     for number in (1, 2):
         assert disturbing_cores(results.load(folder / "runs" / f"{DISTURBED}-r1.replaced{number}" / "result.json")) == 0.4
     before = made_at(folder)
-    assert convtwins("run", "--resume", folder, "--again", "disturbed").exit_code == 0
+    convtwins("run", "--resume", folder, "--again", "disturbed").succeeded()
     assert made_at(folder) == before
     assert len(store.read_plan(folder).replaced) == 4
 
@@ -91,11 +89,11 @@ def test_a_kill_between_the_record_and_the_move_loses_no_run(
                 raise KeyboardInterrupt
             real(*arguments)  # type: ignore[arg-type]
 
-        patch.setattr(store, "archive_replaced_runs", killed)
+        patch.setattr(store, "archive_replaced_runs", killed)  # the kill
         assert convtwins("run", "--resume", folder, "--again", "disturbed").exit_code != 0
     assert not store.read(folder).set_aside
     before = made_at(folder)
-    assert convtwins("run", "--resume", folder).exit_code == 0
+    convtwins("run", "--resume", folder).succeeded()
     assert made_at(folder)[f"{DISTURBED}-r1.replaced1"] == before[f"{DISTURBED}-r1"]
     assert not any(disturbing_cores(run) for runs in store.read(folder).runs.values() for run in runs.values())
 
@@ -124,16 +122,9 @@ def test_a_matrix_makes_the_disturbed_repeats_of_its_comparisons_again(fake_twin
     behave(fake_twins, left__serial__2="disturbed in 0")
     convtwins("run", *QUICK, "--batch-size", "32,64", "--out", tmp_path / "out")
     behave(fake_twins)
-    done = convtwins("run", "--resume", tmp_path / "out", "--again", "disturbed")
-    assert done.exit_code == 0
+    convtwins("run", "--resume", tmp_path / "out", "--again", "disturbed").succeeded()
     cells = sorted((tmp_path / "out").glob("*/compare.json"))
     assert [len(store.read_plan(path.parent).replaced) for path in cells] == [2, 2]
-
-
-def test_again_needs_a_folder(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    done = convtwins("run", *QUICK, "--out", tmp_path / "out", "--again", "disturbed")
-    assert done.exit_code == 2
-    assert "--again goes with --resume. Received: disturbed without it." in done.stderr
 
 
 ROWS = [comparisons.row("pytorch"), comparisons.row("tensorflow"), comparisons.row("jax")]
@@ -141,7 +132,7 @@ QUIET, OTHER, LOUD = ROWS
 
 
 def run(row: Row, repeat: int, seconds: float, taken: float) -> store.RunResult:
-    return comparisons.good(row, seconds, repeat).model_copy(update={"noise": Noise(cores_taken=taken)})
+    return comparisons.with_fields(comparisons.good(row, seconds, repeat), noise=Noise(cores_taken=taken))
 
 
 def of_three(seconds: np.ndarray, loud: int) -> StoredComparison:
@@ -169,7 +160,7 @@ def again(stored: StoredComparison, seconds: np.ndarray, loud: int | None = None
         loud: the repeat in which the last row's run is disturbed now.
     """
     chosen = reruns.select_disturbed(stored)
-    comparison = stored.comparison.model_copy(update={"replaced": [*stored.comparison.replaced, *chosen]})
+    comparison = comparisons.with_fields(stored.comparison, replaced=[*stored.comparison.replaced, *chosen])
     replaced = {repeat: dict(numbers) for repeat, numbers in stored.replaced.items()}
     runs = {row: dict(own) for row, own in stored.runs.items()}
     for each in chosen:
@@ -178,10 +169,13 @@ def again(stored: StoredComparison, seconds: np.ndarray, loud: int | None = None
         own[each.number] = {**own.get(each.number, {}), each.row: old}
         number = [row.id for row in ROWS].index(each.row)
         runs[each.row][each.repeat] = run(ROWS[number], each.repeat, float(seconds[number]), 0.0)
-    if loud is not None:
-        runs[LOUD.id][loud] = runs[LOUD.id][loud].model_copy(update={"noise": Noise(cores_taken=0.4)})
     made_from = {path: f"{len(comparison.replaced):064d}" for path in stored.made_from}
-    return stored.model_copy(update={"comparison": comparison, "replaced": replaced, "runs": runs, "made_from": made_from})
+    stored = comparisons.with_fields(stored, comparison=comparison, replaced=replaced, runs=runs, made_from=made_from)
+    return stored if loud is None else disturbed(stored, LOUD, loud)
+
+
+def disturbed(stored: StoredComparison, row: Row, repeat: int) -> StoredComparison:
+    return comparisons.with_runs(stored, row.id, [repeat], noise=Noise(cores_taken=0.4))
 
 
 def test_two_undisturbed_runs_stay_a_pair_and_the_disturbed_one_gets_new_partners() -> None:
@@ -191,9 +185,7 @@ def test_two_undisturbed_runs_stay_a_pair_and_the_disturbed_one_gets_new_partner
     assert pairs_of_seconds(after, OTHER, QUIET) == pairs_of_seconds(before, OTHER, QUIET)
     assert pairs_of_seconds(after, LOUD, QUIET)[1] == (8.0, 7.0)
     # The one that was disturbed at first is quiet now, and another one is not: the new pair stays too.
-    runs = {row: dict(own) for row, own in after.runs.items()}
-    runs[QUIET.id][1] = runs[QUIET.id][1].model_copy(update={"noise": Noise(cores_taken=0.4)})
-    last = again(after.model_copy(update={"runs": runs}), np.array([9.0, 9.0, 9.0]))
+    last = again(disturbed(after, QUIET, 1), np.array([9.0, 9.0, 9.0]))
     assert pairs_of_seconds(last, OTHER, QUIET) == pairs_of_seconds(before, OTHER, QUIET)
     assert pairs_of_seconds(last, LOUD, OTHER)[1] == (8.0, 7.0)
     assert pairs_of_seconds(last, LOUD, QUIET)[1] == (9.0, 9.0)
@@ -212,7 +204,7 @@ def test_whoever_makes_repeats_again_until_equal_runs_differ_has_no_more_false_a
     draw, tries, rounds = np.random.default_rng(7), 400, 6
 
     def is_alarm(stored: StoredComparison, *, newest: bool = False) -> bool:
-        stored = stored.model_copy(update={"replaced": {}}) if newest else stored
+        stored = comparisons.with_fields(stored, replaced={}) if newest else stored
         ratio = ratio_of_seconds(stored, OTHER, QUIET)
         assert isinstance(ratio, Ratio) and ratio.p is not None and ratio.has_enough_pairs
         return ratio.p < SIGNIFICANCE
@@ -233,12 +225,10 @@ def test_whoever_makes_repeats_again_until_equal_runs_differ_has_no_more_false_a
 
 def test_the_caution_shows_whether_replaced_repeats_favoured_a_side() -> None:
     stored = again(of_three(np.array([[2.0] * 5, [3.0] * 5, [4.0] * 5]), loud=1), np.array([7.0, 7.0, 8.0]))
-    (said,) = [each for each in cautions.sentences(stored, summarize(stored)) if "--again disturbed" in each]
-    assert "Repeat 2 was made again with all rows (--again disturbed), 3 runs in all." in said
-    assert said.endswith(
-        "Ratios of epoch seconds in these repeats: jax-serial-2 over pytorch-serial-2: 2.000 in 1 replaced pair, 1.143 now; "
-        "jax-serial-2 over tensorflow-serial-2: 1.333 in 1 replaced pair, 1.143 now."
-    )
+    (sentence,) = [sentence for sentence in cautions.sentences(stored, summarize(stored)) if "--again disturbed" in sentence]
+    assert "Repeat 2 " in sentence and "3 runs in all" in sentence
+    assert "jax-serial-2 over pytorch-serial-2: 2.000 in 1 replaced pair, 1.143 now" in sentence
+    assert "jax-serial-2 over tensorflow-serial-2: 1.333 in 1 replaced pair, 1.143 now" in sentence
 
 
 def test_runs_are_set_apart_after_the_proof_and_not_called_made_again_before_they_are(
@@ -250,20 +240,17 @@ def test_runs_are_set_apart_after_the_proof_and_not_called_made_again_before_the
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(ladder, "prove_rows", killed)
+        patch.setattr(ladder, "prove_rows", killed)  # here Ctrl-C comes
         plan = store.read_plan(folder)
-        store.write_plan(
-            folder, plan.model_copy(update={"prove": True, "argv": [each for each in plan.argv if each != "--no-proof"]})
-        )
-        interrupted = convtwins("run", "--resume", folder, "--again", "disturbed")
-        assert interrupted.exit_code == 130, interrupted.stderr
+        argv = [word for word in plan.argv if word != "--no-proof"]
+        store.write_plan(folder, comparisons.with_fields(plan, prove=True, argv=argv))
+        assert convtwins("run", "--resume", folder, "--again", "disturbed").exit_code == 130
     assert made_at(folder) == before and not store.read_plan(folder).replaced
     store.write_plan(folder, plan)
     with monkeypatch.context() as patch:
-        patch.setattr(comparison_plan, "jobs", killed)
+        patch.setattr(comparison_plan, "jobs", killed)  # and here
         assert convtwins("run", "--resume", folder, "--again", "disturbed").exit_code != 0
-    convtwins("report", folder)
-    said = (folder / "report.md").read_text().replace("\\", "")
-    resume = wording.command("run", "--resume", str(folder))
-    assert f"Repeat 2 was set apart (--again disturbed), not yet made again. {resume} makes the runs." in said
-    assert "made again with all rows" not in said
+    troubles = convtwins_json("report", folder, exit_code=1)["findings"]["troubles"]
+    (caution,) = [sentence for sentence in troubles if "--again disturbed" in sentence]
+    assert "Repeat 2 was set apart" in caution
+    assert wording.command("run", "--resume", str(folder)) in (folder / "report.md").read_text().replace("\\", "")

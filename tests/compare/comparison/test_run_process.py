@@ -4,17 +4,14 @@ import io
 import json
 import os
 import signal
-import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from common import spec
 from common.data.sources import DataRefused
@@ -26,18 +23,20 @@ from compare.execution import launch, run_settings
 from compare.schema import SPEC_FILE
 from tests.compare import forked
 from tests.compare.conftest import behave
+from tests.support import trees
 from tests.support.command_line import convtwins
+from tests.support.refusals import check, refused
 
 QUICK: dict[str, Any] = {"modes": ["serial"], "cores": 1, "epochs": 3}
-run = partial(api.run, frameworks=("left", "right"), proof=False)
+FAKES = "tests.compare.twins.fake_comparison"
+"""The process of the comparison, with the fake twins."""
 
 
-@pytest.fixture
-def fakes(fake_twins: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    """The fake twins, in the process that `api.run` starts too."""
-    start = launch.start_suite_module
-    fake_twins.setattr(launch, "start_suite_module", lambda name: start("tests.compare.twins.fake_comparison"))
-    return fake_twins
+def run(spec: Any, out: Path) -> api.Results:
+    """As `api.run` does."""
+    results = api.load(run_process.call(spec, out, ("left", "right"), proof=False, sign=None, module=FAKES))
+    assert isinstance(results, api.Results)
+    return results
 
 
 @pytest.fixture
@@ -49,33 +48,34 @@ def inside(fake_twins: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) ->
     ) -> dict[str, Any]:
         asked = {"spec": run_process.spec_values(asked_for), "out": out and str(out), "frameworks": frameworks, "proof": False}
         asked["sign"] = sign and str(sign)
-        fake_twins.setattr(sys, "stdin", io.StringIO(json.dumps(asked)))
+        fake_twins.setattr(sys, "stdin", io.StringIO(json.dumps(asked)))  # that of the process
         run_process.main()
         return json.loads(capfd.readouterr().out)
 
     return answer
 
 
-def test_a_mapping_runs_as_a_file_does_and_its_command_is_the_same_again(fakes: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_mapping_runs_as_a_file_does_and_its_command_is_the_same_again(
+    fake_twins: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     out = tmp_path / "out"
-    behave(fakes, right__serial__1="crash")
+    behave(fake_twins, right__serial__1="crash")
     results = run(QUICK | {"data": {"limit": 256}}, out=out)
-    assert isinstance(results, api.Results) and results.folder == out and results.exit_code == 1
+    assert results.folder == out and results.exit_code == 1
     assert dict(results.runs.groupby(["framework", "status"]).size()) == {("left", "ok"): 1, ("right", "failed"): 1}
     assert (out / "report.html").exists() and results.runs.equals(api.load(out).runs)
     left = (out / "runs" / "left-serial-1core-r0" / "result.json").stat().st_mtime_ns
-    behave(fakes)
-    done = convtwins(*results.compared.stored.comparison.argv)
-    assert done.exit_code == 0, done.output
+    behave(fake_twins)
+    convtwins(*results.compared.stored.comparison.argv).succeeded()
     assert (out / "runs" / "left-serial-1core-r0" / "result.json").stat().st_mtime_ns == left
     assert set(api.load(out).runs.status) == {"ok"}
 
 
 def test_ctrl_c_ends_the_runs_keeps_what_had_ended_and_the_same_call_goes_on(
-    fakes: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    fake_twins: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "out"
-    behave(fakes, right__serial__1="hang")
+    behave(fake_twins, right__serial__1="hang")
     pids = out / "runs" / "right-serial-1core-r0" / "pids"
 
     def press() -> None:
@@ -85,23 +85,24 @@ def test_ctrl_c_ends_the_runs_keeps_what_had_ended_and_the_same_call_goes_on(
 
     before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell starts what is in the background without it
     threading.Thread(target=press, daemon=True).start()
-    with pytest.raises(KeyboardInterrupt, match=r"Interrupted\. To continue, run the same command with --out "):
+    with pytest.raises(KeyboardInterrupt, match=f"--out {out}"):
         run(QUICK, out=out)
     signal.signal(signal.SIGINT, before)
-    fakes.setattr(launch, "start_suite_module", lambda name: forked.Suite("tests.compare.twins.fake_comparison"))
+    fake_twins.setattr(launch, "start_suite_module", forked.Suite)  # which has imported already what it needs
     with pytest.raises(ProcessLookupError):
         os.kill(int(pids.read_text().split()[0]), 0)
     assert list(api.load(out).runs.status) == ["ok", "killed"]
-    behave(fakes)
-    said = capfd.readouterr()
-    assert said.out == "" and "left-serial-1core" in said.err
+    behave(fake_twins)
+    printed = capfd.readouterr()
+    assert printed.out == "" and "left-serial-1core" in printed.err
     assert set(run(str(_file(tmp_path, QUICK)), out=out).runs.status) == {"ok"}
     assert "left-serial-1core" not in capfd.readouterr().err
 
 
 def test_a_key_that_cannot_sign_is_refused(inside: Callable[..., dict[str, Any]], tmp_path: Path) -> None:
-    told = inside(QUICK, tmp_path / "out", sign=tmp_path / "nowhere")
-    assert told["error"] == "SpecError" and "--sign must name an SSH key" in told["words"]
+    answer = inside(QUICK, tmp_path / "out", sign=tmp_path / "nowhere")
+    assert answer["error"] == "SpecError"
+    check(SpecError(answer["words"]), field="--sign", received=tmp_path / "nowhere")
 
 
 def test_lists_make_a_matrix_and_a_refused_cell_is_told(
@@ -117,9 +118,7 @@ def test_lists_make_a_matrix_and_a_refused_cell_is_told(
 
 
 def _file(folder: Path, values: Any) -> Path:
-    path = folder / "run.yaml"
-    path.write_text(yaml.safe_dump(values))
-    return path
+    return trees.write(folder, {"run.yaml": values}) / "run.yaml"
 
 
 @pytest.mark.parametrize(
@@ -140,40 +139,31 @@ def test_errors_are_those_of_the_command_in_its_sentences(
     if error is FolderError:
         (tmp_path / "other.txt").touch()
     out = tmp_path if error is FolderError else tmp_path / "out"
-    told = inside(values, out, None)
+    answer = inside(values, out, None)
     done = convtwins("run", "--spec", _file(tmp_path / "..", values), "--no-proof", "--out", out)
-    assert done.exit_code == code and told == {"error": error.__name__, "words": done.stderr.rstrip("\n")}
+    assert done.exit_code == code and answer == {"error": error.__name__, "words": done.stderr.rstrip("\n")}
 
 
 @pytest.mark.parametrize("error", [SpecError, FolderError, DataRefused, LaunchError, UnfitError, OSError, KeyboardInterrupt])
-def test_an_answer_becomes_the_error_of_its_name(monkeypatch: pytest.MonkeyPatch, error: type[BaseException]) -> None:
+def test_an_answer_becomes_the_error_of_its_name(error: type[BaseException]) -> None:
     name = "Interrupted" if error is KeyboardInterrupt else error.__name__
-    _answers(monkeypatch, json.dumps({"error": name, "words": "It is late."}))
     with pytest.raises(error, match=r"^It is late\.$") as raised:
-        run({})
+        run_process.read_answer(json.dumps({"error": name, "words": "It is late."}), 3)
     assert raised.type is error
 
 
-def test_a_process_that_dies_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    _answers(monkeypatch, "")
-    with pytest.raises(LaunchError, match=r"ended without an answer \(exit code 3\)"):
-        run({})
+def test_a_process_that_dies_is_named(tmp_path: Path) -> None:
+    with refused(LaunchError, names=["exit code 1", "stderr"]):
+        run_process.call({}, tmp_path / "out", None, proof=False, sign=None, module="no_such_module")
+    with refused(LaunchError, names=["SIGKILL"]):
+        run_process.read_answer("", -signal.SIGKILL)
 
 
-def _answers(monkeypatch: pytest.MonkeyPatch, answer: str) -> None:
-    command = [sys.executable, "-I", "-S", "-c", f"import sys; sys.stdin.read(); print({answer!r}); sys.exit(3)"]
-
-    def start(name: str) -> subprocess.Popen[str]:
-        return subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-
-    monkeypatch.setattr(launch, "start_suite_module", start)
-
-
-@pytest.mark.parametrize("refused", [5, None, [1], {"epochs": {1, 2}}, {"model": object()}])
-def test_a_spec_that_is_none_is_refused_before_a_process_starts(monkeypatch: pytest.MonkeyPatch, refused: Any) -> None:
+@pytest.mark.parametrize("wrong", [5, None, [1], {"epochs": {1, 2}}, {"model": object()}])
+def test_a_spec_that_is_none_is_refused_before_a_process_starts(monkeypatch: pytest.MonkeyPatch, wrong: Any) -> None:
     monkeypatch.delattr(launch, "start_suite_module")
-    with pytest.raises(SpecError, match=r"Received: .*\. Use "):
-        run(refused)
+    with refused(SpecError, field="spec"):
+        api.run(wrong)
 
 
 @pytest.mark.parametrize(
@@ -191,6 +181,7 @@ def test_the_recorded_command_means_what_the_values_mean(fake_twins: pytest.Monk
     stated = run_process.spec_values(values)
     assert isinstance(stated, dict)
     seen: list[Any] = []
+    # The command as it is begun, with the settings that it would check next.
     fake_twins.setattr("compare.comparison.run.ComparisonRequest", lambda *fields, **others: seen.append(fields[:2]) or 1 / 0)
     expected = run_settings.settings_of_cells(None, stated, {}, [])
     convtwins("run", *run_process.spec_to_options(stated))

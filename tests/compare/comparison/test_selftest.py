@@ -1,7 +1,5 @@
-import json
 import math
 import re
-import signal
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,27 +8,19 @@ import numpy as np
 import pytest
 from scipy import special
 
-from common.artifacts import results
-from common.artifacts.schema import RunResult
 from compare.comparison import selftest
 from compare.core import alpha_spending, statistics
-from compare.core.interrupt import Interrupted
 from compare.core.presets import Preset
 from compare.core.statistics import paired_ratio
-from compare.execution import executor, launch, matrix, store
-from compare.execution.matrix import Row
+from compare.execution import launch, matrix, store
 from compare.execution.store import StoredComparison
 from compare.judgement import scaling_laws
-from compare.judgement.findings import findings
 from compare.judgement.summary import family, summarize
+from compare.reporting import comparison_report
 from compare.reporting.comparison_report import JudgedComparison
+from tests.compare.conftest import behave
 from tests.support import comparisons
-from tests.support.command_line import convtwins
-
-
-def command(*arguments: str) -> Any:
-    return convtwins("selftest", *arguments)
-
+from tests.support.command_line import convtwins, convtwins_json
 
 AMDAHL = scaling_laws.amdahl
 
@@ -99,7 +89,7 @@ def test_a_defect_of_the_verdicts_is_caught(
     monkeypatch: pytest.MonkeyPatch, module: Any, name: str, defect: Any, fails: str
 ) -> None:
     """Planted: what findings F, G and J were, and a test that is too narrow."""
-    monkeypatch.setattr(module, name, defect)
+    monkeypatch.setattr(module, name, defect)  # the planted defect
     trials = 2_500 if defect is one_look else 10_000  # it is seen in few
     found = {check.what: check.passed for check in selftest.simulate(trials, seed=1)}
     assert not next(passed for what, passed in found.items() if what.startswith(fails))
@@ -112,16 +102,12 @@ def test_an_honest_test_passes_with_few_trials_too(seed: int) -> None:
 
 def test_the_family_of_the_simulation_is_that_of_a_default_run() -> None:
     rows = matrix.build_rows({"cores": 2, "epochs": 2}, tuple(launch.FRAMEWORKS), Preset().modes, Preset().replicas)
-    runs = {row.id: {repeat: comparisons.good(row, 4.0 + 0.01 * repeat, repeat) for repeat in range(5)} for row in rows}
-    stored = StoredComparison(comparison=comparisons.comparison(rows, 5), runs=runs, set_aside=[])
+    stored = comparisons.of_rows(rows, 4.0, 5)
     assert len(family(stored, summarize(stored)).judged) == selftest.FAMILY
 
 
-def test_the_verdicts_hold_in_ten_thousand_comparisons_and_nothing_is_started(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(launch, "start", pytest.fail)
-    done = command("--simulate-only", "--json")
-    assert done.exit_code == 0, done.output
-    printed = json.loads(done.stdout)
+def test_the_verdicts_hold_in_ten_thousand_comparisons_and_nothing_is_started() -> None:
+    printed = convtwins_json("selftest", "--simulate-only")
     equal, slower, smaller, noisy, matters, family, none_smaller, among, law = printed["checks"]
     numbers = [10_000] * 5 + [2_500] * 4
     assert [(check["where"], check["n"]) for check in printed["checks"]] == [("simulated", number) for number in numbers]
@@ -141,23 +127,21 @@ def test_the_verdicts_hold_in_ten_thousand_comparisons_and_nothing_is_started(mo
     assert printed["passed"]
 
 
-def test_an_unknown_framework_is_refused_before_anything_is_simulated(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(selftest, "simulate", pytest.fail)
-    done = command("--frameworks", "pytorchh")
-    assert done.exit_code == 2 and "Did you mean pytorch?" in done.stderr
-
-
 def trials(slower: float, equal: float = 1.0) -> JudgedComparison:
     """Real trials that went so: seconds of the slower row, and of the second of the equal ones, over those of the first."""
-    rows = selftest.rows(Preset(values=selftest.VALUES), ["pytorch"])
     noise = ((1.0, 1.01, 0.99, 1.0, 1.0), (1.01, 0.99, 1.0, 1.01, 0.99), (0.99, 1.0, 1.01, 1.0, 1.01))
+    return measured([[4.0 * factor * n for n in noises] for factor, noises in zip((1.0, equal, slower), noise, strict=True)])
+
+
+def measured(seconds: Sequence[Sequence[float]]) -> JudgedComparison:
+    """The trials' first rows with these seconds of an epoch, by repeat."""
+    rows = selftest.rows(Preset(values=selftest.VALUES), ["pytorch"])[: len(seconds)]
     runs = {
-        row.id: {repeat: comparisons.good(row, 4.0 * factor * each, repeat) for repeat, each in enumerate(noises)}
-        for row, factor, noises in zip(rows, (1.0, equal, slower), noise, strict=True)
+        row.id: {repeat: comparisons.good(row, time, repeat) for repeat, time in enumerate(times)}
+        for row, times in zip(rows, seconds, strict=True)
     }
-    stored = StoredComparison(comparison=comparisons.comparison(rows, 5), runs=runs, set_aside=[])
-    summaries = summarize(stored)
-    return JudgedComparison(stored, summaries, findings(stored, summaries))
+    plan = comparisons.comparison(rows, len(seconds[0]))
+    return comparison_report.judge(StoredComparison(comparison=plan, runs=runs, set_aside=[]))
 
 
 def test_trials_are_equal_rows_and_one_with_a_known_tenth_more_to_do() -> None:
@@ -177,43 +161,28 @@ def test_trials_pass_where_equal_is_equal_and_slower_is_slower(slower: float, eq
     found = selftest.judge(trials(slower, equal))
     assert [check.passed for check in found.checks] == passed
     assert found.passed == all(passed)
-    assert found.sentences[0].startswith("pytorch here: two equal runs differ by 1.4 % (standard deviation; 0.8 % to ")
-    assert " find a difference of about 4.5 % nine times in ten, and of 8.5 % among 8 comparisons." in found.sentences[0]
+    assert " 1.4 % (standard deviation; 0.8 % to " in found.sentences[0]
+    assert " 4.5 % nine times in ten, and of 8.5 % among 8 comparisons" in found.sentences[0]
 
 
 def test_a_trial_that_failed_is_no_success() -> None:
-    report = trials(1.1)
-    stored = report.stored.model_copy(update={"runs": report.stored.runs | {"pytorch-slower": {}}})
-    summaries = summarize(stored)
-    found = selftest.judge(JudgedComparison(stored, summaries, findings(stored, summaries)))
+    stored = trials(1.1).stored
+    found = selftest.judge(comparison_report.judge(comparisons.with_fields(stored, runs=stored.runs | {"pytorch-slower": {}})))
     assert [(check.found, check.passed) for check in found.checks[1:]] == [("no times: a run failed", False)]
 
 
 def test_trials_go_the_way_of_any_comparison(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The made-up twin's epochs take the same time however many images they have: nothing is slower, and that is told."""
-    fake_twins.setattr(selftest, "simulate", lambda trials, seed: [])
-    done = command("--frameworks", "left", "--json")
-    assert done.exit_code == 1, done.output
-    equal, slower = json.loads(done.stdout)["checks"]
-    assert (equal["n"], equal["passed"], equal["found"]) == (
-        5,
-        True,
-        "1.00 (1.00 to 1.00) times the seconds: no difference shown (p = 1.000 among 2 comparisons)",
-    )
+    printed = convtwins_json("selftest", "--frameworks", "left", "--trials", "1000", exit_code=1)
+    equal, slower = (check for check in printed["checks"] if check["where"] == "left")
+    assert (equal["n"], equal["passed"]) == (5, True)
+    assert "1.00 (1.00 to 1.00)" in equal["found"] and "p = 1.000 among 2" in equal["found"]
     assert (slower["n"], slower["passed"]) == (5, False)
 
 
 def pairs_of(logs: Sequence[float]) -> JudgedComparison:
     """Pairs of equal runs that differ by these logarithms."""
-    rows = selftest.rows(Preset(values=selftest.VALUES), ["pytorch"])[:2]
-    noise = {rows[0].id: [0.0] * len(logs), rows[1].id: logs}
-    runs = {
-        row.id: {repeat: comparisons.good(row, 4.0 * math.exp(each), repeat) for repeat, each in enumerate(noise[row.id])}
-        for row in rows
-    }
-    stored = StoredComparison(comparison=comparisons.comparison(rows, len(logs)), runs=runs, set_aside=[])
-    summaries = summarize(stored)
-    return JudgedComparison(stored, summaries, findings(stored, summaries))
+    return measured([[4.0] * len(logs), [4.0 * math.exp(log) for log in logs]])
 
 
 def drifting(number: int, correlation: float = 0.8, seed: int = 0) -> list[float]:
@@ -234,12 +203,11 @@ def drifting(number: int, correlation: float = 0.8, seed: int = 0) -> list[float
     ],
 )
 def test_pairs_that_depend_on_each_other_fail_as_often_as_is_said(
-    monkeypatch: pytest.MonkeyPatch, correlation: float, number: int, least: float, most: float
+    correlation: float, number: int, least: float, most: float
 ) -> None:
     """Planted: dependence of 0.2, which blocks of two alone let pass in more than a third of cases."""
-    monkeypatch.setattr(selftest, "NUM_PERMUTATIONS", 400)
     draw = np.random.default_rng(1)
-    found = [selftest._dependence(np.array(drifting(number, correlation, seed)), draw)[1] < 0.05 for seed in range(300)]
+    found = [selftest._dependence(np.array(drifting(number, correlation, seed)), draw, 400)[1] < 0.05 for seed in range(300)]
     assert least <= sum(found) / 300 <= most
     if correlation == selftest.TESTED_CORRELATION:
         assert selftest._dependence_power(number) == pytest.approx(sum(found) / 300, abs=0.05)
@@ -321,36 +289,13 @@ def test_both_bounds_are_said_and_pairs_of_one_sided_noise_are_judged_as_recorde
 
 
 def test_real_pairs_are_kept_and_continued(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    draw, count = np.random.default_rng(0), list[int]()
-
-    def execute(row: Row, repeat: int, folder: Path, watch: object, restarts: int = 0, **_: object) -> RunResult:
-        if len(count) == 11:
-            count.append(0)
-            raise Interrupted(signal.SIGINT)
-        count.append(repeat)
-        result = comparisons.good(row, math.exp(draw.normal(0.0, 0.01)), repeat)
-        results.save(result, store.run_folder(folder, row.id, repeat))
-        return result
-
-    fake_twins.setattr(selftest, "simulate", lambda trials, seed: [])
-    fake_twins.setattr(executor, "execute", execute)
-    words = ("--frameworks", "left", "--real-pairs", "20", "--out", str(tmp_path / "pairs"), "--json")
-    assert command(*words).exit_code == 130
-    done = command(*words)
-    assert done.exit_code == 0, done.output
-    printed = json.loads(done.stdout)
-    assert [check["where"] for check in printed["checks"]] == ["left"] * 7 and len(count) == 41
-    assert "after 5." in printed["checks"][6]["found"]
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (("--real-pairs", "20", "--simulate-only"), "--real-pairs and --simulate-only exclude each other."),
-        (("--out", "somewhere"), "--out goes with --real-pairs. Received: somewhere without it."),
-        (("--real-pairs", "19"), "--real-pairs"),
-    ],
-)
-def test_options_of_real_pairs_that_mean_nothing_are_refused(words: tuple[str, ...], message: str) -> None:
-    done = command(*words)
-    assert done.exit_code == 2 and message in done.stderr
+    out = tmp_path / "pairs"
+    words = ("selftest", "--frameworks", "left", "--real-pairs", "20", "--trials", "1000", "--out", out)
+    behave(fake_twins, left__serial__1="noisy until 5")
+    assert convtwins(*words).exit_code == 143
+    kept = {path: path.stat().st_mtime_ns for path in out.glob("runs/*/result.json")}
+    behave(fake_twins, left__serial__1="noisy")
+    checks = [check for check in convtwins_json(*words)["checks"] if check["where"] != "simulated"]
+    assert [check["where"] for check in checks] == ["left"] * 7 and "after 5." in checks[6]["found"]
+    assert len(kept) == 11 and sum(path.stat().st_mtime_ns == mtime for path, mtime in kept.items()) == 10
+    assert sum(map(len, store.read(out).runs.values())) == 40

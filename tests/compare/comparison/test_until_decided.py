@@ -1,6 +1,5 @@
 """`run --until-decided` with fake twins whose times are drawn."""
 
-import json
 import math
 import signal
 from pathlib import Path
@@ -18,10 +17,11 @@ from compare.core.interrupt import Interrupted
 from compare.core.until_decided import UntilDecided
 from compare.execution import executor, store
 from compare.execution.matrix import Row
-from tests.support import comparisons
-from tests.support.command_line import convtwins
+from compare.reporting import comparison_report
+from tests.support import comparisons, trees
+from tests.support.command_line import convtwins, convtwins_json
 
-ASKED = ("--modes", "serial", "--cores", "1", "--frameworks", "left,right", "--no-proof", "--json")
+ASKED = ("--modes", "serial", "--cores", "1", "--frameworks", "left,right", "--no-proof")
 
 
 class Runs:
@@ -33,7 +33,7 @@ class Runs:
         self.made, self.noise, self.slower = list[tuple[str, int]](), noise, slower
         self.interrupt_at = self.fail_from = math.inf
         self._draw = np.random.default_rng(2)
-        patch.setattr(executor, "execute", self._execute)
+        patch.setattr(executor, "execute", self._execute)  # a process each would take minutes
 
     def _execute(self, row: Row, repeat: int, folder: Path, watch: object, restarts: int = 0, **_: object) -> RunResult:
         if len(self.made) == self.interrupt_at:
@@ -45,52 +45,44 @@ class Runs:
             seconds /= 3.0 if row.contestant == "right" else 5.0
         result = comparisons.good(row, seconds, repeat)
         if row.contestant == "right" and repeat >= self.fail_from:
-            result = comparisons.bad(row, "failed", "no more memory", 0).model_copy(update={"repeat": repeat})
+            result = comparisons.with_fields(comparisons.bad(row, "failed", "no more memory", 0), repeat=repeat)
         results.save(result, store.run_folder(folder, row.id, repeat))
         return result
 
 
-def run(*arguments: str | Path) -> Any:
-    return convtwins("run", *arguments)
-
-
-def told(done: Any) -> tuple[int, str, list[str]]:
-    """(repeats, what is said of the decision, verdicts) of a comparison."""
-    printed = json.loads(done.stdout)
-    surety = printed["findings"]["surety"]
-    return printed["comparison"]["repeats"], surety[0], [each["verdict"] for each in printed["findings"]["verdicts"]]
+def decided(*words: object, exit_code: int = 0) -> tuple[int, str, list[str]]:
+    """(repeats, the sentence on the decision, verdicts) of a comparison."""
+    printed = convtwins_json("run", *words, exit_code=exit_code)
+    findings = printed["findings"]
+    return printed["comparison"]["repeats"], findings["surety"][0], [judged["verdict"] for judged in findings["verdicts"]]
 
 
 @pytest.mark.parametrize(
-    ("noise", "slower", "least", "verdict", "words"),
+    ("noise", "slower", "least", "verdict"),
     [
-        (0.01, 1.3, 5, "above", "1 question was decided after 5 repeats."),
-        (0.01, 1.0, 5, "no difference that matters", "1 question was decided after 5 repeats."),
-        (0.04, 1.0, 8, "no difference that matters", "1 question was decided after 8 repeats."),
-        (0.04, 1.08, 7, "above", "1 question was decided after 7 repeats."),
+        (0.01, 1.3, 5, "above"),
+        (0.01, 1.0, 5, "no difference that matters"),
+        (0.04, 1.0, 8, "no difference that matters"),
+        (0.04, 1.08, 7, "above"),
     ],
 )
 def test_repeats_are_added_until_every_question_is_decided(
-    fake_twins: pytest.MonkeyPatch, tmp_path: Path, noise: float, slower: float, least: int, verdict: str, words: str
+    fake_twins: pytest.MonkeyPatch, tmp_path: Path, noise: float, slower: float, least: int, verdict: str
 ) -> None:
     runs = Runs(fake_twins, noise, slower)
-    done = run(*ASKED, "--until-decided", "--out", tmp_path / "out")
-    assert done.exit_code == 0, done.output
-    repeats, said, verdicts = told(done)
+    repeats, sentence, verdicts = decided(*ASKED, "--until-decided", "--out", tmp_path / "out")
     assert repeats == least and len(runs.made) == 2 * repeats and len(set(runs.made)) == len(runs.made)
     assert verdicts == [verdict]
-    assert said.startswith(words) and said.endswith("A difference below 5 % does not matter here (--smallest-effect).")
-    contestants = json.loads(done.stdout)["findings"]["contestants"]
-    assert ("no difference of 5 % or more between left and right" in contestants[0]) == (verdict != "above")
+    assert sentence.startswith(f"1 question was decided after {least} repeats.") and "below 5 %" in sentence
+    (contestants, *_) = comparison_report.read(tmp_path / "out").findings.contestants
+    assert ("no difference of 5 % or more between left and right" in contestants) == (verdict != "above")
 
 
 def test_a_repeat_runs_the_rows_of_open_questions_alone(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """All questions about the parallel rows are decided after 5 repeats, that of the serial rows later."""
     runs = Runs(fake_twins, 0.04)
-    asked = ("--modes", "serial,data_parallel", "--cores", "2", "--frameworks", "left,right", "--no-proof", "--json")
-    done = run(*asked, "--until-decided", "--out", tmp_path / "out")
-    assert done.exit_code == 0, done.output
-    repeats, said, verdicts = told(done)
+    asked = ("--modes", "serial,data_parallel", "--cores", "2", "--frameworks", "left,right", "--no-proof")
+    repeats, sentence, verdicts = decided(*asked, "--until-decided", "--out", tmp_path / "out")
     assert repeats > 6 and set(verdicts) == {"above", "no difference that matters"}
     made_of = {row: [repeat for each, repeat in runs.made if each == row] for row, _ in runs.made}
     serial = [row for row in made_of if "serial-2cores" in row]
@@ -98,60 +90,44 @@ def test_a_repeat_runs_the_rows_of_open_questions_alone(fake_twins: pytest.Monke
     assert len(serial) == len(parallel) == 2
     assert all(made_of[row] == list(range(repeats)) for row in serial)
     assert all(made_of[row] == list(range(5)) for row in parallel)
-    assert "Rows whose questions were decided before that ran fewer times." in said
+    assert "ran fewer times" in sentence
     plan = store.read_plan(tmp_path / "out")
     assert all(plan.repeats_of(row) == made_of[row] for row in made_of)
-    again = run("--resume", tmp_path / "out", "--json")
-    assert again.exit_code == 0 and len(runs.made) == len(set(runs.made)) == sum(map(len, made_of.values()))
-    more = run("--resume", tmp_path / "out", "--repeats", str(repeats + 1), "--json")
-    assert more.exit_code == 0 and {row for row, repeat in runs.made if repeat == repeats} == set(made_of)
+    decided("--resume", tmp_path / "out")
+    assert len(runs.made) == len(set(runs.made)) == sum(map(len, made_of.values()))
+    decided("--resume", tmp_path / "out", "--repeats", repeats + 1)
+    assert {row for row, repeat in runs.made if repeat == repeats} == set(made_of)
 
 
 def test_the_most_repeats_end_what_is_not_decided(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:
     runs = Runs(fake_twins, 0.2)
     wanted = ("--until-decided", "--most-repeats", "6", "--smallest-effect", "2%", "--out", tmp_path / "out")
-    repeats, said, verdicts = told(run(*ASKED, *wanted))
-    assert (repeats, verdicts) == (6, ["no difference shown"])
-    assert said.startswith(
-        "Not decided after 6 repeats: 1 of 1 question (left-serial-1core against right-serial-1core). The most is"
-    )
-    assert len(runs.made) == 12
-    again = run("--resume", tmp_path / "out", "--most-repeats", "7", "--json")
-    assert told(again)[0] == 7 and len(runs.made) == 14
-    assert "A difference below 2 % does not matter here" in told(again)[1]
+    repeats, sentence, verdicts = decided(*ASKED, *wanted)
+    assert (repeats, verdicts, len(runs.made)) == (6, ["no difference shown"], 12)
+    assert sentence.startswith("Not decided after 6 repeats: 1 of 1 question (left-serial-1core against right-serial-1core).")
+    repeats, sentence, _ = decided("--resume", tmp_path / "out", "--most-repeats", "7")
+    assert repeats == 7 and len(runs.made) == 14 and "below 2 %" in sentence
 
 
-def test_an_interrupted_decision_is_continued_and_no_run_is_made_twice(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    runs = Runs(fake_twins, 0.04)
-    runs.interrupt_at = 11
-    done = run(*ASKED, "--until-decided", "--out", tmp_path / "out")
-    assert done.exit_code == 130
-    said = told(done)[1]
-    assert said.startswith("Not all of 6 repeats were made, so not all is decided. Open so far: 1 of 1 question (")
-    assert "--resume makes the rest." in said
-    repeats, said, _ = told(run("--resume", tmp_path / "out", "--json"))
-    assert said.startswith(f"1 question was decided after {repeats} repeats.")
-    assert len(runs.made) == len(set(runs.made)) == 2 * repeats
-
-
-@pytest.mark.parametrize("made", [1, 5])
-def test_a_comparison_that_is_cut_short_early_does_not_blame_its_runs(
-    fake_twins: pytest.MonkeyPatch, tmp_path: Path, made: int
+@pytest.mark.parametrize(("interrupt_at", "planned"), [(1, 5), (5, 5), (11, 6)])
+def test_an_interrupted_decision_blames_no_run_and_is_continued_and_no_run_is_made_twice(
+    fake_twins: pytest.MonkeyPatch, tmp_path: Path, interrupt_at: int, planned: int
 ) -> None:
     runs = Runs(fake_twins, 0.04)
-    runs.interrupt_at = made
-    done = run(*ASKED, "--until-decided", "--out", tmp_path / "out")
-    assert done.exit_code == 130
-    said = told(done)[1]
-    assert said.startswith("Not all of 5 repeats were made, so not all is decided.") and "--resume makes the rest." in said
-    assert "Fewer than half" not in said
+    runs.interrupt_at = interrupt_at
+    _, sentence, _ = decided(*ASKED, "--until-decided", "--out", tmp_path / "out", exit_code=130)
+    assert sentence.startswith(f"Not all of {planned} repeats were made") and "--resume" in sentence
+    assert ("1 of 1 question" in sentence) is (interrupt_at > 1) and "Fewer than half" not in sentence
+    repeats, sentence, _ = decided("--resume", tmp_path / "out")
+    assert sentence.startswith(f"1 question was decided after {repeats} repeats.")
+    assert len(runs.made) == len(set(runs.made)) == 2 * repeats
 
 
 def test_a_finished_comparison_may_be_decided_later(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:
     Runs(fake_twins, 0.01)
-    assert run(*ASKED, "--repeats", "2", "--out", tmp_path / "out").exit_code == 0
-    repeats, said, _ = told(run("--resume", tmp_path / "out", "--until-decided", "--json"))
-    assert repeats == 5 and said.startswith("1 question was decided after 5 repeats.")
+    convtwins("run", *ASKED, "--repeats", "2", "--out", tmp_path / "out").succeeded()
+    repeats, sentence, _ = decided("--resume", tmp_path / "out", "--until-decided")
+    assert repeats == 5 and sentence.startswith("1 question was decided after 5 repeats.")
     plan = store.read_plan(tmp_path / "out")
     assert plan.until == UntilDecided()
     assert plan.argv[-5:] == ["--until-decided", "--most-repeats", "30", "--smallest-effect", "0.05"]
@@ -159,59 +135,31 @@ def test_a_finished_comparison_may_be_decided_later(fake_twins: pytest.MonkeyPat
 
 @pytest.mark.parametrize(
     ("fail_from", "repeats", "words"),
-    [(0, 5, "Not decided after 5 repeats: no two runs can be compared."), (2, 5, "Fewer than half of their runs made pairs")],
+    [(0, 5, "no two runs can be compared"), (2, 5, "Fewer than half of their runs")],
 )
 def test_a_row_that_fails_adds_no_repeats_for_ever(
     fake_twins: pytest.MonkeyPatch, tmp_path: Path, fail_from: int, repeats: int, words: str
 ) -> None:
     Runs(fake_twins, 0.01).fail_from = fail_from
-    done = run(*ASKED, "--until-decided", "--out", tmp_path / "out")
-    assert done.exit_code == 1
-    assert told(done)[0] == repeats and words in told(done)[1]
+    number, sentence, _ = decided(*ASKED, "--until-decided", "--out", tmp_path / "out", exit_code=1)
+    assert number == repeats and words in sentence
 
 
 def test_a_spec_file_names_the_same_fields_and_options_come_before_it(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:
     Runs(fake_twins, 0.01)
-    (tmp_path / "run.yaml").write_text("until_decided: true\nmost_repeats: 12\nsmallest_effect: 3%\ncores: 1\n")
-    done = run("--spec", tmp_path / "run.yaml", *ASKED, "--most-repeats", "9", "--out", tmp_path / "out")
-    assert done.exit_code == 0, done.output
+    values = {"until_decided": True, "most_repeats": 12, "smallest_effect": "3%", "cores": 1}
+    file = trees.write(tmp_path, {"run.yaml": values}) / "run.yaml"
+    decided("--spec", file, *ASKED, "--most-repeats", "9", "--out", tmp_path / "out")
     assert store.read_plan(tmp_path / "out").until == UntilDecided(most_repeats=9, smallest_effect=0.03)
 
 
 def test_a_dry_run_says_how_many_repeats_there_may_be(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:
     Runs(fake_twins, 0.0)
-    plain = json.loads(run(*ASKED, "--until-decided", "--most-repeats", "8", "--dry-run").stdout)
+    words = ("run", *ASKED, "--until-decided", "--dry-run")
+    plain = convtwins_json(*words, "--most-repeats", "8")
     assert len(plain["runs"]) == 10 and plain["most_repeats"] == 8
     assert plain["most_seconds"] == pytest.approx(1.6 * plain["seconds"])
-    words = [word for word in ASKED if word != "--json"]
-    shown = " ".join(run(*words, "--until-decided", "--dry-run").stdout.split())
-    assert "Repeats are added until every question is decided (--until-decided): at most 30 of each row, which take" in shown
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (("--most-repeats", "9"), "--most-repeats goes with --until-decided. Received: 9 without it."),
-        (("--smallest-effect", "5%"), "--smallest-effect goes with --until-decided. Received: 5% without it."),
-        (("--until-decided", "--most-repeats", "10001"), "--most-repeats must be from --repeats to 10000. Received: 10001"),
-        (
-            ("--until-decided", "--repeats", "40"),
-            "--most-repeats must be from --repeats to 10000. Received: 30 for 40 repeats.",
-        ),
-        (("--until-decided", "--smallest-effect", "5"), "above 0 and below 100 %. Received: '5'. Use 5% or 0.05."),
-        (("--until-decided", "--smallest-effect", "0"), "Received: '0'."),
-        (("--until-decided", "--smallest-effect", "-1%"), "Received: '-1%'."),
-        (("--until-decided", "--smallest-effect", "five"), "Received: 'five'."),
-        (("--until-decided", "--frameworks", "left"), "--until-decided needs a question. Received: left-serial-1core"),
-    ],
-)
-def test_what_cannot_be_decided_is_refused(
-    fake_twins: pytest.MonkeyPatch, tmp_path: Path, words: tuple[str, ...], message: str
-) -> None:
-    done = run(*ASKED, *words, "--out", tmp_path / "out")
-    assert done.exit_code == 2, done.output
-    assert message in " ".join(done.stderr.split())
-    assert not (tmp_path / "out").exists()
+    assert "(--until-decided): at most 30 of each row" in " ".join(convtwins(*words).stdout.split())
 
 
 @pytest.mark.parametrize(("text", "effect"), [("5%", 0.05), ("5 %", 0.05), ("0.05", 0.05), (".5%", 0.005), ("2.5%", 0.025)])

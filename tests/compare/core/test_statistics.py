@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import special, stats
+from syrupy.assertion import SnapshotAssertion
 
 from compare.core import alpha_spending, statistics, verdict_words
 from compare.core.statistics import JudgedRatio, Ratio, paired_ratio, spread, verdicts
@@ -151,41 +152,37 @@ EQUAL = ratio(1.0, 0.9, 1.1, 5, p=0.9)
 
 
 @pytest.mark.parametrize(
-    ("ratios", "words"),
+    ("ratios", "verdict"),
     [
-        ([ONE], "too few repeats to tell (1 of 5); a is 1.50 times as fast as b here"),
-        ([FEW], "too few repeats to tell (4 of 5); b is 2.00 times as fast as a here"),
-        ([UNSHOWN], "no difference shown between a and b; a is 0.90 to 1.30 times as fast (p = 0.210)"),
-        ([QUICK], "a is 1.40 to 1.60 times as fast as b (p = 0.010)"),
-        ([SLOW], "b is 1.25 to 2.50 times as fast as a (p < 0.001)"),
-        ([HARDLY], "a is 1.003 to 1.004 times as fast as b, by less than 1 % (p = 0.010)"),
-        ([statistics.inverse(HARDLY)], "b is 1.003 to 1.004 times as fast as a, by less than 1 % (p = 0.010)"),
-        ([QUICK, EQUAL], "a is 1.40 to 1.60 times as fast as b (p = 0.020 among 2 comparisons)"),
-        (
-            [QUICK, EQUAL, EQUAL, EQUAL, EQUAL],
-            "no difference shown between a and b; a is 1.40 to 1.60 times as fast "
-            "(p = 0.050 among 5 comparisons; 0.010 by itself)",
-        ),
+        ([ONE], "too few repeats to tell"),
+        ([FEW], "too few repeats to tell"),
+        ([UNSHOWN], "no difference shown"),
+        ([QUICK], "above"),
+        ([SLOW], "below"),
+        ([HARDLY], "above"),
+        ([statistics.inverse(HARDLY)], "below"),
+        ([QUICK, EQUAL], "above"),
+        ([QUICK, EQUAL, EQUAL, EQUAL, EQUAL], "no difference shown"),
     ],
 )
-def test_a_verdict_is_never_stronger_than_its_data(ratios: list[Ratio], words: str) -> None:
-    assert verdict_words.faster(judged(*ratios), "a", "b") == words
+def test_a_verdict_is_never_stronger_than_its_data(ratios: list[Ratio], verdict: str, snapshot: SnapshotAssertion) -> None:
+    assert judged(*ratios).verdict == verdict and verdict_words.faster(judged(*ratios), "a", "b") == snapshot
 
 
 @pytest.mark.parametrize(
-    ("found", "said"),
+    ("found", "words"),
     [(None, None), (FEW, "too few repeats to tell"), (QUICK, "pays"), (UNSHOWN, "no gain shown"), (SLOW, "does not pay")],
 )
-def test_a_mode_pays_only_where_the_interval_lies_above_one(found: Ratio | None, said: str | None) -> None:
-    assert verdict_words.speedup_verdict(found and judged(found)) == said
+def test_a_mode_pays_only_where_the_interval_lies_above_one(found: Ratio | None, words: str | None) -> None:
+    assert verdict_words.speedup_verdict(found and judged(found)) == words
 
 
 @pytest.mark.parametrize(
-    ("low", "high", "said"),
+    ("low", "high", "words"),
     [(1.2, 1.3, "1.20 to 1.30"), (0.9, 1.1, "0.90 to 1.10"), (0.998, 1.001, "0.998 to 1.001"), (1.0, 1.0, "1.00 to 1.00")],
 )
-def test_a_range_has_the_digits_that_tell_its_bounds_from_one(low: float, high: float, said: str) -> None:
-    assert verdict_words.range_words(ratio(1.0, low, high, 5)) == said
+def test_a_range_has_the_digits_that_tell_its_bounds_from_one(low: float, high: float, words: str) -> None:
+    assert verdict_words.range_words(ratio(1.0, low, high, 5)) == words
 
 
 @pytest.mark.parametrize(("pairs", "comparisons"), [(5, 1), (5, 8), (6, 8), (30, 3)])
@@ -219,22 +216,13 @@ def test_the_difference_that_a_family_finds_is_that_of_its_middle_ratio() -> Non
     expected = math.expm1(statistics.detectable_mean(float(stats.sem(logs)), 4, 3, 5))
     assert statistics.resolution(ratios, 3) == pytest.approx(expected)
     words = verdict_words.family_words(verdicts([(str(number), each) for number, each in enumerate(ratios)]))
-    assert words is not None and words.endswith(
-        f"a difference of {float(f'{100 * expected:.2g}'):g} % is found in 90 % of cases. "
-        "This is an average over what the noise may truly be."
-    )
+    assert words is not None and f"a difference of {float(f'{100 * expected:.2g}'):g} % is found in 90 %" in words
     assert statistics.resolution([ratio(1.0, None, None, 1)], 1) is None
 
 
-def test_the_size_of_the_family_is_said() -> None:
-    assert verdict_words.family_words(verdicts([("a", FEW)])) is None
-    one = verdict_words.family_words(verdicts([("b", QUICK)]))
-    assert one is not None and one.startswith("One comparison was tested, at 95 %")
-    assert "This holds however often repeats are added." in one
-    two = verdict_words.family_words(verdicts([("a", SLOW), ("b", QUICK)]))
-    assert two is not None and two.startswith(
-        "2 comparisons make one family: with 95 % confidence no difference that it names is false"
-    )
+def test_the_size_of_the_family_is_said(snapshot: SnapshotAssertion) -> None:
+    families = ([("a", FEW)], [("b", QUICK)], [("a", SLOW), ("b", QUICK)])
+    assert [verdict_words.family_words(verdicts(family)) for family in families] == snapshot
 
 
 @pytest.mark.parametrize(
@@ -309,7 +297,7 @@ def _two_one_sided(low: float, value: float, high: float, pairs: int) -> float:
     return alpha_spending.EQUIVALENCE.corrected_p(float(stats.t.sf(t, pairs - 1)), pairs) if t > 0 else 1.0
 
 
-def test_a_family_of_equal_rows_is_called_equal_only_if_every_correction_allows_it() -> None:
+def test_a_family_of_equal_rows_is_called_equal_only_if_every_correction_allows_it(snapshot: SnapshotAssertion) -> None:
     equal, open_, far = ratio(1.0, 0.96, 1.04, 6, p=0.9), ratio(1.04, 1.0, 1.09, 6, p=0.5), ratio(1.3, 1.29, 1.31, 6, p=1e-6)
     few = ratio(1.0, 0.9, 1.1, 4, p=0.9)
     alone, *others = (
@@ -320,6 +308,5 @@ def test_a_family_of_equal_rows_is_called_equal_only_if_every_correction_allows_
         "no difference that matters", "no difference shown", "no difference that matters", "no difference shown"
     ]  # fmt: skip
     alone = verdicts([("a", equal)], smallest_effect=0.05)[0]
-    said = verdict_words.faster(alone, "a", "b")
-    assert said.startswith("no difference of 5 % or more between a and b; a is 0.96 to 1.04 times as fast (p = 0.0")
+    assert verdict_words.faster(alone, "a", "b") == snapshot
     assert verdict_words.speedup_verdict(alone) == "no difference of 5 % or more"

@@ -1,20 +1,20 @@
 """Which runs are restarted, and what results say of it. Made-up twins die here, real ones in `tests.twins.test_restarts`."""
 
 import json
-import signal
+import os
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from common.artifacts import checkpoint, results
 from common.artifacts.schema import RunResult
 from common.spec import build
-from compare.core.interrupt import Interrupted
+from compare.core.interrupt import Interrupted, interruptible
 from compare.execution import executor, launch, matrix, store
 from tests.compare.conftest import behave
-from tests.support.command_line import convtwins
+from tests.support import comparisons
+from tests.support.command_line import convtwins, convtwins_json
 
 ROW = matrix.build_row("serial", "left", build({"cores": 1}))
 QUICK = ("run", "--frameworks", "left", "--modes", "serial", "--cores", "1", "--no-proof")
@@ -47,17 +47,17 @@ def test_a_run_that_a_signal_ends_is_restarted_and_says_how_often_why_and_where(
     assert (made.status, made.reason, len(made.epochs), attempts(tmp_path)) == ("ok", None, ROW.spec.epochs, 3)
     assert [(death.reason, death.epochs) for death in made.restarts] == [(f"killed by {number}", 1)] * 2
     assert all(0.0 < death.seconds_lost < 300.0 for death in made.restarts)
-    said = capsys.readouterr().err
-    assert said.count(f"repeat 1 is restarted: killed by {number} (finished epochs: 1, steps after them: 0).") == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 2 and all("repeat 1" in line and made.restarts[0].words in line for line in lines)
 
 
 @pytest.mark.parametrize(("days", "most"), [(0, 1.0), (1, 6.0), (-1, 6.0)])
 def test_the_seconds_lost_since_a_checkpoint_are_within_the_attempt_however_the_clock_is_set(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, days: int, most: float
+    tmp_path: Path, days: int, most: float
 ) -> None:
-    (tmp_path / checkpoint.FILE).touch()
-    now = time.time
-    monkeypatch.setattr(time, "time", lambda: now() + 86400 * days)
+    file, written = tmp_path / checkpoint.FILE, time.time() - 86400 * days
+    file.touch()
+    os.utime(file, (written, written))
     made = RunResult(framework="left", spec=ROW.spec, status="killed", reason="killed by SIGKILL", repeat=0)
     death = executor._describe_death(made, tmp_path, time.monotonic() - 5.0, 0)
     assert 0.0 <= death.seconds_lost <= most
@@ -67,8 +67,8 @@ def test_when_no_restart_is_left_the_reason_names_all_deaths(fake_twins: pytest.
     behave(fake_twins, left__serial__1="kill")
     made = run(tmp_path, restarts=2)
     assert (made.status, len(made.restarts), attempts(tmp_path)) == ("killed", 2, 3)
-    death = "killed by SIGKILL (finished epochs: 1, steps after them: 0)"
-    assert made.reason == f"killed by SIGKILL. No restart is left. Those before: 1. {death}; 2. {death}"
+    assert [(death.reason, death.epochs, death.steps) for death in made.restarts] == [("killed by SIGKILL", 1, 0)] * 2
+    assert (made.reason or "").endswith("; ".join(f"{number}. {death.words}" for number, death in enumerate(made.restarts, 1)))
 
 
 @pytest.mark.parametrize(
@@ -85,24 +85,17 @@ def test_a_run_that_would_end_the_same_way_again_is_not_restarted(
 def test_a_run_that_lacked_memory_is_not_restarted_and_says_so(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:
     behave(fake_twins, left__serial__1="kill")
     kills = iter(range(10))
-    fake_twins.setattr(launch, "memory_kills", lambda: next(kills))
+    fake_twins.setattr(launch, "memory_kills", lambda: next(kills))  # the kernel's own count
     made = run(tmp_path, restarts=2)
     assert (made.reason, made.restarts, attempts(tmp_path)) == (f"killed by SIGKILL{launch.LACKED_MEMORY}", [], 1)
 
 
 def test_a_run_that_hangs_is_restarted(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    behave(fake_twins, left__serial__1="hang, ok")
-    wait, hangs = launch.wait, ["it hangs"]
-
-    def hanging(process: launch.StartedProcess, **asked: Any) -> str | None:
-        if not hangs:
-            return wait(process, **asked)
-        launch.stop(process, grace_seconds=0.0)
-        return hangs.pop()
-
-    fake_twins.setattr(launch, "wait", hanging)
-    made = run(tmp_path, restarts=1)
-    assert (made.status, [death.reason for death in made.restarts]) == ("ok", ["it hangs"])
+    behave(fake_twins, left__serial__1="stall, ok")
+    row = comparisons.with_fields(ROW, spec=ROW.spec.with_fields(hang_seconds=1.0))
+    made = executor.execute(row, 0, tmp_path, lambda events: None, restarts=1)
+    (death,) = made.restarts
+    assert made.status == "ok" and death.reason.startswith("the process hangs in misbehave")
 
 
 ELASTIC = matrix.build_row(
@@ -119,37 +112,25 @@ def test_an_elastic_run_goes_on_with_fewer_replicas_that_divide_its_batch(
     # 4, then 2, since 3 do not divide 32, then 1, and once more with 1 by --restarts.
     assert (made.status, [death.replicas for death in made.restarts]) == ("not parallel", [2, 1, None])
     assert made.reason == "it went on with 1 of 4 replicas (--elastic)"
-    attempted = [
-        json.loads((each / "spec.json").read_text()) for each in store.earlier_attempts(tmp_path / "runs" / "ranks-r0")[::-1]
-    ]
-    assert [(each["mode"], each["replicas"]) for each in attempted] == [
-        ("multi_process", 4),
-        ("multi_process", 2),
-        ("serial", 1),
-    ]
+    folders = store.earlier_attempts(tmp_path / "runs" / "ranks-r0")[::-1]
+    specs = [json.loads((folder / "spec.json").read_text()) for folder in folders]
+    attempted = [(run["mode"], run["replicas"]) for run in specs]
+    assert attempted == [("multi_process", 4), ("multi_process", 2), ("serial", 1)]
 
 
 def test_an_elastic_run_that_loses_its_last_replicas_names_all_deaths(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:
     behave(fake_twins, left__multi_process__2="kill, kill")
-    row = ELASTIC.model_copy(update={"spec": ELASTIC.spec.with_fields(least_replicas=2)})
+    row = comparisons.with_fields(ELASTIC, spec=ELASTIC.spec.with_fields(least_replicas=2))
     made = executor.execute(row, 0, tmp_path, lambda events: None)
     assert (made.status, made.spec, [death.replicas for death in made.restarts]) == ("killed", row.spec, [2])
-    assert "No restart is left. Those before: 1. killed by SIGKILL" in (made.reason or "")
+    assert (made.reason or "").endswith(f"1. {made.restarts[0].words}")
 
 
-def test_ctrl_c_is_no_death_and_the_resumed_comparison_keeps_those_before_it(
+def test_an_interrupt_is_no_death_and_the_resumed_comparison_keeps_those_before_it(
     fake_twins: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    behave(fake_twins, left__serial__1="kill, hang")
-    wait = launch.wait
-
-    def interrupted(process: launch.StartedProcess, **asked: Any) -> str | None:
-        if attempts(tmp_path) == 2:
-            raise Interrupted(signal.SIGINT)
-        return wait(process, **asked)
-
-    fake_twins.setattr(launch, "wait", interrupted)
-    with pytest.raises(Interrupted):
+    behave(fake_twins, left__serial__1="kill, stop")
+    with pytest.raises(Interrupted), interruptible():
         run(tmp_path, restarts=3)
     left = results.load(store.run_folder(tmp_path, ROW.id, 0) / results.RESULT_FILE)
     assert (left.status, left.reason, len(left.restarts)) == ("killed", "interrupted", 1)
@@ -159,11 +140,9 @@ def test_ctrl_c_is_no_death_and_the_resumed_comparison_keeps_those_before_it(
 
 def test_a_comparison_restarts_its_runs_and_its_report_says_so(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:
     behave(fake_twins, left__serial__1="kill, ok")
-    done = convtwins(*QUICK, "--restarts", "1", "--out", tmp_path / "out", "--full")
-    assert done.exit_code == 0, done.output
-    said = " ".join(done.stdout.split())
-    assert "was restarted by itself (--restarts): killed by SIGKILL (finished epochs: 1, steps after them: 0); " in said
-    assert "less than a second of work was lost" in said
+    done = convtwins(*QUICK, "--restarts", "1", "--out", tmp_path / "out", "--full").succeeded()
+    ((death,),) = [run.restarts for runs in store.read(tmp_path / "out").runs.values() for run in runs.values()]
+    assert death.words in " ".join(done.stdout.split()) and "--restarts" in done.stdout
     assert store.read_plan(tmp_path / "out").restarts == 1
 
 
@@ -171,31 +150,26 @@ def test_a_comparison_restarts_its_runs_and_its_report_says_so(fake_twins: pytes
 def test_resuming_keeps_the_number_of_restarts_or_takes_another(
     fake_twins: pytest.MonkeyPatch, tmp_path: Path, matrix_of: tuple[str, ...]
 ) -> None:
-    out, seen, execute = tmp_path / "out", list[int](), executor.execute
-
-    def noted(*words: Any, restarts: int, **_: object) -> RunResult:
-        seen.append(restarts)
-        return execute(*words, restarts=restarts)
-
-    fake_twins.setattr(executor, "execute", noted)
-    cells = 2 if matrix_of else 1
-    assert convtwins(*QUICK, *matrix_of, "--restarts", "2", "--out", out).exit_code == 0
-    assert convtwins("run", "--resume", out, "--repeats", "2").exit_code == 0
-    assert convtwins("run", "--resume", out, "--repeats", "3", "--restarts", "0").exit_code == 0
-    assert seen == [each for each in (2, 2, 0) for _ in range(cells)]
-
-
-def test_a_number_of_restarts_below_0_is_refused_with_what_was_received(fake_twins: pytest.MonkeyPatch) -> None:
-    done = convtwins(*QUICK, "--restarts", "-1")
-    assert done.exit_code == 2 and "Received: -1." in done.stderr
+    """A run of each command dies twice."""
+    out = tmp_path / "out"
+    behave(fake_twins, left__serial__1="kill, kill, ok")
+    convtwins(*QUICK, *matrix_of, "--restarts", "2", "--out", out).succeeded()
+    convtwins("run", "--resume", out, "--repeats", "2").succeeded()
+    assert convtwins("run", "--resume", out, "--repeats", "3", "--restarts", "0").exit_code == 1
+    folders = [path.parent for path in out.glob("*/compare.json")] if matrix_of else [out]
+    for folder in folders:
+        (runs,) = store.read(folder).runs.values()
+        assert {repeat: (run.status, len(run.restarts)) for repeat, run in runs.items()} == {
+            0: ("ok", 2), 1: ("ok", 2), 2: ("killed", 0)
+        }  # fmt: skip
+    assert len(folders) == (2 if matrix_of else 1)
 
 
 def test_a_dry_run_says_what_restarts_cost_and_which_runs_would_start_over(fake_twins: pytest.MonkeyPatch) -> None:
-    words = (*QUICK, "--restarts", "2", "--dry-run", "--json")
-    plain = json.loads(convtwins(*words).stdout)
-    over = json.loads(convtwins(*words, "--set", "checkpoint_seconds=null").stdout)
+    words = (*QUICK, "--restarts", "2", "--dry-run")
+    plain, over = convtwins_json(*words), convtwins_json(*words, "--set", "checkpoint_seconds=null")
     assert plain["restarts"] == 2 and not plain["start_over"]
-    assert list(over["start_over"].values()) == ["it makes no checkpoints: checkpoint_seconds is null"]
-    said = " ".join(convtwins(*words[:-1], "--set", "checkpoint_seconds=null").stdout.split())
-    assert "A run whose process dies is restarted at most 2 times (--restarts). That time is not counted." in said
-    assert "Without a checkpoint to go on from: left-serial-1core; it makes no checkpoints" in said
+    ((row, why),) = over["start_over"].items()
+    assert row == "left-serial-1core" and "checkpoint_seconds is null" in why
+    shown = " ".join(convtwins(*words, "--set", "checkpoint_seconds=null").stdout.split())
+    assert "2 times (--restarts)" in shown and f"{row}; {why.partition(':')[0]}" in shown

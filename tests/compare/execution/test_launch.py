@@ -1,9 +1,9 @@
-import os
 import signal
 import subprocess
 import sys
 import tempfile
 import time
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import psutil
@@ -15,16 +15,18 @@ from common.processes import signals, watchdog
 from common.processes.process_spec import RESERVED_VARIABLES
 from compare.core import errors
 from compare.core.interrupt import Interrupted, interruptible
-from compare.execution import executor, launch, matrix, store
+from compare.execution import contestants, executor, launch, matrix, store
 from tests.ranks import assert_gone, runs
 from tests.signalled import signalled_at_start
+from tests.support import processes, trees
+from tests.support.refusals import refused
 
 
 @pytest.fixture
 def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A twin named `scripted`, found in the temporary folder; write its code to the path."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(launch, "FRAMEWORKS", {"scripted": "scripted_twin"})
+    monkeypatch.setitem(launch.FRAMEWORKS, "scripted", "scripted_twin")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     launch.DESCRIPTIONS.clear()
     return tmp_path / "scripted_twin.py"
@@ -39,16 +41,15 @@ def test_describe_returns_what_the_twin_prints_and_asks_once(script: Path) -> No
 
 def test_describe_names_the_exit_and_the_last_lines_of_a_twin_that_fails(script: Path) -> None:
     script.write_text("raise ImportError('no such library')")
-    with pytest.raises(errors.LaunchError) as refused:
+    with refused(errors.LaunchError, field="scripted", names=["exit code 1", "python -m scripted_twin describe"]) as caught:
         launch.describe("scripted")
-    assert "scripted cannot describe itself (exit code 1). Run: python -m scripted_twin describe" in str(refused.value)
-    assert str(refused.value).endswith("ImportError: no such library")
+    assert str(caught.error).endswith("ImportError: no such library")
 
 
 @pytest.mark.parametrize("printed", ["not json", "[1]", ""])
 def test_describe_refuses_what_is_no_json_object(script: Path, printed: str) -> None:
     script.write_text(f"print({printed!r})")
-    with pytest.raises(errors.LaunchError, match="must describe itself as a JSON object"):
+    with refused(errors.LaunchError, field="scripted", received=repr(f"{printed}\n"), names=["JSON object"]):
         launch.describe("scripted")
 
 
@@ -63,39 +64,25 @@ def test_call_returns_the_signal_that_ended_the_twin_as_a_negative_number(script
     assert launch.call("scripted", ["run"], log=tmp_path / "log.txt") == -9
 
 
+RESERVED = (
+    "OMP_NUM_THREADS MKL_NUM_THREADS TF_CONFIG RANK WORLD_SIZE LOCAL_RANK LOCAL_WORLD_SIZE CONVTWINS_RUN_SECRET "
+    "MASTER_ADDR KERAS_BACKEND GOMP_CPU_AFFINITY KMP_BLOCKTIME DNNL_MAX_CPU_ISA ONEDNN_VERBOSE OPENBLAS_NUM_THREADS "
+    "GOTO_NUM_THREADS BLIS_NUM_THREADS VECLIB_MAXIMUM_THREADS NUMEXPR_NUM_THREADS LIBXSMM_TARGET "
+    "NPY_DISABLE_CPU_FEATURES CUDNN_LOGINFO_DBG CUBLAS_WORKSPACE_CONFIG CUBLASLT_LOG_LEVEL TORCH_LOGS "
+    "TORCHINDUCTOR_FREEZING TORCHDYNAMO_DISABLE PYTORCH_CUDA_ALLOC_CONF ATEN_CPU_CAPABILITY XLA_FLAGS JAX_PLATFORMS "
+    "ACL_THREADS MALLOC_ARENA_MAX GLIBC_TUNABLES CUDA_LAUNCH_BLOCKING NVIDIA_TF32_OVERRIDE TORCHELASTIC_RUN_ID PMI_RANK "
+    "OMPI_COMM_WORLD_RANK GROUP_RANK ROLE_RANK MASTER_PORT"
+)
+
+
 def test_a_twin_inherits_no_thread_or_rank_settings_of_the_shell(
     script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    names = [
-        "OMP_NUM_THREADS",
-        "MKL_NUM_THREADS",
-        "TF_CONFIG",
-        "RANK",
-        "WORLD_SIZE",
-        "LOCAL_RANK",
-        "LOCAL_WORLD_SIZE",
-        "CONVTWINS_RUN_SECRET",
-        "MASTER_ADDR",
-        "KERAS_BACKEND",
-        *(
-            "GOMP_CPU_AFFINITY",
-            "KMP_BLOCKTIME",
-            "DNNL_MAX_CPU_ISA",
-            "ONEDNN_VERBOSE",
-            "OPENBLAS_NUM_THREADS",
-            "GOTO_NUM_THREADS",
-        ),
-        *("BLIS_NUM_THREADS", "VECLIB_MAXIMUM_THREADS", "NUMEXPR_NUM_THREADS", "LIBXSMM_TARGET", "NPY_DISABLE_CPU_FEATURES"),
-        *("CUDNN_LOGINFO_DBG", "CUBLAS_WORKSPACE_CONFIG", "CUBLASLT_LOG_LEVEL", "TORCH_LOGS", "TORCHINDUCTOR_FREEZING"),
-        *("TORCHDYNAMO_DISABLE", "PYTORCH_CUDA_ALLOC_CONF", "ATEN_CPU_CAPABILITY", "XLA_FLAGS", "JAX_PLATFORMS", "ACL_THREADS"),
-        *("MALLOC_ARENA_MAX", "GLIBC_TUNABLES", "CUDA_LAUNCH_BLOCKING", "NVIDIA_TF32_OVERRIDE", "TORCHELASTIC_RUN_ID"),
-        *("PMI_RANK", "OMPI_COMM_WORLD_RANK", "GROUP_RANK", "ROLE_RANK", "MASTER_PORT"),
-    ]
-    for name in names:
+    for name in RESERVED.split():
         monkeypatch.setenv(name, "1")
     monkeypatch.setenv("HARMLESS", "kept")
     assert not RESERVED_VARIABLES.fullmatch("TFDS_DATA_DIR") and RESERVED_VARIABLES.fullmatch("LD_PRELOAD")
-    script.write_text(f"import os; print([n for n in {names} if n in os.environ], os.environ['HARMLESS'])")
+    script.write_text(f"import os; print([n for n in {RESERVED.split()} if n in os.environ], os.environ['HARMLESS'])")
     launch.call("scripted", ["run"], log=tmp_path / "log.txt")
     assert (tmp_path / "log.txt").read_text() == "[] kept\n"
 
@@ -103,8 +90,7 @@ def test_a_twin_inherits_no_thread_or_rank_settings_of_the_shell(
 def test_the_project_is_found_from_any_working_directory_and_before_a_folder_of_the_same_name(
     script: Path, tmp_path: Path
 ) -> None:
-    (tmp_path / "common").mkdir()
-    (tmp_path / "common" / "__init__.py").write_text("raise ImportError('the wrong one')")
+    trees.write(tmp_path, {"common/__init__.py": "raise ImportError('the wrong one')"})
     script.write_text("import common.spec, os; print(os.getcwd())")
     assert launch.call("scripted", ["run"], log=tmp_path / "log.txt") == 0
     assert (tmp_path / "log.txt").read_text() == f"{tmp_path}\n"
@@ -113,12 +99,8 @@ def test_the_project_is_found_from_any_working_directory_and_before_a_folder_of_
 def test_a_file_of_the_working_directory_is_taken_for_no_library_but_a_model_is_found_there(
     script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    received = tmp_path / "received"
-    received.mkdir()
-    (received / "numpy.py").write_text("raise SystemExit('planted')")
-    (received / "json.py").write_text("raise SystemExit('planted')")
-    (received / "my_model.py").write_text("")
-    monkeypatch.chdir(received)
+    planted = dict.fromkeys(("numpy.py", "json.py"), "raise SystemExit('planted')")
+    monkeypatch.chdir(trees.write(tmp_path / "received", {**planted, "my_model.py": ""}))
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:")  # an empty entry means the working directory to Python
     script.write_text("import common, json, numpy, my_model; print(numpy.__version__)")
     assert launch.call("scripted", ["run"], log=tmp_path / "log.txt") == 0, (tmp_path / "log.txt").read_text()
@@ -136,14 +118,11 @@ time.sleep(600)
 """
 
 
-def test_stop_ends_a_stubborn_twin_and_children_in_other_sessions(
-    script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(launch, "_GRACE_SECONDS", 0.3)
+def test_stop_ends_a_stubborn_twin_and_children_in_other_sessions(script: Path, tmp_path: Path) -> None:
     script.write_text(_WITH_CHILDREN)
     process = launch.start("scripted", ["run"], log=tmp_path / "log.txt")
     pids = _wait_for_pids(tmp_path / "pids")
-    launch.stop(process)
+    launch.stop(process, grace_seconds=0.3)
     assert process.returncode == -9
     assert_gone(pids)
     launch.stop(process)  # does nothing twice
@@ -165,10 +144,9 @@ os.kill(os.getpid(), signal.SIGKILL)
 @pytest.mark.skipif(sys.platform != "linux", reason="a kernel's service of Linux")
 def test_a_twin_dies_with_a_parent_that_is_killed(script: Path, tmp_path: Path) -> None:
     script.write_text("import time, os, pathlib; pathlib.Path('pids').write_text(str(os.getpid()) + ' '); time.sleep(600)")
-    process, pids = _parent(tmp_path, tmp_path / "pids")
-    process.kill()
-    process.wait()
-    assert_gone([int(pids)])
+    with _parent(tmp_path):
+        pids = _wait_for_pids(tmp_path / "pids")
+    assert_gone(pids)
 
 
 LITTERING = """
@@ -184,9 +162,8 @@ os.replace("temporary.tmp", "temporary")
 @pytest.fixture
 def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The temporary folder of this process, which is empty."""
-    folder = tmp_path / "temporary files"
-    folder.mkdir()
-    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    folder = trees.write(tmp_path / "temporary files", {})
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))  # a setting of that module's: it reads TMPDIR only once
     return folder
 
 
@@ -213,21 +190,20 @@ def test_each_of_two_twins_keeps_its_temporary_folder_while_it_runs(script: Path
 
 
 def test_a_twin_that_cannot_be_started_leaves_no_temporary_folder(
-    script: Path, tmp_path: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, temporary: Path, request: pytest.FixtureRequest
 ) -> None:
-    monkeypatch.setattr(launch.sys, "executable", str(tmp_path / "missing"))
+    contestants.register([contestants.Contestant(name="missing", twin="pytorch", python=str(tmp_path / "missing"))])
+    request.addfinalizer(contestants.clear_registry)
     with pytest.raises(FileNotFoundError):
-        launch.start("scripted", ["run"], log=tmp_path / "log.txt")
+        launch.start("missing", ["run"], log=tmp_path / "log.txt")
     assert list(temporary.iterdir()) == []
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="a kernel's service of Linux")
 def test_the_next_command_removes_what_a_killed_one_left(script: Path, tmp_path: Path, temporary: Path) -> None:
     script.write_text(LITTERING + "time.sleep(600)")
-    process, _ = _parent(tmp_path, tmp_path / "temporary", TMPDIR=str(temporary))
-    left = Path((tmp_path / "temporary").read_text().rsplit(maxsplit=1)[0])
-    process.kill()
-    process.wait()
+    with _parent(tmp_path, TMPDIR=str(temporary)):
+        left = Path(_wait_for(tmp_path / "temporary").rsplit(maxsplit=1)[0])
     assert (left / "__autograph_generated_file.py").exists()
     script.write_text("")
     launch.call("scripted", ["run"], log=tmp_path / "log.txt")
@@ -241,6 +217,7 @@ def test_exit_words_name_the_signal(code: int, words: str) -> None:
 
 PARENT = """
 import time
+from contextlib import AbstractContextManager
 from pathlib import Path
 from compare.execution import launch
 launch.FRAMEWORKS["scripted"] = "scripted_twin"
@@ -249,28 +226,28 @@ time.sleep(600)
 """
 
 
-def _parent(folder: Path, started: Path, **environment: str) -> tuple[subprocess.Popen[bytes], str]:
-    """A process that has started the twin, and what the twin has written then."""
-    environment = {**os.environ, "PYTHONPATH": f"{launch.PROJECT_ROOT}:{folder}", **environment}
-    process = subprocess.Popen([sys.executable, "-c", PARENT], env=environment, cwd=folder)
-    deadline = time.monotonic() + 120
-    while not (started.exists() and started.read_text().strip()):
-        assert time.monotonic() < deadline, "the twin did not start"
-        time.sleep(0.05)
-    return process, started.read_text()
+def _parent(folder: Path, **variables: str) -> AbstractContextManager[subprocess.Popen[str]]:
+    """A process that starts the twin, and is killed at the end of the block."""
+    path = f"{launch.PROJECT_ROOT}:{folder}"
+    return processes.started([sys.executable, "-c", PARENT], folder=folder, variables={"PYTHONPATH": path, **variables})
 
 
-def _wait_for_pids(path: Path) -> list[int]:
+def _wait_for(path: Path) -> str:
+    """What the twin has written to a file, once it has."""
     deadline = time.monotonic() + 120
     while not (path.exists() and path.read_text().strip()):
         assert time.monotonic() < deadline, "the twin did not start"
         time.sleep(0.05)
-    return [int(word) for word in path.read_text().split()]
+    return path.read_text()
+
+
+def _wait_for_pids(path: Path) -> list[int]:
+    return [int(word) for word in _wait_for(path).split()]
 
 
 @pytest.mark.parametrize("source", ["import time; time.sleep(600)", "import subprocess as s; s.run(['sleep', '600'])"])
 def test_a_twin_that_uses_no_time_hangs(script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: str) -> None:
-    monkeypatch.setattr(watchdog, "LOADING_SECONDS", 1.0)
+    monkeypatch.setattr(watchdog, "LOADING_SECONDS", 1.0)  # of a process that has not begun yet: ten minutes
     script.write_text(source)
     log = tmp_path / "log.txt"
     assert launch.call("scripted", ["run"], log=log, hang_seconds=1.0) in (-signal.SIGTERM, -signal.SIGKILL)
@@ -278,12 +255,12 @@ def test_a_twin_that_uses_no_time_hangs(script: Path, tmp_path: Path, monkeypatc
     assert (tmp_path / "log.stacks" / "stacks-rank0.txt").read_text() == "It had not begun to answer yet: no stacks.\n"
 
 
+ATTACHED = "import time; from common.machine import heartbeat as h; h.attach(); h.count_sync_point(); h.count_step();"
+"""A twin that has begun to train."""
+
+
 def test_a_twin_that_hangs_after_a_step_leaves_its_stacks(script: Path, tmp_path: Path) -> None:
-    script.write_text(
-        "import time; from common.machine import heartbeat; heartbeat.attach(); heartbeat.count_sync_point(); "
-        "heartbeat.count_step()\n"
-        "def wait(): time.sleep(600)\nwait()"
-    )
+    script.write_text(f"{ATTACHED}\ndef wait(): time.sleep(600)\nwait()")
     log = tmp_path / "log.txt"
     launch.call("scripted", ["run"], log=log, hang_seconds=1.0)
     words = "the process hangs in wait (scripted_twin.py:2) after step 1: no progress for 0.9 s; see stacks-rank0.txt\n"
@@ -293,26 +270,21 @@ def test_a_twin_that_hangs_after_a_step_leaves_its_stacks(script: Path, tmp_path
 
 def test_a_twin_that_sigkill_does_not_end_is_left_behind(script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A control group's freezer holds a process: here a SIGKILL that does nothing stands for it."""
-    monkeypatch.setattr(launch, "KILL_SECONDS", 0.2)
     script.write_text("import signal, time; signal.signal(15, signal.SIG_IGN); print('ready', flush=True); time.sleep(600)")
     process = launch.start("scripted", ["run"], log=tmp_path / "log")
     try:
-        deadline = time.monotonic() + 60
-        while "ready" not in (tmp_path / "log").read_text():
-            assert time.monotonic() < deadline
-            time.sleep(0.02)
+        assert _wait_for(tmp_path / "log") == "ready\n"
         with monkeypatch.context() as held:
             held.setattr(launch, "_signal_all", lambda *_: None)
-            launch.stop(process, grace_seconds=0.1)
+            launch.stop(process, grace_seconds=0.1, kill_seconds=0.2)
         assert process.poll() is None
     finally:
         process.kill()
         process.wait()
 
 
-def test_a_twin_that_works_is_waited_for(script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watchdog, "LOADING_SECONDS", 1.0)
-    script.write_text("import time; end = time.time() + 4\nwhile time.time() < end: pass")
+def test_a_twin_that_works_is_waited_for(script: Path, tmp_path: Path) -> None:
+    script.write_text(f"{ATTACHED}end = time.time() + 4\nwhile time.time() < end: pass")
     assert launch.call("scripted", ["run"], log=tmp_path / "log.txt", hang_seconds=1.0) == 0
 
 
@@ -349,7 +321,7 @@ def test_no_twin_is_left_running_where_another_ends_all(script: Path, tmp_path: 
     def ended(call: launch.Call, code: int) -> None:
         raise errors.LaunchError(f"{call.arguments[0]} ended with {code}")
 
-    with pytest.raises(errors.LaunchError, match="short ended with 5"):
+    with refused(errors.LaunchError, names=["short", "5"]):
         launch.call_all(lambda: waiting.pop() if waiting else None, ended, most_parallel=2)
     assert not runs(int((tmp_path / "pid").read_text()))
 

@@ -4,34 +4,26 @@ from pathlib import Path
 import pytest
 
 from common.artifacts import atomic_files, results
-from common.artifacts.schema import RunResult
 from common.data import sources
+from common.errors import UserError
 from compare.core.errors import FolderError
 from compare.execution import launch, store
-from tests.support import comparisons
+from tests.support import comparisons, trees
 from tests.support.command_line import convtwins
+from tests.support.refusals import check, refused
 
 
-def test_a_result_is_read_once_in_a_command_unless_it_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_result_is_read_once_in_a_command_unless_it_changes(tmp_path: Path) -> None:
     stored = comparisons.repeated(3)
     folder = comparisons.stored_in(stored, tmp_path / "out")
-    read: list[Path] = []
-    load = results.load
-
-    def counted(path: Path) -> RunResult:
-        read.append(path)
-        return load(path)
-
-    monkeypatch.setattr(results, "load", counted)
-    first = store.read(folder)
-    assert len(read) == len(set(read)) == sum(map(len, first.runs.values())) > 0
-    assert store.read(folder) == first and len(read) == len(set(read))
-
-    row = stored.comparison.rows[0]
-    changed = first.runs[row.id][0].model_copy(update={"peak_memory_mib": 1.5})
-    results.save(changed, store.run_folder(folder, row.id, 0))
-    assert store.read(folder).runs[row.id][0] == changed
-    assert len(read) == len(set(read)) + 1
+    first, again = store.read(folder).runs, store.read(folder).runs
+    assert sum(map(len, first.values())) == 12
+    assert all(again[row][repeat] is run for row, runs in first.items() for repeat, run in runs.items())
+    row = stored.comparison.rows[0].id
+    changed = comparisons.with_fields(first[row][0], peak_memory_mib=1.5)
+    results.save(changed, store.run_folder(folder, row, 0))
+    later = store.read(folder).runs
+    assert later[row][0] == changed and later[row][1] is first[row][1]
 
 
 @pytest.mark.parametrize("name", ["x" * 201, "../outside", ".hidden", ""])
@@ -41,7 +33,7 @@ def test_a_plan_with_a_row_whose_id_is_no_name_of_a_folder_is_refused(tmp_path: 
     del plan["sha256"]
     plan["rows"][0]["id"] = name
     (folder / store.PLAN_FILE).write_text(atomic_files.with_checksum(json.dumps(plan)))
-    with pytest.raises(FolderError, match=r"compare\.json.*rows"):
+    with refused(FolderError, names=["compare.json", "rows"]):
         store.read(folder)
 
 
@@ -60,13 +52,9 @@ WITH_OUT = (
 @pytest.mark.parametrize("words", WITH_OUT)
 def test_a_folder_that_cannot_be_written_is_refused_first(words: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Before a framework is asked, data are read, or results are."""
-    (tmp_path / "study.yaml").write_text("title: A study\n")
-    (tmp_path / "file").touch()
+    monkeypatch.chdir(trees.write(tmp_path, {"study.yaml": "title: A study\n", "file": ""}))
     for owner, name in ((launch, "describe_all"), (sources, "load"), (sources, "describe"), (store, "read")):
-        monkeypatch.setattr(owner, name, pytest.fail)
-    monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr(owner, name, pytest.fail)  # each takes seconds, and none is needed
     done = convtwins(*words.split(), "--out", "file/in/it")
-    assert (done.exit_code, done.stderr.splitlines()[-1:]) == (
-        2,
-        [f"{tmp_path}/file is a file, not a folder. Choose a folder with --out."],
-    ), done.output
+    assert done.exit_code == 2, done.output
+    check(UserError(done.stderr.splitlines()[-1]), field=f"{tmp_path}/file", fix="--out")

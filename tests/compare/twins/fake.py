@@ -7,7 +7,9 @@ FAKE_TWIN_BEHAVIOUR holds JSON: {"<framework>-<mode>-<cores>": "<behaviour>"}; w
 import argparse
 import contextlib
 import json
+import math
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -18,6 +20,7 @@ from pathlib import Path
 from common import spec
 from common.artifacts import event_log, results
 from common.artifacts.schema import EpochRecord, Metrics, Noise, Phases, RunResult
+from common.machine import heartbeat
 
 IMAGES = 1258
 """Of its data, in the training split."""
@@ -79,11 +82,19 @@ def train(framework: str, run: spec.Spec, out: Path, repeat: int, behaviour: str
     }
     if behaviour == f"disturbed in {repeat}":
         facts["noise"] = Noise(cores_taken=0.4)
+    if behaviour.startswith("noisy"):  # a percent of standard deviation
+        seconds *= math.exp(random.Random(out.name).gauss(0.0, 0.01))
+        behaviour = "stop" if behaviour == f"noisy until {repeat}" else "ok"
+    if behaviour.startswith("record "):
+        with (out / "spot_check_2_before.safetensors").open("wb") as steps:
+            steps.truncate(int(behaviour.split()[1]))  # a hole takes no room
     per_epoch, total = planned(run)
     event_log.append_event(out, "start", total_epochs=-(-total // per_epoch), total_steps=total, steps_per_epoch=per_epoch)
     event_log.append_event(out, "first_step", seconds=0.1, loss=facts["first_step_loss"])
     epochs = []
     for record in epochs_of(run, seconds):
+        if behaviour == f"unrecorded in {repeat}":  # it claims its examples, and lacks the steps that its nonce draws
+            record = record.model_copy(update={"fingerprint": "0" * 64})
         epochs.append(record)
         event_log.append_event(out, "epoch", **record.model_dump())
         attempts = behaviour.split(", ")
@@ -129,6 +140,15 @@ def misbehave(behaviour: str, framework: str, out: Path) -> None:
         (out / "more").write_bytes(bytes(2**16))
     if behaviour in SIGNALS:
         os.kill(os.getpid(), SIGNALS[behaviour])
+    if behaviour.startswith("remove "):
+        Path(behaviour.removeprefix("remove ")).unlink(missing_ok=True)
+    if behaviour == "stall":  # it has begun to train
+        heartbeat.attach()
+        heartbeat.count_sync_point()
+        time.sleep(600)
+    if behaviour == "stop":  # somebody ends the command meanwhile
+        os.kill(os.getppid(), signal.SIGTERM)
+        time.sleep(600)
     if behaviour == "interrupt":
         sys.exit(128 + signal.SIGINT)  # as a launcher of ranks
     if behaviour in ("hang", "deaf"):
