@@ -614,7 +614,9 @@ def test_threaded_searches_gain_what_the_report_says_where_the_interval_holds_it
             trials=[trial], done=True, cores_of_others=9.0 if disturbed and repeat == jobs == 1 else 0.0,
         )  # fmt: skip
 
-    settings = Tuning(jobs=(1, 8), repeats=pairs, frameworks=("pytorch",), space={"optimizer.momentum": {"low": 0.5, "high": 0.9}})
+    settings = Tuning(
+        jobs=(1, 8), repeats=pairs, frameworks=("pytorch",), space={"optimizer.momentum": {"low": 0.5, "high": 0.9}}
+    )
     plan = TuningPlan(
         created_at="2026-01-01T00:00:00+00:00", token="a", settings=settings, budget=8, data_name="leaves", data_hash="a",
         train_examples=128, validation_examples=36, code_hash="b", versions={}, machine={},
@@ -756,8 +758,18 @@ def test_a_cell_that_is_open_says_why_and_a_ratio_is_here_over_paper() -> None:
 
 
 @pytest.mark.usefixtures("fakes")
-def test_data_that_are_not_there_are_refused_before_anything_is_trained(tmp_path: Path) -> None:
-    check_ended(reproduced(PLANT, "--data", "no/such/folder", "--out", tmp_path), exit_code=4, names=["no/such/folder"])
+@pytest.mark.parametrize(
+    ("words", "code", "parts"),
+    [
+        ((CIFAR10, "--scale", "tiny"), 2, {"field": "--scale", "received": "'tiny'"}),
+        ((TOMATO, "--set", "modle=1"), 2, {"field": "modle", "fix": "model"}),
+        ((PLANT, "--data", "no/such/folder"), 4, {"names": ["no/such/folder"]}),
+    ],
+)
+def test_what_cannot_be_is_refused_before_anything_is_trained(
+    words: tuple[str, ...], code: int, parts: dict[str, Any], tmp_path: Path
+) -> None:
+    check_ended(reproduced(*words, "--out", tmp_path), exit_code=code, **parts)
     assert not (tmp_path / "2-faithful").exists()
 
 
