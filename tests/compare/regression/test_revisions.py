@@ -457,20 +457,17 @@ def test_a_base_that_cannot_do_a_run_is_told_before_anything_is_measured(
     assert len(stand_in.done) == 1 and worktrees(repository) == 1
 
 
-def interrupted_after(stand_in: StandIn, runs: int, number: signal.Signals) -> Callable[[RunResult, Path], RunResult]:
-    def interrupt(run: RunResult, folder: Path) -> RunResult:
-        if len(stand_in.done) == runs:
-            raise Interrupted(number)
-        return run
-
-    return interrupt
-
-
 def test_an_interruption_keeps_what_was_measured_and_the_same_command_goes_on_with_a_broken_pair(
     repository: Path, stand_in: StandIn, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
-    stand_in.behaviour = interrupted_after(stand_in, 4 + 8 + 1, signal.SIGINT)  # the warm-up, two pairs of both rows, a half
+
+    def interrupt(run: RunResult, folder: Path) -> RunResult:
+        if len(stand_in.done) == 4 + 8 + 1:  # the warm-up, two pairs of both rows, and a half
+            raise Interrupted(signal.SIGINT)
+        return run
+
+    stand_in.behaviour = interrupt
     done = regress("--interleaved", "before", "--out", out)
     assert done.exit_code == 130 and f"--out {out}" in done.stderr and worktrees(repository) == 1
     judged = regress(out)

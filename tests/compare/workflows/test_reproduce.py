@@ -53,7 +53,8 @@ from tests.support.snapshots import Screens
 
 PAPERS = schema.paper_names()
 CIFAR10, PLANT, TOMATO = PAPERS
-VERDICTS = {"reproduced", "not reproduced", "contradicted by the paper's own table", "cannot be told here"}
+OPEN = "cannot be told here"
+VERDICTS = {"reproduced", "not reproduced", "contradicted by the paper's own table", OPEN}
 DISTURBED = {"cores_of_others": 1.5, "machine": {"logical_cores": 2}}
 LEAVES = "leaves:classes=2,images=20,size=32"
 """Images of classes that no paper has."""
@@ -316,7 +317,7 @@ def test_a_report_is_made_again_with_tables_curves_and_a_verdict_for_each_claim(
     assert list(verdicts) == [claim.said for claim in schema.find_paper(name).claims.values()]
     assert set(verdicts.values()) <= VERDICTS
     page = (out / "report.html").read_text()
-    assert page.count("<svg") >= 1 and "cannot be told here" in page
+    assert page.count("<svg") >= 1 and OPEN in page
     first = found_in(parts, table)[0]
     assert first["accuracy_paper"] and first["accuracy_here"] and first["accuracy_ratio"] is None  # these are other data
     again = reproduced(*words, "data.image_size=32", "--json")
@@ -342,7 +343,7 @@ def test_claims_that_the_tables_of_the_cifar10_report_contradict_are_called_so()
     verdicts = {claim.name: claim for claim in claims.judge_all(nothing(CIFAR10, "smoke", "digits"))}
     assert verdicts["most_accurate"].verdict == verdicts["fastest"].verdict == "contradicted by the paper's own table"
     assert "PyTorch, loader workers 0.8298, Keras, sequential 0.8156" in verdicts["most_accurate"].evidence[0]
-    assert verdicts["epoch_time"].verdict == verdicts["loses_none"].verdict == "cannot be told here"
+    assert verdicts["epoch_time"].verdict == verdicts["loses_none"].verdict == OPEN
     assert "30.8 to 44.3 times" in verdicts["epoch_time"].evidence[0]
 
 
@@ -351,7 +352,7 @@ def test_where_nothing_was_run_every_cell_is_open_and_no_claim_is_reproduced(nam
     found = nothing(name, "smoke", LEAVES)
     judged = claims.judge_all(found)
     assert [claim.text for claim in judged] == [claim.said for claim in found.paper.claims.values()]
-    assert {claim.verdict for claim in judged} <= {"cannot be told here", "contradicted by the paper's own table"}
+    assert {claim.verdict for claim in judged} <= {OPEN, "contradicted by the paper's own table"}
     assert all(claim.evidence for claim in judged)
     tables = [table for table in cells.build_tables(found) if not table.name.startswith("arithmetic")]
     assert tables
@@ -378,54 +379,48 @@ def _difference(mean: float, half: float, n: int = 5, p: float = 0.01) -> Differ
     return Difference("a", "b", mean, mean - half, mean + half, n, p)
 
 
+def loses(difference: Difference | None) -> str:
+    return judging.judge_loss(difference, 2.0)[0]
+
+
+def loses_none(difference: Difference | None) -> str:
+    return judging.judge_no_loss(difference)[0]
+
+
+def leads(difference: Difference | None) -> str:
+    return judging.judge_more_accurate(difference, 1.15)[0]
+
+
 @pytest.mark.parametrize(
-    ("difference", "points", "verdict"),
+    ("judge", "difference", "verdict"),
     [
-        (None, 2.0, "cannot be told here"),
-        (_difference(-0.02, 0.01, n=4), 2.0, "cannot be told here"),
-        (_difference(-0.02, 0.01), 2.0, "reproduced"),
-        (_difference(-0.02, 0.01, p=0.2), 2.0, "cannot be told here"),
-        (_difference(-0.02, 0.04, p=0.2), 2.0, "cannot be told here"),
+        (loses, None, OPEN),
+        (loses, _difference(-0.02, 0.01, n=4), OPEN),
+        (loses, _difference(-0.02, 0.01), "reproduced"),
+        (loses, _difference(-0.02, 0.01, p=0.2), OPEN),
+        (loses, _difference(-0.02, 0.04, p=0.2), OPEN),
         # Under settings that the report does not state: to find no such loss says nothing of the report's.
-        (_difference(0.0, 0.01, p=0.9), 2.0, "cannot be told here"),
-        (_difference(-0.10, 0.01), 2.0, "cannot be told here"),
+        (loses, _difference(0.0, 0.01, p=0.9), OPEN),
+        (loses, _difference(-0.10, 0.01), OPEN),
+        (loses_none, _difference(0.0, 0.005, p=0.9), "reproduced"),  # a loss of a point is ruled out
+        (loses_none, _difference(-0.006, 0.003, p=0.001), "not reproduced"),  # a loss is shown, small as it is
+        (loses_none, _difference(-0.006, 0.003, p=0.06), "reproduced"),
+        (loses_none, _difference(0.0, 0.03, p=0.9), OPEN),
+        (loses_none, replace(_difference(0.0, 0.005, p=0.9), learned=False), OPEN),
+        (loses_none, _difference(-0.04, 0.01), "not reproduced"),
+        (loses_none, _difference(-0.04, 0.01, n=3), OPEN),
+        (leads, _difference(0.04, 0.01), "reproduced"),
+        (leads, _difference(-0.04, 0.01), "not reproduced"),
+        (leads, _difference(0.01, 0.03, p=0.4), OPEN),
+        (leads, _difference(0.04, 0.01, p=0.06), OPEN),
+        (leads, _difference(0.0, 0.01, p=0.9), "not reproduced"),  # a lead of 1.15 points is ruled out
+        (leads, _difference(0.0, 0.02, p=0.9), OPEN),
     ],
 )
-def test_a_loss_is_reproduced_only_where_the_interval_holds_it_and_not_none(
-    difference: Difference | None, points: float, verdict: str
+def test_a_claim_on_an_accuracy_is_judged_by_what_the_interval_holds_and_rules_out(
+    judge: Callable[[Difference | None], str], difference: Difference | None, verdict: str
 ) -> None:
-    assert judging.judge_loss(difference, points)[0] == verdict
-
-
-@pytest.mark.parametrize(
-    ("difference", "verdict"),
-    [
-        (_difference(0.0, 0.005, p=0.9), "reproduced"),
-        (_difference(-0.006, 0.003, p=0.001), "not reproduced"),  # a loss is shown, small as it is
-        (_difference(-0.006, 0.003, p=0.06), "reproduced"),
-        (_difference(0.0, 0.03, p=0.9), "cannot be told here"),
-        (replace(_difference(0.0, 0.005, p=0.9), learned=False), "cannot be told here"),
-        (_difference(-0.04, 0.01), "not reproduced"),
-        (_difference(-0.04, 0.01, n=3), "cannot be told here"),
-    ],
-)
-def test_no_loss_is_reproduced_only_where_a_point_is_ruled_out(difference: Difference, verdict: str) -> None:
-    assert judging.judge_no_loss(difference)[0] == verdict
-
-
-@pytest.mark.parametrize(
-    ("difference", "verdict"),
-    [
-        (_difference(0.04, 0.01), "reproduced"),
-        (_difference(-0.04, 0.01), "not reproduced"),
-        (_difference(0.01, 0.03, p=0.4), "cannot be told here"),
-        (_difference(0.04, 0.01, p=0.06), "cannot be told here"),
-        (_difference(0.0, 0.01, p=0.9), "not reproduced"),  # a lead of 1.15 points is ruled out
-        (_difference(0.0, 0.02, p=0.9), "cannot be told here"),
-    ],
-)
-def test_more_accurate_is_said_of_what_is_surely_so(difference: Difference, verdict: str) -> None:
-    assert judging.judge_more_accurate(difference, 1.15)[0] == verdict
+    assert judge(difference) == verdict
 
 
 def test_accuracies_are_paired_by_seed_and_tested_as_one_family() -> None:
@@ -449,11 +444,11 @@ GAIN = 1.05
     [
         ([(10, 10.1), (10, 10.0), (10, 9.9), (10, 10.05), (10, 10.0)], "reproduced"),
         ([(10, 5.1), (10, 5.0), (10, 4.9), (10, 5.05), (10, 5.0)], "not reproduced"),
-        ([(10, 9.6), (10, 9.1), (10, 9.5), (10, 9.2), (10, 9.4)], "cannot be told here"),  # 1.04 to 1.10
+        ([(10, 9.6), (10, 9.1), (10, 9.5), (10, 9.2), (10, 9.4)], OPEN),  # 1.04 to 1.10
         ([(10, 9.71), (10, 9.69), (10, 9.7), (10, 9.68), (10, 9.72)], "reproduced"),  # faster by 3 %, surely
         ([(10, 9.3), (10, 9.2), (10, 9.25), (10, 9.22), (10, 9.28)], "not reproduced"),  # 1.075 to 1.088
-        ([(10, 5.0), (10, 15.0), (10, 9.9), (10, 7.0), (10, 12.0)], "cannot be told here"),
-        ([(10, 10.1), (10, 10.0)], "cannot be told here"),
+        ([(10, 5.0), (10, 15.0), (10, 9.9), (10, 7.0), (10, 12.0)], OPEN),
+        ([(10, 10.1), (10, 10.0)], OPEN),
     ],
 )
 def test_more_workers_gain_nothing_only_where_a_gain_is_ruled_out(gains: list[tuple[float, float]], verdict: str) -> None:
@@ -468,7 +463,7 @@ def test_one_of_several_numbers_of_workers_gains_only_as_surely_as_the_first_of_
     assert ratio is not None
     held = relative_to(ratio, GAIN)
     assert held.p is not None and 0.025 < held.p < 0.05
-    for family, verdict in ((1, "not reproduced"), (2, "cannot be told here")):
+    for family, verdict in ((1, "not reproduced"), (2, OPEN)):
         judged = verdicts([("more", held), ("still more", relative_to(ratio, ratio.value))][:family])
         assert time_claims.no_gain(ratio, judged[0], GAIN)[0] == verdict
 
@@ -483,7 +478,7 @@ _MORE = [
     (1.5, 1.2, "reproduced"),
     (1.2, 1.5, "not reproduced"),
     (0.9, 0.6, "not reproduced"),  # what loses less does not gain more
-    (1.2, 1.2, "cannot be told here"),
+    (1.2, 1.2, OPEN),
 ]
 """Two speed-ups, and whether the first is the larger gain."""
 
@@ -497,8 +492,8 @@ def test_the_larger_of_two_gains_is_surely_larger_and_a_gain(first: float, secon
     ("tensorflow", "torch", "verdict", "gpus", "disturbed"),
     [
         *((*each, 2, False) for each in _MORE),
-        (1.5, 1.2, "cannot be told here", 0, False),
-        (1.5, 1.2, "cannot be told here", 2, True),
+        (1.5, 1.2, OPEN, 0, False),
+        (1.5, 1.2, OPEN, 2, True),
     ],
 )
 def test_parallel_times_of_the_tomato_report_are_judged_on_gpus_alone(
@@ -516,12 +511,12 @@ def test_parallel_times_of_the_tomato_report_are_judged_on_gpus_alone(
     told = gpus == 2 and not disturbed
     for name, gain in (("serial_time", torch), ("parallel_time_pytorch", torch), ("parallel_time_tensorflow", tensorflow)):
         known = "reproduced" if gain > 1 else "not reproduced"
-        assert judged[name].verdict == (known if told else "cannot be told here"), name
+        assert judged[name].verdict == (known if told else OPEN), name
 
 
 @pytest.mark.parametrize(
     ("native", "alike", "verdict"),
-    [(0.04, 0.04, "reproduced"), (-0.04, -0.04, "not reproduced"), (0.04, -0.04, "cannot be told here")],
+    [(0.04, 0.04, "reproduced"), (-0.04, -0.04, "not reproduced"), (0.04, -0.04, OPEN)],
 )
 def test_the_more_accurate_framework_is_it_as_it_was_and_corrected(native: float, alike: float, verdict: str) -> None:
     subject = planned(TOMATO)
@@ -556,10 +551,10 @@ def test_nothing_is_told_from_corrected_runs_that_are_not_the_same_training(
         (2, 1.3, 1.0, True, "reproduced"),
         (2, 1.3, 1.3, True, "not reproduced"),
         (2, 1.3, 1.0, False, "not reproduced"),  # PyTorch warns of it
-        (2, 1.0, 1.0, True, "cannot be told here"),  # the input is not what these runs wait for
-        (3, 1.3, 1.3, True, "cannot be told here"),  # 2 workers do not fill 3 cores
-        (3, 1.3, 1.0, True, "cannot be told here"),
-        (1, 1.3, 1.0, True, "cannot be told here"),
+        (2, 1.0, 1.0, True, OPEN),  # the input is not what these runs wait for
+        (3, 1.3, 1.3, True, OPEN),  # 2 workers do not fill 3 cores
+        (3, 1.3, 1.0, True, OPEN),
+        (1, 1.3, 1.0, True, OPEN),
     ],
 )
 def test_workers_beyond_the_cores_are_judged_where_the_cores_are_full_and_input_is_waited_for(
@@ -580,19 +575,19 @@ def test_two_gpus_gain_less_than_the_best_number_of_workers(workers: float, para
     seconds = {"serial": 4.0} | {row: 4.0 / gain for row, gain in gains.items()}
     subject = planned(PLANT, gpus=2)
     assert verdict_of(timed(subject, seconds), "two_gpus_gain_less") == verdict
-    assert verdict_of(timed(subject, seconds, DISTURBED), "two_gpus_gain_less") == "cannot be told here"
+    assert verdict_of(timed(subject, seconds, DISTURBED), "two_gpus_gain_less") == OPEN
 
 
 @pytest.mark.parametrize(
     ("gain", "cores", "pairs", "disturbed", "verdict"),
     [
         (3.2, 8, 5, False, "reproduced"),
-        (1.5, 8, 5, False, "cannot be told here"),  # a gain, and not the 3.21 times
+        (1.5, 8, 5, False, OPEN),  # a gain, and not the 3.21 times
         (0.8, 8, 5, False, "not reproduced"),
-        (1.0, 8, 5, False, "cannot be told here"),
-        (3.2, 8, 4, False, "cannot be told here"),
-        (3.2, 2, 5, False, "cannot be told here"),
-        (3.2, 8, 5, True, "cannot be told here"),
+        (1.0, 8, 5, False, OPEN),
+        (3.2, 8, 4, False, OPEN),
+        (3.2, 2, 5, False, OPEN),
+        (3.2, 8, 5, True, OPEN),
     ],
 )
 def test_threaded_searches_gain_what_the_report_says_where_the_interval_holds_it(
@@ -631,9 +626,9 @@ def test_threaded_searches_gain_what_the_report_says_where_the_interval_holds_it
     [
         (1.0, 4, 0.0, 2, "reproduced"),
         (0.2, 4, 0.0, 2, "not reproduced"),
-        (1.0, 2, 0.0, 2, "cannot be told here"),  # the report had four cores
-        (1.0, 4, 1.5, 2, "cannot be told here"),  # other work took some of the two workers' cores
-        (1.0, 4, 0.0, 1, "cannot be told here"),  # one of the two had nothing to do
+        (1.0, 2, 0.0, 2, OPEN),  # the report had four cores
+        (1.0, 4, 1.5, 2, OPEN),  # other work took some of the two workers' cores
+        (1.0, 4, 0.0, 1, OPEN),  # one of the two had nothing to do
     ],
 )
 def test_engines_scale_by_their_own_pace_alone(slower: float, cores: int, taken: float, tasks: int, verdict: str) -> None:
@@ -661,9 +656,9 @@ _SAME = [2.0, 1.5]
         ({0: _SAME, 1: _SAME}, {0: _SAME, 1: _SAME}, "reproduced"),
         ({0: _SAME, 1: _SAME}, {0: [2.0, 1.6]}, "not reproduced"),
         ({0: _SAME, 1: _SAME}, {0: [2.0, float("nan")]}, "not reproduced"),
-        ({0: _SAME, 1: [2.0, 1.51]}, {0: [2.0, 1.6]}, "cannot be told here"),  # serial does not repeat itself either
-        ({0: _SAME}, {0: [2.0, 1.6]}, "cannot be told here"),
-        ({}, {0: _SAME}, "cannot be told here"),
+        ({0: _SAME, 1: [2.0, 1.51]}, {0: [2.0, 1.6]}, OPEN),  # serial does not repeat itself either
+        ({0: _SAME}, {0: [2.0, 1.6]}, OPEN),
+        ({}, {0: _SAME}, OPEN),
     ],
 )
 def test_workers_change_the_losses_only_where_serial_repeats_itself(
@@ -677,7 +672,7 @@ def test_workers_change_the_losses_only_where_serial_repeats_itself(
     [
         ({0: [2.1, 1.6], 1: [2.1, 1.5]}, "reproduced"),
         ({0: [2.0, 1.6], 1: [2.0, 1.6]}, "not reproduced"),  # later on, to where rounding may have grown
-        ({0: _SAME, 1: [2.1, 1.6]}, "cannot be told here"),
+        ({0: _SAME, 1: [2.1, 1.6]}, OPEN),
         ({0: _SAME, 1: [2.00001, 1.5]}, "not reproduced"),
     ],
 )
@@ -698,17 +693,17 @@ def test_a_row_of_workers_that_is_missing_keeps_the_verdict_open() -> None:
     verdict, evidence = claims.judge(
         with_losses({"serial": {0: _SAME}, "workers-2": {0: _SAME}}, "quick"), "workers_keep_losses"
     )
-    assert verdict == "cannot be told here" and "workers-4, workers-8" in evidence[0]
+    assert verdict == OPEN and "workers-4, workers-8" in evidence[0]
 
 
 def test_a_failed_run_with_workers_is_no_run_without_a_warning() -> None:
     verdict, evidence = claims.judge(nothing(PLANT), "workers_beyond_cores")
-    assert verdict == "cannot be told here" and not any("warn" in each for each in evidence)
+    assert verdict == OPEN and not any("warn" in each for each in evidence)
 
 
 @pytest.mark.parametrize(
     ("changed", "verdict"),
-    [({}, "reproduced"), (DISTURBED, "cannot be told here"), ({"cores_used": None}, "cannot be told here")],
+    [({}, "reproduced"), (DISTURBED, OPEN), ({"cores_used": None}, OPEN)],
     ids=["quiet", "disturbed", "unwatched"],
 )
 def test_no_verdict_is_given_on_times_that_other_work_disturbed_or_may_have(changed: dict[str, Any], verdict: str) -> None:
@@ -889,7 +884,7 @@ def test_a_fourth_paper_is_a_file(tmp_path: Path) -> None:
     file = fourth(tmp_path)
     parts = parts_of(file, "--out", tmp_path / "out")
     assert parts["plan"]["sections"]["What was found wrong in the report"] == ["It is made up."]
-    assert [row["verdict"] for row in found_in(parts, "claims")] == ["cannot be told here"] * 2  # two repeats
+    assert [row["verdict"] for row in found_in(parts, "claims")] == [OPEN] * 2  # two repeats
     first, second, third = next(table for table in parts["verdicts"]["tables"] if table["name"] == "runs")["rows"]
     assert first["accuracy_here"] and first["seconds_ratio"] and first["speedup_here"] == 1.0
     assert second["speedup_here"] is None and second["open"] is None
@@ -997,7 +992,7 @@ def test_the_first_screen_counts_the_claims_and_tells_apart_what_a_smaller_scale
     screens: Screens, scale: Any, confirmed: int
 ) -> None:
     subject = planned(TOMATO, scale, "tomato")
-    kinds = ["reproduced", "not reproduced", "cannot be told here", "reproduced", "contradicted by the paper's own table"]
+    kinds = ["reproduced", "not reproduced", OPEN, "reproduced", "contradicted by the paper's own table"]
     told = [claim.said for claim in subject.paper.claims.values()]
     rows: list[Any] = [{"claim": said, "verdict": kinds[place % len(kinds)]} for place, said in enumerate(told)]
     columns = (Column("claim", "claim"), Column("verdict", "verdict"))
