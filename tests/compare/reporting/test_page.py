@@ -93,11 +93,13 @@ def test_nothing_but_our_own_style_script_and_pictures_is_left_unescaped() -> No
     assert sorted(safe) == ["plot", "script", "style"]
 
 
-def test_the_verdict_and_its_conditions_stand_before_every_table() -> None:
-    first = read(html_of(comparisons.repeated()).partition("<table")[0]).text
-    found = judge(comparisons.repeated()).findings
-    for sentence in (*found.contestants, *found.divisions):
-        assert sentence in first
+def test_the_answers_of_the_first_screen_stand_before_every_table() -> None:
+    whole = report(comparisons.repeated())
+    assert whole.screen is not None
+    first = read(whole.to_html(Path("out")).partition("<table")[0]).text
+    answers = {answer.label: answer.sentences for answer in whole.screen.answers}
+    assert answers.keys() == {"Faster", "Parallel", "Fair?"}
+    assert all(sentence in first for sentences in answers.values() for sentence in sentences)
 
 
 def test_the_proof_is_one_line_that_unfolds_and_is_open_where_it_fails() -> None:

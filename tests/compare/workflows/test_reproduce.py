@@ -28,7 +28,6 @@ from compare.execution import launch, store
 from compare.execution.matrix import Row
 from compare.execution.store import ProofRecord, StoredComparison
 from compare.judgement import sameness
-from compare.judgement.row_figures import Summary
 from compare.papers import cells, claims, curves, judging, local_results, schema, time_claims
 from compare.papers.cells import ComparedFigure
 from compare.papers.judging import Difference
@@ -55,6 +54,7 @@ PAPERS = schema.paper_names()
 CIFAR10, PLANT, TOMATO = PAPERS
 OPEN = "cannot be told here"
 VERDICTS = {"reproduced", "not reproduced", "contradicted by the paper's own table", OPEN}
+PLAN = comparisons.comparison([comparisons.row("pytorch")])
 DISTURBED = {"cores_of_others": 1.5, "machine": {"logical_cores": 2}}
 LEAVES = "leaves:classes=2,images=20,size=32"
 """Images of classes that no paper has."""
@@ -240,7 +240,7 @@ def test_data_of_as_many_other_classes_are_not_the_reports(name: str, known: str
     subject = planned(name, "full", "somewhere")
     for class_name, others in ((known, False), (unknown, True)):
         names = [class_name] * subject.paper.data.classes
-        comparison = comparisons.with_fields(comparisons.comparison([comparisons.row("pytorch")]), class_names=names)
+        comparison = comparisons.with_fields(PLAN, class_names=names)
         assert (reproduce._OTHER_DATA in reproduce._departures(subject, comparison)) == others
 
 
@@ -867,7 +867,8 @@ def fourth(folder: Path, *changes: tuple[str, str]) -> Path:
 def test_scores_on_other_data_have_no_ratio_and_captions_say_what_was_measured_and_which_times_are_in_doubt(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, snapshot: SnapshotAssertion
 ) -> None:
-    monkeypatch.setattr(Summary, "doubt", "disturbed by other work")  # no fake twin can take cores of another for sure
+    disturbed = {f"{name}-serial-4": "disturbed in 0" for name in ("pytorch", "tensorflow")}
+    monkeypatch.setenv("FAKE_TWIN_BEHAVIOUR", json.dumps(disturbed))
     parts = parts_of(fourth(tmp_path, ('class_pattern: "[0-9]"', 'class_pattern: "[a-j]"')), "--out", tmp_path / "out")
     table = next(table for table in parts["verdicts"]["tables"] if table["name"] == "runs")
     first = table["rows"][0]
@@ -973,7 +974,7 @@ def test_a_field_that_the_caller_sets_leaves_the_others_of_its_group_as_they_are
 def test_what_the_caller_sets_and_other_data_are_said_to_be_not_the_reports(snapshot: SnapshotAssertion) -> None:
     subject = planned(PLANT, "quick", "leaves:classes=4", 1, spec.overlay({}, {"data.limit": 64}))
     facts = {"data_name": "leaves", "class_names": ["a", "b", "c", "d"], "train_examples": 60}
-    comparison = comparisons.with_fields(comparisons.comparison([comparisons.row("pytorch")]), **facts)
+    comparison = comparisons.with_fields(PLAN, **facts)
     assert [subject.deviations[0], *reproduce._departures(subject, comparison)] == snapshot
     cell = LocalResults(subject, {}, {}).why_not_run("data_parallel")
     assert cell.endswith("--scale quick --data leaves:classes=4 --set data.limit=64")
