@@ -26,7 +26,7 @@ from tests.compare import test_schema
 from tests.compare.regression.conftest import upgrade
 from tests.compare.regression.repository import commit, copied, git, initialised, spec_module, worktrees
 from tests.compare.regression.stand_in import StandIn, whole
-from tests.compare.regression.test_regress_for_real import PLANTED
+from tests.compare.regression.test_regress_for_real import PLANTED, TIMEOUT_SECONDS
 from tests.support import comparisons
 from tests.support.command_line import convtwins, convtwins_json, convtwins_process
 from tests.support.refusals import check_ended
@@ -391,6 +391,8 @@ def test_memory_planted_in_one_of_several_commits_is_found(tmp_path: Path) -> No
         kept = "" if number == 0 else 'KEPT = b"x" * (500 * 2**20)\n'
         commit(clone, f"change {number}", {str(PLANTED): f"{code}\n\n{kept}# {number}\n"})
     words = ["--good", "HEAD~2", "--metric", "peak_memory_mib", "--frameworks", "pytorch", "--epochs", "1", "--limit", "100"]
-    done = convtwins_process("bisect", *words, "--json", "--out", tmp_path / "out", folder=clone).succeeded()
+    done = convtwins_process(
+        "bisect", *words, "--json", "--out", tmp_path / "out", folder=clone, timeout=TIMEOUT_SECONDS
+    ).succeeded()
     assert done.json["first_bad"] == git(clone, "rev-parse", "HEAD~1")
     assert worktrees(clone) == 1

@@ -9,6 +9,7 @@ import pytest
 from tests.compare.regression.repository import copied, git, worktrees
 from tests.support.command_line import convtwins_process
 
+TIMEOUT_SECONDS = 3600.0
 PLANTED = Path("pytorch_impl/train.py")
 BEFORE = "            num_correct = (logits.argmax(1) == labels).sum()\n"
 EXTRA = """\
@@ -34,7 +35,7 @@ def clone(tmp_path: Path) -> Path:
 
 
 def regress(clone: Path, *words: object) -> tuple[int, dict[str, Any]]:
-    done = convtwins_process("regress", "--interleaved", *words, "--json", folder=clone)
+    done = convtwins_process("regress", "--interleaved", *words, "--json", folder=clone, timeout=TIMEOUT_SECONDS)
     assert done.stdout, done.stderr
     assert worktrees(clone) == 1
     return done.exit_code, done.json
