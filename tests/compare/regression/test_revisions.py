@@ -296,16 +296,11 @@ def test_a_repository_that_git_refuses_is_refused_in_its_words(
         revisions.repository_of("nets_of_a_team.net")
 
 
-def test_equal_revisions_of_ones_own_model_have_equal_code_and_another_model_has_another(team: Path) -> None:
+def test_revisions_of_ones_own_model_have_the_code_of_their_model_and_show_changes_of_the_suite(team: Path) -> None:
     base, head = sides("HEAD", team)
-    assert base.plan.code_hash == head.plan.code_hash
-    older, head = sides("before", team)
-    assert older.plan.code_hash != head.plan.code_hash == base.plan.code_hash
-
-
-def test_changes_of_the_suite_show_beside_the_commits_of_ones_own_model(team: Path) -> None:
-    for dirty in (True, False):
-        assert [each.plan.machine["dirty"] for each in sides("before", team, dirty=dirty)] == [dirty, dirty]
+    older, now = sides("before", team, dirty=True)
+    assert older.plan.code_hash != now.plan.code_hash == base.plan.code_hash == head.plan.code_hash
+    assert [each.plan.machine["dirty"] for each in (base, head, older, now)] == [False, False, True, True]
 
 
 def test_the_base_of_ones_own_model_works_in_its_own_checkout(team: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -445,18 +440,6 @@ def test_a_field_that_the_base_does_not_know_is_refused(repository: Path, stand_
     assert stand_in.done == [] and worktrees(repository) == 1
 
 
-def test_a_base_that_cannot_do_a_run_is_told_before_anything_is_measured(
-    stand_in: StandIn, repository: Path, tmp_path: Path
-) -> None:
-    def fail(run: RunResult, folder: Path) -> RunResult:
-        return comparisons.with_fields(run, status="failed", reason="exit code 2: mode is unknown")
-
-    stand_in.behaviour = fail
-    done = regress("--interleaved", "before", "--out", tmp_path / "out")
-    check_ended(done, field="before", names=[PYTORCH, "failed: exit code 2: mode is unknown"])
-    assert len(stand_in.done) == 1 and worktrees(repository) == 1
-
-
 def test_an_interruption_keeps_what_was_measured_and_the_same_command_goes_on_with_a_broken_pair(
     repository: Path, stand_in: StandIn, tmp_path: Path
 ) -> None:
@@ -525,19 +508,21 @@ def test_another_measurement_is_not_gone_on_with_and_the_refusal_names_the_diffe
     assert len(stand_in.done) == runs
 
 
-def test_a_head_that_fails_in_its_warm_up_ends_the_measurement_with_its_reason(
-    repository: Path, stand_in: StandIn, tmp_path: Path
+@pytest.mark.parametrize(("side", "code", "name", "runs"), [("base", 2, "before", 1), ("head", 1, "head", 2)])
+def test_a_side_that_fails_in_its_warm_up_ends_the_measurement_with_its_reason(
+    repository: Path, stand_in: StandIn, tmp_path: Path, side: str, code: int, name: str, runs: int
 ) -> None:
     def broken(run: RunResult, folder: Path) -> RunResult:
-        fault = {"status": "failed", "reason": "exit code 1: ImportError: gone"} if folder.name == "head" else {}
+        fault = {"status": "failed", "reason": "exit code 1: ImportError: gone"} if folder.name == side else {}
         return comparisons.with_fields(run, **fault)
 
     stand_in.behaviour = broken
     out, summary = tmp_path / "out", tmp_path / "summary.md"
     done = regress("--interleaved", "before", "--out", out, "--markdown", summary)
-    check_ended(done, exit_code=1, field="head", names=[PYTORCH, "failed: exit code 1: ImportError: gone"])
-    assert done.stdout == "" and len(stand_in.done) == 2
-    assert summary.read_text().startswith("# No verdict\n\nThe head's warm-up")
+    check_ended(done, exit_code=code, field=name, names=[PYTORCH, "failed: exit code 1: ImportError: gone"])
+    assert done.stdout == "" and len(stand_in.done) == runs and worktrees(repository) == 1
+    text = summary.read_text()
+    assert text.startswith("# No verdict\n\n") and "ImportError: gone" in text
     stand_in.behaviour = whole
     commit(repository, "mended", {"state": "mended"})  # nothing was measured, so the folder is free for it
     assert regress("--interleaved", "before", "--out", out).exit_code == 3
