@@ -40,6 +40,8 @@ class ReproductionSetting:
     """Spec fields for all runs. They override the paper's."""
     synthetic: bool = False
     """Whether the data are the default synthetic ones of smoke scale, in place of the paper's."""
+    cores: int = field(default_factory=lambda: machine.available_cores())
+    """Number of cores here."""
 
     def merge(self, *fields: Fields) -> dict[str, Any]:
         """Return nested values of dotted fields, with the data's source and the caller's settings. Later fields win."""
@@ -50,8 +52,7 @@ class ReproductionSetting:
 
     @property
     def devices(self) -> str:
-        cores = wording.count(machine.available_cores(), "core")
-        return f"{cores}, {self.gpus or 'no'} GPU{'' if self.gpus == 1 else 's'}"
+        return f"{wording.count(self.cores, 'core')}, {self.gpus or 'no'} GPU{'' if self.gpus == 1 else 's'}"
 
 
 @dataclass(frozen=True)
@@ -174,7 +175,7 @@ def _as_it_was(paper: Paper, setting: ReproductionSetting, shared: Fields) -> li
             continue
         fields = {"epochs": min(size.epochs or run.epochs, run.epochs)}
         if run.replicas_on_cores:  # a core that the replicas cannot share stays idle
-            cores, replicas = machine.available_cores(), run.fields.get("replicas", REPLICAS)
+            cores, replicas = setting.cores, run.fields.get("replicas", REPLICAS)
             fields["cores"] = cores // replicas * replicas or cores
         one_split: Fields = {"data.seed": 0} if published.each_repeat_a_seed else {}
         values = setting.merge(one_split, shared, published.fields, fields, run.fields, run.at.get(setting.scale, {}))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import statistics as python_statistics
 
-from common.machine import machine
 from common.machine.interference import DISTURBED_FROM
 from compare.core import statistics, verdict_words, wording
 from compare.core.statistics import JudgedRatio, Ratio
@@ -101,7 +100,7 @@ def scans_scale_more(results: LocalResults, claim: schema.ScansScaleMore) -> Jud
     what = f"the gain of {claim.engine} over the gain of {claim.than_engine}, {max_workers} workers against 1"
     verdict, words = judging.judge_above_one(judged, what)
     own_gain = statistics.paired_ratio(list(zip(seconds[claim.engine, 1], seconds[claim.engine, max_workers], strict=True)))
-    cores = machine.available_cores()
+    cores = results.setting.cores
     taken = max(map(preprocess_report.cores_taken, finished.values()))
     disturbed = taken > DISTURBED_FROM
     tasks = min(row["tasks"] for row in finished.values())
@@ -135,7 +134,7 @@ def _surely_gains(ratio: Ratio | None) -> bool:
 
 
 def no_gain_beyond_cores(results: LocalResults, claim: schema.NoGainBeyondCores) -> Judgement:
-    cores = machine.available_cores()
+    cores = results.setting.cores
     training = results.training_of(claim.base)
     by_workers = {
         row.spec.workers: row.id
@@ -206,7 +205,7 @@ def search_gain(results: LocalResults, claim: schema.SearchGain) -> Judgement:
     if results.tuning is None:
         return CANNOT_TELL, ["Nothing was searched."]
     stated = results.paper.table(claim.table).figure("speedup", claim.jobs)
-    cores = machine.available_cores()
+    cores = results.setting.cores
     gains = {gain.jobs: gain.seconds for gain in tuning_findings.judge_tuning(results.tuning).gains if gain.seconds}
     disturbed = tuning_findings.disturbed(results.tuning)
     evidence = [

@@ -66,8 +66,8 @@ def command(
         if out is not None and out.resolve() != folder.resolve():
             store.refuse_others(out, None, None, "history", allowed=document.report_files(NAME))
         history_points, left_out, is_damaged = points(folder, metrics, only, separate_files=separate_files)
-        for reason, times in Counter(left_out).items():
-            typer.echo(f"Left out{f' ({times} times)' if times > 1 else ''}: {reason}", err=True)
+        for line in left_out_lines(left_out):
+            typer.echo(line, err=True)
         arguments = [] if metrics == list(_DEFAULT) else ["--metric", ",".join(metrics)]
         for option, value in (("--only", only), ("--out", out)):
             arguments += [] if value is None else [option, str(value)]
@@ -85,12 +85,22 @@ def command(
     raise typer.Exit(exits.RUN_FAILED if unwritten or is_damaged else 0)
 
 
+def left_out_lines(reasons: Sequence[str]) -> list[str]:
+    """Say why results were left out, each reason once."""
+    return [f"Left out{f' ({times} times)' if times > 1 else ''}: {reason}" for reason, times in Counter(reasons).items()]
+
+
 _DISTURBED = ": other work disturbed all of its runs, or may have"
 _SIDE_COMMAND = "for base and head, the command that made them"
 
 
 def points(
-    folder: Path, metrics: Sequence[str], only: str | None = None, *, separate_files: bool = False
+    folder: Path,
+    metrics: Sequence[str],
+    only: str | None = None,
+    *,
+    separate_files: bool = False,
+    repository: Path = machine.PROJECT_ROOT,
 ) -> tuple[list[HistoryPoint], list[str], bool]:
     """Every figure in a folder and its subfolders.
 
@@ -99,6 +109,7 @@ def points(
         metrics: names from METRICS, or SECONDS.
         only: a pattern of the ids of rows or benchmarks. None: all.
         separate_files: whether each benchmark file is a point, and not all of one commit together.
+        repository: knows the times of commits, if it is a git checkout.
 
     Returns:
         The points, by machine, metric and name, then in the order of their commits; the reasons why measurements were left
@@ -121,7 +132,7 @@ def points(
             [f"{result.source}: {why}" for why in result.set_aside] if isinstance(result, Measurement) else [str(result)]
         )
     ]
-    known = _commit_times({measurement.commit for measurement in measured if measurement.commit})
+    known = _commit_times({measurement.commit for measurement in measured if measurement.commit}, repository)
     names, machines = _names(measured), _machines(measured)
     unique_points: dict[object, HistoryPoint] = {}
     reruns = set[str]()
@@ -248,13 +259,13 @@ def _digest(text: str, length: int) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:length]
 
 
-def _commit_times(commits: set[str]) -> dict[str, datetime]:
-    """Return the times of the commits that git knows here."""
+def _commit_times(commits: set[str], repository: Path) -> dict[str, datetime]:
+    """Return the times of the commits that git knows there."""
     ids = sorted(commit for commit in commits if re.fullmatch("[0-9a-f]{40,64}", commit))  # a file may say anything
-    if not ids or not (machine.PROJECT_ROOT / ".git").exists():
+    if not ids or not (repository / ".git").exists():
         return {}
     try:
-        answer = revisions.git("log", "--no-walk", "--ignore-missing", "--format=%H %cI", *ids)
+        answer = revisions.git("log", "--no-walk", "--ignore-missing", "--format=%H %cI", *ids, at=repository)
     except RevisionError:
         return {}
     return {commit: datetime.fromisoformat(time) for commit, time in map(str.split, answer.stdout.splitlines())}

@@ -730,10 +730,12 @@ def git(*arguments: str, at: Path | None = None) -> subprocess.CompletedProcess[
     return _run_program(f"git {arguments[0]}", command, env=code_version.git_environment())
 
 
-def _run_program(what: str, command: Sequence[str], **options: Any) -> subprocess.CompletedProcess[str]:
+def _run_program(
+    what: str, command: Sequence[str], *, most_seconds: float = _MOST_SECONDS, **options: Any
+) -> subprocess.CompletedProcess[str]:
     try:
-        return subprocess.run(command, check=False, capture_output=True, text=True, timeout=_MOST_SECONDS, **options)
+        return subprocess.run(command, check=False, capture_output=True, text=True, timeout=most_seconds, **options)
     except OSError as error:
         raise RevisionError(f"{command[0]} cannot be started ({error.strerror}). Install it.") from None
     except subprocess.TimeoutExpired:
-        raise RevisionError(f"{what} took more than {_MOST_SECONDS:.0f} s. Try it by hand, then again.") from None
+        raise RevisionError(f"{what} took more than {most_seconds:g} s. Try it by hand, then again.") from None

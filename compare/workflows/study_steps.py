@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +18,7 @@ from compare.data import data, data_report, engine_scans, exploration, preproces
 from compare.evaluation import evaluation_report, final_training
 from compare.evaluation.final_training import EvaluationSettings
 from compare.reporting import comparison_report, document, proof_tables
+from compare.reporting.comparison_report import JudgedComparison
 from compare.reporting.document import Report, Section
 from compare.tuning import tuner, tuning_report
 from compare.tuning.records import Tuning
@@ -146,11 +147,15 @@ def _pretrain(study: Study, folder: Path, passed: PassedValues) -> StepResult:
 def comparison_step(request: run.ComparisonRequest, folder: Path, *, name: str, title: str) -> StepResult:
     """Run a comparison as a step with that name."""
     comparison, code = run.run_nested(request, folder)
+    return StepResult(comparison_section(comparison, folder, name=name, title=title), exit_code=code)
+
+
+def comparison_section(comparison: JudgedComparison, folder: Path, *, name: str, title: str) -> Section:
+    """Return the section of a comparison that was run in this folder."""
     findings = comparison.findings
     report = comparison_report.report(comparison, folder)
     conclusions = comparison_report.with_folder([*findings.contestants, *findings.modes, *findings.scores], folder)
-    part = _section(report, folder, name, title, conclusions, only=_COMPARISON_TABLES)
-    return StepResult(part, exit_code=code)
+    return _section(report, folder, name, title, conclusions, only=_COMPARISON_TABLES)
 
 
 _COMPARISON_TABLES = ("comparison", "accuracy", "speedup", "phases", "time_to_accuracy")
@@ -232,11 +237,15 @@ _TUNING_HEADINGS = (
 
 def _finish(study: Study, folder: Path, passed: PassedValues) -> StepResult:
     _refuse_other_data(study, passed)
-    result = final_training_step(study.evaluation(passed.best), folder)
+    return with_untuned(final_training_step(study.evaluation(passed.best), folder), study.frameworks, passed.best)
+
+
+def with_untuned(result: StepResult, frameworks: Sequence[str], tuned: Collection[str]) -> StepResult:
+    """Return a final training that says first which frameworks were not tuned."""
     untuned = [
         f"{framework} was not tuned: no trial of it was trained to its end. Its final training has the study's own fields."
-        for framework in study.frameworks
-        if framework not in passed.best
+        for framework in frameworks
+        if framework not in tuned
     ]
     if not untuned:
         return result

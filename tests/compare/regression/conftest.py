@@ -1,20 +1,32 @@
 import sysconfig
 import venv
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from common.artifacts import results
-from common.artifacts.schema import Environment, RunResult
-from compare.execution import executor, launch, store
+from common.artifacts.schema import Environment
+from compare.execution import contestants, launch
 from compare.execution.matrix import Row
-from tests.support import comparisons
+from tests.compare.regression.stand_in import StandIn
+
+
+@pytest.fixture(autouse=True)
+def wide(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sentences are not folded."""
+    monkeypatch.setenv("COLUMNS", "200")
 
 
 @pytest.fixture
-def interpreters(tmp_path: Path) -> Callable[[int], list[Path]]:
+def registry() -> Iterator[None]:
+    """Contestants that a test registers are forgotten."""
+    yield
+    contestants.clear_registry()
+
+
+@pytest.fixture
+def interpreters(tmp_path: Path, registry: None) -> Callable[[int], list[Path]]:
     """Makes interpreters of several environments, which reach the distributions of this one. Each has one more."""
 
     def create(number: int) -> list[Path]:
@@ -32,9 +44,8 @@ def interpreters(tmp_path: Path) -> Callable[[int], list[Path]]:
 
 
 @pytest.fixture
-def recorded(fake_twins: pytest.MonkeyPatch) -> list[tuple[str, str]]:
-    """Runs that take no time, whose descriptions and results hold the environment; gives (interpreter, folder) of each."""
-    done: list[tuple[str, str]] = []
+def recorded(fake_twins: pytest.MonkeyPatch) -> StandIn:
+    """Runs in environments that take no time, whose descriptions and results hold the environment. The first is faster."""
     described, known = launch._read_description, dict[str, Environment]()
 
     def environment(name: str) -> Environment:
@@ -45,17 +56,12 @@ def recorded(fake_twins: pytest.MonkeyPatch) -> list[tuple[str, str]]:
     def description(name: str, process: Any) -> dict[str, Any]:
         return described(name, process) | {"environment": environment(name).model_dump()}
 
-    def execute(row: Row, repeat: int, folder: Path, watch: Any, code: Any) -> RunResult:
-        python = launch.interpreter(row.contestant)
-        done.append((python, folder.name))
-        own = {"framework": row.framework, "environment": environment(row.contestant)}
-        made_up = comparisons.good(row, (1 + 0.01 * (repeat % 3)) * (2.0 if "environment0" in python else 3.0), repeat)
-        results.save(made_up := made_up.model_copy(update=own), store.run_folder(folder, row.id, repeat))
-        return made_up
+    def fields(row: Row) -> Mapping[str, Any]:
+        return {"framework": row.framework, "environment": environment(row.contestant)}
 
-    fake_twins.setattr(launch, "_read_description", description)
-    fake_twins.setattr(executor, "execute", execute)
-    return done
+    fake_twins.setattr(launch, "_read_description", description)  # no fake twin states its environment
+    runs = StandIn(lambda python: 2.0 if "environment0" in python else 3.0, fields=fields)
+    return runs.install(fake_twins, with_plan=False)
 
 
 def upgrade(python: Path) -> None:

@@ -6,34 +6,30 @@ import random
 import re
 import shutil
 import signal
-import subprocess
-import sys
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from scipy import special
 
-from common.artifacts import results
 from common.artifacts.schema import Noise, RunResult
 from common.machine import machine
-from compare.comparison import comparison_plan, run
 from compare.core import statistics
 from compare.core.interrupt import Interrupted
 from compare.core.statistics import Ratio
-from compare.execution import contestants, executor, launch, store
-from compare.execution.executor import CodeOverride
-from compare.execution.matrix import Row
+from compare.execution import launch
 from compare.regression import bisection, candidates
 from compare.regression.bisection import BisectionOutcome, Enough, Unmeasurable
 from tests.compare import test_schema
 from tests.compare.regression.conftest import upgrade
-from tests.compare.regression.repository import copied, git
-from tests.compare.regression.test_regress_for_real import PLANTED
-from tests.compare.regression.test_revisions import commit, spec_module, worktrees
+from tests.compare.regression.repository import commit, copied, git, initialised, spec_module, worktrees
+from tests.compare.regression.stand_in import StandIn, whole
+from tests.compare.regression.test_regress_for_real import PLANTED, TIMEOUT_SECONDS
 from tests.support import comparisons
-from tests.support.command_line import convtwins
+from tests.support.command_line import convtwins, convtwins_json, convtwins_process
+from tests.support.refusals import check_ended
 
 # The rate of wrong answers, in made-up measurements.
 
@@ -112,7 +108,7 @@ def test_tests_that_do_not_share_their_level_name_wrong_changes(monkeypatch: pyt
         one_look = [float(special.stdtr(ratio.n - 1, side * t)) for side in (-1.0, 1.0)]
         return one_look[0] / 5, one_look[1] / 5  # as if each of the tests had the whole level, and one look
 
-    monkeypatch.setattr(bisection, "one_sided_p_values", uncorrected)
+    monkeypatch.setattr(bisection, "one_sided_p_values", uncorrected)  # the defect
     errors = sum(wrong(NEAR, simulated(NEAR, 0.03, 0.05, seed)) for seed in range(SEARCHES))
     assert errors > special.bdtrik(0.999, SEARCHES, 0.05)
 
@@ -187,9 +183,7 @@ def test_candidates_that_cannot_be_measured_are_left_out() -> None:
 @pytest.fixture(scope="module")
 def history(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Nine commits, made once: each costs two processes. The sixth is slow; two change nothing that a run uses."""
-    folder = tmp_path_factory.mktemp("history") / "repository"
-    folder.mkdir()
-    git(folder, "init", "-q", "-b", "main")
+    folder = initialised(tmp_path_factory.mktemp("history") / "repository")
     commit(folder, "zero", {"requirements.lock": "torch==1\n", "common/state": "0", "common/spec.py": spec_module()})
     for number in range(1, 7):
         commit(folder, f"change {number}", {"common/state": str(number)})
@@ -202,7 +196,7 @@ def history(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def repository(history: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A copy of the nine commits in the place of the suite's own."""
     folder = shutil.copytree(history, tmp_path / "repository", symlinks=True)
-    monkeypatch.setattr(machine, "PROJECT_ROOT", folder)
+    monkeypatch.setattr(machine, "PROJECT_ROOT", folder)  # the commands know no other suite than their own
     return folder
 
 
@@ -211,263 +205,179 @@ def commit_of(repository: Path, number: int) -> str:
 
 
 @pytest.fixture
-def stand_in(repository: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
-    """Runs that take no time; gives (state of the code, repeat) of each."""
-    done: list[tuple[str, int]] = []
-    here = {"processor": "Some CPU", "logical_cores": 2, "commit": git(repository, "rev-parse", "HEAD"), "dirty": False}
-
-    def judged(request: run.ComparisonRequest, shown: Any) -> store.Comparison:
-        own = {"machine": here, "seeds": list(request.settings.seeds)}
-        rows = [comparisons.row(name) for name in request.frameworks]
-        return comparisons.comparison(rows, request.settings.repeats).model_copy(update=own)
-
-    def execute(row: Row, repeat: int, folder: Path, watch: Any, code: CodeOverride) -> RunResult:
-        state = (code.root / "common/state").read_text()
-        done.append((state, repeat))
-        code.spec_json(row)
-        if state == "broken":
-            return comparisons.bad(row, "failed", "exit code 1: it does not build", epochs=0)
-        seconds = (2.0 if int(state) < 5 else 3.0) * (1 + 0.01 * (repeat % 3) + 0.001 * int(state))
-        made_up = comparisons.good(row, seconds, repeat)
-        results.save(made_up, store.run_folder(folder, row.id, repeat))
-        return made_up
-
-    monkeypatch.setattr(comparison_plan, "build_plan", judged)
-    monkeypatch.setattr(executor, "execute", execute)
-    return done
+def stand_in(repository: Path, monkeypatch: pytest.MonkeyPatch) -> StandIn:
+    """Runs that are slow from the fifth change on."""
+    return StandIn(lambda state: (2.0 if int(state) < 5 else 3.0) + 0.001 * int(state), "common/state").install(monkeypatch)
 
 
-def bisect(*words: str | Path) -> Any:
-    return convtwins("bisect", *words, COLUMNS="200")
-
-
+bisect = partial(convtwins, "bisect")
 ONE_ROW = ("--frameworks", "pytorch", "--metric", "seconds_per_epoch")
 
 
-def test_the_first_slow_commit_of_a_repository_is_found(
-    repository: Path, stand_in: list[tuple[str, int]], tmp_path: Path
-) -> None:
+def test_the_first_slow_commit_of_a_repository_is_found(repository: Path, stand_in: StandIn, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    done = bisect("--good", commit_of(repository, 0), "--bad", "HEAD", *ONE_ROW, "--out", out)
-    assert done.exit_code == 0, done.output
+    done = bisect("--good", commit_of(repository, 0), "--bad", "HEAD", *ONE_ROW, "--out", out).succeeded()
     slow = commit_of(repository, 5)
     assert f"  Verdict   First bad: {slow[:8]} change 5. It made seconds per epoch 1.5" in done.stdout
-    kept = json.loads((out / "bisect.json").read_text())
-    assert test_schema.faults("bisect", kept) == []
-    assert kept["first_bad"] == slow and kept["suspects"] == [slow] and len(kept["candidates"]) == 7
-    assert kept["candidates"][-1]["title"].endswith("change 6")  # what no run uses is no candidate
+    stored = json.loads((out / "bisect.json").read_text())
+    assert test_schema.faults("bisect", stored) == []
+    assert stored["first_bad"] == slow and stored["suspects"] == [slow] and len(stored["candidates"]) == 7
+    assert stored["candidates"][-1]["title"].endswith("change 6")  # what no run uses is no candidate
     assert worktrees(repository) == 1
     # Each test may be judged again by itself, and the whole search is not repeated.
-    zero, last = (kept["candidates"][place]["identity"][:8] for place in (0, -1))
+    zero, last = (stored["candidates"][place]["identity"][:8] for place in (0, -1))
     assert convtwins("regress", out / f"{zero}-{last}").exit_code in (3, 5)
-    runs = len(stand_in)
+    runs = len(stand_in.done)
     assert bisect("--good", commit_of(repository, 0), *ONE_ROW, "--out", out).stdout == done.stdout
-    assert len(stand_in) == runs
-    other = bisect("--good", commit_of(repository, 1), *ONE_ROW, "--out", out)
-    assert other.exit_code == 2 and "holds another bisection" in other.stderr
+    assert len(stand_in.done) == runs
+    check_ended(bisect("--good", commit_of(repository, 1), *ONE_ROW, "--out", out), names=[out, "another bisection"])
 
 
-def test_an_interrupted_search_goes_on_where_it_was(
-    repository: Path, stand_in: list[tuple[str, int]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_interrupted_search_goes_on_where_it_was(repository: Path, stand_in: StandIn, tmp_path: Path) -> None:
     out, words = tmp_path / "out", ("--good", commit_of(repository, 0), *ONE_ROW)
-    whole, left = executor.execute, [17]
 
-    def interrupted(*rest: Any) -> RunResult:
-        if not left[0]:
+    def interrupt(run: RunResult, folder: Path) -> RunResult:
+        if len(stand_in.done) == 17:
             raise Interrupted(signal.SIGINT)
-        left[0] -= 1
-        return whole(*rest)
+        return run
 
-    with monkeypatch.context() as patch:
-        patch.setattr(executor, "execute", interrupted)
-        done = bisect(*words, "--out", out)
-    assert done.exit_code == 130 and f"with --out {out} continues" in done.stderr and worktrees(repository) == 1
-    before = len(stand_in)
+    stand_in.behaviour = interrupt
+    done = bisect(*words, "--out", out)
+    assert done.exit_code == 130 and f"--out {out}" in done.stderr and worktrees(repository) == 1
+    before = len(stand_in.done)
     assert before == 17
-    done = bisect(*words, "--out", out, "--full")
-    assert done.exit_code == 0 and "change 5" in done.stdout
-    resumed = len(stand_in) - before
+    stand_in.behaviour = whole
+    done = bisect(*words, "--out", out, "--full").succeeded()
+    resumed = len(stand_in.done) - before
     fresh = bisect(*words, "--out", tmp_path / "fresh", "--full")
-    assert fresh.stdout.splitlines()[0] == done.stdout.splitlines()[0]
+    assert fresh.stdout.splitlines()[0] == done.stdout.splitlines()[0] and "change 5" in done.stdout
     # The second start warms up two sides again, and repeats one half of a pair.
-    assert before + resumed <= len(stand_in) - before - resumed + 3
+    assert before + resumed <= len(stand_in.done) - before - resumed + 3
 
 
 def test_a_search_on_a_busy_machine_stops_early_names_the_disturbance_and_goes_on_later(
-    repository: Path, stand_in: list[tuple[str, int]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    repository: Path, stand_in: StandIn, tmp_path: Path
 ) -> None:
-    whole = executor.execute
-
-    def disturbed(row: Row, repeat: int, folder: Path, watch: Any, code: CodeOverride) -> RunResult:
-        taken = 0.97 if folder.name == "head" else 0.1
-        made_up = whole(row, repeat, folder, watch, code).model_copy(update={"noise": Noise(cores_taken=taken)})
-        results.save(made_up, store.run_folder(folder, row.id, repeat))
-        return made_up
+    def disturbed(run: RunResult, folder: Path) -> RunResult:
+        return comparisons.with_fields(run, noise=Noise(cores_taken=0.97 if folder.name == "head" else 0.1))
 
     words = ("--good", commit_of(repository, 0), *ONE_ROW, "--most-repeats", "5", "--out", tmp_path / "out")
-    with monkeypatch.context() as patch:
-        patch.setattr(executor, "execute", disturbed)
-        done = bisect(*words)
+    stand_in.behaviour = disturbed
+    done = bisect(*words)
     last = f"{commit_of(repository, 6)[:8]} change 6"
-    assert done.exit_code == 5 and len(stand_in) == 2 + 2 * candidates.WASTED_PAIRS
-    said = " ".join(done.stdout.split())
-    assert f"Verdict CANNOT TELL about {last}: other work disturbed 3 of 3 pairs. Exit code 5." in said
-    assert f"3 of 3 runs of {last} were disturbed: other work or the hypervisor took 0.97 cores of a budget of 2" in said
-    assert "Search on an idle machine: the same command with the same --out goes on" in said and "unknown" not in said
-    assert "6 candidates after" in said
-    del stand_in[:]
-    done = bisect(*words)
-    assert done.exit_code == 0 and "change 5" in done.stdout, done.output
-    assert stand_in[2:4] == [("0", 0), ("6", 0)]  # the pairs that did not count are made again
-    done = bisect(*words)
-    assert done.exit_code == 0
+    assert done.exit_code == 5 and len(stand_in.done) == 2 + 2 * candidates.WASTED_PAIRS
+    shown = " ".join(done.stdout.split())
+    assert f"Verdict CANNOT TELL about {last}: other work disturbed 3 of 3 pairs. Exit code 5." in shown
+    assert "3 of 3 runs" in shown and "0.97 cores of a budget of 2" in shown
+    assert "the same --out" in shown and "unknown" not in shown and "6 candidates" in shown
+    stand_in.done.clear()
+    stand_in.behaviour = whole
+    done = bisect(*words).succeeded()
+    assert "change 5" in done.stdout
+    # The pairs that did not count are made again.
+    assert [(state, repeat) for state, _, repeat in stand_in.done[2:4]] == [("0", 0), ("6", 0)]
+    done = bisect(*words).succeeded()
     trials = json.loads((tmp_path / "out" / "bisect.json").read_text())["search"]["trials"]
     assert done.stderr.count("decide already") == len(trials) > 1
 
 
-def test_pairs_that_a_disturbance_does_not_spoil_count_on(
-    repository: Path, stand_in: list[tuple[str, int]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pairs_that_a_disturbance_does_not_spoil_count_on(repository: Path, stand_in: StandIn, tmp_path: Path) -> None:
     """Memory does not depend on other work."""
-    whole = executor.execute
-
-    def disturbed(row: Row, repeat: int, folder: Path, watch: Any, code: CodeOverride) -> RunResult:
-        made_up = whole(row, repeat, folder, watch, code)
-        larger = {"peak_memory_mib": 256.0 * made_up.epochs[0].timed_seconds, "noise": Noise(cores_taken=0.97)}
-        made_up = made_up.model_copy(update=larger)
-        results.save(made_up, store.run_folder(folder, row.id, repeat))
-        return made_up
-
-    monkeypatch.setattr(executor, "execute", disturbed)
+    stand_in.behaviour = lambda run, folder: comparisons.with_fields(
+        run, peak_memory_mib=256.0 * run.epochs[0].timed_seconds, noise=Noise(cores_taken=0.97)
+    )
     words = ("--frameworks", "pytorch", "--metric", "peak_memory_mib", "--out", tmp_path / "out")
-    done = bisect("--good", commit_of(repository, 0), *words)
-    assert done.exit_code == 0 and "change 5" in done.stdout and "disturbed" not in done.stdout, done.output
+    done = bisect("--good", commit_of(repository, 0), *words).succeeded()
+    assert "change 5" in done.stdout and "disturbed" not in done.stdout, done.output
 
 
-def test_the_subject_of_a_commit_is_cut_in_a_report(repository: Path, stand_in: list[tuple[str, int]], tmp_path: Path) -> None:
+def test_the_subject_of_a_commit_is_cut_in_a_report(repository: Path, stand_in: StandIn, tmp_path: Path) -> None:
     commit(repository, f"a long subject {'of many words ' * 9}that ends", {"common/state": "7"})
-    done = bisect("--good", commit_of(repository, 4), *ONE_ROW, "--out", tmp_path / "out", "--json")
-    title = json.loads(done.stdout)["candidates"][-1]["title"]
+    found = convtwins_json("bisect", "--good", commit_of(repository, 4), *ONE_ROW, "--out", tmp_path / "out")
+    title = found["candidates"][-1]["title"]
     assert len(title) == 8 + 1 + 48 and "a long subject of many" in title and title.endswith("that ends")
 
 
-def test_commits_that_cannot_be_measured_are_named_and_left_out(
-    repository: Path, stand_in: list[tuple[str, int]], tmp_path: Path
-) -> None:
+def test_commits_that_cannot_be_measured_are_named_and_left_out(repository: Path, stand_in: StandIn, tmp_path: Path) -> None:
     commit(repository, "other packages", {"requirements.lock": "torch==2\n", "common/state": "7"})
     commit(repository, "packages back", {"requirements.lock": "torch==1\n", "common/state": "broken"})
     commit(repository, "mended", {"common/state": "8"})
     good = commit_of(repository, 4)
-    done = bisect("--good", good, *ONE_ROW, "--out", tmp_path / "out", "--json")
-    found = json.loads(done.stdout)
-    assert done.exit_code == 0 and found["first_bad"] == commit_of(repository, 5), done.output
-    reasons = found["search"]["skipped"].values()
-    assert any("requirements.lock differs" in reason for reason in reasons)
+    found = convtwins_json("bisect", "--good", good, *ONE_ROW, "--out", tmp_path / "out")
+    assert found["first_bad"] == commit_of(repository, 5)
+    assert any("requirements.lock" in reason for reason in found["search"]["skipped"].values())
     commit(repository, "broken end", {"common/state": "broken"})
     done = bisect("--good", good, *ONE_ROW, "--out", tmp_path / "other")
-    assert done.exit_code == 2 and "exit code 1: it does not build" in done.stderr
+    check_ended(done, names=["exit code 1: it does not build"])
 
 
-def test_an_undecided_search_goes_on_with_more_pairs(
-    repository: Path, stand_in: list[tuple[str, int]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_undecided_search_goes_on_with_more_pairs(repository: Path, stand_in: StandIn, tmp_path: Path) -> None:
     """The runs that are there count on: no test is begun again."""
-    whole = executor.execute
 
-    def noisy(row: Row, repeat: int, folder: Path, watch: Any, code: CodeOverride) -> RunResult:
-        made_up = whole(row, repeat, folder, watch, code)
-        away = 1.6 if repeat < 5 and repeat % 2 and folder.name == "head" else 1.0
-        made_up = comparisons.good(row, made_up.epochs[0].timed_seconds * away, repeat)
-        results.save(made_up, store.run_folder(folder, row.id, repeat))
-        return made_up
+    def noisy(run: RunResult, folder: Path) -> RunResult:
+        return comparisons.paced(run, 1.6 if run.repeat < 5 and run.repeat % 2 and folder.name == "head" else 1.0)
 
-    monkeypatch.setattr(executor, "execute", noisy)
+    stand_in.behaviour = noisy
     words = ("--good", commit_of(repository, 4), *ONE_ROW, "--out", tmp_path / "out")
     assert bisect(*words, "--most-repeats", "5").exit_code == 5
-    runs = len(stand_in)
-    done = bisect(*words, "--most-repeats", "40")
-    assert done.exit_code == 0 and "change 5" in done.stdout, done.output
-    (first,) = {repeat for _, repeat in stand_in[runs + 2 : runs + 3]}
-    assert first == 5  # after the warm-up of both sides
-    kept = json.loads((tmp_path / "out" / "bisection.json").read_text())
-    assert (kept["most_repeats"], len(kept["seeds"])) == (40, 40)
+    runs = len(stand_in.done)
+    done = bisect(*words, "--most-repeats", "40").succeeded()
+    assert "change 5" in done.stdout, done.output
+    assert stand_in.done[runs + 2][2] == 5  # after the warm-up of both sides
+    stored = json.loads((tmp_path / "out" / "bisection.json").read_text())
+    assert (stored["most_repeats"], len(stored["seeds"])) == (40, 40)
 
 
-def test_a_good_end_on_a_side_branch_is_refused(repository: Path, stand_in: list[tuple[str, int]], tmp_path: Path) -> None:
+def test_a_good_end_on_a_side_branch_is_refused(repository: Path, stand_in: StandIn, tmp_path: Path) -> None:
     git(repository, "checkout", "-q", "-b", "side", commit_of(repository, 2))
     commit(repository, "aside", {"common/aside": "1"})
     git(repository, "checkout", "-q", "main")
     git(repository, "merge", "-q", "--no-edit", "side")
-    done = bisect("--good", "side", *ONE_ROW, "--out", tmp_path / "out")
-    assert done.exit_code == 2 and "stands in it as its merge: name that one" in done.stderr, done.output
+    check_ended(bisect("--good", "side", *ONE_ROW, "--out", tmp_path / "out"), received="side and HEAD", fix="merge")
 
 
 @pytest.mark.parametrize(
-    ("words", "reason"),
+    ("words", "parts"),
     [
-        (("--good", "nowhere"), "git knows no revision 'nowhere'"),
-        (("--good", "HEAD", "--bad", "HEAD~3"), "--good must be an earlier revision than --bad"),
-        (("--good", "HEAD~1"), "Nothing that a run uses changed from HEAD~1 to HEAD"),
-        ((), "bisect needs --good REV or --environments A B ... Received: neither"),
-        (("--good", "HEAD~3", "--environments", "a", "b"), "Received: both"),
-        (("--environments", "a", "b", "--bad", "HEAD"), "--bad goes with --good. Received: HEAD with --environments"),
-        (("--good", "HEAD~3", "b"), "Environments need --environments. Received: b"),
-        (("--good", "HEAD~3", "--metric", "speed"), "--metric names something unknown"),
-        (("--good", "HEAD~3", "--metric", "epoch_seconds,wall_seconds"), "bisect follows one metric"),
-        (("--good", "HEAD~3", "--frameworks", "pytorch,tensorflow"), "bisect follows one row"),
-        (("--good", "HEAD~3", "--most-repeats", "4"), "--most-repeats"),
+        (("--good", "nowhere"), {"names": ["'nowhere'"]}),
+        (("--good", "HEAD", "--bad", "HEAD~3"), {"field": "--good", "names": ["--bad"]}),
+        (("--good", "HEAD~1"), {"names": ["HEAD~1", "HEAD"]}),
+        (("--good", "HEAD~3", "--frameworks", "pytorch,tensorflow"), {"field": "one row"}),
     ],
 )
 def test_what_cannot_be_searched_is_refused_before_anything_runs(
-    repository: Path, stand_in: list[tuple[str, int]], tmp_path: Path, words: tuple[str, ...], reason: str
+    repository: Path, stand_in: StandIn, tmp_path: Path, words: tuple[str, ...], parts: dict[str, Any]
 ) -> None:
-    row = () if "--frameworks" in words else ("--frameworks", "pytorch")
-    done = bisect(*words, *row, "--out", tmp_path / "out")
-    assert done.exit_code == 2 and reason in done.stderr, done.output
-    assert stand_in == [] and worktrees(repository) == 1
+    check_ended(bisect("--frameworks", "pytorch", *words, "--out", tmp_path / "out"), **parts)
+    assert stand_in.done == [] and worktrees(repository) == 1
 
 
 # Environments in order.
 
 
 def test_the_first_slow_environment_is_found(
-    fake_twins: pytest.MonkeyPatch, interpreters: Callable[[int], list[Path]], tmp_path: Path
+    recorded: StandIn, interpreters: Callable[[int], list[Path]], tmp_path: Path
 ) -> None:
     pythons = interpreters(4)
-
-    def execute(row: Row, repeat: int, folder: Path, watch: Any, code: CodeOverride | None) -> RunResult:
-        place = [str(python) for python in pythons].index(launch.interpreter(row.contestant))
-        made_up = comparisons.good(row, (2.0 if place < 2 else 3.0) * (1 + 0.01 * (repeat % 3) + 0.001 * place), repeat)
-        made_up = made_up.model_copy(update={"framework": row.framework})
-        results.save(made_up, store.run_folder(folder, row.id, repeat))
-        return made_up
-
-    fake_twins.setattr(executor, "execute", execute)
-    words = ["--contestant", "it=left", "--out", tmp_path / "out", "--json"]
-    done = bisect("--environments", *pythons, *words)
-    assert done.exit_code == 0, done.output
-    assert json.loads(done.stdout)["first_bad"] == str(pythons[2])
-    done = bisect("--environments", pythons[0], *words)
-    assert done.exit_code == 2 and "takes two or more, each once" in done.stderr
-    contestants.clear_registry()
+    recorded.seconds = lambda python: 2.0 if pythons.index(Path(python)) < 2 else 3.0
+    words = ["--contestant", "it=left", "--out", tmp_path / "out"]
+    assert convtwins_json("bisect", "--environments", *pythons, *words)["first_bad"] == str(pythons[2])
+    check_ended(bisect("--environments", pythons[0], *words), field="--environments", names=["two or more"])
 
 
 def test_a_bisection_does_not_go_on_in_another_environment(
-    recorded: list[tuple[str, str]], interpreters: Callable[[int], list[Path]], tmp_path: Path
+    recorded: StandIn, interpreters: Callable[[int], list[Path]], tmp_path: Path
 ) -> None:
     pythons = interpreters(2)
-    words = ["--environments", *pythons, "--contestant", "it=left", "--out", tmp_path / "out", "--json"]
-    done = bisect(*words)
-    assert done.exit_code == 0 and json.loads(done.stdout)["first_bad"] == str(pythons[1]), done.output
-    assert json.loads(done.stdout)["environments"] == [f"{pythons[0]} against {pythons[1]}: newer 0.0 against 1.0."]
-    runs = len(recorded)
+    words = ["--environments", *pythons, "--contestant", "it=left", "--out", tmp_path / "out"]
+    found = convtwins_json("bisect", *words)
+    assert found["first_bad"] == str(pythons[1])
+    assert found["environments"] == [f"{pythons[0]} against {pythons[1]}: newer 0.0 against 1.0."]
+    runs = len(recorded.done)
     upgrade(pythons[1])
     launch.DESCRIPTIONS.clear()
-    done = bisect(*words)
-    assert done.exit_code == 2 and "holds another bisection (distributions_hashes is" in done.stderr, done.output
-    assert len(recorded) == runs
-    contestants.clear_registry()
+    check_ended(bisect(*words), names=[tmp_path / "out", "another bisection", "distributions_hashes"])
+    assert len(recorded.done) == runs
 
 
 # For real.
@@ -481,8 +391,8 @@ def test_memory_planted_in_one_of_several_commits_is_found(tmp_path: Path) -> No
         kept = "" if number == 0 else 'KEPT = b"x" * (500 * 2**20)\n'
         commit(clone, f"change {number}", {str(PLANTED): f"{code}\n\n{kept}# {number}\n"})
     words = ["--good", "HEAD~2", "--metric", "peak_memory_mib", "--frameworks", "pytorch", "--epochs", "1", "--limit", "100"]
-    command = [sys.executable, "-m", "compare", "bisect", *words, "--json", "--out", tmp_path / "out"]
-    done = subprocess.run(command, cwd=clone, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["first_bad"] == git(clone, "rev-parse", "HEAD~1")
+    done = convtwins_process(
+        "bisect", *words, "--json", "--out", tmp_path / "out", folder=clone, timeout=TIMEOUT_SECONDS
+    ).succeeded()
+    assert done.json["first_bad"] == git(clone, "rev-parse", "HEAD~1")
     assert worktrees(clone) == 1

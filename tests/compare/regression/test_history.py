@@ -1,7 +1,4 @@
-import errno
-import json
 import shutil
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -9,20 +6,17 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from common.artifacts import atomic_files
-from common.machine import machine
 from compare.core.errors import FolderError
 from compare.regression import history
 from tests import hostile_files
 from tests.compare import test_schema
-from tests.support import comparisons
-from tests.support.command_line import convtwins
+from tests.compare.regression.repository import initialised
+from tests.support import comparisons, processes, trees
+from tests.support.command_line import convtwins, convtwins_json
+from tests.support.refusals import check_ended, refused
 
 FIRST, SECOND = "1" * 40, "2" * 40
-
-
-def compare(*arguments: str | Path) -> Any:
-    return convtwins("history", *arguments, COLUMNS="200")
+DISTURBED = {"cores_of_others": 1.5, "machine": {"logical_cores": 2}}
 
 
 @pytest.fixture
@@ -46,8 +40,7 @@ def measured(tmp_path: Path) -> Path:
 
 @pytest.mark.drawn
 def test_a_metric_is_shown_over_commits_as_table_and_plot(measured: Path, tmp_path: Path) -> None:
-    done = compare(measured, "--out", tmp_path / "out", "--full")
-    assert done.exit_code == 0, done.output
+    done = convtwins("history", measured, "--out", tmp_path / "out", "--full").succeeded()
     lines = [line.split() for line in done.stdout.splitlines()]
     rows = [line for line in lines if "11111111*" in line or "22222222" in line or "11111111" in line]
     name = ["pytorch", "serial,", "2", "cores:", "simple_cnn", "on", "digits,", "batch", "64"]
@@ -65,29 +58,19 @@ def test_a_metric_is_shown_over_commits_as_table_and_plot(measured: Path, tmp_pa
     assert "11111111*" in text and "Some CPU, 2 logical cores" in text
 
 
-def test_points_stand_in_the_order_of_commits_where_git_knows_it(measured: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    repository = measured / "repository"
-    repository.mkdir()
-
-    def git(*words: str, date: str = "") -> str:
-        environment = {"GIT_COMMITTER_DATE": date, "GIT_AUTHOR_DATE": date, "PATH": "/usr/bin:/bin"}
-        settings = ("-c", "user.name=Somebody", "-c", "user.email=nobody@example.org")
-        return subprocess.run(
-            ["git", *settings, *words], cwd=repository, env=environment, check=True, capture_output=True, text=True
-        ).stdout.strip()
-
-    git("init", "-q")
+def test_points_stand_in_the_order_of_commits_where_git_knows_it(tmp_path: Path) -> None:
+    repository = initialised(tmp_path / "repository")
+    name = ("-c", "user.name=A", "-c", "user.email=a@example.org")
     for day in (3, 4):
-        git("commit", "-q", "--allow-empty", "-m", "x", date=f"2025-01-0{day}T00:00:00+00:00")
-    later, earlier = git("rev-parse", "HEAD"), git("rev-parse", "HEAD~1")
-    monkeypatch.setattr(machine, "PROJECT_ROOT", repository)
-    comparisons.results_folder(
-        measured / "x", {"pytorch": 2.0}, created_at="2026-01-01T00:00:00+00:00", machine={"commit": later}
-    )
-    comparisons.results_folder(
-        measured / "y", {"pytorch": 4.0}, created_at="2026-01-02T00:00:00+00:00", machine={"commit": earlier}
-    )
-    found, *_ = history.points(measured, ["epoch_seconds"])
+        at = dict.fromkeys(("GIT_COMMITTER_DATE", "GIT_AUTHOR_DATE"), f"2025-01-0{day}T00:00:00+00:00")
+        commit = ["git", *name, "commit", "-q", "--allow-empty", "-m", "x"]
+        processes.run(commit, folder=repository, **at).succeeded()
+    later, earlier = (processes.git(repository, "rev-parse", revision) for revision in ("HEAD", "HEAD~1"))
+    for day, commit_id in ((1, later), (2, earlier)):
+        comparisons.results_folder(
+            tmp_path / commit_id, {"pytorch": 2.0}, created_at=f"2026-01-0{day}T00:00:00+00:00", machine={"commit": commit_id}
+        )
+    found, *_ = history.points(tmp_path, ["epoch_seconds"], repository=repository)
     assert [point.commit for point in found] == [earlier, later]
     assert [str(point.committed_at)[:10] for point in found] == ["2025-01-03", "2025-01-04"]
 
@@ -104,13 +87,15 @@ def test_a_commit_of_another_repository_has_the_time_that_was_stored_with_it(tmp
 
 
 def test_other_machines_devices_and_work_are_other_lines(tmp_path: Path) -> None:
-    comparisons.results_folder(tmp_path / "a", {"pytorch": 4.0})
-    comparisons.results_folder(tmp_path / "b", {"pytorch": 4.0}, machine={"processor": "Another CPU"})
-    comparisons.results_folder(tmp_path / "c", {"pytorch": 4.0}, changed={"device": "cuda"})
-    comparisons.results_folder(tmp_path / "d", {"pytorch": 4.0}, data_hash="other")
-    row = comparisons.row("pytorch")
-    larger = row.model_copy(update={"spec": row.spec.model_copy(update={"global_batch_size": 128})})
-    comparisons.results_folder(tmp_path / "e", {"pytorch": 4.0}, rows=[larger])
+    own: list[dict[str, Any]] = [
+        {},
+        {"machine": {"processor": "Another CPU"}},
+        {"changed": {"device": "cuda"}},
+        {"data_hash": "x"},
+    ]
+    larger = comparisons.with_fields(comparisons.row("pytorch"), spec__global_batch_size=128)
+    for number, fields in enumerate([*own, {"rows": [larger]}]):
+        comparisons.results_folder(tmp_path / str(number), {"pytorch": 4.0}, **fields)
     found, left_out, _ = history.points(tmp_path, ["epoch_seconds"])
     assert left_out == []
     assert [table.title.partition(" on ")[2] for table in history.report(found, tmp_path).tables] == [
@@ -125,13 +110,12 @@ def test_other_machines_devices_and_work_are_other_lines(tmp_path: Path) -> None
 def test_times_of_disturbed_runs_are_left_out_and_a_copy_is_no_second_point(tmp_path: Path) -> None:
     comparisons.results_folder(tmp_path / "a", {"pytorch": 2.0})
     shutil.copytree(tmp_path / "a", tmp_path / "copy")
-    disturbed = {"cores_of_others": 1.5, "machine": {"logical_cores": 2}}
-    comparisons.results_folder(tmp_path / "b", {"pytorch": 9.0}, changed=disturbed, created_at="2026-01-02T00:00:00+00:00")
+    comparisons.results_folder(tmp_path / "b", {"pytorch": 9.0}, changed=DISTURBED, created_at="2026-01-02T00:00:00+00:00")
     found, left_out, _ = history.points(tmp_path, ["epoch_seconds", "test_accuracy"])
     assert [point.value.median for point in found if point.metric == "epoch_seconds"] == [2.0]
     assert len([point for point in found if point.metric == "test_accuracy"]) == 2
-    (said,) = left_out
-    assert str(tmp_path / "b") in said and "other work disturbed all of its runs" in said
+    (reason,) = left_out
+    assert str(tmp_path / "b") in reason and "other work" in reason
 
 
 def test_two_commits_of_equal_accuracy_are_two_points(tmp_path: Path) -> None:
@@ -160,7 +144,7 @@ def test_a_commit_is_whatever_a_file_says_and_git_is_asked_for_ids_alone(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     comparisons.benchmark_file(tmp_path / "a.json", {"test_step": [1.0] * 5}, commit=hostile)
-    done = compare(tmp_path, "--out", tmp_path)
+    done = convtwins("history", tmp_path, "--out", tmp_path)
     assert done.exit_code == 0 and "\x1b" not in done.stdout
     written = {path.relative_to(tmp_path) for path in tmp_path.rglob("*") if path.is_file()}
     assert {(str(path.parent), path.suffix) for path in written} == {
@@ -170,90 +154,67 @@ def test_a_commit_is_whatever_a_file_says_and_git_is_asked_for_ids_alone(
 
 
 def test_nothing_is_written_into_the_folder_that_is_read_unless_asked(measured: Path) -> None:
-    before = sorted(measured.rglob("*"))
-    done = compare(measured)
-    assert done.exit_code == 0 and "Report:" not in done.stdout
-    assert json.loads(compare(measured, "--json").stdout) and sorted(measured.rglob("*")) == before
-    assert compare(measured, "--out", measured).exit_code == 0 and (measured / "history.html").exists()
+    before = trees.read(measured)
+    assert "Report:" not in convtwins("history", measured).succeeded().stdout
+    assert convtwins_json("history", measured) and trees.read(measured) == before
+    convtwins("history", measured, "--out", measured).succeeded()
+    assert (measured / "history.html").exists()
 
 
-def test_a_report_that_cannot_be_written_is_one_line_after_the_points(
-    measured: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(path: Path, content: str) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(atomic_files, "write_atomically", full)
-    done = compare(measured, "--json", "--out", tmp_path / "out")
-    assert done.exit_code == 1 and json.loads(done.stdout)
+def test_a_report_that_cannot_be_written_is_one_line_after_the_points(measured: Path, tmp_path: Path) -> None:
+    out = trees.write(tmp_path / "out", {"tables": "where its folder would be"})
+    done = convtwins("history", measured, "--json", "--out", out)
+    assert done.exit_code == 1 and done.json
     (line,) = done.stderr.splitlines()
-    assert line.startswith(f"The report cannot be written to {tmp_path / 'out'}") and line.endswith("choose another --out.")
+    assert str(out) in line and "--out" in line
 
 
 def test_what_cannot_be_read_is_told_and_nothing_at_all_is_an_error(tmp_path: Path) -> None:
-    assert compare(tmp_path / "none").exit_code == 2
-    empty = compare(tmp_path)
-    assert empty.exit_code == 2 and "holds no results folder and no file of pytest-benchmark" in empty.stderr
     comparisons.results_folder(tmp_path / "good", {"pytorch": 4.0})
-    comparisons.results_folder(tmp_path / "bad", {"pytorch": 4.0})
-    (tmp_path / "bad" / "compare.json").write_text("{")
-    (tmp_path / "other.json").write_text('{"benchmarks": 1}')  # not of pytest-benchmark
-    done = compare(tmp_path, "--json")
+    trees.write(comparisons.results_folder(tmp_path / "bad", {"pytorch": 4.0}), {"compare.json": "{"})
+    trees.write(tmp_path, {"other.json": {"benchmarks": 1}})  # not of pytest-benchmark
+    done = convtwins("history", tmp_path, "--json")
     assert done.exit_code == 1  # something is damaged
-    assert done.stderr.startswith(f"Left out: {tmp_path / 'bad' / 'compare.json'} is not a whole comparison")
-    (point,) = json.loads(done.stdout)
+    assert done.stderr.startswith(f"Left out: {tmp_path / 'bad' / 'compare.json'} ")
+    (point,) = done.json
     assert test_schema.faults("history", [point]) == [] != test_schema.faults("history", [{**point, "more": 1}])
     assert point["source"] == str(tmp_path / "good") and point["value"]["n"] == 5
-    assert compare(tmp_path, "--metric", "seconds").exit_code == 2
-    assert compare(tmp_path, "--only", "tensorflow*").exit_code == 2
-    wrong = compare(tmp_path, "--metric", "epoch_second")
-    assert wrong.exit_code == 2 and "Did you mean epoch_seconds?" in wrong.stderr
+    for words, metrics in ((("--metric", "seconds"), "seconds"), (("--only", "tensorflow*"), "epoch_seconds, seconds")):
+        check_ended(convtwins("history", tmp_path, *words), names=[tmp_path, metrics])
 
 
 def test_where_all_runs_were_disturbed_the_refusal_says_so_and_what_helps(tmp_path: Path) -> None:
-    disturbed = {"cores_of_others": 1.5, "machine": {"logical_cores": 2}}
-    comparisons.results_folder(tmp_path / "a", {"pytorch": 9.0}, changed=disturbed, created_at="2026-01-02T00:00:00+00:00")
-    with pytest.raises(FolderError, match=r"surely undisturbed.*run --resume '?/.* --again disturbed.*--metric test_accuracy"):
+    one = comparisons.results_folder(tmp_path / "a", {"pytorch": 9.0}, changed=DISTURBED)
+    with refused(FolderError, field="undisturbed", received=one, fix=["--again disturbed", "--metric test_accuracy"]):
         history.points(tmp_path, ["epoch_seconds"])
-    (tmp_path / "a").rename(tmp_path / "base")
-    (tmp_path / "interleaved.json").write_text("{}")
-    with pytest.raises(FolderError, match=r"for base and head, the command that made them") as refused:
+    one.rename(tmp_path / "base")
+    trees.write(tmp_path, {"interleaved.json": {}})
+    with refused(FolderError, fix="base and head") as caught:
         history.points(tmp_path, ["epoch_seconds"])
-    assert "--again" not in str(refused.value)  # the runs of the other side are their partners
+    assert "--again" not in str(caught.error)  # the runs of the other side are their partners
 
 
 def test_a_table_of_benchmarks_says_that_nobody_knows_of_other_work(tmp_path: Path) -> None:
     comparisons.benchmark_file(tmp_path / "a.json", {"test_step": [1.0] * 5})
     comparisons.results_folder(tmp_path / "b", {"pytorch": 2.0})
-    done = " ".join(compare(tmp_path).stdout.split())
+    done = " ".join(convtwins("history", tmp_path).stdout.split())
     assert done.count("Files of pytest-benchmark do not say whether other work disturbed a benchmark.") == 1
 
 
-def test_a_file_in_place_of_a_folder_is_called_a_file(tmp_path: Path) -> None:
-    (tmp_path / "README.md").write_text("x")
-    with pytest.raises(FolderError, match=r"README\.md is a file\. Name a folder"):
-        history.points(tmp_path / "README.md", ["epoch_seconds"])
-
-
-def test_a_reason_that_several_results_share_is_told_once_with_its_number(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    comparisons.results_folder(tmp_path / "a", {"pytorch": 4.0})
-    points, *_ = history.points(tmp_path, ["epoch_seconds"])
-    monkeypatch.setattr(history, "points", lambda *_, **__: (points, ["too old", "too old", "torn"], False))
-    told = compare(tmp_path).stderr
-    assert told.count("too old") == 1 and "Left out (2 times): too old" in told and "Left out: torn" in told
+def test_a_reason_that_several_results_share_is_told_once_with_its_number() -> None:
+    lines = history.left_out_lines(["too old", "too old", "torn"])
+    assert lines == ["Left out (2 times): too old", "Left out: torn"]
 
 
 @pytest.mark.parametrize("name", hostile_files.IN_PLACE)
 def test_a_pipe_or_an_endless_file_among_benchmarks_is_named(name: str, measured: Path) -> None:
-    said = hostile_files.put(name, measured / "more.json")
+    fault = hostile_files.put(name, measured / "more.json")
     with hostile_files.soon():
-        done = compare(measured, "--json")
+        done = convtwins("history", measured, "--json")
     is_damaged = name != "folder"  # which holds no file of pytest-benchmark
     assert done.exit_code == is_damaged
-    assert (f"Left out: {measured / 'more.json'} {said}" in done.stderr) == is_damaged
-    assert len(json.loads(done.stdout)) == 4
+    assert (f"Left out: {measured / 'more.json'} {fault}" in done.stderr) == is_damaged
+    assert len(done.json) == 4
 
 
 def test_benchmark_files_of_a_commit_are_one_row_and_each_shows_them_alone(tmp_path: Path) -> None:
@@ -279,10 +240,10 @@ def test_benchmark_files_of_a_commit_are_one_row_and_each_shows_them_alone(tmp_p
     assert {point.value.n for point in found if point.of == "rounds"} == {7}
     alone, *_ = history.points(tmp_path, ["seconds"], separate_files=True)
     assert len(alone) == 20 and {point.of for point in alone} == {"rounds"}
-    shown = compare(tmp_path, "--full")
+    shown = convtwins("history", tmp_path, "--full")
     assert shown.stdout.count("5 files") == 2 and shown.stdout.count("7 rounds") == 10
     assert "--each shows each file" in " ".join(shown.stdout.split())
-    assert compare(tmp_path, "--each", "--full").stdout.count("7 rounds") == 20
+    assert convtwins("history", tmp_path, "--each", "--full").stdout.count("7 rounds") == 20
 
 
 def test_files_of_other_versions_are_other_rows_of_a_commit(tmp_path: Path) -> None:

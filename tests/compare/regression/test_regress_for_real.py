@@ -1,15 +1,15 @@
 """Revisions of the suite itself, trained for real in turn: the same one twice, and one with more work planted in a twin."""
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.compare.regression.repository import copied, git
+from tests.compare.regression.repository import copied, git, worktrees
+from tests.support.command_line import convtwins_process
 
+TIMEOUT_SECONDS = 3600.0
 PLANTED = Path("pytorch_impl/train.py")
 BEFORE = "            num_correct = (logits.argmax(1) == labels).sum()\n"
 EXTRA = """\
@@ -34,17 +34,16 @@ def clone(tmp_path: Path) -> Path:
     return folder
 
 
-def regress(clone: Path, *words: str) -> tuple[int, dict[str, Any]]:
-    command = [sys.executable, "-m", "compare", "regress", "--interleaved", *words, "--json"]
-    done = subprocess.run(command, cwd=clone, capture_output=True, text=True, check=False)
+def regress(clone: Path, *words: object) -> tuple[int, dict[str, Any]]:
+    done = convtwins_process("regress", "--interleaved", *words, "--json", folder=clone, timeout=TIMEOUT_SECONDS)
     assert done.stdout, done.stderr
-    assert len(git(clone, "worktree", "list").splitlines()) == 1
-    return done.returncode, json.loads(done.stdout)
+    assert worktrees(clone) == 1
+    return done.exit_code, done.json
 
 
 @pytest.mark.slow
 def test_work_planted_in_one_twin_is_a_regression_of_that_twin_alone(clone: Path, tmp_path: Path) -> None:
-    code, found = regress(clone, "before", "--repeats", "5", "--out", str(tmp_path / "out"))
+    code, found = regress(clone, "before", "--repeats", "5", "--out", tmp_path / "out")
     assert code == found["exit_code"] == 3
     slower = {change["id"]: change for change in found["changes"] if change["metric"] == "epoch_seconds"}
     (pytorch,) = (change for name, change in slower.items() if name.startswith("pytorch"))
@@ -62,7 +61,7 @@ def test_work_planted_in_one_twin_is_a_regression_of_that_twin_alone(clone: Path
 @pytest.mark.slow
 def test_a_revision_against_itself_in_three_pairs_is_no_regression_and_no_pass(clone: Path, tmp_path: Path) -> None:
     settings = ("--repeats", "3", "--set", "steps=20", "--frameworks", "pytorch")
-    code, found = regress(clone, "HEAD", *settings, "--out", str(tmp_path / "out"))
+    code, found = regress(clone, "HEAD", *settings, "--out", tmp_path / "out")
     assert code == found["exit_code"] == 5 and found["paired"]
     assert {change["verdict"] for change in found["changes"]} == {"too few to tell"}
     assert {change["change"]["n"] for change in found["changes"]} == {3}

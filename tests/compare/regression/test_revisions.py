@@ -5,23 +5,20 @@ import json
 import os
 import shutil
 import signal
-import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from common import spec
-from common.artifacts import atomic_files, results
 from common.artifacts.schema import Noise, RunResult
 from common.machine import code_version, machine
-from compare.comparison import comparison_plan, run
+from compare.comparison import run
 from compare.core.interrupt import Interrupted
 from compare.core.presets import Preset
-from compare.execution import code_digest, contestants, executor, launch, store
-from compare.execution.executor import CodeOverride
+from compare.execution import code_digest, launch, store
 from compare.execution.matrix import Row
 from compare.proof import ladder
 from compare.proof.certificate import Proof, Rung
@@ -29,46 +26,25 @@ from compare.regression import revisions
 from compare.regression.revisions import RevisionError
 from tests.compare import test_schema
 from tests.compare.regression.conftest import upgrade
-from tests.compare.regression.repository import git
-from tests.support import comparisons
-from tests.support.command_line import convtwins
+from tests.compare.regression.repository import commit, git, initialised, spec_module, worktrees
+from tests.compare.regression.stand_in import StandIn, whole
+from tests.support import comparisons, processes, trees
+from tests.support.command_line import convtwins, convtwins_json
+from tests.support.refusals import check_ended, refused
 
-SPEC_MODULE = "class Spec:\n    def to_json(self):\n        return {!r}\n"
-
-
-def commit(folder: Path, what: str, files: dict[str, str]) -> None:
-    for name, text in files.items():
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
-    git(folder, "add", ".")
-    git(folder, "commit", "-q", "-m", what)
-
-
-def spec_module(*without: str) -> str:
-    """A base's `common/spec.py`: this one's fields, without some."""
-    values = json.loads(spec.Spec().to_json())
-    for dotted in without:
-        group, _, leaf = dotted.rpartition(".")
-        del (values[group] if group else values)[leaf]
-    return SPEC_MODULE.format(json.dumps(values))
+regress = partial(convtwins, "regress")
+PYTORCH, TENSORFLOW = "pytorch-serial-2", "tensorflow-serial-2"
+TAKEN = Noise(cores_taken=0.97)
 
 
 @pytest.fixture
 def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A repository of two commits, `before` and the one that is checked out, in the place of the suite's own."""
-    folder = tmp_path / "repository"
-    folder.mkdir()
-    git(folder, "init", "-q", "-b", "main")
-    commit(folder, "before", {"requirements.lock": "torch==1\n", "state": "before", "common/spec.py": spec_module()})
-    git(folder, "tag", "before")
+    folder = initialised(tmp_path / "repository")
+    commit(folder, "before", {"requirements.lock": "torch==1\n", "state": "before", "common/spec.py": spec_module()}, "before")
     commit(folder, "now", {"state": "now"})
-    monkeypatch.setattr(machine, "PROJECT_ROOT", folder)
+    monkeypatch.setattr(machine, "PROJECT_ROOT", folder)  # the commands know no other suite than their own
     return folder
-
-
-def worktrees(repository: Path) -> int:
-    return len(git(repository, "worktree", "list").splitlines())
 
 
 def test_base_and_head_take_turns_and_so_do_the_rows() -> None:
@@ -95,56 +71,53 @@ def test_whatever_breaks_off_leaves_no_checkout_behind(repository: Path, interru
     assert not base.root.parent.exists() and worktrees(repository) == 1
 
 
-def test_ctrl_c_leaves_no_checkout_behind(repository: Path, tmp_path: Path) -> None:
-    program = (
-        "import sys, time, pathlib\n"
-        "from common.machine import machine\n"
-        "from compare.regression import revisions\n"
-        "from compare.core.interrupt import Interrupted, interruptible\n"
-        "machine.PROJECT_ROOT = pathlib.Path(sys.argv[1])\n"
-        "try:\n"
-        "    with interruptible(), revisions.checked_out('before') as base:\n"
-        "        print(base.root, flush=True)\n"
-        "        time.sleep(60)\n"
-        "except Interrupted as interruption:\n"
-        "    sys.exit(interruption.exit_code)\n"
-    )
-    command = [sys.executable, "-c", program, str(repository)]
-    process = subprocess.Popen(command, cwd=launch.PROJECT_ROOT, stdout=subprocess.PIPE, text=True)
-    assert process.stdout is not None
-    root = Path(process.stdout.readline().strip())
-    assert (root / "state").exists()
-    process.send_signal(signal.SIGINT)
-    assert process.wait(timeout=300) == 130
-    process.stdout.close()
+def test_ctrl_c_leaves_no_checkout_behind(repository: Path) -> None:
+    program = """if True:
+        import sys, time, pathlib
+        from common.machine import machine
+        from compare.regression import revisions
+        from compare.core.interrupt import Interrupted, interruptible
+        machine.PROJECT_ROOT = pathlib.Path(sys.argv[1])
+        try:
+            with interruptible(), revisions.checked_out('before') as base:
+                print(base.root, flush=True)
+                time.sleep(60)
+        except Interrupted as interruption:
+            sys.exit(interruption.exit_code)
+    """
+    with processes.started([sys.executable, "-c", program, repository]) as process:
+        assert process.stdout is not None
+        root = Path(process.stdout.readline().strip())
+        assert (root / "state").exists()
+        process.send_signal(signal.SIGINT)
+        assert process.wait(timeout=300) == 130
     assert not root.parent.exists() and worktrees(repository) == 1
 
 
-def test_what_cannot_be_measured_in_turn_is_refused_with_what_to_do(repository: Path, tmp_path: Path) -> None:
-    def said(revision: str) -> str:
-        with pytest.raises(RevisionError) as refused, revisions.checked_out(revision):
+def test_what_cannot_be_measured_in_turn_is_refused_with_what_to_do(repository: Path) -> None:
+    def refuses(revision: str, **parts: Any) -> None:
+        with refused(RevisionError, **parts), revisions.checked_out(revision):
             pass
         assert worktrees(repository) == 1
-        return str(refused.value)
 
-    assert f"git knows no revision 'origin/main' of {repository}. Fetch it first" in said("origin/main")
-    assert "git knows no revision '--all'" in said("--all")
+    def takes(revision: str) -> None:
+        with revisions.checked_out(revision):
+            pass
+
+    refuses("origin/main", names=["'origin/main'", repository, "Fetch"])
+    refuses("--all", names=["'--all'"])
     (repository / "untracked").write_text("")
-    with revisions.checked_out("before"):
-        pass  # files that git does not know change nothing that was committed
+    takes("before")  # files that git does not know change nothing that was committed
     (repository / "state").write_text("changed")
-    assert "uncommitted changes (M state)" in said("before")
-    commit(repository, "other packages", {"requirements.lock": "torch==2\n"})
-    assert "requirements.lock differs between before and the working tree" in said("before")
-    git(repository, "tag", "new")
-    commit(repository, "a lock of its own for CPUs", {"locks/cpu.lock": "torch==2\n"})
-    with revisions.checked_out("new"):
-        pass  # it knew one lock only
-    git(repository, "tag", "newer")
+    refuses("before", names=["M state"])
+    commit(repository, "other packages", {"requirements.lock": "torch==2\n"}, "new")
+    refuses("before", field="requirements.lock", names=["before"])
+    commit(repository, "a lock of its own for CPUs", {"locks/cpu.lock": "torch==2\n"}, "newer")
+    takes("new")  # it knew one lock only
     commit(repository, "other packages on CPUs", {"locks/cpu.lock": "torch==3\n"})
-    assert "locks/cpu.lock differs between newer and the working tree" in said("newer")
+    refuses("newer", field="locks/cpu.lock", names=["newer"])
     shutil.rmtree(repository / ".git")
-    with pytest.raises(RevisionError, match="is no git checkout"), revisions.checked_out("before"):
+    with refused(RevisionError, names=[repository, "checkout"]), revisions.checked_out("before"):
         pass
 
 
@@ -157,85 +130,50 @@ def test_what_git_tells_its_hooks_does_not_lead_elsewhere(repository: Path, monk
 
 
 @pytest.fixture
-def rows() -> list[Row]:
-    """What is run; a test may put others in."""
-    return [comparisons.row("pytorch"), comparisons.row("tensorflow")]
+def stand_in(repository: Path, monkeypatch: pytest.MonkeyPatch) -> StandIn:
+    """Runs that are half as slow again as before."""
+    rows = [comparisons.row("pytorch"), comparisons.row("tensorflow")]
+    return StandIn(lambda state: 2.0 if state == "before" else 3.0, "state", rows).install(monkeypatch)
 
 
-@pytest.fixture
-def stand_in(repository: Path, rows: list[Row], monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str, int]]:
-    """Runs that take no time, half as slow again as before; gives (state of the code, row, repeat) of each."""
-    done: list[tuple[str, str, int]] = []
-    here = {"processor": "Some CPU", "logical_cores": 2, "commit": git(repository, "rev-parse", "HEAD"), "dirty": False}
-
-    def judged(request: run.ComparisonRequest, shown: Any) -> store.Comparison:
-        own = {"machine": here, "seeds": list(request.settings.seeds)}
-        return comparisons.comparison(rows, request.settings.repeats).model_copy(update=own)
-
-    def execute(row: Row, repeat: int, folder: Path, watch: Any, code: CodeOverride) -> RunResult:
-        state = (code.root / "state").read_text()
-        done.append((state, row.id, repeat))
-        directory = store.run_folder(folder, row.id, repeat)
-        atomic_files.write_atomically(directory / "spec.json", code.spec_json(row))
-        seconds = (2.0 if state == "before" else 3.0) * (1 + 0.01 * (repeat % 3))
-        made_up = comparisons.good(row, seconds, repeat)
-        results.save(made_up, directory)
-        return made_up
-
-    monkeypatch.setattr(comparison_plan, "build_plan", judged)
-    monkeypatch.setattr(executor, "execute", execute)
-    return done
-
-
-def regress(*words: str | Path) -> Any:
-    return convtwins("regress", *words, COLUMNS="200")
-
-
-def test_a_slowdown_between_two_revisions_is_a_regression(
-    repository: Path, stand_in: list[tuple[str, str, int]], tmp_path: Path
-) -> None:
+def test_a_slowdown_between_two_revisions_is_a_regression(repository: Path, stand_in: StandIn, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    done = regress("--interleaved", "before", "--set", "seed=7", "--out", out)
+    words = ("--interleaved", "before", "--set", "seed=7", "--out", out)
+    done = regress(*words)
     assert done.exit_code == 3, done.output
     assert "  Verdict  REGRESSION in 2 of " in done.stdout and "bisect --good" in done.stdout
-    warm, measured = stand_in[:4], stand_in[4:]
-    pytorch, tensorflow = "pytorch-serial-2", "tensorflow-serial-2"
-    assert warm == [(state, row, 0) for row in (pytorch, tensorflow) for state in ("before", "now")]
-    assert [state for state, row, _ in measured if row == pytorch] == ["before", "now", "now", "before"] * 3
+    warm, measured = stand_in.done[:4], stand_in.done[4:]
+    assert warm == [(state, row, 0) for row in (PYTORCH, TENSORFLOW) for state in ("before", "now")]
+    assert [state for state, row, _ in measured if row == PYTORCH] == ["before", "now", "now", "before"] * 3
     assert len(measured) == 2 * 2 * 6
-    kept = json.loads((out / "regress.json").read_text())
-    assert test_schema.faults("regress", kept) == []
-    assert kept["paired"] and kept["exit_code"] == 3
-    assert [kept[side]["commit"] for side in ("baseline", "candidate")] == [
-        git(repository, "rev-parse", revision)[:8] for revision in ("before", "HEAD")
-    ]
+    stored = json.loads((out / "regress.json").read_text())
+    assert test_schema.faults("regress", stored) == []
+    assert stored["paired"] and stored["exit_code"] == 3
+    before, now = (git(repository, "rev-parse", revision) for revision in ("before", "HEAD"))
+    assert [stored[side]["commit"] for side in ("baseline", "candidate")] == [before[:8], now[:8]]
     assert (out / "regress.md").read_text().startswith("# REGRESSION")
     assert "REGRESSION in 2 of" in (out / "regress.html").read_text()
     for path in (out / "tables").glob("*.csv"):  # every row has a cell for each heading
         assert len({len(line) for line in csv.reader(path.read_text().splitlines())}) == 1
     for side in ("base", "head"):  # each pair has a seed of its own, the same in both
-        runs = store.read(out / side).runs[pytorch]
+        runs = store.read(out / side).runs[PYTORCH]
         assert {repeat: run.spec.seed for repeat, run in runs.items()} == {repeat: repeat + 7 for repeat in range(6)}
-        assert json.loads((out / side / "runs" / f"{pytorch}-r3" / "spec.json").read_text())["seed"] == 10
-    assert store.read_plan(out / "base").machine["commit"] == git(repository, "rev-parse", "before")
+        assert json.loads((out / side / "runs" / f"{PYTORCH}-r3" / "spec.json").read_text())["seed"] == 10
+    assert store.read_plan(out / "base").machine["commit"] == before
     assert regress(out).exit_code == 3  # judged again from what is stored
     assert worktrees(repository) == 1
-    again = regress("--interleaved", "before", "--set", "seed=7", "--out", out)
-    assert again.stdout == done.stdout and "12 of 12 pairs are in" in again.stderr and len(stand_in) == 4 + 2 * 2 * 6
+    again = regress(*words)
+    assert again.stdout == done.stdout and "12 of 12 pairs" in again.stderr and len(stand_in.done) == 4 + 2 * 2 * 6
 
 
-def test_the_base_may_be_a_revision_of_another_clone(
-    repository: Path, stand_in: list[tuple[str, str, int]], tmp_path: Path
-) -> None:
+def test_the_base_may_be_a_revision_of_another_clone(repository: Path, stand_in: StandIn, tmp_path: Path) -> None:
     other = tmp_path / "of@a-colleague"
     git(tmp_path, "clone", "-q", str(repository), str(other))
-    commit(other, "a trial", {"state": "elsewhere"})
-    git(other, "tag", "trial")
+    commit(other, "a trial", {"state": "elsewhere"}, "trial")
     (other / "state").write_text("not committed")  # what is measured is the commit
     out = tmp_path / "out"
-    done = regress("--interleaved", f"{other}@trial", "--out", out, "--full")
-    assert done.exit_code == 0, done.output  # equal times
-    assert {state for state, _, _ in stand_in} == {"elsewhere", "now"}
+    done = regress("--interleaved", f"{other}@trial", "--out", out, "--full").succeeded()  # equal times
+    assert {state for state, _, _ in stand_in.done} == {"elsewhere", "now"}
     plan = store.read_plan(out / "base").machine
     assert plan["commit"] == git(other, "rev-parse", "trial") and plan["repository"] == str(other) and plan["committed_at"]
     assert f"{plan['commit'][:8]} of {other}," in " ".join(done.stdout.split())
@@ -243,27 +181,21 @@ def test_the_base_may_be_a_revision_of_another_clone(
     assert worktrees(repository) == worktrees(other) == 1
 
 
-def test_another_clone_that_cannot_be_the_base_is_refused(
-    repository: Path, stand_in: list[tuple[str, str, int]], tmp_path: Path
-) -> None:
-    other = tmp_path / "other"
+def test_another_clone_that_cannot_be_the_base_is_refused(repository: Path, stand_in: StandIn, tmp_path: Path) -> None:
+    other, foreign = tmp_path / "other", initialised(tmp_path / "foreign")
     git(tmp_path, "clone", "-q", str(repository), str(other))
     commit(other, "newer packages", {"requirements.lock": "torch==2\n"})
-    foreign = tmp_path / "foreign"
-    foreign.mkdir()
-    git(foreign, "init", "-q", "-b", "main")
     commit(foreign, "another project", {"common/names.py": ""})
     (tmp_path / "plain").mkdir()
-    for named, said in (
-        (f"{other}@nowhere", f"git knows no revision 'nowhere' of {other}"),
-        (f"{other}@main", f"requirements.lock differs between {other}@main and the working tree"),
-        (f"{foreign}@main", f"{foreign}@main is no revision of this suite: it has no common/spec"),
-        (f"{tmp_path / 'plain'}@main", "is no git checkout"),
-        (f"{tmp_path / 'none'}@main", f"of {repository}. Fetch it first"),
+    for base, names in (
+        (f"{other}@nowhere", ["'nowhere'", other]),
+        (f"{other}@main", ["requirements.lock", f"{other}@main"]),
+        (f"{foreign}@main", [f"{foreign}@main", "common/spec"]),
+        (f"{tmp_path / 'plain'}@main", [tmp_path / "plain", "checkout"]),
+        (f"{tmp_path / 'none'}@main", [repository, "Fetch"]),
     ):
-        done = regress("--interleaved", named, "--out", tmp_path / "out")
-        assert done.exit_code == 2 and said in done.stderr, (named, done.stderr)
-    assert not stand_in and worktrees(other) == worktrees(foreign) == 1
+        check_ended(regress("--interleaved", base, "--out", tmp_path / "out"), names=names)
+    assert not stand_in.done and worktrees(other) == worktrees(foreign) == 1
 
 
 def test_a_revision_with_an_at_sign_is_the_repositorys_own(repository: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -290,17 +222,14 @@ def team(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
     With the parameter `src` it is installed as editable: every interpreter puts `src` behind the libraries, as a .pth file
     does, and the working directory lies elsewhere. Else the working directory is on the path.
     """
-    folder = tmp_path / "team"
-    folder.mkdir()
+    folder = initialised(tmp_path / "team")
     root = folder / "src" if (editable := getattr(request, "param", None) == "src") else folder
-    git(folder, "init", "-q", "-b", "main")
     git(folder, "commit", "-q", "--allow-empty", "-m", "nothing")
-    commit(root, "before", {"nets_of_a_team/__init__.py": "", "nets_of_a_team/net.py": OWN_MODEL.format(width=8)})
-    git(folder, "tag", "before")
+    commit(root, "before", {"nets_of_a_team/__init__.py": "", "nets_of_a_team/net.py": OWN_MODEL.format(width=8)}, "before")
     commit(root, "now", {"nets_of_a_team/net.py": OWN_MODEL.format(width=16)})
     if editable:
         at_start(tmp_path, f"import sys\nsys.path.append({str(root)!r})\n", monkeypatch)
-        monkeypatch.setattr(sys, "path", [*sys.path, str(root)])
+        monkeypatch.setattr(sys, "path", [*sys.path, str(root)])  # at its end, where an installation puts it
         monkeypatch.chdir(tmp_path)
     else:
         monkeypatch.chdir(folder)
@@ -312,21 +241,20 @@ def team(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Mon
 
 def at_start(tmp_path: Path, program: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let every interpreter that is started run a program first."""
-    (tmp_path / "site").mkdir()
-    (tmp_path / "site" / "sitecustomize.py").write_text(program)
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "site"))
+    monkeypatch.setenv("PYTHONPATH", str(trees.write(tmp_path / "site", {"sitecustomize.py": program})))
 
 
 def sides(revision: str, team: Path, model: str = "nets_of_a_team.net", *, dirty: bool = False) -> list[revisions.SideRunner]:
-    head = comparisons.repeated(1).comparison
-    rows = [row.model_copy(update={"spec": row.spec.with_fields(model=model)}) for row in head.rows]
-    own = {
-        "machine": {**head.machine, "commit": "a" * 40, "dirty": dirty},
-        "code_hash": code_digest.compute(["pytorch"], model),
-    }
-    head = head.model_copy(update={"rows": rows, **own})
+    stored = comparisons.other_work(comparisons.repeated(1), model=model).comparison
+    own = {"commit": "a" * 40, "dirty": dirty}
+    code_hash = code_digest.compute(["pytorch"], model)
+    head = comparisons.with_fields(stored, machine={**stored.machine, **own}, code_hash=code_hash)
     with revisions.checked_out(revision, team) as base:
         return list(revisions.sides_of_model(base, revision, team, head, ["pytorch"]))
+
+
+def commits(runners: Sequence[revisions.SideRunner]) -> list[str]:
+    return [each.plan.machine["commit"] for each in runners]
 
 
 def test_the_revision_of_ones_own_model_is_that_of_its_own_repository(team: Path) -> None:
@@ -335,15 +263,15 @@ def test_the_revision_of_ones_own_model_is_that_of_its_own_repository(team: Path
     assert revisions.repository_of("nets_of_a_team.net") == team
     before, now = sides("before", team)
     assert before.code is not None and now.code is None
-    assert [each.plan.machine["commit"] for each in (before, now)] == [git(team, "rev-parse", at) for at in ("before", "main")]
+    assert commits((before, now)) == [git(team, "rev-parse", at) for at in ("before", "main")]
     assert {each.plan.machine["repository"] for each in (before, now)} == {str(team)}
     assert {each.plan.machine["suite_commit"] for each in (before, now)} == {"a" * 40}  # as `sides` has it
     times = [git(team, "show", "-s", "--format=%cI", at) for at in ("before", "main")]
     assert [each.plan.machine["committed_at"] for each in (before, now)] == times
-    with pytest.raises(RevisionError, match=r"before~1 has no nets_of_a_team.net.py\. nets_of_a_team.net needs it"):
+    with refused(RevisionError, names=["before~1", "nets_of_a_team/net.py", "nets_of_a_team.net"]):
         sides("before~1", team)
     shutil.rmtree(team / ".git")
-    with pytest.raises(RevisionError, match=r"must lie in one git repository.* git says: fatal: not a git repository"):
+    with refused(RevisionError, field="nets_of_a_team.net", names=["git says: fatal: not a git repository"]):
         revisions.repository_of("nets_of_a_team.net")
 
 
@@ -351,29 +279,28 @@ def test_the_base_of_ones_own_model_may_lie_in_another_clone(team: Path, tmp_pat
     other = tmp_path / "clone"
     git(tmp_path, "clone", "-q", str(team), str(other))
     commit(other, "a trial", {"trial": ""})
-    before, now = sides(f"{other}@HEAD", team)
-    assert [each.plan.machine["commit"] for each in (before, now)] == [git(each, "rev-parse", "HEAD") for each in (other, team)]
-    assert [each.plan.machine["repository"] for each in (before, now)] == [str(other), str(team)]
+    runners = sides(f"{other}@HEAD", team)
+    assert commits(runners) == [git(each, "rev-parse", "HEAD") for each in (other, team)]
+    assert [each.plan.machine["repository"] for each in runners] == [str(other), str(team)]
     assert worktrees(team) == worktrees(other) == 1
 
 
-def test_a_repository_that_git_refuses_is_refused_in_its_words(team: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_repository_that_git_refuses_is_refused_in_its_words(
+    team: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("GIT_CONFIG_GLOBAL", "/dev/null")
-    monkeypatch.setattr(code_version, "git_environment", lambda: {**os.environ, "GIT_TEST_ASSUME_DIFFERENT_OWNER": "1"})
-    with pytest.raises(RevisionError, match=r"git says: fatal: .*dubious ownership.*git config --global --add safe.directory"):
+    program = f'#!/bin/sh\nGIT_TEST_ASSUME_DIFFERENT_OWNER=1 exec {shutil.which("git")} "$@"\n'
+    (trees.write(tmp_path / "bin", {"git": program}) / "git").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
+    with refused(RevisionError, names=["git says: fatal", "dubious ownership", "git config --global --add safe.directory"]):
         revisions.repository_of("nets_of_a_team.net")
 
 
-def test_equal_revisions_of_ones_own_model_have_equal_code_and_another_model_has_another(team: Path) -> None:
+def test_revisions_of_ones_own_model_have_the_code_of_their_model_and_show_changes_of_the_suite(team: Path) -> None:
     base, head = sides("HEAD", team)
-    assert base.plan.code_hash == head.plan.code_hash
-    older, head = sides("before", team)
-    assert older.plan.code_hash != head.plan.code_hash == base.plan.code_hash
-
-
-def test_changes_of_the_suite_show_beside_the_commits_of_ones_own_model(team: Path) -> None:
-    for dirty in (True, False):
-        assert [each.plan.machine["dirty"] for each in sides("before", team, dirty=dirty)] == [dirty, dirty]
+    older, now = sides("before", team, dirty=True)
+    assert older.plan.code_hash != now.plan.code_hash == base.plan.code_hash == head.plan.code_hash
+    assert [each.plan.machine["dirty"] for each in (base, head, older, now)] == [False, False, True, True]
 
 
 def test_the_base_of_ones_own_model_works_in_its_own_checkout(team: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -401,12 +328,11 @@ def test_the_checkout_comes_before_an_editable_installation(team: Path) -> None:
 
 
 def test_a_run_works_in_the_folder_of_its_code(tmp_path: Path) -> None:
-    (tmp_path / "there").mkdir()
-    command = [sys.executable, "-c", "import os; print(os.getcwd())"]
-    process = launch.StartedProcess(command, tmp_path / "log.txt", folder=tmp_path / "there")
+    there, log = trees.write(tmp_path / "there", {}), tmp_path / "log.txt"
+    process = launch.StartedProcess([sys.executable, "-c", "import os; print(os.getcwd())"], log, folder=there)
     assert process.wait(60) == 0
     launch.stop(process)
-    assert (tmp_path / "log.txt").read_text().strip() == str(tmp_path / "there")
+    assert log.read_text().strip() == str(there)
 
 
 def test_a_suite_within_the_users_repository_stays_where_it_is(team: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -416,7 +342,7 @@ def test_a_suite_within_the_users_repository_stays_where_it_is(team: Path, monke
     for name in ("common", "pytorch_impl"):
         (suite / name).symlink_to(real / name)
     (suite / "new.py").write_text("")
-    with monkeypatch.context() as within:
+    with monkeypatch.context() as within:  # as Python would be started there
         within.setattr(machine, "PROJECT_ROOT", suite)
         within.setattr(sys, "path", [str(suite), *(each for each in sys.path if Path(each).resolve() != real)])
         within.setenv("PYTHONPATH", str(suite))
@@ -427,16 +353,14 @@ def test_a_suite_within_the_users_repository_stays_where_it_is(team: Path, monke
 
 def test_python_files_that_no_commit_holds_are_refused_by_name(team: Path) -> None:
     commit(team, "what git ignores", {".gitignore": "/scratch/\n"})
-    for place in ("scratch/of_mine.py", "notes.txt"):
-        (team / place).parent.mkdir(exist_ok=True)
-        (team / place).write_text("")
+    trees.write(team, {"scratch/of_mine.py": "", "notes.txt": ""})
     sides("before", team)
     (team / "nets_of_a_team" / "layers.py").write_text("")
-    with pytest.raises(RevisionError, match=r"Python files that git does not know \(nets_of_a_team/layers.py\)"):
+    with refused(RevisionError, names=[team, "nets_of_a_team/layers.py", ".gitignore"]):
         sides("before", team)
     (team / "nets_of_a_team" / "layers.py").unlink()
     commit(team, "a file later", {"nets_of_a_team/later.py": OWN_MODEL.format(width=8)})
-    with pytest.raises(RevisionError, match=r"before has no nets_of_a_team/later.py\. nets_of_a_team.later needs it"):
+    with refused(RevisionError, names=["before", "nets_of_a_team/later.py", "nets_of_a_team.later"]):
         sides("before", team, "nets_of_a_team.later")
 
 
@@ -446,15 +370,16 @@ def test_a_base_that_would_import_the_heads_model_is_refused(
 ) -> None:
     other = tmp_path / "other"
     if what == "an import":
-        commit(team, "a pair", {"pair.py": "", "nets_of_a_team/pair.py": 'IMPORTS = ("pair:Net",)\n' + OWN_MODEL})
-        git(team, "tag", "-f", "before")
-        other.mkdir()
-        (other / "pair.py").write_text("")
+        files = {"pair.py": "", "nets_of_a_team/pair.py": 'IMPORTS = ("pair:Net",)\n' + OWN_MODEL}
+        commit(team, "a pair", files, "before")
+        trees.write(other, {"pair.py": ""})
     first = team if what == "the model" else other
     at_start(tmp_path, f"import sys\nsys.path.insert(0, {str(first)!r})\n", monkeypatch)
     model, found = ("nets_of_a_team.net", "net.py") if what == "the model" else ("nets_of_a_team.pair", "pair.py")
-    with pytest.raises(RevisionError, match=f"The runs of before would not import .*Received: {first}.*{found}.*pip uninstall"):
+    with refused(RevisionError, field="before", fix="pip uninstall") as caught:
         sides("before", team, model)
+    received = caught.error.received or ""
+    assert received.startswith(str(first)) and found in received
     assert worktrees(team) == 1
 
 
@@ -465,235 +390,167 @@ def test_two_revisions_of_ones_own_model_train_two_models(team: Path, tmp_path: 
     words = "--data digits --limit 64 --epochs 1 --repeats 1 --cores 1 --frameworks pytorch --model nets_of_a_team.net"
     done = regress("--interleaved", "before", *words.split(), "--out", out)
     assert done.exit_code == 5, done.output
-    hashes = [
-        results.load(out / side / "runs" / "pytorch-serial-1core-r0" / results.RESULT_FILE).weights_hash
-        for side in (revisions.BASE, revisions.HEAD)
-    ]
+    hashes = [store.read(out / side).runs["pytorch-serial-1core"][0].weights_hash for side in (revisions.BASE, revisions.HEAD)]
     assert None not in hashes and hashes[0] != hashes[1]
     assert git(team, "rev-parse", "before")[:8] in done.output and worktrees(team) == 1
 
 
-def test_options_of_runs_are_those_of_both_sides(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen: list[run.ComparisonRequest] = []
-
-    def measure(revision: str, request: run.ComparisonRequest, out: Path, shown: Any, *, remake: bool) -> None:
-        assert remake
-        seen.append(request)
-        raise RevisionError("seen")
-
-    monkeypatch.setattr(revisions, "measure", measure)
+def test_options_of_runs_are_those_of_both_sides(stand_in: StandIn, tmp_path: Path) -> None:
+    stand_in.behaviour = never
     fields = ("--data", "digits", "--batch-size", "32", "--image-size", "16", "--optimizer", "adam", "--seed", "3")
     for words, length in (((), {"epochs": 4}), (("--set", "steps=9"), {"steps": 9}), (("--epochs", "2"), {"epochs": 2})):
-        assert regress("--interleaved", "before", *fields, *words).stderr == "seen\n"
-        values = seen.pop().settings.values
+        regress("--interleaved", "before", *fields, *words, "--out", tmp_path / "out")
+        values = stand_in.requests.pop().settings.values
         assert {name: values[name] for name in ("epochs", "steps") if name in values} == length
         assert values["global_batch_size"] == 32 and values["optimizer"]["name"] == "adam" and values["seed"] == 3
         assert values["data"] == {"source": "digits", "image_size": 16, "seed": 3}
 
 
-def test_too_few_pairs_are_an_error_not_a_pass(stand_in: list[tuple[str, str, int]], tmp_path: Path) -> None:
+def never(run: RunResult, folder: Path) -> RunResult:
+    raise Interrupted(signal.SIGTERM)
+
+
+def test_too_few_pairs_are_an_error_not_a_pass(stand_in: StandIn, tmp_path: Path) -> None:
     done = regress("--interleaved", "before", "--repeats", "3", "--out", tmp_path / "out")
     assert done.exit_code == 5 and "  Verdict  CANNOT TELL" in done.stdout and "--repeats 5" in done.stdout
 
 
-def test_the_base_is_given_the_fields_that_it_knows(
-    repository: Path, stand_in: list[tuple[str, str, int]], tmp_path: Path
-) -> None:
-    commit(repository, "older", {"common/spec.py": spec_module("hang_seconds", "optimizer.native"), "state": "before"})
-    git(repository, "tag", "older")
+def test_the_base_is_given_the_fields_that_it_knows(repository: Path, stand_in: StandIn, tmp_path: Path) -> None:
+    older = {"common/spec.py": spec_module("hang_seconds", "optimizer.native"), "state": "before"}
+    commit(repository, "older", older, "older")
     commit(repository, "newer", {"common/spec.py": spec_module(), "state": "now"})
     assert regress("--interleaved", "older", "--out", tmp_path / "out").exit_code == 3
-    specs = [
-        json.loads((tmp_path / "out" / side / "runs/pytorch-serial-2-r0/spec.json").read_text()) for side in ("base", "head")
-    ]
-    assert "hang_seconds" not in specs[0] and "native" not in specs[0]["optimizer"]
-    assert specs[1]["hang_seconds"] == 60.0 and specs[1] == json.loads(comparisons.row("pytorch").spec.to_json())
+    base, head = (
+        json.loads((tmp_path / "out" / side / f"runs/{PYTORCH}-r0/spec.json").read_text()) for side in ("base", "head")
+    )
+    assert "hang_seconds" not in base and "native" not in base["optimizer"]
+    assert head["hang_seconds"] == 60.0 and head == json.loads(comparisons.row("pytorch").spec.to_json())
 
 
-def test_a_field_that_the_base_does_not_know_is_refused(
-    repository: Path, rows: list[Row], stand_in: list[tuple[str, str, int]], tmp_path: Path
-) -> None:
-    commit(repository, "older", {"common/spec.py": spec_module("optimizer.weight_decay")})
-    git(repository, "tag", "older")
-    commit(repository, "broken", {"common/spec.py": "raise ImportError('no spec')"})
-    git(repository, "tag", "broken")
+def test_a_field_that_the_base_does_not_know_is_refused(repository: Path, stand_in: StandIn, tmp_path: Path) -> None:
+    commit(repository, "older", {"common/spec.py": spec_module("optimizer.weight_decay")}, "older")
+    commit(repository, "broken", {"common/spec.py": "raise ImportError('no spec')"}, "broken")
     commit(repository, "now", {"common/spec.py": spec_module()})
-    row = rows[0]
-    optimizer = row.spec.optimizer.model_copy(update={"weight_decay": 0.1})
-    rows[0] = row.model_copy(update={"spec": row.spec.model_copy(update={"optimizer": optimizer})})
-    for revision, said in (
-        ("older", "older has no field optimizer.weight_decay. Received: 0.1 in pytorch-serial-2. Leave it at 0.0, or"),
-        ("broken", "The fields of broken cannot be read (ImportError: no spec)"),
+    stand_in.rows[0] = comparisons.with_fields(stand_in.rows[0], spec__optimizer__weight_decay=0.1)
+    for revision, parts in (
+        ("older", {"field": "optimizer.weight_decay", "received": f"0.1 in {PYTORCH}", "fix": "0.0"}),
+        ("broken", {"field": "broken", "names": ["ImportError: no spec"]}),
     ):
-        done = regress("--interleaved", revision, "--out", tmp_path / revision)
-        assert done.exit_code == 2 and said in done.stderr
-    assert stand_in == [] and worktrees(repository) == 1
+        check_ended(regress("--interleaved", revision, "--out", tmp_path / revision), **parts)
+    assert stand_in.done == [] and worktrees(repository) == 1
 
 
-def test_a_base_that_cannot_do_a_run_is_told_before_anything_is_measured(
-    stand_in: list[tuple[str, str, int]], repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_an_interruption_keeps_what_was_measured_and_the_same_command_goes_on_with_a_broken_pair(
+    repository: Path, stand_in: StandIn, tmp_path: Path
 ) -> None:
-    def fail(row: Row, repeat: int, *rest: Any) -> RunResult:
-        return comparisons.bad(row, "failed", "exit code 2: mode is unknown", epochs=0)
+    out = tmp_path / "out"
 
-    monkeypatch.setattr(executor, "execute", fail)
-    done = regress("--interleaved", "before", "--out", tmp_path / "out")
-    assert done.exit_code == 2
-    assert "before cannot do pytorch-serial-2 (failed: exit code 2: mode is unknown)" in done.stderr
-    assert worktrees(repository) == 1
-
-
-def test_an_interruption_keeps_what_was_measured_and_says_where(
-    repository: Path, stand_in: list[tuple[str, str, int]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole = executor.execute
-
-    def interrupted(row: Row, repeat: int, *rest: Any) -> RunResult:
-        if repeat == 2:
-            raise Interrupted(signal.SIGTERM)
-        return whole(row, repeat, *rest)
-
-    monkeypatch.setattr(executor, "execute", interrupted)
-    done = regress("--interleaved", "before", "--out", tmp_path / "out")
-    assert done.exit_code == 143 and f"Finished runs are in {tmp_path / 'out'}" in done.stderr
-    assert worktrees(repository) == 1
-    judged = regress(tmp_path / "out")
-    assert judged.exit_code == 5 and "  Verdict  CANNOT TELL" in judged.stdout
-
-
-def test_the_same_command_goes_on_where_it_was_interrupted_and_makes_a_broken_pair_again(
-    repository: Path, stand_in: list[tuple[str, str, int]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    out, whole = tmp_path / "out", executor.execute
-
-    def interrupted(row: Row, repeat: int, *rest: Any) -> RunResult:
-        if len(stand_in) == 4 + 8 + 1:  # the warm-up, two pairs of both rows, and a half
+    def interrupt(run: RunResult, folder: Path) -> RunResult:
+        if len(stand_in.done) == 4 + 8 + 1:  # the warm-up, two pairs of both rows, and a half
             raise Interrupted(signal.SIGINT)
-        return whole(row, repeat, *rest)
+        return run
 
-    with monkeypatch.context() as patch:
-        patch.setattr(executor, "execute", interrupted)
-        done = regress("--interleaved", "before", "--out", out)
-    assert done.exit_code == 130 and f"The same command with --out {out} continues." in done.stderr
-    del stand_in[:]
+    stand_in.behaviour = interrupt
+    done = regress("--interleaved", "before", "--out", out)
+    assert done.exit_code == 130 and f"--out {out}" in done.stderr and worktrees(repository) == 1
+    judged = regress(out)
+    assert judged.exit_code == 5 and "  Verdict  CANNOT TELL" in judged.stdout
+    stand_in.done.clear()
+    stand_in.behaviour = whole
     git(repository, "tag", "another-name", "before")
     done = regress("--interleaved", "another-name", "--out", out)
-    assert done.exit_code == 3 and "4 of 12 pairs are in" in done.stderr, done.output
-    assert len(stand_in) == 4 + 16 and {repeat for _, _, repeat in stand_in[4:]} == {2, 3, 4, 5}
-    assert len([each for each in stand_in[4:] if each[1:] == ("pytorch-serial-2", 2)]) == 2
+    assert done.exit_code == 3 and "4 of 12 pairs" in done.stderr, done.output
+    again = stand_in.done[4:]
+    assert len(again) == 16 and {repeat for _, _, repeat in again} == {2, 3, 4, 5}
+    assert len([each for each in again if each[1:] == (PYTORCH, 2)]) == 2
 
 
 @pytest.mark.parametrize(("spoilt", "made_again"), [([0, 3], [0, 3]), ([3], [])], ids=["too few count", "five count"])
 def test_the_same_command_makes_disturbed_pairs_again_unless_their_times_were_judged(
-    stand_in: list[tuple[str, str, int]],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    spoilt: list[int],
-    made_again: list[int],
+    stand_in: StandIn, tmp_path: Path, spoilt: list[int], made_again: list[int]
 ) -> None:
-    whole, command = executor.execute, ("--interleaved", "before", "--out", tmp_path / "out")
+    def disturbed(run: RunResult, folder: Path) -> RunResult:
+        is_spoilt = run.repeat in spoilt and folder.name == "head" and folder.is_relative_to(tmp_path)
+        return comparisons.with_fields(run, noise=TAKEN) if is_spoilt else run
 
-    def disturbed(row: Row, repeat: int, folder: Path, *rest: Any) -> RunResult:
-        done = whole(row, repeat, folder, *rest)
-        if repeat in spoilt and folder.name == "head" and folder.is_relative_to(tmp_path):
-            done = done.model_copy(update={"noise": Noise(cores_taken=0.97)})
-            results.save(done, store.run_folder(folder, row.id, repeat))
-        return done
-
-    with monkeypatch.context() as patch:
-        patch.setattr(executor, "execute", disturbed)
-        regress(*command)
-    del stand_in[:]
+    command = ("--interleaved", "before", "--out", tmp_path / "out")
+    stand_in.behaviour = disturbed
     regress(*command)
-    assert [repeat for _, _, repeat in stand_in[4:]] == [each for each in made_again for _ in range(4)]
-    assert len(stand_in) == (4 + 4 * len(made_again) if made_again else 0)
+    stand_in.behaviour = whole
+    stand_in.done.clear()
+    regress(*command)
+    assert [repeat for _, _, repeat in stand_in.done[4:]] == [each for each in made_again for _ in range(4)]
+    assert len(stand_in.done) == (4 + 4 * len(made_again) if made_again else 0)
 
 
 def test_a_side_is_not_gone_on_with_alone(tmp_path: Path) -> None:
-    plan = comparisons.comparison([comparisons.row("pytorch")]).model_copy(
-        update={"argv": ["regress", "--interleaved", "before"]}
+    plan = comparisons.with_fields(
+        comparisons.comparison([comparisons.row("pytorch")]), argv=["regress", "--interleaved", "before"]
     )
     store.write_plan(tmp_path / "head", plan)
-    done = convtwins("run", "--resume", tmp_path / "head")
-    said = f"whose runs are pairs. Received: --resume. Give the command regress again, with --out {tmp_path}."
-    assert done.exit_code == 2 and said in done.stderr, done.output
+    check_ended(convtwins("run", "--resume", tmp_path / "head"), received="--resume", fix=["regress", f"--out {tmp_path}"])
 
 
 def test_another_measurement_is_not_gone_on_with_and_the_refusal_names_the_difference(
-    repository: Path, stand_in: list[tuple[str, str, int]], tmp_path: Path
+    repository: Path, stand_in: StandIn, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
     regress("--interleaved", "before", "--out", out)
-    runs = len(stand_in)
-    for words, said in (
-        (("--repeats", "7"), "holds another measurement (repeats is 6 there, asked for: 7)"),
-        (("--proof",), "holds another measurement (proof is false there, asked for: true)"),
-        (("--seed", "7"), "(its seeds are 0, 1, 2, 3, 4, 5; asked for: 7, 8, 9, 10, 11, 12)"),
+    runs = len(stand_in.done)
+    for words, difference in (
+        (("--repeats", "7"), "repeats is 6 there, asked for: 7"),
+        (("--proof",), "proof is false there, asked for: true"),
+        (("--seed", "7"), "its seeds are 0, 1, 2, 3, 4, 5; asked for: 7, 8, 9, 10, 11, 12"),
     ):
-        done = regress("--interleaved", "before", *words, "--out", out)
-        assert done.exit_code == 2 and said in done.stderr, done.output
+        check_ended(regress("--interleaved", "before", *words, "--out", out), names=[out, difference])
     commit(repository, "later", {"state": "later"})
-    done = regress("--interleaved", "HEAD", "--out", out)
-    assert done.exit_code == 2 and "holds another measurement (commits.base is" in done.stderr, done.output
-    assert len(stand_in) == runs
+    check_ended(regress("--interleaved", "HEAD", "--out", out), names=[out, "commits.base"])
+    assert len(stand_in.done) == runs
 
 
-def test_a_head_that_fails_in_its_warm_up_ends_the_measurement_with_its_reason(
-    repository: Path, stand_in: list[tuple[str, str, int]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(("side", "code", "name", "runs"), [("base", 2, "before", 1), ("head", 1, "head", 2)])
+def test_a_side_that_fails_in_its_warm_up_ends_the_measurement_with_its_reason(
+    repository: Path, stand_in: StandIn, tmp_path: Path, side: str, code: int, name: str, runs: int
 ) -> None:
-    whole = executor.execute
+    def broken(run: RunResult, folder: Path) -> RunResult:
+        fault = {"status": "failed", "reason": "exit code 1: ImportError: gone"} if folder.name == side else {}
+        return comparisons.with_fields(run, **fault)
 
-    def broken(row: Row, repeat: int, folder: Path, watch: Any, code: CodeOverride) -> RunResult:
-        made_up = whole(row, repeat, folder, watch, code)
-        return comparisons.bad(row, "failed", "exit code 1: ImportError: gone", epochs=0) if folder.name == "head" else made_up
-
-    with monkeypatch.context() as patch:
-        patch.setattr(executor, "execute", broken)
-        done = regress("--interleaved", "before", "--out", tmp_path / "out", "--markdown", tmp_path / "summary.md")
-    assert done.exit_code == 1 and done.stdout == "" and len(stand_in) == 2
-    reason = "The head's warm-up of pytorch-serial-2 did not end well (failed: exit code 1: ImportError: gone)."
-    assert reason in done.stderr and (tmp_path / "summary.md").read_text().startswith("# No verdict\n\nThe head's warm-up")
+    stand_in.behaviour = broken
+    out, summary = tmp_path / "out", tmp_path / "summary.md"
+    done = regress("--interleaved", "before", "--out", out, "--markdown", summary)
+    check_ended(done, exit_code=code, field=name, names=[PYTORCH, "failed: exit code 1: ImportError: gone"])
+    assert done.stdout == "" and len(stand_in.done) == runs and worktrees(repository) == 1
+    text = summary.read_text()
+    assert text.startswith("# No verdict\n\n") and "ImportError: gone" in text
+    stand_in.behaviour = whole
     commit(repository, "mended", {"state": "mended"})  # nothing was measured, so the folder is free for it
-    assert regress("--interleaved", "before", "--out", tmp_path / "out").exit_code == 3
-
-
-def test_a_full_disk_ends_the_measurement_at_once_and_keeps_what_was_measured(
-    stand_in: list[tuple[str, str, int]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    out, whole = tmp_path / "out", executor.execute
-
-    def full(row: Row, repeat: int, *rest: Any) -> RunResult:
-        made_up = whole(row, repeat, *rest)
-        if repeat < 2:
-            return made_up
-        shutil.rmtree(store.run_folder(rest[0], row.id, repeat))
-        return comparisons.bad(row, "failed", "it cannot be started: [Errno 28] No space left on device", epochs=0)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(executor, "execute", full)
-        done = regress("--interleaved", "before", "--out", out, "--markdown", tmp_path / "summary.md")
-    assert done.exit_code == 1 and done.stdout == "" and len(stand_in) == 4 + 8 + 1
-    said = "No space left on device. The measurement stops here; regress"
-    assert f"base (3 of 6): it cannot be started: [Errno 28] {said} {out} judges its runs. Free space" in done.stderr
-    assert said in (tmp_path / "summary.md").read_text()
     assert regress("--interleaved", "before", "--out", out).exit_code == 3
 
 
-def test_without_a_terminal_the_first_line_comes_at_once_and_a_disturbed_run_says_so(
-    stand_in: list[tuple[str, str, int]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    whole = executor.execute
+def test_a_full_disk_ends_the_measurement_at_once_and_keeps_what_was_measured(stand_in: StandIn, tmp_path: Path) -> None:
+    out, summary = tmp_path / "out", tmp_path / "summary.md"
+    fault = "[Errno 28] No space left on device"
 
-    def disturbed(row: Row, repeat: int, folder: Path, *rest: Any) -> RunResult:
-        made_up = whole(row, repeat, folder, *rest).model_copy(update={"noise": Noise(cores_taken=0.97)})
-        results.save(made_up, store.run_folder(folder, row.id, repeat))
-        return made_up
+    def full(run: RunResult, folder: Path) -> RunResult:
+        failed = {"status": "failed", "reason": f"it cannot be started: {fault}", "epochs": []}
+        return comparisons.with_fields(run, **(failed if run.repeat == 2 else {}))
 
-    monkeypatch.setattr(executor, "execute", disturbed)
+    stand_in.behaviour = full
+    done = regress("--interleaved", "before", "--out", out, "--markdown", summary)
+    check_ended(done, exit_code=1, names=["base (3 of 6)", fault, f"regress {out}"])
+    assert done.stdout == "" and len(stand_in.done) == 4 + 8 + 1
+    assert "No space left on device" in summary.read_text()
+    stand_in.behaviour = whole
+    assert regress("--interleaved", "before", "--out", out).exit_code == 3
+
+
+def test_without_a_terminal_the_first_line_comes_at_once_and_a_disturbed_run_says_so(stand_in: StandIn, tmp_path: Path) -> None:
+    stand_in.behaviour = lambda run, folder: comparisons.with_fields(run, noise=TAKEN)
     done = regress("--interleaved", "before", "--repeats", "1", "--out", tmp_path / "out", "--only", "pytorch*")
     lines = done.stderr.splitlines()
-    assert lines[:3] == [f"{revisions.PREPARING} ...", *(f"pytorch-serial-2, {side}: warm-up ..." for side in ("base", "head"))]
-    assert lines[-1].startswith("tensorflow-serial-2, head (1 of 1): 0:00; none left; disturbed: 0.97 cores taken.")
+    assert lines[:3] == [f"{revisions.PREPARING} ...", *(f"{PYTORCH}, {side}: warm-up ..." for side in ("base", "head"))]
+    assert lines[-1].startswith(f"{TENSORFLOW}, head (1 of 1): 0:00;") and "0.97 cores taken" in lines[-1]
 
 
 def test_data_named_by_a_relative_path_is_found_from_every_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -709,15 +566,10 @@ def test_data_named_by_a_relative_path_is_found_from_every_checkout(tmp_path: Pa
         assert found(values) == values
 
 
-def test_a_program_that_does_not_end_is_told_as_such(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    def never(command: list[str], **options: Any) -> None:
-        raise subprocess.TimeoutExpired(command, options["timeout"])
-
-    monkeypatch.setattr(subprocess, "run", never)
-    with pytest.raises(RevisionError, match="git status took more than 300 s"):
-        revisions.git("status")
-    with pytest.raises(RevisionError, match="reading the fields of main took more than 300 s"):
-        revisions._spec_defaults(revisions.Checkout(tmp_path, "a" * 40, tmp_path), "main")
+def test_a_program_that_does_not_end_is_told_as_such() -> None:
+    assert revisions._MOST_SECONDS == 300.0
+    with refused(RevisionError, field="git status", names=["0.1 s"]):
+        revisions._run_program("git status", [sys.executable, "-c", "import time; time.sleep(60)"], most_seconds=0.1)
 
 
 def test_what_git_sets_for_its_hooks_is_not_passed_on_but_its_configuration_is(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -734,7 +586,6 @@ def test_two_environments_take_turns_and_each_runs_in_its_own_interpreter(
     fake_twins: pytest.MonkeyPatch, interpreters: Callable[[int], list[Path]], tmp_path: Path
 ) -> None:
     out, pythons = tmp_path / "out", interpreters(2)
-    words = ["regress", "--environments", *pythons, "--contestant", "it=left", "--repeats", "2", "--out", out, "--json"]
     started: list[str] = []
     command = launch._command
 
@@ -742,8 +593,8 @@ def test_two_environments_take_turns_and_each_runs_in_its_own_interpreter(
         started.append(launch.interpreter(name))
         return command(name, arguments)
 
-    fake_twins.setattr(launch, "_command", listened)
-    done = convtwins(*words)
+    fake_twins.setattr(launch, "_command", listened)  # it changes nothing: no result of a fake twin says what started it
+    done = regress("--environments", *pythons, "--contestant", "it=left", "--repeats", "2", "--out", out, "--json")
     assert done.exit_code == 5, done.output  # two pairs are too few to tell
     old, new = map(str, pythons)
     assert started[-6:] == [old, new, old, new, new, old]
@@ -753,31 +604,27 @@ def test_two_environments_take_turns_and_each_runs_in_its_own_interpreter(
         assert {row.id for row in plan.rows} == {"it-serial-4cores"}
         assert len(store.read(out / side).runs["it-serial-4cores"]) == 2
     assert json.loads((out / revisions.MARK_FILE).read_text())["environments"] == [old, new]
-    contestants.clear_registry()
 
 
 def test_an_upgrade_in_the_middle_ends_the_measurement_and_leaves_no_run_of_it(
-    fake_twins: pytest.MonkeyPatch, recorded: list[tuple[str, str]], interpreters: Callable[[int], list[Path]], tmp_path: Path
+    recorded: StandIn, interpreters: Callable[[int], list[Path]], tmp_path: Path
 ) -> None:
     out, pythons = tmp_path / "out", interpreters(2)
-    words = ["regress", "--environments", *pythons, "--contestant", "it=left", "--repeats", "2", "--out", out]
-    whole = executor.execute
+    of_environment = recorded.fields
 
-    def upgraded(row: Row, repeat: int, folder: Path, *rest: Any) -> RunResult:
-        if len(recorded) == 4:  # after the warm-up and the first pair
+    def upgraded(row: Row) -> Any:
+        if len(recorded.done) == 4:  # after the warm-up and the first pair
             upgrade(pythons[1])
-        return whole(row, repeat, folder, *rest)
+        return of_environment(row)
 
-    fake_twins.setattr(executor, "execute", upgraded)
-    done = convtwins(*words)
-    said = " ".join(done.output.split())
-    assert done.exit_code == 1 and "The environment of it has changed since the command began: newer was 1.0, now 99.0" in said
+    recorded.fields = upgraded
+    done = regress("--environments", *pythons, "--contestant", "it=left", "--repeats", "2", "--out", out)
+    check_ended(done, exit_code=1, field="it", names=["newer was 1.0, now 99.0"])
     assert [sorted(store.read(out / side).runs["it-serial-4cores"]) for side in ("base", "head")] == [[0], [0]]
-    contestants.clear_registry()
 
 
 def test_the_proof_of_an_upgrade_compares_both_environments_and_none_passes_unproved(
-    fake_twins: pytest.MonkeyPatch, recorded: list[tuple[str, str]], interpreters: Callable[[int], list[Path]], tmp_path: Path
+    fake_twins: pytest.MonkeyPatch, recorded: StandIn, interpreters: Callable[[int], list[Path]], tmp_path: Path
 ) -> None:
     out, pythons = tmp_path / "out", interpreters(2)
     asked: list[dict[str, str]] = []
@@ -792,10 +639,9 @@ def test_the_proof_of_an_upgrade_compares_both_environments_and_none_passes_unpr
         }  # fmt: skip
         return Proof(rungs=[Rung.model_validate(rung)], seconds=1.0)
 
-    fake_twins.setattr(ladder, "prove_rows", prove_rows)
-    words = ["regress", "--environments", *pythons, "--contestant", "it=left", "--repeats", "5", "--proof", "--out", out]
-    done = convtwins(*words, "--only", "it-serial-4cores", "--json")
-    found = json.loads(done.stdout)
+    fake_twins.setattr(ladder, "prove_rows", prove_rows)  # no fake twin trains what could be proved
+    words = ["--environments", *pythons, "--contestant", "it=left", "--repeats", "5", "--proof", "--out", out]
+    found = convtwins_json("regress", *words, "--only", "it-serial-4cores", exit_code=3)
     assert asked == [{"it-base": str(pythons[0]), "it-head": str(pythons[1])}]
     proof = store.read_plan(out / "head").proof
     assert proof is not None and proof.mode_verdicts == {"it": {"serial": "not proved"}}
@@ -805,11 +651,10 @@ def test_the_proof_of_an_upgrade_compares_both_environments_and_none_passes_unpr
     assert "## In what do the environments differ?" in (out / "regress.md").read_text()
     (fact,) = (each for each in found["facts"] if each["what"] == "same training in both frameworks")
     assert (fact["candidate"], fact["verdict"]) == ("not proved", "cannot tell")
-    contestants.clear_registry()
 
 
 def test_an_upgrade_during_the_proof_is_refused_before_anything_is_measured(
-    fake_twins: pytest.MonkeyPatch, recorded: list[tuple[str, str]], interpreters: Callable[[int], list[Path]], tmp_path: Path
+    fake_twins: pytest.MonkeyPatch, recorded: StandIn, interpreters: Callable[[int], list[Path]], tmp_path: Path
 ) -> None:
     pythons = interpreters(2)
 
@@ -817,12 +662,10 @@ def test_an_upgrade_during_the_proof_is_refused_before_anything_is_measured(
         upgrade(pythons[0])
         return Proof(rungs=[], seconds=1.0)
 
-    fake_twins.setattr(ladder, "prove_rows", prove_rows)
-    words = ["regress", "--environments", *pythons, "--contestant", "it=left", "--proof", "--out", tmp_path / "out"]
-    done = convtwins(*words)
-    assert done.exit_code == 1 and "The environment of it has changed since the proof: newer was 0.0" in done.output
-    assert recorded == []
-    contestants.clear_registry()
+    fake_twins.setattr(ladder, "prove_rows", prove_rows)  # as above
+    done = regress("--environments", *pythons, "--contestant", "it=left", "--proof", "--out", tmp_path / "out")
+    check_ended(done, exit_code=1, names=["it", "newer was 0.0"])
+    assert recorded.done == []
 
 
 @pytest.mark.slow
@@ -834,50 +677,39 @@ def test_a_twin_that_only_the_two_environments_have_is_looked_up_there(
     fake_twins: pytest.MonkeyPatch, interpreters: Callable[[int], list[Path]], tmp_path: Path, words: tuple[str, str]
 ) -> None:
     pythons = interpreters(2)
-    run_it = ["regress", "--environments", *pythons, *words, "--repeats", "1", "--out", tmp_path / "out"]
-    done = convtwins(*run_it)
-    assert done.exit_code == 2 and "It has no twin third. Install a package with an entry point third" in done.output
+    run_it = ["--environments", *pythons, *words, "--repeats", "1", "--out", tmp_path / "out"]
+    check_ended(regress(*run_it), names=["It has no twin third", "entry point third"])
     for python in pythons:
         (site,) = python.parents[1].glob("lib/python*/site-packages")
-        (site / "third_impl").mkdir()
-        (site / "third_impl" / "__init__.py").write_text("SUPPORTED = {}\n")
-        main = "import sys\nfrom tests.compare.twins import fake\nsys.exit(fake.main('third'))\n"
-        (site / "third_impl" / "__main__.py").write_text(main)
-        (site / "third-1.0.dist-info").mkdir()
-        (site / "third-1.0.dist-info" / "METADATA").write_text("Name: third\nVersion: 1.0\n")
-        (site / "third-1.0.dist-info" / "entry_points.txt").write_text("[convtwins.twins]\nthird = third_impl\n")
+        files = {
+            "third_impl/__init__.py": "SUPPORTED = {}\n",
+            "third_impl/__main__.py": "import sys\nfrom tests.compare.twins import fake\nsys.exit(fake.main('third'))\n",
+            "third-1.0.dist-info/METADATA": "Name: third\nVersion: 1.0\n",
+            "third-1.0.dist-info/entry_points.txt": "[convtwins.twins]\nthird = third_impl\n",
+        }
+        trees.write(site, files)
     launch.DESCRIPTIONS.clear()
-    done = convtwins(*run_it)
+    done = regress(*run_it)
     assert done.exit_code == 5, done.output  # one pair is too few to tell
     assert len(store.read(tmp_path / "out" / "head").runs["third-serial-4cores"]) == 1
-    contestants.clear_registry()
 
 
 def test_an_interruption_with_two_environments_speaks_of_no_checkout(
-    fake_twins: pytest.MonkeyPatch, interpreters: Callable[[int], list[Path]], tmp_path: Path
+    recorded: StandIn, interpreters: Callable[[int], list[Path]], tmp_path: Path
 ) -> None:
-    def interrupted(*words: Any) -> RunResult:
-        raise Interrupted(signal.SIGTERM)
-
-    fake_twins.setattr(executor, "execute", interrupted)
-    words = ["regress", "--environments", *interpreters(2), "--contestant", "it=left", "--out", tmp_path / "out"]
-    done = convtwins(*words)
+    recorded.behaviour = never
+    done = regress("--environments", *interpreters(2), "--contestant", "it=left", "--out", tmp_path / "out")
     assert done.exit_code == 143 and "checkout" not in done.stderr, done.output
-    contestants.clear_registry()
 
 
+@pytest.mark.usefixtures("fake_twins", "registry")
 @pytest.mark.parametrize(
-    ("words", "reason"),
+    ("words", "parts"),
     [
-        (["--environments", "a", "b", "--interleaved", "HEAD"], "--interleaved and --environments exclude each other"),
-        (["somewhere", "--environments", "a", "b"], "--environments measures both sides itself"),
-        (["--environments", "gone", "b", "--frameworks", "left"], "The interpreter of left cannot be started"),
-        (["--environments", "a", "b", "--contestant", "x=left@/c/python"], "Received also: x@/c/python"),
+        (["gone", "b", "--frameworks", "left"], {"names": ["left", "gone/bin/python"]}),
+        (["a", "b", "--contestant", "x=left@/c/python"], {"field": "--environments", "names": ["x@/c/python"]}),
     ],
 )
-def test_environments_that_cannot_be_measured_are_refused(
-    fake_twins: pytest.MonkeyPatch, tmp_path: Path, words: list[str], reason: str
-) -> None:
-    done = convtwins("regress", *words, "--out", tmp_path / "out")
-    assert done.exit_code in (1, 2) and reason in done.output, done.output
-    contestants.clear_registry()
+def test_environments_that_cannot_be_measured_are_refused(tmp_path: Path, words: list[str], parts: dict[str, Any]) -> None:
+    done = regress("--environments", *words, "--out", tmp_path / "out")
+    check_ended(done, **parts)

@@ -13,10 +13,8 @@ from syrupy.assertion import SnapshotAssertion
 
 from compare.core.statistics import Ratio, Spread
 from compare.execution.store import StoredComparison
-from compare.judgement.findings import findings
 from compare.judgement.summary import summarize
 from compare.reporting import class_tables, comparison_report, comparison_tables, latex, tables
-from compare.reporting.comparison_report import JudgedComparison
 from tests.support import comparisons
 
 _LETTERS = st.characters(codec="ascii", exclude_categories=["Cc"])
@@ -104,8 +102,7 @@ def test_every_text_stands_in_the_table_or_in_the_legend(rows: list[list[float |
 
 
 def _everything(stored: StoredComparison) -> list[tables.Table]:
-    summaries = summarize(stored)
-    made_of = comparison_report.report(JudgedComparison(stored, summaries, findings(stored, summaries)), Path("x"))
+    made_of = comparison_report.report(comparison_report.judge(stored), Path("x"))
     return [*made_of.tables, *made_of.detail_tables]
 
 
@@ -123,6 +120,7 @@ def _compiled(tex: str, made_of: Sequence[tables.Table], folder: Path) -> str:
     head = "\\documentclass[a4paper]{article}\\usepackage[T1]{fontenc}\\usepackage{booktabs}\\begin{document}\n"
     (folder / "paper.tex").write_text(f"{head}{inputs}\\end{{document}}\n", encoding="utf-8")
     command = [tex, "-draftmode", "-interaction=nonstopmode", "-halt-on-error", "-no-shell-escape", "paper.tex"]
+    # What it prints is of any encoding.
     done = subprocess.run(command, cwd=folder, capture_output=True, text=True, errors="replace", timeout=120, check=False)
     assert done.returncode == 0, done.stdout[-3000:]
     return (folder / "paper.log").read_text(encoding="latin-1")
@@ -140,5 +138,5 @@ def test_every_table_fits_the_page_of_a_real_tex(kind: str, tex: str, tmp_path: 
 
 
 def test_a_table_that_is_too_wide_is_seen_to_be(tex: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(latex, "WIDTH_PT", 1e9)
+    monkeypatch.setattr(latex, "WIDTH_PT", 1e9)  # the defect
     assert "Overfull \\hbox" in _compiled(tex, _everything(comparisons.repeated()), tmp_path)

@@ -1,3 +1,4 @@
+import errno
 import itertools
 import re
 import shutil
@@ -68,16 +69,12 @@ def test_every_value_stands_within_the_axes(draw: Callable[[Figure, Sequence[Sum
 
 
 def _stolen(cores: float, contestant: str = "") -> list[Summary]:
-    stored = comparisons.repeated()
-    for runs in stored.runs.values():
-        noise = {"noise": Noise(cores_stolen=cores)}
-        runs |= {repeat: run.model_copy(update=noise) if contestant in run.framework else run for repeat, run in runs.items()}
-    return summarize(stored)
+    return summarize(comparisons.with_runs(comparisons.repeated(), contestant, noise=Noise(cores_stolen=cores)))
 
 
 def test_bars_of_rows_in_doubt_are_hatched_and_the_caption_counts_as_the_page_does() -> None:
     short = _stolen(0.5, "pytorch")
-    short[2:] = [each.model_copy(update={"cores_used": None}) for each in short[2:]]
+    short[2:] = [comparisons.with_fields(each, cores_used=None) for each in short[2:]]
     why = {"clean": "", "disturbed": "(4)", "short": "(2), too short to tell whether other work disturbed it (2)"}
     for kind, summaries in (("clean", _stolen(0.0)), ("disturbed", _stolen(0.5)), ("short", short)):
         figure = Figure(figsize=(9, 5), layout="constrained")
@@ -85,8 +82,7 @@ def test_bars_of_rows_in_doubt_are_hatched_and_the_caption_counts_as_the_page_do
         (axis,) = figure.axes
         assert {patch.get_hatch() for patch in axis.patches} == {"////" if why[kind] else None}
         note = comparison_tables.main_table(summaries).note
-        said = f"Times in doubt in 4 of 4 rows, rely on none of them: disturbed by other work {why[kind]}."
-        assert note.endswith(said) == (kind != "clean")
+        assert note.endswith(f": disturbed by other work {why[kind]}.") == ("in 4 of 4 rows" in note) == (kind != "clean")
 
 
 def test_a_ratio_of_disturbed_runs_is_not_drawn() -> None:
@@ -103,7 +99,7 @@ def test_a_ratio_of_disturbed_runs_is_not_drawn() -> None:
     assert drawn(none) == (False, [], left_out)
     known = {"parallel_efficiency": 0.5, "hidden_ratios": {"parallel_efficiency": "disturbed"}}
     figure = Figure(figsize=(9, 5), layout="constrained")
-    assert not comparison_plots._efficiency(figure, [each.model_copy(update=known) for each in clean])
+    assert not comparison_plots._efficiency(figure, [comparisons.with_fields(each, **known) for each in clean])
 
 
 def test_the_phases_are_stacked_to_the_wall_time_with_the_wait_for_input_inside_the_training() -> None:
@@ -156,13 +152,7 @@ def test_the_same_figures_make_the_same_file(tmp_path: Path) -> None:
 
 
 def test_a_comparison_of_failures_alone_has_no_plots(tmp_path: Path) -> None:
-    rows = [comparisons.row("pytorch")]
-    stored = comparisons.repeated().model_copy(
-        update={
-            "comparison": comparisons.comparison(rows),
-            "runs": {rows[0].id: {0: comparisons.bad(rows[0], "failed", "why", 1)}},
-        }
-    )
+    stored = comparisons.with_runs(comparisons.of_rows([comparisons.row("pytorch")]), status="failed", reason="why")
     assert write(summarize(stored), tmp_path) == []
 
 
@@ -182,7 +172,7 @@ def test_a_confusion_matrix_of_each_row_is_drawn_under_the_names_of_its_classes(
 def test_seven_matrices_stand_in_two_lines_each_column_with_its_classes_below() -> None:
     figure = Figure(layout="constrained")
     (summary,) = summarize(comparisons.hostile(3))[:1]
-    seven = [summary.model_copy(update={"id": f"row {number}", "shares_name": True}) for number in range(7)]
+    seven = [comparisons.with_fields(summary, id=f"row {number}", shares_name=True) for number in range(7)]
     assert comparison_plots.draw(comparison_plots.CONFUSION, figure, seven, ["a", "b", "c"])
     FigureCanvasAgg(figure).draw()
     below = [[label.get_text() for label in axis.get_xticklabels()] for axis in figure.axes]
@@ -207,11 +197,12 @@ def test_a_plot_that_does_not_fit_on_the_disk_leaves_the_one_before(tmp_path: Pa
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
 
     def full(descriptor: int) -> None:
-        raise OSError(28, "No space left on device")
+        raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("os.fsync", full)
-    with pytest.raises(OSError, match="No space left"):
+    monkeypatch.setattr("os.fsync", full)  # as the disk would answer
+    with pytest.raises(OSError) as error:
         write(summarize(comparisons.troubled()), tmp_path, only="loss")
+    assert error.value.errno == errno.ENOSPC
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 

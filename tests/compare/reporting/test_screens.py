@@ -13,10 +13,8 @@ from hypothesis import strategies as st
 
 from common.artifacts.schema import Noise
 from compare.execution.store import ProofRecord, SpotCheck, StoredComparison
-from compare.judgement.findings import findings
-from compare.judgement.summary import summarize
 from compare.reporting import comparison_report, document, side_by_side
-from compare.reporting.comparison_report import JudgedComparison
+from compare.reporting.comparison_report import judge
 from compare.reporting.document import Report
 from compare.reporting.screen import MAX_LINES, Screen
 from tests.support import comparisons
@@ -25,13 +23,8 @@ from tests.support.snapshots import Screens, printed
 FOLDER = Path("results/made")
 
 
-def compared(stored: StoredComparison) -> JudgedComparison:
-    summaries = summarize(stored)
-    return JudgedComparison(stored, summaries, findings(stored, summaries))
-
-
 def report(stored: StoredComparison) -> Report:
-    return comparison_report.report(compared(stored), FOLDER)
+    return comparison_report.report(judge(stored), FOLDER)
 
 
 def screen(stored: StoredComparison) -> Screen:
@@ -55,7 +48,7 @@ def proved(stored: StoredComparison, verdict: str = "proved", *, computed: bool 
     whole = "proved" if verdict == "proved in float64" else verdict
     said = {"sentence": f"{whole}: 1 of 16 rungs failed" if whole != "proved" else "proved: 16 rungs passed"}
     record = ProofRecord(verdict=whole, **said, row_verdicts=rows, spot_checks=checks, rungs=[rung])
-    return stored.model_copy(update={"comparison": stored.comparison.model_copy(update={"proof": record})})
+    return comparisons.with_plan(stored, proof=record)
 
 
 def at_fault(stored: StoredComparison, *row_ids: str) -> StoredComparison:
@@ -63,35 +56,32 @@ def at_fault(stored: StoredComparison, *row_ids: str) -> StoredComparison:
     proof = proved(stored).comparison.proof
     assert proof is not None
     faults = ["step 60: the update of conv1.bias is not that of learning rate 0.05", "step 97: losses differ"]
-    checks = [each.model_copy(update={"faults": faults if each.row in row_ids else []}) for each in proof.spot_checks]
+    checks = [comparisons.with_fields(each, faults=faults if each.row in row_ids else []) for each in proof.spot_checks]
     verdicts = {row: "not proved" if row in row_ids else verdict for row, verdict in proof.row_verdicts.items()}
     refuted = {"verdict": "not proved", "sentence": "not proved: timed runs", "spot_checks": checks, "row_verdicts": verdicts}
-    plan = stored.comparison.model_copy(update={"proof": proof.model_copy(update=refuted)})
-    return stored.model_copy(update={"comparison": plan})
+    return comparisons.with_plan(stored, proof=comparisons.with_fields(proof, **refuted))
 
 
 def disturbed(stored: StoredComparison, row_id: str) -> StoredComparison:
     """Other work took a core in all runs of a row."""
-    noise = {"noise": Noise(cores_stolen=1.0)}
-    runs = {repeat: run.model_copy(update=noise) for repeat, run in stored.runs[row_id].items()}
-    return stored.model_copy(update={"runs": stored.runs | {row_id: runs}})
+    return comparisons.with_runs(stored, row_id, noise=Noise(cores_stolen=1.0))
 
 
 def many(stored: StoredComparison, copies: int = 4) -> StoredComparison:
     """The same rows with several seeds, each a row of its own."""
     rows = [
-        each.model_copy(update={"id": f"{each.id}-{seed}", "spec": each.spec.model_copy(update={"seed": seed})})
+        comparisons.with_fields(each, id=f"{each.id}-{seed}", spec__seed=seed)
         for seed in range(copies)
         for each in stored.comparison.rows
     ]
     runs = {
         each.id: {
-            repeat: run.model_copy(update={"spec": each.spec})
+            repeat: comparisons.with_fields(run, spec=each.spec)
             for repeat, run in stored.runs[each.id.rpartition("-")[0]].items()
         }
         for each in rows
     }
-    return stored.model_copy(update={"comparison": stored.comparison.model_copy(update={"rows": rows}), "runs": runs})
+    return comparisons.with_fields(comparisons.with_plan(stored, rows=rows), runs=runs)
 
 
 KINDS: dict[str, Callable[[], StoredComparison]] = {
@@ -116,7 +106,7 @@ def test_the_first_screen_of_a_comparison(screens: Screens, name: str) -> None:
 
 def test_the_first_screen_of_two_comparisons_side_by_side(screens: Screens) -> None:
     folders = Path("results/a"), Path("results/b")
-    both = compared(comparisons.repeated()), compared(comparisons.repeated())
+    both = judge(comparisons.repeated()), judge(comparisons.repeated())
     screens(side_by_side.report(folders, both, None), None)
 
 
@@ -166,14 +156,13 @@ def test_the_screen_says_nothing_that_the_results_do_not_hold(
     rows = [each.id for each in stored.comparison.rows]
     runs = {
         row: {
-            repeat: comparisons.paced(stored.runs[row][repeat % 5].model_copy(update={"repeat": repeat}), pace)
+            repeat: comparisons.paced(comparisons.with_fields(stored.runs[row][repeat % 5], repeat=repeat), pace)
             for repeat in range(repeats)
         }
         for row, pace in zip(rows, paces, strict=True)
     }
-    runs[rows[0]] = {repeat: run.model_copy(update=DOUBTS[doubt]) for repeat, run in runs[rows[0]].items()}
-    plan = stored.comparison.model_copy(update={"repeats": repeats})
-    whole = report(stored.model_copy(update={"runs": runs, "comparison": plan}))
+    timed = comparisons.with_plan(comparisons.with_fields(stored, runs=runs), repeats=repeats)
+    whole = report(comparisons.with_runs(timed, rows[0], **DOUBTS[doubt]))
     assert whole.screen is not None and whole.screen.chart is not None
     values = json.loads(document.to_json(whole.values))
     answers = {each.label: each.sentences for each in whole.screen.answers}

@@ -2,8 +2,6 @@
 
 import json
 import os
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,23 +9,22 @@ from typing import Any
 import pytest
 import yaml
 
+from common.artifacts import atomic_files
 from common.artifacts.schema import Noise
 from common.data.sources import DataRefused
-from compare.comparison import run
 from compare.core.errors import FolderError
 from compare.core.interrupt import Interrupted
 from compare.execution import launch, store
-from compare.judgement.findings import findings
 from compare.judgement.summary import summarize
-from compare.reporting import comparison_tables
-from compare.reporting.comparison_report import JudgedComparison
+from compare.reporting import comparison_report, comparison_tables
 from compare.reporting.document import Section
 from compare.reporting.tables import Column, Table
 from compare.workflows import step_runner, study, study_steps
 from compare.workflows.step_runner import FinishedStep, PassedValues, StepResult, StepsRecord, WorkflowStep
 from compare.workflows.study_file import SCALES, Study
-from tests.support import comparisons
-from tests.support.command_line import convtwins
+from tests.support import comparisons, trees
+from tests.support.command_line import Ended, convtwins, convtwins_process
+from tests.support.refusals import check_ended, refused
 from tests.support.snapshots import Screens
 
 STUDIES = sorted((launch.PROJECT_ROOT / "studies").glob("*.yaml"))
@@ -67,20 +64,21 @@ class Steps:
 
 
 @pytest.fixture
-def steps(monkeypatch: pytest.MonkeyPatch) -> Steps:
+def steps(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Steps:
+    """The steps of a study. The parameter names those that run every time."""
     made = Steps()
-    monkeypatch.setattr(study, "STEPS", tuple(map(made.step, ("one", "two", "three"))))
+    every_time = getattr(request, "param", ())
+    own = tuple(replace(made.step(name), runs_every_time=name in every_time) for name in ("one", "two", "three"))
+    monkeypatch.setattr(study, "STEPS", own)  # the command has no others than its own, which train
     return made
 
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
-    path = tmp_path / "own.yaml"
-    path.write_text(yaml.safe_dump(FILE))
-    return path
+    return trees.write(tmp_path, {"own.yaml": FILE}) / "own.yaml"
 
 
-def run_study(file: Path, *words: str | Path) -> Any:
+def studied(file: Path, *words: object) -> Ended:
     return convtwins("study", file, "--out", file.parent / "out", *words)
 
 
@@ -95,105 +93,97 @@ def test_there_is_a_study_for_each_of_the_three_data_sets() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "words"),
+    ("fields", "parts"),
     [
-        ({"pretrain": {"repeat": 5}}, "pretrain.repeat is not a field. Received: 5. Did you mean pretrain.repeats?"),
-        ({"pretrain": {"modes": "serial"}}, "pretrain.modes is a list. Received: 'serial'. Write ['serial']."),
-        ({"tune": {"jobs": []}}, "tune.jobs is refused"),
-        ({"spec": {"switches": "plain"}}, "switches of a trial must be usual or best"),
-        ({"pretrain": {"modes": ["seriel"]}}, "Did you mean serial?"),
-        ({"spec": {"modle": "simple_cnn"}}, "modle is not a field"),
-        ({"spec": {"epochs": 3}}, "spec.epochs is each step's own"),
-        ({"spec": {"data": {"image_size": 4}}}, "data.image_size is too small for simple_cnn"),
-        ({"tune": {"space": {"optimizer.learning_rat": {"low": 0.1, "high": 0.2}}}}, "learning_rat"),
+        ({"pretrain": {"repeat": 5}}, {"field": "pretrain.repeat", "received": 5, "fix": "pretrain.repeats"}),
+        ({"pretrain": {"modes": "serial"}}, {"field": "pretrain.modes", "received": "'serial'", "fix": "['serial'"}),
+        ({"tune": {"jobs": []}}, {"field": "tune.jobs"}),
+        ({"spec": {"switches": "plain"}}, {"field": "switches", "names": ["usual", "best"]}),
+        ({"pretrain": {"modes": ["seriel"]}}, {"fix": "serial"}),
+        ({"spec": {"modle": "simple_cnn"}}, {"field": "modle"}),
+        ({"spec": {"epochs": 3}}, {"field": "spec.epochs"}),
+        ({"spec": {"data": {"image_size": 4}}}, {"field": "data.image_size", "names": ["simple_cnn"]}),
+        ({"tune": {"space": {"optimizer.learning_rat": {"low": 0.1, "high": 0.2}}}}, {"names": ["optimizer.learning_rat"]}),
         (
             {"tune": {"space": {"data.normalization": {"choices": ["none", "dataset"]}}}},
-            "tune.space.data.normalization must be",
+            {"field": "tune.space.data.normalization"},
         ),
-        ({"tune": {"space": {"model": {"choices": ["simple_cnn", "resnet18"]}}}}, "tune.space.model must be the same"),
-        ({"spec": {"best_epoch": {"keep": True}}}, "best_epoch.keep of a trial must be False"),
-        ({"spec": {"profile_steps": 5}}, "profile_steps of a trial must be 0"),
-        ({"tune": {"jobs": [0]}}, "jobs"),
-        ({"pretrain": {"modes": ["serial", ""]}}, "pretrain.modes names something unknown. Received: ''"),
-        ({"final": {"epochs": 0}}, "final.epochs is refused"),
-        ({"scales": {"tiny": {}}}, "scales names something unknown"),
-        ({"scales": {"smoke": {1: 2}}}, "a field without a name. Received: 1."),
-        ({"scales": {"smoke": 3}}, "scales must be groups of dotted fields"),
-        ({"normalise": {"engines": ["numpy"]}}, "normalise.engines names something unknown"),
+        ({"tune": {"space": {"model": {"choices": ["simple_cnn", "resnet18"]}}}}, {"field": "tune.space.model"}),
+        ({"spec": {"best_epoch": {"keep": True}}}, {"field": "best_epoch.keep", "names": ["False"]}),
+        ({"spec": {"profile_steps": 5}}, {"field": "profile_steps", "names": ["0"]}),
+        ({"tune": {"jobs": [0]}}, {"field": "jobs"}),
+        ({"pretrain": {"modes": ["serial", ""]}}, {"field": "pretrain.modes", "received": "''"}),
+        ({"final": {"epochs": 0}}, {"field": "final.epochs"}),
+        ({"scales": {"tiny": {}}}, {"field": "scales"}),
+        ({"scales": {"smoke": {1: 2}}}, {"received": 1}),
+        ({"scales": {"smoke": 3}}, {"field": "scales"}),
+        ({"normalise": {"engines": ["numpy"]}}, {"field": "normalise.engines"}),
     ],
 )
 def test_a_wrong_field_is_named_with_its_file_before_anything_is_done(
-    file: Path, steps: Steps, fields: dict[str, Any], words: str
+    file: Path, steps: Steps, fields: dict[str, Any], parts: dict[str, Any]
 ) -> None:
     file.write_text(yaml.safe_dump(FILE | fields))
-    done = run_study(file)
-    assert (done.exit_code, steps.done) == (2, [])
-    assert words in done.stderr and str(file) in done.stderr
+    check_ended(studied(file), **{**parts, "names": [file, *parts.get("names", [])]})
+    assert steps.done == []
 
 
-def test_a_step_that_only_reads_the_others_is_done_each_time(file: Path, steps: Steps, monkeypatch: pytest.MonkeyPatch) -> None:
-    made = (*map(steps.step, ("one", "two")), replace(steps.step("three"), runs_every_time=True))
-    monkeypatch.setattr(study, "STEPS", made)
+@pytest.mark.parametrize("steps", [("three",)], indirect=True)
+def test_a_step_that_only_reads_the_others_is_done_each_time(file: Path, steps: Steps) -> None:
     steps.fault["one"] = 1
-    assert run_study(file).exit_code == 1
+    assert studied(file).exit_code == 1
     steps.fault.clear()
-    assert run_study(file).exit_code == 0
+    assert studied(file).exit_code == 0
     assert steps.done == ["one", "two", "three", "one", "three"]
 
 
 def test_a_step_is_done_again_if_its_comparison_was_continued_alone(file: Path, steps: Steps) -> None:
-    assert run_study(file).exit_code == 0
+    assert studied(file).exit_code == 0
     for name in ("1-one", "2-two"):  # as a copy of the folder has them: times tell nothing
         os.utime(file.parent / "out" / name / "step.json", (1.0, 1.0))
-    assert run_study(file).exit_code == 0
+    assert studied(file).exit_code == 0
     assert steps.done == ["one", "two", "three"]
     (file.parent / "out" / "2-two" / "compare.json").write_text("{}", encoding="utf-8")
-    assert run_study(file).exit_code == 0
+    assert studied(file).exit_code == 0
     assert steps.done == ["one", "two", "three", "two"]
 
 
 def test_a_step_is_done_again_if_a_run_of_its_comparison_was_removed_or_made_again(file: Path, steps: Steps) -> None:
     folder = comparisons.stored_in(comparisons.repeated(1), file.parent / "out" / "2-two" / "deeper")
     (file.parent / "out" / "study.json").write_text('{"kind": "study"}')  # a study in which nothing was done yet
-    assert run_study(file).exit_code == run_study(file).exit_code == 0
+    assert studied(file).exit_code == studied(file).exit_code == 0
     assert steps.done == ["one", "two", "three"]
     plan = (folder / store.PLAN_FILE).read_bytes()
     result = min(folder.glob("runs/*/result.json"))
     for change in (lambda: result.write_text("{}", encoding="utf-8"), result.unlink):  # neither touches the plan
         change()
         steps.done.clear()
-        assert run_study(file).exit_code == run_study(file).exit_code == 0
+        assert studied(file).exit_code == studied(file).exit_code == 0
         assert steps.done == ["two"]
     assert (folder / store.PLAN_FILE).read_bytes() == plan
 
 
-def test_advice_on_disturbed_runs_names_the_folder_of_their_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    stored = comparisons.repeated()
-    for runs in stored.runs.values():
-        runs[0] = runs[0].model_copy(update={"noise": Noise(cores_stolen=0.5)})
-    summaries = summarize(stored)
-    compared = JudgedComparison(stored, summaries, findings(stored, summaries))
-    monkeypatch.setattr(run, "run_nested", lambda *_: (compared, 0))
+def test_advice_on_disturbed_runs_names_the_folder_of_their_step(tmp_path: Path) -> None:
+    stored = comparisons.with_runs(comparisons.repeated(), repeats=[0], noise=Noise(cores_stolen=0.5))
     folder = tmp_path / "5-pretrain"
-    request: Any = None
-    part = study_steps.comparison_step(request, folder, name="pretrain", title="Pre-training").part
-    for said in (" ".join(part.conclusions), " ".join(each for _, sentences in part.findings for each in sentences)):
-        assert f"run --resume {folder} --again disturbed" in said and "DIR" not in said
+    part = study_steps.comparison_section(comparison_report.judge(stored), folder, name="pretrain", title="Pre-training")
+    for text in (" ".join(part.conclusions), " ".join(each for _, sentences in part.findings for each in sentences)):
+        assert f"run --resume {folder} --again disturbed" in text and "DIR" not in text
 
 
 def test_a_study_that_names_no_data_says_first_what_it_takes(file: Path, steps: Steps) -> None:
-    said = f"{file} names no data. The study takes digits. Name others with --data."
-    assert said in run_study(file).stderr
-    other = run_study(file, "--data", "leaves", "--out", file.parent / "other")
-    assert "names no data" not in other.stderr
-    assert "The data are synthetic" in other.stdout and "The data are synthetic" not in run_study(file).stdout
+    own = studied(file)
+    assert own.stderr.startswith(f"{file} ") and "digits" in own.stderr.splitlines()[0]
+    other = studied(file, "--data", "leaves", "--out", file.parent / "other")
+    assert str(file) not in other.stderr
+    assert "synthetic" in other.stdout and "synthetic" not in own.stdout
 
 
 def test_arrays_of_pixels_are_not_scanned_and_the_study_goes_on(file: Path, tmp_path: Path) -> None:
     step = next(step for step in study_steps.STEPS if step.name == "normalise")
     made = step.run(Study.read(file, "quick", {}), tmp_path, PassedValues())
     assert made.exit_code == 0
-    assert made.part.conclusions == ["Not measured: digits holds arrays of pixels, and the engines read image files."]
+    assert made.part.conclusions == STEPS["normalise"][1]
 
 
 def test_a_study_needs_no_scales(file: Path) -> None:
@@ -208,8 +198,7 @@ def test_a_scale_sets_fields_and_the_command_line_has_the_last_word(file: Path) 
 
 
 def test_one_report_holds_every_step_and_nothing_of_it_runs(file: Path, steps: Steps) -> None:
-    done = run_study(file)
-    assert done.exit_code == 0, done.stderr
+    done = studied(file).succeeded()
     out = file.parent / "out"
     page, written = (out / "report.html").read_text(), (out / "report.md").read_text()
     for name in ("one", "two", "three"):
@@ -226,29 +215,29 @@ def test_one_report_holds_every_step_and_nothing_of_it_runs(file: Path, steps: S
 
 def test_what_is_done_is_not_done_again_and_what_failed_is(file: Path, steps: Steps) -> None:
     steps.fault["two"] = 1
-    assert run_study(file).exit_code == 1
+    assert studied(file).exit_code == 1
     assert steps.done == ["one", "two", "three"]
     steps.fault.clear()
-    assert run_study(file).exit_code == 0
+    assert studied(file).exit_code == 0
     assert steps.done == ["one", "two", "three", "two"]
     (file.parent / "out" / "1-one" / step_runner.STEP_FILE).write_text("{")
-    again = run_study(file)
-    assert steps.done[4:] == ["one"] and "The step is done again." in again.stderr
+    again = studied(file)
+    assert steps.done[4:] == ["one"] and step_runner.STEP_FILE in again.stderr
 
 
 def test_what_a_step_finds_is_passed_on_also_from_its_stored_record(file: Path, steps: Steps) -> None:
     steps.fault["three"] = Interrupted(2)
-    assert run_study(file).exit_code == 130
+    assert studied(file).exit_code == 130
     steps.fault.clear()
     steps.passed.clear()
-    assert run_study(file).exit_code == 0
+    assert studied(file).exit_code == 0
     assert steps.passed["three"].best == {"left": {"optimizer.learning_rate": 0.5}}
 
 
 def test_an_interrupted_study_keeps_a_report_of_what_was_done(file: Path, steps: Steps) -> None:
     steps.fault["two"] = Interrupted(15)
-    done = run_study(file)
-    assert done.exit_code == 143 and "Interrupted after 1 of 3 steps" in done.stderr
+    done = studied(file)
+    assert done.exit_code == 143 and "1 of 3 steps" in done.stderr
     assert "one was done." in (file.parent / "out" / "report.md").read_text()
 
 
@@ -258,53 +247,51 @@ def test_a_study_says_who_signed_its_steps_and_each_comparison_in_them(
     out = file.parent / "out"
     compared = comparisons.stored_in(comparisons.repeated(1), out / "1-one" / "as_it_was")
     (out / "study.json").write_text('{"kind": "study"}')  # a study in which nothing was done yet
-    done = run_study(file, "--sign", ssh_key)
-    assert done.exit_code == 0 and "3 results are as they were signed." in done.stdout, done.output
+    signed = "3 results are as they were signed."
+    assert signed in studied(file, "--sign", ssh_key).succeeded().stdout
     assert store.read(compared).signature is not None
     page = (out / "report.html").read_text()
     assert "Signed by ED25519 key SHA256:" in page and str(ssh_key) not in page
-    assert "3 results are as they were signed." in run_study(file).stdout
+    assert signed in studied(file).stdout
     (out / "2-two" / step_runner.STEP_FILE).write_text("{")  # so that it is done again
-    done = run_study(file, "--json")
-    printed = json.loads(done.stdout)["signature"]
-    assert done.exit_code == 1 and printed["differences"] == {"changed since": ["2-two/step.json"]}
+    done = studied(file, "--json")
+    assert done.exit_code == 1 and done.json["signature"]["differences"] == {"changed since": ["2-two/step.json"]}
 
 
 def test_data_that_is_refused_ends_the_study_with_a_report_of_what_was_done(file: Path, steps: Steps) -> None:
     steps.fault["two"] = DataRefused("no such images")
-    done = run_study(file)
-    assert (done.exit_code, steps.done) == (4, ["one", "two"]) and "no such images" in done.stderr
+    check_ended(studied(file), exit_code=4, names=["no such images"])
+    assert steps.done == ["one", "two"]
     assert "one was done." in (file.parent / "out" / "report.md").read_text()
 
 
 @pytest.mark.parametrize("words", [("--set", "pretrain.repeats=3"), ("--set", "spec.seed=7"), ("--data", "digits")])
 def test_another_study_does_not_go_on_in_the_folder_of_one(file: Path, steps: Steps, words: tuple[str, str]) -> None:
-    run_study(file)
+    studied(file)
     steps.done.clear()
-    done = run_study(file, *words)
-    assert (done.exit_code, steps.done) == (2, []) and "holds another study" in done.stderr
+    check_ended(studied(file, *words), names=[file.parent / "out", "another study"])
+    assert steps.done == []
 
 
 def test_a_folder_in_which_nothing_was_done_yet_is_free_for_another_study(file: Path, steps: Steps) -> None:
     steps.fault["one"] = DataRefused("no such images")
-    assert run_study(file, "--data", "tomatoes").exit_code == 4
+    assert studied(file, "--data", "tomatoes").exit_code == 4
     steps.fault.clear()
-    assert run_study(file, "--data", "digits").exit_code == 0
+    assert studied(file, "--data", "digits").exit_code == 0
 
 
-def test_other_code_does_not_go_on_in_the_folder_of_a_study(file: Path, steps: Steps, monkeypatch: pytest.MonkeyPatch) -> None:
-    run_study(file)
-    monkeypatch.setattr(step_runner.code_digest, "compute", lambda frameworks, model: "other")
-    done = run_study(file)
-    assert done.exit_code == 2 and "the code has been changed since" in done.stderr
+def test_other_code_does_not_go_on_in_the_folder_of_a_study(file: Path, steps: Steps) -> None:
+    studied(file)
+    stored = file.parent / "out" / "study.json"
+    values = json.loads(stored.read_text()) | {"code_hash": "0" * 64}
+    assert atomic_files.pop_valid_checksum(values) is False  # which removes it
+    stored.write_text(atomic_files.with_checksum(json.dumps(values)))
+    check_ended(studied(file), names=[file.parent / "out", "the code has been changed since"])
 
 
 def test_a_folder_with_other_files_is_refused(file: Path, steps: Steps) -> None:
-    out = file.parent / "out"
-    out.mkdir()
-    (out / "thesis.txt").write_text("mine")
-    done = run_study(file)
-    assert done.exit_code == 2 and "thesis.txt" in done.stderr
+    out = trees.write(file.parent / "out", {"thesis.txt": "mine"})
+    check_ended(studied(file), names=[out, "thesis.txt"])
     assert [path.name for path in out.iterdir() if path.name != ".lock"] == ["thesis.txt"]
 
 
@@ -313,55 +300,46 @@ def test_paths_of_a_step_are_those_of_its_folder_in_the_report() -> None:
     assert (part.pictures, part.more) == (["3-a/plots/x.svg"], ["3-a/report.md"])
 
 
+@pytest.fixture
+def small(tmp_path: Path) -> Study:
+    """A study of few images."""
+    folder = trees.write(tmp_path, {"small.yaml": FILE | {"spec": {"data": {"limit": 64}}}})
+    return Study.read(folder / "small.yaml", "quick", {})
+
+
 @pytest.mark.parametrize("name", ["normalise", "prove", "pretrain", "tune", "final"])
-def test_data_that_changed_between_two_steps_are_refused_before_anything_is_trained(name: str, tmp_path: Path) -> None:
-    path = tmp_path / "own.yaml"
-    path.write_text(yaml.safe_dump(FILE | {"spec": {"data": {"limit": 64}}}))
-    (step,) = (step for step in study_steps.STEPS if step.name == name)
-    with pytest.raises(FolderError, match="The data have changed since they were cleaned"):
-        step.run(Study.read(path, "quick", {}), tmp_path, PassedValues(data_hash="of other images"))
-
-
-def test_data_that_changed_since_they_were_explored_are_refused(tmp_path: Path) -> None:
-    path = tmp_path / "own.yaml"
-    path.write_text(yaml.safe_dump(FILE | {"spec": {"data": {"limit": 64}}}))
-    study = Study.read(path, "quick", {})
-    explore, clean, *_ = study_steps.STEPS
-    passed = explore.run(study, tmp_path / "1", PassedValues()).passed
-    assert clean.run(study, tmp_path / "2", passed).passed.data_hash
-    with pytest.raises(FolderError, match="The data have changed since they were explored"):
-        clean.run(study, tmp_path / "2", PassedValues(raw="of other images"))
-
-
-def test_a_framework_that_could_not_be_tuned_is_named_in_the_conclusion(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_data_that_changed_between_two_steps_are_refused_before_anything_is_trained(
+    name: str, small: Study, tmp_path: Path
 ) -> None:
-    path = tmp_path / "own.yaml"
-    path.write_text(yaml.safe_dump(FILE | {"spec": {"data": {"limit": 64}}}))
-    study = Study.read(path, "quick", {})
-    monkeypatch.setattr(study_steps, "_refuse_other_data", lambda *_: None)
-    monkeypatch.setattr(
-        study_steps, "final_training_step", lambda *_: StepResult(Section(name="final", title="Final", conclusions=["Said."]))
-    )
-    final = study_steps.STEPS[-1]
-    best = {"tensorflow": {"optimizer.learning_rate": 0.1}}
-    said = final.run(study, tmp_path, PassedValues(best=best)).part.conclusions
-    assert said[0].startswith("pytorch was not tuned") and said[1:] == ["Said."]
-    assert final.run(study, tmp_path, PassedValues(best=best | {"pytorch": best["tensorflow"]})).part.conclusions == ["Said."]
+    (step,) = (step for step in study_steps.STEPS if step.name == name)
+    with refused(FolderError, received="of other ima", names=["cleaned"]):
+        step.run(small, tmp_path, PassedValues(data_hash="of other images"))
+
+
+def test_data_that_changed_since_they_were_explored_are_refused(small: Study, tmp_path: Path) -> None:
+    explore, clean, *_ = study_steps.STEPS
+    passed = explore.run(small, tmp_path / "1", PassedValues()).passed
+    assert clean.run(small, tmp_path / "2", passed).passed.data_hash
+    with refused(FolderError, names=["explored", "--out"]):
+        clean.run(small, tmp_path / "2", PassedValues(raw="of other images"))
+
+
+def test_a_framework_that_could_not_be_tuned_is_named_in_the_conclusion() -> None:
+    final = StepResult(Section(name="final", title="Final", conclusions=["Said."]))
+    untuned, rest = study_steps.with_untuned(final, ("pytorch", "tensorflow"), {"tensorflow"}).part.conclusions
+    assert untuned.startswith("pytorch ") and "tensorflow" not in untuned and rest == "Said."
+    assert study_steps.with_untuned(final, ("pytorch", "tensorflow"), {"tensorflow", "pytorch"}) == final
 
 
 @pytest.mark.slow
 def test_a_whole_study_at_smoke_scale_in_both_frameworks(tmp_path: Path) -> None:
     """Its 3 minutes on two idle cores are for the docs to say; here it has its end."""
-    words = ["study", str(launch.PROJECT_ROOT / "studies" / "tomato.yaml"), "--scale", "smoke", "--out", str(tmp_path / "out")]
-    command = [sys.executable, "-m", "compare", *words, "--json"]
-    first = subprocess.run(command, cwd=launch.PROJECT_ROOT, capture_output=True, text=True, check=False)
-    assert first.returncode == 0, first.stderr
-    made = json.loads(first.stdout)
+    words = ["study", "studies/tomato.yaml", "--scale", "smoke", "--out", tmp_path / "out", "--json"]
+    made = convtwins_process(*words, timeout=3600).succeeded().json
     assert [part["name"] for part in made["parts"]] == [*(step.name for step in study_steps.STEPS), "times"]
-    assert any("proved: in float64" in sentence for said in made["conclusions"].values() for sentence in said)
-    again = subprocess.run(command, cwd=launch.PROJECT_ROOT, capture_output=True, text=True, check=True)
-    assert json.loads(again.stdout) == made and "1 of" not in again.stderr
+    assert any("proved: in float64" in sentence for sentences in made["conclusions"].values() for sentence in sentences)
+    again = convtwins_process(*words, timeout=3600).succeeded()
+    assert again.json == made and "1 of" not in again.stderr
 
 
 @pytest.mark.parametrize("kind", ["repeated", "profiled", "troubled"])
