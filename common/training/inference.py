@@ -96,13 +96,21 @@ def score(predictor: SupportsLogits, images: Images, batch_size: int = SCORE_BAT
     return np.concatenate(parts)
 
 
-def measure(predictor: SupportsLogits, image_size: int, batch_size: int, calls: int, seconds: float) -> BatchTimes:
+def measure(
+    predictor: SupportsLogits,
+    image_size: int,
+    batch_size: int,
+    calls: int,
+    seconds: float,
+    warm_up_seconds: float = WARM_UP_SECONDS,
+) -> BatchTimes:
     """Time one batch size after a warm-up, on random pixels. The time does not depend on what an image shows.
 
     Args:
         image_size: height and width in pixels.
         calls: largest number of timed calls.
         seconds: time after which no call is started. LEAST_CALLS are always made.
+        warm_up_seconds: least time of the calls that are not timed.
     """
     images = np.random.default_rng(batch_size).integers(0, 256, (batch_size, image_size, image_size, 3), np.uint8)
 
@@ -115,7 +123,7 @@ def measure(predictor: SupportsLogits, image_size: int, batch_size: int, calls: 
 
     first = call()
     warm_up: list[float] = []
-    while len(warm_up) < WARM_UP_CALLS or sum(warm_up) < WARM_UP_SECONDS:
+    while len(warm_up) < WARM_UP_CALLS or sum(warm_up) < warm_up_seconds:
         warm_up.append(call())
     call_seconds: list[float] = []
     while len(call_seconds) < LEAST_CALLS or (len(call_seconds) < calls and sum(call_seconds) < seconds):
@@ -158,12 +166,20 @@ def prepare_process(cores: int | None, device: spec.Device) -> spec.Spec:
     return process_spec
 
 
-def run(inference: Inference, arguments: argparse.Namespace, device: str, versions: dict[str, str], cores: int) -> None:
+def run(
+    inference: Inference,
+    arguments: argparse.Namespace,
+    device: str,
+    versions: dict[str, str],
+    cores: int,
+    warm_up_seconds: float = WARM_UP_SECONDS,
+) -> None:
     """Run one of COMMANDS.
 
     Args:
         arguments: parsed arguments of `add_commands`.
         cores: number of cores that this process may use.
+        warm_up_seconds: see `measure`.
 
     Raises:
         WeightsError, SpecError: the trained model cannot be used.
@@ -196,7 +212,7 @@ def run(inference: Inference, arguments: argparse.Namespace, device: str, versio
     meter = Meter()
     batches: list[BatchTimes] = []
     for size in sizes:
-        batches.append(measure(predictor, size_px, size, arguments.calls, arguments.seconds))
+        batches.append(measure(predictor, size_px, size, arguments.calls, arguments.seconds, warm_up_seconds))
         latencies = Latencies(
             cores=cores,
             device=device,

@@ -55,15 +55,16 @@ def pixel_digests(images: Images) -> list[bytes]:
     return [hashlib.sha256(np.ascontiguousarray(image).data).digest() for image in images]
 
 
-def difference_hashes(images: Images) -> NDArray[np.uint64]:
+def difference_hashes(images: Images, bytes_at_once: int = _BYTES_AT_ONCE) -> NDArray[np.uint64]:
     """Compute difference hashes of each image, across and down, in chunks on all cores: uint64 [N, 2].
 
     N. Krawetz (2013), Kind of Like That. https://www.hackerfactor.com/blog/index.php?/archives/529-Kind-of-Like-That.html
 
     Args:
         images: uint8 [N, H, W, 3]. A memory map is read in chunks.
+        bytes_at_once: size of a chunk.
     """
-    rows = max(1, _BYTES_AT_ONCE // max(1, images[:1].nbytes))
+    rows = max(1, bytes_at_once // max(1, images[:1].nbytes))
 
     def work(first: int) -> NDArray[np.uint64]:
         return _hashes(images[first : first + rows])

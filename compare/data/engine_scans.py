@@ -99,7 +99,7 @@ def run(request: ScanRequest, progress: Display, out: Path | None) -> ScanOutcom
     progress.say("reading the data")
     data, cache_dir = request.spec.data, request.spec.paths.cache_dir
     files = sources.load_files(data, seed=request.spec.split_seed, cache_dir=cache_dir)
-    rows = [_row(engine, count, cluster_workers, cluster_cores) for engine in request.engines for count in request.workers]
+    rows = [plan_row(engine, count, cluster_workers, cluster_cores) for engine in request.engines for count in request.workers]
     with PrivateFolder() as temporary:
         folder = temporary.path
         job.save(files.train.encoded, files.image_size, folder / "job.npz")
@@ -136,7 +136,13 @@ def _cluster(request: ScanRequest, progress: Display) -> tuple[int | None, int]:
         raise SpecError(str(error)) from None
 
 
-def _row(engine: str, workers: int, cluster_workers: int | None, cluster_cores: int) -> ScanRow:
+def plan_row(engine: str, workers: int, cluster_workers: int | None, cluster_cores: int) -> ScanRow:
+    """Return the row of an engine. It is not available if Dask's cluster has fewer workers.
+
+    Args:
+        cluster_workers: workers of the cluster. None: Dask runs on this machine.
+        cluster_cores: CPU cores of Dask's workers.
+    """
     is_suite_worker = engine in launch.SUITE_WORKERS
     row = ScanRow(engine, workers, workers > (cluster_cores if is_suite_worker else machine.available_cores()))
     if is_suite_worker and cluster_workers is not None and workers > cluster_workers:

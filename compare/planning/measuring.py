@@ -37,8 +37,64 @@ STEPS, PROFILED_STEPS = 12, 5
 """Number of steps, and of profiled steps, of the short serial run."""
 
 
+def measure_framework(
+    name: str,
+    versions: dict[str, str],
+    run_spec: Spec,
+    replicas: int,
+    hosts: Sequence[str],
+    cores: int,
+    progress: Display,
+    *,
+    server: bool,
+) -> FrameworkTimings:
+    """Time the messages of a framework's processes, and how much these slow each other down. See `this_machine`."""
+    meter = Meter()
+    copy_rates = rates.measure_in_subprocess(cores)
+    # A copied byte is read and written.
+    memory = (
+        None
+        if copy_rates is None
+        else LinkModel(name="memory", alpha_seconds=0.0, beta_seconds_per_byte=2e-9 / copy_rates.copy_gb_per_second)
+    )
+    if replicas < 2:
+        return FrameworkTimings(versions=versions, links=Links(memory=memory))
+    values = {
+        **CALIBRATION, "replicas": replicas, "hosts": list(hosts), "cores": cores * replicas, "steps": 1,
+        "device": run_spec.device, "global_batch_size": CALIBRATION_IMAGES * replicas,
+        "paths": {"cache_dir": run_spec.paths.cache_dir},
+    }  # fmt: skip
+    exchanges: list[ExchangeTimings] = []
+    for mode in ("multi_process", "parameter_server")[: 1 + server]:
+        progress.stage(f"{name}: what {replicas} processes send each other, {mode}")
+        answer = twin_client.query(name, "exchanges", spec.build({**values, "mode": mode}))
+        exchanges.append(ExchangeTimings.model_validate_json(answer))
+    ranks = exchanges[0]
+    crowding = ranks.together_seconds / ranks.alone_seconds if ranks.alone_seconds and ranks.together_seconds else 1.0
+    links = Links(
+        all_reduce=fit_link("all_reduce", ranks.all_reduce, lambda size: exchange_terms("ring", replicas, size)),
+        send=fit_link("send", ranks.send, lambda size: (1.0, size)),
+        server=fit_link("server", exchanges[-1].server, lambda size: exchange_terms("server", replicas, size)),
+        memory=memory,
+    )
+    disturbed = _is_disturbed(meter, run_spec)
+    return FrameworkTimings(versions=versions, crowding=max(crowding, 1.0), links=links, disturbed=disturbed)
+
+
+def _is_disturbed(meter: Meter, run_spec: Spec) -> bool:
+    """Return whether other work has taken cores of the budget since the meter began."""
+    return cores_taken(meter.cores_of_others(), run_spec.cores, machine.describe()) > DISTURBED_FROM
+
+
 def this_machine(
-    names: Sequence[str], run_spec: Spec, replicas: int, hosts: Sequence[str], progress: Display, *, server: bool = True
+    names: Sequence[str],
+    run_spec: Spec,
+    replicas: int,
+    hosts: Sequence[str],
+    progress: Display,
+    *,
+    server: bool = True,
+    measure: Callable[..., FrameworkTimings] = measure_framework,
 ) -> PlannedMachine:
     """Return this machine, measured now or read from the cache folder.
 
@@ -48,6 +104,7 @@ def this_machine(
         replicas: number of replicas that share its cores or accelerators.
         hosts: equal machines that the replicas are spread over. The first is this one. Empty: all replicas are here.
         server: whether messages of a parameter server are timed, too.
+        measure: times a framework that the cache folder does not hold.
 
     Raises:
         SpecError: there are fewer cores than replicas, or a twin refuses.
@@ -86,9 +143,7 @@ def this_machine(
     }
     for name in names:
         if name not in fresh:
-            fresh[name] = _measure_framework(
-                name, described[name]["versions"], run_spec, replicas, hosts, cores, progress, server=server
-            )
+            fresh[name] = measure(name, described[name]["versions"], run_spec, replicas, hosts, cores, progress, server=server)
     facts = machine.describe() | {"gpus": None if on_cpu else [device.name for device in devices]}
     planned_machine = PlannedMachine(
         name=f"{machine.processors(facts)}, {run_spec.cores} cores" + (f" on each of {len(hosts)} hosts" if hosts else ""),
@@ -102,54 +157,6 @@ def this_machine(
     if undisturbed and (known is None or known.frameworks != planned_machine.frameworks):
         atomic_files.write_atomically(path, machine_file.text(planned_machine))
     return planned_machine
-
-
-def _measure_framework(
-    name: str,
-    versions: dict[str, str],
-    run_spec: Spec,
-    replicas: int,
-    hosts: Sequence[str],
-    cores: int,
-    progress: Display,
-    *,
-    server: bool,
-) -> FrameworkTimings:
-    meter = Meter()
-    copy_rates = rates.measure_in_subprocess(cores)
-    # A copied byte is read and written.
-    memory = (
-        None
-        if copy_rates is None
-        else LinkModel(name="memory", alpha_seconds=0.0, beta_seconds_per_byte=2e-9 / copy_rates.copy_gb_per_second)
-    )
-    if replicas < 2:
-        return FrameworkTimings(versions=versions, links=Links(memory=memory))
-    values = {
-        **CALIBRATION, "replicas": replicas, "hosts": list(hosts), "cores": cores * replicas, "steps": 1,
-        "device": run_spec.device, "global_batch_size": CALIBRATION_IMAGES * replicas,
-        "paths": {"cache_dir": run_spec.paths.cache_dir},
-    }  # fmt: skip
-    exchanges: list[ExchangeTimings] = []
-    for mode in ("multi_process", "parameter_server")[: 1 + server]:
-        progress.stage(f"{name}: what {replicas} processes send each other, {mode}")
-        answer = twin_client.query(name, "exchanges", spec.build({**values, "mode": mode}))
-        exchanges.append(ExchangeTimings.model_validate_json(answer))
-    ranks = exchanges[0]
-    crowding = ranks.together_seconds / ranks.alone_seconds if ranks.alone_seconds and ranks.together_seconds else 1.0
-    links = Links(
-        all_reduce=fit_link("all_reduce", ranks.all_reduce, lambda size: exchange_terms("ring", replicas, size)),
-        send=fit_link("send", ranks.send, lambda size: (1.0, size)),
-        server=fit_link("server", exchanges[-1].server, lambda size: exchange_terms("server", replicas, size)),
-        memory=memory,
-    )
-    disturbed = _is_disturbed(meter, run_spec)
-    return FrameworkTimings(versions=versions, crowding=max(crowding, 1.0), links=links, disturbed=disturbed)
-
-
-def _is_disturbed(meter: Meter, run_spec: Spec) -> bool:
-    """Return whether other work has taken cores of the budget since the meter began."""
-    return cores_taken(meter.cores_of_others(), run_spec.cores, machine.describe()) > DISTURBED_FROM
 
 
 def fit_link(name: str, samples: Sequence[MessageTiming], terms: Callable[[float], tuple[float, float]]) -> LinkModel | None:

@@ -22,18 +22,19 @@ from compare.core.progress import Display
 from compare.tuning import optuna_study, search_space
 from compare.tuning.optuna_study import SearchJob
 from compare.tuning.records import State
-from compare.tuning.servers import ENDED, Listener, Server, serving
+from compare.tuning.servers import ENDED, Listener, Server, Serving
 
 _POLL_SECONDS = 0.25
 
 
-def conduct(search: SearchJob, storage: RDBStorage, logs: Path, progress: Display) -> None:
+def conduct(search: SearchJob, storage: RDBStorage, logs: Path, progress: Display, serving: Serving) -> None:
     """Run a search, or the rest of it.
 
     Args:
         storage: holds the search's study, or will hold it.
         logs: path of the servers' logs without place and suffix.
         progress: receives every trial.
+        serving: starts the servers, as `servers.serving` does.
 
     Raises:
         LaunchError: no server starts, or the storage fails.

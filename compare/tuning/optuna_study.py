@@ -87,14 +87,17 @@ def derived_seed(seed: int, place: int) -> int:
     return int(np.random.SeedSequence([seed, place]).generate_state(1)[0])
 
 
-def file_storage(file: Path) -> RDBStorage:
+def file_storage(file: Path, busy_seconds: float = _BUSY_SECONDS) -> RDBStorage:
     """Open the storage in a tuning's own file. Create the file if it is missing.
+
+    Args:
+        busy_seconds: time to wait for a file that another reader has locked.
 
     Raises:
         FolderError: it cannot be used.
     """
     try:
-        return _open(f"sqlite:///{file.resolve()}")
+        return _open(f"sqlite:///{file.resolve()}", busy_seconds)
     except _OPENING_ERRORS as error:
         is_damaged = isinstance(error, DatabaseError) and not isinstance(error, OperationalError)  # another one has it open
         advice = ELSEWHERE if is_damaged else "Run the same command again when it can be."
@@ -115,9 +118,9 @@ def open_storage(url: str) -> RDBStorage:
         ) from None
 
 
-def _open(url: str) -> RDBStorage:
+def _open(url: str, busy_seconds: float = _BUSY_SECONDS) -> RDBStorage:
     sqlite = make_url(url).get_backend_name() == "sqlite"
-    return RDBStorage(url, engine_kwargs={"connect_args": {"timeout": _BUSY_SECONDS}} if sqlite else None)
+    return RDBStorage(url, engine_kwargs={"connect_args": {"timeout": busy_seconds}} if sqlite else None)
 
 
 def masked(url: str) -> str:

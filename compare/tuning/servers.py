@@ -8,7 +8,7 @@ import threading
 import weakref
 from collections import Counter
 from collections.abc import Callable, Generator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -202,6 +202,8 @@ class RemoteServer:
 
 
 Server = LocalServer | RemoteServer
+Serving = Callable[[str, JobLayout, str | None, Path, float], AbstractContextManager[Callable[[int, Listener], Server]]]
+"""What `serving` is."""
 
 
 @contextmanager

@@ -24,13 +24,13 @@ from compare.tuning import conductor, optuna_study, search_space, servers
 from compare.tuning.optuna_study import SearchJob
 from compare.tuning.records import KIND, BestTrial, Tuning, TuningPlan, TuningRecord, TuningSearch
 from compare.tuning.search_space import Space
-from compare.tuning.servers import JobLayout
+from compare.tuning.servers import JobLayout, Serving
 
 PLAN_FILE, RECORD_FILE, STORAGE_FILE = "tuning.json", "tuned.json", "tuning.db"
 LOGS_FOLDER = "logs"
 
 
-def tune(settings: Tuning, folder: Path, lock: ExitStack | None = None) -> TuningRecord:
+def tune(settings: Tuning, folder: Path, lock: ExitStack | None = None, serving: Serving = servers.serving) -> TuningRecord:
     """Run a tuning, or the rest of it in its folder.
 
     Finished trials are always saved. Call it again with the same settings to resume, or to get the stored result.
@@ -38,6 +38,7 @@ def tune(settings: Tuning, folder: Path, lock: ExitStack | None = None) -> Tunin
     Args:
         folder: gets plan, storage, logs and record.
         lock: holds the folder until its owner ends. None: the folder is free when the tuning ends.
+        serving: starts the servers of a search.
 
     Raises:
         SpecError, DataRefused, LaunchError, FolderError: it cannot be done.
@@ -70,7 +71,7 @@ def tune(settings: Tuning, folder: Path, lock: ExitStack | None = None) -> Tunin
         try:
             for search in searches:
                 logs = folder / LOGS_FOLDER / f"{search.contestant}-{search.layout.jobs}jobs-r{search.repeat}"
-                conductor.conduct(search, storage, logs, progress)
+                conductor.conduct(search, storage, logs, progress, serving)
         finally:
             tuned = _build_record(plan, space, [optuna_study.stored_result(search, storage) for search in searches])
             records.write(folder / RECORD_FILE, tuned)

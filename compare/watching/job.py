@@ -6,7 +6,7 @@ import json
 import os
 import time
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import psutil
@@ -57,7 +57,8 @@ class WatchedJob:
         SpecError: one of them does not exist, or the system hides it.
     """
 
-    def __init__(self, pids: Sequence[int]) -> None:
+    def __init__(self, pids: Sequence[int], dump: Callable[[int], stacks.StackDump] = stacks.dump) -> None:
+        self._dump = dump
         self._roots: list[psutil.Process] = []
         for pid in dict.fromkeys(pids):
             try:
@@ -143,7 +144,7 @@ class WatchedJob:
                     continue
                 is_new = time.time() - process.create_time() < _STARTING_SECONDS
                 if process not in self._ranks_in_locals or (self._ranks_in_locals[process] is None and is_new):
-                    self._ranks_in_locals[process] = stacks.dump(process.pid).rank
+                    self._ranks_in_locals[process] = self._dump(process.pid).rank
         ranks = {process.pid: str(rank) for process in living if (rank := self._ranks_in_locals.get(process)) is not None}
         # Who started the ranks may have a variable of that name too.
         starters = {info.parent for info in living.values() if info.pid in ranks and ranks.get(info.parent) != ranks[info.pid]}

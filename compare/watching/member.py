@@ -7,7 +7,7 @@ import os
 import stat
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -83,8 +83,9 @@ class WaitState(NamedTuple):
 class JobMember:
     """One rank or launcher of a job, observed at every look."""
 
-    def __init__(self, group: ProcessGroup) -> None:
+    def __init__(self, group: ProcessGroup, dump: Callable[[int], StackDump] = stacks.dump) -> None:
         self.group = group
+        self._dump = dump
         self.ended = False
         self.frozen = False
         """Whether the freezer of its control group has stopped it."""
@@ -288,7 +289,7 @@ class JobMember:
         self.dumps = self._dump_main()
         if self.dumps[self._main_pid].stacks and self._waits(self._main_pid)[0][1].kind in _EXPLAINING_KINDS:
             others = self.group.pids[self.group.pids.index(self._main_pid) + 1 :][: _MAX_DUMPED_PROCESSES - 1]
-            self.dumps |= {pid: stacks.dump(pid) for pid in others}
+            self.dumps |= {pid: self._dump(pid) for pid in others}
 
     def wait_state(self) -> WaitState:
         """Return what it waits in, by the stacks last taken."""
@@ -341,11 +342,11 @@ class JobMember:
     def _dump_main(self) -> dict[int, StackDump]:
         """Take the stacks of the first process, or of the first Python program below it."""
         self._main_pid = self.group.pids[0]
-        dump = first_dump = stacks.dump(self._main_pid)
+        dump = first_dump = self._dump(self._main_pid)
         for pid in self.group.pids[1:_MAX_DUMPED_PROCESSES]:
             if dump.is_python:
                 return {self._main_pid: dump}
-            self._main_pid, dump = pid, stacks.dump(pid)
+            self._main_pid, dump = pid, self._dump(pid)
         if not dump.is_python:
             self._main_pid, dump = self.group.pids[0], first_dump
         return {self._main_pid: dump}

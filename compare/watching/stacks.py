@@ -67,9 +67,9 @@ class StackDump(NamedTuple):
     """Rights to read its source files with. None: those of this process."""
 
 
-def dump(pid: int) -> StackDump:
-    """Take the current stacks of a process."""
-    py_spy = py_spy_path()
+def dump(pid: int, py_spy: str | None = None) -> StackDump:
+    """Take the current stacks of a process. `py_spy` is the program that reads them. None: `py_spy_path`."""
+    py_spy = py_spy or py_spy_path()
     if py_spy is None:
         return StackDump([], f"py-spy is not installed. Run: {INSTALL_COMMAND}")
     command = [py_spy, "dump", "--pid", str(pid), "--json", "--nonblocking", "--locals"]

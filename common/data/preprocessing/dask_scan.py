@@ -77,19 +77,22 @@ def scanning(
 
 
 @contextmanager
-def connect(address: str, alternative: str = f"use {' or '.join(SCHEDULERS)}") -> Generator[distributed.Client]:
+def connect(
+    address: str, alternative: str = f"use {' or '.join(SCHEDULERS)}", connect_seconds: float = CONNECT_SECONDS
+) -> Generator[distributed.Client]:
     """Connect a client to the cluster at an address.
 
     Args:
         address: tcp://host:port.
         alternative: advice for a user without a cluster.
+        connect_seconds: time to wait for an answer.
 
     Raises:
         SchedulerError: nothing answers at the address.
     """
     try:
-        _check_reachable(address)
-        client = distributed.Client(address, timeout=CONNECT_SECONDS, set_as_default=False)
+        _check_reachable(address, connect_seconds)
+        client = distributed.Client(address, timeout=connect_seconds, set_as_default=False)
     except (OSError, ValueError) as error:
         raise SchedulerError(
             f"scheduler cannot be reached. Received: {address} ({error}). Start one with `dask scheduler`, or {alternative}."
@@ -98,12 +101,12 @@ def connect(address: str, alternative: str = f"use {' or '.join(SCHEDULERS)}") -
         yield client
 
 
-def _check_reachable(address: str) -> None:
+def _check_reachable(address: str, connect_seconds: float) -> None:
     """Raise OSError or ValueError if nothing answers. A Client would find out slowly, and warn again when it is deleted."""
     url = urlsplit(address)
     if not url.hostname or url.port is None:
         raise ValueError("an address is tcp://host:port")
-    with socket.create_connection((url.hostname, url.port), CONNECT_SECONDS) as connection:
+    with socket.create_connection((url.hostname, url.port), connect_seconds) as connection:
         # The first byte of a scheduler's greeting. With TLS, the client speaks first.
         if url.scheme == "tcp" and not connection.recv(1):
             raise OSError("the listener sends nothing")

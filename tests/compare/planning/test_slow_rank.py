@@ -4,35 +4,32 @@ import os
 import subprocess
 import sys
 import time
+from contextlib import AbstractContextManager
 
 import psutil
 import pytest
 
 from compare.planning import slow_rank
 from compare.planning.slow_rank import EVEN, Brake, Straggler
+from tests.support.processes import started
 
 SPIN = "while True: pass"
 
 
-def spinning(rank: int) -> subprocess.Popen[bytes]:
-    return subprocess.Popen([sys.executable, "-c", SPIN], env={**os.environ, "RANK": str(rank)})
+def ranked(code: str, rank: int) -> AbstractContextManager[subprocess.Popen[str]]:
+    return started([sys.executable, "-c", code], variables={"RANK": str(rank)})
 
 
 def shares(straggler: Straggler, seconds: float) -> tuple[list[float], float]:
     """(processor time that each of two ranks had, of the time that it might have had; the factor by the brake's clock)."""
-    with Brake(straggler, 2) as brake:
-        ranks = [spinning(rank) for rank in range(2)]
-        try:
-            time.sleep(3 * slow_rank._POLL_SECONDS)
-            before = [sum(psutil.Process(each.pid).cpu_times()[:2]) for each in ranks]
-            began = time.monotonic()
-            time.sleep(seconds)
-            after = [sum(psutil.Process(each.pid).cpu_times()[:2]) for each in ranks]
-            passed = time.monotonic() - began
-        finally:
-            for each in ranks:
-                each.kill()
-                each.wait()
+    with Brake(straggler, 2) as brake, ranked(SPIN, 0) as first, ranked(SPIN, 1) as second:
+        ranks = [psutil.Process(each.pid) for each in (first, second)]
+        time.sleep(3 * slow_rank._POLL_SECONDS)
+        before = [sum(each.cpu_times()[:2]) for each in ranks]
+        began = time.monotonic()
+        time.sleep(seconds)
+        after = [sum(each.cpu_times()[:2]) for each in ranks]
+        passed = time.monotonic() - began
     return [(last - first) / passed for first, last in zip(before, after, strict=True)], brake.factor
 
 
@@ -57,7 +54,6 @@ def test_no_rank_is_touched_where_none_is_slow() -> None:
 
 
 def test_a_run_that_ends_leaves_no_thread_and_no_stopped_process() -> None:
-    with Brake(Straggler(2.0), 1) as brake:
-        rank = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(3)"], env={**os.environ, "RANK": "0"})
+    with Brake(Straggler(2.0), 1) as brake, ranked("import time; time.sleep(3)", 0) as rank:
         assert rank.wait(timeout=60) == 0
     assert not brake._thread.is_alive() and brake.stopped_seconds > 0

@@ -8,6 +8,7 @@ from optuna.distributions import CategoricalDistribution, FloatDistribution, Int
 
 from common.spec import SpecError
 from compare.tuning import search_space
+from tests.support.refusals import refused
 
 
 def judged(ranges: dict[str, Any], **values: Any) -> search_space.Space:
@@ -42,46 +43,39 @@ def test_the_structure_of_a_model_can_be_searched() -> None:
         "depth": CategoricalDistribution([1.0, 2.0]),
         "dropout": FloatDistribution(0.0, 0.5),
     }
-    with pytest.raises(SpecError, match="width, depth and dropout are of the built-in models"):
+    with refused(SpecError, names=["width", "depth", "dropout"]):
         judged(ranges, model="mine.net")
 
 
 @pytest.mark.parametrize(
-    ("ranges", "said"),
+    ("ranges", "names"),
     [
-        ({}, "is empty"),
-        ({"optimizer.learning_rat": {"low": 1, "high": 2}}, "optimizer.learning_rat is not a field. Received: 1. Did"),
-        (
-            {"optimizer.learning_rate": {"low": 0, "high": 1}},
-            "optimizer.learning_rate is refused: Input should be",
-        ),
-        ({"optimizer.learning_rate": {"low": 1e-4, "hihg": 1}}, "optimizer.learning_rate.high: Field required"),
-        ({"optimizer.learning_rate": {"low": 1e-4, "high": 1, "lg": True}}, "optimizer.learning_rate.lg: Extra inputs"),
-        ({"optimizer.learning_rate": 0.1}, "optimizer.learning_rate needs a range. Received: 0.1"),
-        ({"optimizer.learning_rate": {"low": 1, "high": 0.5}}, "low must be below high"),
-        ({"optimizer.momentum": {"low": 0, "high": 0.5, "log": True}}, "log needs low above 0"),
-        ({"optimizer.momentum": {"low": 0, "high": 0.5, "step": 0.6}}, "step must be above 0 and fit"),
-        ({"global_batch_size": {"low": 16, "high": 64, "step": 0.5}}, "needs a whole step"),
-        ({"global_batch_size": {"low": 16.5, "high": 64}}, "global_batch_size is refused"),
-        ({"optimizer.name": {"low": 0, "high": 1}}, "optimizer.name is refused"),
-        ({"optimizer.name": {"choices": ["sgd", "adm"]}}, "optimizer.name is refused"),
-        ({"optimizer.name": {"choices": ["sgd", "sgd"]}}, "names a choice twice"),
-        ({"optimizer.name": {"choices": []}}, "has no choices"),
-        ({"optimizer.name": {"choices": ["sgd"]}}, "leaves nothing to search"),
-        ({"optimizer": {"choices": [{"name": "sgd"}]}}, "optimizer.choices.0"),
-        ({"cores": {"low": 1, "high": 2}}, "cores cannot be tuned: it says where and how a trial runs"),
-        ({"epochs": {"low": 1, "high": 2}, "steps": {"low": 1, "high": 9}}, "epochs and steps exclude each other"),
-        (
-            {"data.seed": {"low": 1, "high": 2}},
-            "data.seed cannot be tuned: it changes the images that",
-        ),
+        ({}, []),
+        ({"optimizer.learning_rat": {"low": 1, "high": 2}}, ["optimizer.learning_rat", 1, "learning_rate"]),
+        ({"optimizer.learning_rate": {"low": 0, "high": 1}}, ["optimizer.learning_rate", 0]),
+        ({"optimizer.learning_rate": {"low": 1e-4, "hihg": 1}}, ["optimizer.learning_rate.high"]),
+        ({"optimizer.learning_rate": {"low": 1e-4, "high": 1, "lg": True}}, ["optimizer.learning_rate.lg"]),
+        ({"optimizer.learning_rate": 0.1}, ["optimizer.learning_rate", 0.1]),
+        ({"optimizer.learning_rate": {"low": 1, "high": 0.5}}, ["optimizer.learning_rate", "low", "high"]),
+        ({"optimizer.momentum": {"low": 0, "high": 0.5, "log": True}}, ["optimizer.momentum", "log", "low"]),
+        ({"optimizer.momentum": {"low": 0, "high": 0.5, "step": 0.6}}, ["optimizer.momentum", "step", 0.6]),
+        ({"optimizer.momentum": {"low": 0.0, "high": 0.9, "step": 1e-12}}, ["optimizer.momentum", "1,000,000"]),
+        ({"global_batch_size": {"low": 16, "high": 64, "step": 0.5}}, ["global_batch_size", "step", 0.5]),
+        ({"global_batch_size": {"low": 16.5, "high": 64}}, ["global_batch_size", 16.5]),
+        ({"optimizer.name": {"low": 0, "high": 1}}, ["optimizer.name", 0]),
+        ({"optimizer.name": {"choices": ["sgd", "adm"]}}, ["optimizer.name", "adm"]),
+        ({"optimizer.name": {"choices": ["sgd", "sgd"]}}, ["optimizer.name", "twice"]),
+        ({"optimizer.name": {"choices": []}}, ["optimizer.name", "choices"]),
+        ({"optimizer.name": {"choices": ["sgd"]}}, []),  # nothing is left to search
+        ({"optimizer": {"choices": [{"name": "sgd"}]}}, ["optimizer.choices.0"]),
+        ({"cores": {"low": 1, "high": 2}}, ["cores"]),
+        ({"epochs": {"low": 1, "high": 2}, "steps": {"low": 1, "high": 9}}, ["epochs", "steps"]),
+        ({"data.seed": {"low": 1, "high": 2}}, ["data.seed", "images"]),
     ],
 )
-def test_what_is_refused_names_the_file_the_field_and_the_value(ranges: dict[str, Any], said: str) -> None:
-    with pytest.raises(SpecError) as refused:
+def test_what_is_refused_names_the_file_the_field_and_the_value(ranges: dict[str, Any], names: list[object]) -> None:
+    with refused(SpecError, names=["space.yaml", *names]):
         judged(ranges)
-    assert str(refused.value).startswith("space space.yaml")
-    assert said in str(refused.value)
 
 
 def test_a_file_is_read_as_specs_are(tmp_path: Path) -> None:
@@ -89,12 +83,12 @@ def test_a_file_is_read_as_specs_are(tmp_path: Path) -> None:
     path.write_text("optimizer.learning_rate: {low: 1e-4, high: 1e-1, log: true}\n")
     assert judged(search_space.read(path)).distributions == {"optimizer.learning_rate": FloatDistribution(1e-4, 1e-1, log=True)}
     path.write_text("a: [")
-    with pytest.raises(SpecError, match="is not valid yaml"):
+    with refused(SpecError, names=[path, "yaml"]):
         search_space.read(path)
     path.write_text("1: {low: 1, high: 2}\n")
-    with pytest.raises(SpecError, match="a field without a name"):
+    with refused(SpecError, names=[path]):
         search_space.read(path)
-    with pytest.raises(SpecError, match="space file cannot be read"):
+    with refused(SpecError, names=[tmp_path / "missing.yaml"]):
         search_space.read(tmp_path / "missing.yaml")
 
 
@@ -129,10 +123,5 @@ def test_a_step_of_one_is_a_step_and_a_grid_without_end_is_refused() -> None:
     assert {point["global_batch_size"] for point in points} == {1, 5, 9}
     assert search_space.grid_size(space) == len(points) == 15
     endless = judged({name: {"low": 1, "high": 400_000, "step": 1} for name in ("schedule.step_size", "global_batch_size")})
-    with pytest.raises(SpecError, match=r"at most 100,000 points. Received: 160,000,000,000"):
+    with refused(SpecError, received="160,000,000,000", names=["100,000"]):
         search_space.grid(endless, 0)
-
-
-def test_a_range_with_more_steps_than_memory_holds_is_refused() -> None:
-    with pytest.raises(SpecError, match=r"optimizer\.momentum has more than 1,000,000 steps"):
-        judged({"optimizer.momentum": {"low": 0.0, "high": 0.9, "step": 1e-12}})

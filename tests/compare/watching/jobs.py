@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import textwrap
@@ -38,6 +39,11 @@ def started(code: str, folder: Path, name: str = "train.py", wrapped: Sequence[s
         finally:
             for each in [*psutil.Process(process.pid).children(recursive=True), process]:
                 each.kill()
+
+
+def without_numbers(reason: str) -> str:
+    """A reason without the number of a process and those of lines, which stand beside their text."""
+    return re.sub(r"(\.py):\d+", r"\1:LINE", re.sub(r"process \d+", "process PID", reason))
 
 
 def watched(

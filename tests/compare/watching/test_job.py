@@ -13,6 +13,8 @@ from common.spec import SpecError
 from compare.watching import stacks
 from compare.watching.job import ProcessInfo, WatchedJob, group_by_rank, ranks_from_environment
 from tests.compare.watching.jobs import started
+from tests.support import processes
+from tests.support.refusals import refused
 
 
 def found(pid: int, parent: int, **environment: str) -> ProcessInfo:
@@ -62,7 +64,7 @@ def test_ranks_are_told_by_what_launchers_put_into_the_environment(
 
 def test_a_process_that_does_not_exist_is_refused_by_name() -> None:
     for pid in (2**22 + 1, 2**40, -1):
-        with pytest.raises(SpecError, match=f"There is no such process. Received: {pid}."):
+        with refused(SpecError, received=pid):
             WatchedJob([os.getpid(), pid])
 
 
@@ -101,7 +103,7 @@ def test_a_job_holds_what_its_processes_started_and_each_once() -> None:
     assert group.pids[0] == os.getpid() and group.is_rank
 
 
-def test_what_a_rank_has_started_is_not_asked_for_its_rank(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_rank_has_started_is_not_asked_for_its_rank(tmp_path: Path) -> None:
     """Input workers start with every epoch. A look that asked them all would take seconds."""
     code = """
     import multiprocessing, subprocess, sys, time
@@ -118,8 +120,11 @@ def test_what_a_rank_has_started_is_not_asked_for_its_rank(tmp_path: Path, monke
             each.join()
     """
     asked: list[int] = []
-    dump = stacks.dump
-    monkeypatch.setattr(stacks, "dump", lambda pid: asked.append(pid) or dump(pid))
+
+    def dump(pid: int) -> stacks.StackDump:
+        asked.append(pid)
+        return stacks.dump(pid)
+
     with started(code, tmp_path) as pid:
         deadline = time.monotonic() + 30
         # One may be ready before the other one has been started.
@@ -128,7 +133,7 @@ def test_what_a_rank_has_started_is_not_asked_for_its_rank(tmp_path: Path, monke
             assert time.monotonic() < deadline
             time.sleep(0.05)
             ranks = psutil.Process(pid).children()
-        job = WatchedJob([pid])
+        job = WatchedJob([pid], dump)
         names = [group.name for group in job.groups() if group.is_rank]
         job.groups()
     assert names == ["rank 0", "rank 1"]
@@ -136,7 +141,7 @@ def test_what_a_rank_has_started_is_not_asked_for_its_rank(tmp_path: Path, monke
 
 
 def test_a_rank_that_has_ended_and_is_not_waited_for_keeps_its_name() -> None:
-    with subprocess.Popen(["sleep", "60"], env={**os.environ, "RANK": "3"}) as process:
+    with processes.started(["sleep", 60], variables={"RANK": "3"}) as process:
         job, deadline = WatchedJob([process.pid]), time.monotonic() + 10
         while (before := [group.name for group in job.groups()]) != ["rank 3"] and time.monotonic() < deadline:
             time.sleep(0.02)  # its program has just started
@@ -148,6 +153,7 @@ def test_a_rank_that_has_ended_and_is_not_waited_for_keeps_its_name() -> None:
 
 
 def test_a_program_that_has_no_environment_yet_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    # A moment that a test cannot choose.
     environ, asked = psutil.Process.environ, list[int]()
 
     def late(process: psutil.Process) -> dict[str, str]:
@@ -155,53 +161,50 @@ def test_a_program_that_has_no_environment_yet_is_asked_again(monkeypatch: pytes
         return {} if len(asked) == 1 else environ(process)
 
     monkeypatch.setattr(psutil.Process, "environ", late)
-    with subprocess.Popen(["sleep", "60"], env={**os.environ, "RANK": "3"}) as process:
+    with processes.started(["sleep", 60], variables={"RANK": "3"}) as process:
         job, deadline = WatchedJob([process.pid]), time.monotonic() + 10
         names = [job.groups()[0].name]
         while names[-1] != "rank 3" and time.monotonic() < deadline:
             names.append(job.groups()[0].name)
-        process.kill()
     assert (names[0], names[-1]) == (f"process {process.pid}", "rank 3")
 
 
 def test_a_shell_that_becomes_another_program_is_asked_again_for_its_rank() -> None:
     command = ["sh", "-c", "read line; export RANK=3; exec sleep 60"]
-    with subprocess.Popen(command, stdin=subprocess.PIPE) as process:
+    with processes.started(command, stdin=subprocess.PIPE) as process:
         job = WatchedJob([process.pid])
         assert [group.name for group in job.groups()] == [f"process {process.pid}"]
         assert process.stdin is not None
-        process.stdin.write(b"\n")
+        process.stdin.write("\n")
         process.stdin.flush()
         deadline = time.monotonic() + 10
         while (name := job.groups()[0].name) != "rank 3" and time.monotonic() < deadline:
             time.sleep(0.02)
-        process.kill()
     assert name == "rank 3"
 
 
 def test_who_watches_is_no_part_of_the_job_that_it_runs_in() -> None:
-    with subprocess.Popen(["sleep", "60"]) as process:
+    with processes.started(["sleep", 60]) as process:
         around = {each.pid for each in WatchedJob([os.getppid()]).processes()}
         named = {each.pid for each in WatchedJob([process.pid]).processes()}
-        process.kill()
     assert os.getppid() in around and not around & {os.getpid(), process.pid}
     assert named == {process.pid}
 
 
-def refused(*_: object, **__: object) -> None:
+def access_denied(*_: object, **__: object) -> None:
     raise psutil.AccessDenied(1)
 
 
 def test_processes_that_the_system_hides_are_said_to_be_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
     """As psutil and the kernel answer where /proc is mounted with hidepid=1 and hidepid=2."""
     job = WatchedJob([os.getpid()])
-    monkeypatch.setattr(psutil.Process, "children", refused)
-    with pytest.raises(SpecError, match=r"hides .* \(/proc is mounted with hidepid\)"):
+    monkeypatch.setattr(psutil.Process, "children", access_denied)
+    with refused(SpecError, names=["hidepid"]):
         job.groups()
 
     def may_not_be_signalled(pid: int, number: int) -> None:
         raise PermissionError
 
     monkeypatch.setattr(os, "kill", may_not_be_signalled)
-    with pytest.raises(SpecError, match=r"hides .* \(/proc is mounted with hidepid\). Received: 4194305"):
+    with refused(SpecError, received=4194305, names=["hidepid"]):
         WatchedJob([2**22 + 1])

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
@@ -17,6 +15,7 @@ from tests.compare.watching.jobs import started, watched
 from tests.compare.watching.test_watch import TRAINING
 from tests.control_groups import control_group, freezer
 from tests.namespaces import joined_hosts
+from tests.support import processes
 
 
 @pytest.mark.slow
@@ -109,14 +108,14 @@ def test_a_network_that_is_cut_is_named_with_the_host_that_gives_no_answer(tmp_p
         ):
             # On each host, its own ranks are watched.
             command = hosts[0].command(sys.executable, "-m", "compare", "watch", str(pid), "--json", "--patience", "4")
-            environment = os.environ | {"PYTHONPATH": str(machine.PROJECT_ROOT)}
-            healthy = subprocess.run([*command, "--seconds", "3"], env=environment, capture_output=True, text=True, check=False)
-            assert json.loads(healthy.stdout)["verdict"] != "stuck", healthy.stdout
+            variables = {"PYTHONPATH": str(machine.PROJECT_ROOT)}
+            healthy = processes.run([*command, "--seconds", 3], **variables)
+            assert healthy.json["verdict"] != "stuck", healthy.stdout
             switch = f"{hosts[0].address.rpartition('.')[0]}.switch"
-            subprocess.run(["ip", "-netns", switch, "link", "set", "plug1", "down"], check=True)
-            done = subprocess.run([*command, "--seconds", "60"], env=environment, capture_output=True, text=True, check=False)
-    said = json.loads(done.stdout)
-    assert (done.returncode, said["verdict"], said["to_blame"]) == (6, STUCK, ["rank 0"]), done.stderr
+            processes.run(["ip", "-netns", switch, "link", "set", "plug1", "down"]).succeeded()
+            done = processes.run([*command, "--seconds", 60], **variables)
+    said = done.json
+    assert (done.exit_code, said["verdict"], said["to_blame"]) == (6, STUCK, ["rank 0"]), done.stderr
     assert re.fullmatch(
         r"rank 0 waits for a socket or pipe in all_reduce \(first\.py:\d+: left -= len\(peer\.recv\(left\)\)\); "
         rf"rank 0 gets no answer from {re.escape(hosts[1].address)}:\d+: the network is cut, or the other host is gone",

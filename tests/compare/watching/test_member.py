@@ -2,7 +2,6 @@
 
 import os
 import re
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any, cast
 
 import psutil
 import pytest
+from syrupy.assertion import SnapshotAssertion
 
 from common.machine import heartbeat
 from common.machine.footprint import Footprint, Thread
@@ -22,6 +22,7 @@ from compare.watching.watcher import Watcher
 from tests.common.processes.test_flight_report import Recorder
 from tests.compare.watching.jobs import started, watched
 from tests.compare.watching.test_watch import launched
+from tests.support import processes
 
 QUIET = dict.fromkeys(Look._fields, 0.0) | {"seconds": 1.0, "wants": False, "disk_waits": False}
 
@@ -54,13 +55,13 @@ def test_a_rank_that_waits_for_the_disk_is_slow_and_the_reason_says_how_often_an
     found = judge([rank], 4.0)
     rank.close()
     assert (found.state, found.ranks) == (SLOW, ("rank 0",))
-    assert found.reason == "rank 0 waits for the disk 75 % of the time (3.0 MiB a second)"
+    assert re.findall(r"\d[\d.]* \S+", found.reason) == ["0 waits", "75 %", "3.0 MiB"] and "disk" in found.reason
 
 
 def test_without_stacks_an_idle_rank_beside_one_that_works_is_not_called_healthy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stacks, "py_spy_path", lambda: None)
+    monkeypatch.setattr(stacks, "py_spy_path", lambda: None)  # which stands beside the interpreter of these tests
     body = """
 while rank == 0:
     sum(value * value for value in range(20000))
@@ -69,8 +70,7 @@ ours.recv(1)
     with launched(body, tmp_path) as pid:
         found = watched(pid, lambda found: "no stacks" in found.reason)
     assert found.state == UNKNOWN, found
-    assert found.reason.startswith("rank 1 does nothing (no stacks: py-spy is not installed")
-    assert found.reason.endswith("; rank 0 goes on")
+    assert re.fullmatch(r"rank 1 .*py-spy.*; rank 0 .*", found.reason), found
 
 
 def test_the_time_of_a_process_that_ends_is_counted_once(tmp_path: Path) -> None:
@@ -101,12 +101,9 @@ def test_what_a_job_says_to_share_is_opened_only_if_it_is_that(passed: str, tmp_
     """Its standard input is a pipe, which would keep us waiting."""
     os.mkfifo(tmp_path / "pipe")
     reading = os.open(tmp_path / "pipe", os.O_RDWR)
-    with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], stdin=reading) as process:
-        try:
-            assert member._open_shared_file(of(process.pid, **{heartbeat.WATCH_VARIABLE: passed})) is None
-        finally:
-            process.kill()
-            os.close(reading)
+    with processes.started([sys.executable, "-c", "import time; time.sleep(60)"], stdin=reading) as process:
+        assert member._open_shared_file(of(process.pid, **{heartbeat.WATCH_VARIABLE: passed})) is None
+    os.close(reading)
 
 
 def idle(kind: str, number: int = 0, recorder: Recorder | None = None) -> Any:
@@ -131,10 +128,7 @@ def test_ranks_that_are_stopped_and_ranks_that_are_frozen_are_told_apart() -> No
         vars(rank).update(is_stopped=True, frozen=number == 2, main_pid=100 + number)
     found = judge(cast(Any, ranks), 1.0)
     assert (found.state, found.ranks) == (STUCK, ("rank 0", "rank 1", "rank 2"))
-    assert found.reason == (
-        "rank 0 and rank 1 are stopped by a signal or a debugger (`kill -CONT 100 101` lets go on); "
-        "rank 2 is frozen by the freezer of a control group"
-    )
+    assert re.fullmatch("rank 0 and rank 1 .*`kill -CONT 100 101`.*; rank 2 .*freezer.*", found.reason), found
 
 
 @pytest.mark.parametrize(
@@ -151,8 +145,7 @@ def test_of_ranks_that_all_wait_the_one_that_has_not_come_to_the_exchange_is_nam
     recorders = [Recorder().does().waits(), Recorder().does(), Recorder().does().waits()]
     found = judge(cast(Any, [idle(kind, number, recorders[number]) for number, kind in enumerate(kinds)]), 1.0)
     assert (found.state, found.ranks) == (STUCK, blamed)
-    assert f"for {blamed[0]}, which waits in {kinds[int(blamed[0][-1])]}" in found.reason
-    assert "rank 1 has not come to it" in found.reason
+    assert re.search(rf"for {blamed[0]}, .*{kinds[int(blamed[0][-1])]}.*rank 1 has not come to it", found.reason), found
 
 
 def test_the_first_look_says_that_it_is_the_first(tmp_path: Path) -> None:
@@ -164,8 +157,8 @@ def test_the_first_look_says_that_it_is_the_first(tmp_path: Path) -> None:
         watcher.look()
         second = watcher.verdict().reason
         watcher.close()
-    assert first == f"process {pid} was found. What it does shows from the second look on"
-    assert re.fullmatch(r"nothing happens, and 0\.[1-9] s are too few to say why", second)
+    assert f"process {pid} " in first and " second look" in first
+    assert re.search(r" 0\.[1-9] s ", second)
 
 
 @pytest.mark.parametrize(("waiting", "helpers"), [("import sys; sys.stdin.read()", 0), ("child.wait()", 1)])
@@ -208,9 +201,6 @@ def test_a_rank_that_may_spin_does_not_wait_until_all_others_were_sampled_again(
     assert len({*sampled}) >= 7, "the others take turns"
 
 
-LATE = "waits in all_reduce for"
-
-
 def ranks_in(*kinds: str, moved: float = 4e5, **used: float) -> list[JobMember]:
     """Ranks that use little but the network. Each letter of `kinds` is a sample: exchange, sleep, work or no stacks (-)."""
     found: list[JobMember] = []
@@ -231,33 +221,35 @@ def ranks_in(*kinds: str, moved: float = 4e5, **used: float) -> list[JobMember]:
 
 
 @pytest.mark.parametrize(
-    ("kinds", "state", "words", "blamed"),
+    ("kinds", "state", "blamed"),
     [
-        (["eeeeeeeeee", "ssssesssws"], SLOW, f"rank 0 {LATE} rank 1, which sleeps in load, in 9 of 10 looks", [1]),
-        (["wwwwwwwwee", "eeeeeeeeee"], SLOW, f"rank 1 {LATE} rank 0, which computes in load, in 8 of 10 looks", [0]),
-        (["e" * 9, "s" * 9, "e" * 9], SLOW, "rank 0 and rank 2 wait in all_reduce for rank 1, which sleeps", [1]),
-        (["eeeeeeeeee", "eeeseeeewe"], SLOW, "little but the network is at work: rank 0 (391 KiB a second) and", [0, 1]),
-        (["eseseseses", "eseseseses"], SLOW, "little but the network is at work", [0, 1]),  # nobody waits for a single one
-        (["eeeeeeeeee", "----------"], SLOW, "little but the network is at work", [0, 1]),  # it cannot be told more closely
-        (["eeeeeee", "sssssss"], UNKNOWN, "little happens, and 12 s are too few", []),
-        (["e", "s"], UNKNOWN, "little happens, and 12 s are too few", []),
-        (["eeeeeeeeee", "sesesesese"], UNKNOWN, "little happens, and 12 s are too few", []),  # as much the one as the other
+        (["eeeeeeeeee", "ssssesssws"], SLOW, [1]),
+        (["wwwwwwwwee", "eeeeeeeeee"], SLOW, [0]),
+        (["e" * 9, "s" * 9, "e" * 9], SLOW, [1]),
+        # The network:
+        (["eeeeeeeeee", "eeeseeeewe"], SLOW, [0, 1]),
+        (["eseseseses", "eseseseses"], SLOW, [0, 1]),  # nobody waits for a single one
+        (["eeeeeeeeee", "----------"], SLOW, [0, 1]),  # it cannot be told more closely
+        # Too few looks:
+        (["eeeeeee", "sssssss"], UNKNOWN, []),
+        (["e", "s"], UNKNOWN, []),
+        (["eeeeeeeeee", "sesesesese"], UNKNOWN, []),  # as much the one as the other
     ],
-)  # fmt: skip
+)
 def test_a_rank_that_keeps_others_waiting_is_told_from_a_slow_network_by_many_samples(
-    kinds: list[str], state: str, words: str, blamed: list[int]
+    kinds: list[str], state: str, blamed: list[int], snapshot: SnapshotAssertion
 ) -> None:
     found = judge(ranks_in(*kinds), 10.0)
     assert (found.state, found.ranks) == (state, tuple(f"rank {number}" for number in blamed)), found
-    assert found.reason.startswith(words), found
+    assert found.reason == snapshot
 
 
-@pytest.mark.parametrize(
-    ("kinds", "does"), [("w" * 10, "gets 0.10 of the 0.40 cores that it wants"), ("s" * 10, "sleeps in load")]
-)
-def test_a_late_rank_that_sleeps_is_not_said_to_want_cores(kinds: str, does: str) -> None:
+@pytest.mark.parametrize("kinds", ["w" * 10, "s" * 10])
+def test_a_late_rank_that_sleeps_is_not_said_to_want_cores(kinds: str, snapshot: SnapshotAssertion) -> None:
     ranks = ranks_in("e" * 10, kinds, cpu_seconds=0.1, core_wait_seconds=0.3)
-    assert judge(ranks, 10.0).reason == f"rank 0 {LATE} rank 1, which {does}, in 10 of 10 looks"
+    found = judge(ranks, 10.0)
+    assert found.ranks == ("rank 1",) and ("0.10 of the 0.40 cores" in found.reason) is ("w" in kinds)
+    assert found.reason == snapshot
 
 
 def test_samples_of_two_ranks_that_were_not_taken_together_say_nothing() -> None:
@@ -272,8 +264,7 @@ def test_all_ranks_that_are_about_equally_short_of_cores_are_named() -> None:
     ranks[2].looks.extend([ranks[2].looks.popleft()._replace(core_wait_seconds=0.48) for _ in range(12)])
     found = judge(ranks, 10.0)
     assert (found.state, found.ranks) == (SLOW, ("rank 0", "rank 1")), found
-    gets = "gets 0.47 of the {} cores that it wants"
-    assert found.reason == f"rank 0 {gets.format('1.35')}, and rank 1 {gets.format('1.27')}"
+    assert re.findall(r"\d\.\d+", found.reason) == ["0.47", "1.35", "0.47", "1.27"]  # gets of what it wants
 
 
 @pytest.mark.parametrize(("waited", "blamed"), [(0.16, ("rank 0", "rank 1")), (0.02, ("rank 0",))])
@@ -315,16 +306,15 @@ def test_the_stacks_of_all_ranks_are_taken_together_where_one_mostly_waits(waiti
     ],
 )
 def test_a_rank_that_computes_inside_a_call_of_tensorflow_is_told_by_its_threads(
-    threads: list[tuple[str, str]], kind: str, monkeypatch: pytest.MonkeyPatch
+    threads: list[tuple[str, str]], kind: str
 ) -> None:
     pid = os.getpid()
     call = stacks.StackFrame("quick_execute", "/env/lib/python3.11/site-packages/tensorflow/python/eager/execute.py", 53)
-    monkeypatch.setattr(stacks, "dump", lambda pid: stacks.StackDump([stacks.ThreadStack(pid, "", [call])]))
-    rank = JobMember(of(pid))
+    rank = JobMember(of(pid), lambda pid: stacks.StackDump([stacks.ThreadStack(pid, "", [call])]))
     found = [Thread(pid + at, name, state, 0.0, 0.0, 0, 0) for at, (name, state) in enumerate([("python", "S"), *threads])]
     rank.footprints = {pid: Footprint(pid, 0.0, found, 0, 0, 0, 0, 0, 0)}
     rank.sample(0.0, 10.0)
     ((_, standing),) = rank.samples
     assert standing.kind == kind, standing
-    assert standing.words.startswith("computes in quick" if kind == waits.WORK else "waits in a call of TensorFlow in quick")
+    assert ("TensorFlow" in standing.words) is (kind != waits.WORK) and " quick" in standing.words
     rank.close()

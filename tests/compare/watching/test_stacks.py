@@ -2,16 +2,16 @@
 
 import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import psutil
 import pytest
+from syrupy.assertion import SnapshotAssertion
 
 from common.machine import machine
 from compare.watching import stacks
 from tests.compare.watching.jobs import started
+from tests.support import processes
 
 WAITS = """
     import threading
@@ -36,30 +36,20 @@ def test_the_stacks_of_a_process_name_its_lines(tmp_path: Path) -> None:
 
 
 def test_what_is_no_python_and_what_has_ended_has_none_and_says_so() -> None:
-    with subprocess.Popen(["sleep", "60"]) as process:
+    with processes.started(["sleep", 60]) as process:
         found = stacks.dump(process.pid)
-        process.kill()
-    assert found.stacks == [] and found.missing.startswith("it is no Python program that py-spy knows"), found
+    assert found.stacks == [] and not found.is_python and "Python" in found.missing, found
     assert stacks.dump(2**22 + 1).missing == "it has ended"
 
 
 def test_without_py_spy_the_command_that_installs_it_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stacks, "py_spy_path", lambda: None)
-    assert stacks.dump(os.getpid()).missing == f"py-spy is not installed. Run: {stacks.INSTALL_COMMAND}"
+    monkeypatch.setattr(stacks, "py_spy_path", lambda: None)  # which stands beside the interpreter of these tests
+    assert stacks.INSTALL_COMMAND in stacks.dump(os.getpid()).missing
 
 
-@pytest.mark.parametrize(
-    ("scope", "words"),
-    [
-        ("1", "only a parent may read a process. Run the command as root, or: sudo sysctl kernel.yama.ptrace_scope=0"),
-        ("2", "only root may read another process. Run the command as root"),
-        ("3", "nobody may read another process until the machine is started again"),
-        ("0", "In a container, start it with --cap-add SYS_PTRACE"),
-        (None, "In a container, start it with --cap-add SYS_PTRACE"),
-    ],
-)
+@pytest.mark.parametrize("scope", ["1", "2", "3", "0", None])
 def test_a_refusal_of_the_system_is_told_with_what_to_do(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scope: str | None, words: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scope: str | None, snapshot: SnapshotAssertion
 ) -> None:
     """A program in place of py-spy is refused as py-spy is."""
     refused = tmp_path / "py-spy"
@@ -67,11 +57,11 @@ def test_a_refusal_of_the_system_is_told_with_what_to_do(
     refused.chmod(0o755)
     if scope is not None:
         (tmp_path / "scope").write_text(f"{scope}\n")
-    monkeypatch.setattr(stacks, "py_spy_path", lambda: str(refused))
+    # Another kernel and another user than these.
     monkeypatch.setattr(stacks, "YAMA", tmp_path / "scope")
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
     monkeypatch.setattr(os, "getuid", lambda: psutil.Process().uids().real)
-    assert words in stacks.dump(os.getpid()).missing
+    assert stacks.dump(os.getpid(), str(refused)).missing == snapshot
 
 
 OTHER_USER = """
@@ -94,9 +84,7 @@ print(found.text)
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
 def test_another_users_job_is_judged_by_its_footprints_and_the_verdict_says_what_is_missing(tmp_path: Path) -> None:
     with started(WAITS, tmp_path) as pid:
-        environment = os.environ | {"PYTHONPATH": str(machine.PROJECT_ROOT)}
-        command = [sys.executable, "-c", OTHER_USER, str(pid)]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+        done = processes.python("-c", OTHER_USER, pid, PYTHONPATH=str(machine.PROJECT_ROOT)).succeeded()
     # The other user may be kept from the folder of py-spy too.
     missing = r"(it belongs to root\. Run the command as root|py-spy .*)"
     assert re.fullmatch(rf"cannot be told: process {pid} does nothing \(no stacks: {missing}\)\n", done.stdout), done.stderr

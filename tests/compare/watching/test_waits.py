@@ -1,7 +1,6 @@
 """What a thread waits in, by its frames, its source and the kernel's function."""
 
 import os
-import subprocess
 import tempfile
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import pytest
 from compare.watching import stacks, waits
 from compare.watching.stacks import StackFrame
 from compare.watching.waits import CALL, EXCHANGE, FILE, INSIDE, LOCK, MESSAGE, POLL, SLEEP, TASK, WORK
+from tests.support import processes
 
 SOURCE = """\
 def step(lock, batches, comm):
@@ -183,9 +183,8 @@ def test_a_device_that_a_stack_names_is_not_even_opened(monkeypatch: pytest.Monk
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may read the files of others")
 def test_root_reads_only_sources_that_the_jobs_user_may_read() -> None:
     # The folder of a suite's part is private, so nobody else could reach a file in it.
-    with tempfile.TemporaryDirectory(dir="/tmp") as name, subprocess.Popen(["sleep", "60"], user=65534, group=65534) as process:
+    with tempfile.TemporaryDirectory(dir="/tmp") as name, processes.started(["sleep", 60], user=65534, group=65534) as process:
         reader = stacks.source_reader(process.pid)
-        process.kill()
         Path(name).chmod(0o755)
         for mode, shown in ((0o644, ": secret = 1"), (0o600, "")):
             path = Path(name) / f"{mode}.py"

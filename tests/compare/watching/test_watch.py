@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import signal
 import socket
-import subprocess
 import sys
 import threading
 import time
 from collections.abc import Generator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import psutil
 import pytest
+from syrupy.assertion import SnapshotAssertion
 
 from common.processes import supervisor
 from compare.watching.verdict import ENDED, HEALTHY, SLOW, STUCK, UNKNOWN
-from tests.compare.watching.jobs import PATIENCE, started, verdicts, watched
-from tests.support.command_line import convtwins
+from tests.compare.watching.jobs import PATIENCE, started, verdicts, watched, without_numbers
+from tests.support import processes
+from tests.support.command_line import convtwins, convtwins_json
 
 LOCKS = """
     import threading
@@ -132,46 +132,24 @@ READING = """
 
 
 @pytest.mark.parametrize(
-    ("code", "words"),
+    "code",
     [
-        (
-            LOCKS,
-            r"waits for a lock in take \(train\.py:\d+: with other:\), "
-            r"and its thread loader waits for a lock in take \(train\.py:\d+: with other:\)",
-        ),
-        (QUEUE, r"waits in Queue\.put in put \(train\.py:6: batches\.put\(2\)\)"),
-        (
-            WORKER,
-            r"waits in Queue\.get in <module> \(train\.py:10: batch = batches\.get\(\)\), "
-            r"and its thread loader waits for a lock in load \(train\.py:5: with lock:\)",
-        ),
-        (
-            QUEUES,
-            r"waits in Queue\.put in train \(train\.py:10: recycled\.put\(batches\.get\(\)\)\), "
-            r"and its thread loader waits in Queue\.put in load \(train\.py:6: batches\.put\(1\)\)",
-        ),
-        (MONITORED, r"waits in Queue\.put in put \(train\.py:12: batches\.put\(2\)\)"),
-        (SPINNING, r"asks again and again in wait_for_flag \(train\.py:[56]: (while not ready:|pass)\)"),
-        (LIVELOCK, r"asks again and again in stubborn \(train\.py:\d+: .*\)"),
-        (READING, r"waits for a socket or pipe in read \(train\.py:6: os\.read\(ours, 1\)\)"),
-    ],
-    ids=[
-        "two locks",
-        "full queue",
-        "queue and lock",
-        "both queues full",
-        "thread of a library",
-        "spinning",
-        "livelocked",
-        "pipe",
+        pytest.param(LOCKS, id="two locks"),
+        pytest.param(QUEUE, id="full queue"),
+        pytest.param(WORKER, id="queue and lock"),
+        pytest.param(QUEUES, id="both queues full"),
+        pytest.param(MONITORED, id="thread of a library"),
+        pytest.param(SPINNING, id="spinning"),
+        pytest.param(LIVELOCK, id="livelocked"),
+        pytest.param(READING, id="pipe"),
     ],
 )
-def test_a_stuck_job_is_called_so_with_its_thread_and_line(tmp_path: Path, code: str, words: str) -> None:
+def test_a_stuck_job_is_called_so_with_its_thread_and_line(tmp_path: Path, code: str, snapshot: SnapshotAssertion) -> None:
     with started(code, tmp_path) as pid:
         found = watched(pid)
-    assert found.state == STUCK, found
-    assert re.fullmatch(rf"process {pid} {words}", found.reason), found.reason
-    assert found.ranks == (f"process {pid}",)
+    assert (found.state, found.ranks) == (STUCK, (f"process {pid}",)), found
+    # Those that ask again and again may be seen in each line of their loop.
+    assert re.sub(r"(asks .*LINE): .*\)", r"\1)", without_numbers(found.reason)) == snapshot
 
 
 def test_a_stopped_job_is_called_so_at_once_and_healthy_when_it_goes_on(tmp_path: Path) -> None:
@@ -181,7 +159,7 @@ def test_a_stopped_job_is_called_so_at_once_and_healthy_when_it_goes_on(tmp_path
         found = watched(pid)
         assert time.monotonic() - begun < PATIENCE
         assert found.state == STUCK
-        assert found.reason.startswith(f"process {pid} is stopped by a signal or a debugger (`kill -CONT {pid}`")
+        assert f"`kill -CONT {pid}`" in found.reason
         os.kill(pid, signal.SIGCONT)
         assert watched(pid, lambda found: found.state == HEALTHY).state == HEALTHY
 
@@ -197,26 +175,21 @@ def test_a_busy_job_is_never_called_stuck(tmp_path: Path) -> None:
 def test_a_job_that_sleeps_is_slow_and_not_stuck(tmp_path: Path) -> None:
     with started(SLEEPING, tmp_path) as pid:
         found = watched(pid, lambda found: found.state == SLOW)
-    assert (found.state, found.reason) == (SLOW, f"process {pid} sleeps in <module> (train.py:4: time.sleep(600))")
+    assert found.state == SLOW and "(train.py:4: time.sleep(600))" in found.reason
 
 
 def test_a_job_that_gets_no_core_is_slow_and_the_reason_names_what_it_gets(tmp_path: Path) -> None:
     with started(TRAINING, tmp_path) as pid:
         cpu = psutil.Process(pid).cpu_affinity()[:1]
         psutil.Process(pid).cpu_affinity(cpu)
-        rivals = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(4)]
-        try:
-            for rival in rivals:
+        with ExitStack() as rivals:
+            for _ in range(4):
+                rival = rivals.enter_context(processes.started([sys.executable, "-c", "while True: pass"]))
                 psutil.Process(rival.pid).cpu_affinity(cpu)
             found = watched(pid, lambda found: found.state == SLOW)
-        finally:
-            for rival in rivals:
-                rival.kill()
-                rival.wait()
     assert found.state == SLOW
     gets, wants = map(float, re.findall(r"(\d\.\d\d)", found.reason))
-    assert re.fullmatch(rf"process {pid} gets .* of the .* cores that it wants", found.reason)
-    assert gets < 0.5 < wants
+    assert found.reason.startswith(f"process {pid} ") and gets < 0.5 < wants
 
 
 RANKS = """
@@ -245,17 +218,14 @@ RANKS = """
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_ranks_that_wait_for_one_that_waits_for_a_lock_are_told_as_a_chain(tmp_path: Path, method: str) -> None:
+def test_ranks_that_wait_for_one_that_waits_for_a_lock_are_told_as_a_chain(
+    tmp_path: Path, method: str, snapshot: SnapshotAssertion
+) -> None:
     """Nobody told these processes their rank by the environment: it is in a variable."""
     with started(RANKS.replace("{method}", method), tmp_path) as pid:
         found = watched(pid, lambda found: found.state == STUCK and "rank" in found.reason)
-    assert found.state == STUCK
-    assert re.fullmatch(
-        r"rank 1 and rank 2 wait for a socket or pipe in all_reduce \(train\.py:8: return mine\.recv\(1\)\) "
-        r"for rank 0, which waits for a lock in fetch \(train\.py:5: with lock:\)",
-        found.reason,
-    ), found.reason
-    assert found.ranks == ("rank 0",)
+    assert (found.state, found.ranks) == (STUCK, ("rank 0",))
+    assert without_numbers(found.reason) == snapshot
 
 
 LAUNCHED = """
@@ -361,8 +331,7 @@ def test_a_job_whose_network_is_slow_is_said_to_wait_for_it(tmp_path: Path) -> N
     with link(0.05) as port, launched(REDUCING.format(late=-1, delay="pass", port=port), tmp_path) as pid:
         found = watched(pid, lambda found: "for rank" in found.reason or "the network" in found.reason)
     assert (found.state, found.ranks) == (SLOW, ("rank 0", "rank 1")), found
-    rate = r"\([\d,]+ KiB a second\)"
-    assert re.fullmatch(rf"little but the network is at work: rank 0 {rate} and rank 1 {rate}", found.reason), found
+    assert len(re.findall(r"rank [01] \([\d,]+ KiB ", found.reason)) == 2, found
 
 
 @pytest.mark.slow
@@ -380,7 +349,7 @@ while True:
         # Before that, a rank may wait for one that still imports.
         found = watched(pid, lambda found: "all_reduce for" in found.reason or "the network" in found.reason, patience=4.0)
     assert (found.state, found.ranks) == (SLOW, ("rank 1",)), found
-    assert found.reason.startswith("rank 0 waits in all_reduce for rank 1, which sleeps in <module> (rank.py:"), found
+    assert re.match(r"rank 0 .*all_reduce for rank 1, .*<module> \(rank\.py:", found.reason), found
 
 
 @pytest.mark.slow
@@ -438,9 +407,8 @@ ours.recv(1)
 """
     with launched(body, tmp_path) as pid:
         found = watched(pid)
-    assert found.state == STUCK, found
-    assert found.ranks == ("rank 0",)
-    assert "rank 1 waits for a socket or pipe" in found.reason and "for rank 0, which asks again and again" in found.reason
+    assert (found.state, found.ranks) == (STUCK, ("rank 0",)), found
+    assert re.match(r"rank 1 .* for rank 0, ", found.reason), found
 
 
 def test_what_a_job_calls_its_threads_and_functions_does_nothing_in_the_terminal(tmp_path: Path) -> None:
@@ -458,16 +426,16 @@ def test_what_a_job_calls_its_threads_and_functions_does_nothing_in_the_terminal
     with started(code, tmp_path) as pid:
         done = convtwins("watch", pid, "--patience", "1", "--interval", "0.2")
     assert "\x1b" not in done.output
-    assert "its thread red  healthy waits for a lock in take" in done.output.replace("\n", " "), done.output
+    assert "thread red  healthy " in done.output.replace("\n", " "), done.output
 
 
 def test_the_command_says_the_verdict_with_stacks_and_ends_with_6(tmp_path: Path) -> None:
     with started(LOCKS, tmp_path) as pid:
         done = convtwins("watch", pid, "--patience", "2", "--interval", "0.2", "--full")
         assert done.exit_code == 6, done.output
-        for part in (f"stuck: process {pid} waits for a lock", "Stacks of", "thread loader", "train.py:", "µs of a core each"):
+        for part in (f"stuck: process {pid} ", "Stacks of", "thread loader", "train.py:", "µs of a core each"):
             assert part in done.output
-        said = json.loads(convtwins("watch", pid, "--patience", "1", "--interval", "0.2", "--json").stdout)
+        said = convtwins_json("watch", pid, "--patience", 1, "--interval", 0.2, exit_code=6)
     assert (said["verdict"], said["to_blame"], said["exit_code"]) == ("stuck", [f"process {pid}"], 6)
     (rank,) = said["ranks"]
     assert rank["waits"]["kind"] == "lock"
@@ -480,17 +448,15 @@ def test_the_command_says_the_verdict_with_stacks_and_ends_with_6(tmp_path: Path
 def test_the_command_ends_with_0_for_a_job_at_work_and_5_where_it_cannot_tell(tmp_path: Path) -> None:
     with started(TRAINING, tmp_path) as pid:
         done = convtwins("watch", pid, "--seconds", "1", "--interval", "0.2")
-    assert done.exit_code == 0 and f"healthy: process {pid} uses" in done.output
+    assert done.exit_code == 0 and f"healthy: process {pid} " in done.output
     with started(SLEEPING, tmp_path) as pid:
         done = convtwins("watch", pid, "--seconds", "1", "--interval", "0.2")
-    assert done.exit_code == 5 and "Cannot be told nothing happens" in " ".join(done.output.split())
+    assert done.exit_code == 5 and "Cannot be told " in done.output
 
 
-def test_a_job_that_ends_is_told_and_a_process_that_does_not_exist_is_refused(tmp_path: Path) -> None:
+def test_a_job_that_ends_is_told(tmp_path: Path) -> None:
     with started('print("ready"); import time; time.sleep(1)', tmp_path) as pid:
-        assert watched(pid, lambda found: found.state == ENDED).reason == f"process {pid} has ended"
-    done = convtwins("watch", 2**22 + 1)
-    assert done.exit_code == 2 and f"There is no such process. Received: {2**22 + 1}." in done.output
+        assert f"process {pid} " in watched(pid, lambda found: found.state == ENDED).reason
 
 
 SHELL = ("bash", "-c", '"$@"; true', "bash")
@@ -498,30 +464,25 @@ NAMESPACE = ("unshare", "--pid", "--fork")
 
 
 @pytest.mark.parametrize(
-    ("code", "wrapped", "state", "words"),
-    [
-        (LOCKS, SHELL, STUCK, r"waits for a lock in take \(.*\), and its thread loader waits for a lock in take \(.*\)"),
-        (SLEEPING, SHELL, SLOW, r"sleeps in <module> \(train\.py:4: time\.sleep\(600\)\)"),
-        (LOCKS, NAMESPACE, STUCK, r"waits for a lock in take \(.*\), and its thread loader waits for a lock in take \(.*\)"),
-    ],
+    ("code", "wrapped", "state"),
+    [(LOCKS, SHELL, STUCK), (SLEEPING, SHELL, SLOW), (LOCKS, NAMESPACE, STUCK)],
     ids=["locks in a shell", "sleep in a shell", "locks in another PID namespace"],
 )
 def test_a_job_behind_a_shell_or_in_a_container_is_judged_by_its_python_program(
-    tmp_path: Path, code: str, wrapped: tuple[str, ...], state: str, words: str
+    tmp_path: Path, code: str, wrapped: tuple[str, ...], state: str, snapshot: SnapshotAssertion
 ) -> None:
     if wrapped == NAMESPACE and os.geteuid() != 0:
         pytest.skip("only root can make a PID namespace")
     with started(code, tmp_path, wrapped=wrapped) as pid:
         found = watched(pid, lambda found: found.state == state, patience=1.0, longest=8.0)
-    assert found.state == state, found
-    assert re.fullmatch(rf"process {pid} {words}", found.reason), found.reason
+    assert found.state == state and found.reason.startswith(f"process {pid} "), found
+    assert without_numbers(found.reason) == snapshot
 
 
 def test_an_idle_program_without_stacks_is_not_called_stuck() -> None:
-    with subprocess.Popen(["sleep", "60"]) as process:
+    with processes.started(["sleep", 60]) as process:
         found = watched(process.pid, lambda found: "does nothing" in found.reason, patience=1.0, longest=8.0)
-        process.kill()
-    assert (found.state, "it is no Python program" in found.reason) == (UNKNOWN, True), found
+    assert found.state == UNKNOWN and "Python" in found.reason, found
 
 
 def test_a_wait_in_a_librarys_c_code_beside_a_rank_that_works_is_slow_and_not_stuck(tmp_path: Path) -> None:
@@ -537,7 +498,7 @@ library.sem_wait(semaphore)
     with launched(body, tmp_path) as pid:
         found = watched(pid, lambda found: "rank 1 waits" in found.reason, patience=1.0, longest=8.0)
     assert (found.state, found.ranks) == (SLOW, ("rank 0",)), found
-    assert found.reason.startswith("rank 1 waits in a call in <module> (rank.py:"), found
+    assert re.match(r"rank 1 .*<module> \(rank\.py:", found.reason), found
 
 
 def test_a_rank_that_has_ended_is_named_while_others_go_on(tmp_path: Path) -> None:
@@ -550,4 +511,4 @@ while rank == 0:
     with launched(body, tmp_path) as pid:
         found = watched(pid, lambda found: "ended" in found.reason and found.state == SLOW, patience=1.0, longest=20.0)
     assert (found.state, found.ranks[0]) == (SLOW, "rank 1"), found
-    assert found.reason.startswith("rank 1 has ended; rank 0 "), found
+    assert re.match("rank 1 .*; rank 0 ", found.reason), found
