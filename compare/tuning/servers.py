@@ -203,7 +203,7 @@ class RemoteServer:
 
 Server = LocalServer | RemoteServer
 Serving = Callable[[str, JobLayout, str | None, Path, float], AbstractContextManager[Callable[[int, Listener], Server]]]
-"""What `serving` is."""
+"""The type of `serving`."""
 
 
 @contextmanager
