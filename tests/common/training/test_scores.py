@@ -86,13 +86,14 @@ def test_two_wrong_labels_differ_without_a_word_from_mcnemar() -> None:
 
 
 @settings(max_examples=25)
-@given(st.integers(0, 2**32 - 1), st.integers(1, 40), st.integers(2, 8))
-def test_scores_hold_together(seed: int, count: int, classes: int) -> None:
+@given(st.integers(0, 2**32 - 1), st.integers(1, 40), st.integers(2, 100), st.floats(0.01, 4))
+def test_scores_hold_together(seed: int, count: int, classes: int, spread: float) -> None:
     generator = np.random.default_rng(seed)
     labels = generator.integers(0, classes, count)
-    found = scores.score(labels, generator.normal(0, 4, (count, classes)).astype(np.float32))
+    found = scores.score(labels, generator.normal(0, spread, (count, classes)).astype(np.float32))
     assert np.sum(found.confusion) == count and np.trace(found.confusion) == found.num_correct
     assert sum(each.count for each in found.bins) == count
+    assert all(each.low < each.confidence <= each.high for each in found.bins if each.confidence is not None)
     assert found.weighted.recall == pytest.approx(found.accuracy)
     assert found.top_accuracy is None or found.top_accuracy >= found.accuracy
     assert 0.0 <= found.calibration_error <= 1.0
