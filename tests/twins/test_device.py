@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import os
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -101,37 +102,31 @@ def test_the_rates_of_a_device_are_those_of_its_products_and_copies(framework: s
     assert 1 / 30 < found.copy_gb_per_second / numpy.copy_gb_per_second < 30
 
 
-def test_a_rank_learns_its_place_from_tf_config(framework: str, monkeypatch: pytest.MonkeyPatch) -> None:
+_ADOPT = "import json, os; from tensorflow_impl import rendezvous; rendezvous.adopt(); print(json.dumps(dict(os.environ)))"
+
+
+def adopted(cluster: dict[str, list[str]], kind: str, index: int) -> processes.Finished:
+    """A process that reads its rank from TF_CONFIG and prints its environment."""
+    return processes.python("-c", _ADOPT, TF_CONFIG=json.dumps({"cluster": cluster, "task": {"type": kind, "index": index}}))
+
+
+def test_a_rank_learns_its_place_from_tf_config(framework: str) -> None:
     if framework != "tensorflow":
         pytest.skip("torchrun's variables are read as they are")
-    rendezvous = importlib.import_module("tensorflow_impl.rendezvous")
-    workers = ["[fd00::1]:2000", "[fd00::2]:2000", "[fd00::2]:2001"]
-    monkeypatch.setattr(
-        rendezvous.os,
-        "environ",
-        {"TF_CONFIG": json.dumps({"cluster": {"worker": workers}, "task": {"type": "worker", "index": 2}})},
-    )
-    rendezvous.adopt()
-    learned = {name: value for name, value in rendezvous.os.environ.items() if name != "TF_CONFIG"}
-    assert learned == {
-        "RANK": "2",
-        "WORLD_SIZE": "3",
-        "LOCAL_RANK": "1",
-        "LOCAL_WORLD_SIZE": "2",
-        "MASTER_ADDR": "fd00::1",
+    learned = adopted({"worker": ["[fd00::1]:2000", "[fd00::2]:2000", "[fd00::2]:2001"]}, "worker", 2).succeeded().json
+    expected = {
+        "RANK": "2", "WORLD_SIZE": "3", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "fd00::1",
         "MASTER_PORT": "2000",
-    }
+    }  # fmt: skip
+    assert {name: value for name, value in learned.items() if name not in os.environ and name != "TF_CONFIG"} == expected
 
 
-def test_an_evaluator_of_tf_config_is_no_rank(framework: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_evaluator_of_tf_config_is_no_rank(framework: str) -> None:
     """It stands in no cluster, so its number would be another task's."""
     if framework != "tensorflow":
         pytest.skip("torchrun's variables are read as they are")
-    rendezvous = importlib.import_module("tensorflow_impl.rendezvous")
-    config = {"cluster": {"chief": ["a:1"], "worker": ["b:1"]}, "task": {"type": "evaluator", "index": 0}}
-    monkeypatch.setattr(rendezvous.os, "environ", {"TF_CONFIG": json.dumps(config)})
-    with pytest.raises(spec.SpecError, match="evaluator"):
-        rendezvous.adopt()
+    ended = adopted({"chief": ["a:1"], "worker": ["b:1"]}, "evaluator", 0)
+    assert ended.exit_code and "SpecError" in ended.stderr and "Received: evaluator" in ended.stderr
 
 
 def test_the_first_rank_alone_shares_its_statistics(framework: str, monkeypatch: pytest.MonkeyPatch) -> None:
