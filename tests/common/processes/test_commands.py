@@ -6,6 +6,7 @@ from common import spec
 from common.machine import machine
 from common.processes import commands
 from tests.support import processes
+from tests.support.comparisons import with_fields
 
 MATCH = """
 import argparse, sys
@@ -19,7 +20,7 @@ sys.exit(commands.match("a twin", lambda: twin, argparse.Namespace()))
 
 @pytest.mark.parametrize(("cores", "threads"), [(1, 1), (2, 1), (3, 1), (4, 2), (5, 2)])
 def test_each_of_two_frameworks_has_half_of_the_cores_and_one_at_least(cores: int, threads: int) -> None:
-    run_spec = spec.build({"cores": 1}).model_copy(update={"cores": cores})
+    run_spec = with_fields(spec.build({"cores": 1}), cores=cores)
     assert commands.with_half_of_the_cores(run_spec).cores == threads
 
 

@@ -72,7 +72,7 @@ def test_what_is_sent_is_never_larger_and_is_as_near_as_its_rule_allows(
     if name == "none":
         assert not error.any()
     elif name == "int8":
-        assert error.max() <= largest / compression.INT8_STEPS * (0.5 + 1e-9)
+        assert error.max() <= largest / compression.INT8_STEPS * (0.5 + 1e-9) + 1e-300  # the scale of subnormals is 0
     elif name == "float16":
         assert (error <= np.maximum(2.0**-11 * np.abs(values) * (1 + 2**-20), 2.0**-25)).all()
     else:
