@@ -19,22 +19,25 @@ FIRST, SECOND = "1" * 40, "2" * 40
 DISTURBED = {"cores_of_others": 1.5, "machine": {"logical_cores": 2}}
 
 
+def on_day(number: int) -> str:
+    return f"2026-01-{number:02}T00:00:00+00:00"
+
+
+def stored(folder: Path, day: int, seconds: float = 4.0, **fields: Any) -> Path:
+    """Results of a day, in a folder of their own."""
+    number = len(list(folder.glob("results*")))
+    return comparisons.results_folder(folder / f"results{number}", {"pytorch": seconds}, created_at=on_day(day), **fields)
+
+
 @pytest.fixture
 def measured(tmp_path: Path) -> Path:
     """Two commits of a comparison and of a benchmark, the later commit measured first."""
-    for name, commit, day, seconds in (("x", SECOND, 1, 2.0), ("y", FIRST, 2, 4.0)):
-        at = f"2026-01-0{day}T00:00:00+00:00"
-        comparisons.results_folder(
-            tmp_path / name, {"pytorch": seconds}, created_at=at, machine={"commit": commit, "dirty": day == 2}
-        )
+    for commit, day, seconds in ((SECOND, 1, 2.0), (FIRST, 2, 4.0)):
+        stored(tmp_path, day, seconds, machine={"commit": commit, "dirty": day == 2})
     for number, commit in ((1, FIRST), (2, SECOND)):
-        comparisons.benchmark_file(
-            tmp_path / ".benchmarks" / f"000{number}_x.json",
-            {"test_step[pytorch]": [0.01 * number] * 5},
-            commit=commit,
-            measured_at=f"2026-01-0{number}T00:00:00+00:00",
-            keep=False,
-        )
+        rounds = {"test_step[pytorch]": [0.01 * number] * 5}
+        file = tmp_path / ".benchmarks" / f"000{number}_x.json"
+        comparisons.benchmark_file(file, rounds, commit=commit, measured_at=on_day(number), keep=False)
     return tmp_path
 
 
@@ -67,9 +70,7 @@ def test_points_stand_in_the_order_of_commits_where_git_knows_it(tmp_path: Path)
         processes.run(commit, folder=repository, **at).succeeded()
     later, earlier = (processes.git(repository, "rev-parse", revision) for revision in ("HEAD", "HEAD~1"))
     for day, commit_id in ((1, later), (2, earlier)):
-        comparisons.results_folder(
-            tmp_path / commit_id, {"pytorch": 2.0}, created_at=f"2026-01-0{day}T00:00:00+00:00", machine={"commit": commit_id}
-        )
+        stored(tmp_path, day, machine={"commit": commit_id})
     found, *_ = history.points(tmp_path, ["epoch_seconds"], repository=repository)
     assert [point.commit for point in found] == [earlier, later]
     assert [str(point.committed_at)[:10] for point in found] == ["2025-01-03", "2025-01-04"]
@@ -80,22 +81,18 @@ def test_points_stand_in_the_order_of_commits_where_git_knows_it(tmp_path: Path)
 )
 def test_a_commit_of_another_repository_has_the_time_that_was_stored_with_it(tmp_path: Path, told: Any, first: str) -> None:
     for commit, day, own in ((FIRST, 1, {}), (SECOND, 2, {"repository": "/of/a/team", "committed_at": told})):
-        at = f"2026-01-0{day}T00:00:00+00:00"
-        comparisons.results_folder(tmp_path / commit, {"pytorch": 4.0}, created_at=at, machine={"commit": commit, **own})
+        stored(tmp_path, day, machine={"commit": commit, **own})
     points, *_ = history.points(tmp_path, ["epoch_seconds"])
     assert points[0].commit_name.rstrip("*") == first
 
 
 def test_other_machines_devices_and_work_are_other_lines(tmp_path: Path) -> None:
-    own: list[dict[str, Any]] = [
-        {},
-        {"machine": {"processor": "Another CPU"}},
-        {"changed": {"device": "cuda"}},
-        {"data_hash": "x"},
-    ]
     larger = comparisons.with_fields(comparisons.row("pytorch"), spec__global_batch_size=128)
-    for number, fields in enumerate([*own, {"rows": [larger]}]):
-        comparisons.results_folder(tmp_path / str(number), {"pytorch": 4.0}, **fields)
+    stored(tmp_path, 1)
+    stored(tmp_path, 1, machine={"processor": "Another CPU"})
+    stored(tmp_path, 1, changed={"device": "cuda"})
+    stored(tmp_path, 1, data_hash="other")
+    stored(tmp_path, 1, rows=[larger])
     found, left_out, _ = history.points(tmp_path, ["epoch_seconds"])
     assert left_out == []
     assert [table.title.partition(" on ")[2] for table in history.report(found, tmp_path).tables] == [
@@ -108,27 +105,25 @@ def test_other_machines_devices_and_work_are_other_lines(tmp_path: Path) -> None
 
 
 def test_times_of_disturbed_runs_are_left_out_and_a_copy_is_no_second_point(tmp_path: Path) -> None:
-    comparisons.results_folder(tmp_path / "a", {"pytorch": 2.0})
-    shutil.copytree(tmp_path / "a", tmp_path / "copy")
-    comparisons.results_folder(tmp_path / "b", {"pytorch": 9.0}, changed=DISTURBED, created_at="2026-01-02T00:00:00+00:00")
+    shutil.copytree(stored(tmp_path, 1, 2.0), tmp_path / "copy")
+    disturbed = stored(tmp_path, 2, 9.0, changed=DISTURBED)
     found, left_out, _ = history.points(tmp_path, ["epoch_seconds", "test_accuracy"])
     assert [point.value.median for point in found if point.metric == "epoch_seconds"] == [2.0]
     assert len([point for point in found if point.metric == "test_accuracy"]) == 2
     (reason,) = left_out
-    assert str(tmp_path / "b") in reason and "other work" in reason
+    assert str(disturbed) in reason and "other work" in reason
 
 
 def test_two_commits_of_equal_accuracy_are_two_points(tmp_path: Path) -> None:
     for commit in ("a" * 40, "b" * 40):
-        comparisons.results_folder(tmp_path / commit, {"pytorch": 2.0}, machine={"commit": commit})
+        stored(tmp_path, 1, machine={"commit": commit})
     found, left_out, _ = history.points(tmp_path, ["test_accuracy"])
     assert [point.commit for point in found] == ["a" * 40, "b" * 40] and not left_out
 
 
 def test_two_hosts_of_one_kind_are_two_lines(tmp_path: Path) -> None:
-    for number, host in enumerate(("a" * 32, "b" * 32, "a" * 32)):
-        at = f"2026-01-01T00:00:0{number}+00:00"
-        comparisons.results_folder(tmp_path / str(number), {"pytorch": 2.0}, machine={"host": host}, created_at=at)
+    for day, host in enumerate(("a" * 32, "b" * 32, "a" * 32), 1):
+        stored(tmp_path, day, machine={"host": host})
     found, *_ = history.points(tmp_path, ["epoch_seconds"])
     assert [point.machine for point in found] == [
         "Some CPU, 2 logical cores, machine 1 (host aaaaaaaa)",

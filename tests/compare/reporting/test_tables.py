@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
@@ -20,6 +21,7 @@ from common.machine.rates import DeviceRates
 from common.training import metrics, scores
 from compare.core import verdict_words, wording
 from compare.core.statistics import Ratio
+from compare.execution.store import StoredComparison
 from compare.judgement.summary import summarize
 from compare.reporting import class_tables, comparison_report, comparison_tables, proof_tables, step_tables, tables
 from compare.reporting.comparison_report import judge
@@ -217,31 +219,46 @@ def test_json_has_null_where_a_number_is_none() -> None:
     assert tables.to_plain(table)["rows"] == [{"a": None}]
 
 
-@pytest.mark.parametrize("width", [80, 120])
-def test_the_terminal_shows_where_a_steps_time_goes(snapshot: SnapshotAssertion, width: int) -> None:
-    (table,) = step_tables.step_table(summarize(comparisons.profiled()))
-    shown = rendered(width, table)
-    assert max(map(len, shown.splitlines())) <= width
-    assert f"{shown}{table.note}\n" == snapshot
+def rendered(width: int, *shown: tables.Table | str) -> str:
+    output = io.StringIO()
+    console = Console(file=output, width=width, highlight=False)
+    for each in shown:
+        console.print(tables.to_rich(each, width) if isinstance(each, tables.Table) else each)
+    return "".join(f"{line.rstrip()}\n" for line in output.getvalue().splitlines())
 
 
-def test_markdown_and_json_show_where_a_steps_time_goes(snapshot: SnapshotAssertion) -> None:
+SOME: dict[str, tuple[Callable[[], StoredComparison], tuple[str, ...]]] = {
+    "where the time of a step goes": (comparisons.profiled, ("step_parts",)),
+    "the longest operations of a mode": (comparisons.profiled, ("operations_data_parallel-2",)),
+    "seeds, a target, the limit and noise": (comparisons.observed, ("accuracy", "time_to_accuracy", "limit", "noise")),
+}
+"""Tables that some comparisons have."""
+
+
+@pytest.mark.parametrize("name", SOME)
+def test_tables_that_some_comparisons_have_on_the_terminal_and_in_markdown(name: str, snapshot: SnapshotAssertion) -> None:
+    make, names = SOME[name]
+    compared = judge(make())
+    on_terminal, written = (
+        [table for table in all_tables(compared.summaries) if table.name in names]
+        for all_tables in (comparison_tables.terminal_tables, comparison_tables.written_tables)
+    )
+    assert len(written) == len(names) and on_terminal
+    shown = {f"{width} columns": rendered(width, *on_terminal) for width in (80, 120)}
+    assert all(len(line) <= int(width.split()[0]) for width, text in shown.items() for line in text.splitlines())
+    sentences = rendered(120, *compared.findings.scores)
+    assert {"markdown": "\n".join(map(tables.to_markdown, written)), **shown, "sentences": sentences} == snapshot
+
+
+def test_json_shows_where_a_steps_time_goes() -> None:
     stored = comparisons.profiled()
-    (table,) = [table for table in comparison_tables.written_tables(summarize(stored)) if table.name == "step_parts"]
-    assert tables.to_markdown(table) == snapshot
     everything = json.loads(comparison_report.report(judge(stored), Path("out")).to_json())
     (plain,) = [table for table in everything["tables"] if table["name"] == "step_parts"]
     assert plain["rows"][1]["communication_exposed_milliseconds"] == 6.25
     assert plain["rows"][3]["not_separable"] == "the framework computes and sends in one"
     assert (plain["rows"][1]["backward_milliseconds"], plain["rows"][3]["pieces"]) == (14.5, "sent in between")
     separable = [summary for summary in summarize(stored) if summary.contestant == "pytorch"]
-    assert "Not separable" in table.note and "Not separable" not in step_tables.step_table(separable)[0].note
-
-
-def remark(table: tables.Table, plain: tables.Table) -> str:
-    """What the note of a table says beyond that of another."""
-    assert table.note.startswith(plain.note)
-    return table.note.removeprefix(plain.note)
+    assert "Not separable" in plain["note"] and "Not separable" not in step_tables.step_table(separable)[0].note
 
 
 def test_parts_that_add_up_to_more_than_their_whole_are_remarked_on(snapshot: SnapshotAssertion) -> None:
@@ -250,7 +267,7 @@ def test_parts_that_add_up_to_more_than_their_whole_are_remarked_on(snapshot: Sn
     assert "noise" not in plain.note and "shares" not in plain.note  # 1 % is rounding
     longer = {"step_parts__compute_seconds": 0.04, "step_parts__forward_seconds": 0.03}
     (table,) = step_tables.step_table(summarize(comparisons.with_runs(stored, "pytorch-data_parallel", **longer)))
-    assert remark(table, plain) == snapshot
+    assert table.note.startswith(plain.note) and table.note.removeprefix(plain.note) == snapshot
 
 
 def test_rates_above_the_machines_measured_ones_are_remarked_on() -> None:
@@ -271,46 +288,6 @@ def test_rows_on_a_gpu_are_held_to_its_own_rates_or_said_to_have_none(rates: Dev
     assert table.note.endswith("Not measured: pytorch serial, 2 cores.") == (rates is None)
     assert ("Of a GPU:" in table.note) == (rates is not None)
     assert (table.rows[0]["matrix_fraction"] is None) == (rates is None)
-
-
-def rendered(width: int, *shown: tables.Table | str) -> str:
-    output = io.StringIO()
-    console = Console(file=output, width=width, highlight=False)
-    for each in shown:
-        console.print(tables.to_rich(each, width) if isinstance(each, tables.Table) else each)
-    return "".join(f"{line.rstrip()}\n" for line in output.getvalue().splitlines())
-
-
-@pytest.mark.parametrize("width", [80, 120])
-def test_the_terminal_shows_the_longest_operations_of_both_frameworks_side_by_side(
-    snapshot: SnapshotAssertion, width: int
-) -> None:
-    shown = rendered(width, *step_tables.operation_tables(summarize(comparisons.profiled())))
-    assert max(map(len, shown.splitlines())) <= width
-    assert shown == snapshot
-
-
-def test_each_mode_has_a_table_of_its_longest_operations(snapshot: SnapshotAssertion) -> None:
-    stored = comparisons.profiled()
-    (table,) = [table for table in comparison_tables.written_tables(summarize(stored)) if table.name.startswith("operations")]
-    assert table.name == "operations_data_parallel-2"
-    assert tables.to_markdown(table) == snapshot
-
-
-@pytest.mark.parametrize("width", [80, 120])
-def test_the_terminal_shows_seeds_a_target_and_the_limit(snapshot: SnapshotAssertion, width: int) -> None:
-    compared = judge(comparisons.observed())
-    shown = comparison_tables.terminal_tables(compared.summaries)
-    wanted = [table for table in shown if table.name in ("accuracy", "time_to_accuracy", "limit")]
-    assert rendered(width, *wanted, *compared.findings.scores) == snapshot
-
-
-def test_markdown_shows_seeds_a_target_the_limit_and_noise(snapshot: SnapshotAssertion) -> None:
-    wanted = ("accuracy", "time_to_accuracy", "limit", "noise")
-    made_tables = [
-        table for table in comparison_tables.written_tables(summarize(comparisons.observed())) if table.name in wanted
-    ]
-    assert "\n".join(map(tables.to_markdown, made_tables)) == snapshot
 
 
 def test_many_epochs_are_thinned_on_the_terminal_with_first_and_last_kept() -> None:

@@ -182,19 +182,16 @@ def test_a_study_that_names_no_data_says_first_what_it_takes(file: Path, steps: 
 def test_arrays_of_pixels_are_not_scanned_and_the_study_goes_on(file: Path, tmp_path: Path) -> None:
     step = next(step for step in study_steps.STEPS if step.name == "normalise")
     made = step.run(Study.read(file, "quick", {}), tmp_path, PassedValues())
-    assert made.exit_code == 0
-    assert made.part.conclusions == STEPS["normalise"][1]
+    assert (made.exit_code, made.part.conclusions) == (0, STEPS["normalise"][1])
 
 
-def test_a_study_needs_no_scales(file: Path) -> None:
+def test_a_scale_if_there_are_any_sets_fields_and_the_command_line_has_the_last_word(file: Path) -> None:
+    given = [
+        Study.read(file, scale, values) for scale, values in (("smoke", {}), ("quick", {}), ("smoke", {"pretrain.repeats": 4}))
+    ]
+    assert [each.pretrain.repeats for each in given] == [2, 1, 4]
     file.write_text(yaml.safe_dump({"title": "Mine"}))
     assert Study.read(file, "smoke", {}).title == "Mine"
-
-
-def test_a_scale_sets_fields_and_the_command_line_has_the_last_word(file: Path) -> None:
-    assert Study.read(file, "smoke", {}).pretrain.repeats == 2
-    assert Study.read(file, "quick", {}).pretrain.repeats == 1
-    assert Study.read(file, "smoke", {"pretrain.repeats": 4}).pretrain.repeats == 4
 
 
 def test_one_report_holds_every_step_and_nothing_of_it_runs(file: Path, steps: Steps) -> None:
@@ -234,10 +231,15 @@ def test_what_a_step_finds_is_passed_on_also_from_its_stored_record(file: Path, 
     assert steps.passed["three"].best == {"left": {"optimizer.learning_rate": 0.5}}
 
 
-def test_an_interrupted_study_keeps_a_report_of_what_was_done(file: Path, steps: Steps) -> None:
-    steps.fault["two"] = Interrupted(15)
+@pytest.mark.parametrize(
+    ("fault", "code", "words"), [(Interrupted(15), 143, "1 of 3 steps"), (DataRefused("no such images"), 4, "no such images")]
+)
+def test_a_study_that_is_broken_off_keeps_a_report_of_what_was_done(
+    file: Path, steps: Steps, fault: BaseException, code: int, words: str
+) -> None:
+    steps.fault["two"] = fault
     done = studied(file)
-    assert done.exit_code == 143 and "1 of 3 steps" in done.stderr
+    assert (done.exit_code, steps.done) == (code, ["one", "two"]) and words in done.stderr
     assert "one was done." in (file.parent / "out" / "report.md").read_text()
 
 
@@ -256,13 +258,6 @@ def test_a_study_says_who_signed_its_steps_and_each_comparison_in_them(
     (out / "2-two" / step_runner.STEP_FILE).write_text("{")  # so that it is done again
     done = studied(file, "--json")
     assert done.exit_code == 1 and done.json["signature"]["differences"] == {"changed since": ["2-two/step.json"]}
-
-
-def test_data_that_is_refused_ends_the_study_with_a_report_of_what_was_done(file: Path, steps: Steps) -> None:
-    steps.fault["two"] = DataRefused("no such images")
-    check_ended(studied(file), exit_code=4, names=["no such images"])
-    assert steps.done == ["one", "two"]
-    assert "one was done." in (file.parent / "out" / "report.md").read_text()
 
 
 @pytest.mark.parametrize("words", [("--set", "pretrain.repeats=3"), ("--set", "spec.seed=7"), ("--data", "digits")])
