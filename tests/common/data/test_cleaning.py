@@ -5,6 +5,7 @@ import io
 import random
 import struct
 import tarfile
+import time
 import zipfile
 import zlib
 from collections.abc import Callable
@@ -477,6 +478,7 @@ def test_few_bytes_of_decoded_images_are_held_whatever_their_size(tmp_path):
         row_bytes = 64 * 64 * 3
 
         def write(self, first, images):
+            time.sleep(0 if held else 0.3)  # so that decoding gets ahead as far as it may
             held.append(len(read) - len(held))
 
     encoded = packed(tmp_path / "packed", contents)
