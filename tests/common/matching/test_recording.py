@@ -8,6 +8,7 @@ from common.matching.recording import LayerRecorder
 from common.matching.records import Array, Layer, OpenRequest, images
 from common.models import user_code
 from common.spec import SpecError
+from tests.support import comparisons
 from tests.support.refusals import refused
 
 IMAGE = np.random.default_rng(0).normal(size=(4, 2, 3, 5))  # NHWC
@@ -184,10 +185,10 @@ def test_same_padding_is_tensorflows(given: tuple[int, ...], expected: tuple[int
 
 def test_both_sides_draw_the_same_images_and_large_ones_are_few() -> None:
     ask = OpenRequest(model="a:b", image=(8, 8, 3), classes=5)
-    assert np.array_equal(images(ask)[0], images(ask.model_copy(update={"model": "c:d"}))[0])
+    assert np.array_equal(images(ask)[0], images(comparisons.with_fields(ask, model="c:d"))[0])
     assert not np.array_equal(images(ask, 1)[0], images(ask)[0])
-    assert images(ask.model_copy(update={"prepare": "a:p"}))[0].dtype == np.uint8
-    assert len(images(ask.model_copy(update={"image": (224, 224, 3)}))[1]) == 4
+    assert images(comparisons.with_fields(ask, prepare="a:p"))[0].dtype == np.uint8
+    assert len(images(comparisons.with_fields(ask, image=(224, 224, 3)))[1]) == 4
 
 
 def test_a_line_of_the_user_is_named() -> None:

@@ -113,15 +113,6 @@ def test_split_folders_may_be_written_in_capitals(tmp_path, cache):
     assert len(dataset.test) == 8
 
 
-def test_hidden_files_and_folders_are_skipped(tmp_path, cache):
-    hidden = {".DS_Store": b"x", "cat/.ipynb_checkpoints/0.png": b"x", ".git/config": b"x", "__MACOSX/cat/._0.png": b"x"}
-    hidden |= {"cat/Thumbs.db": b"x", "desktop.ini": b"x"}
-    files = tree("cat", "dog")
-    plain = loaded(write_folder(tmp_path / "plain", files), cache)
-    for path in (write_folder(tmp_path / "folder", files | hidden), write_zip(tmp_path / "pets.zip", files | hidden)):
-        assert loaded(path, cache).content_hash == plain.content_hash
-
-
 def test_suffixes_count_in_any_case_for_every_format(tmp_path, cache):
     files = {
         "cat/1.JPG": image("1", image_format="JPEG"),
