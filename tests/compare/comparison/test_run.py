@@ -60,7 +60,7 @@ class Ladder:
         self.error: Exception | None = None
 
     def becomes(self, **fields: Any) -> None:
-        self.proof = self.proof.model_copy(update=fields)
+        self.proof = comparisons.with_fields(self.proof, **fields)
 
     def __call__(self, *_: object, progress: Callable[[str], None], **__: object) -> certificate.Proof:
         progress("rung 5")
