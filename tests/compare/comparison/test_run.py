@@ -20,8 +20,7 @@ from compare.comparison import comparison_plan, run
 from compare.core import errors
 from compare.core.interrupt import Interrupted
 from compare.core.presets import Preset
-from compare.execution import executor, launch, matrix, run_settings, store
-from compare.execution.matrix import Row
+from compare.execution import executor, launch, run_settings, store
 from compare.judgement import cautions
 from compare.proof import certificate, ladder, spot_checks
 from compare.reporting import plots
@@ -61,7 +60,7 @@ class Ladder:
         self.error: Exception | None = None
 
     def becomes(self, **fields: Any) -> None:
-        self.proof = self.proof.model_copy(update=fields)
+        self.proof = comparisons.with_fields(self.proof, **fields)
 
     def __call__(self, *_: object, progress: Callable[[str], None], **__: object) -> certificate.Proof:
         progress("rung 5")
@@ -347,10 +346,6 @@ def test_rows_that_differ_by_their_framework_alone_are_run_next_to_each_other() 
     assert [row.id for row, _ in comparison_plan.order(rows, 2)] == [*there, *reversed(there)]
 
 
-def test_one_core_has_one_serial_row(fake_twins: pytest.MonkeyPatch) -> None:
-    assert [row.id for row in matrix.build_rows({"cores": 1}, ["left"], ["serial"], 2)] == ["left-serial-1core"]
-
-
 @pytest.mark.parametrize(("status", "verdict", "code"), [("passed", "proved", 0), ("failed", "not proved", 1)])
 def test_the_verdict_of_the_proof_stands_with_the_table(
     proof: Ladder, tmp_path: Path, status: str, verdict: str, code: int
@@ -544,11 +539,6 @@ def test_the_default_folder_names_time_model_and_data(
     (folder,) = (tmp_path / "results").iterdir()
     assert re.fullmatch(r"\d{8}-\d{6}-simple_cnn-digits", folder.name)
     assert f"results/{folder.name}/report.html" in done.stdout
-
-
-def test_rows_survive_the_way_to_json_and_back() -> None:
-    row = comparisons.row("pytorch")
-    assert Row.model_validate_json(row.model_dump_json()) == row
 
 
 def test_a_mode_of_which_one_update_alone_was_judged_is_not_claimed_with_its_reason(proof: Ladder, tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ def narrow(pairs: list[tuple[float, float]]) -> Any:
     ratio = paired_ratio(pairs, one_look=True)
     assert ratio is not None and ratio.p is not None
     low, high = (math.exp(math.log(ratio.value) / 2 + math.log(bound or 1) / 2) for bound in (ratio.low, ratio.high))
-    return ratio.model_copy(update={"p": ratio.p / 4, "low": low, "high": high})
+    return comparisons.with_fields(ratio, p=ratio.p / 4, low=low, high=high)
 
 
 def one_look(freedom: float, pairs: int | None) -> float:
@@ -63,7 +63,7 @@ def as_independent(repeats: Any) -> Any:
     x, y = np.array(points).T
     error = math.sqrt(float(((y - together.value * x) ** 2).sum()) / (len(x) - 1) / float(x @ x))
     half = special.stdtrit(len(x) - 1, 0.975) * error * statistics.critical(4, 5) / statistics.critical(4, None)
-    return together.model_copy(update={"low": together.value - half, "high": together.value + half})
+    return comparisons.with_fields(together, low=together.value - half, high=together.value + half)
 
 
 @pytest.mark.parametrize(
