@@ -203,7 +203,7 @@ class RemoteServer:
 
 Server = LocalServer | RemoteServer
 Serving = Callable[[str, JobLayout, str | None, Path, float], AbstractContextManager[Callable[[int, Listener], Server]]]
-"""What `serving` is."""
+"""Starts the servers of a search, as `serving` does. Tests hand in servers that answer at once."""
 
 
 @contextmanager

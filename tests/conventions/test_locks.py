@@ -1,11 +1,11 @@
 """The locks of environments for contestants pin what the project pins."""
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
-
-from tests.support import processes
 
 PROJECT = Path(__file__).parents[2]
 LOCKS = sorted(path.stem for path in (PROJECT / "locks").glob("*.lock") if path.stem != "cpu")
@@ -37,7 +37,8 @@ def test_a_lock_has_the_versions_of_the_project(name: str) -> None:
 
 
 def test_the_lock_for_cpus_is_the_projects_without_what_a_gpu_needs() -> None:
-    made = processes.python(PROJECT / "locks" / "cpu.py").succeeded().stdout
+    command = [sys.executable, PROJECT / "locks" / "cpu.py"]
+    made = subprocess.run(command, check=True, capture_output=True, encoding="utf-8").stdout
     text = (PROJECT / "locks" / "cpu.lock").read_text(encoding="utf-8")
     assert text == made, "Run: python locks/cpu.py > locks/cpu.lock"
     whole, locked = (entries(PROJECT / path) for path in ("requirements.lock", "locks/cpu.lock"))
