@@ -255,10 +255,8 @@ def test_charts_have_no_button_on_paper_or_without_their_script(browser: Chromiu
 
 def test_hostile_names_in_a_chart_are_text(browser: Chromium, tmp_path: Path) -> None:
     stored = comparisons.hostile()
-    rows = [
-        row.model_copy(update={"contestant": comparisons.HOSTILE[number]}) for number, row in enumerate(stored.comparison.rows)
-    ]
-    hostile = stored.model_copy(update={"comparison": stored.comparison.model_copy(update={"rows": rows})})
+    names = zip(stored.comparison.rows, comparisons.HOSTILE, strict=False)
+    hostile = comparisons.with_plan(stored, rows=[comparisons.with_fields(row, contestant=name) for row, name in names])
     browser.open(write(hostile, tmp_path))
     _chart(browser, "seconds per epoch")
     assert comparisons.HOSTILE[1] in browser.evaluate("[...figure.querySelectorAll('button')].map(each => each.textContent)")

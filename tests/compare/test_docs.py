@@ -6,7 +6,6 @@ import os
 import re
 import shlex
 import shutil
-import subprocess
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ import typer
 import yaml
 
 from compare.__main__ import app
+from tests.support import processes
 
 PROJECT = Path(__file__).parents[2]
 PAGES = sorted([PROJECT / "README.md", PROJECT / "CONTRIBUTING.md", *(PROJECT / "docs").glob("**/*.md")])
@@ -121,14 +121,13 @@ def test_the_site_is_built_and_a_broken_link_ends_the_build(tmp_path: Path) -> N
     for name in ("mkdocs.yml", "compare", "common", ".venv"):
         (tmp_path / name).symlink_to(PROJECT / name)
     command = [mkdocs, "build", "--site-dir", tmp_path / "site"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    processes.run(command, folder=tmp_path).succeeded()
     for made in ("reference/commands/index.html", "reference/python/index.html", "example/report.html"):
         assert (tmp_path / "site" / made).stat().st_size > 10_000
     with (tmp_path / "docs" / "clock.md").open("a") as page:
         page.write("\n[nowhere](nowhere.md)\n")
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 1 and "nowhere.md" in done.stderr
+    done = processes.run(command, folder=tmp_path)
+    assert done.exit_code == 1 and "nowhere.md" in done.stderr
 
 
 def test_the_citation_names_this_version() -> None:

@@ -4,7 +4,6 @@ import os
 import re
 import shlex
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import typer
 import yaml
 
 from compare.__main__ import app
+from tests.support import processes
 
 PROJECT = Path(__file__).parents[2]
 WORKFLOW = PROJECT / "docs" / "examples" / "regression.yml"
@@ -96,15 +96,11 @@ def test_the_action_writes_the_verdict_to_the_summary_and_passes_the_exit_code_o
         path.touch()
     inputs = {name: str(value["default"]) for name, value in action()["inputs"].items()} | {"options": "--proof --epochs 2"}
     given = {name: inputs[re.findall(r"inputs\.(\w+)", value)[0]] for name, value in measuring()["env"].items()}
-    done = subprocess.run(
+    done = processes.run(
         ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", measuring()["run"]],
-        cwd=tmp_path,
-        env={**os.environ, **{name: str(path) for name, path in written.items()}, **given},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == code, done.stderr
+        folder=tmp_path, **{name: str(path) for name, path in written.items()}, **given,
+    )  # fmt: skip
+    assert done.exit_code == code, done.stderr
     assert written["GITHUB_STEP_SUMMARY"].read_text() == expected
     assert written["GITHUB_OUTPUT"].read_text() == f"exit-code={code}\n"
     words = "regress --interleaved HEAD^1 --repeats 7 --threshold 5% --proof --epochs 2 --out results/regress --markdown"
@@ -119,15 +115,14 @@ def hadolint() -> str:
 
 
 def test_the_dockerfile_has_nothing_that_the_linter_objects_to() -> None:
-    done = subprocess.run([hadolint(), "--no-color", DOCKERFILE], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout
+    processes.run([hadolint(), "--no-color", DOCKERFILE]).succeeded()
 
 
 def test_the_linter_objects_to_a_planted_defect(tmp_path: Path) -> None:
     planted = tmp_path / "Dockerfile"
     planted.write_text(DOCKERFILE.read_text().replace(" --no-cache-dir", ""))
-    done = subprocess.run([hadolint(), "--no-color", planted], capture_output=True, text=True, check=False)
-    assert done.returncode == 1 and "DL3042" in done.stdout
+    done = processes.run([hadolint(), "--no-color", planted])
+    assert done.exit_code == 1 and "DL3042" in done.stdout
 
 
 def test_the_dockerfile_copies_what_is_there_and_starts_the_command() -> None:
@@ -141,16 +136,13 @@ def test_the_dockerfile_copies_what_is_there_and_starts_the_command() -> None:
 @pytest.mark.slow
 def test_the_image_is_built_and_says_its_commit() -> None:
     builders = [name for name in ("docker", "podman") if shutil.which(name)]
-    builders = [name for name in builders if subprocess.run([name, "info"], capture_output=True, check=False).returncode == 0]
+    builders = [name for name in builders if processes.run([name, "info"]).exit_code == 0]
     if not builders:
         pytest.skip("no builder of images works here (docker or podman)")
     build = [builders[0], "build", "--tag", "convtwins-test", PROJECT]
-    done = subprocess.run(build, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    processes.run(build, timeout=3600).succeeded()
     try:
-        run = [builders[0], "run", "--rm", "convtwins-test", "--version"]
-        assert re.match(
-            r"convtwins \S+, commit [0-9a-f]{40}", subprocess.run(run, check=True, capture_output=True, text=True).stdout
-        )
+        told = processes.run([builders[0], "run", "--rm", "convtwins-test", "--version"]).succeeded().stdout
+        assert re.match(r"convtwins \S+, commit [0-9a-f]{40}", told)
     finally:
-        subprocess.run([builders[0], "image", "rm", "convtwins-test"], capture_output=True, check=False)
+        processes.run([builders[0], "image", "rm", "convtwins-test"])

@@ -7,7 +7,7 @@ import pytest
 from common.machine import machine
 from tests.benchmarks import gate
 from tests.benchmarks.gate import Measure, judge, refuse_other_code
-from tests.compare.regression.repository import git
+from tests.support.processes import git
 
 PRINTED = Measure("planted", "cost.py", ("cost.py",), lambda printed, _: float(printed))
 SPENT = Measure("processor time", "cost.py", ("cost.py",))
@@ -25,20 +25,21 @@ def sides(folder: Path, base: str | None, head: str) -> tuple[Path, Path]:
 
 
 @pytest.mark.parametrize(
-    ("base", "head", "code", "words"),
+    ("base", "head", "code", "told"),
     [
-        ("print(10)", "print(13)", 1, "planted: 1.30 (1.30 to 1.30) times as much, SLOWER"),
-        ("print(10)", "print(11)", 0, "planted: 1.10 (1.10 to 1.10) times as much, not slower"),
-        ("print(13)", "print(10)", 0, "not slower"),
-        ("print(10)", UNSTEADY, 5, "cannot be told"),
-        (None, "print(10)", 5, "planted: cannot be told, the revision has no cost.py"),
+        ("print(10)", "print(13)", 1, ["1.30 (1.30 to 1.30)", gate.SLOWER]),
+        ("print(10)", "print(11)", 0, ["1.10 (1.10 to 1.10)", gate.FINE]),
+        ("print(13)", "print(10)", 0, [gate.FINE]),
+        ("print(10)", UNSTEADY, 5, [gate.UNKNOWN]),
+        (None, "print(10)", 5, [gate.UNKNOWN, "cost.py"]),
     ],
 )
 def test_a_ratio_is_judged_by_its_whole_interval(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], base: str | None, head: str, code: int, words: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], base: str | None, head: str, code: int, told: list[str]
 ) -> None:
     assert judge([PRINTED], *sides(tmp_path, base, head)) == code
-    assert words in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert printed.startswith("planted: ") and all(each in printed for each in told)
 
 
 def test_processor_time_that_doubles_is_slower_whatever_else_is_not(tmp_path: Path) -> None:
@@ -47,13 +48,13 @@ def test_processor_time_that_doubles_is_slower_whatever_else_is_not(tmp_path: Pa
 
 
 def test_a_measure_that_fails_is_no_answer(tmp_path: Path) -> None:
-    with pytest.raises(SystemExit, match=r"planted: cost\.py failed in .* with exit code 7"):
+    with pytest.raises(SystemExit, match=r"planted: cost\.py .* 7\."):
         judge([PRINTED], *sides(tmp_path, "print(10)", "raise SystemExit(7)"))
 
 
 def test_a_checkout_whose_code_is_not_the_one_that_runs_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", str(machine.PROJECT_ROOT))
-    with pytest.raises(SystemExit, match="not the code of the checkout"):
+    with pytest.raises(SystemExit, match=str(tmp_path)):
         refuse_other_code(tmp_path)
 
 
@@ -73,7 +74,7 @@ def test_the_code_of_a_checkout_is_measured_though_python_keeps_folders_off_its_
 @pytest.mark.parametrize("side", [0, 1])
 def test_a_measure_without_a_cost_is_no_answer(tmp_path: Path, side: int, cost: str) -> None:
     base, head = (f"print('{cost}')" if number == side else "print(10)" for number in (0, 1))
-    with pytest.raises(SystemExit, match=r"planted: a cost must be positive and finite\. Received: "):
+    with pytest.raises(SystemExit, match=rf"planted: .* Received: {float(cost)} in "):
         judge([PRINTED], *sides(tmp_path, base, head))
 
 
@@ -87,24 +88,25 @@ def test_a_revision_that_is_nowhere_is_an_error_and_one_that_a_shallow_clone_lac
     first = git(whole, "rev-parse", "HEAD~1")
     git(tmp_path, "clone", "--quiet", "--depth", "1", whole.as_uri(), str(shallow))
     monkeypatch.setattr(gate, "PROJECT_ROOT", whole)
-    with pytest.raises(SystemExit, match=f"There is no revision {'0' * 40} in "):
+    with pytest.raises(SystemExit, match="0" * 40):
         gate.main(["0" * 40])
     monkeypatch.setattr(gate, "PROJECT_ROOT", shallow)
     assert gate.main([first]) == 5
-    assert f"This clone is shallow and has no revision {first}" in capsys.readouterr().err
+    assert first in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "names"),
     [
-        ([""], "revision must name a commit. Received: ''."),
-        (["HEAD", "--pairs", "1"], "--pairs must be at least 2: fewer have no interval. Received: 1."),
-        (["HEAD", "--pair", "5", "--quick"], "unrecognized arguments: --quick"),
+        ([""], ["revision", "''"]),
+        (["HEAD", "--pairs", "1"], ["--pairs", "2", "Received: 1."]),
+        (["HEAD", "--pair", "5", "--quick"], ["--quick"]),
     ],
 )
 def test_wrong_usage_is_not_told_as_what_cannot_be_told(
-    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+    words: list[str], names: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
         gate.main(words)
-    assert ended.value.code == 2 and said in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert ended.value.code == 2 and all(name in told for name in names)

@@ -4,8 +4,8 @@ import inspect
 import os
 import re
 import signal
-import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +13,21 @@ import pytest
 from typer import Context
 from typer.main import get_command
 
+from common.errors import UserError
 from compare.__main__ import MODULES, _help_of, app
 from compare.execution import launch
-from tests.support import comparisons
+from tests.support import comparisons, processes
 from tests.support.command_line import convtwins
+from tests.support.processes import Finished
+from tests.support.refusals import check, check_ended
 
 FULL = Path("/dev/full")
+PROGRAM = """
+import atexit, runpy, sys
+atexit.register(lambda: print(*sys.modules, file=sys.stderr))
+runpy.run_module("compare", run_name="__main__")
+"""
+"""The command, which then tells what it has imported."""
 
 
 @pytest.mark.skipif(not FULL.exists(), reason="a device that is always full is Linux's")
@@ -27,38 +36,23 @@ FULL = Path("/dev/full")
     [["cache"], *(pytest.param(words, marks=pytest.mark.slow) for words in (["cache", "--json"], ["data", "--help"]))],
 )
 def test_output_that_cannot_be_written_ends_with_one_line(words: list[str], tmp_path: Path) -> None:
-    with FULL.open("w") as full:
-        done = subprocess.run(
-            [sys.executable, "-m", "compare", *words],
-            cwd=launch.PROJECT_ROOT,
-            env={"CONVTWINS_CACHE": str(tmp_path)},
-            stdout=full,
-            stderr=subprocess.PIPE,
-            text=True,
-            check=False,
-        )
-    why = "The output cannot be written (No space left on device). Free space, or send it elsewhere.\n"
-    assert (done.returncode, done.stderr) == (1, why)
-
-
-def said(*words: str) -> str:
-    """What Python says on stderr."""
-    command = [sys.executable, *words]
-    return subprocess.run(command, cwd=launch.PROJECT_ROOT, capture_output=True, text=True, check=False).stderr
+    variables = {"CONVTWINS_CACHE": str(tmp_path)}
+    command = [sys.executable, "-m", "compare", *words]
+    with FULL.open("w") as full, processes.started(command, variables=variables, stdout=full) as process:
+        assert process.stderr is not None
+        told = process.stderr.read()
+        process.wait()
+    assert process.returncode == 1 and "No space left on device" in told and told.count("\n") == 1
 
 
 def test_a_command_imports_no_other_one() -> None:
-    program = "import atexit, runpy, sys; atexit.register(lambda: print(*sys.modules, file=sys.stderr)); "
-    program += "runpy.run_module('compare', run_name='__main__')"
-    imported = set(said("-c", program, "report", "--help").split())
+    imported = set(processes.python("-c", PROGRAM, "report", "--help").stderr.split())
     assert imported & {*MODULES.values(), "optuna"} == {"compare.reporting.report"}
 
 
 @pytest.mark.parametrize("words", [["--help"], ["reprot"]])
 def test_the_list_of_commands_imports_none_of_them(words: list[str]) -> None:
-    program = "import atexit, runpy, sys; atexit.register(lambda: print(*sys.modules, file=sys.stderr)); "
-    program += "runpy.run_module('compare', run_name='__main__')"
-    imported = set(said("-c", program, *words).split())
+    imported = set(processes.python("-c", PROGRAM, *words).stderr.split())
     assert "typer" in imported
     assert not imported & {*MODULES.values(), "numpy", "pandas", "matplotlib", "common.spec"}
 
@@ -69,30 +63,27 @@ def test_the_list_of_commands_says_what_the_command_says(name: str) -> None:
     assert _help_of(name) == inspect.cleandoc(commands.get_command(Context(commands), name).help) != ""
 
 
-def test_the_package_runs_as_a_module() -> None:
-    assert "No such command 'reprot'. Did you mean 'report'" in said("-m", "convtwins", "reprot")
-
-
-def test_a_command_that_there_is_not_is_answered_with_the_one_that_was_meant() -> None:
-    assert "No such command 'reprot'. Did you mean 'report'" in said("-m", "compare", "reprot")
+@pytest.mark.parametrize("package", ["convtwins", "compare"])
+def test_a_command_that_there_is_not_is_answered_with_the_one_that_was_meant(package: str) -> None:
+    told = processes.python("-m", package, "reprot").stderr
+    assert "'reprot'" in told and "'report'" in told
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "names"),
     [
-        (["run", "--lr", "0.1"], "No such option: --lr. Use --set optimizer.learning_rate=VALUE."),
-        (["tune", "--weight-decay", "0.1"], "No such option: --weight-decay. Use --set optimizer.weight_decay=VALUE."),
-        (["parity", "--on-bad", "skip"], "No such option: --on-bad. Use --set data.on_bad=VALUE."),
-        (["run", "--num-epochs", "3"], "Possible options: --epochs"),
-        (["models", "resnet18"], "extra argument(s) (resnet18). models takes options alone, e.g. --model NAME."),
-        (["cache", "out"], "Got unexpected extra argument(s) (out). cache takes options alone."),
-        (["run", "--set", "lr=0.1"], "lr is not a field. Received: 0.1. Did you mean optimizer.learning_rate?"),
-        (["run", "--set", "optimizer.lr=0.1"], "optimizer.lr is not a field. Received: 0.1. Did you mean learning_rate?"),
+        (["run", "--lr", "0.1"], ["--lr", "--set optimizer.learning_rate=VALUE"]),
+        (["tune", "--weight-decay", "0.1"], ["--weight-decay", "--set optimizer.weight_decay=VALUE"]),
+        (["parity", "--on-bad", "skip"], ["--on-bad", "--set data.on_bad=VALUE"]),
+        (["run", "--num-epochs", "3"], ["--num-epochs", "--epochs"]),
+        (["models", "resnet18"], ["resnet18", "models", "--model NAME"]),
+        (["cache", "out"], ["out", "cache"]),
+        (["run", "--set", "lr=0.1"], ["lr", 0.1, "optimizer.learning_rate"]),
+        (["run", "--set", "optimizer.lr=0.1"], ["optimizer.lr", 0.1, "learning_rate"]),
     ],
 )
-def test_a_name_of_another_framework_is_answered_with_the_field(words: list[str], said: str) -> None:
-    done = convtwins(*words, COLUMNS="200")
-    assert done.exit_code == 2 and said in done.stderr, done.stderr
+def test_a_name_of_another_framework_is_answered_with_the_field(words: list[str], names: list[object]) -> None:
+    check_ended(convtwins(*words, COLUMNS="200"), names=names)
 
 
 @pytest.mark.parametrize("width", ["80", "100"])
@@ -142,72 +133,64 @@ def test_a_reader_that_has_seen_enough_ends_the_command_quietly(words: list[str]
     comparisons.stored_in(comparisons.repeated(), tmp_path / "results")
     reading, writing = os.pipe()
     os.close(reading)
-    with os.fdopen(writing, "w") as pipe:
-        done = subprocess.run(
-            [sys.executable, "-m", "compare", *(str(tmp_path / "results") if word == "DIR" else word for word in words)],
-            cwd=launch.PROJECT_ROOT,
-            env={"CONVTWINS_CACHE": str(tmp_path)},
-            stdout=pipe,
-            stderr=subprocess.PIPE,
-            text=True,
-            check=False,
-        )
-    assert (done.returncode, done.stderr) == (128 + signal.SIGPIPE, "")
+    command = [sys.executable, "-m", "compare", *(tmp_path / "results" if word == "DIR" else word for word in words)]
+    variables = {"CONVTWINS_CACHE": str(tmp_path)}
+    with os.fdopen(writing, "w") as pipe, processes.started(command, variables=variables, stdout=pipe) as process:
+        assert process.stderr is not None
+        told = process.stderr.read()
+        process.wait()
+    assert (process.returncode, told) == (128 + signal.SIGPIPE, "")
 
 
-def started(*words: str | Path, **how: Any) -> subprocess.CompletedProcess[str]:
-    """`convtwins WORDS` in a process of its own."""
-    how["env"] = {**os.environ, **how.pop("environment", {})}
+def ran(*words: object, environment: Mapping[str, str] | None = None, **how: Any) -> Finished:
+    """`convtwins WORDS` in a process of its own. `how` is that of `subprocess.Popen`."""
     command = [sys.executable, "-c", "from convtwins import main; main()", *words]
-    return subprocess.run(
-        command, **{"cwd": launch.PROJECT_ROOT, "text": True, "check": False, "stderr": subprocess.PIPE, **how}
-    )
+    with processes.started(command, variables=environment, **how) as process:
+        told = process.communicate()
+    return Finished(process.returncode, *told)
+
+
+THERE = {"PYTHONPATH": str(launch.PROJECT_ROOT)}
 
 
 def test_a_closed_stdout_is_refused_before_any_work() -> None:
-    done = started("--version", preexec_fn=lambda: os.close(1))
-    assert (done.returncode, done.stderr) == (1, "stdout is closed. Send it to a file, or to /dev/null.\n")
+    done = ran("--version", preexec_fn=lambda: os.close(1))
+    assert done.exit_code == 1 and "stdout" in done.stderr and "/dev/null" in done.stderr and done.stderr.count("\n") == 1
 
 
 def test_words_that_are_not_utf_8_are_refused(tmp_path: Path) -> None:
-    done = started("run", "--out", os.fsdecode(bytes(tmp_path) + b"/\xff"), stdout=subprocess.PIPE)
-    assert (done.returncode, done.stdout) == (2, "") and "must be UTF-8. Received: '/" in done.stderr
-    assert "\\udcff'" in done.stderr and list(tmp_path.iterdir()) == []
+    done = ran("run", "--out", os.fsdecode(bytes(tmp_path) + b"/\xff"))
+    assert (done.exit_code, done.stdout) == (2, "") and "Received: '/" in done.stderr
+    assert "UTF-8" in done.stderr and "\\udcff'" in done.stderr and list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("words", [("--out", ""), ("--out=",)])
 def test_an_empty_value_is_refused(words: tuple[str, ...]) -> None:
     """As an unset variable of the shell leaves it. As a path it would be the current folder."""
-    done = started("report", *words, stdout=subprocess.PIPE)
-    wanted = f"A value is empty. Received: '' after {words[0]}. Give it a value, or leave the option out.\n"
-    assert (done.returncode, done.stdout, done.stderr) == (2, "", wanted)
+    done = ran("report", *words)
+    assert (done.exit_code, done.stdout) == (2, "") and f"'' after {words[0]}." in done.stderr
 
 
 def test_folders_of_the_surroundings_that_are_not_utf_8_are_refused_by_name(tmp_path: Path) -> None:
-    folder = os.fsdecode(bytes(tmp_path) + b"/\xff")
-    Path(folder).mkdir()
-    there = {"PYTHONPATH": str(launch.PROJECT_ROOT)}
-    for how, name in (
-        ({"environment": {"HOME": folder}}, "HOME"),
-        ({"cwd": folder, "environment": there}, "The current folder"),
-    ):
-        done = started("doctor", "--json", stdout=subprocess.PIPE, **how)
-        assert (done.returncode, done.stdout) == (2, "")
-        assert done.stderr == f"{name} must be UTF-8. Received: {folder!a}. Use another folder.\n"
+    folder = Path(os.fsdecode(bytes(tmp_path) + b"/\xff"))
+    folder.mkdir()
+    for how, name in (({"environment": {"HOME": str(folder)}}, "HOME"), ({"folder": folder, "environment": THERE}, "folder")):
+        done = ran("doctor", "--json", **how)  # type: ignore[arg-type]
+        assert (done.exit_code, done.stdout) == (2, "")
+        check(UserError(done.stderr), field=name, names=["UTF-8", ascii(str(folder))])
 
 
 def test_a_current_folder_that_was_removed_is_said(tmp_path: Path) -> None:
-    (tmp_path / "gone").mkdir()
-    there = {"PYTHONPATH": str(launch.PROJECT_ROOT)}
-    done = started("--version", cwd=tmp_path / "gone", environment=there, preexec_fn=(tmp_path / "gone").rmdir)
-    assert (done.returncode, done.stderr) == (1, "The current folder is not there any more. Change to another.\n")
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    done = ran("--version", folder=gone, environment=THERE, preexec_fn=gone.rmdir)
+    assert done.exit_code == 1 and "current folder" in done.stderr and done.stderr.count("\n") == 1
 
 
 def test_a_width_of_zero_and_the_backend_of_a_notebook_do_not_mislead(tmp_path: Path) -> None:
     comparisons.stored_in(comparisons.repeated(), tmp_path / "results")
     misled = {"COLUMNS": "0", "MPLBACKEND": "module://a_package_of_the_notebook"}
-    done = started("report", tmp_path / "results", environment=misled, stdout=subprocess.PIPE)
-    assert done.returncode == 0 and "report.html" in done.stdout, done.stderr
+    assert "report.html" in ran("report", tmp_path / "results", environment=misled).succeeded().stdout
 
 
 @pytest.mark.parametrize("name", ["", *MODULES])
@@ -215,7 +198,7 @@ def test_every_command_has_short_help_and_the_version(name: str) -> None:
     words = [name] if name else []
     shown = convtwins(*words, "-h")
     assert shown.exit_code == 0 and shown.stdout == convtwins(*words, "--help").stdout
-    assert "Show version and commit, and exit." in " ".join(re.sub("[│╭╮]", " ", shown.stdout).split())
+    assert "--version" in shown.stdout
     done = convtwins(*words, "--version")
     (project,) = re.findall(r'^version = "(.*)"$', (launch.PROJECT_ROOT / "pyproject.toml").read_text(), re.MULTILINE)
     assert done.exit_code == 0 and done.stdout.startswith(f"convtwins {project}, commit ")

@@ -1,17 +1,17 @@
 """Every command of the tutorials runs, in the order of the page, and ends with the exit code that stands there."""
 
-import os
 import re
 import shlex
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from compare.execution import launch, store
+from tests.support import processes
 from tests.support.command_line import convtwins
+from tests.support.processes import git
 
 PROJECT = Path(__file__).parents[2]
 PAGES = sorted((PROJECT / "docs" / "tutorials").glob("*.md"))
@@ -58,9 +58,8 @@ def checkout(tmp_path: Path) -> Path:
         else:
             shutil.copy(PROJECT / name, root)
     (root / ".gitignore").write_text("__pycache__/\n.venv/\nresults/\n")
-    settings = ["-c", "user.name=A", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false"]
     for words in (["init", "--quiet"], ["add", "."], ["commit", "--quiet", "-m", "All"]):
-        subprocess.run(["git", *settings, *words], cwd=root, check=True)
+        git(root, *words)
     for name, words in {"python": "", "convtwins": " -m compare"}.items():
         program = root / ".venv" / "bin" / name
         program.parent.mkdir(parents=True, exist_ok=True)
@@ -73,11 +72,7 @@ def checkout(tmp_path: Path) -> Path:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_every_command_of_a_tutorial_does_what_the_page_says(page: Path, checkout: Path) -> None:
     identity = {f"GIT_{who}_{what}": f"a@{what}" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
-    environment = {**os.environ, **identity, "PYTHONPATH": str(checkout)}
-    done = subprocess.run(
-        ["bash", "-c", script(page)], cwd=checkout, env=environment, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, f"{done.stdout[-3000:]}\n{done.stderr[-3000:]}"
+    processes.run(["bash", "-c", script(page)], folder=checkout, timeout=3600, PYTHONPATH=str(checkout), **identity).succeeded()
     named = re.findall(r"`(results/\S+\.html)`", page.read_text())
     assert named and all((checkout / path).exists() for path in named)
 
@@ -88,7 +83,7 @@ def test_a_tutorial_has_no_command_that_its_test_does_not_run(page: Path) -> Non
     assert len(commands(page)) > 3
     outside = _BLOCK.sub("", text)
     assert "```" not in outside and not re.search(r"^(    |\$ )\S", outside, re.MULTILINE)
-    assert subprocess.run(["bash", "-n", "-c", script(page)], check=False).returncode == 0
+    processes.run(["bash", "-n", "-c", script(page)]).succeeded()
 
 
 def test_a_wrong_exit_code_on_a_page_is_found(tmp_path: Path) -> None:
@@ -101,12 +96,13 @@ def test_a_wrong_exit_code_on_a_page_is_found(tmp_path: Path) -> None:
         ("true    # exit code 3", 1),
     ):
         page.write_text(f"Text.\n\n```bash\n{said}\n```\n")
-        assert subprocess.run(["bash", "-c", script(page)], check=False).returncode == code
+        assert processes.run(["bash", "-c", script(page)]).exit_code == code
 
 
 def test_the_first_tutorial_runs_with_twins_that_pretend(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """So that a renamed option or folder shows without the slow tests."""
     fake_twins.chdir(tmp_path)
+    # Beside the fixture's two, these have the names on the page.
     fake_twins.setattr(launch, "FRAMEWORKS", {name: f"tests.compare.twins.as_{name}" for name in ("pytorch", "tensorflow")})
     launch.DESCRIPTIONS.clear()
     for line in commands(PROJECT / "docs" / "tutorials" / "head-to-head.md"):
@@ -116,6 +112,5 @@ def test_the_first_tutorial_runs_with_twins_that_pretend(fake_twins: pytest.Monk
         if "--repeats" in words:
             place = words.index("--repeats") + 1
             words[place] = str(int(words[place]) - 4)
-        done = convtwins(*words)
-        assert done.exit_code == 0, (line, done.output)
+        convtwins(*words).succeeded()
     assert store.read_plan(Path("results/first")).repeats == 4

@@ -31,6 +31,7 @@ def ran(
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(f'#!/bin/sh\necho "{path.name} $*" >> {folder}/calls\n{text}\n')
         path.chmod(0o755)
+    # The tests of the rules import nothing, not even the helpers of other tests.
     environment = {**os.environ, "PATH": f"{folder / 'bin'}:{os.environ['PATH']}"}
     done = subprocess.run([folder / ".ci" / "run"], env=environment, capture_output=True, text=True, check=False)
     return done, (folder / "calls").read_text().splitlines()
@@ -46,7 +47,7 @@ def test_jax_is_installed_and_its_tests_are_skipped_by_name_where_it_cannot_be(
 ) -> None:
     done, calls = ran(tmp_path, create, install)
     assert done.returncode == 0, done.stderr
-    assert ("JAX could not be installed: the tests of the JAX twin will be skipped." in done.stderr) == skipped
+    assert ("JAX twin" in done.stderr) == skipped
     assert calls[0] == "make check" and calls[-2] == "make test"
     assert "convtwins env create jax --lock plugins/jax_twin/requirements.lock" in calls
 
@@ -64,4 +65,4 @@ def test_the_gate_fails_it_where_something_is_slower_or_wrong_and_not_where_it_c
 def test_it_fails_without_the_commit_of_the_last_release(release: str | None, tmp_path: Path) -> None:
     done, calls = ran(tmp_path, CREATE, "exit 0", 0, release)
     assert done.returncode == 1 and calls[-1] == "make test"
-    assert ".ci/release must name the commit of the last release." in done.stderr
+    assert ".ci/release" in done.stderr

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 
@@ -19,6 +16,7 @@ from compare.concurrency.program import Program as Checked
 from compare.concurrency.search import SearchResult, search
 from tests.concurrency.corpus import confirm, generator
 from tests.concurrency.corpus.generator import Program
+from tests.support import processes
 
 PROJECT = Path(__file__).parents[3]
 PROGRAMS = generator.programs()
@@ -89,11 +87,7 @@ def test_a_hang_is_seen_again(tmp_path: Path) -> None:
         "    confirm._run([generator.made(family, seed) for seed in (0, 1)], runs, confirm.seen())\n"
         "    assert all(confirm.is_confirmed(generator.made(family, seed), confirm.seen()) for seed in (0, 1))\n"
     )
-    environment = os.environ | {"PYTHONPATH": str(PROJECT)}
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=PROJECT, env=environment, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    processes.python("-c", code, PYTHONPATH=str(PROJECT)).succeeded()
 
 
 @pytest.mark.slow

@@ -1,6 +1,5 @@
 """The cache folder on the command line: what it holds, and what may be removed."""
 
-import json
 import os
 import subprocess
 import sys
@@ -17,9 +16,9 @@ from common.data.sources import load
 from common.spec import Data
 from compare.data import cache
 from tests.common.made_up_data import tree, write_folder
-from tests.support.command_line import convtwins
+from tests.support.command_line import convtwins, convtwins_json
+from tests.support.processes import started
 
-PROJECT = Path(__file__).parents[3]
 FOLDERS = [f"{split}/{kind}" for split in ("train", "val", "test") for kind in ("cat", "dog")]
 
 
@@ -33,15 +32,9 @@ def root(tmp_path: Path) -> Path:
     return tmp_path / "cache"
 
 
-def invoke(root: Path, *arguments: object) -> Any:
-    result = convtwins("cache", "--cache-dir", root, *arguments)
-    assert result.exit_code == 0, result.output
-    return result
-
-
 def listed(root: Path, *arguments: object) -> dict[str, list[dict[str, Any]]]:
     items: dict[str, list[dict[str, Any]]] = {}
-    for item in json.loads(invoke(root, "--json", *arguments).stdout)["items"]:
+    for item in convtwins_json("cache", "--cache-dir", root, *arguments)["items"]:
         items.setdefault(item["kind"], []).append(item)
     return items
 
@@ -70,7 +63,7 @@ def test_everything_is_listed_with_its_source_size_and_last_use(pets: Path, root
     assert {(item["source"], item["detail"]) for item in items["decoded images"]} >= {(str(pets), "12 of 24, 8 px")}
     assert all(item["num_bytes"] > 0 and item["status"] == "kept" for kind in items.values() for item in kind)
     assert all(abs(time.time() - _seconds(item["last_used"])) < 600 for kind in items.values() for item in kind)
-    text = invoke(root).stdout
+    text = convtwins("cache", "--cache-dir", root).succeeded().stdout
     assert "12 of 24, 8 px" in text and str(root) in text
 
 
@@ -100,7 +93,7 @@ def test_downloads_and_files_of_others_stay(root: Path) -> None:
     (root / "fashion-mnist").mkdir(parents=True)
     for name in ("cifar-10-binary.tar.gz", "another", "fashion-mnist/files"):
         (root / name).write_bytes(b"x")
-    invoke(root, "--prune", "--older-than", 0)
+    listed(root, "--prune", "--older-than", 0)
     assert sorted(path.name for path in root.iterdir()) == ["another", "cifar-10-binary.tar.gz", "fashion-mnist"]
 
 
@@ -121,9 +114,7 @@ import pickle, numpy
 again = pickle.loads(pickle.dumps(dataset.train.encoded)) if dataset.train.encoded else None
 print(numpy.asarray(dataset.train.images).sum() > 0 and (again is None or len(again.content(0)) > 0))
 """
-    with subprocess.Popen(
-        [sys.executable, "-c", script], cwd=PROJECT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as process:
+    with started([sys.executable, "-c", script], stdin=subprocess.PIPE) as process:
         assert process.stdin is not None and process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         items = listed(root, "--prune", "--older-than", 0)
@@ -159,4 +150,5 @@ def test_a_torn_entry_is_listed_and_goes(root: Path) -> None:
 
 
 def test_a_folder_that_is_missing_holds_nothing(root: Path) -> None:
-    assert cache.list_items(root) == [] and "0.0 MiB" in invoke(root, "--prune").stdout and not root.exists()
+    pruned = convtwins("cache", "--cache-dir", root, "--prune").succeeded()
+    assert cache.list_items(root) == [] and "0.0 MiB" in pruned.stdout and not root.exists()
