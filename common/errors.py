@@ -18,6 +18,11 @@ class UserError(Exception):
 
     exit_code: ClassVar[int] = 2
 
+    @classmethod
+    def kinds(cls) -> list[type[UserError]]:
+        """Return this class and all that derive from it."""
+        return [cls, *(kind for derived in cls.__subclasses__() for kind in derived.kinds())]
+
     @property
     def problem(self) -> str:
         """The part of the text that says what is wrong."""

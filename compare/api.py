@@ -112,11 +112,6 @@ def run(
         sign: an SSH key to sign the results with.
 
     Raises:
-        SpecError: a field is refused.
-        DataRefused: the data is missing, not clean, or too little.
-        FolderError: the folder cannot be used: another command works in it, or it holds other work.
-        WeightsError: the initial weights cannot be used.
-        LaunchError: a framework cannot be started.
         OSError: the disk is full.
         KeyboardInterrupt: it was interrupted. The same call with the same `out` continues.
     """
@@ -124,11 +119,7 @@ def run(
 
 
 def load(folder: str | Path) -> Results | Matrix:
-    """Read the results folder of a comparison or a matrix, finished or not.
-
-    Raises:
-        FolderError: the folder holds no comparison, or is no path.
-    """
+    """Read the results folder of a comparison or a matrix, finished or not."""
     try:
         path = Path(folder)
     except TypeError:

@@ -26,9 +26,6 @@ def split(model: nn.Module, replicas: distributed.ProcessGroup, memory_format: s
 
     Returns:
         The split model. Layers keep their names.
-
-    Raises:
-        SpecError: a layer has fewer channels than there are replicas.
     """
     # Twin: torch replaces layers in the model, here by one slice of each. Keras builds a new model with all slices.
     for name, layer in list(model.named_modules()):

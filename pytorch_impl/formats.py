@@ -34,9 +34,6 @@ def read(card: Card, architecture: Architecture, path: Path) -> Weights:
         card: sets the precision of the weights.
         architecture: the weights must fit it.
         path: ends with one of SUFFIXES.
-
-    Raises:
-        WeightsError: the file does not hold these weights.
     """
     model = models.build(architecture, card.precision)
     try:

@@ -25,9 +25,6 @@ def split(model: keras.Model, replicas: Sequence[str]) -> keras.Model:
 
     Returns:
         The split model. Layers keep their names.
-
-    Raises:
-        SpecError: a layer has fewer channels than there are replicas.
     """
 
     # Twin: Keras builds a new model with all slices. torch replaces layers in the model by one slice of each.

@@ -33,9 +33,6 @@ def read(card: Card, architecture: Architecture, path: Path) -> Weights:
         card: sets the precision of the weights.
         architecture: the weights must fit it.
         path: ends with one of SUFFIXES.
-
-    Raises:
-        WeightsError: the file does not hold these weights.
     """
     model = models.build(architecture, card.precision)
     # Twin: an .h5 file holds arrays and no code. A .keras archive also names classes to construct, so it is not read.

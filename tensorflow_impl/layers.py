@@ -26,9 +26,6 @@ def passes(
     Returns:
         A function that returns gradients: of the input if needed, then of the variables. Without any gradient it returns the
             layers' output.
-
-    Raises:
-        SpecError: a switch applies to a whole step only, not to single layers.
     """
     switch_values = switches.switches_for(spec, device.kind())
     layers.refuse_switches(switch_values, {"arithmetic": "full", "graph": "function"})

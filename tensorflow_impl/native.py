@@ -30,9 +30,6 @@ def build(paired_model: PairedModel, architecture: Architecture, precision: str,
         architecture: the pair's architecture.
         precision: `float32` or `float64`.
         group: replicas that share BatchNorm statistics; None: statistics per replica.
-
-    Raises:
-        SpecError: the model cannot be built twice, or trains other values than the architecture says.
     """
     model = cast(Opaque, architecture.layers[0])
     if isinstance(user_code.find(paired_model.model), keras.Model):

@@ -42,9 +42,6 @@ def read(
         kind: a noun for the file, without article.
         remedy: a sentence that says how to create the file again.
         version: the `version` that its metadata must have. None: it has none.
-
-    Raises:
-        RecordError: no such file, torn, changed since `write` wrote it, or of another version.
     """
     if not path.is_file():
         raise RecordError(records.missing_message(path, kind, remedy))

@@ -97,11 +97,7 @@ def save(checkpoint: Checkpoint, directory: Path) -> None:
 
 
 def load(directory: Path) -> Checkpoint:
-    """Read the checkpoint of an attempt.
-
-    Raises:
-        CheckpointError: there is none, or it was torn or changed since.
-    """
+    """Read the checkpoint of an attempt."""
     path = directory / FILE
     if not path.exists():
         raise CheckpointError("no checkpoint had been made")

@@ -34,11 +34,7 @@ def to_line(result: RunResult) -> bytes:
 
 
 def load(path: Path) -> RunResult:
-    """Read the result of a finished run.
-
-    Raises:
-        ResultError: torn, changed since it was written, no result, or of another schema version.
-    """
+    """Read the result of a finished run."""
     return records.read(
         path,
         RunResult,

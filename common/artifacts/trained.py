@@ -90,10 +90,6 @@ def load(
             imported.
         remedy: a sentence that says how to create the file again.
         check_card: raises an error for a card that the caller does not accept, before its model is looked up.
-
-    Raises:
-        WeightsError: no such file, changed since it was written, or its weights do not fit its model.
-        SpecError: the user's own module does not hold to the contract.
     """
     try:
         metadata, values = checked_arrays.read(path, kind="trained model", remedy=remedy, version=_VERSION)
@@ -108,11 +104,7 @@ def load(
 
 
 def card_from(text: str | bytes, path: Path, *, remedy: str = _REMEDY) -> Card:
-    """Parse a card from JSON.
-
-    Raises:
-        WeightsError: the text is no card; the message names the path.
-    """
+    """Parse a card from JSON."""
     try:
         return Card.model_validate_json(text)
     except pydantic.ValidationError as error:
@@ -122,12 +114,7 @@ def card_from(text: str | bytes, path: Path, *, remedy: str = _REMEDY) -> Card:
 
 
 def architecture_of(card: Card, path: Path, user_model: str | None = None) -> Architecture:
-    """Return the architecture of a card's model.
-
-    Raises:
-        WeightsError: it is a module that `user_model` does not name, or does not take the card's images.
-        SpecError: the user's own module does not hold to the contract.
-    """
+    """Return the architecture of a card's model."""
     if card.model not in MODELS and card.model != user_model:
         raise WeightsError(
             f"{path} is of a model of somebody's own, which would have to be imported. Received: {card.model!r}. Say --model "

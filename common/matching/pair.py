@@ -34,11 +34,7 @@ class PairedModel:
 
 
 def check_trained(paired_model: PairedModel, architecture: Architecture, num_trained: int) -> None:
-    """Compare the number of values that a built model trains with that of its architecture.
-
-    Raises:
-        SpecError: they differ.
-    """
+    """Compare the number of values that a built model trains with that of its architecture."""
     expected = sum(parameter.size for parameter in architecture.parameters() if parameter.trainable)
     if num_trained != expected:
         fix = "Freeze no layer." if num_trained < expected else "Leave out layers that take no part in a pass."

@@ -280,9 +280,6 @@ def resolve(
 
     Args:
         width, depth, dropout: options of a built-in model, see `Structure`. A user's module has its own.
-
-    Raises:
-        SpecError: the model does not take this image size, or a user's module does not hold to the contract.
     """
     if model in MODELS:
         return _BUILDERS[model](num_classes, image_size, Structure(width, depth, dropout))
@@ -334,11 +331,7 @@ def why_not_divisible(spec: Spec) -> str | None:
 
 
 def refuse_opaque(architecture: Architecture, feature: str) -> None:
-    """Refuse a matched pair where layers must be known one by one.
-
-    Raises:
-        SpecError: the model is one.
-    """
+    """Refuse a matched pair where layers must be known one by one."""
     if isinstance(architecture.layers[0], Opaque):
         raise SpecError(
             f"{feature} needs to know how layers are joined. Received: {architecture.name}, which only the user's own code "
@@ -353,9 +346,6 @@ def output_shape(layers: tuple[Layer, ...], shape: tuple[int, ...], model: str) 
         layers: consecutive layers.
         shape: shape of one example in front of them.
         model: name of the model, for the error.
-
-    Raises:
-        SpecError: a layer takes another number of channels or features than it receives.
     """
     for layer in layers:
         match layer:

@@ -28,11 +28,7 @@ def rows(count: int, replicas: int) -> list[tuple[int, int]]:
 
 
 def channels(layer: str, num_channels: int, replicas: int) -> list[tuple[int, int]]:
-    """Return the half-open range of a layer's output channels that each replica holds, by `shard`.
-
-    Raises:
-        SpecError: a replica would hold none.
-    """
+    """Return the half-open range of a layer's output channels that each replica holds, by `shard`."""
     if num_channels < replicas:
         raise SpecError(
             f"replicas must not outnumber the channels of a layer that they split. Received: {replicas} for {layer}, which has "

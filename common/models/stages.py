@@ -61,9 +61,6 @@ def cut(architecture: Architecture, num_stages: int) -> tuple[Stage, ...]:
     The largest stage has as few forward operations as possible. Of such cuts, the one that sends the fewest values wins.
     A layer with branches is divided only if that makes the largest stage smaller by `MIN_DIVISION_GAIN`, or if there are too
     few layers otherwise. Then several tensors are sent: outputs of its branches, and its input if later branches need it.
-
-    Raises:
-        SpecError: there are fewer layers with weights than stages.
     """
     points = list(cut_points(architecture))
     between_layers = [point for point in points if point.progress is None]

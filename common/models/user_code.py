@@ -115,11 +115,7 @@ def file_of(name: str, module_spec: ModuleSpec | None = None) -> Path | None:
 
 @contextmanager
 def forbid_exit(model: str) -> Generator[None]:
-    """Run a user's own code. It may not end the process: exit code 0 would look like a success.
-
-    Raises:
-        SpecError: it called `sys.exit` or `os._exit`, or raised what is no `Exception`.
-    """
+    """Run a user's own code. It may not end the process: exit code 0 would look like a success."""
     process = os.getpid()
 
     def refuse(status: int) -> NoReturn:
@@ -162,11 +158,7 @@ def _user_frame(error: BaseException) -> traceback.FrameSummary | None:
 
 
 def find(name: str) -> Any:
-    """Return the object `package.module:name`.
-
-    Raises:
-        SpecError: it cannot be found, or importing its module fails.
-    """
+    """Return the object `package.module:name`."""
     module_name, _, attribute = name.partition(":")
     with report_errors(name):
         imported = importlib.import_module(module_name)
@@ -177,11 +169,7 @@ def find(name: str) -> Any:
 
 
 def refuse_absent(name: str, file: Path) -> None:
-    """Refuse `package.module:name` if the module's text shows that it defines no such name. Nothing is imported.
-
-    Raises:
-        SpecError: it does not. A module that may make names as it runs is left to `find`.
-    """
+    """Refuse `package.module:name` if the module's text shows that it defines no such name. Nothing is imported."""
     try:
         with warnings.catch_warnings(action="ignore"):
             tree = ast.parse(file.read_bytes())
@@ -221,9 +209,6 @@ def build(name: str, kind: type, *, classes: int, image_shape: tuple[int, int, i
     """Build a model: an instance as it is, or the result of a class or function.
 
     The class or function gets arguments for its parameters with usual names, such as num_classes, input_shape or channels.
-
-    Raises:
-        SpecError: it cannot be built, or is no model of this framework.
     """
     model = find(name)
     if not isinstance(model, kind):
@@ -247,11 +232,7 @@ def build(name: str, kind: type, *, classes: int, image_shape: tuple[int, int, i
 
 @contextmanager
 def report_errors(name: str, hint: str = "") -> Generator[None]:
-    """Run the user's code, and turn its errors into SpecError. `hint` ends the message with more advice.
-
-    Raises:
-        SpecError: it raised. The message names its file and line.
-    """
+    """Run the user's code, and turn its errors into SpecError. `hint` ends the message with more advice."""
     with forbid_exit(name):
         try:
             yield

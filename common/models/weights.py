@@ -61,11 +61,7 @@ def save(weights: Mapping[str, npt.NDArray[Any]], path: Path, metadata: dict[str
 
 
 def check(weights: Mapping[str, npt.NDArray[Any]], architecture: Architecture, path: Path) -> None:
-    """Compare the contents of a file with an architecture.
-
-    Raises:
-        WeightsError: names, shapes or dtypes differ.
-    """
+    """Compare the contents of a file with an architecture."""
     expected = {parameter.name: parameter.shape for parameter in architecture.parameters()}
     received = {name: array.shape for name, array in weights.items()}
     for name in sorted(expected.keys() | received.keys()):

@@ -160,11 +160,7 @@ def exit_without_teardown(code: int, *, ranks_too: bool = True) -> NoReturn:
 
 
 def _read_spec(path: Path) -> Spec:
-    """Read a spec, and validate it again for this machine.
-
-    Raises:
-        SpecError: the file cannot be read, or is not a spec.
-    """
+    """Read a spec, and validate it again for this machine."""
     try:
         return spec.from_json(plain_values.read_text(path)).with_fields()
     except (OSError, ValueError) as error:
@@ -172,11 +168,7 @@ def _read_spec(path: Path) -> Spec:
 
 
 def _read_following_spec(path: Path, first: Spec) -> Spec:
-    """Read a spec of `--then`.
-
-    Raises:
-        SpecError: it needs another process than the first spec.
-    """
+    """Read a spec of `--then`."""
     run_spec = _read_spec(path)
     if differing := [name for name in PROCESS_WIDE_FIELDS if getattr(run_spec, name) != getattr(first, name)]:
         raise spec.SpecError(f"--then takes specs for one process. {path} has another {', '.join(differing)}.")
@@ -184,11 +176,7 @@ def _read_following_spec(path: Path, first: Spec) -> Spec:
 
 
 def _check_command(job: TwinJob, *, has_following: bool) -> None:
-    """Refuse a spec that the command cannot take.
-
-    Raises:
-        SpecError: it has more replicas than the command takes, or a server that another spec cannot use.
-    """
+    """Refuse a spec that the command cannot take."""
     if job.arguments.command == "layers" and job.spec.mode != "serial":
         raise spec.SpecError(f"layers times one replica. Received: mode {job.spec.mode}. Use serial.")
     if job.arguments.command == "exchanges" and job.spec.mode not in commands.EXCHANGING_MODES:

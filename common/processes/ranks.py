@@ -26,11 +26,7 @@ from common.training.trainer import BaseTrainer
 
 
 def is_rank(run_spec: Spec, environments: list[dict[str, str]]) -> bool:
-    """Return whether this process is one of several, by its environment.
-
-    Raises:
-        SpecError: the environment names another number of ranks than the spec.
-    """
+    """Return whether this process is one of several, by its environment."""
     if "RANK" not in os.environ:
         return False
     rank, ranks = os.environ["RANK"], os.environ.get("WORLD_SIZE")

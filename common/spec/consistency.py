@@ -16,11 +16,7 @@ _SKEW = Dask.model_fields["skew"].default
 
 
 def check(spec: Spec) -> None:
-    """Check that the fields of a spec fit each other.
-
-    Raises:
-        SpecError: names the first such field.
-    """
+    """Check that the fields of a spec fit each other."""
     _check_names(spec)
     _check_replicas(spec)
     _check_hosts(spec)

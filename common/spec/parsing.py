@@ -21,9 +21,6 @@ def read_values(path: str | Path, kind: str = "spec file") -> dict[str, Any]:
     Args:
         path: a YAML or JSON file.
         kind: what the file is, for the errors.
-
-    Raises:
-        SpecError: it cannot be read, or is no mapping.
     """
     path = Path(path)
     try:

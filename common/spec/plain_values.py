@@ -41,7 +41,6 @@ def read_text(path: Path) -> str:
     Raises:
         OSError, UnicodeDecodeError: it cannot be read.
         PlainFileError: it is no plain file, or too large.
-        PlainValuesError: the output of a command is too large.
     """
     if not str(path).startswith(_PIPE_PREFIXES):
         return plain_file.read(path, MAX_BYTES).decode("utf-8")
@@ -52,11 +51,7 @@ def read_text(path: Path) -> str:
 
 
 def from_yaml(text: str) -> Any:
-    """Parse a YAML text. A duplicate name in a mapping is refused, and so is every tag of other values.
-
-    Raises:
-        PlainValuesError: it is no such text.
-    """
+    """Parse a YAML text. A duplicate name in a mapping is refused, and so is every tag of other values."""
     _check_size(len(text))
     try:
         value = yaml.load(text, _PlainLoader)  # a safe loader with fewer tags
@@ -70,11 +65,7 @@ def from_yaml(text: str) -> Any:
 
 
 def from_json(text: str) -> Any:
-    """Parse a JSON text. A duplicate name in an object is refused.
-
-    Raises:
-        PlainValuesError: it is no such text.
-    """
+    """Parse a JSON text. A duplicate name in an object is refused."""
     _check_size(len(text))
     try:
         value = json.loads(text, object_pairs_hook=_unique_fields)
@@ -86,11 +77,7 @@ def from_json(text: str) -> Any:
 
 
 def check_plain(value: Any) -> Any:
-    """Return the value unchanged, after checking that it is plain and within the limits.
-
-    Raises:
-        PlainValuesError: it is not.
-    """
+    """Return the value unchanged, after checking that it is plain and within the limits."""
     pending, count = [(value, 1)], 0
     while pending:
         item, depth = pending.pop()

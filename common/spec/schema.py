@@ -294,11 +294,7 @@ class Spec(Finite):
 
 
 def build(values: dict[str, Any]) -> Spec:
-    """Build a spec from nested plain values, to be run on this machine.
-
-    Raises:
-        SpecError: names field, value and fix.
-    """
+    """Build a spec from nested plain values, to be run on this machine."""
     try:
         spec = Spec.model_validate(values)
     except pydantic.ValidationError as error:

@@ -50,9 +50,6 @@ def check_against(spec: Spec, description: dict[str, Any], replicas_here: int | 
 
     Returns:
         None if the run can start, else "not available: ..." with the reason, for the table's row.
-
-    Raises:
-        SpecError: the spec names a switch, or a value of one, that the framework does not have.
     """
     description = description_for_device(spec, description)
     options = description["options"]
@@ -122,11 +119,7 @@ def resolve_switches(spec: Spec, options: dict[str, Any]) -> dict[str, Any]:
 
 
 def refuse_per_process(spec: Spec, options: dict[str, Any], framework: str) -> None:
-    """Refuse switches that are set when a process starts, for a trial that shares its process with others.
-
-    Raises:
-        SpecError: names the switch.
-    """
+    """Refuse switches that are set when a process starts, for a trial that shares its process with others."""
     for name, value in resolve_switches(spec, options).items():
         if value in options[name].get("process", ()):
             raise SpecError(

@@ -155,11 +155,7 @@ def add_commands(commands: Any) -> None:
 
 
 def prepare_process(cores: int | None, device: spec.Device) -> spec.Spec:
-    """Limit this process to `cores`, or to all, before its framework is imported. Returns the spec to configure it by.
-
-    Raises:
-        SpecError: there are fewer cores.
-    """
+    """Limit this process to `cores`, or to all, before its framework is imported. Returns the spec to configure it by."""
     process_spec = spec.build({"device": device} | ({} if cores is None else {"cores": cores}))
     machine.set_affinity(machine.cpu_budget(process_spec.cores))
     machine.keep_freed_memory()
@@ -180,10 +176,6 @@ def run(
         arguments: parsed arguments of `add_commands`.
         cores: number of cores that this process may use.
         warm_up_seconds: see `measure`.
-
-    Raises:
-        WeightsError, SpecError: the trained model cannot be used.
-        DataRefused: the data of the spec are refused.
     """
     path, out = arguments.file, arguments.out
     if arguments.command == "read":
@@ -254,9 +246,6 @@ def load_logits(path: Path, model: Trained, count: int) -> npt.NDArray[np.floati
 
     Returns:
         [count, classes].
-
-    Raises:
-        RecordError: there is no such file, or it is torn, or of another model, or of other images.
     """
     metadata, arrays = checked_arrays.read(path, kind="record of logits")
     array = arrays.get(_LOGITS)

@@ -123,9 +123,6 @@ def refuse_switches(switches: Mapping[str, Any], required: Mapping[str, Any]) ->
     Args:
         switches: values of all switches in a run.
         required: values that such switches must have.
-
-    Raises:
-        SpecError: names the switch.
     """
     for name, value in required.items():
         if switches[name] != value:

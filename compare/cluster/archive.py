@@ -41,10 +41,6 @@ def unpack(content: bytes, folder: Path, most_bytes: int = MOST_BYTES) -> None:
 
     Args:
         most_bytes: limit of its size, and of the size of what it unpacks to.
-
-    Raises:
-        DataRefused: it holds anything but plain files below that folder, or unpacks to too much.
-        FolderError: it is too large, or holds a file that is no part of a comparison.
     """
     archive_file = folder.with_name(f"{folder.name}.tar.gz")
     total = len(content)
@@ -67,11 +63,7 @@ def unpack(content: bytes, folder: Path, most_bytes: int = MOST_BYTES) -> None:
 
 
 def install(content: bytes, plan: MatrixPlan, cell: Cell, folder: Path) -> None:
-    """Install a comparison that a worker sent in the folder of its matrix, in place of the previous state.
-
-    Raises:
-        DataRefused, FolderError: it is refused, see `unpack`, or is not the requested comparison. Nothing is changed.
-    """
+    """Install a comparison that a worker sent in the folder of its matrix, in place of the previous state."""
     cell_folder, received, previous = (folder / name.format(cell.name) for name in ("{}", _RECEIVED_NAME, _PREVIOUS_NAME))
     shutil.rmtree(received, ignore_errors=True)
     try:
@@ -96,11 +88,7 @@ def restore(folder: Path, cell: Cell) -> None:
 
 
 def refuse_other_comparison(folder: Path, plan: MatrixPlan, cell: Cell) -> None:
-    """Check that a folder holds the requested comparison, made by this code on one machine. It is not changed.
-
-    Raises:
-        FolderError: it does not.
-    """
+    """Check that a folder holds the requested comparison, made by this code on one machine. It is not changed."""
     stored = store.read(folder)
     store.refuse_other_rows(folder, cell.rows, plan.seeds)
     code_hash = code_digest.compute(list(dict.fromkeys(row.contestant for row in cell.rows)), cell.rows[0].spec.model)

@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from common.artifacts import records
-from common.data.sources import DataRefused
+from common.errors import UserError
 from common.machine import machine
 from common.machine.private_folder import PrivateFolder
 from compare.cluster import archive, jobs
 from compare.cluster.jobs import JobEnd, JobEnds, JobStatus, Say
-from compare.core.errors import FolderError, LaunchError
+from compare.core.errors import LaunchError
 from compare.execution import cells, contestants, store
 from compare.execution.cells import Cell, MatrixPlan
 
@@ -44,9 +44,6 @@ def connect_slots(address: str, plan: MatrixPlan) -> Generator[tuple[distributed
 
     Yields:
         (client, facts of the machine of each slot by the address of its worker).
-
-    Raises:
-        LaunchError: no scheduler answers, no worker has a slot, two of one machine have, or one lacks this code.
     """
     from common.data.preprocessing import dask_scan  # here: importing Dask takes longer than many a command
 
@@ -92,9 +89,6 @@ def check_answers(answers: Mapping[str, Any], code_hash: str) -> None:
     Args:
         answers: what `probe` returned or raised on each worker, by its address.
         code_hash: see `jobs.matrix_code_hash`.
-
-    Raises:
-        LaunchError: one cannot.
     """
     for worker, answer in answers.items():
         if isinstance(answer, BaseException):
@@ -171,9 +165,6 @@ def run(address: str, folder: Path, plan: MatrixPlan, pending: Sequence[Cell], c
 
     Yields:
         Each comparison when its job has ended.
-
-    Raises:
-        LaunchError: see `connect_slots`.
     """
     topic = f"{RESOURCE}-{uuid.uuid4().hex}"
     with connect_slots(address, plan) as (client, machines):
@@ -224,7 +215,7 @@ def _collect(future: Any, worker: str, plan: MatrixPlan, cell: Cell, folder: Pat
         if content is not None:
             archive.install(content, plan, cell, folder)
         records.write(jobs.status_file(folder, cell.name), status)
-    except (FolderError, DataRefused) as error:
+    except UserError as error:
         return str(error)
     except Exception as error:  # whatever a worker raises or sends
         return f"its job was lost on {worker}: {error}"

@@ -69,11 +69,7 @@ def read_status(folder: Path, cell: str, job: str | None = None) -> JobStatus | 
 
 
 def matrix_code_hash(plan: MatrixPlan) -> str:
-    """Compute SHA-256 over all code that runs a matrix here.
-
-    Raises:
-        SpecError, LaunchError: a user's model or somebody else's twin is not here.
-    """
+    """Compute SHA-256 over all code that runs a matrix here."""
     models_and_contestants = {
         (cell.rows[0].spec.model, tuple(dict.fromkeys(row.contestant for row in cell.rows))) for cell in plan.cells
     }

@@ -38,11 +38,7 @@ _QUERY_ATTEMPTS, _QUERY_SECONDS = 30, 10.0
 
 
 def check_commands() -> None:
-    """Check that this machine can submit jobs.
-
-    Raises:
-        LaunchError: it cannot.
-    """
+    """Check that this machine can submit jobs."""
     if missing := [name for name in _PROGRAMS if shutil.which(name) is None]:
         raise LaunchError(
             f"--on slurm needs Slurm's commands. Received: a machine without {', '.join(missing)}. Run it where you submit "
@@ -128,9 +124,6 @@ def run(
 
     Yields:
         Each comparison when its job has ended.
-
-    Raises:
-        LaunchError: Slurm takes no jobs, or cannot be asked.
     """
     alive = {job for job, state in _states(folder).items() if state.name in _ALIVE}
     waiting = {
@@ -237,9 +230,6 @@ def _states(folder: Path, attempts: int = 1, interval_seconds: float = _QUERY_SE
     Args:
         attempts: largest number of queries.
         interval_seconds: time between two of them.
-
-    Raises:
-        LaunchError: Slurm does not answer.
     """
     command = ["squeue", "--noheader", "--array", "--states=all", "--format=%i|%T|%r", f"--name={_job_name(folder)}"]
     error = ""

@@ -8,14 +8,12 @@ import sys
 from pathlib import Path
 
 from common.artifacts import records
-from common.data.sources import DataRefused
-from common.models.weights import WeightsError
-from common.spec import SpecError
+from common.errors import UserError
 from compare.cluster import jobs
 from compare.cluster.jobs import JobStatus
 from compare.comparison import comparison_plan, run
 from compare.core import exits
-from compare.core.errors import FolderError, LaunchError
+from compare.core.errors import FolderError
 from compare.core.interrupt import Interrupted, interruptible
 from compare.execution import cells
 
@@ -30,7 +28,7 @@ def main(folder: Path, name: str, code_hash: str, job: str) -> None:
             exit_code = _run(folder, name, code_hash)
     except Interrupted as interruption:
         exit_code, failure = interruption.exit_code, "its job was cancelled, or its time was over."
-    except (SpecError, FolderError, WeightsError, DataRefused, LaunchError, OSError) as error:
+    except (UserError, OSError) as error:
         exit_code, failure = exits.USAGE, str(error)
     records.write(path, status.model_copy(update={"code": exit_code, "failure": failure}))
 

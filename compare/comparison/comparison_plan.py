@@ -71,10 +71,6 @@ def stored_request(folder: Path, repeats: int | None = None) -> ComparisonReques
 
     Args:
         repeats: repeats of each row. None: as many as before.
-
-    Raises:
-        FolderError: the folder holds no comparison, or brings an interpreter of its own.
-        SpecError: there are fewer repeats than the folder has.
     """
     stored = store.read_plan(folder)
     refuse_fewer(repeats, stored.repeats, folder)
@@ -83,11 +79,7 @@ def stored_request(folder: Path, repeats: int | None = None) -> ComparisonReques
 
 
 def refuse_fewer(repeats: int | None, planned: int, folder: Path) -> None:
-    """Refuse to leave out repeats: to choose among them is to choose a verdict.
-
-    Raises:
-        SpecError: there are fewer repeats than were planned.
-    """
+    """Refuse to leave out repeats: to choose among them is to choose a verdict."""
     if repeats is not None and repeats < planned:
         raise SpecError(
             f"--repeats can only grow: {folder} has {planned}. Received: {repeats}. Leave it out, or start another comparison."
@@ -95,11 +87,7 @@ def refuse_fewer(repeats: int | None, planned: int, folder: Path) -> None:
 
 
 def register_contestants(stored: Sequence[Contestant], folder: Path) -> None:
-    """Register the contestants of a results folder.
-
-    Raises:
-        FolderError: the folder brings an interpreter of its own.
-    """
+    """Register the contestants of a results folder."""
     contestants.register(stored)
     for contestant in stored:
         if contestant.python is None or contestant.python == sys.executable:
@@ -147,11 +135,7 @@ def single_run_values(
     *,
     with_contestants: bool = False,
 ) -> dict[str, Any]:
-    """Return the spec values for commands that look at one model, with mode and replicas as requested.
-
-    Raises:
-        SpecError: a value is refused, or the spec file has contestants and the command takes none.
-    """
+    """Return the spec values for commands that look at one model, with mode and replicas as requested."""
     stated = spec.read_values(spec_file) if spec_file is not None else {}
     if "contestants" in stated and not with_contestants:
         raise SpecError(
@@ -173,11 +157,7 @@ def single_run_spec(
     *,
     with_contestants: bool = False,
 ) -> Spec:
-    """Return the spec for a command that looks at one model.
-
-    Raises:
-        SpecError: a field is refused, or no model is named.
-    """
+    """Return the spec for a command that looks at one model."""
     values = single_run_values(preset, spec_file, options, assignments, with_contestants=with_contestants)
     if "model" not in values:
         raise SpecError(f"{command} needs a model. Received: none. Add --model, or name one in --spec.")
@@ -191,9 +171,6 @@ def with_seeds(settings: Preset, seeds: tuple[int, ...], repeats: int | None) ->
         settings: the settings, with the requested repeats, if any.
         seeds: the seeds, each once.
         repeats: requested repeats. None: one for each seed.
-
-    Raises:
-        SpecError: a seed is too large, or there are fewer repeats than seeds.
     """
     for seed in seeds:
         spec.build({"seed": seed})
@@ -209,11 +186,7 @@ def with_seeds(settings: Preset, seeds: tuple[int, ...], repeats: int | None) ->
 
 
 def check_repeats(settings: Preset) -> Preset:
-    """Return the settings, with enough repeats for a verdict if repeats are added until it is decided.
-
-    Raises:
-        SpecError: there are too many.
-    """
+    """Return the settings, with enough repeats for a verdict if repeats are added until it is decided."""
     if settings.repeats > store.MOST_REPEATS:
         raise SpecError(f"A row has at most {store.MOST_REPEATS} runs. Received: {settings.repeats}. Ask for fewer.")
     if (until := settings.until) is not None:
@@ -227,22 +200,13 @@ def check_repeats(settings: Preset) -> Preset:
 
 
 def refuse_other_rows(request: ComparisonRequest) -> None:
-    """Refuse the results folder early, before anything is prepared, see `store.refuse_other_rows`.
-
-    Raises:
-        SpecError: a row is refused.
-        FolderError: the folder is.
-    """
+    """Refuse the results folder early, before anything is prepared, see `store.refuse_other_rows`."""
     if request.out is not None:
         store.refuse_other_rows(request.out, request.lay_out(request.settings, request.frameworks), request.settings.seeds)
 
 
 def build_plan(request: ComparisonRequest, progress: Display) -> Comparison:
-    """Check every run against the frameworks, the machine and the data before the first one starts.
-
-    Raises:
-        SpecError, DataRefused, LaunchError: something is refused.
-    """
+    """Check every run against the frameworks, the machine and the data before the first one starts."""
     settings = check_repeats(request.settings)
     rows = request.lay_out(settings, request.frameworks)
     progress.say("asking the frameworks what they can do here")
@@ -292,11 +256,7 @@ def build_plan(request: ComparisonRequest, progress: Display) -> Comparison:
 
 
 def refuse_changed_environments(comparison: Comparison) -> None:
-    """Check that every contestant's environment is still what it was before the proof.
-
-    Raises:
-        LaunchError: distributions have changed.
-    """
+    """Check that every contestant's environment is still what it was before the proof."""
     for name, before in comparison.environments.items():
         if changes := contestants.describe_changes(before, launch.current_environment(name)):
             raise LaunchError(
@@ -306,11 +266,7 @@ def refuse_changed_environments(comparison: Comparison) -> None:
 
 
 def _refuse_other_first_hosts(rows: Sequence[Row]) -> None:
-    """Check that the first host of every row is this machine.
-
-    Raises:
-        SpecError: it is not.
-    """
+    """Check that the first host of every row is this machine."""
     for hosts in {row.spec.hosts for row in rows if row.spec.hosts}:
         try:
             supervisor.free_ports(1, hosts[0])

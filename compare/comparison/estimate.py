@@ -63,9 +63,6 @@ def rehearse(request: ComparisonRequest, *, as_json: bool, times_from: Path | No
 
     Returns:
         The exit code: 0; 1 if a row could not be measured.
-
-    Raises:
-        SpecError, DataRefused, LaunchError, FolderError: see `run.run`.
     """
     comparison_plan.refuse_other_rows(request)
     print_measurement_notice(times_from)
@@ -249,10 +246,9 @@ def measure_row(row: Row) -> tuple[RunResult, str] | str:
 
 
 def stored_results(folder: Path) -> Callable[[Row], tuple[RunResult, str] | str]:
-    """Return a function that finds results of similar rows in another comparison. Of several: that with the median wall time.
+    """Return a function that finds results of similar rows in another comparison.
 
-    Raises:
-        FolderError: the folder holds none.
+    Of several it finds that with the median wall time.
     """
     comparison = store.read(folder)
     complete_runs = [

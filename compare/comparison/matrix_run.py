@@ -12,15 +12,13 @@ from typing import Any
 import typer
 
 from common.artifacts import records
-from common.data.sources import DataRefused
+from common.errors import UserError
 from common.machine import machine
 from common.processes import signals
-from common.spec import SpecError
 from compare.cluster import jobs
 from compare.comparison import comparison_plan, estimate, spread
 from compare.comparison.comparison_plan import ComparisonRequest
 from compare.core import exits, wording
-from compare.core.errors import FolderError, LaunchError
 from compare.core.interrupt import SIGNAL_EXIT_BASE, Interrupted, interruptible
 from compare.execution import cells, code_digest, contestants, results_folder, store
 from compare.execution.cells import Cell, MatrixPlan
@@ -29,7 +27,6 @@ from compare.reporting.document import Report
 from compare.reporting.tables import Column, Table
 
 RunCell = Callable[[ComparisonRequest, Path], object]
-_REFUSALS = (SpecError, DataRefused, LaunchError, FolderError)
 
 
 def build_plan(requests: Sequence[tuple[dict[str, str], ComparisonRequest]], on: str | None = None) -> MatrixPlan:
@@ -37,9 +34,6 @@ def build_plan(requests: Sequence[tuple[dict[str, str], ComparisonRequest]], on:
 
     Args:
         on: see `MatrixPlan.on`. Then a single comparison makes a matrix too, of one cell.
-
-    Raises:
-        SpecError: a row of a comparison is refused.
     """
     if on is not None:
         spread.check_rows([request for _, request in requests])
@@ -89,9 +83,6 @@ def run_all(
 
     Returns:
         The exit code: 0; 1 if a run failed or a comparison was refused; 130 or 143 if it was interrupted.
-
-    Raises:
-        SpecError, DataRefused, LaunchError, FolderError: no comparison could begin.
     """
     code = 0
     if new_plan.on is not None:
@@ -124,11 +115,7 @@ def run_all(
 
 
 def _run_cells(plan: MatrixPlan, folder: Path, run_cell: RunCell, *, live: bool) -> None:
-    """Run the cells one after the other, and record which were refused.
-
-    Raises:
-        Interrupted: some cells were run. Their results stay.
-    """
+    """Run the cells one after the other, and record which were refused."""
     has_started, refusal = False, None
     for number, cell in enumerate(plan.cells):
         typer.echo(f"Comparison {number + 1} of {len(plan.cells)}: {cell.name}", err=True)
@@ -137,7 +124,7 @@ def _run_cells(plan: MatrixPlan, folder: Path, run_cell: RunCell, *, live: bool)
         try:
             run_cell(replace(request, live=live), folder / cell.name)
             has_started = True
-        except _REFUSALS as error:
+        except UserError as error:
             refusal, failure = error, str(error)
             typer.echo(f"{cell.name} is left out: {failure}", err=True)
         updated_cells = [*plan.cells]
@@ -181,7 +168,7 @@ def rehearse(plan: MatrixPlan, out: Path | None, *, as_json: bool, times_from: P
             request = comparison_plan.request_for_rows(cell.rows, plan, cell_folder)
             comparison_plan.refuse_other_rows(request)
             reports[cell.name] = estimate.rehearsal_report(replace(request, again=again), times_from)
-        except _REFUSALS as error:
+        except UserError as error:
             refusals[cell.name] = str(error)
     values = {name: report.values for name, report in reports.items()}
     columns = (

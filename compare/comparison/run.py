@@ -218,10 +218,6 @@ def run(request: ComparisonRequest, *, as_json: bool, view: Callable[[JudgedComp
 
     Returns:
         The exit code: 0; 1 if a run failed; 130 or 143 if it was interrupted.
-
-    Raises:
-        SpecError, DataRefused, LaunchError, FolderError: nothing was trained.
-        Interrupted: before anything was trained.
     """
     outcome = _run_comparison(request)
     if outcome.code and not any(outcome.compared.stored.runs.values()):
@@ -256,9 +252,7 @@ def run_quietly(request: ComparisonRequest | MatrixPlan, out: Path | None, sign:
         Its folder.
 
     Raises:
-        SpecError, DataRefused, LaunchError, FolderError: nothing was trained.
         OSError: a result or the report could not be written.
-        Interrupted: results of the runs that had ended are in the folder.
     """
     if isinstance(request, MatrixPlan):
         folder = out or store.new_folder(cells.KIND)
@@ -288,10 +282,6 @@ def run_nested(request: ComparisonRequest, folder: Path) -> tuple[JudgedComparis
 
     Returns:
         (the comparison, exit code). The code is 1 if a run or the proof failed or a file could not be written, else 0.
-
-    Raises:
-        SpecError, DataRefused, LaunchError, FolderError: see `run`.
-        Interrupted: some runs were made. Their results stay.
     """
     outcome = _run_comparison(replace(request, out=folder))
     if outcome.code:
@@ -495,9 +485,6 @@ def run_all(comparison: Comparison, folder: Path, progress: Display) -> list[tup
 
     Returns:
         (row id, result) of each result that could not be written there.
-
-    Raises:
-        Interrupted: some runs were made. Their results are in the folder.
     """
     unwritten = _run_jobs(comparison, comparison_plan.jobs(comparison, folder), folder, progress)
     while not unwritten and (needed_rows := _rows_needing_repeats(comparison, folder)):
@@ -586,11 +573,7 @@ def _resume_hint(folder: Path) -> str:
 
 
 def _only_with_resume(context: typer.Context) -> None:
-    """Refuse options that would change the comparison in the folder.
-
-    Raises:
-        SpecError: such an option was given.
-    """
+    """Refuse options that would change the comparison in the folder."""
     others = unexpected_options(context, _PARAMETERS_WITH_RESUME)
     if others:
         raise SpecError(

@@ -14,18 +14,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from common.data.sources import DataRefused
-from common.models.weights import WeightsError
+from common.errors import UserError
 from common.spec import Spec, SpecError, plain_values
 from compare.comparison import matrix_run, run
 from compare.comparison.comparison_plan import ComparisonRequest
 from compare.core import until_decided
-from compare.core.errors import FolderError, LaunchError, UnfitError
+from compare.core.errors import LaunchError
 from compare.core.interrupt import Interrupted, interruptible
 from compare.execution import launch, options, run_settings, signing
 
-_ERROR_TYPES = (SpecError, FolderError, WeightsError, DataRefused, UnfitError, LaunchError, OSError)
-_ERRORS = {error_type.__name__: error_type for error_type in _ERROR_TYPES}
 _INTERRUPTED = Interrupted.__name__
 
 
@@ -48,7 +45,7 @@ def call(
         The results folder.
 
     Raises:
-        SpecError, FolderError, WeightsError, DataRefused, LaunchError, OSError: the comparison failed, see `run.run_quietly`.
+        UserError, OSError: the comparison failed, see `run.run_quietly`.
         KeyboardInterrupt: it was interrupted. Results of the runs that had ended are in the folder.
     """
     request = {
@@ -83,7 +80,8 @@ def read_answer(answer: str, exit_code: int) -> Path:
         raise LaunchError(f"The process of the comparison ended without an answer ({ending}). Its stderr says why.") from None
     if "folder" in message:
         return Path(message["folder"])
-    raise (KeyboardInterrupt if message["error"] == _INTERRUPTED else _ERRORS[message["error"]])(message["words"])
+    error_types = {kind.__name__: kind for kind in (*UserError.kinds(), OSError)} | {_INTERRUPTED: KeyboardInterrupt}
+    raise error_types[message["error"]](message["words"])
 
 
 def main() -> None:
@@ -95,9 +93,10 @@ def main() -> None:
                 message = {"folder": str(_run(**json.load(sys.stdin)))}
         except Interrupted as interruption:
             message = {"error": _INTERRUPTED, "words": interruption.message}
-        except tuple(_ERRORS.values()) as error:
-            name = next(name for name, error_type in _ERRORS.items() if isinstance(error, error_type))
-            message = {"error": name, "words": str(error)}
+        except UserError as error:
+            message = {"error": type(error).__name__, "words": str(error)}
+        except OSError as error:
+            message = {"error": OSError.__name__, "words": str(error)}
         json.dump(message, answer)
 
 

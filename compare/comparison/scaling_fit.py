@@ -124,11 +124,7 @@ class ProjectionTarget:
 
 
 def read(stored: StoredComparison, target: ProjectionTarget) -> ScalingResult:
-    """Compute the scaling of a comparison of `scaling_rows.build_rows`. No ratios if its runs did not train the same.
-
-    Raises:
-        FolderError: it holds no such rows.
-    """
+    """Compute the scaling of a comparison of `scaling_rows.build_rows`. No ratios if its runs did not train the same."""
     summaries = {summary.id: summary for summary in summarize(stored)}
     points = [_point(stored, row, summaries) for row in stored.comparison.rows if row.spec.mode != "serial"]
     if not points:

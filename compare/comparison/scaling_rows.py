@@ -24,9 +24,6 @@ def build_rows(settings: Preset, contestants: Sequence[str], *, sizes: Sequence[
         settings: the values' `global_batch_size` is the global batch of strong runs, and each replica's batch in weak runs.
         sizes: numbers of replicas, each at least 2.
         kinds: kinds of scaling, from KINDS.
-
-    Raises:
-        SpecError: a row's spec is refused.
     """
     values = settings.values
     registry.check(contestants, launch.FRAMEWORKS)

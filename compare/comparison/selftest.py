@@ -418,11 +418,7 @@ def _passed(checks: Sequence[SelftestCheck], where: str) -> list[str]:
 
 
 def _run_trials(contestants: Sequence[str]) -> Selftest:
-    """Run the real trials like any comparison, and judge them.
-
-    Raises:
-        SpecError, DataRefused, LaunchError, FolderError, Interrupted: see `run.run_nested`.
-    """
+    """Run the real trials like any comparison, and judge them."""
     with PrivateFolder() as temporary:
         settings = Preset(values=VALUES, modes=("serial",), repeats=VERDICT_PAIRS)
         out = temporary.path / "runs"
@@ -438,11 +434,7 @@ def _pairs_request(framework: str, pairs: int, out: Path | None) -> ComparisonRe
 
 
 def _run_pairs(request: ComparisonRequest, seed: int) -> Selftest:
-    """Run pairs, see `_pairs_request`, and judge them. A folder with some of them is continued.
-
-    Raises:
-        SpecError, DataRefused, LaunchError, FolderError, Interrupted: see `run.run_nested`.
-    """
+    """Run pairs, see `_pairs_request`, and judge them. A folder with some of them is continued."""
     folder = request.out
     assert folder is not None
     advice = f"the same command with {wording.shell(['--out', str(folder)])} continues"

@@ -10,14 +10,13 @@ from typing import Any
 import typer
 
 from common.artifacts import records
-from common.data.sources import DataRefused
+from common.errors import UserError
 from common.spec import SpecError
 from compare.cluster import archive, dask_slots, jobs, slurm
 from compare.cluster.jobs import JobEnds
 from compare.comparison import comparison_plan
 from compare.comparison.comparison_plan import ComparisonRequest
 from compare.core import wording
-from compare.core.errors import FolderError
 from compare.execution import cells, store
 from compare.execution.cells import Cell, MatrixPlan
 from compare.reporting.document import Report
@@ -29,21 +28,13 @@ def _say(line: str) -> None:
 
 
 def check_backend(on: str) -> None:
-    """Check the value of `--on`.
-
-    Raises:
-        SpecError: it is neither Slurm nor an address.
-    """
+    """Check the value of `--on`."""
     if on != slurm.NAME and not on.startswith(dask_slots.SCHEMES):
         raise SpecError(f"--on must be slurm or the address of a Dask scheduler. Received: {on!r}. Use e.g. tcp://HOST:8786.")
 
 
 def check_rows(requests: Sequence[ComparisonRequest]) -> None:
-    """Check that other machines can run the requested comparisons.
-
-    Raises:
-        SpecError: no number of cores is named, or a run is spread over machines itself.
-    """
+    """Check that other machines can run the requested comparisons."""
     for request in requests:
         if request.settings.values.get("cores") is None:
             raise SpecError("--on needs --cores: other machines may have more or fewer. Received: none. Use what each has.")
@@ -52,11 +43,7 @@ def check_rows(requests: Sequence[ComparisonRequest]) -> None:
 
 
 def check_can_submit(plan: MatrixPlan) -> None:
-    """Check that jobs can be submitted, before a folder is made.
-
-    Raises:
-        LaunchError: they cannot. The message says what is missing.
-    """
+    """Check that jobs can be submitted, before a folder is made."""
     assert plan.on is not None
     if plan.on == slurm.NAME:
         slurm.check_commands()
@@ -70,10 +57,6 @@ def run_cells(plan: MatrixPlan, folder: Path, on_received: Callable[[Path], obje
 
     Args:
         on_received: called with the folder of each comparison that has come back and was checked.
-
-    Raises:
-        LaunchError: no job can be submitted.
-        Interrupted: the jobs are cancelled. What has come back stays.
     """
     for cell in plan.cells:
         archive.restore(folder, cell)
@@ -98,7 +81,7 @@ def run_cells(plan: MatrixPlan, folder: Path, on_received: Callable[[Path], obje
         try:
             archive.refuse_other_comparison(folder / name, plan, cell)
             on_received(folder / name)
-        except (SpecError, DataRefused, FolderError) as error:
+        except UserError as error:
             return str(error)
         status = jobs.read_status(folder, name)
         if status is not None and status.code == 0 and not _is_done(plan, cell, folder):  # it was submitted for fewer
@@ -140,11 +123,7 @@ def _is_done(plan: MatrixPlan, cell: Cell, folder: Path) -> bool:
 
 
 def rehearse(plan: MatrixPlan, folder: Path, *, as_json: bool) -> int:
-    """Print the jobs that would be submitted. None is submitted, and no folder is made.
-
-    Raises:
-        LaunchError: a Dask cluster cannot run the matrix.
-    """
+    """Print the jobs that would be submitted. None is submitted, and no folder is made."""
     names = [cell.name for cell in plan.cells if not _is_done(plan, cell, folder)]
     if plan.on == slurm.NAME:
         text = slurm.batch_script(folder, len(names))

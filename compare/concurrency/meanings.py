@@ -254,11 +254,7 @@ def is_point_to_point(dotted: str) -> bool:
 
 
 def read_known_names(names: Sequence[str], file: Path | None) -> KnownNames:
-    """Read the names from `--collective` and from a YAML file with `collectives`, `ranks` and `sizes`.
-
-    Raises:
-        SpecError: the file cannot be read, or holds something else.
-    """
+    """Read the names from `--collective` and from a YAML file with `collectives`, `ranks` and `sizes`."""
     values: dict[str, Any] = {}
     if file is not None:
         values = spec.read_values(file, "file of --names")

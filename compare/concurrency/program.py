@@ -102,11 +102,7 @@ class Program:
     """All modules by name, with static summaries of their functions."""
 
     def __init__(self, sources: Sequence[SourceFile], known_names: KnownNames) -> None:
-        """Read all functions.
-
-        Raises:
-            SpecError: the only file is nested too deeply.
-        """
+        """Read all functions."""
         self.unread_files: list[str] = []
         """Messages about files that are nested too deeply."""
         self.known_names = known_names

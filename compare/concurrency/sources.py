@@ -35,9 +35,6 @@ def read(target: str, skipped: list[str] | None = None) -> list[SourceFile]:
 
     Args:
         skipped: receives the messages about a folder's unreadable files. None: the first one is raised.
-
-    Raises:
-        SpecError: there is no such path or module, or no file can be read as Python. The message names file and line.
     """
     path = _locate(target)
     if path.is_dir():

@@ -53,11 +53,7 @@ CHECKS: dict[str, Callable[[TwinUnderTest], Faults]] = {
 
 
 def conform(trial: TwinUnderTest, checks: Sequence[str]) -> list[Check]:
-    """Run checks of a twin. An exception fails its check, and the next check runs.
-
-    Raises:
-        LaunchError: the twin cannot describe itself.
-    """
+    """Run checks of a twin. An exception fails its check, and the next check runs."""
     trial.out.mkdir(parents=True, exist_ok=True)
     assert trial.description
     checks_done: list[Check] = []
@@ -73,10 +69,9 @@ def conform(trial: TwinUnderTest, checks: Sequence[str]) -> list[Check]:
 
 
 def prepare_trial_folder(out: Path) -> Path:
-    """Return an empty folder for the files of a trial. Files of an earlier trial are removed, so that none of them is judged.
+    """Return an empty folder for the files of a trial.
 
-    Raises:
-        FolderError: `out` holds something else than an earlier trial.
+    Files of an earlier trial are removed, so that none of them is judged.
     """
     store.refuse_others(out, RESULTS_FILE, None, "trial of a twin", allowed=(TRIAL_FOLDER, *document.report_files(NAME)))
     folder = out / TRIAL_FOLDER

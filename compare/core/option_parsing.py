@@ -26,9 +26,6 @@ def require_distinct(option: str, words: Sequence[str], known: Sequence[str]) ->
     Args:
         option: its name, as a user types it.
         known: examples for the error. `parse_choices` allows no others.
-
-    Raises:
-        SpecError: there is no word, or one occurs twice.
     """
     if not words:
         raise SpecError(f"{option} is empty. Use {', '.join(known)}.")
@@ -38,11 +35,7 @@ def require_distinct(option: str, words: Sequence[str], known: Sequence[str]) ->
 
 
 def parse_choices(option: str, words: Sequence[str], known: Sequence[str]) -> list[str]:
-    """Check that there is at least one word, none twice, and each of them known.
-
-    Raises:
-        SpecError: there is no word, one occurs twice, or one is unknown.
-    """
+    """Check that there is at least one word, none twice, and each of them known."""
     for word in require_distinct(option, words, known):
         if word not in known:
             close = difflib.get_close_matches(word, known, n=1)
@@ -62,11 +55,7 @@ def parse_levels(switches: str) -> list[str]:
 
 
 def parse_integers(option: str, text: str, *, least: int) -> tuple[int, ...]:
-    """Return the whole numbers of an option, each once.
-
-    Raises:
-        SpecError: there is no word, one occurs twice, is not a number, or is below `least`.
-    """
+    """Return the whole numbers of an option, each once."""
     examples = [str(least + more) for more in range(3)]
     words = require_distinct(option, split_names(text), examples)
     for word in words:
@@ -79,11 +68,7 @@ def parse_integers(option: str, text: str, *, least: int) -> tuple[int, ...]:
 
 
 def parse_factors(option: str, text: str, *, above: float) -> tuple[float, ...]:
-    """Return the numbers of an option, each once.
-
-    Raises:
-        SpecError: there is no word, one occurs twice, or is not a number above `above`.
-    """
+    """Return the numbers of an option, each once."""
     examples = [f"{above + more:g}" for more in (0.5, 1.0, 3.0)]
     values: list[float] = []
     for word in require_distinct(option, split_names(text), examples):
@@ -98,11 +83,7 @@ def parse_factors(option: str, text: str, *, above: float) -> tuple[float, ...]:
 
 
 def parse_range(option: str, text: str) -> tuple[int, int]:
-    """Parse `1:4` into (1, 4).
-
-    Raises:
-        SpecError: the text is no such pair, or the first number is not smaller.
-    """
+    """Parse `1:4` into (1, 4)."""
     least, _, most = text.partition(":")
     try:
         numbers = parse_integers(option, least, least=1) + parse_integers(option, most, least=2)
@@ -114,11 +95,7 @@ def parse_range(option: str, text: str) -> tuple[int, int]:
 
 
 def parse_mebibytes(option: str, text: str) -> float:
-    """Parse `2GiB` or `512MiB` into MiB.
-
-    Raises:
-        SpecError: the text is neither, or no size above 0.
-    """
+    """Parse `2GiB` or `512MiB` into MiB."""
     number, unit = text.strip()[:-3], text.strip()[-3:].lower()
     try:
         size = float(number) * {"mib": 1.0, "gib": 1024.0}[unit]

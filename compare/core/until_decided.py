@@ -22,11 +22,7 @@ class UntilDecided(Frozen):
 
 
 def split_stopping_rule(values: Mapping[str, Any]) -> tuple[dict[str, Any], UntilDecided | None]:
-    """Split the fields of a spec file into (other fields, stopping rule).
-
-    Raises:
-        SpecError: a field has no possible value.
-    """
+    """Split the fields of a spec file into (other fields, stopping rule)."""
     others = {name: value for name, value in values.items() if name not in FIELDS}
     until_decided, most_repeats, smallest_effect = (values.get(name) for name in FIELDS)
     if until_decided not in (None, True, False):
@@ -41,11 +37,7 @@ def split_stopping_rule(values: Mapping[str, Any]) -> tuple[dict[str, Any], Unti
 def stopping_rule_from_options(
     until_decided: bool, most_repeats: int | None, smallest_effect: str | None, stored: UntilDecided | None
 ) -> UntilDecided | None:
-    """Return the stopping rule from the options of a command, which override those of its spec file or folder (`stored`).
-
-    Raises:
-        SpecError: an option has no possible value, or goes with `--until-decided` and stands alone.
-    """
+    """Return the stopping rule from the options of a command, which override those of its spec file or folder (`stored`)."""
     if not until_decided and stored is None:
         for option, value in (("--most-repeats", most_repeats), ("--smallest-effect", smallest_effect)):
             if value is not None:

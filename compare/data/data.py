@@ -80,10 +80,6 @@ def run(data_spec: spec.Spec, out: Path | None, *, as_json: bool) -> int:
 
     Returns:
         The exit code: 0, or 4 if the data with these options are refused.
-
-    Raises:
-        DataRefused: nothing can be said about the data.
-        FolderError: the folder holds other files, or cannot be written.
     """
     if out is not None:
         _refuse_other_folder(out)

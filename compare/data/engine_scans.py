@@ -90,10 +90,6 @@ def run(request: ScanRequest, progress: Display, out: Path | None) -> ScanOutcom
     """Scan with each engine and number of workers in interleaved order, each time in a fresh process.
 
     If all engines agree, the result is stored for runs that normalise by it.
-
-    Raises:
-        SpecError: the cluster cannot be reached.
-        DataRefused: as `sources.load_files`.
     """
     cluster_workers, cluster_cores = _cluster(request, progress)
     progress.say("reading the data")

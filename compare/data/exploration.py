@@ -137,9 +137,6 @@ def explore(data: spec.Data, *, seed: int, cache_dir: str | None = None) -> tupl
 
     Returns:
         (exploration, data set, manifest). None for a data set or manifest that does not exist.
-
-    Raises:
-        DataRefused: there is no such data, or it is hostile or of another layout.
     """
     refusal: str | None = None
     dataset: Dataset | None = None

@@ -51,11 +51,6 @@ def create(name: str, lock: Path, folder: Path, python: str | None = None, *, no
 
     Returns:
         The path of its interpreter.
-
-    Raises:
-        SpecError: the name cannot be a contestant's, or there is no such lock.
-        FolderError: there is an environment of that name.
-        LaunchError: the interpreter cannot be used, or the installation fails.
     """
     try:
         base = Contestant(name=name, twin=next(iter(launch.FRAMEWORKS)), python=python)

@@ -54,11 +54,6 @@ def convert(source: Path, target: Path, *, like: Path | None = None, own_model: 
 
     Returns:
         The card of the model.
-
-    Raises:
-        SpecError: a suffix is unknown, or the target exists.
-        WeightsError: the source is unreadable or does not fit its card, or the target's disk is too full.
-        LaunchError: a framework fails.
     """
     if not source.is_file():
         raise WeightsError(f"{source} is not there, or no file. Use a checkpoint, or a framework's own file of weights.")

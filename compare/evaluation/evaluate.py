@@ -69,11 +69,7 @@ def command(
 
 
 def settings(preset: str | None, spec_file: Path | None, fields: dict[str, Any], assignments: list[str]) -> dict[str, Any]:
-    """Return the spec's values of a final training: those of `run`, with its mode, and its own default for epochs.
-
-    Raises:
-        SpecError: they contradict each other.
-    """
+    """Return the spec's values of a final training: those of `run`, with its mode, and its own default for epochs."""
     fields = {field: value for field, value in fields.items() if value is not None}
     assigned = spec.parse_assignments(assignments)
     file_values = spec.read_values(spec_file) if spec_file is not None else {}

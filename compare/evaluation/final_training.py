@@ -57,10 +57,6 @@ def evaluate(settings: EvaluationSettings, folder: Path, progress: Display, lock
     Args:
         folder: gets `training` (a comparison), `logits` and the record.
         lock: holds the folder until its owner ends.
-
-    Raises:
-        SpecError, DataRefused, LaunchError, FolderError: nothing was trained, or the result cannot be used.
-        Interrupted: finished work is in the folder.
     """
     request = _request(settings, folder / TRAINING_FOLDER)
     store.refuse_others(folder, RECORD_FILE, KIND, KIND, allowed=(TRAINING_FOLDER, LOGITS_FOLDER))
@@ -74,20 +70,12 @@ def evaluate(settings: EvaluationSettings, folder: Path, progress: Display, lock
 
 
 def read(folder: Path) -> EvaluationRecord:
-    """Read the record of an evaluation.
-
-    Raises:
-        FolderError: there is none, or it cannot be read.
-    """
+    """Read the record of an evaluation."""
     return store.read_record(folder / RECORD_FILE, EvaluationRecord, "an evaluation")
 
 
 def data_of(evaluation: EvaluationRecord) -> Dataset:
-    """Load the data of an evaluation, with its test images.
-
-    Raises:
-        DataRefused, FolderError: the data are missing or have changed.
-    """
+    """Load the data of an evaluation, with its test images."""
     first = next(iter(evaluation.specs.values()))
     values: dict[str, Any] = {}
     for field, value in first.items():
@@ -101,11 +89,7 @@ def data_of(evaluation: EvaluationRecord) -> Dataset:
 
 
 def rows(settings: EvaluationSettings) -> list[Row]:
-    """Return one training for each framework, with its tuned fields, that keeps its best epoch.
-
-    Raises:
-        SpecError: a field is refused, or the frameworks would be scored on other images.
-    """
+    """Return one training for each framework, with its tuned fields, that keeps its best epoch."""
     contestants.builtin_twins("--frameworks", settings.frameworks, launch.FRAMEWORKS)
     if others := sorted(settings.tuned.keys() - set(settings.frameworks)):
         raise SpecError(f"There are tuned fields for frameworks that are not evaluated: {', '.join(others)}. Leave them out.")
@@ -159,10 +143,6 @@ def read_tuned(path: Path, frameworks: Sequence[str]) -> tuple[dict[str, dict[st
         path: a tuning's folder or its record. Or a YAML or JSON file of {framework: {field: value}}, or of {field: value}
             for all. The data of such a file are unknown.
         frameworks: the frameworks to evaluate. Fields of others are left out.
-
-    Raises:
-        SpecError: there are no such fields.
-        FolderError: the folder holds no finished tuning.
     """
     values: dict[str, Any]
     if path.is_dir() or path.name == TUNED_FILE:

@@ -118,11 +118,6 @@ def measure(
         checkpoint: the file of the model.
         folder: gets a file for each process, and the record.
         lock: holds the folder until its owner ends.
-
-    Raises:
-        SpecError: the machine has fewer cores.
-        FolderError: the folder holds something else.
-        Interrupted: finished measurements are in the folder.
     """
     num_cores = machine.available_cores()
     if max(settings.cores) > num_cores:

@@ -74,11 +74,6 @@ def predict(
         paths: at least one image file.
         framework: runs the model. None: the framework that trained it.
         own_model: see `trained.load`.
-
-    Raises:
-        WeightsError, SpecError: the model cannot be used.
-        DataRefused: a file is not a usable image. All such files are named.
-        LaunchError: the framework fails.
     """
     trained_model = trained.load(checkpoint, own_model)
     (chosen_framework,) = contestants.check([framework or trained_model.card.framework], launch.FRAMEWORKS)
@@ -90,11 +85,7 @@ def predict(
 
 
 def read_images(paths: Sequence[Path], image_size: int) -> npt.NDArray[np.uint8]:
-    """Read image files as uint8 [N, image_size, image_size, 3].
-
-    Raises:
-        DataRefused: some are not usable images. Each is named, with its error.
-    """
+    """Read image files as uint8 [N, image_size, image_size, 3]."""
     decoded: list[npt.NDArray[np.uint8]] = []
     faults: list[str] = []
     with decode.ignore_warnings():

@@ -155,9 +155,6 @@ def score(stored: StoredComparison, folder: Path, progress: Display, *, with_val
     Args:
         folder: holds the training, and gets the logits. Logits that are there are not computed again.
         with_validation: whether to score the validation split too.
-
-    Raises:
-        DataRefused, LaunchError, WeightsError: the data or a model cannot be used.
     """
     comparison = stored.comparison
     scorer = _Scorer(stored, folder, progress)
@@ -246,11 +243,7 @@ class _Scorer:
 
 
 def _load_best_model(path: Path, result: RunResult) -> Trained:
-    """Load the model that a run has kept.
-
-    Raises:
-        WeightsError: there is none, it is torn, or it is another run's.
-    """
+    """Load the model that a run has kept."""
     again = f"Remove the folder {path.parent}. The same command then makes this run again."
     best = next((epoch for epoch in result.epochs if epoch.epoch == result.best_epoch), None)
 

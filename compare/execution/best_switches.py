@@ -87,11 +87,7 @@ def save(best: BestSwitches, description: Mapping[str, Any], cache_dir: str | No
 def load(
     framework: str, model: str, description: Mapping[str, Any], cache_dir: str | None, device: Device = "auto"
 ) -> BestSwitches:
-    """Load the best switches that are stored for this machine, or for its CPU alone.
-
-    Raises:
-        SpecError: nothing reliable is stored. The message names the command that finds them.
-    """
+    """Load the best switches that are stored for this machine, or for its CPU alone."""
     file = path(framework, model, description, cache_dir)
     device_option = f" --set device={device}" if device != "auto" else ""
     again = f"Run: {machine.COMMAND} optimize --model {model} --frameworks {framework}{device_option}"
@@ -114,9 +110,6 @@ def options(run: Spec, framework: str, description: Mapping[str, Any]) -> tuple[
     """Return the best switches of this machine that fit a run, and the budget of the search that found them.
 
     For example, numbers of threads that were found with sixteen cores do not fit a run with two cores or several processes.
-
-    Raises:
-        SpecError: nothing is stored, see `load`.
     """
     best = load(framework, run.model, description, run.paths.cache_dir, run.device)
     known = description["options"]

@@ -80,11 +80,7 @@ def is_matrix(folder: Path) -> bool:
 
 
 def read(folder: Path) -> MatrixPlan:
-    """Read the plan of a matrix.
-
-    Raises:
-        FolderError: there is none, or it cannot be read.
-    """
+    """Read the plan of a matrix."""
     return store.read_record(folder / PLAN_FILE, MatrixPlan, "a matrix")
 
 
@@ -93,9 +89,6 @@ def expand(values: dict[str, Any]) -> list[tuple[dict[str, str], dict[str, Any]]
 
     Args:
         values: values of a spec, nested and plain.
-
-    Raises:
-        SpecError: a list is empty or has a value twice, or there are too many combinations.
     """
     cells: list[tuple[dict[str, str], dict[str, Any]]] = [({}, values)]
     for field, name in AXES.items():

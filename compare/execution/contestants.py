@@ -53,11 +53,7 @@ class Contestant(Frozen):
 
     @classmethod
     def from_option(cls, word: str) -> Self:
-        """Read `NAME=TWIN[@PYTHON][,switch=value...]`. Values are YAML, as with `--set`.
-
-        Raises:
-            SpecError: the word has another form.
-        """
+        """Read `NAME=TWIN[@PYTHON][,switch=value...]`. Values are YAML, as with `--set`."""
         name, equals, rest = word.partition("=")
         subject, *assignments = rest.split(",")
         twin, at, python = subject.partition("@")
@@ -77,11 +73,7 @@ class Contestant(Frozen):
 
     @classmethod
     def from_fields(cls, name: str, fields: Any) -> Self:
-        """Read the entry of a spec file: `{twin: ..., python: ..., switches: {...}}`.
-
-        Raises:
-            SpecError: a field is refused.
-        """
+        """Read the entry of a spec file: `{twin: ..., python: ..., switches: {...}}`."""
         if not isinstance(fields, Mapping):
             raise SpecError(f"contestants.{name} must be a group of fields. Received: {fields!r}. Write {{twin: pytorch}}.")
         try:
@@ -136,11 +128,7 @@ def registered(names: Iterable[str]) -> list[Contestant]:
 
 
 def check(names: Sequence[str], twins: Collection[str]) -> list[str]:
-    """Check names of contestants: each once, each registered or a twin's that this interpreter has.
-
-    Raises:
-        SpecError: one is not.
-    """
+    """Check names of contestants: each once, each registered or a twin's that this interpreter has."""
     known = dict.fromkeys([*twins, *_REGISTRY])
     return parse_choices("--frameworks", names, tuple(known if known.keys() >= set(names) else known | _installed_twins()))
 
@@ -161,9 +149,6 @@ def choose(
         in_file: `contestants` of the spec file. They are compared if the command line names none.
         twins: names of the twins of this interpreter.
         has_other_interpreters: whether other interpreters run them all. Each says for itself which twins it has.
-
-    Raises:
-        SpecError: a contestant is refused, two have one name, or a twin is unknown.
     """
     clear_registry()
     file_contestants = [Contestant.from_fields(name, fields) for name, fields in in_file.items()]
@@ -187,11 +172,7 @@ def choose(
 
 
 def builtin_twins(option: str, words: Sequence[str], twins: Collection[str]) -> list[str]:
-    """Check the values of an option that takes the suite's own twins only.
-
-    Raises:
-        SpecError: one is another twin's or a contestant's, unknown, or named twice.
-    """
+    """Check the values of an option that takes the suite's own twins only."""
     for word in words:
         if word not in twins and (word in _REGISTRY or word in _installed_twins()):
             kind = "a contestant" if word in _REGISTRY else "the twin of a package"

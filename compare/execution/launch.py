@@ -68,11 +68,7 @@ DESCRIPTIONS: dict[str, dict[str, Any]] = {}
 
 
 def describe(contestant: str) -> dict[str, Any]:
-    """Return a contestant's description on this machine: versions, devices, modes, options.
-
-    Raises:
-        LaunchError: its interpreter cannot be used, or the twin failed or hung, or did not print a JSON object.
-    """
+    """Return a contestant's description on this machine: versions, devices, modes, options."""
     with describe_all([contestant]) as answer:
         return answer(contestant)
 
@@ -87,9 +83,6 @@ def describe_all(names: Sequence[str], *, defer_errors: bool = False) -> Generat
 
     Yields:
         A function that returns the description of one of them, as `describe` does.
-
-    Raises:
-        UnfitError: an interpreter or its framework cannot be used. No framework was imported.
     """
     errors: dict[str, LaunchError] = {}
     missing = {_description_key(name): name for name in reversed(names) if _description_key(name) not in DESCRIPTIONS}
@@ -124,11 +117,7 @@ def _description_key(name: str) -> str:
 
 
 def _check_usable(name: str) -> None:
-    """Check that a contestant can run, as far as versions say. The suite's own twins are checked without a process.
-
-    Raises:
-        UnfitError: it cannot.
-    """
+    """Check that a contestant can run, as far as versions say. The suite's own twins are checked without a process."""
     contestant = contestants.by_name(name)
     if contestant.python is not None or contestant.twin not in FRAMEWORKS:
         probe(name)
@@ -141,11 +130,7 @@ def _check_usable(name: str) -> None:
 
 
 def probe(name: str) -> dict[str, Any]:
-    """Describe a contestant's interpreter without importing its framework: see `common.machine.environment`.
-
-    Raises:
-        UnfitError: the interpreter is missing, broken, of another Python, or without a version that the twin supports.
-    """
+    """Describe a contestant's interpreter without importing its framework: see `common.machine.environment`."""
     facts = inspect(name)
     if facts["refusal"] is not None:
         raise UnfitError(f"The interpreter of {name} cannot run it: {facts['refusal']} Received: {interpreter(name)}.")
@@ -159,10 +144,6 @@ def inspect(name: str, *options: str, answer_seconds: float = PROBE_SECONDS) -> 
 
     Args:
         answer_seconds: limit of each answer of the interpreter.
-
-    Raises:
-        UnfitError: the interpreter is missing, broken or of another Python.
-        LaunchError: it gives no answer in time.
     """
     python = interpreter(name)
     version, stderr, code = platform.python_version(), "", 0
@@ -194,11 +175,7 @@ def inspect(name: str, *options: str, answer_seconds: float = PROBE_SECONDS) -> 
 
 
 def current_environment(name: str) -> Environment:
-    """Return a contestant's environment as it is now. The framework is not imported, so its libraries are left out.
-
-    Raises:
-        LaunchError: see `probe`.
-    """
+    """Return a contestant's environment as it is now. The framework is not imported, so its libraries are left out."""
     facts = probe(name)
     return Environment.model_validate({field: facts[field] for field in Environment.model_fields})
 
@@ -211,11 +188,7 @@ def interpreter(name: str) -> str:
 def run_program(
     name: str, program: str, arguments: Sequence[str], *, folder: Path | None, environment: Mapping[str, str]
 ) -> str:
-    """Run a short program in a contestant's interpreter, in this folder and environment. Returns what it prints.
-
-    Raises:
-        LaunchError: it fails or hangs.
-    """
+    """Run a short program in a contestant's interpreter, in this folder and environment. Returns what it prints."""
     stdout, stderr, code = _run_captured(name, [interpreter(name), "-c", program, *arguments], folder, environment)
     if code != 0:
         raise LaunchError(f"The interpreter of {name} does not work ({describe_exit(code)}).\n{_last_lines(stderr)}")

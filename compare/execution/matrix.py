@@ -67,9 +67,6 @@ def build_rows(
         workers: numbers of input workers. Each makes rows of its own. Empty: the number in `values`.
         levels: levels of switches. Each makes rows of its own. Empty: the level in `values`.
         one_core: whether serial also runs on one core.
-
-    Raises:
-        SpecError: a row's spec is refused.
     """
     contestants.check(frameworks, launch.FRAMEWORKS)
     option_parsing.parse_choices("--modes", modes, tuple(spec.VARIANTS))
@@ -115,10 +112,6 @@ def check_rows(rows: Sequence[Row], descriptions: Mapping[str, dict[str, Any]], 
 
     Args:
         oversubscribe: whether to run more replicas than cores.
-
-    Raises:
-        SpecError: no framework has a named switch or its value; or a contestant names a switch that its own framework lacks; or
-            the best switches are unknown here.
     """
     known = {name for description in descriptions.values() for name in description["options"]}
     checked_rows: list[Row] = []
@@ -159,9 +152,6 @@ def check_data(rows: Sequence[Row], dataset: Dataset, seeds: Sequence[int] = ())
 
     Args:
         seeds: seeds of all repeats. Parts of a skewed data set are drawn with them. Empty: each row's own.
-
-    Raises:
-        SpecError: a row does not fit the data.
     """
     for row in rows:
         architecture = architectures.build(row.spec, len(dataset.class_names), dataset.image_size)

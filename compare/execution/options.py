@@ -110,9 +110,6 @@ def contestants(
     Args:
         in_file: `contestants` of the spec file.
         has_other_interpreters: whether other interpreters run them, see `contestants.choose`.
-
-    Raises:
-        SpecError: one is refused.
     """
     framework_names = None if frameworks is None else split_names(frameworks)
     return named_contestants.choose(
@@ -132,11 +129,7 @@ _FIELDS = {
 
 
 def fields(**options: Any) -> dict[str, Any]:
-    """Return dotted fields of the spec from shared options by their Python names. None: the option was not given.
-
-    Raises:
-        SpecError: `optimizer` is unknown.
-    """
+    """Return dotted fields of the spec from shared options by their Python names. None: the option was not given."""
     values = {_FIELDS.get(name, name): value for name, value in options.items()}
     if (optimizer := values.pop("optimizer", None)) is not None:
         optimizers = parse_choices("--optimizer", optimizer if isinstance(optimizer, list) else [optimizer], tuple(OPTIMIZERS))
@@ -171,9 +164,6 @@ class _SpecOptionGroup:
 
         Args:
             others: further options of the command, as `fields` takes them.
-
-        Raises:
-            SpecError: the optimizer is unknown.
         """
         return SpecRequest(self.preset, self.spec_file, fields(**self._field_values(), **others), self.assignments or [])
 

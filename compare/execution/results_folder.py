@@ -20,11 +20,7 @@ _Work = TypeVar("_Work", bound=BaseModel)
 def lock_folder(
     folder: Path | None, file: str, kind: str | None, noun: str, *, allowed: Collection[str] = ()
 ) -> AbstractContextManager[None]:
-    """Lock the folder of a report, if there is one. See `store.refuse_others`.
-
-    Raises:
-        FolderError: it holds something else.
-    """
+    """Lock the folder of a report, if there is one. See `store.refuse_others`."""
     if folder is None:
         return nullcontext()
     store.refuse_others(folder, file, kind, noun, allowed=allowed)
@@ -47,9 +43,6 @@ def refuse_other_request(
 
     Args:
         requested_fields: the fields of the identity that are known already.
-
-    Raises:
-        FolderError: it cannot be written, or holds work of other fields, or other files.
     """
     store.refuse_others(folder, file, kind, noun, allowed=allowed)
     if (folder / file).exists() and has_started():
@@ -61,11 +54,7 @@ def refuse_other_request(
 
 
 def refuse_other(folder: Path, noun: str, difference: str | None) -> None:
-    """Refuse a folder because of a difference between what it holds and what is asked for, if there is one.
-
-    Raises:
-        FolderError: there is.
-    """
+    """Refuse a folder because of a difference between what it holds and what is asked for, if there is one."""
     if difference:
         raise FolderError(f"{folder} holds another {noun} ({difference}). Choose another --out, or remove it.")
 
@@ -98,9 +87,6 @@ def open_or_resume(
 
     Yields:
         The record to continue with.
-
-    Raises:
-        FolderError: another process holds the folder, or it holds other work or other files.
     """
     path = folder / file
     with store.locked(folder):

@@ -19,11 +19,7 @@ MATRIX_FIELDS = ("modes", "one_core", "repeats")
 
 
 def settings(preset: str | None, spec_file: Path | None, options: Mapping[str, Any], assignments: list[str]) -> Preset:
-    """Return the preset or spec file, overridden by the options, and these by `--set`.
-
-    Raises:
-        SpecError: something is refused, e.g. several values where only a matrix has them.
-    """
+    """Return the preset or spec file, overridden by the options, and these by `--set`."""
     ((labels, first), *_) = settings_of_cells(preset, spec_file, options, assignments)
     if labels:
         raise SpecError(f"Only run takes several values. Received: a list for {', '.join(labels)}. Name one of them.")
@@ -71,11 +67,7 @@ def with_matrix(settings: Preset, modes: str | None, default_modes: str, repeats
 
 
 def _split_matrix_fields(values: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Split the fields of a spec file into (other fields, MATRIX_FIELDS).
-
-    Raises:
-        SpecError: one has no possible value, or `mode` stands beside `modes`.
-    """
+    """Split the fields of a spec file into (other fields, MATRIX_FIELDS)."""
     others, matrix_fields = {name: value for name, value in values.items() if name not in MATRIX_FIELDS}, dict[str, Any]()
     if (modes := values.get("modes")) is not None:
         words = split_names(modes) if isinstance(modes, str) else modes

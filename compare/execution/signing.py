@@ -53,11 +53,7 @@ class _SigningError(ValueError):
 
 
 def check_key(key: Path | None) -> None:
-    """Check that a key can sign, by signing a text. None: nothing is to be signed.
-
-    Raises:
-        SpecError: it cannot.
-    """
+    """Check that a key can sign, by signing a text. None: nothing is to be signed."""
     if key is None:
         return
     try:
@@ -134,9 +130,6 @@ def verify(folder: Path, digests: Mapping[str, str], planned: Collection[str], s
 
     Returns:
         The signature. None: the folder has none, and `signers` is None.
-
-    Raises:
-        FolderError: `signers` cannot be read.
     """
     if signers is not None:
         try:

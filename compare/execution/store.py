@@ -243,11 +243,7 @@ def new_folder(*names: str) -> Path:
 
 
 def run_folder(folder: Path, row_id: str, repeat: int) -> Path:
-    """Return the folder of one run.
-
-    Raises:
-        FolderError: it would lie elsewhere than among the comparison's runs.
-    """
+    """Return the folder of one run."""
     runs = folder / RUNS_FOLDER
     if (directory := runs / f"{row_id}-r{repeat}").parent != runs:
         raise FolderError(f"A row's id must be a plain file name. Received: {row_id!r}. Run the comparison in another folder.")
@@ -271,9 +267,6 @@ def refuse_others(
         noun: name of such a result in messages.
         allowed: names of files that may be there without a record. An interrupted command leaves them.
         option: option that named the folder.
-
-    Raises:
-        FolderError: it holds something else, or `refuse_unwritable` refuses it.
     """
     refuse_unwritable(folder, option)
     others = sorted(path.name for path in folder.glob("[!.]*") if path.name not in allowed)
@@ -294,9 +287,6 @@ def refuse_unwritable(folder: Path, option: str = "--out") -> None:
 
     Args:
         option: option that named the folder.
-
-    Raises:
-        FolderError: it or a folder above it is a file, or may not be written.
     """
     existing = next(path for path in (folder, *folder.absolute().parents) if os.path.lexists(path))
     if not existing.is_dir():
@@ -310,9 +300,6 @@ def refuse_links(folder: Path, names: Collection[str]) -> None:
 
     Args:
         names: names of the subfolders. They may be missing.
-
-    Raises:
-        FolderError: one is a link.
     """
     for path in (folder / name for name in names):
         if path.is_symlink():
@@ -322,22 +309,14 @@ def refuse_links(folder: Path, names: Collection[str]) -> None:
 
 
 def refuse_busy(folder: Path) -> None:
-    """Refuse a folder that another command works in.
-
-    Raises:
-        FolderError: one does.
-    """
+    """Refuse a folder that another command works in."""
     if (folder / _LOCK_FILE).exists():
         with locked(folder):
             pass
 
 
 def refuse_growing(folder: Path) -> None:
-    """Refuse to read a folder that another command still writes to, in a command that needs whole comparisons.
-
-    Raises:
-        FolderError: one does.
-    """
+    """Refuse to read a folder that another command still writes to, in a command that needs whole comparisons."""
     if not (folder / _LOCK_FILE).exists():
         return
     lock = filelock.FileLock(folder / _LOCK_FILE, timeout=0)
@@ -355,9 +334,6 @@ def read_record(path: Path, record: type[_Record], noun: str) -> _Record:
 
     Args:
         noun: a noun for it, with its article.
-
-    Raises:
-        FolderError: no such file, torn, or changed since it was written.
     """
     again = "Make it again in another folder."
     return records.read(
@@ -367,11 +343,7 @@ def read_record(path: Path, record: type[_Record], noun: str) -> _Record:
 
 @contextmanager
 def locked(folder: Path) -> Generator[None]:
-    """Lock a results folder. It is made if it is missing.
-
-    Raises:
-        FolderError: another comparison holds it, or it cannot be written.
-    """
+    """Lock a results folder. It is made if it is missing."""
     refuse_unwritable(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -393,9 +365,6 @@ def refuse_other_rows(folder: Path, rows: Sequence[Row], seeds: Sequence[int]) -
     Args:
         folder: folder to write to. It may be missing.
         rows: rows of the new comparison, as they are laid out. Their `framework_options` are not known yet.
-
-    Raises:
-        FolderError: it cannot be written, or holds a comparison of other rows or seeds, or files of another kind.
     """
     refuse_unwritable(folder)
     if _has_plan(folder):
@@ -409,9 +378,6 @@ def merge_with_stored(folder: Path, new: Comparison) -> Comparison:
 
     Returns:
         The comparison to continue with: the stored one if it is the same, with the larger number of repeats and their seeds.
-
-    Raises:
-        FolderError: the folder holds another comparison, or files of another kind.
     """
     if not _has_plan(folder):
         atomic_files.remove_partial_files(folder)
@@ -446,11 +412,7 @@ def _with_repeats(argv: Sequence[str], repeats: int) -> list[str]:
 
 
 def _has_plan(folder: Path) -> bool:
-    """Return whether a folder holds a comparison to continue. If it holds none, it must be empty, except for hidden files.
-
-    Raises:
-        FolderError: it is not, or a folder of the comparison is a link.
-    """
+    """Return whether a folder holds a comparison to continue. If it holds none, it must be empty, except for hidden files."""
     if (folder / PLAN_FILE).exists():
         refuse_links(folder, (RUNS_FOLDER, PROOF_FOLDER))
         return True
@@ -470,11 +432,7 @@ def write_plan(folder: Path, comparison: Comparison) -> None:
 
 
 def read_plan(folder: Path) -> Comparison:
-    """Read the comparison of a folder.
-
-    Raises:
-        FolderError: there is none, or it cannot be read.
-    """
+    """Read the comparison of a folder."""
     return records.read(
         folder / PLAN_FILE,
         Comparison,
@@ -487,11 +445,7 @@ def read_plan(folder: Path) -> Comparison:
 
 
 def load_result(folder: Path, row: Row, repeat: int) -> RunResult | None:
-    """Return the result of one run. None: it has none.
-
-    Raises:
-        ResultError: the file is torn, or the result of another spec or repeat.
-    """
+    """Return the result of one run. None: it has none."""
     path = run_folder(folder, row.id, repeat) / results.RESULT_FILE
     if not path.exists():
         return None
@@ -520,11 +474,7 @@ def _file_state(path: Path) -> tuple[int, ...] | None:
 
 @lru_cache(maxsize=4096)
 def _load_and_check(path: Path, state: tuple[int, ...] | None, events_state: tuple[int, ...] | None) -> RunResult:
-    """Parse a result and check it as a whole. Done once, unless the state of its file or of its events has changed.
-
-    Raises:
-        ResultError: it cannot be read, or contradicts itself.
-    """
+    """Parse a result and check it as a whole. Done once, unless the state of its file or of its events has changed."""
     result = results.load(path)
     try:
         events = None if events_state is None else event_log.read_events(path.parent)
@@ -541,9 +491,6 @@ def read(folder: Path, signers: Path | None = None) -> StoredComparison:
 
     Args:
         signers: file of allowed signers, see `signing.verify`. None: anybody, or nobody.
-
-    Raises:
-        FolderError: the folder holds no comparison, or `signers` cannot be read.
     """
     comparison = read_plan(folder)
     runs: dict[str, dict[int, RunResult]] = {row.id: {} for row in comparison.rows}
@@ -642,11 +589,7 @@ def _replaced_run_faults(folder: Path, replaced: Sequence[ReplacedRun], made_fro
 
 
 def prepare_run_folder(directory: Path) -> None:
-    """Make an empty folder for a run. Files of an earlier attempt move to a numbered folder.
-
-    Raises:
-        FolderError: the folder is a link.
-    """
+    """Make an empty folder for a run. Files of an earlier attempt move to a numbered folder."""
     refuse_links(directory.parent, [directory.name])
     if directory.exists() and any(directory.iterdir()):
         directory.rename(_attempt_folder(directory, len(earlier_attempts(directory)) + 1))

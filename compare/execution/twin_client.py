@@ -30,10 +30,6 @@ def call(framework: str, arguments: Sequence[str | Path], log: Path) -> None:
     Args:
         arguments: the command and its arguments.
         log: file that gets its output.
-
-    Raises:
-        WeightsError: the twin refuses a file. The message is the twin's.
-        LaunchError: it fails.
     """
     log.unlink(missing_ok=True)
     code = launch.call(framework, [str(word) for word in arguments], log=log)
@@ -46,12 +42,7 @@ def call(framework: str, arguments: Sequence[str | Path], log: Path) -> None:
 
 
 def query(framework: str, command: str, spec: Spec, *options: str) -> bytes:
-    """Run a command of a twin about a spec, and return what it writes.
-
-    Raises:
-        SpecError: the twin refuses the spec. The message is the twin's.
-        LaunchError: it fails.
-    """
+    """Run a command of a twin about a spec, and return what it writes."""
     with PrivateFolder() as temporary:
         path, out, log = (temporary.path / name for name in ("spec.json", "answer", "log.txt"))
         path.write_text(spec.to_json(), encoding="utf-8")
@@ -70,9 +61,6 @@ def logits(framework: str, path: Path, model: Trained, images: npt.NDArray[np.ui
 
     Returns:
         The logits, [N, classes].
-
-    Raises:
-        LaunchError: the twin fails.
     """
     with PrivateFolder() as temporary:
         images_file, out = temporary.path / "images.npy", temporary.path / "logits.safetensors"

@@ -182,11 +182,7 @@ class Measurement(Frozen):
 
 
 def read(path: Path) -> Measurement:
-    """Read a results folder, a JSON file of pytest-benchmark, or a folder of such files, of one commit.
-
-    Raises:
-        FolderError: it is none of them, cannot be read, or has files of several commits.
-    """
+    """Read a results folder, a JSON file of pytest-benchmark, or a folder of such files, of one commit."""
     if not path.is_dir():
         return _benchmarks(path)
     by_commit = measurements_by_commit(path)
@@ -202,9 +198,6 @@ def measurements_by_commit(folder: Path) -> dict[str, list[Measurement]]:
     """The benchmark files of a folder by their commit, as `Measurement.commit_name`. The earliest commit is first.
 
     Empty for a results folder.
-
-    Raises:
-        FolderError: a file cannot be read.
     """
     files = [] if (folder / store.PLAN_FILE).exists() else [_benchmarks(file) for file in _benchmark_files(folder)]
     by_commit: dict[str, list[Measurement]] = {}
@@ -233,11 +226,7 @@ def read_all_in(folder: Path) -> Iterator[Measurement | FolderError]:
 
 
 def newest_sibling(baseline: Measurement) -> Measurement:
-    """The newest measurement in the baseline's folder that came after it and has a row or benchmark of it.
-
-    Raises:
-        FolderError: there is none, or one cannot be read and may be the newest.
-    """
+    """The newest measurement in the baseline's folder that came after it and has a row or benchmark of it."""
     folder = baseline.source.resolve().parent
     others = [_read_or_error(path) for path in sorted(folder.iterdir()) if _is_kind(path, baseline.kind)]
     for other in others:
@@ -435,9 +424,6 @@ def merge_benchmarks(source: Path, files: Sequence[Measurement]) -> Measurement:
     Args:
         source: name of the group: a folder, or `FOLDER@COMMIT`.
         files: measurements of single files, at least one.
-
-    Raises:
-        FolderError: they are of several machines or versions.
     """
     first, *others = files = sorted(files, key=lambda file: file.measured_at)
     for other in others:

@@ -106,11 +106,7 @@ _PRESETS = {
 
 
 def parse_link(text: str) -> LinkModel:
-    """Parse a named network, or `ALPHA,BETA` in seconds and seconds per byte.
-
-    Raises:
-        SpecError: it is neither.
-    """
+    """Parse a named network, or `ALPHA,BETA` in seconds and seconds per byte."""
     if text in _PRESETS:
         return _PRESETS[text]
     number = r"\d+(?:\.\d*)?(?:[eE][-+]?\d+)?"

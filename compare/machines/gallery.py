@@ -82,11 +82,7 @@ def command(
 
 
 def _comparisons(folders: Sequence[Path]) -> tuple[list[Path], list[str]]:
-    """Return (folders of comparisons, among those named and the cells of matrices; sentences on all other folders).
-
-    Raises:
-        FolderError: a folder was named twice, or none holds a comparison.
-    """
+    """Return (folders of comparisons, among those named and the cells of matrices; sentences on all other folders)."""
     comparison_folders: list[Path] = []
     others: list[str] = []
     for folder in folders:

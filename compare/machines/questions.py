@@ -106,11 +106,7 @@ class _MachinePairs:
 
 
 def read_machines(folders: Sequence[Path], signers: Path | None = None) -> list[MeasuredMachine]:
-    """Read comparisons and group them by machine.
-
-    Raises:
-        FolderError: there are fewer than two folders, one holds no comparison or is still written to, or two hold the same run.
-    """
+    """Read comparisons and group them by machine."""
     if len(folders) < 2:
         raise FolderError(f"Several folders are needed. Received: {', '.join(map(str, folders))}. Name two or more.")
     refuse_duplicates(folders)
@@ -131,22 +127,14 @@ def read_machines(folders: Sequence[Path], signers: Path | None = None) -> list[
 
 
 def refuse_duplicates(folders: Sequence[Path]) -> None:
-    """Refuse a folder that is named twice, also by different paths.
-
-    Raises:
-        FolderError: a folder is named twice.
-    """
+    """Refuse a folder that is named twice, also by different paths."""
     resolved = [folder.resolve() for folder in folders]
     if duplicate := next((folder for folder in folders if resolved.count(folder.resolve()) > 1), None):
         raise FolderError(f"A folder is named twice. Received: {duplicate}. Name it once.")
 
 
 def merge(machines: list[MeasuredMachine]) -> MergedComparisons:
-    """Find the questions that at least two machines answer, and judge them.
-
-    Raises:
-        FolderError: there is no such question.
-    """
+    """Find the questions that at least two machines answer, and judge them."""
     pairs_by_subject: dict[QuestionSubject, dict[str, _MachinePairs]] = defaultdict(dict)
     left_out: list[str] = []
     for measured in machines:

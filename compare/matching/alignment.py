@@ -46,9 +46,6 @@ def align(left: Sequence[Layer], right: Sequence[Layer], user_pairs: Mapping[str
         left: one model's layers as they ran.
         right: the other's.
         user_pairs: pairs that the user names.
-
-    Raises:
-        SpecError: several pairings fit, or a name of the user does not.
     """
     ours, theirs = with_parameters(left), with_parameters(right)
     names = _check_user_pairs(ours, theirs, user_pairs)

@@ -121,10 +121,6 @@ def match(
     Returns:
         `same` and `holds` are the answer, `sentences` explain it, `rungs` and `lines` are its tables. Printed, it is the answer
         and a line for each rung.
-
-    Raises:
-        SpecError: a word or a number is wrong, or a model cannot be found or is not supported.
-        LaunchError: a framework's process ends.
     """
     _check_numbers(image, classes, steps)
     models = _importable(net), _importable(model)
@@ -165,11 +161,7 @@ def _importable(model: str | type) -> str:
 
 
 def _check_exists(name: str) -> None:
-    """Refuse a name that a process would not find. Nothing is imported, since it may import a framework.
-
-    Raises:
-        SpecError: there is no such package or module, or its text defines no such name.
-    """
+    """Refuse a name that a process would not find. Nothing is imported, since it may import a framework."""
     place = name.partition(":")[0]
     top = place.partition(".")[0]
     if not top:
@@ -186,11 +178,7 @@ def _check_exists(name: str) -> None:
 
 
 def image_shape(text: str) -> tuple[int, int, int]:
-    """Return (height, width, channels) of `28x28x1`.
-
-    Raises:
-        SpecError: the text is another.
-    """
+    """Return (height, width, channels) of `28x28x1`."""
     sizes = text.lower().split("x")
     if len(sizes) != 3 or not all(size.isdecimal() and 0 < int(size) <= _LARGEST for size in sizes):
         raise SpecError(f"--input must be height x width x channels. Received: {text!r}. Use e.g. 28x28x1.")
@@ -199,11 +187,7 @@ def image_shape(text: str) -> tuple[int, int, int]:
 
 
 def _check_numbers(image: object, classes: object, steps: object) -> None:
-    """Refuse numbers that the command line would refuse.
-
-    Raises:
-        SpecError: a number is wrong.
-    """
+    """Refuse numbers that the command line would refuse."""
     sizes = [*image] if isinstance(image, (tuple, list)) else []
     if len(sizes) != 3 or not all(type(size) is int and 0 < size <= _LARGEST for size in sizes):
         raise SpecError(f"image must be (height, width, channels). Received: {image!r}. Use e.g. (28, 28, 1).")

@@ -256,12 +256,7 @@ class Match:
 
 
 class ModelProcess:
-    """Process of a twin that opens models of users, one after another.
-
-    Raises:
-        LaunchError: the process ends.
-        SpecError: the twin refuses a model. The message is the twin's.
-    """
+    """Process of a twin that opens models of users, one after another."""
 
     def __init__(self, framework: str, folder: Path) -> None:
         self.framework, self._folder = framework, folder
@@ -330,10 +325,6 @@ def match(
         accepted: names of causes that do not count against the models.
         as_built: whether weights are compared as they are, and none are copied.
         progress: called with a line when a stage begins and when a rung ends.
-
-    Raises:
-        SpecError: a model is refused, several pairings of layers fit, or models give fewer outputs than classes.
-        LaunchError: a process ends.
     """
     progress("opening both models ...")
     for process, request in zip(processes, requests, strict=True):

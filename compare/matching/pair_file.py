@@ -70,11 +70,7 @@ def build_tensorflow(architecture, precision, group):
 
 
 def check(path: Path, *, own_input: bool, own_loss: bool) -> None:
-    """Refuse what cannot become a model of a run, before anything starts.
-
-    Raises:
-        SpecError: the path gives no `package.module`, or the pair has its own input or loss.
-    """
+    """Refuse what cannot become a model of a run, before anything starts."""
     if own_input or own_loss:
         raise SpecError(
             f"--write takes no {'--prepare' if own_input else '--loss'}: `run` gives images in 0..1 and takes the "
@@ -107,11 +103,7 @@ def _module(path: Path) -> tuple[str, str]:
 
 
 def write(result: Match, path: Path) -> list[str]:
-    """Write the module of a pair. Returns sentences: how to train it, or why a pair that did not match is not written.
-
-    Raises:
-        SpecError: the pair has a layer that a run cannot have, or differs in what was accepted.
-    """
+    """Write the module of a pair. Returns sentences: how to train it, or why a pair that did not match is not written."""
     if not result.holds:
         failed = [cause.name for rung in result.rungs if rung.status == FAILED for cause in rung.causes]
         hint = f" Add --accept {BIASED_VARIANCE}: a run makes it unbiased." if failed == [BIASED_VARIANCE] else ""

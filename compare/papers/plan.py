@@ -119,11 +119,7 @@ class ReproductionPlan:
 
 
 def build_plan(paper: Paper, setting: ReproductionSetting) -> ReproductionPlan:
-    """Build the plan of a paper's runs.
-
-    Raises:
-        SpecError: a field of its file makes no spec.
-    """
+    """Build the plan of a paper's runs."""
     size, search = paper.scales[setting.scale], paper.search
     shared: Fields = {"model": paper.model, **paper.fields, **size.fields}
     scans = tuning = final = None

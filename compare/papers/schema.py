@@ -458,9 +458,6 @@ def find_paper(argument: str) -> Paper:
 
     Args:
         argument: a name of `names()`, or the path of a YAML file.
-
-    Raises:
-        SpecError: there is none, or its file is refused.
     """
     if Path(argument).suffix in (".yaml", ".yml"):
         return read_paper(Path(argument), argument)
@@ -472,11 +469,7 @@ def find_paper(argument: str) -> Paper:
 
 
 def read_paper(path: Path, argument: str) -> Paper:
-    """Read a paper's file.
-
-    Raises:
-        SpecError: it cannot be read, or a field is refused.
-    """
+    """Read a paper's file."""
     values = spec.read_values(path, "paper")
     try:
         paper = Paper.model_validate({**values, "name": path.stem, "argument": argument})

@@ -100,10 +100,9 @@ class Costs(Finite):
     """Whether other work took cores during the measurement."""
 
     def seconds(self, names: Collection[str], batch_size: float, cores: int) -> tuple[float, float]:
-        """Return (forward, backward) seconds of some layers. Linear between the measured batch sizes, and beyond the outer two.
+        """Return (forward, backward) seconds of some layers.
 
-        Raises:
-            SpecError: nothing was measured with this number of cores.
+        They are linear between the measured batch sizes, and beyond the outer two.
         """
         known = sorted((entry for entry in self.times if entry.cores == cores), key=lambda entry: entry.batch_size)
         if not known:

@@ -39,11 +39,7 @@ def cache_path(cache_dir: str | None, devices: list[str], cores: int, replicas: 
 
 
 def read(path: Path) -> PlannedMachine:
-    """Read a machine's file.
-
-    Raises:
-        SpecError: the file cannot be read, or its content is invalid.
-    """
+    """Read a machine's file."""
     values = spec.read_values(path, "machine file")
     try:
         planned_machine = PlannedMachine.model_validate(values)

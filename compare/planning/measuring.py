@@ -105,10 +105,6 @@ def this_machine(
         hosts: equal machines that the replicas are spread over. The first is this one. Empty: all replicas are here.
         server: whether messages of a parameter server are timed, too.
         measure: times a framework that the cache folder does not hold.
-
-    Raises:
-        SpecError: there are fewer cores than replicas, or a twin refuses.
-        LaunchError: a twin fails.
     """
     described = {name: spec.description_for_device(run_spec, launch.describe(name)) for name in names}
     entries = next(iter(described.values()))["devices"]
@@ -186,9 +182,6 @@ def model_costs(name: str, run_spec: Spec, batches: Collection[tuple[int, int]],
         run_spec: spec of a serial run of the model.
         batches: (cores, batch size) at which its layers are timed.
         cores: number of cores of the serial run that is timed.
-
-    Raises:
-        SpecError, LaunchError: the twin refuses or fails.
     """
     fields = run_spec.model_dump(mode="json", exclude={"steps", "epochs", "mode", "replicas", "paths", "hang_seconds", "cores"})
     versions = launch.describe(name)["versions"]

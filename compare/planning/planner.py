@@ -90,11 +90,7 @@ class PlanResult:
 
 
 def predict(request: PlanRequest, progress: Display) -> PlanResult:
-    """Measure what the cache folder does not hold yet, and simulate every layout.
-
-    Raises:
-        SpecError, DataRefused, LaunchError: a setting, the data or a twin is refused.
-    """
+    """Measure what the cache folder does not hold yet, and simulate every layout."""
     start, replicas, names = progress.clock(), request.settings.replicas, request.contestants
     stored_machine = None if request.machine == machine_file.HERE else _read_machine(request)
     run_spec = spec.build(spec.with_variant(request.settings.values, "serial", 1))
@@ -257,12 +253,7 @@ def _format_speedup(resource: str, factor: float) -> str:
 
 
 def measure(request: PlanRequest, plan: PlanResult, folder: Path) -> None:
-    """Run serial and the best layouts of each framework, interleaved, in fresh processes, for a few steps.
-
-    Raises:
-        SpecError, DataRefused, LaunchError, FolderError: nothing was run, or no run went well.
-        Interrupted: some runs were made.
-    """
+    """Run serial and the best layouts of each framework, interleaved, in fresh processes, for a few steps."""
     rows = measured_rows(plan, every_mode=request.every_mode)
     comparison_request = ComparisonRequest(
         Preset(repeats=request.settings.repeats, replicas=request.settings.replicas),

@@ -160,11 +160,6 @@ def measure(
     """Run each layout without a slow rank and with each, interleaved, in fresh processes.
 
     Runs of the same request in the folder are kept, and the others are added.
-
-    Raises:
-        LaunchError: no pair of runs went well.
-        FolderError: the folder holds something else.
-        Interrupted: some runs were made; the folder holds them.
     """
     layouts, one_process_modes = measurable_layouts(plan)
     by_id = {planner.row_id(layout): layout for layout in layouts}

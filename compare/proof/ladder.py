@@ -88,9 +88,6 @@ def prove(
         runs: (framework, spec) of all timed runs. Their levels of switches are proved. Empty: the level of `timed_spec`.
         remember: use a stored proof of the same code, versions and spec, and store this one.
         keep: whether all recordings stay. Else they stay only if a rung failed, as evidence.
-
-    Raises:
-        LaunchError: a twin could not record.
     """
     plan = _plan_proof(timed_spec, frameworks, modes, replicas, steps, precision, runs)
     ladder = _Ladder(plan.base, tuple(frameworks), plan.modes, replicas, plan.levels[1:], out, progress)
@@ -145,9 +142,6 @@ def prove_rows(rows: Sequence[Row], frameworks: Sequence[str], *, replicas: int,
     Args:
         rows: checked rows, see `matrix.check_rows`.
         frameworks, replicas, options: see `prove`.
-
-    Raises:
-        LaunchError: a twin could not record.
     """
     return prove(**_arguments_for_rows(rows, frameworks, replicas), **options)
 
@@ -167,9 +161,6 @@ def judge_every_step(
     Args:
         timed_spec: spec with the model, data, optimizer and batch size.
         modes, replicas, out, progress: see `prove`. A recording is deleted when it has been judged: it may be large.
-
-    Raises:
-        LaunchError: a twin could not record.
     """
     base = proof_spec(timed_spec, timed_spec.global_batch_size, steps, "float64")
     parallel = tuple(mode for mode in modes if mode != "serial")

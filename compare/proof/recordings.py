@@ -67,20 +67,12 @@ class Recorder:
         return folder / f"{request.label}-{request.framework}.safetensors"
 
     def arrays(self, request: TraceRequest) -> Arrays:
-        """Return the arrays of a recording. It is made if it is not there.
-
-        Raises:
-            LaunchError: the twin could not record.
-        """
+        """Return the arrays of a recording. It is made if it is not there."""
         self.make([request])
         return safetensors.numpy.load_file(self.path(request))
 
     def open(self, request: TraceRequest) -> array_file.ArrayFile:
-        """Open the file of a recording, which reads each array on access. It is made if it is not there.
-
-        Raises:
-            LaunchError: the twin could not record.
-        """
+        """Open the file of a recording, which reads each array on access. It is made if it is not there."""
         self.make([request])
         return array_file.ArrayFile(self.path(request))
 
@@ -102,9 +94,6 @@ class Recorder:
         Args:
             requests: the recordings.
             on_recorded: called whenever some have been made. Their process may go on to make others.
-
-        Raises:
-            LaunchError: a twin could not record.
         """
         requests = list(requests)
         teachers = [request.teacher for request in requests if request.teacher is not None]

@@ -94,9 +94,6 @@ def judge(
         frameworks: the frameworks to compare.
         out: folder of recordings and logs.
         progress: called with a message about the current work.
-
-    Raises:
-        LaunchError: a framework could not record.
     """
     lines: list[RefereeComparison] = []
     recorder = Recorder(out, progress)

@@ -47,9 +47,6 @@ def record(
         folder: folder of the files. It may be missing.
         steps: number of steps. None: as many as the proof of a small model has.
         out, progress: see `Recorder`.
-
-    Raises:
-        LaunchError: a twin could not record.
     """
     spec = ladder.proof_spec(timed_spec, timed_spec.global_batch_size, steps or ladder.STEPS, precision)
     requests = [TraceRequest("serial", name, spec, ("--batches",)) for name in frameworks]

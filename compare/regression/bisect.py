@@ -76,12 +76,7 @@ def command(
 
 
 def bisect(request: ComparisonRequest, query: BisectionQuery, folder: Path) -> tuple[BisectionOutcome, Candidates]:
-    """Search for the change. Return the outcome and the candidates.
-
-    Raises:
-        SpecError, DataRefused, LaunchError, FolderError: nothing was measured, or an end cannot be.
-        Interrupted: finished runs are in the folder.
-    """
+    """Search for the change. Return the outcome and the candidates."""
     message = (
         f"Interrupted. Finished runs are in {folder}. The same command with {wording.shell(['--out', str(folder)])} continues."
     )

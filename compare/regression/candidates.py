@@ -98,10 +98,6 @@ def from_revisions(good: str, bad: str, plan: Comparison) -> Candidates:
 
     A merge is one commit: its first parents are followed. Commits that need other packages than this environment has are
     refused one by one.
-
-    Raises:
-        RevisionError: git does not know a revision, `good` is no earlier commit of the branch of `bad`, nothing changed between
-            them, or an end needs other packages.
     """
     first, last = (revisions.commit_of(revision) for revision in (good, bad))
     if first == last or first not in revisions.output("rev-list", "--first-parent", last).split():
@@ -145,12 +141,7 @@ def from_revisions(good: str, bad: str, plan: Comparison) -> Candidates:
 
 
 def from_environments(pythons: Sequence[str], request: ComparisonRequest, progress: Display) -> Candidates:
-    """Return the environments in the order in which they are named.
-
-    Raises:
-        RevisionError: there are fewer than two, one is named twice, or they cannot run the same rows.
-        SpecError, DataRefused, LaunchError: something else is refused.
-    """
+    """Return the environments in the order in which they are named."""
     paths = [Contestant.from_fields("environment", {"twin": "any", "python": python}).python or "" for python in pythons]
     if len(paths) < 2 or len(set(paths)) < len(paths):
         raise RevisionError(
@@ -169,11 +160,7 @@ def from_environments(pythons: Sequence[str], request: ComparisonRequest, progre
 
 
 def refuse_used_folder(request: ComparisonRequest, query: BisectionQuery, folder: Path) -> None:
-    """Refuse the folder at once for what shows before anything is prepared; `search` judges the rest.
-
-    Raises:
-        FolderError: it cannot be written, or holds another bisection or other files.
-    """
+    """Refuse the folder at once for what shows before anything is prepared; `search` judges the rest."""
     identity = {"metric": query.metric, "threshold": query.threshold, "seeds": request.settings.seeds[0]}
     results_folder.refuse_other_request(folder, RECORD_FILE, Bisection, KIND, identity, identity=_identity, kind=KIND)
 
@@ -181,13 +168,7 @@ def refuse_used_folder(request: ComparisonRequest, query: BisectionQuery, folder
 def search(
     candidates: Candidates, request: ComparisonRequest, query: BisectionQuery, folder: Path, progress: Display
 ) -> BisectionOutcome:
-    """Measure candidates until the first bad one is found. Finished runs in the folder are used again.
-
-    Raises:
-        RevisionError: an end cannot be measured.
-        FolderError: the folder holds something else.
-        Interrupted: finished runs are in the folder.
-    """
+    """Measure candidates until the first bad one is found. Finished runs in the folder are used again."""
     record = Bisection(
         candidates=[candidate.identity for candidate in candidates.items],
         rows={row.id: row.spec.model_dump(mode="json") for row in candidates.rows},

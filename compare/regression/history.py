@@ -114,9 +114,6 @@ def points(
     Returns:
         The points, by machine, metric and name, then in the order of their commits; the reasons why measurements were left
         out; whether one of these is damaged.
-
-    Raises:
-        FolderError: there is no figure.
     """
     if folder.is_file():
         raise FolderError(f"{folder} is a file. Name a folder that holds results folders or pytest-benchmark's files.")

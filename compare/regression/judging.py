@@ -40,9 +40,6 @@ def judge(baseline: Measurement, candidate: Measurement, criteria: Criteria, *, 
         paired: whether repeats of the same number were run next to each other, so that their ratios leave the machine's
             drift out. Benchmark files are paired where their times show that they were made in turn. Otherwise the two are
             independent samples.
-
-    Raises:
-        FolderError: they cannot be compared: another machine or device, other data, other work, or nothing in common.
     """
     _refuse_another_machine(baseline, candidate)
     if baseline.kind == "benchmarks" and criteria.metrics is not None:

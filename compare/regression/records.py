@@ -34,11 +34,7 @@ def heading(metric: str) -> str:
 
 
 def metrics_named(text: str) -> list[str]:
-    """The metrics of `--metric`, by name or by heading: `epoch_seconds` is `seconds_per_epoch`.
-
-    Raises:
-        SpecError: one is unknown, or named twice.
-    """
+    """The metrics of `--metric`, by name or by heading: `epoch_seconds` is `seconds_per_epoch`."""
     by_heading = {METRICS[name].heading.replace(" ", "_"): name for name in CHOICES}
     return parse_choices("--metric", [by_heading.get(word, word) for word in split_names(text)], CHOICES)
 

@@ -12,11 +12,11 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from common.data.sources import DataRefused
+from common.errors import UserError
 from common.spec import SpecError
 from compare.comparison import run
 from compare.core import exits, wording
-from compare.core.errors import FolderError, LaunchError
+from compare.core.errors import FolderError
 from compare.core.interrupt import interruptible
 from compare.core.option_parsing import parse_fraction, unexpected_options
 from compare.core.presets import Preset
@@ -150,9 +150,6 @@ def judge_stored(baseline: Path, candidate: Path | None, criteria: Criteria) -> 
         candidate: another of the same kind. None: the other commit of the baseline's folder, or the newest one beside it that
             shares a row or benchmark with it.
         criteria: what counts as a regression.
-
-    Raises:
-        FolderError: one of them is missing, cannot be read, or cannot be compared with the other.
     """
     for what, path in (("baseline", baseline), ("candidate", candidate)):
         if path is not None and not _split_revision(path)[0].exists():
@@ -208,9 +205,6 @@ def _commit_measurement(folder: Path, by_commit: Mapping[str, Sequence[Measureme
         folder: that holds them.
         by_commit: all its files, see `measurements.measurements_by_commit`.
         revision: the commit.
-
-    Raises:
-        FolderError: there are none that name their code.
     """
     files = [file for group in by_commit.values() for file in group]
     ids = {file.commit or "" for file in files if file.names_its_code}
@@ -238,11 +232,7 @@ def _are_interleaved(before: Measurement, now: Measurement) -> bool:
 
 
 def threshold_of(option: str, text: str) -> float:
-    """The fraction that an option names.
-
-    Raises:
-        SpecError: it is no number, below zero, or 1 and more without a percent sign, which is a `%` that was forgotten.
-    """
+    """The fraction that an option names."""
     value = parse_fraction(text)
     if value >= 1.0 and "%" not in text:
         raise SpecError(
@@ -277,7 +267,7 @@ def _errors_in(markdown: Path | None) -> Generator[None]:
     """On an error, write the reason to the report's file."""
     try:
         yield
-    except (SpecError, DataRefused, LaunchError, FolderError, OSError) as error:
+    except (UserError, OSError) as error:
         if markdown is not None:
             _append(markdown, f"# No verdict\n\n{tables.escaped(str(error))}\n")
         raise

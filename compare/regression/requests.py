@@ -33,9 +33,6 @@ def build_settings(
         preset, spec_file, assignments, modes, repeats: values of the command line.
         fields: values by field, see `options.fields`.
         usual_repeats: pairs, if neither the options nor the spec file name a number.
-
-    Raises:
-        SpecError: an option is refused.
     """
     if fields["epochs"] is None and preset is None and spec_file is None:
         fields = {**fields, "epochs": _EPOCHS}

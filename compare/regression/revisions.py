@@ -77,11 +77,7 @@ class SideRunner:
     """Contestants that are registered before each run."""
 
     def execute(self, row: Row, repeat: int, folder: Path, watch: executor.Watch) -> RunResult:
-        """Run a row.
-
-        Raises:
-            LaunchError: it met another environment than the plan's. Its result is removed.
-        """
+        """Run a row."""
         contestants.register(self.contestants)
         result = executor.execute(row, repeat, folder, watch, self.code)
         planned = self.plan.environments.get(row.contestant)
@@ -94,11 +90,7 @@ class SideRunner:
         return result
 
     def refuse_changed(self) -> None:
-        """Check that the environments are still the plan's.
-
-        Raises:
-            LaunchError: distributions have changed.
-        """
+        """Check that the environments are still the plan's."""
         contestants.register(self.contestants)
         comparison_plan.refuse_changed_environments(self.plan)
 
@@ -110,10 +102,6 @@ def checked_out(revision: str, repository: Path | None = None) -> Generator[Chec
     Args:
         revision: as git names it, or `PATH@REV`: a revision of another clone.
         repository: the head's folder. None: the suite's.
-
-    Raises:
-        RevisionError: git does not know the revision, the working tree has uncommitted changes (in a user's repository:
-            new Python files too), or the two revisions need other packages.
     """
     repository = repository or machine.PROJECT_ROOT
     source, name = _named(revision, repository)
@@ -167,11 +155,7 @@ def _untracked(repository: Path) -> list[str]:
 
 
 def commit_of(revision: str, repository: Path | None = None) -> str:
-    """Return the commit that git knows by this name.
-
-    Raises:
-        RevisionError: there is none, or this is no checkout.
-    """
+    """Return the commit that git knows by this name."""
     repository = repository or machine.PROJECT_ROOT
     if not (repository / ".git").exists():
         raise RevisionError(f"{repository} is no git checkout, so it has no revisions. Clone the suite to compare them.")
@@ -223,11 +207,6 @@ def measure(revision: str, request: ComparisonRequest, out: Path, progress: Disp
         out: absolute path of the folder for both. It may hold a part of the same measurement, which is continued.
         progress: shows the progress.
         remake: whether disturbed pairs are made again, see `_rerun_rule`.
-
-    Raises:
-        RevisionError: the revision cannot be measured beside this one.
-        FolderError, SpecError, DataRefused, LaunchError: nothing was measured.
-        Interrupted: some runs were made; the folder holds them.
     """
     store.refuse_others(out, MARK_FILE, None, "measurement")
     progress.stage(PREPARING)
@@ -256,9 +235,6 @@ def repository_of(model: str | None) -> Path:
 
     Args:
         model: as a spec names it. None: the default one.
-
-    Raises:
-        RevisionError: the model lies in no repository of its own, so both sides would train the same.
     """
     if model is None or not (places := [folder.resolve() for folder in user_code.folders(model)]):
         return machine.PROJECT_ROOT
@@ -291,10 +267,6 @@ def sides_of_model(
         repository: its folder, the head.
         head: the plan of the head.
         names: names of the contestants.
-
-    Raises:
-        RevisionError: the base lacks a file of the model, or its interpreter would import one from elsewhere.
-        LaunchError: its interpreter does not work.
     """
 
     def to_base(path: Path) -> Path:
@@ -358,11 +330,9 @@ def _environment_of_base(files: Mapping[str, Path | None], to_base: Callable[[Pa
 
 
 def _prove_imports(code: CodeOverride, checkout: Checkout, revision: str, modules: Sequence[str], head: Comparison) -> None:
-    """Check that the base's runs import these modules from its checkout. Each interpreter is asked, and imports none of them.
+    """Check that the base's runs import these modules from its checkout.
 
-    Raises:
-        RevisionError: they do not.
-        LaunchError: an interpreter does not work.
+    Each interpreter is asked, and imports none of them.
     """
     contestants_of = {launch.interpreter(row.contestant): row.contestant for row in runnable(head)}
     for python, name in contestants_of.items():
@@ -385,9 +355,6 @@ def side_of(checkout: Checkout, revision: str, head: Comparison, rows: Sequence[
         revision: for messages.
         head: the plan of this revision.
         rows: to run.
-
-    Raises:
-        RevisionError: the revision lacks a field that a row needs.
     """
     known = _spec_defaults(checkout, revision)
     for row in rows:
@@ -407,11 +374,6 @@ def measure_environments(
         out: absolute path of the folder for both. It may hold a part of the same measurement, which is continued.
         progress: shows the progress.
         remake: as for `measure`.
-
-    Raises:
-        RevisionError: a contestant has an interpreter of its own, or the environments cannot run the same.
-        FolderError, SpecError, DataRefused, LaunchError: nothing was measured.
-        Interrupted: some runs were made; the folder holds them.
     """
     store.refuse_others(out, MARK_FILE, None, "measurement")
     progress.stage(PREPARING)
@@ -455,12 +417,7 @@ def _proof_between(sides: Mapping[str, SideRunner], request: ComparisonRequest, 
 
 
 def sides_of_environments(pythons: Sequence[str], request: ComparisonRequest, progress: Display) -> list[SideRunner]:
-    """Return each environment as a side.
-
-    Raises:
-        RevisionError: a contestant has an interpreter of its own, or the environments cannot run the same.
-        SpecError, DataRefused, LaunchError: something else is refused.
-    """
+    """Return each environment as a side."""
     named = [contestants.by_name(name) for name in request.frameworks]
     if with_python := [contestant for contestant in named if contestant.python is not None]:
         raise RevisionError(
@@ -486,11 +443,7 @@ def sides_of_environments(pythons: Sequence[str], request: ComparisonRequest, pr
 
 
 def runnable(plan: Comparison) -> list[Row]:
-    """Return the rows that this machine can run.
-
-    Raises:
-        RevisionError: there is none.
-    """
+    """Return the rows that this machine can run."""
     rows = [row for row in plan.rows if row.unavailable is None]
     if not rows:
         raise RevisionError(f"{plan.rows[0].id}: {plan.rows[0].unavailable}. Choose rows that this machine can do.")
@@ -504,9 +457,6 @@ def claim_folder(out: Path, sides: Mapping[str, SideRunner], mark: Mapping[str, 
         out: the folder.
         sides: `base` and `head`.
         mark: what identifies the measurement besides the two plans. `revision`, a name of the base, does not.
-
-    Raises:
-        FolderError: the folder holds runs of another measurement.
     """
     requested_mark = {**mark, "commits": {side: runner.plan.machine["commit"] for side, runner in sides.items()}}
     path = out / MARK_FILE
@@ -552,9 +502,6 @@ def run_interleaved(
         needs_rerun: whether a row's run that the folder holds does not count, so that its pair is made again.
 
     Raises:
-        RevisionError: a side cannot do a row.
-        LaunchError: an environment has changed, the head fails in its warm-up, or, with `enough`, a run of the base fails.
-        FolderError: the folder holds other runs.
         OSError: a result could not be stored.
     """
     head = sides[HEAD].plan
@@ -708,11 +655,7 @@ def with_absolute_path(request: ComparisonRequest) -> ComparisonRequest:
 
 
 def output(*arguments: str, at: Path | None = None) -> str:
-    """Return the output of a git command.
-
-    Raises:
-        RevisionError: it failed.
-    """
+    """Return the output of a git command."""
     answer = git(*arguments, at=at)
     if answer.returncode:
         last = answer.stderr.strip().rpartition("\n")[2]
@@ -721,11 +664,7 @@ def output(*arguments: str, at: Path | None = None) -> str:
 
 
 def git(*arguments: str, at: Path | None = None) -> subprocess.CompletedProcess[str]:
-    """Run git on the suite's own checkout, or on another.
-
-    Raises:
-        RevisionError: it cannot be started, or does not end.
-    """
+    """Run git on the suite's own checkout, or on another."""
     command = ["git", "-C", str(at or machine.PROJECT_ROOT), "-c", "core.hooksPath=/dev/null", *arguments]
     return _run_program(f"git {arguments[0]}", command, env=code_version.git_environment())
 

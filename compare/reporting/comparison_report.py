@@ -105,9 +105,6 @@ def read(folder: Path, unwritten: Sequence[tuple[str, RunResult]] = (), signers:
     Args:
         unwritten: (row id, result) of runs whose result could not be written, as on a full disk. The report says why.
         signers: file of allowed signers, see `store.read`.
-
-    Raises:
-        FolderError: the folder holds no comparison, or `signers` cannot be read.
     """
     stored = store.read(folder, signers)
     for row_id, result in unwritten:

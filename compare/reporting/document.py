@@ -229,9 +229,6 @@ class Report:
 
         Returns:
             Why that failed, or None.
-
-        Raises:
-            FolderError: a folder of its files is a link.
         """
         store.refuse_links(folder, {TABLES_FOLDER, PLOTS_FOLDER, *(Path(path).parts[0] for path in self.files if "/" in path)})
         try:

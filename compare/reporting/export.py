@@ -53,9 +53,6 @@ def export(stored: StoredComparison, to: str, out: Path) -> int:
 
     Returns:
         Number of runs.
-
-    Raises:
-        SpecError: the tool's package is not installed.
     """
     runs = [(f"{row_id}-r{repeat}", run) for row_id, repeats in stored.runs.items() for repeat, run in sorted(repeats.items())]
     try:

@@ -71,9 +71,6 @@ def read(folder: Path, signers: Path | None = None) -> MatrixResults:
 
     Args:
         signers: file of allowed signers, see `store.read`.
-
-    Raises:
-        FolderError: the folder holds no matrix, or one of its records or `signers` cannot be read.
     """
     plan = cells.read(folder)
     names = [cell.name for cell in plan.cells if plan.on is None or not cell.failure]

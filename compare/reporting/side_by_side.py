@@ -65,9 +65,6 @@ def check(folders: tuple[Path, Path], out: Path | None) -> None:
 
     Args:
         out: folder that the report is written to. None: it is not written.
-
-    Raises:
-        FolderError: both are one folder, or `out` holds something else.
     """
     if folders[0].resolve() == folders[1].resolve():
         raise FolderError(f"`report A B` needs two folders. Received: {folders[0]} twice. Name another, or leave one out.")
@@ -80,9 +77,6 @@ def report(folders: tuple[Path, Path], compared: _ComparedPair, out: Path | None
 
     Args:
         out: folder that the report is written to. None: it is not written.
-
-    Raises:
-        FolderError: no row is in both.
     """
     ours, theirs = ({summary.id: summary for summary in comparison.summaries} for comparison in compared)
     both = [row_id for row_id in ours if row_id in theirs]

@@ -169,12 +169,7 @@ def report(timed: LayerTimings) -> Report:
 
 
 def measure(run_spec: Spec, frameworks: list[str], repeats: int, calls: int, progress: Display) -> LayerTimings:
-    """Time the layers of a model in fresh processes. The frameworks alternate.
-
-    Raises:
-        SpecError: a switch does not fit, or the model does not take these images.
-        LaunchError: a process failed.
-    """
+    """Time the layers of a model in fresh processes. The frameworks alternate."""
     progress.say("asking the frameworks what they can do here")
     with launch.describe_all(frameworks) as answer:
         rows = [matrix.build_row(framework, framework, run_spec) for framework in frameworks]

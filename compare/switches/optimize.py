@@ -260,11 +260,7 @@ def _store(
 
 
 def _check_fixed_fields(base: Spec) -> None:
-    """Refuse fields that the search itself sets.
-
-    Raises:
-        SpecError: a field differs from the search's own value.
-    """
+    """Refuse fields that the search itself sets."""
     fixed = {"mode": "serial", "part": "training", "input": "inline", "precision": "float32", "switches": USUAL}
     for name, needed in fixed.items():
         if (received := getattr(base, name)) != needed:

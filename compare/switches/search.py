@@ -174,11 +174,7 @@ class SwitchSearch:
         self._drifts: dict[str, float] = {}
 
     def run(self) -> tuple[list[LadderStep], dict[str, Any]]:
-        """Run the search. Returns the ladder, and the switches that are surely the fastest together.
-
-        Raises:
-            LaunchError: `usual` itself cannot be run.
-        """
+        """Run the search. Returns the ladder, and the switches that are surely the fastest together."""
         singles = self._singles()
         base_configurations = [self._usual, self._plain, *singles]
         for number in range(self.request.rounds):
@@ -236,11 +232,7 @@ class SwitchSearch:
         return ratio is not None and is_surely_faster(ratio, tests) and self._is_precise(new)
 
     def _measure(self, configurations: Sequence[_Configuration], number: int) -> None:
-        """Measure one round: A B, and B A in the next. So a machine that grows warmer or busier favours none.
-
-        Raises:
-            LaunchError: `usual` itself cannot be run.
-        """
+        """Measure one round: A B, and B A in the next. So a machine that grows warmer or busier favours none."""
         for configuration in turn(configurations, number):
             if configuration.is_candidate:
                 self.report(f"{self.framework}, {configuration.name}, round {number + 1}")

@@ -35,10 +35,6 @@ def conduct(search: SearchJob, storage: RDBStorage, logs: Path, progress: Displa
         logs: path of the servers' logs without place and suffix.
         progress: receives every trial.
         serving: starts the servers, as `servers.serving` does.
-
-    Raises:
-        LaunchError: no server starts, or the storage fails.
-        SpecError: the cluster cannot be reached.
     """
     with optuna_study.storage_errors():
         study = optuna_study.open_study(search, storage)

@@ -92,9 +92,6 @@ def file_storage(file: Path, busy_seconds: float = _BUSY_SECONDS) -> RDBStorage:
 
     Args:
         busy_seconds: time to wait for a file that another reader has locked.
-
-    Raises:
-        FolderError: it cannot be used.
     """
     try:
         return _open(f"sqlite:///{file.resolve()}", busy_seconds)
@@ -105,11 +102,7 @@ def file_storage(file: Path, busy_seconds: float = _BUSY_SECONDS) -> RDBStorage:
 
 
 def open_storage(url: str) -> RDBStorage:
-    """Open the storage at a SQLAlchemy URL.
-
-    Raises:
-        SpecError: there is none, or it cannot be reached.
-    """
+    """Open the storage at a SQLAlchemy URL."""
     try:
         return _open(url)
     except _OPENING_ERRORS as error:
@@ -207,11 +200,7 @@ def pending(search: SearchJob, study: optuna.Study) -> list[tuple[int, dict[str,
 
 
 def _finished_trial(search: SearchJob, trial: FrozenTrial) -> TunedTrial | None:
-    """Return a trial that ended as its record states. None: it was killed in between, and is trained again.
-
-    Raises:
-        FolderError: its record is not as it was written.
-    """
+    """Return a trial that ended as its record states. None: it was killed in between, and is trained again."""
     run, objective = trial.user_attrs.get(RUN), search.settings.objective
     if run is None:
         return None
@@ -230,11 +219,7 @@ def _finished_trial(search: SearchJob, trial: FrozenTrial) -> TunedTrial | None:
 
 
 def _frozen_trials(search: SearchJob, study: optuna.Study) -> list[FrozenTrial]:
-    """Return the trials of a study.
-
-    Raises:
-        FolderError: something in it is not as Optuna wrote it.
-    """
+    """Return the trials of a study."""
     try:
         return study.get_trials(deepcopy=False)
     except (ValueError, TypeError, LookupError) as error:
@@ -246,11 +231,7 @@ def _changed_trial_error(search: SearchJob, trial: FrozenTrial, fault: str) -> F
 
 
 def read_result(search: SearchJob, study: optuna.Study) -> TuningSearch:
-    """Return a search as far as its study has it.
-
-    Raises:
-        FolderError: a record in it is not as it was written.
-    """
+    """Return a search as far as its study has it."""
     trials = [result for trial in _frozen_trials(search, study) if (result := _finished_trial(search, trial)) is not None]
     done = study.user_attrs.get(DONE)
     return TuningSearch(
@@ -268,12 +249,7 @@ def read_result(search: SearchJob, study: optuna.Study) -> TuningSearch:
 
 
 def stored_result(search: SearchJob, storage: RDBStorage) -> TuningSearch:
-    """Read a search from the storage, as far as its study has it.
-
-    Raises:
-        LaunchError: the storage fails.
-        FolderError: a record in it is not as it was written.
-    """
+    """Read a search from the storage, as far as its study has it."""
     with storage_errors():
         return read_result(search, open_study(search, storage))
 

@@ -64,11 +64,7 @@ class Tuning(Frozen):
         return str(self.values.get("model", "simple_cnn"))
 
     def checked_space(self) -> Space:
-        """Check the space and return it.
-
-        Raises:
-            SpecError: see `search_space.check_space`.
-        """
+        """Check the space and return it."""
         return search_space.check_space(self.space, self.values, self.space_name)
 
     def trials_of(self, space: Space) -> int:

@@ -76,11 +76,7 @@ class Space:
 
 
 def read(path: Path | None) -> dict[str, Any]:
-    """Read the ranges of a space file by field, not yet checked. None: the default ones.
-
-    Raises:
-        SpecError: the file cannot be read, or is no mapping of names.
-    """
+    """Read the ranges of a space file by field, not yet checked. None: the default ones."""
     return DEFAULT if path is None else spec.read_values(path, "space file")
 
 
@@ -91,9 +87,6 @@ def check_space(ranges: dict[str, Any], values: dict[str, Any], name: str) -> Sp
         ranges: ranges by field, from `read`.
         values: values of the spec that all trials share.
         name: name of the file, for error messages.
-
-    Raises:
-        SpecError: names the file and the field.
     """
     if not ranges:
         raise SpecError(f"space {name} is empty. Received: no field. Write e.g. {_EXAMPLE}.")
@@ -125,11 +118,7 @@ def grid_size(space: Space) -> int:
 
 
 def grid(space: Space, seed: int) -> list[dict[str, Any]]:
-    """Return every point of the grid, in a seeded order, so that the first points are spread over the grid.
-
-    Raises:
-        SpecError: there are more points than MOST_POINTS.
-    """
+    """Return every point of the grid, in a seeded order, so that the first points are spread over the grid."""
     if (size := grid_size(space)) > MAX_POINTS:
         raise SpecError(f"A grid has at most {MAX_POINTS:,} points. Received: {size:,}. Use fewer choices, or random.")
     axes = _axes(space)
@@ -184,11 +173,7 @@ def _range_distribution(field: str, parsed: _Range, raw: Any, values: dict[str, 
 
 
 def _parse_value(field: str, value: Any, values: dict[str, Any]) -> Any:
-    """Return a value as the spec parses it. For example, YAML reads 1e-3 as text; here it becomes a number.
-
-    Raises:
-        SpecError: the spec has no such field, or refuses the value.
-    """
+    """Return a value as the spec parses it. For example, YAML reads 1e-3 as text; here it becomes a number."""
     others = {"epochs": "steps", "steps": "epochs"}
     shared = {name: other for name, other in values.items() if name != others.get(field)}
     built = spec.build(spec.overlay(shared, {field: value}))

@@ -217,9 +217,6 @@ def serving(
         logs: path of the servers' logs without place and suffix.
         hang_seconds: after this time, a server that hangs is ended.
 
-    Raises:
-        SpecError: the cluster cannot be reached, or has too few workers.
-
     The yielded function raises LaunchError if a lost worker does not come back.
     """
     if layout.backend != "dask":
@@ -275,11 +272,7 @@ def _remote_starter(
 
 
 def cores_of(scheduler: str) -> int:
-    """Return the number of CPU cores of all machines of a Dask cluster.
-
-    Raises:
-        SpecError: the cluster cannot be reached, or does not know this project.
-    """
+    """Return the number of CPU cores of all machines of a Dask cluster."""
     from common.data.preprocessing import dask_scan
 
     try:

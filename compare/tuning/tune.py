@@ -105,12 +105,7 @@ def _report(tuned: TuningRecord, folder: Path, sign: Path | None) -> Report:
 
 
 def _stored_settings(context: typer.Context, folder: Path, storage: str | None) -> Tuning:
-    """The settings of `--resume`: those of the folder.
-
-    Raises:
-        SpecError: an option was given that the folder decides, or the storage's password is missing.
-        FolderError: the folder holds no tuning.
-    """
+    """The settings of `--resume`: those of the folder."""
     if others := unexpected_options(context, _WITH_RESUME):
         raise SpecError(
             f"--resume takes all settings from its folder. Received also: {', '.join(others)}. Leave them out, or tune in "

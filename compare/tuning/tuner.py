@@ -39,10 +39,6 @@ def tune(settings: Tuning, folder: Path, lock: ExitStack | None = None, serving:
         folder: gets plan, storage, logs and record.
         lock: holds the folder until its owner ends. None: the folder is free when the tuning ends.
         serving: starts the servers of a search.
-
-    Raises:
-        SpecError, DataRefused, LaunchError, FolderError: it cannot be done.
-        Interrupted: finished trials are recorded.
     """
     with ExitStack() as own_lock, display() as progress:
         results_folder.refuse_other_request(
@@ -89,20 +85,12 @@ def _missing_storage(folder: Path) -> str | None:
 
 
 def stored_settings(folder: Path) -> Tuning:
-    """Return the settings of the tuning in a folder. A masked password must be given again by the caller.
-
-    Raises:
-        FolderError: it holds none.
-    """
+    """Return the settings of the tuning in a folder. A masked password must be given again by the caller."""
     return store.read_record(folder / PLAN_FILE, TuningPlan, "a tuning").settings
 
 
 def read(folder: Path) -> TuningRecord:
-    """Read the record of a folder.
-
-    Raises:
-        FolderError: it holds none.
-    """
+    """Read the record of a folder."""
     return store.read_record(folder / RECORD_FILE, TuningRecord, "a tuning")
 
 
@@ -111,9 +99,6 @@ def check(settings: Tuning) -> tuple[Spec, Space, dict[str, Any]]:
 
     Returns:
         The spec that all trials share, the space, and the nested values that they share.
-
-    Raises:
-        SpecError: names the option or the field.
     """
     contestants.builtin_twins("--frameworks", settings.frameworks, launch.FRAMEWORKS)
     if settings.scheduler is not None and settings.backend != "dask":
@@ -130,11 +115,7 @@ def check(settings: Tuning) -> tuple[Spec, Space, dict[str, Any]]:
 
 
 def _base(settings: Tuning) -> Spec:
-    """Build the spec that all trials share, before anything is drawn.
-
-    Raises:
-        SpecError: it is refused, or cannot be that of trials.
-    """
+    """Build the spec that all trials share, before anything is drawn."""
     base = spec.build(settings.values)
     for field, value, needed in (
         ("mode", base.mode, "serial"),

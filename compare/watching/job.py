@@ -51,11 +51,7 @@ class ProcessGroup(NamedTuple):
 
 
 class WatchedJob:
-    """A job: the processes that a user named and all that they start.
-
-    Raises:
-        SpecError: one of them does not exist, or the system hides it.
-    """
+    """A job: the processes that a user named and all that they start."""
 
     def __init__(self, pids: Sequence[int], dump: Callable[[int], stacks.StackDump] = stacks.dump) -> None:
         self._dump = dump

@@ -19,9 +19,6 @@ class Watcher:
         pids: the job's processes, or one that started the others.
         patience: the rules call the job slow or stuck after so many seconds.
         tree: decision tree that judges whether the job is stuck. None: the fixed rules.
-
-    Raises:
-        SpecError: there is no such process.
     """
 
     def __init__(self, pids: Sequence[int], patience: float, tree: learned.DecisionTree | None = None) -> None:

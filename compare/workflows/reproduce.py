@@ -123,11 +123,7 @@ def command(
 
 
 def _source(paper: Paper, scale: str, data: str | None, cache_dir: str | None) -> str:
-    """Return the path or name of the data.
-
-    Raises:
-        DataRefused: they are missing.
-    """
+    """Return the path or name of the data."""
     if data is not None:
         return data
     if scale == SMOKE:

@@ -124,9 +124,6 @@ def refuse_used_folder(folder: Path, kind: str, settings: dict[str, Any]) -> Non
 
     Args:
         settings: settings that are known already.
-
-    Raises:
-        FolderError: it cannot be written, or holds steps with other settings, or other files.
     """
     results_folder.refuse_other_request(
         folder,
@@ -164,10 +161,6 @@ def run_steps(
 
     Returns:
         The exit code: the worst step's, 1 if a signature fails, or the interruption's.
-
-    Raises:
-        SpecError, LaunchError, FolderError: the request cannot be carried out.
-        DataRefused: at the step that reads the data; earlier steps are kept.
     """
     done: list[FinishedStep] = []
     with results_folder.open_or_resume(
@@ -353,10 +346,6 @@ def commands(record: StepsRecord) -> list[tuple[str, str]]:
 
 
 def _write(report: Report, folder: Path) -> None:
-    """Write the report so far.
-
-    Raises:
-        LaunchError: it cannot be written.
-    """
+    """Write the report so far."""
     if unwritten := report.write(folder):
         raise LaunchError(unwritten)

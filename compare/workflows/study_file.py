@@ -101,9 +101,6 @@ class Study(Frozen):
             path: a YAML file of these fields and `scales`: {scale: {dotted field: value}}.
             scale: one of SCALES.
             assignments: dotted fields that are set after all.
-
-        Raises:
-            SpecError: the file is refused, or a field of it, which is named.
         """
         parse_choices("--scale", [scale], SCALES)
         values = spec.read_values(path, "study file")

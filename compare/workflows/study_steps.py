@@ -75,12 +75,7 @@ def _clean(study: Study, folder: Path, passed: PassedValues) -> StepResult:
 
 
 def _refuse_other_data(study: Study, passed: PassedValues) -> None:
-    """Compare the data with those of earlier steps, which may be days old.
-
-    Raises:
-        DataRefused: they are missing, or not usable.
-        FolderError: their content has changed.
-    """
+    """Compare the data with those of earlier steps, which may be days old."""
     base = study.base()
     dataset = sources.describe(base.data, seed=base.split_seed, cache_dir=base.paths.cache_dir)
     if passed.data_hash not in (None, dataset.content_hash):

@@ -19,9 +19,6 @@ def scaling_for(data: spec.Data, dataset: Dataset, *, cache_dir: str | None) -> 
         data: the spec's data, for its `normalization`.
         dataset: the data set. `normalization` dataset takes the statistics of its training split, of the files if streamed.
         cache_dir: as in `dataset_statistics`.
-
-    Raises:
-        SpecError: a channel is constant.
     """
     if data.normalization == "none":
         return InputScaling()

@@ -61,9 +61,6 @@ def locate(cache: Path, *, binary: Download = BINARY, python: Download = PYTHON)
     Args:
         cache: the cache folder.
         binary, python: the two archives.
-
-    Raises:
-        DataRefused: an archive differs from the official one, or cannot be downloaded.
     """
     for archive, folder in zip((binary, python), FOLDERS, strict=True):
         if archive.is_cached(cache / archive.name, alternative=_ALTERNATIVE):

@@ -35,9 +35,6 @@ class Download:
         Args:
             file: its path in the cache.
             alternative: advice for a user who wants to read other data, for the refusal.
-
-        Raises:
-            DataRefused: there is a file of other content.
         """
         if not file.is_file():
             return False
@@ -80,9 +77,6 @@ class Download:
             file: its path in the cache.
             source: name of the data set, for the refusal.
             alternative: as for `is_cached`.
-
-        Raises:
-            DataRefused: it cannot be downloaded, or has other content.
         """
         import pooch  # here: it takes long to import, and is needed once in the life of a cache
 

@@ -66,9 +66,6 @@ def locate(cache: Path, *, downloads: Sequence[Download] = DOWNLOADS, content_sh
         cache: the cache folder.
         downloads: the official files.
         content_sha256: SHA-256 of each when unpacked.
-
-    Raises:
-        DataRefused: a file differs from the official one, or cannot be downloaded.
     """
     folder = cache / FOLDER
     for download, sha256 in zip(downloads, content_sha256, strict=True):
@@ -81,11 +78,7 @@ def locate(cache: Path, *, downloads: Sequence[Download] = DOWNLOADS, content_sh
 
 
 def _is_official(download: Download, file: Path, sha256: str) -> bool:
-    """Return whether a gzipped file is the official one, or another with the same content.
-
-    Raises:
-        DataRefused: it has other content.
-    """
+    """Return whether a gzipped file is the official one, or another with the same content."""
     try:
         return download.is_cached(file, alternative=_ALTERNATIVE)
     except DataRefused:
@@ -115,9 +108,6 @@ def read(tree: FileSource, files: list[str], *, content_sha256: Sequence[str] = 
     A grey image of 28x28 pixels gets a border of two zero pixels, and its channel is repeated three times: [32, 32, 3]. Classes
     have the names of Fashion-MNIST if the files hold its bytes, compressed or not: those of `content_sha256`. Else they are the
     numbers 0 to 9.
-
-    Raises:
-        DataRefused: a file is corrupt, or its content does not match its name.
     """
     read = {name: content() for name, content in tree.read(files)}
     descriptions = [f"{name} in {tree.path}" for name in files]

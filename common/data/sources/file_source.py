@@ -71,11 +71,7 @@ class FileSource(Protocol):
         ...
 
     def listing(self) -> Listing:
-        """List the files of the tree.
-
-        Raises:
-            DataRefused: the tree holds something that is no plain file, or is too large.
-        """
+        """List the files of the tree."""
         ...
 
     def read(self, names: Collection[str]) -> Iterator[tuple[str, Content]]:
@@ -210,11 +206,7 @@ def fingerprint_of_file(status: os.stat_result) -> str:
 
 
 def normalize_name(name: str, tree: Path) -> str:
-    """Return the shortest form of a member's path, e.g. `a/b` for `./a//b`.
-
-    Raises:
-        DataRefused: it leads out of the tree, is no valid Unicode, or is longer than file systems allow.
-    """
+    """Return the shortest form of a member's path, e.g. `a/b` for `./a//b`."""
     if len(name) > MAX_PATH_CHARACTERS:
         raise _too_long_error(name, f"{len(name):,} characters", tree)
     path = PurePosixPath(name)

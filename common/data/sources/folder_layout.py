@@ -40,9 +40,6 @@ def placements(listing: Listing, tree: Path) -> tuple[list[FilePlacement], list[
 
     Returns:
         (placements in the manifest's order, (split, class) of class folders that hold nothing).
-
-    Raises:
-        DataRefused: no file has the suffix of an image that is read, or there are images outside of the layout.
     """
     parts_of = {file: PurePosixPath(file).parts for file in (*listing.files, *listing.empty_folders)}
     images = [file for file in listing.files if PurePosixPath(file).suffix.lower() in decode.SUFFIXES]

@@ -21,7 +21,6 @@ def content_hash(tree: FileSource, cache_folder: Path, *, min_age_seconds: float
     """Return the SHA-256 of the content of a tree. The cache keeps it until a file is written or replaced.
 
     Raises:
-        DataRefused: the tree holds something that is no plain file, or is too large.
         OSError: the tree cannot be read or the cache not be written.
     """
     record_path = cache_folder / "hashes" / f"{hashlib.sha256(os.fsencode(tree.path.resolve())).hexdigest()}.json"

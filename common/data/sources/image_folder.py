@@ -30,9 +30,6 @@ def scan(tree: FileSource, listing: Listing, packed: BinaryIO, *, limits: thread
 
     Args:
         packed: receives the bytes of the usable images, one after another.
-
-    Raises:
-        DataRefused: the layout is not supported, or a file has more than MAX_FILE_BYTES. Bad files are not refused here.
     """
     placements, empty_folders = folder_layout.placements(listing, tree.path)
     rows = {placement.path: row for row, placement in enumerate(placements)}
@@ -77,9 +74,6 @@ def examples(manifest: Manifest, tree: Path, *, skip_bad: bool) -> tuple[NDArray
 
     Returns:
         (rows of the manifest that are examples, the examples, notes on examples that were left out or are doubtful).
-
-    Raises:
-        DataRefused: there are bad files, fewer than two classes, or splits with different classes.
     """
     rows = manifest.usable_rows
     filled = {(manifest.splits[row], manifest.classes[row]) for row in rows}
@@ -129,11 +123,7 @@ def resize_notes(manifest: Manifest, rows: NDArray[np.int64], size_px: int) -> l
 
 
 def common_size(manifest: Manifest, rows: NDArray[np.int64], tree: Path) -> int:
-    """Return the common height and width of all examples in pixels.
-
-    Raises:
-        DataRefused: they are not square, or not all of one size.
-    """
+    """Return the common height and width of all examples in pixels."""
     widths, heights = manifest.widths_px[rows], manifest.heights_px[rows]
 
     def describe(row: int) -> str:

@@ -21,7 +21,6 @@ def locate(source: str, cache_folder: Path) -> tuple[str, FileSource] | None:
     """Return (name, tree) of a source. Missing data is downloaded, or generated if synthetic. None for the digits: no files.
 
     Raises:
-        DataRefused: there is no such source, or it cannot be downloaded.
         OSError: the cache folder cannot be written.
     """
     if source == "digits":
@@ -50,11 +49,7 @@ def locate(source: str, cache_folder: Path) -> tuple[str, FileSource] | None:
 
 
 def _load_entry_point(entry: EntryPoint, cache_folder: Path) -> Path:
-    """Return the path of a data set from an installed package.
-
-    Raises:
-        DataRefused: the package fails, or names no path.
-    """
+    """Return the path of a data set from an installed package."""
     try:
         path = entry.load()(cache_folder)
     except DataRefused:

@@ -46,9 +46,6 @@ def load(data: Data, *, seed: int, cache_dir: str | None = None) -> Dataset:
         data: the source, the image size, how much of it, and what to do with bad files and duplicates.
         seed: for splits that are drawn and for the part that a limit keeps. 0..2**63 - 1.
         cache_dir: the cache folder. None: $CONVTWINS_CACHE, else the user's cache folder.
-
-    Raises:
-        DataRefused: there is no such data, or it is damaged, hostile, not clean or of another layout.
     """
     with _refuse_failures(data):
         source = _open(data, seed, cache.folder(cache_dir))
@@ -78,9 +75,6 @@ def describe(data: Data, *, seed: int, cache_dir: str | None = None) -> DatasetD
 
     Args:
         data, seed, cache_dir: as for `load`.
-
-    Raises:
-        DataRefused: as `load`.
     """
     with _refuse_failures(data):
         source = _open(data, seed, cache.folder(cache_dir))
@@ -100,9 +94,6 @@ def load_files(data: Data, *, seed: int, cache_dir: str | None = None) -> FileDa
 
     Args:
         data, seed, cache_dir: as for `load`.
-
-    Raises:
-        DataRefused: as `load`, or the source does not consist of image files.
     """
     with _refuse_failures(data):
         source = _open(data, seed, cache.folder(cache_dir))
@@ -121,11 +112,7 @@ def load_files(data: Data, *, seed: int, cache_dir: str | None = None) -> FileDa
 
 
 def load_manifest(data: Data, *, cache_dir: str | None = None) -> Manifest | None:
-    """Load the manifest of a source, with all files, usable or not. None if it holds no image files.
-
-    Raises:
-        DataRefused: there is no such data, or it is hostile or of another layout. Bad files are not refused.
-    """
+    """Load the manifest of a source, with all files, usable or not. None if it holds no image files."""
     with _refuse_failures(data):
         cache_folder = cache.folder(cache_dir)
         located = locate(data.source, cache_folder)
@@ -303,11 +290,7 @@ def _stored_splits(data: Data) -> tuple[str, ...]:
 
 
 def _streamed_files(source: _DataSource, data: Data) -> Encoded | None:
-    """Return the files of a source that is streamed, else None.
-
-    Raises:
-        DataRefused: it holds no files.
-    """
+    """Return the files of a source that is streamed, else None."""
     if data.loading == "cached":
         return None
     encoded = source.encoded()

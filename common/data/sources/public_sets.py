@@ -65,11 +65,7 @@ def is_published(source: str) -> bool:
 
 
 def parse(source: str) -> PublicSet:
-    """Read `PACKAGE:NAME,setting=value,...`. A path in place of the name is a set that the package wrote there.
-
-    Raises:
-        DataRefused: the name or a setting has no possible form.
-    """
+    """Read `PACKAGE:NAME,setting=value,...`. A path in place of the name is a set that the package wrote there."""
     package, _, rest = source.partition(":")
     subject, *parts = rest.split(",")
     settings: dict[str, str] = {}
@@ -101,7 +97,6 @@ def locate(public_set: PublicSet, cache_folder: Path) -> Path:
     """Return the archive of a set in the cache. The package writes a missing one.
 
     Raises:
-        DataRefused: the package is missing, has no such set, or the set has no class for each image.
         OSError: the cache folder cannot be written.
     """
 

@@ -70,7 +70,6 @@ def scan(tree: FileSource, cache_folder: Path) -> ScanResult:
     """Scan a tree, or read the result of an earlier scan.
 
     Raises:
-        DataRefused: the tree holds no data of a known layout, is hostile, or changed meanwhile. Bad image files do not count.
         OSError: the tree cannot be read or the cache not be written.
     """
     with cache.shared_lock(tree.path) if tree.path.is_relative_to(cache_folder) else nullcontext():

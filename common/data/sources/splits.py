@@ -99,9 +99,6 @@ def divide(
         limit: number of training examples to keep. None keeps all.
         drawn_part: above 0, at most 0.5.
         allow_duplicates: whether the source's own splits may share images.
-
-    Raises:
-        DataRefused: a class is too small to divide, or two splits share images.
     """
     first_equal = _first_equal(examples.pixel_sha256)
     ids, notes = _complete_splits(examples, first_equal, name, seed, drawn_part)

@@ -69,11 +69,7 @@ def is_source(source: str) -> bool:
 
 
 def parse(source: str) -> Leaves:
-    """Read `leaves` or `leaves:classes=38,images=20000,size=64,seed=1`, in any order. Missing settings have defaults.
-
-    Raises:
-        DataRefused: a name is unknown or repeated, or a value is no integer in its range.
-    """
+    """Read `leaves` or `leaves:classes=38,images=20000,size=64,seed=1`, in any order. Missing settings have defaults."""
     names = [setting.name for setting in fields(Leaves)]
     values: dict[str, int] = {}
     _, _, text = source.partition(":")
@@ -120,7 +116,6 @@ def make(folder: Path, leaves: Leaves) -> None:
         leaves: settings of the images.
 
     Raises:
-        DataRefused: the folder is not empty.
         OSError: the folder cannot be written.
     """
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):

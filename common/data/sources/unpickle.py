@@ -65,9 +65,6 @@ def read_batch(content: bytes, name: str) -> tuple[NDArray[np.uint8], NDArray[np
 
     Returns:
         (data, labels): uint8 [N, 3072], int64 [N].
-
-    Raises:
-        DataRefused: the content is anything else, such as a pickle that names something to call.
     """
     try:
         for opcode, argument, _ in pickletools.genops(content):
