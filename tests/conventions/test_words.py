@@ -98,6 +98,33 @@ def test_every_docstring_can_be_read_alone(package: str) -> None:
     ]
 
 
+USER_ERRORS = {
+    "UserError", "SpecError", "PlainValuesError", "WeightsError", "DataRefused", "BadImageError", "RecordError", "ResultError",
+    "CheckpointError", "LaunchError", "UnfitError", "FolderError", "RevisionError",
+}  # fmt: skip
+
+
+def repeated_rules(tree: ast.AST) -> list[tuple[str, int]]:
+    """Lines of `Raises:` that name nothing but errors that any function may raise."""
+    lines = [(line.strip(), number) for text, number in docstrings(tree) if "Raises:" in text for line in text.splitlines()]
+    heads = [(line.partition(":")[0].split(", "), line, number) for line, number in lines if ":" in line]
+    return [(line, number) for names, line, number in heads if set(names) <= USER_ERRORS]
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_what_any_function_may_raise_stands_in_no_docstring(package: str) -> None:
+    assert not [
+        f"{path.relative_to(PROJECT)}:{line}: {text}"
+        for path in files(package)
+        for text, line in repeated_rules(ast.parse(path.read_text(encoding="utf-8")))
+    ]
+
+
+def test_a_repeated_rule_is_found_and_other_errors_are_not() -> None:
+    text = '"""Read.\n\nRaises:\n    SpecError, FolderError: it cannot.\n    OSError: neither.\n"""'
+    assert repeated_rules(ast.parse(text)) == [("SpecError, FolderError: it cannot.", 1)]
+
+
 def test_no_class_name_stands_twice() -> None:
     places: dict[str, list[str]] = defaultdict(list)
     for package in PACKAGES:
