@@ -33,6 +33,7 @@ class Chromium:
         ours_in, theirs_out = map(_high, os.pipe())
         sandbox = [] if os.geteuid() else ["--no-sandbox"]  # Chromium refuses to run as root with it
         pipes = [sys.executable, "-c", _PASS_PIPES, str(theirs_in), str(theirs_out)]
+        # It speaks on file descriptors 3 and 4, and lives as long as this object.
         self._process = subprocess.Popen(
             [*pipes, executable, *_SWITCHES, *sandbox, f"--user-data-dir={profile}", "about:blank"],
             pass_fds=(theirs_in, theirs_out),
