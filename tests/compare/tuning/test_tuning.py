@@ -609,6 +609,16 @@ def test_a_search_that_had_nothing_by_then_is_an_outcome_and_no_missing_pair(sna
     assert sentences(tuned)["Does it cost quality?"][-1] == snapshot
 
 
+def test_one_search_without_a_value_is_the_worst_outcome_and_leaves_no_ratio_of_the_others() -> None:
+    tuned = made({1: [[0.5]] * 6, 2: [[0.4]] * 6}, {1: 2.0, 2: 2.0})
+    found = gain(tuned)
+    assert found.empty == 0 and found.after_seconds and found.after_seconds.ratio.n == 6
+    *others, quick = tuned.searches
+    early = with_fields(quick, trials=[with_fields(quick.trials[0], ended_seconds=1.0)])
+    found = gain(with_fields(tuned, searches=[*others, early]))
+    assert found.empty == 1 and found.after_seconds is None
+
+
 def test_a_search_that_was_cut_short_stands_in_no_ratio_of_times() -> None:
     tuned = made({1: [[0.5, 0.4]] * 5, 2: [[0.5, 0.4]] * 5}, {1: 2.0, 2: 1.0})
     first, *others = tuned.searches
