@@ -13,7 +13,8 @@ from common import spec
 from common.artifacts import schema
 from common.artifacts.schema import RunResult
 from tests.twins import test_command_line
-from tests.twins.test_command_line import PROJECT, SECONDS, Started
+from tests.twins.runs import PROJECT, SECONDS
+from tests.twins.test_command_line import Started
 
 SETTINGS: dict[str, Any] = {**test_command_line.SETTINGS, "epochs": 4, "cores": 1, "checkpoint_seconds": None}
 TRIALS: dict[str, dict[str, Any]] = {
