@@ -64,7 +64,8 @@ def test_a_host_that_is_lost_is_named_though_its_last_word_was_of_work(
     members = [member(0, others), member(1, lost, "far")]
     failure = supervisor.run_members(members, Watch(LIMIT, tmp_path, "threading"))
     assert failure is not None and failure[:2] == (1, None)
-    first = failure.message.partition(";")[0]
+    first, _, rest = failure.message.partition("; ")
+    assert rest.startswith("rank 0 of 2 ")
     assert [first, (tmp_path / "stacks-rank1.txt").read_text()] == snapshot
 
 
