@@ -272,10 +272,21 @@ def test_a_parallel_cell_of_the_tomato_report_says_what_it_needs_where_it_cannot
 
 
 @pytest.mark.usefixtures("fakes")
-def test_replicas_on_the_cpu_are_no_gpus_where_the_caller_asks_for_the_cpu() -> None:
+def test_replicas_on_the_cpu_are_no_gpus_where_the_caller_asks_for_the_cpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+
+    def planned(paper: schema.Paper, setting: ReproductionSetting) -> ReproductionPlan:
+        asked.append(setting.gpus)
+        raise SystemExit
+
     for name, number in (("pytorch", 3), ("tensorflow", 2)):
         launch.DESCRIPTIONS[name]["devices"] += [{"name": "H200", "kind": "cuda"}] * number
-    assert [reproduce._gpus(["pytorch", "tensorflow"], device) for device in ("auto", "cpu")] == [2, 0]
+    monkeypatch.setattr(reproduce, "build_plan", planned)  # what comes next trains
+    for more in ((), ("--set", "device=cpu")):
+        reproduced(TOMATO, "--scale", "smoke", "--out", tmp_path / "out", *more)
+    assert asked == [2, 0]
 
 
 def test_adam_of_each_tomato_run_is_the_frameworks_own() -> None:
