@@ -160,7 +160,9 @@ def asked(code: str, *further: dict[str, Any], folder: Path, **environment: str)
 def test_what_is_asked_with_the_first_words_is_answered(tmp_path: Path) -> None:
     with asked("import time; time.sleep(60)", {"stacks": True}, folder=tmp_path) as process:
         answers = map(json.loads, process.stdout or ())
-        assert next(answer["stacks"] for answer in answers if "stacks" in answer).endswith(": no stacks.\n")
+        assert next(answer["stacks"] for answer in answers if "stacks" in answer) == (
+            "It had not begun to answer yet: no stacks.\n"
+        )
         process.communicate()  # closes its input, which ends it
 
 
