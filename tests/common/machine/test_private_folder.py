@@ -41,7 +41,7 @@ def test_a_folder_is_for_its_user_alone_and_goes_with_all_that_is_in_it(tmp_path
         assert folder.environment == {"TMPDIR": str(folder.path)}
         answers = [processes.python("-c", ask, TMPDIR=str(path)).stdout.strip() for path in (tmp_path, folder.path)]
         assert answers == ["False", "True"]
-        # What nobody asks for elsewhere: the path of a socket fits on macOS, where `TMPDIR` has 49 letters.
+        # The path of a socket in it fits on macOS, where `TMPDIR` has 49 letters.
         assert 49 + len(f"{folder.path.name}/pymp-12345678/listener-12345678") < 104
     folder.remove()  # does nothing twice
     assert list(tmp_path.iterdir()) == []
