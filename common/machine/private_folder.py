@@ -65,24 +65,22 @@ def contains(path: Path) -> bool:
     return not _live_folders.isdisjoint(path.parents)
 
 
-def check_socket_path(folder: str | Path | None = None) -> None:
-    """Refuse a folder that cannot have the Unix sockets of `multiprocessing`, most often since its path is too long.
+def check_socket_path() -> None:
+    """Refuse a temporary folder that cannot have the Unix sockets of `multiprocessing`, most often since its path is too long.
 
-    Without `folder` it is the temporary folder. The process that creates the socket would only print a
-    traceback, and the processes that wait for its messages would hang.
+    The process that creates the socket would only print a traceback, and the processes that wait for its messages would hang.
 
     Raises:
         OSError: the folder cannot have sockets. The message is a sentence.
     """
-    folder = folder or tempfile.gettempdir()
     with socket.socket(socket.AF_UNIX) as probe:
         try:
-            probe.bind(f"{folder}/pymp-12345678/listener-12345678")
+            probe.bind(f"{tempfile.gettempdir()}/pymp-12345678/listener-12345678")
         except FileNotFoundError:
             return  # its length is right: only the folder of the socket is missing
         except OSError as error:
             raise OSError(
-                f"The temporary folder cannot have the sockets of input workers: {error}. Received: {folder}. "
+                f"The temporary folder cannot have the sockets of input workers: {error}. Received: {tempfile.gettempdir()}. "
                 "Set TMPDIR to a folder with a short path"
             ) from None
 

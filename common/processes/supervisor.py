@@ -69,7 +69,8 @@ class Watch(NamedTuple):
     waiting: str | None = None
     """Regular expression. If a stack frame's file name matches, the rank waits for the others."""
     grace_seconds: float = 5.0
-    """Seconds that the others get to end by themselves after one has failed. Rank 0 may still write down why."""
+    """Seconds that processes get to end by themselves: all of them after one has failed, so that rank 0 can still write down
+    why, and servers after all ranks have ended well."""
     loading_seconds: float | None = None
     """Seconds until a process without its data counts as stuck. None: `heartbeat.LOADING_SECONDS`."""
 

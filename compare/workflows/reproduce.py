@@ -97,7 +97,7 @@ def command(
         folder = out or Path("results") / f"{published.name}-{size}"
         settings: dict[str, Any] = {"paper": published.name, "scale": size, "source": source, "values": values}
         step_runner.refuse_used_folder(folder, KIND, settings)
-        gpus = _gpus(published.gpu_frameworks, common.device)
+        gpus = 0 if common.device == "cpu" else _gpus(published.gpu_frameworks)
         reproduction = build_plan(
             published, ReproductionSetting(size, source, gpus, values, synthetic=data is None and size == SMOKE)
         )
@@ -143,10 +143,8 @@ def _cached_data(paper: Paper, folder: Path) -> str | None:
     return next((str(path) for path in paths if path.exists()), None)
 
 
-def _gpus(frameworks: Sequence[str], device: str) -> int:
-    """Return the number of accelerators that each of these frameworks sees here. 0 if the runs are to use the CPU."""
-    if device == "cpu":
-        return 0
+def _gpus(frameworks: Sequence[str]) -> int:
+    """Return the number of accelerators that each of these frameworks sees here."""
     with launch.describe_all(list(frameworks)) as answer:
         devices_by_framework = [answer(framework)["devices"] for framework in frameworks]
     return min(sum(device["kind"] != "cpu" for device in devices) for devices in devices_by_framework)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -232,15 +232,11 @@ _TUNING_HEADINGS = (
 
 def _finish(study: Study, folder: Path, passed: PassedValues) -> StepResult:
     _refuse_other_data(study, passed)
-    return with_untuned(final_training_step(study.evaluation(passed.best), folder), study.frameworks, passed.best)
-
-
-def with_untuned(result: StepResult, frameworks: Sequence[str], tuned: Collection[str]) -> StepResult:
-    """Return a final training that says first which frameworks were not tuned."""
+    result = final_training_step(study.evaluation(passed.best), folder)
     untuned = [
         f"{framework} was not tuned: no trial of it was trained to its end. Its final training has the study's own fields."
-        for framework in frameworks
-        if framework not in tuned
+        for framework in study.frameworks
+        if framework not in passed.best
     ]
     if not untuned:
         return result

@@ -44,9 +44,14 @@ def test_any_exchange_comes_back_with_up_to_four_sizes(kind: str, dtype: str, si
     assert (record.kind, record.dtype, record.shape, record.num_bytes) == (kind, dtype, tuple(sizes[:4]), num_bytes)
 
 
-def test_every_kind_and_type_has_a_code_of_one_byte() -> None:
-    for words in (flight.KINDS, flight.DTYPES):
-        assert len(set(words)) == len(words) <= 256
+@pytest.mark.parametrize("name", ["KINDS", "DTYPES"])
+def test_every_kind_and_type_comes_back_and_has_a_code_of_one_byte(ring: bytearray, name: str) -> None:
+    channel, words = flight.Channel(RankRange(0, 1, 2)), getattr(flight, name)
+    for word in words:
+        channel.begin(*((word, "") if name == "KINDS" else ("all_reduce", word)))
+    records = flight.read(bytes(ring), bytes(ring), 0).records
+    assert tuple(record.kind if name == "KINDS" else record.dtype for record in records) == words
+    assert len(set(words)) == len(words) <= 256
 
 
 def test_the_last_256_are_kept_in_order_and_an_overwritten_one_ends_nobody_else(ring: bytearray) -> None:

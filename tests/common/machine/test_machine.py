@@ -86,12 +86,12 @@ def test_a_process_is_held_to_its_cpus_with_all_that_it_starts() -> None:
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="only glibc has the knobs")
-@pytest.mark.parametrize("keep", [True, False])
-def test_freed_memory_stays_with_the_process_only_where_asked(keep: bool) -> None:
+@pytest.mark.parametrize(("keep", "c_library"), [(True, None), (False, None), (False, "musl")])
+def test_freed_memory_stays_with_the_process_only_where_asked_and_known(keep: bool, c_library: str | None) -> None:
     code = f"""
         import psutil
         from common.machine import machine
-        done = {keep} and machine.keep_freed_memory()
+        done = {keep or c_library is not None} and machine.keep_freed_memory({c_library!r})
         before, size = psutil.Process().memory_info().rss, 64 * 2**20
         block = b"x" * size
         del block
@@ -101,10 +101,6 @@ def test_freed_memory_stays_with_the_process_only_where_asked(keep: bool) -> Non
         done, kept = line.split()
     assert done == str(keep)
     assert (int(kept) > 60 * MIB) == keep
-
-
-def test_another_allocator_is_left_alone() -> None:
-    assert not machine.keep_freed_memory("musl")
 
 
 # What a run uses.
@@ -179,6 +175,12 @@ def test_the_clock_is_the_mean_of_these_cpus_and_none_where_it_is_not_known(
 ) -> None:
     clocks = [SimpleNamespace(current=each) for each in mhz]
     assert machine.frequency_mhz([1, 2, 3, 7], lambda: clocks) == expected
+
+
+def test_the_clock_is_that_of_the_cpus_that_this_process_may_use() -> None:
+    allowed = machine.cpu_budget(machine.available_cores())
+    clocks = [SimpleNamespace(current=3000.0 if cpu in allowed else 1000.0) for cpu in range(max(allowed) + 2)]
+    assert machine.frequency_mhz(read=lambda: clocks) == 3000.0
 
 
 def test_a_clock_that_the_system_does_not_say_is_none() -> None:

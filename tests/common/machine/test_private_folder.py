@@ -41,7 +41,7 @@ def test_a_folder_is_for_its_user_alone_and_goes_with_all_that_is_in_it(tmp_path
         assert folder.environment == {"TMPDIR": str(folder.path)}
         answers = [processes.python("-c", ask, TMPDIR=str(path)).stdout.strip() for path in (tmp_path, folder.path)]
         assert answers == ["False", "True"]
-        # What nobody asks for elsewhere: the path of a socket fits on macOS, where `TMPDIR` has 49 letters.
+        # The path of a socket in it fits on macOS, where `TMPDIR` has 49 letters.
         assert 49 + len(f"{folder.path.name}/pymp-12345678/listener-12345678") < 104
     folder.remove()  # does nothing twice
     assert list(tmp_path.iterdir()) == []
@@ -103,12 +103,14 @@ def test_a_folder_that_another_takes_for_a_stale_one_is_made_anew(tmp_path: Path
         assert [folder.path] == attempts[1:]
 
 
-def test_a_path_without_room_for_sockets_is_refused_by_name() -> None:
-    private_folder.check_socket_path("/tmp")
-    long_path = f"/tmp/{'x' * 100}"
-    with pytest.raises(OSError) as refused:
-        private_folder.check_socket_path(long_path)
-    assert f"Received: {long_path}." in str(refused.value) and "TMPDIR" in str(refused.value)
+def test_a_temporary_folder_whose_path_has_no_room_for_sockets_is_refused_by_name(tmp_path: Path) -> None:
+    check = "from common.machine import private_folder; private_folder.check_socket_path()"
+    processes.python("-c", check, TMPDIR="/tmp").succeeded()
+    long_path = trees.write(tmp_path / ("x" * 100), {})
+    done = processes.python("-c", check, TMPDIR=str(long_path))
+    last = done.stderr.splitlines()[-1]
+    assert done.exit_code == 1 and last.startswith("OSError: ") and "path too long" in last
+    assert f"Received: {long_path}." in last and "TMPDIR" in last
 
 
 def test_no_command_makes_a_temporary_folder_that_stays_where_it_is_killed() -> None:

@@ -64,7 +64,8 @@ def test_a_host_that_is_lost_is_named_though_its_last_word_was_of_work(
     members = [member(0, others), member(1, lost, "far")]
     failure = supervisor.run_members(members, Watch(LIMIT, tmp_path, "threading"))
     assert failure is not None and failure[:2] == (1, None)
-    first = failure.message.partition(";")[0]
+    first, _, rest = failure.message.partition("; ")
+    assert rest.startswith("rank 0 of 2 ")
     assert [first, (tmp_path / "stacks-rank1.txt").read_text()] == snapshot
 
 
@@ -159,7 +160,9 @@ def asked(code: str, *further: dict[str, Any], folder: Path, **environment: str)
 def test_what_is_asked_with_the_first_words_is_answered(tmp_path: Path) -> None:
     with asked("import time; time.sleep(60)", {"stacks": True}, folder=tmp_path) as process:
         answers = map(json.loads, process.stdout or ())
-        assert next(answer["stacks"] for answer in answers if "stacks" in answer).endswith(": no stacks.\n")
+        assert next(answer["stacks"] for answer in answers if "stacks" in answer) == (
+            "It had not begun to answer yet: no stacks.\n"
+        )
         process.communicate()  # closes its input, which ends it
 
 

@@ -395,7 +395,7 @@ def test_a_dask_worker_that_dies_with_the_parameters_is_no_silence(cluster: dist
             address: str = server._server._address  # pyright: ignore[reportPrivateUsage]
             (pid,) = server._client.run(os.getpid, workers=[address]).values()  # pyright: ignore[reportPrivateUsage]
             os.kill(pid, signal.SIGKILL)
-        with pytest.raises(ServerError, check=lambda error: str(error).startswith("the parameter server ")):
+        with pytest.raises(ServerError, check=lambda error: str(error).startswith("the parameter server is gone ")):
             meet_for_ever(server)
 
     work_together(cluster, "on a mortal", work)

@@ -188,10 +188,10 @@ def test_where_all_fail_alike_the_first_rank_may_still_write_down_why(folder: Pa
     assert (folder / "reason of 0").exists()
 
 
-def run_beside(companion: str, code: str) -> Failure | None:
+def run_beside(companion: str, code: str, watch: Watch) -> Failure | None:
     """Two ranks and what they need beside them."""
     ranks = [ProcessSpec(f"rank {rank}", python(code), {"RANK": str(rank)}) for rank in range(2)]
-    return supervisor.run_members([*ranks, ProcessSpec("a server", python(companion), {}, trains=False)], IMPATIENT)
+    return supervisor.run_members([*ranks, ProcessSpec("a server", python(companion), {}, trains=False)], watch)
 
 
 def test_a_companion_is_started_before_the_ranks_known_to_the_first_and_ended_after_them(folder: Path) -> None:
@@ -205,7 +205,7 @@ def test_a_companion_is_started_before_the_ranks_known_to_the_first_and_ended_af
         time.sleep(60)
     """
     code = "wait_for(1); note(f'{rank} {os.environ.get(\"CONVTWINS_COMPANION\")}'); wait_for(3)"
-    assert run_beside(companion, code) is None
+    assert run_beside(companion, code, Watch()) is None
     names = sorted(path.name for path in folder.iterdir())
     (pid,) = [name.split()[1] for name in names if name.startswith("companion")]
     assert names == [f"0 {pid}", "1 None", f"companion {pid}", f"told {signal.SIGTERM.value}"]
@@ -216,7 +216,7 @@ def test_a_companion_is_started_before_the_ranks_known_to_the_first_and_ended_af
 def test_a_companion_that_ends_before_the_ranks_is_the_failure_and_ends_them(
     folder: Path, snapshot: SnapshotAssertion, end: str, code: int
 ) -> None:
-    found = run_beside(f"wait_for(2); {end}", "note(os.getpid()); time.sleep(60)")
+    found = run_beside(f"wait_for(2); {end}", "note(os.getpid()); time.sleep(60)", IMPATIENT)
     assert failed(found) == (2, code)
     assert found == snapshot
     assert_gone([int(path.name) for path in folder.iterdir()])

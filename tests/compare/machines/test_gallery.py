@@ -67,8 +67,10 @@ def test_what_is_no_gallery_is_left_alone(tmp_path: Path) -> None:
     notes, damaged = (
         trees.write(tmp_path / name, files) for name, files in (("notes", {}), ("damaged", {store.PLAN_FILE: "{"}))
     )
-    for other in (notes, damaged):
-        assert f"{other.name}: " in convtwins("gallery", there, other, "--out", tmp_path / "other").succeeded().stdout
+    for other, reason in ((notes, "no comparison"), (damaged, "cannot be read")):
+        shown = convtwins("gallery", there, other, "--out", tmp_path / "other").succeeded().stdout
+        (line,) = (line for line in shown.splitlines() if f"{other.name}: " in line)
+        assert reason in line
     check_ended(convtwins("gallery", there, tmp_path / "typo", "--out", tmp_path / "other"), names=[tmp_path / "typo"])
     check_ended(convtwins("gallery", there, there, "--out", tmp_path / "site"), names=["twice"])
     check_ended(convtwins("gallery", tmp_path / "nothing", "--out", tmp_path / "site"), names=[tmp_path / "nothing"])

@@ -137,6 +137,7 @@ def test_the_report_is_written_and_never_over_something_else(tmp_path: Path) -> 
     before = trees.read(tmp_path / "in")
     for _ in range(2):
         convtwins("merge", *there, "--out", tmp_path / "out").succeeded()
+    assert trees.read(tmp_path / "in") == before
     page = (tmp_path / "out" / "merged.md").read_text()
     assert "torch 3.0 (M1), 2.0 (M2)" in page and "plots/machines.png" in page
     check_ended(convtwins("merge", *there, "--out", there[0]), names=[there[0]])

@@ -39,7 +39,7 @@ class StandIn:
     """What is run. Empty: a row of each framework that is asked for."""
     behaviour: Behaviour = whole
     fields: Callable[[Row], Mapping[str, Any]] = lambda row: {}
-    """More of a result."""
+    """Further fields of a result."""
     done: list[tuple[str, str, int]] = field(default_factory=list[tuple[str, str, int]])
     """(state, row, repeat) of each run."""
     requests: list[ComparisonRequest] = field(default_factory=list[ComparisonRequest])

@@ -297,14 +297,15 @@ def test_a_proof_that_is_lost_is_a_regression_at_any_speed(
 
 
 @pytest.mark.parametrize(
-    ("recorded", "verdict", "code"), [({}, "regression", 3), ({"first_step_loss": None}, "cannot tell", 5)]
+    ("recorded", "before", "verdict", "code"),
+    [({}, "agrees", "regression", 3), ({"first_step_loss": None}, "not recorded on both sides", "cannot tell", 5)],
 )
 def test_first_losses_that_no_longer_agree_are_a_regression_and_no_pass_if_they_were_not_recorded_before(
-    tmp_path: Path, recorded: Fields, verdict: str, code: int
+    tmp_path: Path, recorded: Fields, before: str, verdict: str, code: int
 ) -> None:
     judged = judged_of(tmp_path, {"changed": recorded}, {"first_losses": {"tensorflow": 2.4}}, seconds=BOTH)
-    found = {(fact.candidate, fact.verdict) for fact in judged.facts if "first loss" in fact.what}
-    assert found == {("does not agree", verdict)} and judged.exit_code == code
+    found = {(fact.baseline, fact.candidate, fact.verdict) for fact in judged.facts if "first loss" in fact.what}
+    assert found == {(before, "does not agree", verdict)} and judged.exit_code == code
 
 
 def test_a_copy_of_the_baseline_is_no_candidate(tmp_path: Path) -> None:

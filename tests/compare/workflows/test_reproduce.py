@@ -272,10 +272,21 @@ def test_a_parallel_cell_of_the_tomato_report_says_what_it_needs_where_it_cannot
 
 
 @pytest.mark.usefixtures("fakes")
-def test_replicas_on_the_cpu_are_no_gpus_where_the_caller_asks_for_the_cpu() -> None:
+def test_replicas_on_the_cpu_are_no_gpus_where_the_caller_asks_for_the_cpu(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+
+    def planned(paper: schema.Paper, setting: ReproductionSetting) -> ReproductionPlan:
+        asked.append(setting.gpus)
+        raise SystemExit
+
     for name, number in (("pytorch", 3), ("tensorflow", 2)):
         launch.DESCRIPTIONS[name]["devices"] += [{"name": "H200", "kind": "cuda"}] * number
-    assert [reproduce._gpus(["pytorch", "tensorflow"], device) for device in ("auto", "cpu")] == [2, 0]
+    monkeypatch.setattr(reproduce, "build_plan", planned)  # what comes next trains
+    for more in ((), ("--set", "device=cpu")):
+        reproduced(TOMATO, "--scale", "smoke", "--out", tmp_path / "out", *more)
+    assert asked == [2, 0]
 
 
 def test_adam_of_each_tomato_run_is_the_frameworks_own() -> None:
@@ -542,7 +553,8 @@ def test_workers_beyond_the_cores_are_judged_where_the_cores_are_full_and_input_
     seconds = {"serial": 4.0 * within, "workers-2": 4.0, "workers-4": 4.0 / beyond, "workers-8": 4.0 / beyond}
     for row in seconds:
         for repeat in range(5):
-            warning = "UserWarning: Our suggested max number of worker is 2" if warned and repeat == 1 else "nothing"
+            is_warned = warned and repeat == 1 and row in ("workers-4", "workers-8")
+            warning = "UserWarning: Our suggested max number of worker is 2" if is_warned else "nothing"
             trees.write(store.run_folder(tmp_path, row, repeat), {store.LOG_FILE: f"{warning}\n"})
     found = replace(timed(planned(PLANT, cores=cores), seconds), folders={"faithful": tmp_path})
     assert verdict_of(found, "workers_beyond_cores") == verdict
