@@ -7,7 +7,7 @@
 | exit_code | 2 if it is not given |
 | field, received, fix | parts of the message, as `refusals.refused` takes them |
 
-No case starts a run, and no file changes.
+No case starts a run or a simulation, and no file changes.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from typing import Any
 import pytest
 import yaml
 
+from compare.comparison import selftest
+from compare.execution import launch
 from tests.support import refusals, trees
 from tests.support.command_line import convtwins
 
@@ -38,6 +40,8 @@ def test_a_command_refuses_and_leaves_everything_as_it_was(
     before = trees.read(folder)
     monkeypatch.chdir(folder)
     words = [str(word).replace("{folder}", str(folder)) for word in case["words"]]
+    for module, name in ((launch, "start"), (selftest, "simulate")):
+        monkeypatch.setattr(module, name, pytest.fail)  # a guard: what is refused comes to neither
     ended = convtwins(*command.split("-"), *words)
     parts = {name: case[name] for name in ("field", "received", "fix") if name in case}
     if isinstance(parts.get("received"), str):

@@ -115,9 +115,9 @@ def test_a_run_that_fails_makes_the_matrix_fail_and_no_other_run(fake_twins: pyt
 
 def test_an_interrupted_matrix_goes_on_where_it_was(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    behave(fake_twins, right__serial__1="stop")
+    behave(fake_twins, right__serial__1="ctrl-c")
     done = matrix(out)
-    assert done.exit_code == 143 and f"run --resume {out}" in done.stderr and "Exit code" not in done.stderr
+    assert done.exit_code == 130 and f"run --resume {out}" in done.stderr and "Exit code" not in done.stderr
     assert "not run yet" in (out / "report.md").read_text()
     kept = out / CELLS[0] / "runs" / "left-serial-1core-r0" / "result.json"
     assert list(out.glob("*/runs/*/result.json")) == [kept, kept.parents[1] / "right-serial-1core-r0" / "result.json"]

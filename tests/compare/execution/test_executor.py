@@ -126,10 +126,10 @@ def test_an_elastic_run_that_loses_its_last_replicas_names_all_deaths(fake_twins
     assert (made.reason or "").endswith(f"1. {made.restarts[0].words}")
 
 
-def test_an_interrupt_is_no_death_and_the_resumed_comparison_keeps_those_before_it(
+def test_ctrl_c_is_no_death_and_the_resumed_comparison_keeps_those_before_it(
     fake_twins: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    behave(fake_twins, left__serial__1="kill, stop")
+    behave(fake_twins, left__serial__1="kill, ctrl-c")
     with pytest.raises(Interrupted), interruptible():
         run(tmp_path, restarts=3)
     left = results.load(store.run_folder(tmp_path, ROW.id, 0) / results.RESULT_FILE)
