@@ -205,6 +205,7 @@ def test_more_repeats_are_added_to_the_same_comparison_and_rates_of_the_machine_
     compare_quick(finished, "--repeats", "2").succeeded()
     stored = store.read(finished)
     assert all(sorted(repeats) == [0, 1] for repeats in stored.runs.values()) and stored.comparison.rates == kept
+    assert "Where is the limit?" in (finished / "report.md").read_text()
 
 
 def test_a_comparison_with_more_repeats_says_so_in_the_command_that_makes_it_again(tmp_path: Path) -> None:
