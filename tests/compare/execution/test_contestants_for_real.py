@@ -84,7 +84,7 @@ def test_two_contestants_with_other_switches_and_one_of_a_second_environment_are
     sentences = found["findings"]["environments"]
     assert len(sentences) == 2 and all("against second: only-there not there against 1.0" in sentence for sentence in sentences)
     page = (out / "report.html").read_text("utf-8")
-    assert all(words in page for words in ("Which contestant is faster?", "nchw", "nhwc", "only-there", str(second)))
+    assert all(words in page for words in ("nchw", "nhwc", "only-there", str(second)))
 
 
 @pytest.mark.slow
