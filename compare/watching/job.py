@@ -51,7 +51,12 @@ class ProcessGroup(NamedTuple):
 
 
 class WatchedJob:
-    """A job: the processes that a user named and all that they start."""
+    """A job: the processes that a user named and all that they start.
+
+    Args:
+        pids: the processes that the user named.
+        dump: takes the stacks of a process.
+    """
 
     def __init__(self, pids: Sequence[int], dump: Callable[[int], stacks.StackDump] = stacks.dump) -> None:
         self._dump = dump

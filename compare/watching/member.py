@@ -81,7 +81,12 @@ class WaitState(NamedTuple):
 
 
 class JobMember:
-    """One rank or launcher of a job, observed at every look."""
+    """One rank or launcher of a job, observed at every look.
+
+    Args:
+        group: its processes.
+        dump: takes the stacks of a process.
+    """
 
     def __init__(self, group: ProcessGroup, dump: Callable[[int], StackDump] = stacks.dump) -> None:
         self.group = group

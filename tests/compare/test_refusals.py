@@ -5,9 +5,9 @@
 | words | what stands behind the command's name; `{folder}` is the case's own folder, also in `received` |
 | files | the tree in that folder, as `trees.write` takes it |
 | exit_code | 2 if it is not given |
-| field, received, fix | parts of the message, as `refusals.refused` takes them |
+| field, received, fix, names | parts of the message, as `refusals.refused` takes them |
 
-No case starts a run, and no file changes.
+No case starts a run or a simulation, and no file changes.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from typing import Any
 import pytest
 import yaml
 
+from compare.comparison import selftest
+from compare.execution import launch
 from tests.support import refusals, trees
 from tests.support.command_line import convtwins
 
@@ -38,8 +40,10 @@ def test_a_command_refuses_and_leaves_everything_as_it_was(
     before = trees.read(folder)
     monkeypatch.chdir(folder)
     words = [str(word).replace("{folder}", str(folder)) for word in case["words"]]
+    for module, name in ((launch, "start"), (selftest, "simulate")):
+        monkeypatch.setattr(module, name, pytest.fail)  # a guard: what is refused comes to neither
     ended = convtwins(*command.split("-"), *words)
-    parts = {name: case[name] for name in ("field", "received", "fix") if name in case}
+    parts = {name: case[name] for name in ("field", "received", "fix", "names") if name in case}
     if isinstance(parts.get("received"), str):
         parts["received"] = parts["received"].replace("{folder}", str(folder))
     refusals.check_ended(ended, exit_code=case.get("exit_code", 2), **parts)
@@ -49,5 +53,5 @@ def test_a_command_refuses_and_leaves_everything_as_it_was(
 def test_every_case_names_a_part_of_its_message_and_knows_no_other_field() -> None:
     for case in (parameter.values[1] for parameter in CASES):
         assert isinstance(case, dict)
-        assert case.keys() <= {"words", "files", "exit_code", "field", "received", "fix"}, case
-        assert case.keys() & {"field", "received", "fix"}, case
+        assert case.keys() <= {"words", "files", "exit_code", "field", "received", "fix", "names"}, case
+        assert case.keys() & {"field", "received", "fix", "names"}, case

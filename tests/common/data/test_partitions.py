@@ -58,10 +58,12 @@ def test_every_example_has_one_owner_and_sizes_are_equal_or_in_proportion_to_spe
         assert share is None or all(abs(len(ids) - part * count) <= 1 for ids, part in zip(found, share, strict=True))
 
 
-def test_a_balanced_part_has_all_classes_and_a_skewed_one_has_them_in_unequal_numbers() -> None:
+def test_parts_have_their_sizes_and_a_balanced_one_all_classes_and_a_skewed_one_them_in_unequal_numbers() -> None:
     def most_unequal(found: list[Any]) -> float:
         return max(np.bincount(LABELS[ids], minlength=10).max() / len(ids) for ids in found)
 
+    assert list(map(len, parts())) == [200, 200, 200]
+    assert list(map(len, parts(partition="speed", speeds=(1.0, 2.0, 3.0)))) == [100, 200, 300]
     assert most_unequal(parts()) < 0.2
     assert most_unequal(parts(partition="class_skew", skew=1e6)) < 0.2
     assert most_unequal(parts(partition="class_skew", skew=0.05)) > 0.3

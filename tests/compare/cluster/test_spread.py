@@ -86,7 +86,8 @@ def test_no_time_is_compared_with_a_time_of_another_machine(cluster: Cluster, tm
         machines = {found.compared[win.cell.name].stored.comparison.machine["processor"]}
         assert len(machines) == 1 and win.winner == "left"
     printed = convtwins_json("report", out)
-    assert "2 machines" in printed["findings"]["Who wins where?"][-1]
+    sentence = printed["findings"]["Who wins where?"][-1]
+    assert "2 machines" in sentence and "No time is compared with a time of another machine" in sentence
     assert [row["machine"].split(",")[0] for row in printed["tables"][1]["rows"]][1] == "M2: Another"
 
 

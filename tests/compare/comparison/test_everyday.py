@@ -166,6 +166,7 @@ def test_a_dry_run_counts_the_proof_unless_it_is_remembered(fake_twins: pytest.M
     words = ("run", *(word for word in QUICK if word != "--no-proof"), "--modes", "serial,data_parallel", "--dry-run")
     proved, serial = convtwins_json(*words), convtwins_json(*words, "--modes", "serial")
     assert proved["proof_seconds"] > serial["proof_seconds"] > 0
+    assert "The proof comes before the runs. It takes about" in " ".join(convtwins(*words).stdout.split())
     fake_twins.setattr(ladder, "is_remembered", lambda *rows, **options: True)  # a proof takes a minute
     remembered = convtwins_json(*words)
     assert (remembered["proof_seconds"], remembered["seconds"]) == (0.0, proved["seconds"])

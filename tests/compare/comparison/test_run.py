@@ -205,6 +205,7 @@ def test_more_repeats_are_added_to_the_same_comparison_and_rates_of_the_machine_
     compare_quick(finished, "--repeats", "2").succeeded()
     stored = store.read(finished)
     assert all(sorted(repeats) == [0, 1] for repeats in stored.runs.values()) and stored.comparison.rates == kept
+    assert "Where is the limit?" in (finished / "report.md").read_text()
 
 
 def test_a_comparison_with_more_repeats_says_so_in_the_command_that_makes_it_again(tmp_path: Path) -> None:
@@ -284,13 +285,15 @@ def test_a_folder_that_cannot_be_used_is_refused_before_anything_is_prepared(
             check_ended(compare_quick(folder, *words), **parts)
 
     with store.locked(out):
-        check_ended(compare_quick(out), names=[out], fix="--out")
+        check_ended(compare_quick(out), names=[out, "Another command"], fix="--out")
     check("--seed", "7", names=["left-serial-1core", "seed", "0", "7"])
     check(folder=out / store.PLAN_FILE / "in" / "it", names=[out / store.PLAN_FILE, "file"])
     fake_twins.setattr(os, "access", lambda path, mode: path != tmp_path)  # root may write everywhere
     check(folder=tmp_path / "new" / "out", names=[tmp_path / "new" / "out", tmp_path])
     (out / store.PLAN_FILE).rename(out / "thesis.json")
-    check(names=[out], fix="--out")
+    check(names=[out, "belong to no comparison"], fix="--out")
+    check(folder=trees.write(tmp_path / "mine", {"thesis.tex": "mine"}), names=["belong to no comparison", "thesis.tex"])
+    assert [path.name for path in (tmp_path / "mine").iterdir()] == ["thesis.tex"]
     assert not (tmp_path / "new").exists()
 
 

@@ -23,7 +23,7 @@ from compare.execution import launch, run_settings
 from compare.schema import SPEC_FILE
 from tests.compare import forked
 from tests.compare.conftest import behave
-from tests.support import trees
+from tests.support import comparisons, trees
 from tests.support.command_line import convtwins
 from tests.support.refusals import check, refused
 
@@ -37,6 +37,20 @@ def run(spec: Any, out: Path) -> api.Results:
     results = api.load(run_process.call(spec, out, ("left", "right"), proof=False, sign=None, module=FAKES))
     assert isinstance(results, api.Results)
     return results
+
+
+def test_all_that_a_notebook_gives_goes_to_that_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = comparisons.stored_in(comparisons.repeated(1), tmp_path / "results")
+    given: list[Any] = []
+
+    def call(*fields: Any, **options: Any) -> Path:
+        given.extend([fields, options])
+        return folder
+
+    monkeypatch.setattr(run_process, "call", call)  # its process would train for real
+    results = api.run(QUICK, out=folder, frameworks=("left", "right"), proof=False, sign="key")
+    assert results.folder == folder
+    assert given == [(QUICK, folder, ("left", "right")), {"proof": False, "sign": "key"}]
 
 
 @pytest.fixture

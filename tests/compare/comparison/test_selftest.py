@@ -292,7 +292,7 @@ def test_real_pairs_are_kept_and_continued(fake_twins: pytest.MonkeyPatch, tmp_p
     out = tmp_path / "pairs"
     words = ("selftest", "--frameworks", "left", "--real-pairs", "20", "--trials", "1000", "--out", out)
     behave(fake_twins, left__serial__1="noisy until 5")
-    assert convtwins(*words).exit_code == 143
+    assert convtwins(*words).exit_code == 130
     kept = {path: path.stat().st_mtime_ns for path in out.glob("runs/*/result.json")}
     behave(fake_twins, left__serial__1="noisy")
     checks = [check for check in convtwins_json(*words)["checks"] if check["where"] != "simulated"]

@@ -62,7 +62,9 @@ def test_a_twin_that_ends_the_process_does_not_conform(monkeypatch: pytest.Monke
 def test_a_command_that_something_ends_in_the_middle_does_not_end_well(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(MODULES, "silent", "tests.compare.twins.silent")
     done = convtwins("silent")
-    assert done.exit_code == EXIT_UNFINISHED and len(done.stderr.splitlines()) == 1
+    assert (
+        done.exit_code == EXIT_UNFINISHED and len(done.stderr.splitlines()) == 1 and "before its work was done" in done.stderr
+    )
 
 
 def test_a_twin_that_ends_well_and_has_written_nothing_has_failed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -172,6 +172,7 @@ def test_a_command_for_the_own_twins_names_another_and_says_what_takes_it(
 ) -> None:
     monkeypatch.syspath_prepend(install_twin(tmp_path / "site", "third"))
     monkeypatch.chdir(trees.write(tmp_path / "here", {}))
+    monkeypatch.setattr(launch, "start", pytest.fail)  # a guard: nothing is started
     done = convtwins(*words, "--frameworks", "third")
     check_ended(done, field="--frameworks", received="third", fix=[*TWINS, contestants.TAKE_CONTESTANTS])
     done = convtwins(*words, "--contestant", "third=third@/no/python")

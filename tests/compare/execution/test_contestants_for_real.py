@@ -82,7 +82,7 @@ def test_two_contestants_with_other_switches_and_one_of_a_second_environment_are
     }
     assert len({run["first_step_loss"] for run in runs.values()}) <= 2 and found["findings"]["comparable"]
     sentences = found["findings"]["environments"]
-    assert len(sentences) == 2 and all("against second: only-there" in sentence for sentence in sentences)
+    assert len(sentences) == 2 and all("against second: only-there not there against 1.0" in sentence for sentence in sentences)
     page = (out / "report.html").read_text("utf-8")
     assert all(words in page for words in ("nchw", "nhwc", "only-there", str(second)))
 

@@ -68,7 +68,9 @@ def test_when_no_restart_is_left_the_reason_names_all_deaths(fake_twins: pytest.
     made = run(tmp_path, restarts=2)
     assert (made.status, len(made.restarts), attempts(tmp_path)) == ("killed", 2, 3)
     assert [(death.reason, death.epochs, death.steps) for death in made.restarts] == [("killed by SIGKILL", 1, 0)] * 2
-    assert (made.reason or "").endswith("; ".join(f"{number}. {death.words}" for number, death in enumerate(made.restarts, 1)))
+    reason = made.reason or ""
+    assert reason.startswith("killed by SIGKILL. ") and "finished epochs: 1" in reason
+    assert reason.endswith("; ".join(f"{number}. {death.words}" for number, death in enumerate(made.restarts, 1)))
 
 
 @pytest.mark.parametrize(
@@ -126,12 +128,13 @@ def test_an_elastic_run_that_loses_its_last_replicas_names_all_deaths(fake_twins
     assert (made.reason or "").endswith(f"1. {made.restarts[0].words}")
 
 
-def test_an_interrupt_is_no_death_and_the_resumed_comparison_keeps_those_before_it(
+def test_ctrl_c_is_no_death_and_the_resumed_comparison_keeps_those_before_it(
     fake_twins: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    behave(fake_twins, left__serial__1="kill, stop")
-    with pytest.raises(Interrupted), interruptible():
+    behave(fake_twins, left__serial__1="kill, ctrl-c")
+    with pytest.raises(Interrupted) as raised, interruptible():
         run(tmp_path, restarts=3)
+    assert raised.value.exit_code == 130
     left = results.load(store.run_folder(tmp_path, ROW.id, 0) / results.RESULT_FILE)
     assert (left.status, left.reason, len(left.restarts)) == ("killed", "interrupted", 1)
     made = run(tmp_path, restarts=0)

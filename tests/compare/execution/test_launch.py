@@ -217,7 +217,6 @@ def test_exit_words_name_the_signal(code: int, words: str) -> None:
 
 PARENT = """
 import time
-from contextlib import AbstractContextManager
 from pathlib import Path
 from compare.execution import launch
 launch.FRAMEWORKS["scripted"] = "scripted_twin"
@@ -283,8 +282,10 @@ def test_a_twin_that_sigkill_does_not_end_is_left_behind(script: Path, tmp_path:
         process.wait()
 
 
-def test_a_twin_that_works_is_waited_for(script: Path, tmp_path: Path) -> None:
-    script.write_text(f"{ATTACHED}end = time.time() + 4\nwhile time.time() < end: pass")
+@pytest.mark.parametrize("begun", ["import time;", ATTACHED], ids=["loads", "trains"])
+def test_a_twin_that_works_is_waited_for(script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, begun: str) -> None:
+    monkeypatch.setattr(watchdog, "LOADING_SECONDS", 1.0)  # of a process that has not begun yet: ten minutes
+    script.write_text(f"{begun} end = time.time() + 4\nwhile time.time() < end: pass")
     assert launch.call("scripted", ["run"], log=tmp_path / "log.txt", hang_seconds=1.0) == 0
 
 

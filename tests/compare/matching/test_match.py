@@ -684,12 +684,12 @@ def test_a_file_that_is_no_state_dict_is_refused_in_a_few_words(both: Both, tmp_
 @pytest.mark.parametrize(
     ("net", "model", "names"),
     [
-        ("Unsupported", "port", ["conv", "Conv3d", "weight", "bias", "tests/planted/ports_torch.py"]),
+        ("Unsupported", "port", ["conv", "Conv3d", "weight", "bias", "not supported", "tests/planted/ports_torch.py"]),
         ("Broken", "port", ["Broken", "RuntimeError", "tests/planted/ports_torch.py"]),
         ("Absent", "port", [TORCH, "Absent"]),
         ("CLASSES", "port", ["CLASSES", "Module", "int"]),
-        ("Net", "unsupported", ["own", "Own", "tests/planted/ports_keras.py"]),
-        ("Net", "random", ["gaussian_noise", "GaussianNoise", "tests/planted/ports_keras.py"]),
+        ("Net", "unsupported", ["own", "Own", "not supported", "tests/planted/ports_keras.py"]),
+        ("Net", "random", ["gaussian_noise", "GaussianNoise", "random numbers", "tests/planted/ports_keras.py"]),
     ],
 )
 def test_what_is_not_supported_is_refused_by_name_with_its_line(both: Both, net: str, model: str, names: list[str]) -> None:
@@ -728,7 +728,7 @@ def test_from_python_a_wrong_number_is_refused_as_on_the_command_line(wrong: dic
 
 
 def test_a_class_of_a_notebook_is_refused() -> None:
-    with refused(SpecError, names=["Net"]):
+    with refused(SpecError, fix="Move it to a file", names=["Net"]):
         api.match(type("Net", (), {"__module__": "__main__"}), "c:d", image=IMAGE, classes=5)
 
 

@@ -129,7 +129,8 @@ def test_the_best_layout_of_each_mode_is_slowed_if_it_has_ranks() -> None:
 @pytest.mark.usefixtures("times", "executed")
 def test_a_run_whose_rank_was_not_slowed_is_left_out_and_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(straggling, "Brake", slow_rank.Brake)  # the real one, which finds no rank here
-    check_ended(ask("--factor", "2", "--frameworks", "left", "--repeats", 1, "--out", tmp_path / "out"), exit_code=1)
+    ended = ask("--factor", "2", "--frameworks", "left", "--repeats", 1, "--out", tmp_path / "out")
+    check_ended(ended, exit_code=1, names=["No pair of runs"])
     left = {path.name for path in (tmp_path / "out" / "measured" / "runs").iterdir()}
     assert left and all(name.endswith("-x1-r0") for name in left)
 

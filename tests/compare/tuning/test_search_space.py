@@ -50,7 +50,7 @@ def test_the_structure_of_a_model_can_be_searched() -> None:
 @pytest.mark.parametrize(
     ("ranges", "names"),
     [
-        ({}, []),
+        ({}, ["empty"]),
         ({"optimizer.learning_rat": {"low": 1, "high": 2}}, ["optimizer.learning_rat", 1, "learning_rate"]),
         ({"optimizer.learning_rate": {"low": 0, "high": 1}}, ["optimizer.learning_rate", 0]),
         ({"optimizer.learning_rate": {"low": 1e-4, "hihg": 1}}, ["optimizer.learning_rate.high"]),
@@ -66,9 +66,9 @@ def test_the_structure_of_a_model_can_be_searched() -> None:
         ({"optimizer.name": {"choices": ["sgd", "adm"]}}, ["optimizer.name", "adm"]),
         ({"optimizer.name": {"choices": ["sgd", "sgd"]}}, ["optimizer.name", "twice"]),
         ({"optimizer.name": {"choices": []}}, ["optimizer.name", "choices"]),
-        ({"optimizer.name": {"choices": ["sgd"]}}, []),  # nothing is left to search
+        ({"optimizer.name": {"choices": ["sgd"]}}, ["nothing to search"]),
         ({"optimizer": {"choices": [{"name": "sgd"}]}}, ["optimizer.choices.0"]),
-        ({"cores": {"low": 1, "high": 2}}, ["cores"]),
+        ({"cores": {"low": 1, "high": 2}}, ["cores", "where and how a trial runs"]),
         ({"epochs": {"low": 1, "high": 2}, "steps": {"low": 1, "high": 9}}, ["epochs", "steps"]),
         ({"data.seed": {"low": 1, "high": 2}}, ["data.seed", "images"]),
     ],

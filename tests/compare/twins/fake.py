@@ -25,6 +25,7 @@ from common.machine import heartbeat
 IMAGES = 1258
 """Of its data, in the training split."""
 SIGNALS = {"kill": signal.SIGKILL, "abort": signal.SIGABRT, "terminate": signal.SIGTERM}
+SIGNALS_TO_COMMAND = {"stop": signal.SIGTERM, "ctrl-c": signal.SIGINT}
 
 
 def main(framework: str) -> int:
@@ -84,7 +85,7 @@ def train(framework: str, run: spec.Spec, out: Path, repeat: int, behaviour: str
         facts["noise"] = Noise(cores_taken=0.4)
     if behaviour.startswith("noisy"):  # a percent of standard deviation
         seconds *= math.exp(random.Random(out.name).gauss(0.0, 0.01))
-        behaviour = "stop" if behaviour == f"noisy until {repeat}" else "ok"
+        behaviour = "ctrl-c" if behaviour == f"noisy until {repeat}" else "ok"
     if behaviour.startswith("record "):
         with (out / "spot_check_2_before.safetensors").open("wb") as steps:
             steps.truncate(int(behaviour.split()[1]))  # a hole takes no room
@@ -146,8 +147,8 @@ def misbehave(behaviour: str, framework: str, out: Path) -> None:
         heartbeat.attach()
         heartbeat.count_sync_point()
         time.sleep(600)
-    if behaviour == "stop":  # somebody ends the command meanwhile
-        os.kill(os.getppid(), signal.SIGTERM)
+    if behaviour in SIGNALS_TO_COMMAND:  # somebody ends the command meanwhile
+        os.kill(os.getppid(), SIGNALS_TO_COMMAND[behaviour])
         time.sleep(600)
     if behaviour == "interrupt":
         sys.exit(128 + signal.SIGINT)  # as a launcher of ranks

@@ -408,7 +408,7 @@ ours.recv(1)
     with launched(body, tmp_path) as pid:
         found = watched(pid)
     assert (found.state, found.ranks) == (STUCK, ("rank 0",)), found
-    assert re.match(r"rank 1 .* for rank 0, ", found.reason), found
+    assert re.match(r"rank 1 waits for .* for rank 0, which asks again and again", found.reason), found
 
 
 def test_what_a_job_calls_its_threads_and_functions_does_nothing_in_the_terminal(tmp_path: Path) -> None:
