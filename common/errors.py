@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import ClassVar
 
-_RECEIVED = re.compile(r"[.:;] Received: ")
+_RECEIVED = re.compile(r"[.:;] Received(?: also)?: ")
 _END_OF_VALUE = re.compile(r"\. (?=[A-Z])")
 _FIELD = re.compile(r"--?[\w-]+|[A-Za-z_]\w*(?:\.\w+|\[\w+\])*")
 
@@ -42,7 +42,10 @@ class UserError(Exception):
 
     @property
     def fix(self) -> str:
-        """The part of the text that says what to do: all that follows the received value. Empty if nothing does."""
-        _, *rest = _RECEIVED.split(str(self), maxsplit=1)
-        _, *advice = _END_OF_VALUE.split(rest[0], maxsplit=1) if rest else ("",)
+        """The part of the text that says what to do: all that follows the received value, or else the first sentence.
+
+        It is empty if nothing follows.
+        """
+        *_, rest = _RECEIVED.split(str(self), maxsplit=1)
+        _, *advice = _END_OF_VALUE.split(rest, maxsplit=1)
         return "".join(advice)

@@ -9,6 +9,8 @@ import hypothesis
 import pytest
 from threadpoolctl import threadpool_limits
 
+pytest.register_assert_rewrite("tests.support")  # so that a changed screen shows what has changed
+
 PROJECT = Path(__file__).parents[1]
 
 # No deadline: a shared machine may stall any example. In CI the same examples every time, so that red means changed.
@@ -85,7 +87,7 @@ def data_folder() -> Path:
 def framework(request: pytest.FixtureRequest) -> str:
     name = request.config.getoption("--framework")
     if name is None:
-        raise pytest.UsageError("tests/twins need to know the twin. Use --framework pytorch or --framework tensorflow.")
+        raise pytest.UsageError("tests/twins need to know the twin. Use --framework pytorch, tensorflow or jax.")
     return name
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Generator, Sequence
+from collections.abc import Collection, Generator
 from contextlib import contextmanager
 
 import pytest
@@ -24,8 +24,8 @@ def refused(
     *,
     field: str | None = None,
     received: object = None,
-    fix: object | Sequence[object] = (),
-    names: Sequence[object] = (),
+    fix: object = (),
+    names: object = (),
 ) -> Generator[Caught]:
     """Assert that the block raises an error of a kind, with these parts.
 
@@ -48,27 +48,33 @@ def check(
     *,
     field: str | None = None,
     received: object = None,
-    fix: object | Sequence[object] = (),
-    names: Sequence[object] = (),
+    fix: object = (),
+    names: object = (),
 ) -> None:
-    """Assert the parts of an error, as `refused` does. An error that names a value also says what to do."""
+    """Assert the parts of an error, as `refused` does."""
     text = str(error)
     assert field is None or _names(error.problem, field), f"the problem does not name {field}: {text}"
     if received is not None:
         assert error.received is not None, f"no value is said to be received: {text}"
         assert _names(error.received, str(received)), f"not {received} is said to be received: {text}"
-    for value in [fix] if isinstance(fix, str) or not isinstance(fix, Sequence) else fix:
-        assert _names(error.fix or text, str(value)), f"the advice does not name {value}: {text}"
-    for value in names:
+    for value in _values(fix):
+        assert _names(error.fix, str(value)), f"the advice does not name {value}: {text}"
+    for value in _values(names):
         assert _names(text, str(value)), f"{value} is not named: {text}"
 
 
 def check_ended(ended: Ended, *, exit_code: int = 2, **parts: object) -> None:
     """Assert that a command ended with a refusal of these parts, and printed nothing else."""
+    assert ended.exit_code != 0, f"it was not refused: exit code 0\n{ended.output}"
     assert ended.exit_code == exit_code, f"exit code {ended.exit_code}\n{ended.output}"
     check(ended.refusal, **parts)  # type: ignore[arg-type]
 
 
+def _values(value: object) -> Collection[object]:
+    """Return the values of an argument that takes one or several. A string is one."""
+    return value if isinstance(value, Collection) and not isinstance(value, str | bytes) else [value]
+
+
 def _names(text: str, word: str) -> bool:
-    """Whether a text has a word that no letter or digit follows or precedes."""
-    return re.search(rf"(?<!\w){re.escape(word)}(?!\w)", text) is not None
+    """Whether a text has a word as a whole: `1` is none of 1.5, -1 and 10, and `--no` none of --no-proof."""
+    return re.search(rf"(?<![\w-])(?<!\w\.){re.escape(word)}(?![\w-]|\.\w)", text) is not None
