@@ -78,6 +78,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+NO_FRAMEWORK = "These tests need to know the twin. Use --framework pytorch or tensorflow; jax for tests/twins/test_contract.py."
+
+
 def data_folder() -> Path:
     """Where the real data lies, if it is here."""
     return Path(os.environ.get("CONVTWINS_TEST_DATA", PROJECT.parent / "shared" / "data"))
@@ -87,7 +90,7 @@ def data_folder() -> Path:
 def framework(request: pytest.FixtureRequest) -> str:
     name = request.config.getoption("--framework")
     if name is None:
-        raise pytest.UsageError("tests/twins need to know the twin. Use --framework pytorch, tensorflow or jax.")
+        raise pytest.UsageError(NO_FRAMEWORK)
     return name
 
 

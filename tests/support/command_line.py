@@ -30,8 +30,9 @@ class Ended(Finished):
 
     @property
     def refusal(self) -> UserError:
-        """The message on standard error, to be read by its parts."""
-        return UserError(self.stderr.strip())
+        """The message on standard error, to be read by its parts. Typer's own message stands in a box below the usage."""
+        boxed = [line.strip("│ ") for line in self.stderr.splitlines() if line.startswith("│")]
+        return UserError(" ".join(boxed) if boxed and self.stderr.startswith("Usage:") else self.stderr.strip())
 
     def succeeded(self) -> Ended:
         """Return this. Fail with its output, or raise its exception, if it did not end with exit code 0."""

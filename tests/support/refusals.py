@@ -76,5 +76,10 @@ def _values(value: object) -> Collection[object]:
 
 
 def _names(text: str, word: str) -> bool:
-    """Whether a text has a word as a whole: `1` is none of 1.5, -1 and 10, and `--no` none of --no-proof."""
-    return re.search(rf"(?<![\w-])(?<!\w\.){re.escape(word)}(?![\w-]|\.\w)", text) is not None
+    """Whether a text has a word as a whole: `1` is none of 1.5, -1 and 10, and `--no` none of --no-proof.
+
+    A part of a dotted field counts: `limit` names data.limit.
+    """
+    before = r"(?<!\d\.)" if word[:1].isdigit() else ""
+    after = r"(?!\.\d)" if word[-1:].isdigit() else ""
+    return re.search(rf"(?<![\w-]){before}{re.escape(word)}(?![\w-]){after}", text) is not None

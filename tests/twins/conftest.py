@@ -5,11 +5,13 @@ import json
 import os
 from collections.abc import Iterator
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from common.processes import supervisor
+from tests.conftest import NO_FRAMEWORK
 from tests.support import processes
 from tests.twins import made
 from tests.twins.adapters import Twin
@@ -20,12 +22,22 @@ from tests.twins.split_model import settings
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 
 
+FOLDER = Path(__file__).parent
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """What both twins do by the same code is shown quickly with one of them."""
+    """What both twins do by the same code is shown quickly with one of them. JAX's twin has the contract alone."""
+    framework = config.getoption("--framework")
     for item in items:
-        if config.getoption("--framework") == "tensorflow" and item.get_closest_marker("shared"):
+        if not item.path.is_relative_to(FOLDER):
+            continue
+        if framework is None:
+            raise pytest.UsageError(NO_FRAMEWORK)
+        if framework == "tensorflow" and item.get_closest_marker("shared"):
             item.add_marker(pytest.mark.slow)
+        if framework == "jax" and item.path.name != "test_contract.py":
+            item.add_marker(pytest.mark.skip("JAX has only test_contract.py"))
 
 
 @pytest.fixture(scope="session")

@@ -84,6 +84,12 @@ def many(stored: StoredComparison, copies: int = 4) -> StoredComparison:
     return comparisons.with_fields(comparisons.with_plan(stored, rows=rows), runs=runs)
 
 
+def no_gain(stored: StoredComparison) -> StoredComparison:
+    """PyTorch's two replicas are as fast as serial."""
+    runs = {repeat: comparisons.paced(run, 2.0) for repeat, run in stored.runs["pytorch-data_parallel-2"].items()}
+    return comparisons.with_fields(stored, runs={**stored.runs, "pytorch-data_parallel-2": runs})
+
+
 KINDS: dict[str, Callable[[], StoredComparison]] = {
     "answered": lambda: proved(comparisons.repeated()),
     "few_repeats": lambda: comparisons.repeated(2),
@@ -93,6 +99,7 @@ KINDS: dict[str, Callable[[], StoredComparison]] = {
     "disturbed_row": lambda: disturbed(proved(comparisons.repeated()), "pytorch-data_parallel-2"),
     "many_rows": lambda: proved(many(comparisons.repeated())),
     "input_alone": comparisons.input_only,
+    "no_gain": lambda: no_gain(comparisons.repeated()),
 }
 
 
