@@ -16,7 +16,7 @@ from tests.support import jax_environment
 
 SMALL: dict[str, Any] = {"model_steps": {"simple_cnn": 3}, "optimizers": ("adam",), "precisions": ("float64",)}
 """Sizes of a trial that says in seconds what the whole one says in minutes."""
-QUICK = ("describe", "models", "bad input", "training")
+QUICK = ("describe", "models", pytest.param("bad input", marks=pytest.mark.shared), "training")
 
 
 @pytest.fixture
