@@ -81,7 +81,7 @@ def read_answer(answer: str, exit_code: int) -> Path:
     if "folder" in message:
         return Path(message["folder"])
     error_types = {kind.__name__: kind for kind in (*UserError.kinds(), OSError)} | {_INTERRUPTED: KeyboardInterrupt}
-    raise error_types[message["error"]](message["words"])
+    raise error_types.get(message["error"], UserError)(message["words"])  # of a module that only the process has imported
 
 
 def main() -> None:

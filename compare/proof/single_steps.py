@@ -179,9 +179,9 @@ def drawn_steps(
 ) -> list[int]:
     """Return steps from all parts of a schedule, from 0.
 
-    They are the first and the last step, which may be uneven, the first after the learning rate has changed, the first of the
-    second epoch, and the last of the first epoch. Float64 has more steps between them. A large model has fewer: as many as
-    the limits allow.
+    They are the first and the last step, the first after the learning rate has changed, the first of the second epoch, and the
+    last of the first epoch. The last step may be uneven. Float64 has more steps between them. A large model has fewer: as
+    many as the limits allow.
 
     Args:
         spec: the serial run.

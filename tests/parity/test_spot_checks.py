@@ -169,8 +169,8 @@ def test_a_late_defect_of_one_rank_is_found(framework: str, defect: str, tmp_pat
     values |= {"mode": "multi_process", "replicas": 2, "cores": 2}
     trees.write(tmp_path, {"spec.json": values})
     planted = {"CONVTWINS_PLANTED": defect, placement.SPOT_CHECKS_VARIABLE: word}
-    command = ["-m", f"{framework}_impl", "run", tmp_path / "spec.json", "--out", tmp_path / "run"]
-    processes.python(*command, timeout=3600, **planted).succeeded()
+    words = ("run", tmp_path / "spec.json", "--out", tmp_path / "run")
+    processes.twin(framework, *words, timeout=3600, **planted).succeeded()
     (tmp_path / "run" / store.NONCE_FILE).write_text(word, encoding="utf-8")
     said = " ".join(judged(results.load(tmp_path / "run" / results.RESULT_FILE), tmp_path / "run").faults)
     assert any(words in said for words in WORDS[defect]) if defect != "nothing" else not said, (defect, said)

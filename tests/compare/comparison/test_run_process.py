@@ -15,6 +15,7 @@ import pytest
 
 from common import spec
 from common.data.sources import DataRefused
+from common.errors import UserError
 from common.spec import Spec, SpecError
 from compare import api
 from compare.comparison import run_process
@@ -164,6 +165,11 @@ def test_an_answer_becomes_the_error_of_its_name(error: type[BaseException]) -> 
     with pytest.raises(error, match=r"^It is late\.$") as raised:
         run_process.read_answer(json.dumps({"error": name, "words": "It is late."}), 3)
     assert raised.type is error
+
+
+def test_an_error_of_a_module_that_is_not_imported_here_is_one_of_its_user() -> None:
+    with refused(UserError, names="It is late."):
+        run_process.read_answer(json.dumps({"error": "ErrorOfAnotherModule", "words": "It is late."}), 3)
 
 
 def test_a_process_that_dies_is_named(tmp_path: Path) -> None:
