@@ -23,6 +23,8 @@ from compare.core.errors import LaunchError
 from compare.core.interrupt import interruptible
 from compare.data import cache
 from compare.execution import launch, matrix, options
+from compare.execution.contestants import Contestant
+from compare.execution.twins import Twins
 from compare.reporting.document import Report
 from compare.reporting.screen import Paragraph, Screen
 from compare.reporting.tables import Column, Table
@@ -59,7 +61,7 @@ def command(as_json: options.AsJson = False) -> None:
 
 def examine(frameworks: Sequence[str]) -> dict[str, Any]:
     """Return everything that is known of this machine, JSON-ready. Each framework answers in a process of its own."""
-    with launch.describe_all(frameworks, defer_errors=True) as answer:
+    with Twins(frameworks).describe_all(defer_errors=True) as answer:
         framework_facts = [_framework(name, answer) for name in frameworks]
     memory = psutil.virtual_memory()
     facts: dict[str, Any] = {
@@ -204,7 +206,8 @@ def _framework(framework: str, answer: Callable[[str], dict[str, Any]]) -> dict[
         description = answer(framework)
     except LaunchError as error:
         return {"framework": framework, "error": str(error)}
-    rows = matrix.check_rows(matrix.build_rows({}, [framework], list(spec.VARIANTS), 2), {framework: description})
+    twin = [Contestant.plain(framework)]
+    rows = matrix.check_rows(matrix.build_rows({}, twin, list(spec.VARIANTS), 2), {framework: description}, twin)
     row_by_mode = {row.spec.variant: row for row in rows}  # of serial's rows the one on all cores
     modes = [
         {

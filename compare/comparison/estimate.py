@@ -20,8 +20,10 @@ from compare.core import exits, wording
 from compare.core.interrupt import interruptible
 from compare.core.progress import display
 from compare.execution import executor, store
+from compare.execution.contestants import Contestant
 from compare.execution.matrix import Row
 from compare.execution.store import Comparison
+from compare.execution.twins import Twins
 from compare.judgement import cautions
 from compare.proof import ladder, timed_rows
 from compare.reporting.document import Report
@@ -83,7 +85,9 @@ def rehearsal_report(request: ComparisonRequest, times_from: Path | None) -> Rep
         plan = comparison_plan.build_plan(request, progress)
         if warning := comparison_plan.large_batch_caution(plan):
             typer.echo(warning, err=True)
-        find_result = measure_by_contestant(plan.rows, progress.say) if times_from is None else stored_results(times_from)
+        find_result = (
+            measure_by_contestant(plan.rows, request.twins, progress.say) if times_from is None else stored_results(times_from)
+        )
         jobs = comparison_plan.jobs(plan, request.out, _runs_to_repeat(request))
         estimates = estimate(plan, jobs, find_result)
         why_unproved = why_no_proof(plan, request) if jobs else "no run is left"
@@ -158,9 +162,9 @@ def why_no_proof(comparison: Comparison, request: ComparisonRequest) -> str | No
         return "there is nothing to prove: no row runs here"
     if rows[0].spec.part != "training":
         return "there is nothing to prove: a part of the training learns nothing"
-    if len(request.frameworks) < 2 and timed_rows.available_modes(rows) == ["serial"]:
+    if len(request.twins.names) < 2 and timed_rows.available_modes(rows) == ["serial"]:
         return "there is nothing to prove: one framework alone has nothing to be compared with"
-    if ladder.is_remembered(comparison.rows, request.frameworks, replicas=request.settings.replicas):
+    if ladder.is_remembered(comparison.rows, request.twins, replicas=request.settings.replicas):
         return "it is remembered from an earlier comparison"
     return None
 
@@ -174,8 +178,8 @@ def proof_seconds(
     """
     rows = [row for row in comparison.rows if row.unavailable is None]
     seconds = 0.0
-    base = ladder.base_spec_of_rows(rows, request.frameworks, request.settings.replicas)
-    for name in request.frameworks:
+    base = ladder.base_spec_of_rows(rows, request.twins, request.settings.replicas)
+    for name in request.twins.names:
         contestant_rows = [row for row in rows if row.contestant == name]
         similar_results = [similar[0] for row in contestant_rows if isinstance(similar := find_result(row), tuple)]
         if not similar_results or similar_results[0].phases is None:
@@ -214,7 +218,9 @@ def checkpoint_bytes(rows: Sequence[Row], comparison: Comparison) -> int:
     return (2 + comparison.restarts) * largest
 
 
-def measure_by_contestant(rows: Sequence[Row], say: Callable[[str], None]) -> Callable[[Row], tuple[RunResult, str] | str]:
+def measure_by_contestant(
+    rows: Sequence[Row], twins: Twins, say: Callable[[str], None]
+) -> Callable[[Row], tuple[RunResult, str] | str]:
     """Return a function that measures one row of each contestant: serial on the most cores, if there is one.
 
     The other rows of the contestant are taken to be like it.
@@ -226,20 +232,20 @@ def measure_by_contestant(rows: Sequence[Row], say: Callable[[str], None]) -> Ca
         first = min(contestant_rows, key=lambda candidate: (candidate.spec.mode != "serial", -candidate.spec.cores))
         if first.id not in measurements:
             say(f"a few steps of {first.id}")
-            measurements[first.id] = measure_row(first)
+            measurements[first.id] = measure_row(twins[first.contestant], first)
         measurement = measurements[first.id]
         return measurement if row.id == first.id or isinstance(measurement, str) else (measurement[0], f"as {first.id}")
 
     return find_result
 
 
-def measure_row(row: Row) -> tuple[RunResult, str] | str:
+def measure_row(contestant: Contestant, row: Row) -> tuple[RunResult, str] | str:
     """Train a few steps of a row in a temporary folder. Returns the result and its source, or why it failed."""
     spec = row.spec
     length = min(STEPS, spec.steps or STEPS)
     short = spec.with_fields(epochs=None, steps=length, profile_steps=0, checkpoint_seconds=None)
     with PrivateFolder() as temporary:
-        result = executor.execute(row.model_copy(update={"spec": short}), 0, temporary.path, lambda events: None)
+        result = executor.execute(contestant, row.model_copy(update={"spec": short}), 0, temporary.path, lambda events: None)
     if result.status not in ("ok", "not parallel"):
         return f"{result.status}: {result.reason}"
     return result, f"{length} steps measured now"

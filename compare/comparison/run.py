@@ -32,6 +32,7 @@ from compare.execution import cells, executor, options, run_settings, signing, s
 from compare.execution.cells import MatrixPlan
 from compare.execution.matrix import Row
 from compare.execution.store import Comparison, ProofRecord
+from compare.execution.twins import Twins
 from compare.judgement import cautions, decision, run_figures, summary
 from compare.proof import claims, ladder, spot_checks, timed_rows
 from compare.reporting import comparison_report
@@ -158,7 +159,7 @@ def command(
                 profile_steps=PROFILE_STEPS if profile else None, hosts=None if hosts is None else split_names(hosts),
             )  # fmt: skip
             cell_settings = run_settings.settings_of_cells(*spec_request)
-            contestant_names = contestant_options.names(cell_settings[0][1].contestants)
+            twins = contestant_options.twins(cell_settings[0][1].contestants)
             target = _check_target_accuracy(target_accuracy)
 
             def build_request(settings: Preset) -> ComparisonRequest:
@@ -181,7 +182,7 @@ def command(
                 if seeds is not None:
                     settings = comparison_plan.with_seeds(settings, parse_integers("--seeds", seeds, least=0), repeats)
                 return ComparisonRequest(
-                    settings, contestant_names, out, proof,
+                    settings, twins, out, proof,
                     oversubscribe=oversubscribe, restarts=restarts or 0, target_accuracy=target, live=live,
                 )  # fmt: skip
 
@@ -337,8 +338,8 @@ def _run_comparison(request: ComparisonRequest) -> ComparisonOutcome:
                     comparison = _with_proof(comparison, request, folder, live)
                     if request.again:  # after the proof: an interrupted one leaves all runs where they are
                         comparison = reruns.archive_and_requeue(comparison, folder)
-                    unwritten_runs = run_all(comparison, folder, live)
-                    _judge_spot_checks(folder, live)
+                    unwritten_runs = run_all(comparison, request.twins, folder, live)
+                    _judge_spot_checks(folder, request.twins, live)
                 except Interrupted as interruption:
                     code = interruption.exit_code
                 with signals.record_signals() as late_signals:
@@ -394,13 +395,13 @@ def proof(comparison: Comparison, request: ComparisonRequest, folder: Path, prog
     if cautions.nothing_can_run(comparison):
         return ProofRecord(verdict="not claimed", sentence="no row can run here")
     modes = timed_rows.available_modes(comparison.rows)
-    if len(request.frameworks) < 2 and modes == ["serial"]:
+    if len(request.twins.names) < 2 and modes == ["serial"]:
         return ProofRecord(verdict="not claimed", sentence="one framework alone has nothing to be compared with")
     progress.stage("proof that the training is the same, which may take minutes")
     try:
         proof = ladder.prove_rows(
             comparison.rows,
-            request.frameworks,
+            request.twins,
             replicas=request.settings.replicas,
             out=folder / store.PROOF_FOLDER,
             progress=progress.say,
@@ -408,8 +409,8 @@ def proof(comparison: Comparison, request: ComparisonRequest, folder: Path, prog
     except (LaunchError, SpecError) as error:
         rows = {row.id: "not proved" for row in comparison.rows if row.spec.not_serial_because is None}
         return ProofRecord(verdict="not proved", sentence=f"the proof broke off: {error}", row_verdicts=rows)
-    verdicts = {framework: {mode: proof.mode_verdict(framework, mode) for mode in modes} for framework in request.frameworks}
-    rows = timed_rows.row_verdicts(proof, comparison.rows)
+    verdicts = {name: {mode: proof.mode_verdict(name, mode) for mode in modes} for name in request.twins.names}
+    rows = timed_rows.row_verdicts(proof, request.twins, comparison.rows)
     not_claimed = {
         row.id: claims.WITHOUT_SWITCHES
         for row in comparison.rows
@@ -444,7 +445,7 @@ def _without_first_losses(rungs: Sequence[dict[str, Any]]) -> list[dict[str, Any
     return [rung for rung in rungs if rung.get("first_tolerance") is None]
 
 
-def _judge_spot_checks(folder: Path, progress: Display, *, has_more_runs: bool = False) -> None:
+def _judge_spot_checks(folder: Path, twins: Twins, progress: Display, *, has_more_runs: bool = False) -> None:
     """Judge the steps that the timed runs recorded, and give each row the verdict of its own runs.
 
     Args:
@@ -459,7 +460,9 @@ def _judge_spot_checks(folder: Path, progress: Display, *, has_more_runs: bool =
     all_runs = [run for repeats in stored.runs.values() for run in repeats.values()]
     checks = [
         *known_checks,
-        *spot_checks.judge(spot_checks.unjudged_runs(folder, stored, known_checks), known_checks, progress.say, all_runs),
+        *spot_checks.judge(
+            twins, spot_checks.unjudged_runs(folder, stored, known_checks), known_checks, progress.say, all_runs
+        ),
     ]
     losses = [] if has_more_runs else spot_checks.first_losses(stored)
     failed_modes = {(loss.framework, loss.mode or "serial") for loss in losses if loss.status == "failed"}
@@ -478,7 +481,7 @@ def _judge_spot_checks(folder: Path, progress: Display, *, has_more_runs: bool =
     store.write_plan(folder, stored.comparison.model_copy(update={"proof": proof}))
 
 
-def run_all(comparison: Comparison, folder: Path, progress: Display) -> list[tuple[str, RunResult]]:
+def run_all(comparison: Comparison, twins: Twins, folder: Path, progress: Display) -> list[tuple[str, RunResult]]:
     """Make every run of a comparison that has no good result in its folder yet. Until it is decided, repeats are added.
 
     An added repeat runs the rows of open questions alone.
@@ -486,7 +489,7 @@ def run_all(comparison: Comparison, folder: Path, progress: Display) -> list[tup
     Returns:
         (row id, result) of each result that could not be written there.
     """
-    unwritten = _run_jobs(comparison, comparison_plan.jobs(comparison, folder), folder, progress)
+    unwritten = _run_jobs(comparison, twins, comparison_plan.jobs(comparison, folder), folder, progress)
     while not unwritten and (needed_rows := _rows_needing_repeats(comparison, folder)):
         new_repeat = comparison.repeats
         skipped_rows = [row.id for row in comparison.rows if row.id not in needed_rows]
@@ -495,7 +498,7 @@ def run_all(comparison: Comparison, folder: Path, progress: Display) -> list[tup
         comparison = comparison.model_copy(update={"repeats": new_repeat + 1, "left_out": left_out, "proof": proof})
         store.write_plan(folder, comparison)
         jobs = [job for job in comparison_plan.jobs(comparison, folder) if job[1] == new_repeat]
-        unwritten = _run_jobs(comparison, jobs, folder, progress)
+        unwritten = _run_jobs(comparison, twins, jobs, folder, progress)
     return unwritten
 
 
@@ -509,7 +512,7 @@ def _rows_needing_repeats(comparison: Comparison, folder: Path) -> set[str]:
 
 
 def _run_jobs(
-    comparison: Comparison, jobs: Sequence[tuple[Row, int]], folder: Path, progress: Display
+    comparison: Comparison, twins: Twins, jobs: Sequence[tuple[Row, int]], folder: Path, progress: Display
 ) -> list[tuple[str, RunResult]]:
     progress.plan([row.id for row, _ in jobs])
     unwritten: list[tuple[str, RunResult]] = []
@@ -520,7 +523,13 @@ def _run_jobs(
         progress.begin(row.id, label)
         has_spot_checks = comparison.proof is not None and spot_checks.is_checked(row.spec)
         result = executor.execute(
-            row, repeat, folder, progress.watch, restarts=comparison.restarts, has_spot_checks=has_spot_checks
+            twins[row.contestant],
+            row,
+            repeat,
+            folder,
+            progress.watch,
+            restarts=comparison.restarts,
+            has_spot_checks=has_spot_checks,
         )
         if not (store.run_folder(folder, row.id, repeat) / results.RESULT_FILE).exists():
             unwritten.append((row.id, result))
@@ -528,7 +537,7 @@ def _run_jobs(
         num_bytes += spot_checks.num_bytes(store.run_folder(folder, row.id, repeat))
         is_last_of_repeat = next_job is None or next_job[1] != repeat  # between two runs of a pair the machine must not change
         if is_last_of_repeat and num_bytes > spot_checks.MOST_BYTES:  # those of a large model would fill the disk
-            _judge_spot_checks(folder, progress, has_more_runs=True)
+            _judge_spot_checks(folder, twins, progress, has_more_runs=True)
             num_bytes = 0
     return unwritten
 

@@ -82,9 +82,7 @@ def command(
         lay_out = partial(
             scaling_rows.build_rows, sizes=sizes, kinds=[kind for kind in scaling_rows.KINDS if kind in chosen_kinds]
         )
-        contestant_names = contestants.names(settings.contestants)
-        request = run.ComparisonRequest(
-            settings, contestant_names, out, prove=False, lay_out=lay_out, oversubscribe=True, sign=sign
-        )
+        twins = contestants.twins(settings.contestants)
+        request = run.ComparisonRequest(settings, twins, out, prove=False, lay_out=lay_out, oversubscribe=True, sign=sign)
         code = run.run(request, as_json=as_json, view=view)
     raise typer.Exit(code)

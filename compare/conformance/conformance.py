@@ -19,7 +19,8 @@ from compare.conformance.trial import Faults, TwinUnderTest
 from compare.core import exits, wording
 from compare.core.interrupt import interruptible
 from compare.core.option_parsing import parse_choices, split_names
-from compare.execution import contestants, launch, options, store
+from compare.execution import launch, options, store
+from compare.execution.twins import Twins
 from compare.reporting import document
 from compare.reporting.document import Mark, Report
 from compare.reporting.screen import Paragraph, Screen
@@ -95,8 +96,8 @@ def command(
     with exits.exit_on_error(), interruptible(), PrivateFolder() as temporary:
         selected = parse_choices("--checks", split_names(checks), tuple(CHECKS))
         name = twin.partition("@")[0]
-        (name,) = contestants.choose(None, [f"{name}={twin}"], {}, launch.FRAMEWORKS)
-        results = conform(TwinUnderTest(name, prepare_trial_folder(out or temporary.path), progress), selected)
+        twins = Twins.choose(None, [f"{name}={twin}"], {}, launch.FRAMEWORKS)
+        results = conform(TwinUnderTest(twins, prepare_trial_folder(out or temporary.path), progress), selected)
         code = report(name, results).deliver(out, as_json=as_json)
     raise typer.Exit(code)
 

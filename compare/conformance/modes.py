@@ -15,7 +15,7 @@ def check(trial: TwinUnderTest) -> Faults:
             continue
         serial = spec_of("mini_xception" if name == "data_parallel" else "simple_cnn")
         proof = ladder.prove(
-            serial, [trial.name], words, replicas=2, out=trial.out / name, progress=trial.progress, steps=5, remember=False
+            serial, trial.twins, words, replicas=2, out=trial.out / name, progress=trial.progress, steps=5, remember=False
         )
         yield from rung_faults(proof.rungs)
         for word in words:

@@ -16,7 +16,7 @@ from common.machine import plain_file
 from common.machine.machine import PROJECT_ROOT
 from common.spec import SpecError
 from compare.core.errors import FolderError, LaunchError
-from compare.execution import contestants, launch
+from compare.execution import launch
 from compare.execution.contestants import Contestant
 
 RECORD_FILE = "convtwins-environment.json"
@@ -68,8 +68,7 @@ def create(name: str, lock: Path, folder: Path, python: str | None = None, *, no
             f"--lock cannot be read. Received: {lock} ({error.strerror}). Name a requirements file, or one of {known}."
         ) from None
     target = (folder / name).absolute()
-    contestants.register([base])
-    launch.inspect(name)
+    launch.inspect(base)
     folder.mkdir(parents=True, exist_ok=True)
     try:
         target.mkdir()
@@ -80,10 +79,10 @@ def create(name: str, lock: Path, folder: Path, python: str | None = None, *, no
     interpreter = target / "bin" / "python"
     options = ["--no-deps"] * no_deps
     steps = [
-        [uv, "venv", "--python", launch.interpreter(name), str(target)],
+        [uv, "venv", "--python", base.interpreter, str(target)],
         [uv, "pip", "install", "--python", str(interpreter), *options, "-r", str(lock.absolute())],
     ] if uv else [
-        [launch.interpreter(name), "-I", "-m", "venv", str(target)],
+        [base.interpreter, "-I", "-m", "venv", str(target)],
         [str(interpreter), "-I", "-m", "pip", "install", "--disable-pip-version-check", *options, "-r", str(lock.absolute())],
     ]  # fmt: skip
     try:
@@ -96,8 +95,8 @@ def create(name: str, lock: Path, folder: Path, python: str | None = None, *, no
                 f"The environment {name} cannot be made from {lock} ({launch.describe_exit(code)}). See {log}.\n"
                 + "\n".join(lines[-_LAST_LINES:])
             )
-        contestants.register([Contestant(name=name, twin=base.twin, python=str(interpreter))])
-        if missing := [package for package, version in launch.inspect(name)["needed"].items() if version is None]:
+        created = Contestant(name=name, twin=base.twin, python=str(interpreter))
+        if missing := [package for package, version in launch.inspect(created)["needed"].items() if version is None]:
             raise LaunchError(
                 f"The environment {name} would run no twin: {lock} installs no {', '.join(missing)}. Add what locks/common.txt "
                 "names (-r common.txt), and lock again."

@@ -26,6 +26,7 @@ from compare.evaluation.scoring import KIND, LOGITS_FOLDER, TRAINING_FOLDER, Eva
 from compare.execution import contestants, launch, store
 from compare.execution.matrix import Row
 from compare.execution.store import StoredComparison
+from compare.execution.twins import Twins
 from compare.reporting import comparison_report
 
 RECORD_FILE = "evaluation.json"
@@ -114,10 +115,10 @@ def _request(settings: EvaluationSettings, folder: Path) -> run.ComparisonReques
     seeds = tuple(range(first, first + settings.repeats)) if settings.repeats > 1 else ()
     return run.ComparisonRequest(
         Preset(repeats=settings.repeats, seeds=seeds),
-        list(settings.frameworks),
+        Twins(settings.frameworks),
         folder,
         prove=False,
-        lay_out=lambda preset, frameworks: training_rows,
+        lay_out=lambda preset, contestants: training_rows,
     )
 
 
@@ -128,7 +129,7 @@ def _run_training(request: run.ComparisonRequest, folder: Path, progress: Displa
     with store.locked(folder):
         comparison = store.merge_with_stored(folder, plan)
         store.write_plan(folder, comparison)
-        run.run_all(comparison, folder, progress)
+        run.run_all(comparison, request.twins, folder, progress)
         progress.say("report of the training")
         compared = comparison_report.read(folder)
         if unwritten := comparison_report.report(compared, folder).write(folder):

@@ -17,8 +17,8 @@ from common import spec
 from common.data import sources
 from compare.core import presets
 from compare.core.option_parsing import parse_choices, parse_integers, split_names
-from compare.execution import contestants as named_contestants
 from compare.execution import launch
+from compare.execution.twins import Twins
 
 ALL_FRAMEWORKS = ",".join(launch.FRAMEWORKS)
 
@@ -104,17 +104,15 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print everything as JSON."
 
 def contestants(
     frameworks: str | None, words: list[str] | None, in_file: Mapping[str, Any], *, has_other_interpreters: bool = False
-) -> list[str]:
-    """Register the contestants that a command compares, and return their names.
+) -> Twins:
+    """Return the contestants that a command compares.
 
     Args:
         in_file: `contestants` of the spec file.
-        has_other_interpreters: whether other interpreters run them, see `contestants.choose`.
+        has_other_interpreters: whether other interpreters run them, see `Twins.choose`.
     """
     framework_names = None if frameworks is None else split_names(frameworks)
-    return named_contestants.choose(
-        framework_names, words or [], in_file, launch.FRAMEWORKS, has_other_interpreters=has_other_interpreters
-    )
+    return Twins.choose(framework_names, words or [], in_file, launch.FRAMEWORKS, has_other_interpreters=has_other_interpreters)
 
 
 _FIELDS = {
@@ -257,8 +255,8 @@ class ContestantOptions:
     frameworks: SomeFrameworks = None
     contestant: Contestants = None
 
-    def names(self, in_file: Mapping[str, Any], *, has_other_interpreters: bool = False) -> list[str]:
-        """Register the contestants and return their names, see `contestants`."""
+    def twins(self, in_file: Mapping[str, Any], *, has_other_interpreters: bool = False) -> Twins:
+        """Return the contestants, see `contestants`."""
         return contestants(self.frameworks, self.contestant, in_file, has_other_interpreters=has_other_interpreters)
 
 

@@ -64,7 +64,7 @@ def command(
         if "model" not in settings.values:
             raise SpecError("plan needs a model. Received: none. Add --model, or name one in --spec.")
         request = planner.PlanRequest(
-            settings, contestant_options.names(settings.contestants), machine, limit_mib, score, sizes, maps
+            settings, contestant_options.twins(settings.contestants), machine, limit_mib, score, sizes, maps
         )
         own_files = (*document.report_files(), plan_report.MACHINE_FILE, plan_report.MEASURED_FOLDER)
         with interruptible(), results_folder.lock_folder(out, plan_report.RESULTS_FILE, None, "plan", allowed=own_files):

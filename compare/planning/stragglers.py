@@ -48,7 +48,7 @@ def command(
             raise SpecError("stragglers needs a model. Received: none. Add --model, or name one in --spec.")
         if settings.values.get("hosts"):
             raise SpecError("stragglers slows ranks of this machine. Received: hosts. Leave them out.")
-        request = planner.PlanRequest(settings, contestant_options.names(settings.contestants), machine_file.HERE, None)
+        request = planner.PlanRequest(settings, contestant_options.twins(settings.contestants), machine_file.HERE, None)
         own_files = (*document.report_files(), stragglers_report.MEASURED_FOLDER)
         with (
             interruptible("Interrupted." + (" The same command goes on." if out else "")),
@@ -60,6 +60,6 @@ def command(
             folder = (out or temporary.path) / stragglers_report.MEASURED_FOLDER
             with display() as progress:
                 plan = planner.predict(request, progress)
-                results = straggling.measure(plan, stragglers, settings.repeats, folder, progress)
+                results = straggling.measure(plan, request.twins, stragglers, settings.repeats, folder, progress)
             code = stragglers_report.report(results, settings.repeats).deliver(out, as_json=as_json)
     raise typer.Exit(code)

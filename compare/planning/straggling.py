@@ -21,6 +21,7 @@ from compare.core.statistics import Ratio, paired_ratio
 from compare.execution import code_digest, executor, matrix, results_folder, store
 from compare.execution.interleaving import turn
 from compare.execution.matrix import Row
+from compare.execution.twins import Twins
 from compare.judgement.run_figures import disturbance_words, times_in_doubt
 from compare.planning import planner, schedules
 from compare.planning.case import Case
@@ -143,19 +144,19 @@ def measurable_layouts(plan: PlanResult) -> tuple[list[PredictedLayout], dict[st
     return list(best.values()), one_process_modes
 
 
-def build_rows(layouts: Sequence[PredictedLayout]) -> list[Row]:
+def build_rows(layouts: Sequence[PredictedLayout], twins: Twins) -> list[Row]:
     """Return a row for each layout, with the number of steps that takes a few seconds."""
     rows: list[Row] = []
     for layout in layouts:
         assert layout.step_seconds is not None
         steps = min(max(math.ceil(MEASURED_SECONDS / layout.step_seconds), MIN_STEPS), MAX_STEPS)
         short_spec = layout.run.with_fields(epochs=None, steps=steps, checkpoint_seconds=None)
-        rows.append(matrix.build_row(planner.row_id(layout), layout.contestant, short_spec))
+        rows.append(matrix.build_row(planner.row_id(layout), twins[layout.contestant], short_spec))
     return rows
 
 
 def measure(
-    plan: PlanResult, stragglers: Sequence[Straggler], repeats: int, folder: Path, progress: Display
+    plan: PlanResult, twins: Twins, stragglers: Sequence[Straggler], repeats: int, folder: Path, progress: Display
 ) -> StragglerResults:
     """Run each layout without a slow rank and with each, interleaved, in fresh processes.
 
@@ -168,16 +169,16 @@ def measure(
         return results
     record = StragglerRecord(
         spec=plan.run.model_dump(mode="json"),
-        rows=build_rows(layouts),
+        rows=build_rows(layouts, twins),
         stragglers=[(straggler.factor, straggler.moves) for straggler in stragglers],
         repeats=repeats,
-        code_hash=code_digest.compute([*plan.cases], plan.run.model),
+        code_hash=code_digest.compute([twins[name] for name in plan.cases], plan.run.model),
         machine=machine.describe(),
     )
     with results_folder.open_or_resume(
         folder, RECORD_FILE, record, "measurement of stragglers", identity=_identity
     ) as stored_record:
-        runs = _runs(stored_record, stragglers, folder, progress, results.cautions)
+        runs = _runs(stored_record, twins, stragglers, folder, progress, results.cautions)
     for row in stored_record.rows:
         for straggler in stragglers:
             results.slowdowns.append(_compare_runs(by_id[row.id], plan, straggler, runs[row.id, straggler], runs[row.id, EVEN]))
@@ -201,7 +202,12 @@ _RunsByRepeat = dict[int, RunResult]
 
 
 def _runs(
-    record: StragglerRecord, stragglers: Sequence[Straggler], folder: Path, progress: Display, cautions: list[str]
+    record: StragglerRecord,
+    twins: Twins,
+    stragglers: Sequence[Straggler],
+    folder: Path,
+    progress: Display,
+    cautions: list[str],
 ) -> Mapping[tuple[str, Straggler], _RunsByRepeat]:
     all_stragglers = [EVEN, *stragglers]
     jobs = [
@@ -223,7 +229,7 @@ def _runs(
         if result is None or disturbance_words(result):  # nothing was found from disturbed runs, so none is chosen
             shutil.rmtree(store.run_folder(folder, job_row.id, repeat), ignore_errors=True)
             with Brake(straggler, row.spec.replicas) as brake:
-                result = executor.execute(job_row, repeat, folder, progress.watch)
+                result = executor.execute(twins[row.contestant], job_row, repeat, folder, progress.watch)
             if result.status in store.FINISHED and abs(brake.factor / straggler.factor - 1.0) > MAX_FACTOR_ERROR:
                 cautions.append(
                     f"{job_row.id}, repeat {repeat + 1}: left out, since the rank was {brake.factor:.2f} times as slow."

@@ -28,8 +28,8 @@ from common.machine import machine
 from common.models import architectures, work
 from common.models.architectures import Architecture
 from common.spec import Spec
-from compare.execution import launch
 from compare.execution.matrix import Row
+from compare.execution.twins import Twins
 from compare.proof import claims, proof_cache, rungs, single_steps, timed_rows, tolerances
 from compare.proof.certificate import LOSS_RISES, Proof, Rung, TrainingSetting
 from compare.proof.differences import Arrays
@@ -59,7 +59,7 @@ _EVEN_LABEL = "serial"
 
 def prove(
     timed_spec: Spec,
-    frameworks: Sequence[str],
+    twins: Twins,
     modes: Sequence[str],
     *,
     replicas: int,
@@ -77,7 +77,7 @@ def prove(
         timed_spec: the run that the proof is for. The proof sets its own length, precision and mode. Where the timed batch
             would take too long, its batch is smaller. Then its learning rate falls with it, so that as many examples move the
             weights as far.
-        frameworks: at least one. All others are compared with the first.
+        twins: at least one contestant. All others are compared with the first.
         modes: names from `spec.VARIANTS`. Each is compared with serial if it claims the same mathematics and the machine has
             it.
         replicas: number of replicas of those modes.
@@ -85,18 +85,20 @@ def prove(
         progress: called with a message about the current work.
         steps: number of steps of rung 5. None: `STEPS`, or fewer of a large model.
         precision: float64 proves. float32 shows how rounding grows.
-        runs: (framework, spec) of all timed runs. Their levels of switches are proved. Empty: the level of `timed_spec`.
+        runs: (contestant, spec) of all timed runs. Their levels of switches are proved. Empty: the level of `timed_spec`.
         remember: use a stored proof of the same code, versions and spec, and store this one.
         keep: whether all recordings stay. Else they stay only if a rung failed, as evidence.
     """
-    plan = _plan_proof(timed_spec, frameworks, modes, replicas, steps, precision, runs)
-    ladder = _Ladder(plan.base, tuple(frameworks), plan.modes, replicas, plan.levels[1:], out, progress)
+    plan = _plan_proof(timed_spec, twins, modes, replicas, steps, precision, runs)
+    ladder = _Ladder(plan.base, twins, plan.modes, replicas, plan.levels[1:], out, progress)
     ladder.parallel_steps = 2 * math.ceil(plan.share * PARALLEL_STEPS / 2)
     # The claims depend on the timed run itself, which is not in the key.
     with_switches = [
         name
-        for name in frameworks
-        if not any(timed_rows.covers(plan.levels, name, run) for other, run in runs or [(name, timed_spec)] if other == name)
+        for name in twins.names
+        if not any(
+            timed_rows.covers(plan.levels, twins, name, run) for other, run in runs or [(name, timed_spec)] if other == name
+        )
     ]
     claim_fields: dict[str, Any] = {
         "not_claimed": claims.reasons_not_claimed(timed_spec, ladder.architecture, plan.modes, replicas, with_switches),
@@ -136,19 +138,19 @@ def prove(
     return proof
 
 
-def prove_rows(rows: Sequence[Row], frameworks: Sequence[str], *, replicas: int, **options: Any) -> Proof:
+def prove_rows(rows: Sequence[Row], twins: Twins, *, replicas: int, **options: Any) -> Proof:
     """Climb the ladder for the rows of a comparison.
 
     Args:
         rows: checked rows, see `matrix.check_rows`.
-        frameworks, replicas, options: see `prove`.
+        twins, replicas, options: see `prove`.
     """
-    return prove(**_arguments_for_rows(rows, frameworks, replicas), **options)
+    return prove(**_arguments_for_rows(rows, twins, replicas), **options)
 
 
 def judge_every_step(
     timed_spec: Spec,
-    frameworks: Sequence[str],
+    twins: Twins,
     modes: Sequence[str],
     *,
     replicas: int,
@@ -164,7 +166,7 @@ def judge_every_step(
     """
     base = proof_spec(timed_spec, timed_spec.global_batch_size, steps, "float64")
     parallel = tuple(mode for mode in modes if mode != "serial")
-    ladder = _Ladder(base, tuple(frameworks), parallel, replicas, (), out, progress, every_step=True)
+    ladder = _Ladder(base, twins, parallel, replicas, (), out, progress, every_step=True)
     all_rungs: list[Rung] = []
     with fast_referee(), contextlib.closing(ladder):
         for step_set in ladder.single_steps():
@@ -179,9 +181,9 @@ def judge_every_step(
     return all_rungs
 
 
-def is_remembered(rows: Sequence[Row], frameworks: Sequence[str], *, replicas: int) -> bool:
+def is_remembered(rows: Sequence[Row], twins: Twins, *, replicas: int) -> bool:
     """Whether `prove_rows` finds a stored proof."""
-    plan = _plan_proof(**_arguments_for_rows(rows, frameworks, replicas), steps=None, precision="float64")
+    plan = _plan_proof(**_arguments_for_rows(rows, twins, replicas), steps=None, precision="float64")
     return plan.base.model in spec.MODELS and proof_cache.load(plan.key) is not None
 
 
@@ -202,21 +204,21 @@ class _ProofPlan(NamedTuple):
 
 def _plan_proof(
     timed_spec: Spec,
-    frameworks: Sequence[str],
+    twins: Twins,
     modes: Sequence[str],
     replicas: int,
     steps: int | None,
     precision: spec.Precision,
     runs: Sequence[tuple[str, Spec]],
 ) -> _ProofPlan:
-    levels = timed_rows.proved_levels(runs or [(name, timed_spec) for name in frameworks])
+    levels = timed_rows.proved_levels(twins, runs or [(name, timed_spec) for name in twins.names])
     parallel = tuple(mode for mode in modes if mode != "serial")
     base, share = _base_spec(timed_spec, replicas, steps, precision, levels[0])
-    key = proof_cache.key(base, frameworks, (f"{share:.3f} of the steps", parallel, levels), replicas)
+    key = proof_cache.key(base, twins, (f"{share:.3f} of the steps", parallel, levels), replicas)
     return _ProofPlan(base, share, parallel, levels, key)
 
 
-def _arguments_for_rows(rows: Sequence[Row], frameworks: Sequence[str], replicas: int) -> dict[str, Any]:
+def _arguments_for_rows(rows: Sequence[Row], twins: Twins, replicas: int) -> dict[str, Any]:
     """Return the arguments of `prove` for rows. Serial runs stand for all modes, because switches are the same in all."""
     first = rows[0].spec
     on_most_cores = sorted(rows, key=lambda row: -row.spec.cores)
@@ -224,16 +226,16 @@ def _arguments_for_rows(rows: Sequence[Row], frameworks: Sequence[str], replicas
         "timed_spec": first.with_fields(
             hosts=(), cores=min(first.cores, machine.available_cores())
         ),  # the mathematics are the same
-        "frameworks": frameworks,
+        "twins": twins,
         "modes": timed_rows.available_modes(rows),
         "replicas": replicas,
         "runs": [(row.contestant, spec.build(spec.with_variant(row.spec.model_dump(), "serial", 1))) for row in on_most_cores],
     }
 
 
-def base_spec_of_rows(rows: Sequence[Row], frameworks: Sequence[str], replicas: int) -> Spec:
+def base_spec_of_rows(rows: Sequence[Row], twins: Twins, replicas: int) -> Spec:
     """Return the serial spec that the proof of these rows trains."""
-    return _plan_proof(**_arguments_for_rows(rows, frameworks, replicas), steps=None, precision="float64").base
+    return _plan_proof(**_arguments_for_rows(rows, twins, replicas), steps=None, precision="float64").base
 
 
 def _base_spec(timed_spec: Spec, replicas: int, steps: int | None, precision: spec.Precision, level: str) -> tuple[Spec, float]:
@@ -315,7 +317,7 @@ class _StepSet:
 @dataclass
 class _Ladder:
     base: Spec
-    frameworks: tuple[str, ...]
+    twins: Twins
     modes: tuple[str, ...]
     """Parallel ones."""
     replicas: int
@@ -334,8 +336,13 @@ class _Ladder:
 
     def __post_init__(self) -> None:
         self._first_rate = self.base.optimizer.learning_rate
-        self.recorder = Recorder(self.out, self.progress)
+        self.recorder = Recorder(self.twins, self.out, self.progress)
         self._judge_pool = ThreadPoolExecutor(1)
+
+    @property
+    def frameworks(self) -> list[str]:
+        """Names of the contestants."""
+        return self.twins.names
 
     def close(self) -> None:
         """Stop judging."""
@@ -488,7 +495,7 @@ class _Ladder:
             if architectures.why_not_divisible(parallel) is not None:
                 continue
             available_frameworks = tuple(
-                name for name in self.frameworks if spec.check_against(parallel, launch.describe(name)) is None
+                name for name in self.frameworks if spec.check_against(parallel, self.twins.describe(name)) is None
             )
             if available_frameworks:
                 claims_by_mode[mode] = _Claim(
@@ -529,7 +536,7 @@ class _Ladder:
             students = tuple(
                 TraceRequest(f"{label}-{run_spec.variant}", name, run_spec, options, teacher)
                 for name, run_spec in [*((name, serial) for name in others), *parallel]
-                if spec.check_against(run_spec, launch.describe(name)) is None
+                if spec.check_against(run_spec, self.twins.describe(name)) is None
             )
             yield _StepSet(teacher, students, drawn, plan, name_suffix)
 

@@ -18,6 +18,7 @@ from compare.core import exits
 from compare.core.interrupt import interruptible
 from compare.core.option_parsing import require_distinct, split_names
 from compare.execution import contestants, launch, options, twin_client
+from compare.execution.contestants import Contestant
 
 
 def command(
@@ -50,7 +51,9 @@ def command(
 
 def summarize(architecture: Architecture, run_spec: spec.Spec, frameworks: list[str]) -> dict[str, Any]:
     """Return the architecture's layers with their FLOPs, and beside them the layers that each framework built."""
-    built: dict[str, dict[str, Any]] = {name: json.loads(twin_client.query(name, "models", run_spec)) for name in frameworks}
+    built: dict[str, dict[str, Any]] = {
+        name: json.loads(twin_client.query(Contestant.plain(name), "models", run_spec)) for name in frameworks
+    }
     by_layer = {framework: {layer["name"]: layer for layer in summary["layers"]} for framework, summary in built.items()}
     first = by_layer[frameworks[0]]
     layers: list[dict[str, Any]] = []

@@ -19,7 +19,7 @@ from compare.core import exits, wording
 from compare.core.interrupt import interruptible
 from compare.core.option_parsing import parse_modes, require_distinct, split_names, unexpected_options
 from compare.core.presets import Preset
-from compare.execution import contestants, launch, matrix, options, run_settings, store
+from compare.execution import matrix, options, run_settings, store
 from compare.execution.matrix import Row
 from compare.execution.options import OPTIMIZERS
 from compare.execution.store import IN_FLOAT64
@@ -111,15 +111,15 @@ def command(
                     f"--spec and --preset say what is run. Received also: {', '.join(others)}. Use --set field=value instead."
                 )
             settings = run_settings.settings(preset, spec_file, {}, assignments or [])
-            contestant_names = compared.names(settings.contestants)
+            twins = compared.twins(settings.contestants)
             modes_to_prove = list(settings.modes) if modes is None else parse_modes(modes)
             replicas = replicas or settings.replicas
             rows = matrix.build_rows(
-                settings.values, contestant_names, modes_to_prove, replicas, settings.workers, one_core=settings.one_core
+                settings.values, twins.contestants, modes_to_prove, replicas, settings.workers, one_core=settings.one_core
             )
             specs = [rows[0].spec]
         else:
-            contestant_names = compared.names({})
+            twins = compared.twins({})
             specs = [
                 _spec(
                     name,
@@ -153,20 +153,21 @@ def command(
                 out, RESULTS_FILE, None, "proof", allowed=(*spec.MODELS, *(run_spec.model for run_spec in specs))
             )
         if not rows:
-            with_switches = [contestant.name for contestant in contestants.registered(contestant_names) if contestant.switches]
+            with_switches = [contestant for contestant in twins.definitions if contestant.switches]
             for run_spec in specs:  # refuse a switch that a contestant's twin lacks
                 matrix.check_rows(
-                    [matrix.build_row(name, name, run_spec) for name in with_switches],
-                    {name: launch.describe(name) for name in with_switches},
+                    [matrix.build_row(contestant.name, contestant, run_spec) for contestant in with_switches],
+                    {contestant.name: twins.describe(contestant.name) for contestant in with_switches},
+                    with_switches,
                 )
         if referee:
             referee_specs = [run_spec for timed_spec in specs for run_spec in referee_check.referee_specs(timed_spec)]
-            proof_report = referee_report(referee_check.judge(referee_specs, contestant_names, folder, progress))
+            proof_report = referee_report(referee_check.judge(referee_specs, twins, folder, progress))
         elif record is not None:
             proof_report = recorded_report(
                 serial_run.record(
                     specs[0],
-                    contestant_names,
+                    twins,
                     record,
                     precision="float64" if rows else specs[0].precision,
                     steps=steps,
@@ -179,7 +180,7 @@ def command(
             rungs_by_spec = [
                 ladder.judge_every_step(
                     run_spec,
-                    contestant_names,
+                    twins,
                     modes_to_prove,
                     replicas=replicas or 2,
                     out=folder,
@@ -190,9 +191,9 @@ def command(
             ]
             proof_report = single_steps_report([rung for rungs in rungs_by_spec for rung in rungs])
         else:
-            if len(contestant_names) < 2 and modes_to_prove == ["serial"]:
+            if len(twins.names) < 2 and modes_to_prove == ["serial"]:
                 raise SpecError(
-                    f"--frameworks has nothing to compare {contestant_names[0]} with. "
+                    f"--frameworks has nothing to compare {twins.names[0]} with. "
                     "Received: one framework and no parallel mode. Name two frameworks, or a mode."
                 )
             shared: dict[str, Any] = {
@@ -200,16 +201,14 @@ def command(
                 "keep": True,
             }  # fmt: skip
             if rows:
-                descriptions = {framework: launch.describe(framework) for framework in contestant_names}
-                proofs = [
-                    ladder.prove_rows(matrix.check_rows(rows, descriptions, oversubscribe=True), contestant_names, **shared)
-                ]
+                descriptions = {name: twins.describe(name) for name in twins.names}
+                checked_rows = matrix.check_rows(rows, descriptions, twins.contestants, oversubscribe=True)
+                proofs = [ladder.prove_rows(checked_rows, twins, **shared)]
             else:
                 proofs = [
-                    ladder.prove(run_spec, contestant_names, modes_to_prove, precision=run_spec.precision, **shared)
-                    for run_spec in specs
+                    ladder.prove(run_spec, twins, modes_to_prove, precision=run_spec.precision, **shared) for run_spec in specs
                 ]
-            proof_report = report(specs, proofs, contestant_names, for_rows=bool(rows))
+            proof_report = report(specs, proofs, twins.names, for_rows=bool(rows))
         code = proof_report.deliver(out, as_json=as_json)
     raise typer.Exit(code)
 

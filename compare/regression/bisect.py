@@ -65,12 +65,12 @@ def command(
         if environments is None and others:
             raise SpecError(f"Environments need --environments. Received: {', '.join(others)}. Leave them out.")
         settings = requests.build_settings(*of_spec.to_request(), modes, most_repeats, most_repeats)
-        contestant_names = contestants.names(settings.contestants, has_other_interpreters=bool(all_environments))
+        twins = contestants.twins(settings.contestants, has_other_interpreters=bool(all_environments))
         folder = (out or store.new_folder("bisect")).resolve()
         query = BisectionQuery(
             metrics[0], regress.threshold_of("--threshold", threshold), good, bad or "HEAD", all_environments
         )
-        outcome, candidate_list = bisect(requests.build_request(settings, contestant_names, folder, only), query, folder)
+        outcome, candidate_list = bisect(requests.build_request(settings, twins, folder, only), query, folder)
         code = bisect_report.report(outcome, candidate_list, query).deliver(folder, as_json=as_json)
     raise typer.Exit(code)
 

@@ -22,6 +22,7 @@ from compare.core.option_parsing import parse_fraction, unexpected_options
 from compare.core.presets import Preset
 from compare.core.progress import Display, display
 from compare.execution import options, store
+from compare.execution.twins import Twins
 from compare.judgement import measurements
 from compare.judgement.measurements import TIMES, Measurement
 from compare.regression import judging, regress_report, requests, revisions
@@ -129,10 +130,8 @@ def command(
             settings = requests.build_settings(*spec_request, modes, repeats, PAIRS)
             folder = (out or store.new_folder("regress")).resolve()
             num_new_pairs = settings.repeats
-            contestant_names = contestants.names(settings.contestants, has_other_interpreters=environments is not None)
-            judgement = _interleaved(
-                measure, settings, contestant_names, folder, criteria, prove=proof, checks_out=revision is not None
-            )
+            twins = contestants.twins(settings.contestants, has_other_interpreters=environments is not None)
+            judgement = _interleaved(measure, settings, twins, folder, criteria, prove=proof, checks_out=revision is not None)
         report = regress_report.report(judgement, num_new_pairs)
         code = report.deliver(folder, as_json=as_json)
         if markdown is not None and (unwritten := _append(markdown, report.to_markdown())):
@@ -246,14 +245,14 @@ def threshold_of(option: str, text: str) -> float:
 def _interleaved(
     measure: Callable[[run.ComparisonRequest, Path, Display], None],
     settings: Preset,
-    frameworks: Sequence[str],
+    twins: Twins,
     folder: Path,
     criteria: Criteria,
     *,
     prove: bool,
     checks_out: bool,
 ) -> Judgement:
-    request = requests.build_request(settings, frameworks, folder, criteria.only, prove=prove)
+    request = requests.build_request(settings, twins, folder, criteria.only, prove=prove)
     removed = "The other checkout is removed. " if checks_out else ""
     again = f"The same command with {wording.shell(['--out', str(folder)])} continues."
     message = f"Interrupted. {removed}Finished runs are in {folder}. {again}"

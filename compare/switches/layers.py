@@ -24,8 +24,9 @@ from compare.core import exits
 from compare.core.interrupt import interruptible
 from compare.core.progress import Display, display
 from compare.core.statistics import Spread, spread
-from compare.execution import launch, matrix, options, results_folder, run_settings, twin_client
+from compare.execution import matrix, options, results_folder, run_settings, twin_client
 from compare.execution.interleaving import turn
+from compare.execution.twins import Twins
 from compare.judgement import verdict_sentences
 from compare.judgement.row_figures import DISTURBED
 from compare.reporting import document
@@ -124,7 +125,7 @@ def command(
     """Time each layer of a model alone, forward and backward, and compare it with the limits of the machine."""
     with exits.exit_on_error():
         spec_request = spec_options.to_request(cores=cores)
-        contestant_names = contestant_options.names(run_settings.settings(*spec_request).contestants)
+        twins = contestant_options.twins(run_settings.settings(*spec_request).contestants)
         run_spec = comparison_plan.single_run_spec("layers", *spec_request, with_contestants=True)
         if run_spec.mode != "serial":
             raise SpecError(f"layers times one replica. Received: mode {run_spec.mode}. Leave it out.")
@@ -133,7 +134,7 @@ def command(
             results_folder.lock_folder(out, RESULTS_FILE, None, "timing of layers", allowed=document.report_files()),
         ):
             with display() as progress:
-                timed = measure(run_spec, contestant_names, repeats, calls, progress)
+                timed = measure(run_spec, twins, repeats, calls, progress)
             code = report(timed).deliver(out, as_json=as_json)
     raise typer.Exit(code)
 
@@ -168,25 +169,26 @@ def report(timed: LayerTimings) -> Report:
     )
 
 
-def measure(run_spec: Spec, frameworks: list[str], repeats: int, calls: int, progress: Display) -> LayerTimings:
+def measure(run_spec: Spec, twins: Twins, repeats: int, calls: int, progress: Display) -> LayerTimings:
     """Time the layers of a model in fresh processes. The frameworks alternate."""
     progress.say("asking the frameworks what they can do here")
-    with launch.describe_all(frameworks) as answer:
-        rows = [matrix.build_row(framework, framework, run_spec) for framework in frameworks]
-        rows = matrix.check_rows(rows, {framework: answer(framework) for framework in frameworks})
-        gpus = spec.gpus(run_spec, map(answer, frameworks))
+    with twins.describe_all() as answer:
+        descriptions = {name: answer(name) for name in twins.names}
+    rows = [matrix.build_row(contestant.name, contestant, run_spec) for contestant in twins.contestants]
+    rows = matrix.check_rows(rows, descriptions, twins.contestants)
+    gpus = spec.gpus(run_spec, descriptions.values())
     if refusals := [f"{row.contestant}: {row.unavailable}" for row in rows if row.unavailable is not None]:
         raise SpecError(refusals[0])
     specs = {row.contestant: row.spec for row in rows}
     architecture = sources.architecture_of(run_spec)
     progress.say("measuring what the machine can do")
     machine_rates = rates.measure_in_subprocess(run_spec.cores)
-    measurements: dict[str, list[LayerTimes]] = {framework: [] for framework in frameworks}
+    measurements: dict[str, list[LayerTimes]] = {name: [] for name in twins.names}
     for repeat in range(repeats):
-        for framework in turn(frameworks, repeat):
-            progress.say(f"{framework}, process {repeat + 1} of {repeats}")
-            output = twin_client.query(framework, "layers", specs[framework], "--calls", str(calls))
-            measurements[framework].append(LayerTimes.model_validate_json(output))
+        for name in turn(twins.names, repeat):
+            progress.say(f"{name}, process {repeat + 1} of {repeats}")
+            output = twin_client.query(twins[name], "layers", specs[name], "--calls", str(calls))
+            measurements[name].append(LayerTimes.model_validate_json(output))
     return LayerTimings(run_spec, layers.unique_layers(architecture), machine_rates, gpus, measurements, specs)
 
 

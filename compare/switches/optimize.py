@@ -27,6 +27,7 @@ from compare.core.option_parsing import parse_choices, split_names
 from compare.core.progress import Display, display
 from compare.execution import best_switches, code_digest, contestants, launch, options, results_folder, store
 from compare.execution.best_switches import BestSwitches, SwitchSearchBudget
+from compare.execution.twins import Twins
 from compare.reporting import document, tables
 from compare.reporting.document import Report
 from compare.reporting.tables import Column, Table
@@ -192,7 +193,7 @@ def _search(
     known_fields = {"request": request.model_dump(mode="json"), "frameworks": framework_names}
     results_folder.refuse_other_request(folder, RECORD_FILE, SearchRecord, "search", known_fields, identity=_identity)
     progress.say("asking the frameworks what they can do here")
-    with launch.describe_all(framework_names) as answer:
+    with Twins(framework_names).describe_all() as answer:
         descriptions = {framework: spec.description_for_device(base, answer(framework)) for framework in framework_names}
     if request.switches is not None:
         option_names = {name: None for description in descriptions.values() for name in description["options"]}
@@ -225,7 +226,7 @@ def _record(request: SearchRequest, descriptions: Mapping[str, dict[str, Any]], 
     return SearchRecord(
         request=request,
         frameworks=list(descriptions),
-        code_hash=code_digest.compute(list(descriptions), request.spec.model),
+        code_hash=code_digest.compute(contestants.resolve(descriptions), request.spec.model),
         machine={fact: machine.describe().get(fact) for fact in (*machine.IDENTITY, "python")}
         | {"gpus": spec.gpus(request.spec, descriptions.values())},
         versions={framework: description["versions"] for framework, description in descriptions.items()},

@@ -21,7 +21,7 @@ from common.machine.machine import Facts
 from compare.core import exits, wording
 from compare.core.errors import FolderError, LaunchError
 from compare.core.interrupt import Interrupted
-from compare.execution import code_digest, results_folder, signing, store
+from compare.execution import code_digest, contestants, results_folder, signing, store
 from compare.reporting import document, tables
 from compare.reporting.document import COMPARE, SET_UP, Mark, Report, Section
 from compare.reporting.screen import Paragraph, caution_count
@@ -101,7 +101,7 @@ class StepsRecord(Exact):
             created_at=datetime.now(UTC).isoformat(timespec="seconds"),
             argv=sys.argv[1:],
             settings=settings,
-            code_hash=code_digest.compute(frameworks, model),
+            code_hash=code_digest.compute(contestants.resolve(frameworks), model),
             machine=machine.describe(),
         )
 

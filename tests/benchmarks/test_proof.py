@@ -7,11 +7,14 @@ from pytest_benchmark.fixture import BenchmarkFixture
 
 from common import spec
 from compare.execution import launch
+from compare.execution.twins import Twins
 from compare.proof import ladder
 from compare.proof.certificate import Proof
 
 
 def test_seconds_of_a_proof_of_serial_training(benchmark: BenchmarkFixture, tmp_path: Path) -> None:
+    twins = Twins(launch.FRAMEWORKS)
+
     def fresh() -> tuple[tuple[Any, ...], dict[str, Any]]:
         folder = tmp_path / str(len(list(tmp_path.iterdir())))  # recordings that lie there already are not made again
         folder.mkdir()
@@ -20,7 +23,7 @@ def test_seconds_of_a_proof_of_serial_training(benchmark: BenchmarkFixture, tmp_
     def prove(folder: Path) -> Proof:
         return ladder.prove(
             spec.build({}),
-            list(launch.FRAMEWORKS),
+            twins,
             ["serial"],
             replicas=2,
             out=folder,
@@ -30,5 +33,5 @@ def test_seconds_of_a_proof_of_serial_training(benchmark: BenchmarkFixture, tmp_
         )
 
     for framework in launch.FRAMEWORKS:
-        launch.describe(framework)  # asked once a process
+        twins.describe(framework)  # asked once
     assert benchmark.pedantic(prove, setup=fresh, rounds=3).verdict == "proved"

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from common import spec
+from compare.execution.twins import Twins
 from compare.proof import ladder, parity, tolerances
 from compare.proof.certificate import Proof, Rung
 
@@ -51,7 +52,7 @@ def prove(
     )
     return ladder.prove(
         timed,
-        ("pytorch", "tensorflow"),
+        Twins(["pytorch", "tensorflow"]),
         modes,
         replicas=replicas,
         out=out,

@@ -20,6 +20,7 @@ from common.models import work
 from common.spec import Spec
 from common.training import tracing
 from common.training.tracing import state_before
+from compare.execution.twins import Twins
 from compare.proof import decisions, ladder, single_steps
 from compare.proof.certificate import Proof, Rung
 from compare.proof.referee import layers, network
@@ -350,7 +351,7 @@ def test_every_mode_whose_replicas_hold_the_whole_model_tells_its_decisions(tmp_
     modes = ("data_parallel", "multi_process", "sharded_data_parallel", "parameter_server")
     what = _spec(**fields, optimizer={"name": "sgd"}, global_batch_size=16, data={"limit": 88}, schedule={})
     ladder.prove(
-        what, ("pytorch", "tensorflow"), ("serial", *modes), replicas=2, out=tmp_path, progress=lambda text: None,
+        what, Twins(("pytorch", "tensorflow")), ("serial", *modes), replicas=2, out=tmp_path, progress=lambda text: None,
         precision="float32", steps=4, remember=False,
     )  # fmt: skip
     (teacher,) = tmp_path.rglob("single-steps-float32-1-parts-pytorch.safetensors")
@@ -716,7 +717,7 @@ def _gradients_of(found: list[Rung]) -> Rung:
 def _proved(out: Path, **fields: Any) -> list[Rung]:
     what = spec.build({"augmentation": {"horizontal_flip": True, "shift_px": 2}, **fields})
     proof = ladder.prove(
-        what, ("pytorch", "tensorflow"), ("serial",), replicas=2, out=out, progress=lambda text: None,
+        what, Twins(("pytorch", "tensorflow")), ("serial",), replicas=2, out=out, progress=lambda text: None,
         precision="float32", remember=False, steps=2,
     )  # fmt: skip
     return [rung for rung in proof.rungs if rung.name.startswith("8")]
@@ -733,7 +734,7 @@ def _float64(out: Path, model: str, optimizer: str, modes: tuple[str, ...], step
     rate = {"sgd": 0.05, "adam": 1e-3}[optimizer]
     what = spec.build({"model": model, "optimizer": {"name": optimizer, "learning_rate": rate}, "global_batch_size": 16})
     frameworks = "pytorch", "tensorflow"
-    return ladder.judge_every_step(what, frameworks, modes, replicas=2, out=out, progress=lambda text: None, steps=steps)
+    return ladder.judge_every_step(what, Twins(frameworks), modes, replicas=2, out=out, progress=lambda text: None, steps=steps)
 
 
 def _assert_within_1e_12(found: list[Rung], steps: int) -> None:

@@ -15,6 +15,7 @@ from common.models import architectures, user_code, work
 from common.spec import SpecError
 from compare import api
 from compare.execution import launch
+from compare.execution.twins import Twins
 from compare.matching import causes, model_comparison, pair_file
 from compare.matching import match as matching
 from compare.matching.causes import KNOWN_CAUSES, Cause
@@ -785,7 +786,7 @@ def test_a_written_pair_with_buffers_is_proved_and_a_proof_that_tensorflow_round
     data = {"source": "leaves:classes=5,images=60,size=16", "image_size": 8}
     what = spec.build({"model": name, "data": data, "global_batch_size": 8})
     proof = ladder.prove(
-        what, launch.FRAMEWORKS, ("serial",), replicas=2, steps=2, out=home / "proof", remember=False, progress=print
+        what, Twins(launch.FRAMEWORKS), ("serial",), replicas=2, steps=2, out=home / "proof", remember=False, progress=print
     )
     assert proof.verdict == verdict, proof.sentence
     assert user_code.module(name).MODEL.rounded in proof.sentence  # empty where nothing is
