@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
@@ -77,14 +78,36 @@ KILL_SECONDS = 10.0
 """Seconds to wait for a process after SIGKILL. The freezer of a control group or a blocked disk may delay its end."""
 
 
+# This asks the kernel to end the process with its parent (PR_SET_PDEATHSIG, Linux), then becomes the command. A setting made
+# between fork and exec would need preexec_fn, which can deadlock in a threaded parent; this one survives the exec.
+_TIED_TO_PARENT = """
+import ctypes, os, signal, sys
+ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+if os.getppid() != int(sys.argv[1]): sys.exit(1)
+os.execvp(sys.argv[2], sys.argv[2:])
+"""
+
+
+def tied_to_parent(command: Sequence[str], python: str = sys.executable) -> list[str]:
+    """Return a command whose process ends with this one from its first instruction on, where the system can do that.
+
+    Args:
+        command: program and arguments.
+        python: interpreter of the few lines that tie the process, and then become the command.
+    """
+    if sys.platform != "linux":
+        return list(command)
+    return [python, "-I", "-S", "-c", _TIED_TO_PARENT, str(os.getpid()), *command]
+
+
 class LocalProcess:
-    """A process of the run on this machine."""
+    """A process of the run on this machine. It ends with this one, even where this one is killed."""
 
     def __init__(self, member: ProcessSpec, **streams: Any) -> None:
         self.watched = watchdog.WatchedProcess()
         try:
             self._process = subprocess.Popen(
-                list(member.command),
+                tied_to_parent(member.command),
                 env={**os.environ, **member.environment, **self.watched.environment},
                 stdin=subprocess.DEVNULL,
                 pass_fds=self.watched.descriptors,

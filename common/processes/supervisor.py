@@ -22,7 +22,10 @@ _PR_SET_PDEATHSIG = 1
 
 
 def die_with_parent() -> None:
-    """Ask the kernel to end this process when its parent is gone, so that a kill leaves no orphan."""
+    """Ask the kernel to end this process when its parent is gone, so that a kill leaves no orphan.
+
+    This is for a rank that another program starts, `torchrun` for example. See `process_spec.tied_to_parent` for others.
+    """
     if sys.platform != "linux":
         return
     parent = os.getppid()

@@ -303,6 +303,27 @@ def test_a_grandchild_dies_with_a_parent_that_is_killed(folder: Path) -> None:
     assert_gone([pid])
 
 
+RANK = """LocalProcess(ProcessSpec("rank 0", [sys.executable, "-c", "import time; time.sleep(600)"], {}))"""
+SERVER = """LocalProcess(parameter_server.server_process(run, "secret")[0])"""
+
+
+@linux
+@pytest.mark.parametrize("child", [RANK, SERVER], ids=["rank", "parameter server"])
+def test_a_process_ends_with_a_launcher_that_is_killed_as_soon_as_it_has_started_it(folder: Path, child: str) -> None:
+    """The rank ties itself to nothing, and the server had no time to."""
+    launcher = f"""
+        import signal
+        from common import spec
+        from common.processes import parameter_server
+        from common.processes.process_spec import LocalProcess, ProcessSpec
+        run = spec.build({{"mode": "parameter_server", "replicas": 2}})
+        note({child}.pid)
+        os.kill(os.getpid(), signal.SIGKILL)
+    """
+    assert processes.run(python(launcher), folder=folder).exit_code == -signal.SIGKILL
+    assert_gone(noted(folder, 1))
+
+
 @linux
 @pytest.mark.parametrize(("parents", "code"), [((7, 7), 0), ((7, 1), 143)])
 def test_a_process_whose_parent_ended_meanwhile_leaves_at_once(folder: Path, parents: tuple[int, int], code: int) -> None:
