@@ -7,13 +7,13 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
 import psutil
 
+from common.machine.parent_process import tied_to_parent
 from common.processes import watchdog
 
 
@@ -76,28 +76,6 @@ RESERVED_VARIABLES = re.compile(
 
 KILL_SECONDS = 10.0
 """Seconds to wait for a process after SIGKILL. The freezer of a control group or a blocked disk may delay its end."""
-
-
-# This asks the kernel to end the process with its parent (PR_SET_PDEATHSIG, Linux), then becomes the command. A setting made
-# between fork and exec would need preexec_fn, which can deadlock in a threaded parent; this one survives the exec.
-_TIED_TO_PARENT = """
-import ctypes, os, signal, sys
-ctypes.CDLL(None).prctl(1, signal.SIGKILL)
-if os.getppid() != int(sys.argv[1]): sys.exit(1)
-os.execvp(sys.argv[2], sys.argv[2:])
-"""
-
-
-def tied_to_parent(command: Sequence[str], python: str = sys.executable) -> list[str]:
-    """Return a command whose process ends with this one from its first instruction on, where the system can do that.
-
-    Args:
-        command: program and arguments.
-        python: interpreter of the few lines that tie the process, and then become the command.
-    """
-    if sys.platform != "linux":
-        return list(command)
-    return [python, "-I", "-S", "-c", _TIED_TO_PARENT, str(os.getpid()), *command]
 
 
 class LocalProcess:

@@ -27,9 +27,10 @@ from common import USER_PATH
 from common.artifacts.schema import Environment
 from common.machine import environment, heartbeat, plugins
 from common.machine.machine import PROJECT_ROOT
+from common.machine.parent_process import tied_to_parent
 from common.machine.private_folder import PrivateFolder
 from common.processes import signals, watchdog
-from common.processes.process_spec import KILL_SECONDS, RESERVED_VARIABLES, tied_to_parent
+from common.processes.process_spec import KILL_SECONDS, RESERVED_VARIABLES
 from compare.core import wording
 from compare.core.errors import LaunchError, UnfitError
 from compare.execution import contestants

@@ -18,7 +18,7 @@ from typing import Any, NoReturn, cast
 
 import pytest
 
-from common.processes.process_spec import tied_to_parent
+from common.machine.parent_process import tied_to_parent
 from compare.execution import launch
 
 FORKED = frozenset(
