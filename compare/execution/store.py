@@ -30,7 +30,7 @@ from compare.core.errors import FolderError
 from compare.core.until_decided import UntilDecided
 from compare.execution import contestants, signing
 from compare.execution.contestants import Contestant
-from compare.execution.matrix import FileName, Row
+from compare.execution.matrix import MOST_ROWS, FileName, Row
 from compare.execution.signing import Signature
 
 _LONGEST_VALUE = 120
@@ -131,7 +131,7 @@ class Comparison(Exact):
     created_at: Moment
     """Time of the plan: UTC, ISO 8601."""
     argv: list[str]
-    rows: list[Row] = Field(min_length=1)
+    rows: list[Row] = Field(min_length=1, max_length=MOST_ROWS)
     repeats: int = Field(ge=1, le=MOST_REPEATS)
     data_name: str
     data_hash: str
