@@ -64,11 +64,11 @@ def _on(names: list[str]) -> dict[str, Any]:
             "model_parallel": mode_description(f"torch.distributed.pipelining, {backend}", num_gpus),
             "tensor_parallel": mode_description(f"each layer's channels over ranks, {backend}", num_gpus),
             "pipeline": mode_description(f"torch.distributed.pipelining, {backend}", num_gpus),
-            "hybrid": mode_description(f"data-parallel copies of a model that ranks divide, {backend}", num_gpus),
             # Separately trained models keep their own statistics until they are averaged.
             "model_averaging": mode_description(
                 f"own optimizers, averages by all-reduce, {backend}", num_gpus, _AVERAGES, hosts=True, synchronised=False
             ),
+            "hybrid": mode_description(f"data-parallel copies of a model that ranks divide, {backend}", num_gpus),
         },
         "options": switches.options("cuda" if num_gpus else "cpu"),
         "inputs": {"workers": "worker processes"},

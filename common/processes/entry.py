@@ -177,12 +177,12 @@ def _read_following_spec(path: Path, first: Spec) -> Spec:
 
 def _check_command(job: TwinJob, *, has_following: bool) -> None:
     """Refuse a spec that the command cannot take."""
-    if job.arguments.command == "layers" and job.spec.mode != "serial":
+    if job.arguments.command == "layers" and job.spec.is_parallel:
         raise spec.SpecError(f"layers times one replica. Received: mode {job.spec.mode}. Use serial.")
-    if job.arguments.command == "exchanges" and job.spec.mode not in commands.EXCHANGING_MODES:
-        modes = " or ".join(commands.EXCHANGING_MODES)
+    if job.arguments.command == "exchanges" and job.spec.traits.exchange is None:
+        modes = " or ".join(spec.MODES.names(lambda mode: mode.exchange is not None))
         raise spec.SpecError(f"exchanges times processes. Received: mode {job.spec.mode}. Use {modes}.")
-    if has_following and job.spec.mode == "parameter_server":
+    if has_following and job.spec.traits.has_server:
         raise spec.SpecError(f"--then takes no spec of mode {job.spec.mode}. Its server holds the parameters of one run.")
 
 

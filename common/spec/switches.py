@@ -78,11 +78,9 @@ def check_against(spec: Spec, description: dict[str, Any], replicas_here: int | 
     for name, value in spec.framework_options.items():
         if (reason := incompatibility(spec, options[name], value)) is not None:
             return f"not available: framework_options.{name}={value} {reason}"
-    if "pipeline" in spec.variant and spec.batch_norm_statistics == "synchronised":
-        return f"not available: the micro-batches of a {spec.variant} have BatchNorm statistics of their own"
-    if spec.variant == "parameter_server_async" and spec.batch_norm_statistics == "synchronised":
-        return "not available: workers that do not wait for each other have BatchNorm statistics of their own"
-    if "pipeline" in spec.variant and spec.micro_batches() == 1 < spec.micro_batches_requested:
+    if spec.batch_norm_statistics == "synchronised" and spec.traits.no_global_statistics_because is not None:
+        return f"not available: {spec.traits.no_global_statistics_because}"
+    if spec.traits.cuts_batches and spec.micro_batches() == 1 < spec.micro_batches_requested:
         return (
             f"not available: {spec.per_replica_batch_size} examples cannot be cut into 2 to {spec.micro_batches_requested} "
             "equal micro-batches, and with one nothing overlaps (model_parallel)"

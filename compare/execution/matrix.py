@@ -65,14 +65,14 @@ def build_rows(
     Args:
         values: the spec's nested plain values. `mode`, `replicas` and, for the one-core row, `cores` are set here.
         frameworks: names of contestants, or of `launch.FRAMEWORKS`.
-        modes: names in `spec.VARIANTS`.
+        modes: words of `spec.MODES`.
         replicas: replicas of the parallel modes. For hybrids: copies of the model.
         workers: numbers of input workers. Each makes rows of its own. Empty: the number in `values`.
         levels: levels of switches. Each makes rows of its own. Empty: the level in `values`.
         one_core: whether serial also runs on one core.
     """
     contestants.check(frameworks, launch.FRAMEWORKS)
-    option_parsing.parse_choices("--modes", modes, tuple(spec.VARIANTS))
+    option_parsing.parse_choices("--modes", modes, tuple(spec.MODES))
     matrix_rows: list[Row] = []
     for framework in frameworks:
         for mode in modes:
@@ -82,10 +82,10 @@ def build_rows(
             ] or input_variants:
                 run = spec.build(spec.with_variant(row_values, mode, replicas))
                 # A core that replicas cannot share stays idle. So serial also runs on the shared cores, for the comparison.
-                num_sharing = replicas if mode == "serial" else run.replicas
+                num_sharing = run.replicas if run.is_parallel else replicas
                 usable_cores = run.cores // num_sharing * num_sharing or run.cores
                 serial_cores = {usable_cores, run.cores} | ({1} if one_core else set())
-                for cores in sorted(serial_cores) if mode == "serial" else [usable_cores]:
+                for cores in [usable_cores] if run.is_parallel else sorted(serial_cores):
                     name = _row_id(framework, run, cores) + (f"-{run.workers}workers" if len(workers) > 1 else "")
                     name += f"-{run.switches}" if len(levels) > 1 else ""
                     matrix_rows.append(build_row(name, framework, run.with_fields(cores=cores)))
@@ -150,7 +150,7 @@ def check_rows(rows: Sequence[Row], descriptions: Mapping[str, dict[str, Any]], 
 
 def _not_parallel(run: Spec, description: dict[str, Any]) -> str | None:
     on_cpu = all(device["kind"] == "cpu" for device in description["devices"])
-    if run.mode == "serial" or not on_cpu or run.cores >= run.replicas:
+    if not run.is_parallel or not on_cpu or run.cores >= run.replicas:
         return None
     return f"not parallel: {run.replicas} replicas would take turns on {wording.count(run.cores, 'core')}"
 
@@ -186,6 +186,6 @@ def _refuse_coloured_images(architecture: Architecture, dataset: Dataset) -> Non
 
 
 def _row_id(framework: str, run: Spec, cores: int) -> str:
-    if run.mode == "serial":
+    if not run.is_parallel:
         return f"{framework}-serial-{cores}core{'s' if cores > 1 else ''}"
     return f"{framework}-{run.variant}-{run.replicas}replicas"

@@ -181,7 +181,7 @@ class Comparison(Exact):
         if self.proof is None:
             return "not examined"
         rows = self.proof.row_verdicts
-        serial = {rows.get(row.id) for row in self.rows if row.spec.mode == "serial" and row.unavailable is None}
+        serial = {rows.get(row.id) for row in self.rows if not row.spec.is_parallel and row.unavailable is None}
         is_less = IN_FLOAT64 in rows.values() or not serial <= {None, "proved"}
         return IN_FLOAT64 if self.proof.verdict == "proved" and is_less else self.proof.verdict
 

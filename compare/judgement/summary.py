@@ -107,7 +107,7 @@ def family(stored: StoredComparison, summaries: Sequence[Summary]) -> Family:
     modes = [
         (summary.id, summary.speedup_same_cores)
         for summary in summaries
-        if summary.mode != "serial" and summary.speedup_same_cores is not None
+        if summary.is_parallel and summary.speedup_same_cores is not None
     ]
     named_ratios = [*((f"{first.id} against {second.id}", ratio) for first, second, ratio in pairs), *modes]
     until = stored.comparison.until
@@ -149,7 +149,7 @@ def has_comparisons(comparison: Comparison) -> bool:
     rows = [row for row in comparison.rows if row.unavailable is None]
     if any(matrix.same_except_contestant(one, other) for one, other in combinations(rows, 2)):
         return True
-    return any(row.spec.mode != "serial" and serial_row_of(comparison, row) in rows for row in rows)
+    return any(row.spec.is_parallel and serial_row_of(comparison, row) in rows for row in rows)
 
 
 def finished_runs(stored: StoredComparison, row: Row) -> dict[int, RunResult]:
@@ -172,7 +172,7 @@ def _summary(row: Row, stored: StoredComparison) -> Summary:
     status, reason = _status(row, results, repeats, stored.torn.get(row.id, 0))
     bases = serial_row_of(comparison, row, cores=1), serial_row_of(comparison, row)
     one_core, same_cores = (_speedup(stored, base, row) for base in bases)
-    parallel = row.spec.mode != "serial"
+    parallel = row.spec.is_parallel
     return Summary(
         id=row.id,
         contestant=row.contestant,
@@ -286,7 +286,7 @@ def serial_row_of(comparison: Comparison, row: Row, *, cores: int | None = None,
     fields = {"cores": cores or row.spec.cores, "global_batch_size": batch or row.spec.global_batch_size}
     for other in comparison.rows:
         serial_spec = row.spec.model_copy(update={name: getattr(other.spec, name) for name in _MODE_FIELDS} | fields)
-        if (other.contestant, other.spec.mode) == (row.contestant, "serial") and other.spec == serial_spec:
+        if other.contestant == row.contestant and not other.spec.is_parallel and other.spec == serial_spec:
             return other
     return None
 
@@ -401,7 +401,7 @@ def _first_step_difference(stored: StoredComparison, row: Row) -> float | None:
 
     None for an asynchronous pipeline: it updates the weights within the first batch, before the loss of the batch is known.
     """
-    if row.spec.variant == "pipeline_async":
+    if row.spec.traits.updates_each_micro_batch:
         return None
     twins = [other for other in stored.comparison.rows if matrix.same_except_contestant(row, other)]
     differences = [
@@ -494,7 +494,7 @@ def _chance_accuracy(confusion: list[list[int]] | None, num_classes: int) -> flo
 
 
 def _expected_idle(spec: Spec) -> float | None:
-    if spec.variant not in ("model_parallel", "pipeline", "pipeline_1f1b", "hybrid_pipeline"):
+    if "layers" not in spec.traits.divides or spec.traits.has_late_gradients:
         return None
     return idle_fraction(spec.replicas // spec.data_replicas, spec.micro_batches())
 

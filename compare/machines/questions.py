@@ -266,7 +266,7 @@ def _subjects(compared: JudgedComparison) -> list[tuple[QuestionSubject, Row, Ro
 
 
 def _where(summary: Summary, budget: int) -> str:
-    if summary.mode != "serial":
+    if summary.is_parallel:
         return f"{summary.mode} x{summary.replicas}"
     cores = "1 core" if summary.cores == 1 else "all cores" if summary.cores == budget else count(summary.cores, "core")
     return f"serial on {cores}"

@@ -138,7 +138,7 @@ def _ratios(stored: StoredComparison, summaries: Sequence[Summary], findings: Co
 
 def _short_names(summaries: Sequence[Summary]) -> dict[str, str]:
     """Configuration of each row, by row id. Cores are left out if all serial rows have the same number."""
-    cores = {summary.cores for summary in summaries if summary.mode == "serial"}
+    cores = {summary.cores for summary in summaries if not summary.is_parallel}
     cores_words = f"serial, {wording.count(cores.pop(), 'core')}" if len(cores) == 1 else ""
     return {
         summary.id: summary.configuration.replace(cores_words, "serial") if cores_words else summary.configuration

@@ -207,7 +207,7 @@ def _efficiency(summary: Summary) -> Cell:
 
 
 def _pays(summary: Summary) -> str | None:
-    return OTHER_DATA if summary.other_data and summary.mode != "serial" else summary.pays
+    return OTHER_DATA if summary.other_data and summary.is_parallel else summary.pays
 
 
 def accuracy_table(summaries: Sequence[Summary], score_caution: str = "") -> Table:

@@ -126,7 +126,7 @@ def command(
         spec_request = spec_options.to_request(cores=cores)
         contestant_names = contestant_options.names(run_settings.settings(*spec_request).contestants)
         run_spec = comparison_plan.single_run_spec("layers", *spec_request, with_contestants=True)
-        if run_spec.mode != "serial":
+        if run_spec.is_parallel:
             raise SpecError(f"layers times one replica. Received: mode {run_spec.mode}. Leave it out.")
         with (
             interruptible(),

@@ -315,7 +315,7 @@ def _seconds(training: PaperTraining, row: Row, comparison: Comparison, paces: d
     """Estimate the seconds of all runs of a row. Rows of one kind have the pace of their first, serially on all its cores."""
     kind = f"{row.contestant} {row.spec.model_label} {row.spec.global_batch_size} {row.spec.data}"
     if kind not in paces:
-        serial = [other for other in training.rows if other.contestant == row.contestant and other.spec.mode == "serial"]
+        serial = [other for other in training.rows if other.contestant == row.contestant and not other.spec.is_parallel]
         paces[kind] = estimate.measure_row(max(serial or [row], key=lambda other: other.spec.cores))
     like: tuple[RunResult, str] | str = paces[kind]
     if isinstance(like, str):

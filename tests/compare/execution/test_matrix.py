@@ -103,7 +103,7 @@ def test_skewed_parts_are_checked_with_the_seeds_of_all_repeats(tmp_path: Path) 
 
 def test_every_row_has_an_id_of_its_own_whatever_the_spec_has_set() -> None:
     values: dict[str, Any] = {"pipeline": {"schedule": "1f1b"}, "parameter_server": {"updates": "asynchronous", "staleness": 2}}
-    made = matrix.build_rows(values, ["pytorch"], list(spec.VARIANTS), 2, [0, 2])
+    made = matrix.build_rows(values, ["pytorch"], list(spec.MODES), 2, [0, 2])
     assert len({row.id for row in made}) == len(made)
 
 
