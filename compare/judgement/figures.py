@@ -15,12 +15,9 @@ from common.artifacts.schema import Metrics, RunResult
 from compare.core.statistics import spread
 from compare.execution.store import Comparison
 from compare.judgement import conditions, row_values, run_figures
-from compare.judgement.row_figures import DISTURBED, GUESSING, Summary
+from compare.judgement.row_figures import DISTURBED, GUESSING, OTHER_DATA, Summary
 from compare.judgement.row_values import RowRuns, first, largest, median, smallest
 from compare.judgement.run_figures import cores_lost, epoch_seconds, images_per_second, steps_needed, timed_steps
-
-OTHER_DATA = "other data"
-"""Replaces a figure that compares rows of different data."""
 
 Pick = str | Callable[[Summary], Any]
 
@@ -66,13 +63,15 @@ class Figure:
     row: Callable[[RowRuns], Any] | None = None
     """Function that computes the value of a row. None: see `over`."""
     run: Callable[[RunResult], Any] | None = None
-    """Function that computes the value of a run. Then the figure is a column of `runs.csv`."""
+    """Function that computes the value of a run. Default: the field of that name, of the result or of its `part_of`."""
     run_in: Callable[[RunResult, Comparison], Any] | None = None
     """As `run`, for a figure that needs the comparison."""
     over: Callable[[Sequence[Any]], Any] | None = None
     """Function that computes the value of a row from those of its finished runs, without None."""
+    part_of: str = ""
+    """Record of the result that it is a part of. `runs.csv` leaves out all parts of a record that no run has."""
     pick: Pick = ""
-    """Dotted path in the summary, or function of it, that gives a table's cell. Default: the row's value."""
+    """Dotted path in the summary, or function of it, that gives a table's cell. Default: the value of that name."""
     heading: str = ""
     """Default: its name, with spaces."""
     digits: int | None = None
@@ -82,8 +81,6 @@ class Figure:
     """Tables that have it, by name. Columns stand in the order of the figures."""
     in_frame: bool = True
     """Whether a figure of a run is a column of `runs.csv`."""
-    optional: bool = False
-    """Whether `runs.csv` leaves it out if no run has it."""
     metric: Metric | None = None
 
     @property
@@ -96,7 +93,12 @@ class Figure:
 
     @property
     def is_in_frame(self) -> bool:
-        return self.in_frame and (self.run is not None or self.run_in is not None)
+        return self.in_frame and bool(self.run or self.run_in or self.over or self.part_of)
+
+    @property
+    def cell(self) -> Pick:
+        """Path in the summary, or function of it, that gives a table's cell."""
+        return self.pick or (f"{self.part_of}.{self.name}" if self.part_of and not self.is_in_summary else self.name)
 
     def of_row(self, runs: RowRuns) -> Any:
         """The value in the row's summary."""
@@ -107,13 +109,12 @@ class Figure:
         return self.over([value for value in values if value is not None])
 
     def of_run(self, run: RunResult, comparison: Comparison) -> Any:
+        """The value of a run."""
         if self.run_in is not None:
             return self.run_in(run, comparison)
-        return self.run(run) if self.run is not None else None
-
-    def sample(self, run: RunResult) -> float | None:
-        """The value of a run that `regress` and `history` compare with other runs'."""
-        return self.run(run) if self.run is not None and self.metric is not None and self.metric.counts(run) else None
+        if self.run is not None:
+            return self.run(run)
+        return getattr(getattr(run, self.part_of) if self.part_of else run, self.name, None)
 
 
 def _is_steady(run: RunResult) -> bool:
@@ -131,19 +132,11 @@ _MEMORY = Metric(_is_whole, is_time=False)
 
 
 def _of_phases(name: str, docs: str, metric: Metric | None = None, **options: Unpack[ColumnOptions]) -> Figure:
-    return Figure(
-        f"{name}_seconds", docs, run=_part("phases", f"{name}_seconds"), optional=True, metric=metric,
-        tables={"phases": _phase_column(name, **options)},
-    )  # fmt: skip
+    return Figure(f"{name}_seconds", docs, part_of="phases", metric=metric, tables={"phases": _phase_column(name, **options)})
 
 
 def _phase_column(name: str, **options: Unpack[ColumnOptions]) -> ColumnOptions:
     return {"heading": name.replace("_", " "), "digits": 2, "interval": False, "pick": f"phases.{name}_seconds", **options}
-
-
-def _part(record: str, name: str) -> Callable[[RunResult], Any]:
-    """Return a function that reads a field of a run's record. None if the run has no such record."""
-    return lambda run: getattr(getattr(run, record), name, None)
 
 
 def _scores(split: str, metrics_of: Callable[[RunResult], Metrics | None]) -> list[Figure]:
@@ -165,23 +158,18 @@ def _scores(split: str, metrics_of: Callable[[RunResult], Metrics | None]) -> li
 
 def _of_step(name: str, heading: str, docs: str, /, **options: Unpack[ColumnOptions]) -> Figure:
     column: ColumnOptions = {"key": f"{name}_milliseconds", "heading": heading, "digits": 2, "scale": 1e3}
-    return Figure(
-        f"{name}_seconds", f"{docs} Seconds of a step, by `--profile`.", run=_part("step_parts", f"{name}_seconds"),
-        optional=True, pick=f"step_parts.{name}_seconds", tables={"step_parts": {**column, **options}},
-    )  # fmt: skip
+    docs = f"{docs} Seconds of a step, by `--profile`."
+    return Figure(f"{name}_seconds", docs, part_of="step_parts", tables={"step_parts": {**column, **options}})
 
 
 def _of_noise(name: str, heading: str, digits: int, docs: str) -> Figure:
-    return Figure(
-        name, docs, run=_part("noise", name), pick=f"noise.{name}", heading=heading, digits=digits, optional=True,
-        tables={"noise": {}},
-    )  # fmt: skip
+    return Figure(name, docs, part_of="noise", heading=heading, digits=digits, tables={"noise": {}})
 
 
 def _of_limit(name: str, heading: str, digits: int, docs: str, /, **options: Unpack[ColumnOptions]) -> Figure:
     return Figure(
         name, docs, run_in=lambda run, comparison: getattr(run_figures.limit_of_run(comparison, run), name, None),
-        pick=f"limit.{name}", heading=heading, digits=digits, optional=True, tables={"limit": options},
+        part_of="limit", heading=heading, digits=digits, tables={"limit": options},
     )  # fmt: skip
 
 
@@ -250,8 +238,8 @@ _FIGURES: list[Figure] = [
         tables={"comparison": {"wide": True}, "speedup": {}, "limit": {}, "noise": {}},
     ),
     Figure(
-        "cores_used", "CPU seconds over wall seconds in training, the median of the repeats.", run=lambda run: run.cores_used,
-        over=median, digits=2, tables={"comparison": _FILES, "speedup": {"short": "used"}},
+        "cores_used", "CPU seconds over wall seconds in training, the median of the repeats.", over=median, digits=2,
+        tables={"comparison": _FILES, "speedup": {"short": "used"}},
     ),
     Figure("precision", "Precision of the arithmetic.", row=lambda runs: runs.spec.precision, tables={"comparison": _FILES}),
     Figure(
@@ -274,9 +262,7 @@ _FIGURES: list[Figure] = [
         over=first, tables={"comparison": _FILES},
     ),
     Figure("timed_steps", "Number of timed steps, the fewest of the repeats.", run=timed_steps, over=smallest),
-    Figure(
-        "steps_needed", "Timed steps below which no rate of the row is reliable.", row=lambda runs: steps_needed(runs.spec)
-    ),
+    Figure("steps_needed", "Timed steps below which no rate of the row is reliable.", row=lambda runs: steps_needed(runs.spec)),
     Figure(
         "images", "Number of images that a run trained on, over all its epochs.",
         run=lambda run: sum(epoch.images for epoch in run.epochs), over=first, tables={"comparison": _FILES},
@@ -308,7 +294,7 @@ _FIGURES: list[Figure] = [
     ),
     Figure(
         "confusion", "Confusion matrix of the test split, summed over the repeats: rows are the true class.",
-        run=lambda run: run.confusion, over=row_values.total_confusion, in_frame=False,
+        over=row_values.total_confusion, in_frame=False,
     ),
     Figure("epochs", "Medians of each epoch over the repeats.", row=row_values.epoch_medians),
     # Times.
@@ -326,7 +312,7 @@ _FIGURES: list[Figure] = [
         tables={"comparison": {"digits": 0, "short": "img/s", "wide": True}, "seconds": {"digits": 1}},
     ),
     Figure(
-        "phases", "Seconds by phase of the repeat with the median wall time, so that they add up.", run=lambda run: run.phases,
+        "phases", "Seconds by phase of the repeat with the median wall time, so that they add up.",
         over=row_values.phases_of_median_run, in_frame=False,
     ),
     _of_phases("import", "Seconds until the framework is imported, devices are set up and ranks are connected.", _PHASE),
@@ -335,29 +321,27 @@ _FIGURES: list[Figure] = [
     _of_phases("compile", "Seconds of tracing and compiling for batches of another size.", wide=True),
     Figure(
         "training_seconds", "Seconds of all updates but the first, with their wait for input.", over=spread, interval=True,
-        run=_part("phases", "training_seconds"), optional=True,
-        tables={"seconds": {"digits": 2}, "phases": _phase_column("training", short="train")},
+        part_of="phases", tables={"seconds": {"digits": 2}, "phases": _phase_column("training", short="train")},
     ),
     _of_phases("evaluation", "Seconds of evaluation.", _PHASE, short="eval."),
     _of_phases("other", "Seconds of a run in no other phase.", wide=True),
     Figure(
         "wall_seconds", "Seconds of the process, from its start to its end.", over=spread, interval=True, digits=1,
-        run=_part("phases", "wall_seconds"), optional=True, metric=_PHASE,
-        tables={"comparison": _FILES, "seconds": {}, "phases": _phase_column("wall")},
+        part_of="phases", metric=_PHASE, tables={"comparison": _FILES, "seconds": {}, "phases": _phase_column("wall")},
     ),
     _of_phases("input_wait", "Seconds of training in which the loop waited for its next batch."),
     Figure("target", "Time to the target accuracy over all repeats. None without a target.", row=row_values.target),
     Figure(
-        "target_accuracy", "Validation accuracy whose time is asked for.", optional=True,
+        "target_accuracy", "Validation accuracy whose time is asked for.", part_of="target",
         run_in=lambda run, comparison: comparison.target_accuracy,
     ),
     Figure(
         "target_seconds", "Seconds of training, with the first step, until the target accuracy.", run_in=_to_target(0),
-        optional=True, pick="target.seconds", heading="seconds to accuracy", digits=2, interval=True,
+        part_of="target", pick="target.seconds", heading="seconds to accuracy", digits=2, interval=True,
         tables={"time_to_accuracy": {"short": "s to\naccuracy"}},
     ),
     Figure(
-        "target_epochs", "Epochs until the target accuracy.", run_in=_to_target(1), optional=True, pick="target.epochs",
+        "target_epochs", "Epochs until the target accuracy.", run_in=_to_target(1), part_of="target", pick="target.epochs",
         heading="epochs to accuracy", digits=1, interval=True, tables={"time_to_accuracy": {"short": "epochs to\naccuracy"}},
     ),
     Figure(
@@ -386,8 +370,9 @@ _FIGURES: list[Figure] = [
         row=row_values.parallel_efficiency, pick=lambda summary: summary.reported_ratio("parallel_efficiency"), digits=2,
         tables={"comparison": _FILES, "speedup": {"short": "eff."}},
     ),
+    # `summarize` fills it in when it has judged all rows together.
     Figure(
-        "pays", "Whether a parallel mode beats serial on the same cores.", pick=_pays,
+        "pays", "Whether a parallel mode beats serial on the same cores.", row=lambda runs: None, pick=_pays,
         tables={"comparison": _FILES, "speedup": {"fold": 15}},
     ),
     Figure(
@@ -397,7 +382,7 @@ _FIGURES: list[Figure] = [
     # One step.
     Figure(
         "step_parts", "Median of each part of a step over the repeats. None without `--profile`.",
-        run=lambda run: run.step_parts, over=row_values.median_step_parts, in_frame=False,
+        over=row_values.median_step_parts, in_frame=False,
     ),
     _of_step("step", "step", "A whole step."),
     _of_step("compute", "compute", "A step of the slowest replica, without any exchange."),
@@ -410,16 +395,13 @@ _FIGURES: list[Figure] = [
     _of_step("optimizer", "optimizer", "Update of the weights.", short="opt.", wide=True),
     Figure(
         "expected_idle", "Fraction of a step, 0..1, that one of several equal stages of a pipeline waits, by formula.",
-        row=row_values.expected_idle, pick=_expected_idle_milliseconds, heading="idle by formula",
+        row=row_values.expected_idle, pick=_expected_idle_milliseconds, heading="idle by formula", digits=2,
         tables={
-            "step_parts": {
-                "key": "expected_idle_milliseconds", "digits": 2, "short": "idle,\nformula", "wide": True, "if_any": True,
-            },
+            "step_parts": {"key": "expected_idle_milliseconds", "short": "idle,\nformula", "wide": True, "if_any": True},
         },
     ),
     Figure(
-        "bytes_per_step", "Bytes that all replicas together send in a step.", run=lambda run: run.bytes_per_step, over=first,
-        digits=3,
+        "bytes_per_step", "Bytes that all replicas together send in a step.", over=first, digits=3,
         tables={
             "comparison": {"key": "mib_per_step", "heading": "MiB sent per step", "scale": 2**-20, "terminal": False},
             "step_parts": {"key": "mib_per_step", "heading": "MiB sent", "scale": 2**-20, "short": "MiB\nsent"},
@@ -433,25 +415,21 @@ _FIGURES: list[Figure] = [
         "pieces", "Method by which forward, backward and optimizer were separated.", pick="step_parts.pieces",
         heading="forward, backward and optimizer", tables={"step_parts": _FILES},
     ),
-    Figure(
-        "top_operations", "Longest operations of the first repeat. None without `--profile`.",
-        run=lambda run: run.top_operations, over=first, in_frame=False,
-    ),
+    Figure("top_operations", "Longest operations of the first repeat. None without `--profile`.", over=first, in_frame=False),
     # Memory.
     Figure(
         "peak_memory_pss_mib", "Largest proportional set size. A page that n processes share counts 1 / n in each.",
-        run=lambda run: run.peak_memory_pss_mib, over=largest, heading="peak memory PSS MiB", digits=0, metric=_MEMORY,
+        over=largest, heading="peak memory PSS MiB", digits=0, metric=_MEMORY,
         tables={"comparison": _FILES, "phases": {"heading": "peak PSS MiB", "wide": True}},
     ),
     Figure(
-        "peak_memory_mib", "Largest resident memory, its processes summed. A shared page counts in each.",
-        run=lambda run: run.peak_memory_mib, over=largest, heading="peak memory RSS MiB", digits=0, metric=_MEMORY,
+        "peak_memory_mib", "Largest resident memory, its processes summed. A shared page counts in each.", over=largest,
+        heading="peak memory RSS MiB", digits=0, metric=_MEMORY,
         tables={"comparison": _FILES, "phases": {"heading": "peak RSS MiB", "wide": True}},
     ),
     Figure(
-        "device_peak_memory_mib", "Peak memory of all accelerators together. None on a CPU.",
-        run=lambda run: run.device_peak_memory_mib, over=largest, heading="device memory MiB", digits=0, metric=_MEMORY,
-        tables={"comparison": _FILES},
+        "device_peak_memory_mib", "Peak memory of all accelerators together. None on a CPU.", over=largest,
+        heading="device memory MiB", digits=0, metric=_MEMORY, tables={"comparison": _FILES},
     ),
     # Sameness.
     Figure(
@@ -482,22 +460,16 @@ _FIGURES: list[Figure] = [
         run=lambda run: run.cores_of_others,
     ),
     Figure(
-        "noise", "Worst noise of the repeats: highest loads and stolen time, lowest clocks.", run=lambda run: run.noise,
-        over=row_values.worst_noise, in_frame=False,
+        "noise", "Worst noise of the repeats: highest loads and stolen time, lowest clocks.", over=row_values.worst_noise,
+        in_frame=False,
     ),
     _of_noise("cores_stolen", "cores stolen by the hypervisor", 2, "Cores that the hypervisor gave to other machines."),
     _of_noise("load_start", "load at the start", 2, "Load average of the minute before the run."),
     _of_noise("load_end", "load at the end", 2, "Load average of the minute before the run's end."),
     _of_noise("frequency_start_mhz", "MHz at the start", 0, "Mean clock of the run's CPUs at its start."),
     _of_noise("frequency_end_mhz", "MHz at the end", 0, "Mean clock of the run's CPUs at its end."),
-    Figure(
-        "cores_taken", "Cores of the run's CPUs that other work took during training.", run=_part("noise", "cores_taken"),
-        optional=True,
-    ),
-    Figure(
-        "clock_caution", "Caution of the first repeat whose losses came after the clock had stopped.", over=first,
-        run=lambda run: run.clock_caution,
-    ),
+    Figure("cores_taken", "Cores of the run's CPUs that other work took during training.", part_of="noise"),
+    Figure("clock_caution", "Caution of the first repeat whose losses came after the clock had stopped.", over=first),
     Figure("limit", "Rates of the row beside those that the machine can reach.", row=row_values.limit),
     _of_limit("gflop_per_image", "GFLOP per image", 4, "Billions of operations of an image.", short="GFLOP\n/image", wide=True),
     _of_limit("mb_per_image", "MB moved per image", 2, "Megabytes read and written per image.", short="MB\n/image", wide=True),
@@ -517,7 +489,7 @@ _FIGURES: list[Figure] = [
         row=lambda runs: runs.status_and_reason[0], tables={"comparison": {"fold": 9}},
     ),
     Figure(
-        "reason", "Reason why the status is not ok.", row=lambda runs: runs.status_and_reason[1], tables={"comparison": _FILES}
+        "reason", "Reason why the status is not ok.", row=lambda runs: runs.status_and_reason[1], tables={"comparison": _FILES},
     ),
 ]  # fmt: skip
 

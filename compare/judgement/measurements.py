@@ -277,9 +277,10 @@ def _row_subject(stored: StoredComparison, row: Row, summary: Summary) -> Measur
         name: {
             repeat: float(value)
             for repeat, run in sorted(good.items())
-            if (value := figure.sample(run)) is not None and math.isfinite(value)
+            if metric.counts(run) and (value := figure.of_run(run, stored.comparison)) is not None and math.isfinite(value)
         }
         for name, figure in metrics().items()
+        if (metric := figure.metric) is not None
     }
     samples = {name: values for name, values in all_samples.items() if values}
     runs = good.values()

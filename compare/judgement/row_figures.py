@@ -21,6 +21,9 @@ DISTURBED = "disturbed"
 NOT_COMPARABLE = "not comparable"
 """Replaces a ratio of times of runs that did not train the same, and a verdict on it."""
 
+OTHER_DATA = "other data"
+"""Replaces a figure that compares rows of different data."""
+
 BUDGET_TOLERANCE = 1.05
 """Ratio of used to budgeted cores above which a row exceeds its budget. Clocks and start-up blur smaller excesses."""
 
@@ -118,7 +121,7 @@ class Summary(Frozen, extra="allow"):
     expected_idle: float | None
     speedup_same_cores: Ratio | None
     parallel_efficiency: float | None
-    pays: str | None = None
+    pays: str | None
     """Whether a parallel mode beats serial on the same cores, or the word of `hidden_ratios`. See `summary.family`."""
     hidden_ratios: dict[str, str] = {}
     """Words that replace `speedup_one_core`, `speedup_same_cores` or `parallel_efficiency` in reports, by field name. Either
