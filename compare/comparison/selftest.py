@@ -33,7 +33,7 @@ from compare.execution.matrix import Row
 from compare.execution.store import StoredComparison
 from compare.judgement import scaling_laws
 from compare.judgement.run_figures import epoch_seconds
-from compare.judgement.summary import finished_runs, pairs_of_seconds, ratio_of_seconds
+from compare.judgement.run_pairs import finished_runs, pairs_of_seconds, ratio_of_seconds
 from compare.reporting.comparison_report import JudgedComparison
 from compare.reporting.document import Report
 from compare.reporting.screen import Paragraph, Screen

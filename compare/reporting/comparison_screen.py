@@ -21,8 +21,9 @@ from compare.execution.store import IN_FLOAT64, StoredComparison
 from compare.judgement import cautions, conditions
 from compare.judgement.conditions import DISAGREE
 from compare.judgement.findings import ComparisonFindings
-from compare.judgement.row_figures import Summary
-from compare.judgement.summary import FAILURES, UNFINISHED, compared_row_ids, uses_accelerator, was_interrupted
+from compare.judgement.row_figures import FAILURES, UNFINISHED, Summary
+from compare.judgement.run_pairs import uses_accelerator, was_interrupted
+from compare.judgement.summary import compared_row_ids
 from compare.reporting.screen import LEGEND, MOST_SENTENCES, Bar, Chart, Paragraph, Screen
 
 MAX_NAMED = 2
