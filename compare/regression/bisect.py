@@ -80,8 +80,11 @@ def bisect(request: ComparisonRequest, query: BisectionQuery, folder: Path) -> t
     message = (
         f"Interrupted. Finished runs are in {folder}. The same command with {wording.shell(['--out', str(folder)])} continues."
     )
-    with interruptible(message), display(Console(stderr=True)) as progress:
-        candidates.refuse_used_folder(request, query, folder)
+    with (
+        interruptible(message),
+        display(Console(stderr=True)) as progress,
+        candidates.open_workspace(request, query, folder) as workspace,
+    ):
         progress.stage(revisions.PREPARING)
         if query.environments:
             candidate_list = candidates.from_environments(query.environments, request, progress)
@@ -95,4 +98,4 @@ def bisect(request: ComparisonRequest, query: BisectionQuery, folder: Path) -> t
                 f"bisect follows one row. Received: {', '.join(row.id for row in candidate_list.rows)}. Choose with "
                 "--frameworks, --modes and --only."
             )
-        return candidates.search(candidate_list, request, query, folder, progress), candidate_list
+        return candidates.search(candidate_list, request, query, workspace, progress), candidate_list

@@ -26,7 +26,8 @@ from compare.core.errors import FolderError
 from compare.core.option_parsing import parse_choices, split_names
 from compare.core.statistics import Spread, spread
 from compare.core.wording import one_line, visible
-from compare.execution import options, store
+from compare.execution import options
+from compare.execution.workspace import FolderKind
 from compare.judgement import figures, measurements
 from compare.judgement.measurements import SECONDS, MeasuredSubject, Measurement
 from compare.regression import revisions
@@ -64,7 +65,7 @@ def command(
     with exits.exit_on_error():
         metrics = parse_choices("--metric", split_names(metric), (*figures.metrics(), SECONDS))
         if out is not None and out.resolve() != folder.resolve():
-            store.refuse_others(out, None, None, "history", allowed=document.report_files(NAME))
+            FolderKind[None](noun="history", allowed=document.report_files(NAME)).check(out)
         history_points, left_out, is_damaged = points(folder, metrics, only, separate_files=separate_files)
         for line in left_out_lines(left_out):
             typer.echo(line, err=True)
