@@ -143,7 +143,7 @@ class Recorder:
 
         A parameter server has one run.
         """
-        single_run = request.label if request.spec.mode == "parameter_server" else None
+        single_run = request.label if request.spec.traits.has_server else None
         switches = claims.proved_switches(self._twins, request.framework, request.spec)
         return request.framework, single_run, switches, [getattr(request.spec, name) for name in PROCESS_WIDE_FIELDS]
 

@@ -24,9 +24,10 @@ from compare.core import exits
 from compare.core.interrupt import interruptible
 from compare.core.progress import Display, display
 from compare.core.statistics import Spread, spread
-from compare.execution import matrix, options, results_folder, run_settings, twin_client
+from compare.execution import matrix, options, run_settings, twin_client
 from compare.execution.interleaving import turn
 from compare.execution.twins import Twins
+from compare.execution.workspace import FolderKind, Workspace
 from compare.judgement import verdict_sentences
 from compare.judgement.row_figures import DISTURBED
 from compare.reporting import document
@@ -127,12 +128,11 @@ def command(
         spec_request = spec_options.to_request(cores=cores)
         twins = contestant_options.twins(run_settings.settings(*spec_request).contestants)
         run_spec = comparison_plan.single_run_spec("layers", *spec_request, with_contestants=True)
-        if run_spec.mode != "serial":
+        if run_spec.is_parallel:
             raise SpecError(f"layers times one replica. Received: mode {run_spec.mode}. Leave it out.")
-        with (
-            interruptible(),
-            results_folder.lock_folder(out, RESULTS_FILE, None, "timing of layers", allowed=document.report_files()),
-        ):
+        kind = FolderKind[None](noun="timing of layers", file=RESULTS_FILE, allowed=document.report_files())
+        with interruptible(), Workspace.open(out, kind) as workspace:
+            workspace.lock()
             with display() as progress:
                 timed = measure(run_spec, twins, repeats, calls, progress)
             code = report(timed).deliver(out, as_json=as_json)
