@@ -47,9 +47,11 @@ class Invocation:
     Attributes:
         resources: contexts that end after the delivery, such as the lock of a results folder.
         interrupt_message: last line of the command if it is interrupted. Empty: the usual one.
+        as_json: whether the report is printed as JSON.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, as_json: bool) -> None:
+        self.as_json = as_json
         self.resources = ExitStack()
         self.interrupt_message = ""
         self._display = ExitStack()
@@ -66,7 +68,7 @@ class Invocation:
             self._progress = self._display.enter_context(display())
         return self._progress
 
-    def run(self, function: Callable[[], Outcome | Deliverable | int | None], *, as_json: bool) -> int:
+    def run(self, function: Callable[[], Outcome | Deliverable | int | None]) -> int:
         """Run a command's function and deliver its report. Returns the exit code."""
         try:
             with interruptible(), self.resources:
@@ -76,7 +78,7 @@ class Invocation:
                     return outcome or 0
                 if not isinstance(outcome, Outcome):
                     outcome = Outcome(outcome)
-                return outcome.finish(outcome.report.deliver(outcome.folder, as_json=as_json))
+                return outcome.finish(outcome.report.deliver(outcome.folder, as_json=self.as_json))
         except Interrupted as interruption:
             interruption.message = self.interrupt_message or interruption.message
             raise
@@ -114,14 +116,13 @@ def command(*rules: Rule) -> Callable[[Callable[..., Any]], Callable[..., None]]
 
         @functools.wraps(function)
         def wrapper(context: typer.Context, **values: Any) -> None:
-            invocation = Invocation()
+            invocation = Invocation(as_json=is_reporting and values.pop("as_json"))
             with exits.exit_on_error():
                 given = GivenOptions(context)
                 for rule in rules:
                     rule.check(given)
-                as_json = is_reporting and values.pop("as_json")
                 arguments = _with_groups(values, groups) | dict.fromkeys(invocation_names, invocation)
-                code = invocation.run(functools.partial(function, **arguments), as_json=as_json)
+                code = invocation.run(functools.partial(function, **arguments))
             raise typer.Exit(code)
 
         # Typer looks for the options of a command here.
