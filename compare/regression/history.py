@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import fnmatch
 import hashlib
+import itertools
 import json
 import math
 import os
 import re
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -21,7 +23,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from common.machine import machine
-from compare.core import exits, wording
+from compare.core import commands, exits, wording
+from compare.core.commands import Outcome
 from compare.core.errors import FolderError
 from compare.core.option_parsing import parse_choices, split_names
 from compare.core.statistics import Spread, spread
@@ -49,6 +52,22 @@ _NAME_WIDTH, _NARROW_NAME_WIDTH = 40, 26
 """Characters of a run's name on the first screen: alone, and beside its figure or machine."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class HistoryReport(Report):
+    """The report of a history. Its JSON is the list of its points."""
+
+    points: Sequence[HistoryPoint]
+
+    def to_json(self) -> str:
+        return json.dumps([point.model_dump(mode="json") for point in self.points], indent=1, allow_nan=False)
+
+    def write(self, folder: Path) -> str | None:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="Glyph .* missing")  # of a benchmark's name
+            return super().write(folder)
+
+
+@commands.command()
 def command(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Holds results folders, or pytest-benchmark's files, or both.")],
     metric: Annotated[
@@ -59,31 +78,19 @@ def command(
         bool, typer.Option("--each", help="Each of pytest-benchmark's files, instead of one row a commit.")
     ] = False,
     out: options.OutOrNone = None,
-    as_json: options.AsJson = False,
-) -> None:
+) -> Outcome:
     """Show a figure over the measured commits, separately for each machine."""
-    with exits.exit_on_error():
-        metrics = parse_choices("--metric", split_names(metric), (*figures.metrics(), SECONDS))
-        if out is not None and out.resolve() != folder.resolve():
-            FolderKind[None](noun="history", allowed=document.report_files(NAME)).check(out)
-        history_points, left_out, is_damaged = points(folder, metrics, only, separate_files=separate_files)
-        for line in left_out_lines(left_out):
-            typer.echo(line, err=True)
-        arguments = [] if metrics == list(_DEFAULT) else ["--metric", ",".join(metrics)]
-        for option, value in (("--only", only), ("--out", out)):
-            arguments += [] if value is None else [option, str(value)]
-        arguments += ["--each"] * separate_files
-        history_report = report(history_points, folder, arguments, left_out, is_damaged=is_damaged)
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="Glyph .* missing")  # of a benchmark's name
-            unwritten = history_report.write(out) if out else None
-        if as_json:  # a list of points, not the report
-            typer.echo(json.dumps([point.model_dump(mode="json") for point in history_points], indent=1, allow_nan=False))
-        else:
-            history_report.show(None if unwritten else out, as_json=False)
-        if unwritten:
-            typer.echo(unwritten, err=True)
-    raise typer.Exit(exits.RUN_FAILED if unwritten or is_damaged else 0)
+    metrics = parse_choices("--metric", split_names(metric), (*figures.metrics(), SECONDS))
+    if out is not None and out.resolve() != folder.resolve():
+        FolderKind[None](noun="history", allowed=document.report_files(NAME)).check(out)
+    history_points, left_out, is_damaged = points(folder, metrics, only, separate_files=separate_files)
+    for line in left_out_lines(left_out):
+        typer.echo(line, err=True)
+    arguments = [] if metrics == list(_DEFAULT) else ["--metric", ",".join(metrics)]
+    for option, value in (("--only", only), ("--out", out)):
+        arguments += [] if value is None else [option, str(value)]
+    arguments += ["--each"] * separate_files
+    return Outcome(report(history_points, folder, arguments, left_out, is_damaged=is_damaged), out)
 
 
 def left_out_lines(reasons: Sequence[str]) -> list[str]:
@@ -121,65 +128,85 @@ def points(
     if not folder.is_dir():
         raise FolderError(f"There is no folder {folder}. Name one that holds results folders or pytest-benchmark's files.")
     results = list(measurements.read_all_in(folder))
-    complete = [result for result in results if isinstance(result, Measurement)]
-    measured = complete if separate_files else _by_commit(complete)
-    left_out = [
-        reason
-        for result in results
-        for reason in (
-            [f"{result.source}: {why}" for why in result.set_aside] if isinstance(result, Measurement) else [str(result)]
-        )
-    ]
-    known = _commit_times({measurement.commit for measurement in measured if measurement.commit}, repository)
-    names, machines = _names(measured), _machines(measured)
-    unique_points: dict[object, HistoryPoint] = {}
-    reruns = set[str]()
-    for measurement, machine_name in zip(measured, machines, strict=True):
-        for subject in measurement.subjects.values():
-            if only is not None and not fnmatch.fnmatchcase(subject.id, only):
-                continue
-            for metric in metrics:
-                if (value := _reliable(subject, metric)) is not None:
-                    point = HistoryPoint(
-                        machine=machine_name if subject.device in (None, "cpu") else f"{machine_name}, {subject.device}",
-                        name=names[_key(measurement, subject)],
-                        metric=metric,
-                        commit=measurement.commit,
-                        dirty=measurement.dirty,
-                        committed_at=measurement.committed_at or known.get(measurement.commit or ""),
-                        measured_at=measurement.measured_at,
-                        value=value,
-                        of="repeats" if measurement.kind == "comparison" else "files" if subject.saved_at else "rounds",
-                        source=str(measurement.source),
-                    )
-                    unique_points[point.machine, point.name, point.metric, point.commit, *point.when, point.value] = point
-                elif metric in subject.spreads:
-                    what = f"{subject.name} of {measurement.source}: {heading(metric)}"
-                    left_out.append(f"{what}{_DISTURBED}")
-                    reruns.add(
-                        _SIDE_COMMAND
-                        if revisions.is_side(measurement.source)
-                        else wording.command("run", "--resume", str(measurement.source), "--again", "disturbed")
-                    )
     if not results:
         raise FolderError(
             f"{folder} holds no results folder and no file of pytest-benchmark. Name a folder that holds some, e.g. results."
         )
+    complete = [result for result in results if isinstance(result, Measurement)]
+    measured = complete if separate_files else _by_commit(complete)
+    unique_points = {
+        (point.machine, point.name, point.metric, point.commit, *point.when, point.value): point
+        for point in _all_points(measured, metrics, only, repository)
+    }
+    disturbed = list(_disturbed(measured, metrics, only))
+    left_out = [*_set_aside(results), *(f"{what}{_DISTURBED}" for what, _ in disturbed)]
     if not unique_points:
         received = "; ".join(dict.fromkeys(left_out)) or f"{len(measured)} measurements were read"
-        if reruns:
-            raise FolderError(
-                f"{folder} holds no measurement of {', '.join(metrics)} that is surely undisturbed. Received: {received}. "
-                f"Make the runs again on an idle machine: {'; '.join(sorted(reruns))}. "
-                "Or ask for another figure, such as --metric test_accuracy."
-            )
-        raise FolderError(
-            f"{folder} holds no measurement of {', '.join(metrics)} that matches ({received}). Measure one, or ask for another."
-        )
+        raise FolderError(_nothing_measured(folder, metrics, received, sorted({rerun for _, rerun in disturbed})))
     ordered = sorted(
         unique_points.values(), key=lambda point: (point.machine, metrics.index(point.metric), point.name, point.when)
     )
     return ordered, left_out, any(isinstance(result, FolderError) or result.is_damaged for result in results)
+
+
+def _subjects(measurement: Measurement, only: str | None) -> list[MeasuredSubject]:
+    """Return the rows or benchmarks whose id matches the pattern, if there is one."""
+    return [subject for subject in measurement.subjects.values() if only is None or fnmatch.fnmatchcase(subject.id, only)]
+
+
+def _all_points(
+    measured: Sequence[Measurement], metrics: Sequence[str], only: str | None, repository: Path
+) -> Iterator[HistoryPoint]:
+    """Yield a point of each figure that is reliable."""
+    commit_times = _commit_times({measurement.commit for measurement in measured if measurement.commit}, repository)
+    names = _names(measured)
+    for measurement, machine_name in zip(measured, _machines(measured), strict=True):
+        for subject, metric in itertools.product(_subjects(measurement, only), metrics):
+            if (value := _reliable(subject, metric)) is not None:
+                yield HistoryPoint(
+                    machine=machine_name if subject.device in (None, "cpu") else f"{machine_name}, {subject.device}",
+                    name=names[_key(measurement, subject)],
+                    metric=metric,
+                    commit=measurement.commit,
+                    dirty=measurement.dirty,
+                    committed_at=measurement.committed_at or commit_times.get(measurement.commit or ""),
+                    measured_at=measurement.measured_at,
+                    value=value,
+                    of="repeats" if measurement.kind == "comparison" else "files" if subject.saved_at else "rounds",
+                    source=str(measurement.source),
+                )
+
+
+def _disturbed(measured: Sequence[Measurement], metrics: Sequence[str], only: str | None) -> Iterator[tuple[str, str]]:
+    """Yield (figure, command that measures it again) of each figure without a reliable value."""
+    for measurement in measured:
+        source = measurement.source
+        again = wording.command("run", "--resume", str(source), "--again", "disturbed")
+        for subject, metric in itertools.product(_subjects(measurement, only), metrics):
+            if metric in subject.spreads and _reliable(subject, metric) is None:
+                what = f"{subject.name} of {source}: {heading(metric)}"
+                yield what, _SIDE_COMMAND if revisions.is_side(source) else again
+
+
+def _set_aside(results: Sequence[Measurement | FolderError]) -> Iterator[str]:
+    """Yield the reasons why results could not be used."""
+    for result in results:
+        if isinstance(result, Measurement):
+            yield from (f"{result.source}: {reason}" for reason in result.set_aside)
+        else:
+            yield str(result)
+
+
+def _nothing_measured(folder: Path, metrics: Sequence[str], received: str, reruns: Sequence[str]) -> str:
+    """Return the message of a folder without a point."""
+    subject = f"{folder} holds no measurement of {', '.join(metrics)}"
+    if not reruns:
+        return f"{subject} that matches ({received}). Measure one, or ask for another."
+    return (
+        f"{subject} that is surely undisturbed. Received: {received}. "
+        f"Make the runs again on an idle machine: {'; '.join(reruns)}. "
+        "Or ask for another figure, such as --metric test_accuracy."
+    )
 
 
 def _by_commit(measured: Sequence[Measurement]) -> list[Measurement]:
@@ -276,7 +303,7 @@ def report(
     left_out: Sequence[str] = (),
     *,
     is_damaged: bool = False,
-) -> Report:
+) -> HistoryReport:
     """A table and a plot for each machine and metric.
 
     Args:
@@ -293,7 +320,9 @@ def report(
         name = f"history-{metric}-{_digest(machine_name, 8)}"
         tables.append(history_table(series, name))
         drawings[name] = partial(_draw, series)
-    return Report(
+    return HistoryReport(
+        points=points,
+        exit_code=exits.RUN_FAILED if is_damaged else 0,
         title="Figures over commits",
         name=NAME,
         facts=[f"{len(points)} measurements in {folder}"],
