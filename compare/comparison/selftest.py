@@ -185,7 +185,7 @@ class Measure(NamedTuple):
 CheckRow = tuple[str, Measure, Bound]
 
 
-def _rate(successes: npt.ArrayLike, repeats: npt.NDArray[np.int64] | None = None) -> Measure:
+def _rate(successes: Booleans | np.bool_ | float, repeats: npt.NDArray[np.int64] | None = None) -> Measure:
     rate = float(np.mean(successes))
     if repeats is None:
         return Measure(rate, percent(rate, 2))

@@ -219,7 +219,7 @@ class _StepRunner(Generic[Subject]):
     def signed_report(self) -> Report:
         numbered = enumerate(self.steps, 1)
         places = [f"{number}-{step.name}/{STEP_FILE}" for number, step in numbered if not step.runs_every_time]
-        unsigned = self._unsigned()
+        unsigned = [] if self.sign is None else self._unsigned(self.sign)
         for sentence in unsigned:
             typer.echo(sentence, err=True)
         repeat_words = f"the same command and --out {self.folder}"
@@ -227,12 +227,12 @@ class _StepRunner(Generic[Subject]):
         whole = document.with_signature(self.current_report(), self.folder, files, self.sign, repeat_words)
         return replace(whole, exit_code=whole.exit_code or (exits.RUN_FAILED if unsigned else 0))
 
-    def _unsigned(self) -> list[str]:
+    def _unsigned(self, key: Path) -> list[str]:
         """Sign each comparison within the folder. Return the reasons of those that could not be signed."""
         reasons: list[str] = []
-        for plan in self.folder.rglob(store.PLAN_FILE) if self.sign is not None else []:
+        for plan in self.folder.rglob(store.PLAN_FILE):
             try:
-                reason = signing.sign(plan.parent, store.read(plan.parent).made_from, self.sign)
+                reason = signing.sign(plan.parent, store.read(plan.parent).made_from, key)
             except FolderError as error:
                 reason = str(error)
             reasons += [reason] if reason else []
