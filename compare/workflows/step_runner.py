@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from typing import Any, Generic, Self, TypeVar
 
@@ -19,9 +18,11 @@ from common.frozen import Exact
 from common.machine import machine
 from common.machine.machine import Facts
 from compare.core import exits, wording
+from compare.core.commands import Outcome
 from compare.core.errors import FolderError, LaunchError
 from compare.core.interrupt import Interrupted
-from compare.execution import code_digest, results_folder, signing, store
+from compare.execution import code_digest, signing, store
+from compare.execution.workspace import FolderKind, Workspace
 from compare.reporting import document, tables
 from compare.reporting.document import COMPARE, SET_UP, Mark, Report, Section
 from compare.reporting.screen import Paragraph, caution_count
@@ -119,72 +120,54 @@ class FinishedStep(Exact):
     more repeats, or where a run was removed or torn."""
 
 
-def refuse_used_folder(folder: Path, kind: str, settings: dict[str, Any]) -> None:
-    """Refuse the folder at once for what shows before anything is prepared; `run_steps` judges the rest.
-
-    Args:
-        settings: settings that are known already.
-    """
-    results_folder.refuse_other_request(
-        folder,
-        f"{kind}.json",
-        StepsRecord,
-        kind,
-        settings,
-        identity=lambda record: record.settings,
+def folder_kind(kind: str) -> FolderKind[StepsRecord]:
+    """Return the kind of folder that steps of this kind run in."""
+    return FolderKind(
+        noun=kind,
+        file=f"{kind}.json",
         kind=kind,
-        has_started=partial(_has_started, folder),
+        record=StepsRecord,
+        identity=lambda record: record.settings,
+        has_started=lambda folder: any(folder.glob(f"*/{STEP_FILE}")),
     )
-
-
-def _has_started(folder: Path) -> bool:
-    return any(folder.glob(f"*/{STEP_FILE}"))
 
 
 def run_steps(
     requested: StepsRecord,
     steps: Sequence[WorkflowStep[Subject]],
     subject: Subject,
-    folder: Path,
+    workspace: Workspace[StepsRecord],
     report: Callable[[StepsRecord, list[FinishedStep]], Report],
     *,
     sign: Path | None,
-    as_json: bool,
-) -> int:
-    """Run every step that is not finished or runs each time, and print the report.
+) -> Outcome | int:
+    """Run every step that is not finished or runs each time, and write the report.
 
     Args:
         requested: the record, as if the run started now.
         steps: in order.
+        workspace: gets the record, the report, and a folder of each step.
         report: makes the report of the steps so far.
         sign: the SSH key that signs the records of the steps, and each comparison in them by itself.
 
     Returns:
-        The exit code: the worst step's, 1 if a signature fails, or the interruption's.
+        The report and the exit code: the worst step's, or 1 if a signature fails. If interrupted, the exit code alone.
     """
-    with results_folder.open_or_resume(
-        folder,
-        f"{requested.kind}.json",
-        requested,
-        requested.kind,
-        identity=lambda record: record.settings,
-        has_started=partial(_has_started, folder),
-    ) as record:
-        runner = _StepRunner(record, steps, subject, folder, report, sign)
-        try:
-            runner.run()
-            whole = runner.signed_report()
-            _write(whole, folder)
-        except Interrupted as interruption:
-            if sign is not None:
-                _write(runner.signed_report(), folder)
-            typer.echo(f"Interrupted after {len(runner.done)} of {len(steps)} steps. The same command goes on.", err=True)
-            return interruption.exit_code
-        except DataRefused:
-            _write(runner.current_report(), folder)
-            raise
-    whole.show(folder, as_json=as_json)
-    return max([whole.exit_code, *(finished.exit_code for finished in runner.done)])
+    runner = _StepRunner(workspace.claim(requested), steps, subject, workspace.folder, report, sign)
+    try:
+        runner.run()
+        whole = runner.signed_report()
+        _write(whole, runner.folder)
+    except Interrupted as interruption:
+        if sign is not None:
+            _write(runner.signed_report(), runner.folder)
+        typer.echo(f"Interrupted after {len(runner.done)} of {len(steps)} steps. The same command goes on.", err=True)
+        return interruption.exit_code
+    except DataRefused:
+        _write(runner.current_report(), runner.folder)
+        raise
+    worst = max((finished.exit_code for finished in runner.done), default=0)
+    return Outcome(document.WrittenReport(whole), runner.folder, lambda code: max(code, worst))
 
 
 @dataclass
@@ -219,7 +202,7 @@ class _StepRunner(Generic[Subject]):
     def signed_report(self) -> Report:
         numbered = enumerate(self.steps, 1)
         places = [f"{number}-{step.name}/{STEP_FILE}" for number, step in numbered if not step.runs_every_time]
-        unsigned = [] if self.sign is None else self._unsigned(self.sign)
+        unsigned = self._unsigned(self.sign) if self.sign is not None else []
         for sentence in unsigned:
             typer.echo(sentence, err=True)
         repeat_words = f"the same command and --out {self.folder}"
