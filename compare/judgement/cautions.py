@@ -408,9 +408,7 @@ def _replaced_ratios(stored: StoredComparison) -> str:
     rows = stored.comparison.rows
     pairs = [(other, one) for one, other in itertools.combinations(rows, 2) if matrix.same_except_contestant(one, other)]
     pairs += [
-        (serial, row)
-        for row in rows
-        if row.spec.mode != "serial" and (serial := serial_row_of(stored.comparison, row)) is not None
+        (serial, row) for row in rows if row.spec.is_parallel and (serial := serial_row_of(stored.comparison, row)) is not None
     ]
     ratios = [
         f"{slow.id} over {fast.id}: {before:.3f} in {wording.count(num_pairs, 'replaced pair')}, {after:.3f} now"

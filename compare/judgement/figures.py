@@ -193,7 +193,7 @@ def _speedup(name: str) -> Callable[[Summary], Any]:
 
 
 def _pays(summary: Summary) -> str | None:
-    return OTHER_DATA if summary.other_data and summary.mode != "serial" else summary.pays
+    return OTHER_DATA if summary.other_data and summary.is_parallel else summary.pays
 
 
 def _repeats_that_reached(summary: Summary) -> str | None:

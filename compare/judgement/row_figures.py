@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from common.artifacts.schema import Noise, Phases, StepParts, TopOperations
 from common.frozen import Frozen
 from common.machine.interference import DISTURBED_FROM
+from common.spec import MODES
 from compare.core import wording
 from compare.core.statistics import Ratio, Spread, is_no_better_than_chance
 
@@ -153,6 +154,11 @@ class Summary(Frozen, extra="allow"):
         return self.fed_name if self.input == "inline" else f"{self.fed_name}, {self.workers} {kind}"
 
     @property
+    def is_parallel(self) -> bool:
+        """Whether the row's runs have several replicas."""
+        return MODES[self.mode].is_parallel
+
+    @property
     def configuration(self) -> str:
         """The part of the name that the same rows of other frameworks share: `serial, 1 core`."""
         return self.name.removeprefix(self.contestant).lstrip(" -")
@@ -160,7 +166,7 @@ class Summary(Frozen, extra="allow"):
     @property
     def fed_name(self) -> str:
         """The part of the name that rows with other numbers of input workers share."""
-        if self.mode == "serial":
+        if not self.is_parallel:
             return f"{self.contestant} serial, {wording.count(self.cores, 'core')}"
         return f"{self.contestant} {self.mode} x{self.replicas}"
 

@@ -130,7 +130,7 @@ def speedup_one_core(runs: RowRuns) -> Ratio | None:
 
 def speedup_same_cores(runs: RowRuns) -> Ratio | None:
     base = runs.serial_on_same_cores
-    return None if base is None or runs.spec.mode == "serial" else ratio_of_seconds(runs.stored, base, runs.row)
+    return None if base is None or not runs.spec.is_parallel else ratio_of_seconds(runs.stored, base, runs.row)
 
 
 def parallel_efficiency(runs: RowRuns) -> float | None:
@@ -160,7 +160,7 @@ def first_step_difference(runs: RowRuns) -> float | None:
     None for an asynchronous pipeline: it updates the weights within the first batch, before the loss of the batch is known.
     """
     stored, row = runs.stored, runs.row
-    if row.spec.variant == "pipeline_async":
+    if row.spec.traits.updates_each_micro_batch:
         return None
     twins = [other for other in stored.comparison.rows if matrix.same_except_contestant(row, other)]
     differences = [
@@ -251,7 +251,7 @@ def chance_accuracy(runs: RowRuns) -> float | None:
 
 def expected_idle(runs: RowRuns) -> float | None:
     spec = runs.spec
-    if spec.variant not in ("model_parallel", "pipeline", "pipeline_1f1b", "hybrid_pipeline"):
+    if "layers" not in spec.traits.divides or spec.traits.has_late_gradients:
         return None
     return idle_fraction(spec.replicas // spec.data_replicas, spec.micro_batches())
 

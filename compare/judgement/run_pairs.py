@@ -63,7 +63,7 @@ def serial_row_of(comparison: Comparison, row: Row, *, cores: int | None = None,
     fields = {"cores": cores or row.spec.cores, "global_batch_size": batch or row.spec.global_batch_size}
     for other in comparison.rows:
         serial_spec = row.spec.model_copy(update={name: getattr(other.spec, name) for name in _MODE_FIELDS} | fields)
-        if (other.contestant, other.spec.mode) == (row.contestant, "serial") and other.spec == serial_spec:
+        if other.contestant == row.contestant and not other.spec.is_parallel and other.spec == serial_spec:
             return other
     return None
 

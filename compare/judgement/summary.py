@@ -74,7 +74,7 @@ def family(stored: StoredComparison, summaries: Sequence[Summary]) -> Family:
     modes = [
         (summary.id, summary.speedup_same_cores)
         for summary in summaries
-        if summary.mode != "serial" and summary.speedup_same_cores is not None
+        if summary.is_parallel and summary.speedup_same_cores is not None
     ]
     named_ratios = [*((f"{first.id} against {second.id}", ratio) for first, second, ratio in pairs), *modes]
     until = stored.comparison.until
@@ -97,4 +97,4 @@ def has_comparisons(comparison: Comparison) -> bool:
     rows = [row for row in comparison.rows if row.unavailable is None]
     if any(matrix.same_except_contestant(one, other) for one, other in combinations(rows, 2)):
         return True
-    return any(row.spec.mode != "serial" and serial_row_of(comparison, row) in rows for row in rows)
+    return any(row.spec.is_parallel and serial_row_of(comparison, row) in rows for row in rows)

@@ -163,7 +163,7 @@ def _mode(stored: StoredComparison, summary: Summary) -> str:
     kind = "Dask" if summary.input == "dask" else "input"
     workers = "" if summary.input == "inline" else f" with {wording.count(summary.workers, f'{kind} worker')}"
     hosts = len(_row(stored, summary).spec.hosts)
-    name = summary.mode if summary.mode == "serial" else f"{summary.mode} x{summary.replicas}"
+    name = f"{summary.mode} x{summary.replicas}" if summary.is_parallel else summary.mode
     return f"{name} on {wording.count(summary.cores, 'core')}{f' of {hosts} hosts' if hosts else ''}{workers}"
 
 

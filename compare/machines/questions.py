@@ -14,7 +14,7 @@ from common.machine import machine
 from compare.core.errors import FolderError
 from compare.core.statistics import JudgedRatio, MeanEstimate, Ratio, mean_difference, paired_ratio, verdicts
 from compare.core.wording import count
-from compare.execution import store
+from compare.execution import store, workspace
 from compare.execution.matrix import Row
 from compare.execution.store import StoredComparison
 from compare.judgement.measurements import FIELDS_WITHOUT_EFFECT_ON_WORK, is_in_data_hash
@@ -114,7 +114,7 @@ def read_machines(folders: Sequence[Path], signers: Path | None = None) -> list[
     machines: list[MeasuredMachine] = []
     folder_of_digest: dict[str, Path] = {}
     for folder in folders:
-        store.refuse_growing(folder)
+        workspace.refuse_growing(folder)
         compared = comparison_report.read(folder, signers=signers)
         for path, digest in compared.stored.made_from.items():
             if path != store.PLAN_FILE and (earlier := folder_of_digest.setdefault(digest, folder)) != folder:
@@ -267,7 +267,7 @@ def _subjects(compared: JudgedComparison) -> list[tuple[QuestionSubject, Row, Ro
 
 
 def _where(summary: Summary, budget: int) -> str:
-    if summary.mode != "serial":
+    if summary.is_parallel:
         return f"{summary.mode} x{summary.replicas}"
     cores = "1 core" if summary.cores == 1 else "all cores" if summary.cores == budget else count(summary.cores, "core")
     return f"serial on {cores}"
