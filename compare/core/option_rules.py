@@ -30,6 +30,7 @@ class GivenOption:
     def __init__(self, parameter: Any, context: typer.Context) -> None:
         source = context.get_parameter_source(parameter.name)
         self.is_typed = source is not None and source.name == "COMMANDLINE"
+        self.parameter_name = parameter.name
         self.is_argument = parameter.param_type_name == "argument"
         self.names = (
             [parameter.metavar or parameter.name.upper()]
@@ -83,6 +84,10 @@ class GivenOptions:
             for option in self._options
             if any(name in listed for name in option.names) is not isinstance(names, AllExcept)
         ]
+
+    def name_of(self, parameter_name: str) -> str:
+        """Return an option as a user types it, by the name of its parameter."""
+        return next(option.names[0] for option in self._options if option.parameter_name == parameter_name)
 
     def typed(self, names: OptionNames) -> list[GivenOption]:
         """Return those of these options that the user typed."""

@@ -13,10 +13,11 @@ from compare.comparison.comparison_plan import ComparisonRequest
 from compare.core import commands, wording
 from compare.core.commands import Invocation, Outcome
 from compare.core.option_rules import Needs, OneOf
+from compare.core.option_types import Parsed, Percent
 from compare.core.progress import Display
 from compare.core.statistics import VERDICT_PAIRS
 from compare.execution import options, store
-from compare.regression import bisect_report, candidates, regress, requests, revisions
+from compare.regression import bisect_report, candidates, requests, revisions
 from compare.regression.bisection import BisectionOutcome
 from compare.regression.candidates import BisectionQuery, Candidates
 from compare.regression.records import CHOICES, metrics_named
@@ -43,8 +44,12 @@ def command(
     others: Annotated[
         list[str] | None, typer.Argument(metavar="[B ...]", help="The other environments of --environments.")
     ] = None,
-    metric: Annotated[str, typer.Option(help=f"{options.METRIC} Here one. Of {', '.join(CHOICES)}.")] = CHOICES[0],
-    threshold: Annotated[str, typer.Option(help=f"{options.THRESHOLD} Between the ends: less is not searched.")] = "5%",
+    metric: Annotated[
+        tuple[str, ...], Parsed(metrics_named), typer.Option(help=f"{options.METRIC} Here one. Of {', '.join(CHOICES)}.")
+    ] = CHOICES[:1],
+    threshold: Annotated[
+        float, Percent(), typer.Option(help=f"{options.THRESHOLD} Between the ends: less is not searched.")
+    ] = 0.05,
     most_repeats: Annotated[int, typer.Option(min=VERDICT_PAIRS, help=f"{options.MOST_REPEATS} In pairs.")] = MOST_PAIRS,
     only: Annotated[str | None, typer.Option(help=f"{options.ONLY} Here one.")] = None,
     of_spec: options.TrainingOptions,
@@ -56,14 +61,14 @@ def command(
 
     The same command with the same --out continues what was interrupted.
     """
-    metrics = metrics_named(metric)
-    if len(metrics) > 1:
-        raise SpecError(f"bisect follows one metric. Received: {metric}. Name one.")
+    figure, *others_named = metric
+    if others_named:
+        raise SpecError(f"bisect follows one metric. Received: {', '.join(metric)}. Name one.")
     all_environments = tuple(filter(None, [environments, *(others or [])]))
     settings = requests.build_settings(*of_spec.to_request(), modes, most_repeats, most_repeats)
     contestant_names = contestants.names(settings.contestants, has_other_interpreters=bool(all_environments))
     folder = (out or store.new_folder("bisect")).resolve()
-    query = BisectionQuery(metrics[0], regress.threshold_of("--threshold", threshold), good, bad or "HEAD", all_environments)
+    query = BisectionQuery(figure, threshold, good, bad or "HEAD", all_environments)
     again = f"The same command with {wording.shell(['--out', str(folder)])} continues."
     invocation.interrupt_message = f"Interrupted. Finished runs are in {folder}. {again}"
     request = requests.build_request(settings, contestant_names, folder, only)

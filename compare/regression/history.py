@@ -25,7 +25,7 @@ from common.machine import machine
 from compare.core import commands, exits, wording
 from compare.core.commands import Outcome
 from compare.core.errors import FolderError
-from compare.core.option_parsing import parse_choices, split_names
+from compare.core.option_types import Names
 from compare.core.statistics import Spread, spread
 from compare.core.wording import one_line, visible
 from compare.execution import options, store
@@ -68,9 +68,11 @@ class HistoryReport(Report):
 @commands.command()
 def command(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Holds results folders, or pytest-benchmark's files, or both.")],
-    metric: Annotated[str, typer.Option(help=f"{options.METRIC} Of {', '.join(METRICS)}; {SECONDS} of benchmarks.")] = ",".join(
-        _DEFAULT
-    ),
+    metric: Annotated[
+        tuple[str, ...],
+        Names((*METRICS, SECONDS)),
+        typer.Option(help=f"{options.METRIC} Of {', '.join(METRICS)}; {SECONDS} of benchmarks."),
+    ] = _DEFAULT,
     only: Annotated[str | None, typer.Option(help=options.ONLY)] = None,
     separate_files: Annotated[
         bool, typer.Option("--each", help="Each of pytest-benchmark's files, instead of one row a commit.")
@@ -78,13 +80,12 @@ def command(
     out: options.OutOrNone = None,
 ) -> Outcome:
     """Show a figure over the measured commits, separately for each machine."""
-    metrics = parse_choices("--metric", split_names(metric), (*METRICS, SECONDS))
     if out is not None and out.resolve() != folder.resolve():
         store.refuse_others(out, None, None, "history", allowed=document.report_files(NAME))
-    history_points, left_out, is_damaged = points(folder, metrics, only, separate_files=separate_files)
+    history_points, left_out, is_damaged = points(folder, metric, only, separate_files=separate_files)
     for line in left_out_lines(left_out):
         typer.echo(line, err=True)
-    arguments = [] if metrics == list(_DEFAULT) else ["--metric", ",".join(metrics)]
+    arguments = [] if metric == _DEFAULT else ["--metric", ",".join(metric)]
     for option, value in (("--only", only), ("--out", out)):
         arguments += [] if value is None else [option, str(value)]
     arguments += ["--each"] * separate_files

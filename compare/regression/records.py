@@ -33,10 +33,10 @@ def heading(metric: str) -> str:
     return "seconds a round" if metric == SECONDS else METRICS[metric].heading
 
 
-def metrics_named(text: str) -> list[str]:
+def metrics_named(text: str) -> tuple[str, ...]:
     """The metrics of `--metric`, by name or by heading: `epoch_seconds` is `seconds_per_epoch`."""
     by_heading = {METRICS[name].heading.replace(" ", "_"): name for name in CHOICES}
-    return parse_choices("--metric", [by_heading.get(word, word) for word in split_names(text)], CHOICES)
+    return tuple(parse_choices("--metric", [by_heading.get(word, word) for word in split_names(text)], CHOICES))
 
 
 @dataclass(frozen=True)
