@@ -30,9 +30,10 @@ from compare.core.wording import percent
 from compare.execution import options, store
 from compare.execution.matrix import Row
 from compare.execution.store import StoredComparison
+from compare.execution.workspace import COMPARISON
 from compare.judgement import scaling_laws
 from compare.judgement.run_figures import epoch_seconds
-from compare.judgement.summary import finished_runs, pairs_of_seconds, ratio_of_seconds
+from compare.judgement.run_pairs import finished_runs, pairs_of_seconds, ratio_of_seconds
 from compare.reporting.comparison_report import JudgedComparison
 from compare.reporting.document import Report
 from compare.reporting.screen import Paragraph, Screen
@@ -152,7 +153,7 @@ def command(
         return repeats_report(needed.table(max(trials // 10, 100), seed, UntilDecided()))
     pairs = None if real_pairs is None else _pairs_request(frameworks[0], real_pairs, out)
     if pairs is not None:
-        comparison_plan.refuse_other_rows(pairs)
+        COMPARISON.check(pairs.out, comparison_plan.early_identity(pairs))
     result = Selftest(checks=simulate(trials, seed), sentences=[])
     if not simulate_only:
         trials_result = _run_trials(frameworks) if pairs is None else _run_pairs(pairs, seed)

@@ -13,7 +13,8 @@ from compare.core.commands import Invocation, Outcome
 from compare.core.option_types import Integers
 from compare.data.engine_scans import LOGS, ScanRequest, run
 from compare.data.preprocess_report import KIND, NAME, RESULTS_FILE, report
-from compare.execution import launch, options, results_folder
+from compare.execution import launch, options
+from compare.execution.workspace import FolderKind, Workspace
 from compare.reporting import document
 
 
@@ -50,7 +51,8 @@ def command(
     }
     values = {"data": {name: value for name, value in options_by_field.items() if value is not None}, "seed": seed}
     request = _build_request(engines, workers, scheduler, repeats, values, assignments or [])
-    invocation.hold(results_folder.lock_folder(out, RESULTS_FILE, KIND, KIND, allowed=(LOGS, *document.report_files(NAME))))
+    allowed = (LOGS, *document.report_files(NAME))
+    invocation.hold(Workspace.open(out, FolderKind[None](noun=KIND, file=RESULTS_FILE, kind=KIND, allowed=allowed))).lock()
     return Outcome(report(run(request, invocation.progress, out)), out)
 
 

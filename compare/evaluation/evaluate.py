@@ -12,8 +12,9 @@ from compare.comparison import comparison_plan
 from compare.core import commands, wording
 from compare.core.commands import Invocation, Outcome
 from compare.evaluation import evaluation_report, final_training
-from compare.evaluation.final_training import EvaluationSettings
+from compare.evaluation.final_training import EVALUATION, EvaluationSettings
 from compare.execution import options, store
+from compare.execution.workspace import Workspace
 
 EPOCHS, PATIENCE = 30, 5
 """Default epochs and patience of a final training."""
@@ -53,7 +54,8 @@ def command(
     )
     folder = out or store.new_folder("evaluate", str(values.get("model", spec.Spec.model_fields["model"].default)))
     invocation.interrupt_message = f"Interrupted. The same command with {wording.shell(['--out', str(folder)])} goes on."
-    record = final_training.evaluate(evaluation_settings, folder, invocation.progress, invocation.resources)
+    workspace = invocation.hold(Workspace.open(folder, EVALUATION))
+    record = final_training.evaluate(evaluation_settings, workspace, invocation.progress)
     return Outcome(evaluation_report.report(record, final_training.data_of(record).test.images), folder)
 
 

@@ -17,6 +17,7 @@ from compare.evaluation import inference_report, inference_timing
 from compare.evaluation.inference_timing import InferenceSettings
 from compare.execution import options, store
 from compare.execution.twin_client import CustomModel
+from compare.execution.workspace import Workspace
 
 BATCHES = tuple(2**power for power in range(9))
 
@@ -52,5 +53,6 @@ def command(
     )
     folder = out or store.new_folder("infer", trained_model.card.model)
     invocation.interrupt_message = f"Interrupted. The same command with {wording.shell(['--out', str(folder)])} goes on."
-    record = inference_timing.measure(settings, checkpoint, trained_model, folder, invocation.progress, invocation.resources)
+    workspace = invocation.hold(Workspace.open(folder, inference_timing.INFERENCE))
+    record = inference_timing.measure(settings, checkpoint, trained_model, workspace, invocation.progress)
     return Outcome(inference_report.report(record), folder)

@@ -9,7 +9,8 @@ import typer
 
 from compare.core import commands
 from compare.core.commands import Outcome
-from compare.execution import options, store
+from compare.execution import options
+from compare.execution.workspace import FolderKind
 from compare.machines import merge_report, questions
 from compare.reporting import document
 
@@ -21,8 +22,11 @@ def command(
     signers: options.Signers = None,
 ) -> Outcome:
     """Join comparisons of several machines: who is faster on how many of them, and by how much on average."""
-    if out is not None:
-        allowed = document.report_files(merge_report.NAME)
-        store.refuse_others(out, merge_report.RESULTS_FILE, merge_report.KIND, "report of several machines", allowed=allowed)
+    FolderKind[None](
+        noun="report of several machines",
+        file=merge_report.RESULTS_FILE,
+        kind=merge_report.KIND,
+        allowed=document.report_files(merge_report.NAME),
+    ).check(out)
     merged = questions.merge(questions.read_machines(folders, signers))
     return Outcome(merge_report.report(merged, out), out)

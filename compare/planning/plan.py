@@ -13,7 +13,8 @@ from compare.core.commands import Invocation, Outcome
 from compare.core.option_rules import Needs
 from compare.core.option_types import Integers, Size
 from compare.core.progress import display
-from compare.execution import options, results_folder, run_settings
+from compare.execution import options, run_settings
+from compare.execution.workspace import FolderKind, Workspace
 from compare.planning import machine_file, plan_report, planner
 from compare.reporting import document
 
@@ -63,7 +64,8 @@ def command(
         settings, contestant_options.names(settings.contestants), machine, memory_limit, score, project or (), maps
     )
     own_files = (*document.report_files(), plan_report.MACHINE_FILE, plan_report.MEASURED_FOLDER)
-    invocation.hold(results_folder.lock_folder(out, plan_report.RESULTS_FILE, None, "plan", allowed=own_files))
+    kind = FolderKind[None](noun="plan", file=plan_report.RESULTS_FILE, allowed=own_files)
+    invocation.hold(Workspace.open(out, kind)).lock()
     with display() as progress:
         plan = planner.predict(request, progress)
     if measure or score:

@@ -11,7 +11,8 @@ from common.spec import SpecError
 from compare.core import commands
 from compare.core.commands import Invocation, Outcome
 from compare.core.option_types import Factors
-from compare.execution import options, results_folder, run_settings
+from compare.execution import options, run_settings
+from compare.execution.workspace import FolderKind, Workspace
 from compare.planning import machine_file, planner, stragglers_report, straggling
 from compare.planning.slow_rank import Straggler
 from compare.reporting import document
@@ -49,10 +50,13 @@ def command(
     if settings.values.get("hosts"):
         raise SpecError("stragglers slows ranks of this machine. Received: hosts. Leave them out.")
     request = planner.PlanRequest(settings, contestant_options.names(settings.contestants), machine_file.HERE, None)
-    own_files = (*document.report_files(), stragglers_report.MEASURED_FOLDER)
+    kind = FolderKind[None](
+        noun="measurement of stragglers",
+        file=stragglers_report.RESULTS_FILE,
+        allowed=(*document.report_files(), stragglers_report.MEASURED_FOLDER),
+    )
     invocation.interrupt_message = "Interrupted. The same command goes on." if out else ""
-    lock = results_folder.lock_folder(out, stragglers_report.RESULTS_FILE, None, "measurement of stragglers", allowed=own_files)
-    invocation.hold(lock)
+    invocation.hold(Workspace.open(out, kind)).lock()
     folder = (out or invocation.hold(PrivateFolder()).path) / stragglers_report.MEASURED_FOLDER
     plan = planner.predict(request, invocation.progress)
     results = straggling.measure(plan, stragglers, settings.repeats, folder, invocation.progress)

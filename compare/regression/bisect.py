@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -17,10 +16,11 @@ from compare.core.option_types import Parsed, Percent
 from compare.core.progress import Display
 from compare.core.statistics import VERDICT_PAIRS
 from compare.execution import options, store
+from compare.execution.workspace import Workspace
 from compare.regression import bisect_report, candidates, requests, revisions
 from compare.regression.bisection import BisectionOutcome
-from compare.regression.candidates import BisectionQuery, Candidates
-from compare.regression.records import CHOICES, metrics_named
+from compare.regression.candidates import Bisection, BisectionQuery, Candidates
+from compare.regression.records import JUDGED, choices, metrics_named
 
 MOST_PAIRS = 30
 
@@ -45,8 +45,8 @@ def command(
         list[str] | None, typer.Argument(metavar="[B ...]", help="The other environments of --environments.")
     ] = None,
     metric: Annotated[
-        tuple[str, ...], Parsed(metrics_named), typer.Option(help=f"{options.METRIC} Here one. Of {', '.join(CHOICES)}.")
-    ] = CHOICES[:1],
+        tuple[str, ...], Parsed(metrics_named), typer.Option(help=f"{options.METRIC} Here one. Of {', '.join(choices())}.")
+    ] = JUDGED[:1],
     threshold: Annotated[
         float, Percent(), typer.Option(help=f"{options.THRESHOLD} Between the ends: less is not searched.")
     ] = 0.05,
@@ -72,15 +72,15 @@ def command(
     again = f"The same command with {wording.shell(['--out', str(folder)])} continues."
     invocation.interrupt_message = f"Interrupted. Finished runs are in {folder}. {again}"
     request = requests.build_request(settings, contestant_names, folder, only)
-    outcome, candidate_list = bisect(request, query, folder, invocation.progress)
+    workspace = invocation.hold(candidates.open_workspace(request, query, folder))
+    outcome, candidate_list = bisect(request, query, workspace, invocation.progress)
     return Outcome(bisect_report.report(outcome, candidate_list, query), folder)
 
 
 def bisect(
-    request: ComparisonRequest, query: BisectionQuery, folder: Path, progress: Display
+    request: ComparisonRequest, query: BisectionQuery, workspace: Workspace[Bisection], progress: Display
 ) -> tuple[BisectionOutcome, Candidates]:
     """Search for the change. Return the outcome and the candidates."""
-    candidates.refuse_used_folder(request, query, folder)
     progress.stage(revisions.PREPARING)
     if query.environments:
         candidate_list = candidates.from_environments(query.environments, request, progress)
@@ -92,4 +92,4 @@ def bisect(
             f"bisect follows one row. Received: {', '.join(row.id for row in candidate_list.rows)}. Choose with "
             "--frameworks, --modes and --only."
         )
-    return candidates.search(candidate_list, request, query, folder, progress), candidate_list
+    return candidates.search(candidate_list, request, query, workspace, progress), candidate_list

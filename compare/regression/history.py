@@ -25,12 +25,14 @@ from common.machine import machine
 from compare.core import commands, exits, wording
 from compare.core.commands import Outcome
 from compare.core.errors import FolderError
-from compare.core.option_types import Names
+from compare.core.option_parsing import parse_choices, split_names
+from compare.core.option_types import Parsed
 from compare.core.statistics import Spread, spread
 from compare.core.wording import one_line, visible
-from compare.execution import options, store
-from compare.judgement import measurements
-from compare.judgement.measurements import METRICS, SECONDS, TIMES, MeasuredSubject, Measurement
+from compare.execution import options
+from compare.execution.workspace import FolderKind
+from compare.judgement import figures, measurements
+from compare.judgement.measurements import SECONDS, MeasuredSubject, Measurement
 from compare.regression import revisions
 from compare.regression.facts import UNWATCHED
 from compare.regression.records import HistoryPoint, heading
@@ -65,13 +67,18 @@ class HistoryReport(Report):
             return super().write(folder)
 
 
+def metrics_of(text: str) -> tuple[str, ...]:
+    """Return the figures that `--metric` names."""
+    return tuple(parse_choices("--metric", split_names(text), (*figures.metrics(), SECONDS)))
+
+
 @commands.command()
 def command(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Holds results folders, or pytest-benchmark's files, or both.")],
     metric: Annotated[
         tuple[str, ...],
-        Names((*METRICS, SECONDS)),
-        typer.Option(help=f"{options.METRIC} Of {', '.join(METRICS)}; {SECONDS} of benchmarks."),
+        Parsed(metrics_of),
+        typer.Option(help=f"{options.METRIC} Of {', '.join(figures.metrics())}; {SECONDS} of benchmarks."),
     ] = _DEFAULT,
     only: Annotated[str | None, typer.Option(help=options.ONLY)] = None,
     separate_files: Annotated[
@@ -81,7 +88,7 @@ def command(
 ) -> Outcome:
     """Show a figure over the measured commits, separately for each machine."""
     if out is not None and out.resolve() != folder.resolve():
-        store.refuse_others(out, None, None, "history", allowed=document.report_files(NAME))
+        FolderKind[None](noun="history", allowed=document.report_files(NAME)).check(out)
     history_points, left_out, is_damaged = points(folder, metric, only, separate_files=separate_files)
     for line in left_out_lines(left_out):
         typer.echo(line, err=True)
@@ -113,7 +120,7 @@ def points(
 
     Args:
         folder: holds results folders and benchmark files.
-        metrics: names from METRICS, or SECONDS.
+        metrics: names of `figures.metrics`, or SECONDS.
         only: a pattern of the ids of rows or benchmarks. None: all.
         separate_files: whether each benchmark file is a point, and not all of one commit together.
         repository: knows the times of commits, if it is a git checkout.
@@ -216,7 +223,7 @@ def _by_commit(measured: Sequence[Measurement]) -> list[Measurement]:
 
 def _reliable(subject: MeasuredSubject, metric: str) -> Spread | None:
     """A figure without the times of runs that other work disturbed, see `regress`."""
-    if metric not in TIMES or not subject.unreliable_repeats:
+    if metric not in figures.times() or not subject.unreliable_repeats:
         return subject.spreads.get(metric)
     return spread(
         [value for repeat, value in subject.samples.get(metric, {}).items() if repeat not in subject.unreliable_repeats]

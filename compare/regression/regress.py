@@ -19,9 +19,10 @@ from compare.core.option_rules import AllExcept, Excludes, Needs, OneOf
 from compare.core.option_types import Parsed, Percent
 from compare.execution import options, store
 from compare.judgement import measurements
-from compare.judgement.measurements import TIMES, Measurement
+from compare.judgement.figures import times
+from compare.judgement.measurements import Measurement
 from compare.regression import judging, regress_report, requests, revisions
-from compare.regression.records import CHOICES, JUDGED, Criteria, Judgement, metrics_named
+from compare.regression.records import JUDGED, Criteria, Judgement, choices, metrics_named
 from compare.regression.revisions import BASE, HEAD, MARK_FILE
 from compare.reporting import tables
 
@@ -60,7 +61,7 @@ def command(
     metric: Annotated[
         tuple[str, ...] | None,
         Parsed(metrics_named),
-        typer.Option(help=f"{options.METRIC} Of {', '.join(CHOICES)}. Default: {', '.join(JUDGED)}, where measured."),
+        typer.Option(help=f"{options.METRIC} Of {', '.join(choices())}. Default: {', '.join(JUDGED)}, where measured."),
     ] = None,
     only: Annotated[str | None, typer.Option(help=options.ONLY)] = None,
     revision: Annotated[
@@ -103,7 +104,7 @@ def command(
         if baseline is not None:
             judgement = judge_stored(baseline, candidate, criteria)
         else:
-            remake = any(name in TIMES for name in criteria.judged)
+            remake = any(name in times() for name in criteria.judged)
             measure = (
                 partial(revisions.measure_environments, environments, remake=remake)
                 if environments is not None

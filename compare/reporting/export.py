@@ -20,6 +20,7 @@ from compare.core.errors import FolderError
 from compare.core.option_types import Choice
 from compare.execution import options, store
 from compare.execution.store import StoredComparison
+from compare.execution.workspace import FolderKind
 from compare.reporting import tables
 
 EXTRAS_FILE = "requirements-tracking.txt"
@@ -42,7 +43,7 @@ def command(
     out: Annotated[Path, typer.Option(help=f"{options.OUT} A new or an empty one.")],
 ) -> None:
     """Write the runs of a comparison as TensorBoard event files, or into an MLflow store."""
-    store.refuse_others(out, None, None, "export")  # runs would be in it twice
+    FolderKind[None](noun="export").check(out)  # runs would be in it twice
     stored = store.read(folder)
     try:
         count = export(stored, to, out)

@@ -11,6 +11,7 @@ from compare.core import commands
 from compare.core.commands import Outcome
 from compare.core.errors import FolderError
 from compare.execution import cells, options, store
+from compare.execution.workspace import FolderKind
 from compare.reporting import comparison_report, document, matrix_report, side_by_side
 
 
@@ -31,7 +32,7 @@ def command(
     if out is not None and out.resolve() != folder.resolve():
         if (out / store.PLAN_FILE).exists():
             raise FolderError(f"{out} holds another comparison. Choose another --out.")
-        store.refuse_others(out, comparison_report.RESULTS_FILE, None, "report", allowed=document.report_files())
+        FolderKind[None](noun="report", file=comparison_report.RESULTS_FILE, allowed=document.report_files()).check(out)
     compared = comparison_report.read(folder, signers=signers)
     return Outcome(comparison_report.report(compared, folder, out), out or folder)
 
@@ -43,6 +44,7 @@ def _report_matrix(folder: Path, other: Path | None, out: Path | None, signers: 
         )
     if out is not None and out.resolve() == folder.resolve():
         out = None
-    if out is not None:
-        store.refuse_others(out, matrix_report.RESULTS_FILE, cells.KIND, "report of a matrix", allowed=document.report_files())
+    FolderKind[None](
+        noun="report of a matrix", file=matrix_report.RESULTS_FILE, kind=cells.KIND, allowed=document.report_files()
+    ).check(out)
     return Outcome(matrix_report.report(matrix_report.read(folder, signers), folder, out), out or folder)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -26,8 +25,9 @@ from compare.core.commands import Invocation, Outcome
 from compare.core.option_parsing import parse_choices
 from compare.core.option_types import Names
 from compare.core.progress import Display
-from compare.execution import best_switches, code_digest, launch, options, results_folder, store
+from compare.execution import best_switches, code_digest, launch, options, store
 from compare.execution.best_switches import BestSwitches, SwitchSearchBudget
+from compare.execution.workspace import FolderKind, Workspace
 from compare.reporting import document, tables
 from compare.reporting.document import Report
 from compare.reporting.tables import Column, Table
@@ -102,7 +102,9 @@ def command(
     )
     again = f"To continue, run the same command with {wording.shell(['--out', str(folder)])}."
     invocation.interrupt_message = f"Interrupted. {again}"
-    outcomes, facts = _search(request, [*frameworks], folder, invocation.progress, invocation.resources)
+    early = {"request": request.model_dump(mode="json"), "frameworks": [*frameworks]}
+    workspace = invocation.hold(Workspace.open(folder, SEARCH, early=early))
+    outcomes, facts = _search(request, [*frameworks], workspace, invocation.progress)
     return Outcome(report(outcomes, facts, folder), folder)
 
 
@@ -183,12 +185,10 @@ def sentences(outcome: SearchOutcome) -> list[str]:
 
 
 def _search(
-    request: SearchRequest, framework_names: list[str], folder: Path, progress: Display, lock: ExitStack
+    request: SearchRequest, framework_names: list[str], workspace: Workspace[SearchRecord], progress: Display
 ) -> tuple[list[SearchOutcome], Facts]:
-    """Search each framework's switches. Returns the outcomes and the machine's facts. `lock` gets the lock of the folder."""
-    base = request.spec
-    known_fields = {"request": request.model_dump(mode="json"), "frameworks": framework_names}
-    results_folder.refuse_other_request(folder, RECORD_FILE, SearchRecord, "search", known_fields, identity=_identity)
+    """Search each framework's switches. Returns the outcomes and the machine's facts."""
+    base, folder = request.spec, workspace.folder
     progress.say("asking the frameworks what they can do here")
     with launch.describe_all(framework_names) as answer:
         descriptions = {framework: spec.description_for_device(base, answer(framework)) for framework in framework_names}
@@ -200,8 +200,7 @@ def _search(
     architecture = architectures.build(base, len(dataset.class_names), dataset.image_size)
     progress.say("measuring what the machine can do")
     outcomes: list[SearchOutcome] = []
-    new_record = _record(request, descriptions, is_new=not (folder / RECORD_FILE).exists())
-    record = lock.enter_context(results_folder.open_or_resume(folder, RECORD_FILE, new_record, "search", identity=_identity))
+    record = workspace.claim(_record(request, descriptions, is_new=not (folder / RECORD_FILE).exists()))
     for framework in framework_names:
         search = SwitchSearch(
             framework,
@@ -235,6 +234,9 @@ def _record(request: SearchRequest, descriptions: Mapping[str, dict[str, Any]], 
 
 def _identity(record: SearchRecord) -> dict[str, Any]:
     return record.model_dump(mode="json", include={"request", "frameworks", "versions"})
+
+
+SEARCH = FolderKind(noun="search", file=RECORD_FILE, record=SearchRecord, identity=_identity)
 
 
 def _store(

@@ -110,7 +110,7 @@ def command(
     resume_command = wording.command("tune", "--resume", str(folder))
     invocation.interrupt_message = f"Interrupted. Finished trials are saved. Resume with: {resume_command}"
     try:
-        tuned = tuner.tune(settings, folder, invocation.resources)
+        tuned = tuner.tune(settings, invocation.hold(tuner.open_workspace(settings, folder)))
     except Interrupted:
         if (folder / tuner.RECORD_FILE).exists():
             _report(tuner.read(folder), folder, sign).write(folder)

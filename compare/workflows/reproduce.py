@@ -17,7 +17,7 @@ from common.data.sources import DataRefused
 from common.machine import machine
 from compare.comparison import comparison_plan, estimate, run
 from compare.core import commands, wording
-from compare.core.commands import Outcome
+from compare.core.commands import Invocation, Outcome
 from compare.core.option_types import Choice
 from compare.core.presets import Preset
 from compare.core.progress import Display, display
@@ -27,6 +27,7 @@ from compare.evaluation.scoring import EvaluationRecord
 from compare.execution import launch, options, signing, store
 from compare.execution.matrix import Row
 from compare.execution.store import Comparison
+from compare.execution.workspace import Workspace
 from compare.papers import cells, claims, curves, schema
 from compare.papers.judging import CANNOT_TELL, CONTRADICTED, Verdict
 from compare.papers.local_results import LocalResults
@@ -66,6 +67,7 @@ _SCALE_REMARKS: dict[Scale, str] = {
 
 @commands.command()
 def command(
+    invocation: Invocation,
     paper: Annotated[
         str,
         typer.Argument(
@@ -94,7 +96,7 @@ def command(
     source = _source(published, size, data, common.paths.cache_dir)
     folder = out or Path("results") / f"{published.name}-{size}"
     settings: dict[str, Any] = {"paper": published.name, "scale": size, "source": source, "values": values}
-    step_runner.refuse_used_folder(folder, KIND, settings)
+    workspace = invocation.hold(Workspace.open(folder, step_runner.folder_kind(KIND), early=settings))
     gpus = 0 if common.device == "cpu" else _gpus(published.gpu_frameworks)
     reproduction = build_plan(
         published, ReproductionSetting(size, source, gpus, values, synthetic=data is None and size == SMOKE)
@@ -112,7 +114,7 @@ def command(
         record,
         steps,
         reproduction,
-        folder,
+        workspace,
         lambda record, done: _report(reproduction, record, done, len(steps)),
         sign=sign,
     )
@@ -311,7 +313,7 @@ def _seconds(training: PaperTraining, row: Row, comparison: Comparison, paces: d
     """Estimate the seconds of all runs of a row. Rows of one kind have the pace of their first, serially on all its cores."""
     kind = f"{row.contestant} {row.spec.model_label} {row.spec.global_batch_size} {row.spec.data}"
     if kind not in paces:
-        serial = [other for other in training.rows if other.contestant == row.contestant and other.spec.mode == "serial"]
+        serial = [other for other in training.rows if other.contestant == row.contestant and not other.spec.is_parallel]
         paces[kind] = estimate.measure_row(max(serial or [row], key=lambda other: other.spec.cores))
     like: tuple[RunResult, str] | str = paces[kind]
     if isinstance(like, str):

@@ -11,9 +11,10 @@ from common import spec
 from common.machine.machine import processors
 from common.spec import Spec
 from compare.core import commands, wording
-from compare.core.commands import Outcome
+from compare.core.commands import Invocation, Outcome
 from compare.core.option_types import Choice, Names
 from compare.execution import options, signing
+from compare.execution.workspace import Workspace
 from compare.reporting.document import Report
 from compare.reporting.screen import Paragraph, Screen
 from compare.workflows import step_runner
@@ -26,6 +27,7 @@ KIND = "study"
 
 @commands.command()
 def command(
+    invocation: Invocation,
     study_file: Annotated[Path, typer.Argument(metavar="STUDY.yaml", help="What is studied; studies/ holds three.")],
     scale: Annotated[str, Choice(SCALES), typer.Option(help=f"How much of it: {', '.join(SCALES)}.")] = "quick",
     data: Annotated[str | None, typer.Option(help=f"{options.DATA} Default: as the file says.")] = None,
@@ -53,7 +55,8 @@ def command(
     folder = out or Path("results") / f"study-{study_file.stem}-{scale}"
     settings = study.model_dump(mode="json") | {"scale": scale}
     record = StepsRecord.create(KIND, settings, study.frameworks, study.base().model)
-    return step_runner.run_steps(record, STEPS, study, folder, lambda record, done: _report(study, record, done), sign=sign)
+    workspace = invocation.hold(Workspace.open(folder, step_runner.folder_kind(KIND)))
+    return step_runner.run_steps(record, STEPS, study, workspace, lambda record, done: _report(study, record, done), sign=sign)
 
 
 def _report(study: Study, record: StepsRecord, done: list[FinishedStep]) -> Report:
