@@ -15,7 +15,7 @@ import typer
 
 from compare.core import exits
 from compare.core.interrupt import Interrupted, interruptible
-from compare.core.option_rules import GivenOptions, Rule
+from compare.core.option_rules import GivenOptions, OptionRule
 from compare.core.option_types import OptionType
 from compare.core.progress import Display, display
 
@@ -85,7 +85,7 @@ class Invocation:
             raise
 
 
-def command(*rules: Rule) -> Callable[[Callable[..., Any]], Callable[..., None]]:
+def command(*rules: OptionRule) -> Callable[[Callable[..., Any]], Callable[..., None]]:
     """Make a command of a function from settings to a report, for `MODULES` of `compare/__main__.py`.
 
     The function returns a report, which is printed, or an `Outcome`, which names its folder too. Such a command has `--json`.

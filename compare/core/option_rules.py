@@ -94,7 +94,7 @@ class GivenOptions:
         return [option for option in self.select(names) if option.is_typed]
 
 
-class Rule(Protocol):
+class OptionRule(Protocol):
     """A rule between options."""
 
     def check(self, given: GivenOptions) -> None:

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from common.errors import UserError
 from common.spec import SpecError
-from compare.core.option_rules import AllExcept, Excludes, GivenOptions, Needs, OneOf, Rule
+from compare.core.option_rules import AllExcept, Excludes, GivenOptions, Needs, OneOf, OptionRule
 from tests.support import refusals
 
 app = typer.Typer(add_completion=False)
@@ -32,7 +32,7 @@ def measure(
         rule.check(GivenOptions(context))
 
 
-def refusal(rule: Rule, *words: str) -> UserError | None:
+def refusal(rule: OptionRule, *words: str) -> UserError | None:
     """The refusal of these words by a rule, or None."""
     done = CliRunner().invoke(app, words, obj=[rule])
     if done.exception is None:
@@ -56,7 +56,7 @@ def refusal(rule: Rule, *words: str) -> UserError | None:
         (OneOf(["BASELINE", "--dry-run"]), ["--dry-run"]),
     ],
 )
-def test_options_that_keep_a_rule_are_accepted(rule: Rule, words: list[str]) -> None:
+def test_options_that_keep_a_rule_are_accepted(rule: OptionRule, words: list[str]) -> None:
     assert refusal(rule, *words) is None
 
 
@@ -84,7 +84,9 @@ def test_options_that_keep_a_rule_are_accepted(rule: Rule, words: list[str]) -> 
         (OneOf(["BASELINE", "--dry-run"]), ["a", "--dry-run"], {"field": "BASELINE", "received": "both"}),
     ],
 )
-def test_options_that_break_a_rule_are_refused_in_three_parts(rule: Rule, words: list[str], parts: dict[str, str]) -> None:
+def test_options_that_break_a_rule_are_refused_in_three_parts(
+    rule: OptionRule, words: list[str], parts: dict[str, str]
+) -> None:
     error = refusal(rule, *words)
     assert isinstance(error, SpecError) and error.fix
     refusals.check(error, **parts)  # pyright: ignore[reportArgumentType]
