@@ -116,6 +116,7 @@ def command(*rules: OptionRule) -> Callable[[Callable[..., Any]], Callable[..., 
             parameters.append(_parameter("as_json", AsJson, default=False))
         context_names = [parameter.name for parameter in parameters if parameter.annotation is typer.Context]
         parameters += [] if context_names else [_parameter("context", typer.Context)]
+        defaults = {parameter.name: parameter.default for parameter in parameters}
         option_types = {parameter.name: kind for parameter in parameters if (kind := _option_type(parameter)) is not None}
         parameters = [_as_text(parameter, option_types.get(parameter.name)) for parameter in parameters]
 
@@ -128,8 +129,8 @@ def command(*rules: OptionRule) -> Callable[[Callable[..., Any]], Callable[..., 
                 for rule in rules:
                     rule.check(given)
                 for name, kind in option_types.items():
-                    if values[name] is not None:
-                        values[name] = kind.parse(given.name_of(name), values[name])
+                    option = given.parameter(name)
+                    values[name] = kind.parse(option.names[0], values[name]) if option.is_typed else defaults[name]
                 arguments = _with_groups(values, groups) | dict.fromkeys(invocation_names, invocation)
                 code = invocation.run(functools.partial(function, **arguments))
             raise typer.Exit(code)

@@ -85,9 +85,9 @@ class GivenOptions:
             if any(name in listed for name in option.names) is not isinstance(names, AllExcept)
         ]
 
-    def name_of(self, parameter_name: str) -> str:
-        """Return an option as a user types it, by the name of its parameter."""
-        return next(option.names[0] for option in self._options if option.parameter_name == parameter_name)
+    def parameter(self, name: str) -> GivenOption:
+        """Return an option by the name of its parameter."""
+        return next(option for option in self._options if option.parameter_name == name)
 
     def typed(self, names: OptionNames) -> list[GivenOption]:
         """Return those of these options that the user typed."""
