@@ -22,7 +22,8 @@ from compare.comparison.comparison_plan import ComparisonRequest
 from compare.core import exits, wording
 from compare.core.errors import FolderError, LaunchError
 from compare.core.interrupt import SIGNAL_EXIT_BASE, Interrupted, interruptible
-from compare.core.option_parsing import parse_integers, parse_levels, parse_modes, parse_range, split_names, unexpected_options
+from compare.core.option_parsing import parse_levels, parse_modes, unexpected_options
+from compare.core.option_types import Integers, Range
 from compare.core.presets import Preset
 from compare.core.progress import Display, display
 from compare.core.statistics import VERDICT_PAIRS
@@ -156,7 +157,7 @@ def command(
             spec_request = spec_options.to_request(
                 replicas=replicas, least_replicas=min_replicas,
                 input=input_kind, part=_part(input_only, compute_only), on_bad=on_bad, duplicates=duplicates,
-                profile_steps=PROFILE_STEPS if profile else None, hosts=None if hosts is None else split_names(hosts),
+                profile_steps=PROFILE_STEPS if profile else None, hosts=hosts and [*hosts],
             )  # fmt: skip
             cell_settings = run_settings.settings_of_cells(*spec_request)
             contestant_names = contestant_options.names(cell_settings[0][1].contestants)
@@ -170,7 +171,7 @@ def command(
                 if switches is not None:
                     settings = replace(settings, levels=tuple(parse_levels(switches)))
                 if workers is not None:
-                    settings = replace(settings, workers=parse_integers("--workers", workers, least=0))
+                    settings = replace(settings, workers=workers)
                 if min_replicas is not None and not any(spec.MODES[mode].is_elastic for mode in settings.modes):
                     allowed = " or ".join(spec.MODES.names(lambda mode: mode.is_elastic))
                     raise SpecError(f"--elastic is for {allowed}. Received: {', '.join(settings.modes)}. Add one to --modes.")
@@ -178,7 +179,7 @@ def command(
                 if repeats is not None:
                     settings = replace(settings, repeats=repeats)
                 if seeds is not None:
-                    settings = comparison_plan.with_seeds(settings, parse_integers("--seeds", seeds, least=0), repeats)
+                    settings = comparison_plan.with_seeds(settings, Integers(least=0).parse("--seeds", seeds), repeats)
                 return ComparisonRequest(
                     settings, contestant_names, out, proof,
                     oversubscribe=oversubscribe, restarts=restarts or 0, target_accuracy=target, live=live,
@@ -354,7 +355,7 @@ def _parse_elastic(text: str | None, replicas: int | None) -> tuple[int | None, 
     """Parse `--elastic` into (fewest replicas, replicas)."""
     if text is None:
         return None, replicas
-    min_replicas, max_replicas = parse_range("--elastic", text)
+    min_replicas, max_replicas = Range().parse("--elastic", text)
     if replicas not in (None, max_replicas):
         raise SpecError(f"--elastic says how many replicas there are. Received: {text} and --replicas {replicas}. Give one.")
     return min_replicas, max_replicas

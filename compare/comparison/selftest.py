@@ -20,14 +20,13 @@ from compare.comparison import comparison_plan, run
 from compare.comparison import repeats_needed as needed
 from compare.comparison.comparison_plan import ComparisonRequest
 from compare.core import commands, exits, statistics, verdict_words, wording
-from compare.core.option_parsing import split_names
 from compare.core.option_rules import Excludes, Needs
 from compare.core.presets import Preset
 from compare.core.statistics import VERDICT_PAIRS, JudgedRatio, Ratio, paired_ratio, verdicts
 from compare.core.until_decided import UntilDecided
 from compare.core.verdict_words import interval_words
 from compare.core.wording import percent
-from compare.execution import contestants, launch, options, store
+from compare.execution import options, store
 from compare.execution.matrix import Row
 from compare.execution.store import StoredComparison
 from compare.execution.workspace import COMPARISON
@@ -149,15 +148,14 @@ def command(
     seed: Annotated[int, typer.Option(min=0, help=f"{options.SEED} The simulation.")] = 0,
 ) -> Report:
     """Test the verdicts themselves: equal runs must be called equal, and a known slowdown must be found."""
-    twins = contestants.builtin_twins("--frameworks", split_names(frameworks), launch.FRAMEWORKS)
     if repeats_needed:
         return repeats_report(needed.table(max(trials // 10, 100), seed, UntilDecided()))
-    pairs = None if real_pairs is None else _pairs_request(twins[0], real_pairs, out)
+    pairs = None if real_pairs is None else _pairs_request(frameworks[0], real_pairs, out)
     if pairs is not None:
         COMPARISON.check(pairs.out, comparison_plan.early_identity(pairs))
     result = Selftest(checks=simulate(trials, seed), sentences=[])
     if not simulate_only:
-        trials_result = _run_trials(twins) if pairs is None else _run_pairs(pairs, seed)
+        trials_result = _run_trials(frameworks) if pairs is None else _run_pairs(pairs, seed)
         result = Selftest(checks=[*result.checks, *trials_result.checks], sentences=trials_result.sentences)
     return report(result)
 

@@ -27,6 +27,7 @@ from compare.core import commands, exits, wording
 from compare.core.commands import Outcome
 from compare.core.errors import FolderError
 from compare.core.option_parsing import parse_choices, split_names
+from compare.core.option_types import Parsed
 from compare.core.statistics import Spread, spread
 from compare.core.wording import one_line, visible
 from compare.execution import options
@@ -67,12 +68,19 @@ class HistoryReport(Report):
             return super().write(folder)
 
 
+def metrics_of(text: str) -> tuple[str, ...]:
+    """Return the figures that `--metric` names."""
+    return tuple(parse_choices("--metric", split_names(text), (*figures.metrics(), SECONDS)))
+
+
 @commands.command()
 def command(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Holds results folders, or pytest-benchmark's files, or both.")],
     metric: Annotated[
-        str, typer.Option(help=f"{options.METRIC} Of {', '.join(figures.metrics())}; {SECONDS} of benchmarks.")
-    ] = ",".join(_DEFAULT),
+        tuple[str, ...],
+        Parsed(metrics_of),
+        typer.Option(help=f"{options.METRIC} Of {', '.join(figures.metrics())}; {SECONDS} of benchmarks."),
+    ] = _DEFAULT,
     only: Annotated[str | None, typer.Option(help=options.ONLY)] = None,
     separate_files: Annotated[
         bool, typer.Option("--each", help="Each of pytest-benchmark's files, instead of one row a commit.")
@@ -80,13 +88,12 @@ def command(
     out: options.OutOrNone = None,
 ) -> Outcome:
     """Show a figure over the measured commits, separately for each machine."""
-    metrics = parse_choices("--metric", split_names(metric), (*figures.metrics(), SECONDS))
     if out is not None and out.resolve() != folder.resolve():
         FolderKind[None](noun="history", allowed=document.report_files(NAME)).check(out)
-    history_points, left_out, is_damaged = points(folder, metrics, only, separate_files=separate_files)
+    history_points, left_out, is_damaged = points(folder, metric, only, separate_files=separate_files)
     for line in left_out_lines(left_out):
         typer.echo(line, err=True)
-    arguments = [] if metrics == list(_DEFAULT) else ["--metric", ",".join(metrics)]
+    arguments = [] if metric == _DEFAULT else ["--metric", ",".join(metric)]
     for option, value in (("--only", only), ("--out", out)):
         arguments += [] if value is None else [option, str(value)]
     arguments += ["--each"] * separate_files

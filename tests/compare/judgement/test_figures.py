@@ -71,7 +71,7 @@ def test_a_figure_that_is_declared_once_is_in_the_summaries_the_json_the_tables_
 @pytest.mark.usefixtures("another_figure")
 def test_a_figure_that_is_declared_once_is_a_metric_of_regress_and_history(tmp_path: Path) -> None:
     before, now = (comparisons.results_folder(tmp_path / name, seconds={"pytorch": 4.0}) for name in ("before", "now"))
-    assert metrics_named("joules") == metrics_named("energy_in_J") == ["joules"]
+    assert metrics_named("joules") == metrics_named("energy_in_J") == ("joules",)
     judgement = regress.judge_stored(before, now, Criteria(metrics=("joules",)))
     assert {(change.metric, change.baseline.median) for change in judgement.changes} >= {("joules", 80.0)}
     points, _, _ = history.points(tmp_path, ["joules"])
