@@ -24,7 +24,7 @@ from compare.regression.records import HistoryPoint, Judgement
 from compare.reporting.document import to_json
 
 _UNTIL_DEFAULTS = {name: field.default for name, field in UntilDecided.model_fields.items()}
-_MODE: Any = Literal[tuple(spec.VARIANTS)]
+_MODE: Any = Literal[tuple(spec.MODES)]
 
 _RUN_FIELDS: dict[str, Any] = {
     "modes": (list[_MODE] | None, Field(None, description="Rows of `run`: the modes.")),

@@ -105,8 +105,8 @@ def request_for_rows(
     rows: Sequence[Row], plan: Comparison | MatrixPlan, out: Path | None, repeats: int | None = None
 ) -> ComparisonRequest:
     """Return the request for rows that are laid out already, with the settings of a plan."""
-    parallel = [row.spec for row in rows if row.spec.mode != "serial"]
-    copies = [run.data_replicas if run.mode == "hybrid" else run.replicas for run in parallel]
+    parallel = [row.spec for row in rows if row.spec.is_parallel]
+    copies = [run.replicas_requested for run in parallel]
     settings = Preset(
         replicas=min(copies, default=Preset().replicas),
         repeats=plan.repeats if repeats is None else repeats,

@@ -171,10 +171,8 @@ def command(
                     settings = replace(settings, levels=tuple(parse_levels(switches)))
                 if workers is not None:
                     settings = replace(settings, workers=parse_integers("--workers", workers, least=0))
-                if min_replicas is not None and not any(
-                    spec.VARIANTS[mode][0] in spec.ELASTIC_MODES for mode in settings.modes
-                ):
-                    allowed = " or ".join(spec.ELASTIC_MODES)
+                if min_replicas is not None and not any(spec.MODES[mode].is_elastic for mode in settings.modes):
+                    allowed = " or ".join(spec.MODES.names(lambda mode: mode.is_elastic))
                     raise SpecError(f"--elastic is for {allowed}. Received: {', '.join(settings.modes)}. Add one to --modes.")
                 settings = replace(settings, until=make_stopping_rule(settings.until))
                 if repeats is not None:
@@ -390,7 +388,7 @@ def proof(comparison: Comparison, request: ComparisonRequest, folder: Path, prog
     if cautions.nothing_can_run(comparison):
         return ProofRecord(verdict="not claimed", sentence="no row can run here")
     modes = timed_rows.available_modes(comparison.rows)
-    if len(request.frameworks) < 2 and modes == ["serial"]:
+    if len(request.frameworks) < 2 and not any(spec.MODES[mode].is_parallel for mode in modes):
         return ProofRecord(verdict="not claimed", sentence="one framework alone has nothing to be compared with")
     progress.stage("proof that the training is the same, which may take minutes")
     try:

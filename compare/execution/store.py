@@ -29,7 +29,7 @@ from compare.core.errors import FolderError
 from compare.core.until_decided import UntilDecided
 from compare.execution import contestants, signing
 from compare.execution.contestants import Contestant
-from compare.execution.matrix import FileName, Row
+from compare.execution.matrix import MOST_ROWS, FileName, Row
 from compare.execution.signing import Signature
 
 _LONGEST_VALUE = 120
@@ -127,7 +127,7 @@ class Comparison(Exact):
     created_at: Moment
     """Time of the plan: UTC, ISO 8601."""
     argv: list[str]
-    rows: list[Row] = Field(min_length=1)
+    rows: list[Row] = Field(min_length=1, max_length=MOST_ROWS)
     repeats: int = Field(ge=1, le=MOST_REPEATS)
     data_name: str
     data_hash: str
@@ -177,7 +177,7 @@ class Comparison(Exact):
         if self.proof is None:
             return "not examined"
         rows = self.proof.row_verdicts
-        serial = {rows.get(row.id) for row in self.rows if row.spec.mode == "serial" and row.unavailable is None}
+        serial = {rows.get(row.id) for row in self.rows if not row.spec.is_parallel and row.unavailable is None}
         is_less = IN_FLOAT64 in rows.values() or not serial <= {None, "proved"}
         return IN_FLOAT64 if self.proof.verdict == "proved" and is_less else self.proof.verdict
 

@@ -19,7 +19,8 @@ from compare.execution.matrix import Row
 from compare.execution.store import StoredComparison
 from compare.judgement.measurements import FIELDS_WITHOUT_EFFECT_ON_WORK, is_in_data_hash
 from compare.judgement.row_figures import Summary
-from compare.judgement.summary import family, pairs_of_seconds, serial_row_of, uses_accelerator
+from compare.judgement.run_pairs import pairs_of_seconds, serial_row_of, uses_accelerator
+from compare.judgement.summary import family
 from compare.machines.random_effects import LEAST_MACHINES, Overall, overall
 from compare.reporting import comparison_report
 from compare.reporting.comparison_report import JudgedComparison
@@ -266,7 +267,7 @@ def _subjects(compared: JudgedComparison) -> list[tuple[QuestionSubject, Row, Ro
 
 
 def _where(summary: Summary, budget: int) -> str:
-    if summary.mode != "serial":
+    if summary.is_parallel:
         return f"{summary.mode} x{summary.replicas}"
     cores = "1 core" if summary.cores == 1 else "all cores" if summary.cores == budget else count(summary.cores, "core")
     return f"serial on {cores}"

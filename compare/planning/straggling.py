@@ -124,9 +124,9 @@ def simulate_slowdown(case: Case, straggler: Straggler) -> float:
 
 def _synchronises_rarely(case: Case) -> bool:
     """Return whether ranks compute for more than a step between synchronisations."""
-    if case.run.mode == "model_averaging":
+    if case.run.traits.trains_apart:
         return case.run.averaging.every_steps != 1
-    return case.run.variant == "parameter_server_async"
+    return case.run.traits.has_server and case.run.traits.has_late_gradients
 
 
 def measurable_layouts(plan: PlanResult) -> tuple[list[PredictedLayout], dict[str, list[str]]]:

@@ -189,7 +189,7 @@ def command(
             ]
             proof_report = single_steps_report([rung for rungs in rungs_by_spec for rung in rungs])
         else:
-            if len(contestant_names) < 2 and modes_to_prove == ["serial"]:
+            if len(contestant_names) < 2 and not any(spec.MODES[mode].is_parallel for mode in modes_to_prove):
                 raise SpecError(
                     f"--frameworks has nothing to compare {contestant_names[0]} with. "
                     "Received: one framework and no parallel mode. Name two frameworks, or a mode."

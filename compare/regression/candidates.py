@@ -24,7 +24,7 @@ from compare.execution.matrix import Row
 from compare.execution.store import Comparison
 from compare.execution.workspace import FolderKind, Workspace
 from compare.judgement import measurements, run_figures
-from compare.judgement.measurements import TIMES
+from compare.judgement.figures import times
 from compare.regression import bisection, facts, revisions
 from compare.regression.bisection import BisectionOutcome, BisectionTest, Enough, Unmeasurable
 from compare.regression.revisions import BASE, HEAD, LOCK_FILES, RevisionError, SideRunner
@@ -193,7 +193,7 @@ def search(
         base_sides: list[SideRunner] = []  # once it is checked out
 
         def is_disturbed(row: Row, run: RunResult) -> bool:
-            return query.metric in TIMES and run_figures.disturbing_cores(run) is not None
+            return query.metric in times() and run_figures.disturbing_cores(run) is not None
 
         def measure(earlier: int, later: int, enough: Enough) -> Ratio | None:
             """Measure pairs of two candidates. The good end is checked out once for all tests."""
@@ -280,7 +280,7 @@ def _with_doubts(trial: BisectionTest, candidates: Candidates, folder: Path, met
         return trial
     sides = ((pair.before, trial.earlier), (pair.now, trial.later))
     repeats = pair.before.seeds.keys() & pair.now.seeds.keys()
-    if metric not in TIMES:
+    if metric not in times():
         return trial.model_copy(update={"pairs": len(repeats)})
     disturbed = repeats & (pair.before.cores_taken.keys() | pair.now.cores_taken.keys())
     doubts = [sentence for subject, place in sides for sentence in facts.doubts(subject, f"of {candidates.items[place].title}")]

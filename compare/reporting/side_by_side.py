@@ -22,7 +22,8 @@ from compare.judgement.findings import undisturbed_pairs
 from compare.judgement.measurements import FIELDS_WITHOUT_EFFECT_ON_WORK, is_in_data_hash
 from compare.judgement.row_figures import DISTURBED, Summary
 from compare.judgement.run_figures import epoch_seconds
-from compare.judgement.summary import comparable_runs, family
+from compare.judgement.run_pairs import comparable_runs
+from compare.judgement.summary import family
 from compare.judgement.verdict_sentences import RERUN_ADVICE, doubt_warning, proof_warning
 from compare.reporting import comparison_report, document, tables
 from compare.reporting.comparison_report import JudgedComparison
