@@ -85,7 +85,7 @@ def rehearsal_report(request: ComparisonRequest, times_from: Path | None) -> Rep
         if warning := comparison_plan.large_batch_caution(plan):
             typer.echo(warning, err=True)
         find_result = measure_by_contestant(plan.rows, progress.say) if times_from is None else stored_results(times_from)
-        jobs = comparison_plan.jobs(plan, request.out, _runs_to_repeat(request))
+        jobs = [job for jobs in comparison_plan.remaining_rounds(plan, request.out, _runs_to_repeat(request)) for job in jobs]
         estimates = estimate(plan, jobs, find_result)
         why_unproved = why_no_proof(plan, request) if jobs else "no run is left"
         proof = 0.0 if why_unproved else proof_seconds(plan, request, find_result)

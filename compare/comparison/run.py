@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -31,6 +30,7 @@ from compare.core.until_decided import FIELDS as UNTIL_FIELDS
 from compare.core.until_decided import UntilDecided, stopping_rule_from_options
 from compare.execution import cells, executor, options, run_settings, signing, store
 from compare.execution.cells import MatrixPlan
+from compare.execution.interleaving import Job, run_in_turns
 from compare.execution.matrix import Row
 from compare.execution.store import Comparison, ProofRecord
 from compare.execution.workspace import COMPARISON, Workspace, locked
@@ -481,7 +481,7 @@ def run_all(comparison: Comparison, folder: Path, progress: Display) -> list[tup
     Returns:
         (row id, result) of each result that could not be written there.
     """
-    unwritten = _run_jobs(comparison, comparison_plan.jobs(comparison, folder), folder, progress)
+    unwritten = _run_rounds(comparison, comparison_plan.remaining_rounds(comparison, folder), folder, progress)
     while not unwritten and (needed_rows := _rows_needing_repeats(comparison, folder)):
         new_repeat = comparison.repeats
         skipped_rows = [row.id for row in comparison.rows if row.id not in needed_rows]
@@ -489,8 +489,9 @@ def run_all(comparison: Comparison, folder: Path, progress: Display) -> list[tup
         proof = store.read_plan(folder).proof  # it may know recorded steps by now
         comparison = comparison.model_copy(update={"repeats": new_repeat + 1, "left_out": left_out, "proof": proof})
         store.write_plan(folder, comparison)
-        jobs = [job for job in comparison_plan.jobs(comparison, folder) if job[1] == new_repeat]
-        unwritten = _run_jobs(comparison, jobs, folder, progress)
+        remaining = comparison_plan.remaining_rounds(comparison, folder)
+        added = [jobs for jobs in remaining if jobs[0].repeat == new_repeat]
+        unwritten = _run_rounds(comparison, added, folder, progress)
     return unwritten
 
 
@@ -503,26 +504,32 @@ def _rows_needing_repeats(comparison: Comparison, folder: Path) -> set[str]:
     return {row for question in hopeful for row in summary.compared_row_ids(comparison, question)}
 
 
-def _run_jobs(
-    comparison: Comparison, jobs: Sequence[tuple[Row, int]], folder: Path, progress: Display
+def _run_rounds(
+    comparison: Comparison, planned: Sequence[Sequence[Job[Row]]], folder: Path, progress: Display
 ) -> list[tuple[str, RunResult]]:
-    progress.plan([row.id for row, _ in jobs])
+    """Run these rounds. Returns (row id, result) of each result that could not be written."""
     unwritten: list[tuple[str, RunResult]] = []
     most = comparison.until.most_repeats if comparison.until else comparison.repeats
     num_bytes = spot_checks.num_bytes(folder / store.RUNS_FOLDER)
-    for (row, repeat), next_job in itertools.zip_longest(jobs, jobs[1:]):
-        label = f"{row.id} ({repeat + 1} of {'at most ' if comparison.until else ''}{most})" if most > 1 else row.id
-        progress.begin(row.id, label)
-        has_spot_checks = comparison.proof is not None and spot_checks.is_checked(row.spec)
-        result = executor.execute(
-            row, repeat, folder, progress.watch, restarts=comparison.restarts, has_spot_checks=has_spot_checks
+
+    def label(job: Job[Row]) -> str:
+        row, repeat = job
+        return f"{row.id} ({repeat + 1} of {'at most ' if comparison.until else ''}{most})" if most > 1 else row.id
+
+    def execute(job: Job[Row]) -> RunResult:
+        has_spot_checks = comparison.proof is not None and spot_checks.is_checked(job.item.spec)
+        return executor.execute(
+            job.item, job.repeat, folder, progress.watch, restarts=comparison.restarts, has_spot_checks=has_spot_checks
         )
-        if not (store.run_folder(folder, row.id, repeat) / results.RESULT_FILE).exists():
-            unwritten.append((row.id, result))
-        progress.end(result, run_figures.disturbance_words(result))
-        num_bytes += spot_checks.num_bytes(store.run_folder(folder, row.id, repeat))
-        is_last_of_repeat = next_job is None or next_job[1] != repeat  # between two runs of a pair the machine must not change
-        if is_last_of_repeat and num_bytes > spot_checks.MOST_BYTES:  # those of a large model would fill the disk
+
+    for ended in run_in_turns(planned, execute, progress, name=lambda row: row.id, label=label, ending=run_figures.ending):
+        for (row, repeat), result in ended:
+            run_folder = store.run_folder(folder, row.id, repeat)
+            if not (run_folder / results.RESULT_FILE).exists():
+                unwritten.append((row.id, result))
+            num_bytes += spot_checks.num_bytes(run_folder)
+        # Between two runs of a pair the machine must not change. Recorded steps of a large model would fill the disk.
+        if num_bytes > spot_checks.MOST_BYTES:
             _judge_spot_checks(folder, progress, has_more_runs=True)
             num_bytes = 0
     return unwritten
