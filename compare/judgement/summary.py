@@ -54,9 +54,6 @@ FAILURES = ("failed", "diverged", "killed")
 UNFINISHED = ("not run", "incomplete")
 """Statuses of a row: no repeat has a result, or some have none."""
 
-_MODE_FIELDS = ("mode", "replicas", "least_replicas", "cores", "hosts", "parameter_server", "pipeline", "hybrid")
-"""Fields of a spec that may differ between a row and its serial row."""
-
 
 class Family(NamedTuple):
     """All ratios of a report that get a verdict, judged together."""
@@ -283,10 +280,14 @@ def serial_row_of(comparison: Comparison, row: Row, *, cores: int | None = None,
         cores: number of cores of the serial row. None: as many.
         batch: global batch of the serial row. None: the same.
     """
-    fields = {"cores": cores or row.spec.cores, "global_batch_size": batch or row.spec.global_batch_size}
+    size = cores or row.spec.cores, batch or row.spec.global_batch_size
     for other in comparison.rows:
-        serial_spec = row.spec.model_copy(update={name: getattr(other.spec, name) for name in _MODE_FIELDS} | fields)
-        if other.contestant == row.contestant and not other.spec.is_parallel and other.spec == serial_spec:
+        if (
+            other.contestant == row.contestant
+            and not other.spec.is_parallel
+            and (other.spec.cores, other.spec.global_batch_size) == size
+            and not other.spec.differs(row.spec, in_="serial_run", excluded=("global_batch_size",))
+        ):
             return other
     return None
 
