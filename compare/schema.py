@@ -16,7 +16,7 @@ from common.spec import Spec
 from compare.core import exits
 from compare.core.option_parsing import parse_choices
 from compare.core.until_decided import UntilDecided
-from compare.execution import options, store
+from compare.execution import options, workspace
 from compare.execution.cells import AXES
 from compare.execution.store import Comparison
 from compare.regression.bisection import BisectionReport
@@ -88,7 +88,7 @@ def command(
         all_schemas = schemas()
         parse_choices("WHICH", [which], tuple(all_schemas))
         if out is not None:
-            store.refuse_unwritable(out)
+            workspace.refuse_unwritable(out)
             for name, schema in all_schemas.items():
                 atomic_files.write_atomically(out / f"{name}.schema.json", to_json(schema) + "\n")
     if out is None:

@@ -11,6 +11,7 @@ from torch.cuda import nccl
 
 from common.machine import machine
 from common.machine.rates import DEVICE_COPIED_BYTES, DEVICE_MATRIX_SIZE, DeviceRates, measure_device
+from common.machine.worker_processes import why_no_worker_processes
 from common.spec import Spec
 from common.spec.shared_switches import intra_op_threads, mode_description
 from pytorch_impl import SUPPORTED, rendezvous, switches
@@ -34,7 +35,9 @@ def describe() -> dict[str, Any]:
     names = gpus()
     cpu_entries = {"on_cpu": _on([])} if names else {}
     build_info = {"versions": versions(), "supported": SUPPORTED, "libraries": libraries()}
-    return {"framework": "pytorch", **build_info, **_on(names), **cpu_entries}
+    # Twin: TensorFlow's input workers are threads.
+    missing = {} if (reason := why_no_worker_processes()) is None else {"inputs_not_available": {"workers": reason}}
+    return {"framework": "pytorch", **build_info, **_on(names), **cpu_entries, **missing}
 
 
 def _on(names: list[str]) -> dict[str, Any]:

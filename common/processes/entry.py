@@ -22,9 +22,9 @@ from typing import Any, NoReturn
 from common import spec
 from common.artifacts import results
 from common.data import sources
-from common.machine import environment, heartbeat, machine, placement
+from common.machine import environment, heartbeat, machine, parent_process, placement
 from common.models import user_code
-from common.processes import command_line, commands, ranks, supervisor
+from common.processes import command_line, commands, ranks
 from common.processes.commands import print_refusal
 from common.processes.twin import EXIT_FAILED, EXIT_OK, EXIT_TERMINATED, Rendezvous, Switches, Twin, TwinJob
 from common.spec import Spec, plain_values
@@ -91,7 +91,7 @@ def _dispatch(
         details = {"formats": twin.inference.suffixes, "environment": _environment(description)}
         print(json.dumps({**description, **details}, indent=1))
         return EXIT_OK
-    supervisor.die_with_parent()
+    parent_process.die_with_parent()
     heartbeat.attach()
     signal.signal(signal.SIGTERM, _exit_on_signal)
     if arguments.command in _COMMANDS_WITHOUT_SPEC:

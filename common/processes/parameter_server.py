@@ -432,7 +432,6 @@ def main() -> None:
     parser.add_argument("--address", required=True)
     parser.add_argument("--port", type=int, required=True)
     arguments = parser.parse_args()
-    supervisor.die_with_parent()
     heartbeat.attach()
     asyncio.run(serve(arguments.address, arguments.port, os.environ[placement.RUN_SECRET_VARIABLE]))
 

@@ -46,7 +46,8 @@ def check_against(spec: Spec, description: dict[str, Any], replicas_here: int | 
             "reduced": values that compute with fewer digits than the precision says.
             "process": values that are set when a process starts.
             "found_for": fields of the spec that must be equal for a fastest value to be used again.
-            Values that are keys are strings. `on_cpu`: see `description_for_device`.
+            Values that are keys are strings. `on_cpu`: see `description_for_device`. `inputs_not_available` (optional):
+            {input: reason}.
 
     Returns:
         None if the run can start, else "not available: ..." with the reason, for the table's row.
@@ -69,6 +70,8 @@ def check_against(spec: Spec, description: dict[str, Any], replicas_here: int | 
         return f"not available: {description['framework']} has no mode {spec.mode}"
     if not mode["available"]:
         return f"not available: {mode['reason']}"
+    if (reason := description.get("inputs_not_available", {}).get(spec.input)) is not None:
+        return f"not available: {reason}"
     num_replicas = spec.replicas_per_host if replicas_here is None else replicas_here
     if mode["max_replicas"] is not None and num_replicas > mode["max_replicas"]:
         return f"not available: needs {num_replicas} {mode['resource']}, found {mode['max_replicas']}"

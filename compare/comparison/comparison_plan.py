@@ -199,10 +199,9 @@ def check_repeats(settings: Preset) -> Preset:
     return settings
 
 
-def refuse_other_rows(request: ComparisonRequest) -> None:
-    """Refuse the results folder early, before anything is prepared, see `store.refuse_other_rows`."""
-    if request.out is not None:
-        store.refuse_other_rows(request.out, request.lay_out(request.settings, request.frameworks), request.settings.seeds)
+def early_identity(request: ComparisonRequest) -> dict[str, Any]:
+    """Return what is known of a comparison before anything is prepared, see `workspace.COMPARISON`."""
+    return {"rows": request.lay_out(request.settings, request.frameworks), "seeds": request.settings.seeds}
 
 
 def build_plan(request: ComparisonRequest, progress: Display) -> Comparison:

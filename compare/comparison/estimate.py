@@ -22,6 +22,7 @@ from compare.core.progress import display
 from compare.execution import executor, store
 from compare.execution.matrix import Row
 from compare.execution.store import Comparison
+from compare.execution.workspace import COMPARISON
 from compare.judgement import cautions
 from compare.proof import ladder
 from compare.reporting.document import Report
@@ -62,7 +63,7 @@ def rehearse(request: ComparisonRequest, *, as_json: bool, times_from: Path | No
     Returns:
         The exit code: 0; 1 if a row could not be measured.
     """
-    comparison_plan.refuse_other_rows(request)
+    COMPARISON.check(request.out, comparison_plan.early_identity(request))
     print_measurement_notice(times_from)
     return rehearsal_report(request, times_from).deliver(None, as_json=as_json)
 

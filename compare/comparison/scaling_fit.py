@@ -17,15 +17,9 @@ from compare.execution.store import StoredComparison
 from compare.judgement import sameness, scaling_laws
 from compare.judgement.row_figures import Summary
 from compare.judgement.run_figures import finite_median, images_per_second
+from compare.judgement.run_pairs import finished_runs, pairs_of_seconds, ratio_of_seconds, serial_row_of, uses_accelerator
 from compare.judgement.scaling_laws import Compute, LinkModel, SerialFraction, Topology
-from compare.judgement.summary import (
-    finished_runs,
-    pairs_of_seconds,
-    ratio_of_seconds,
-    serial_row_of,
-    summarize,
-    uses_accelerator,
-)
+from compare.judgement.summary import summarize
 
 TOPOLOGIES: tuple[Topology, ...] = ("ring", "tree", "server")
 

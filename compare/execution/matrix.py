@@ -21,6 +21,9 @@ from compare.execution import best_switches, contestants, launch
 FileName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", max_length=200)]
 """A plain file name, without a path, that leaves room for what is put behind it."""
 
+MOST_ROWS = 1000
+"""Largest number of rows of a comparison. Rows are compared in pairs, so a report takes ten seconds for as many."""
+
 _COLOUR_SAMPLE_SIZE = 256
 """Number of training images, evenly spread, that are searched for colour."""
 
@@ -86,6 +89,10 @@ def build_rows(
                     name = _row_id(framework, run, cores) + (f"-{run.workers}workers" if len(workers) > 1 else "")
                     name += f"-{run.switches}" if len(levels) > 1 else ""
                     matrix_rows.append(build_row(name, framework, run.with_fields(cores=cores)))
+    if len(matrix_rows) > MOST_ROWS:
+        raise SpecError(
+            f"A comparison has at most {MOST_ROWS:,} rows. Received: {len(matrix_rows):,}. Name fewer modes or workers."
+        )
     return matrix_rows
 
 
@@ -103,8 +110,9 @@ def with_workers(values: dict[str, Any], workers: int) -> dict[str, Any]:
 
 def same_except_contestant(one: Row, other: Row) -> bool:
     """Return whether two rows differ by their contestant alone. Each contestant may have switches of its own."""
-    with_same_options = one.spec.model_copy(update={"framework_options": other.spec.framework_options})
-    return one.contestant != other.contestant and with_same_options == other.spec
+    return one.contestant != other.contestant and all(
+        getattr(one.spec, name) == getattr(other.spec, name) for name in Spec.model_fields if name != "framework_options"
+    )
 
 
 def check_rows(rows: Sequence[Row], descriptions: Mapping[str, dict[str, Any]], *, oversubscribe: bool = False) -> list[Row]:

@@ -15,9 +15,9 @@ from compare.execution import matrix, store
 from compare.execution.matrix import Row
 from compare.execution.store import Comparison, ReplacedRun, StoredComparison
 from compare.judgement import environments
-from compare.judgement.row_figures import Summary
+from compare.judgement.row_figures import FAILURES, Summary
 from compare.judgement.run_figures import cores_words
-from compare.judgement.summary import FAILURES, finished_runs, interleaving_gap_seconds, replaced_ratio, serial_row_of
+from compare.judgement.run_pairs import finished_runs, interleaving_gap_seconds, replaced_ratio, serial_row_of
 
 BUSY_LOAD_PER_CORE = 2.0
 """Load average over logical cores above which a run began on a busy machine. Earlier runs leave less."""

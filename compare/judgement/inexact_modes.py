@@ -9,7 +9,7 @@ from common.artifacts.schema import RunResult, Staleness
 from compare.execution.matrix import Row
 from compare.execution.store import StoredComparison
 from compare.judgement.row_figures import GUESSING, Summary
-from compare.judgement.summary import finished_runs
+from compare.judgement.run_pairs import finished_runs
 
 
 def sentences(stored: StoredComparison, summaries: Sequence[Summary]) -> list[str]:

@@ -12,7 +12,8 @@ from compare.execution.store import StoredComparison
 from compare.judgement.cautions import RESUME_PLACEHOLDER, advice, is_reproduction
 from compare.judgement.conditions import DIVISION_WORDS, MODE_CONDITIONS, division
 from compare.judgement.row_figures import Summary
-from compare.judgement.summary import Family, finished_runs, serial_row_of, uses_accelerator
+from compare.judgement.run_pairs import finished_runs, serial_row_of, uses_accelerator
+from compare.judgement.summary import Family
 
 DISTURBED = " Other work disturbed it: do not rely on this."
 NO_FINDING = " Other work disturbed these runs. Make them again on an idle machine."

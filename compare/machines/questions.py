@@ -15,11 +15,12 @@ from common.spec import EFFECTS
 from compare.core.errors import FolderError
 from compare.core.statistics import JudgedRatio, MeanEstimate, Ratio, mean_difference, paired_ratio, verdicts
 from compare.core.wording import count
-from compare.execution import store
+from compare.execution import store, workspace
 from compare.execution.matrix import Row
 from compare.execution.store import StoredComparison
 from compare.judgement.row_figures import Summary
-from compare.judgement.summary import family, pairs_of_seconds, serial_row_of, uses_accelerator
+from compare.judgement.run_pairs import pairs_of_seconds, serial_row_of, uses_accelerator
+from compare.judgement.summary import family
 from compare.machines.random_effects import LEAST_MACHINES, Overall, overall
 from compare.reporting import comparison_report
 from compare.reporting.comparison_report import JudgedComparison
@@ -110,7 +111,7 @@ def read_machines(folders: Sequence[Path], signers: Path | None = None) -> list[
     machines: list[MeasuredMachine] = []
     folder_of_digest: dict[str, Path] = {}
     for folder in folders:
-        store.refuse_growing(folder)
+        workspace.refuse_growing(folder)
         compared = comparison_report.read(folder, signers=signers)
         for path, digest in compared.stored.made_from.items():
             if path != store.PLAN_FILE and (earlier := folder_of_digest.setdefault(digest, folder)) != folder:

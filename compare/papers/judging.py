@@ -10,7 +10,8 @@ from common.artifacts.schema import Metrics, RunResult
 from compare.core import statistics, verdict_words
 from compare.core.statistics import SIGNIFICANCE, VERDICT_PAIRS, JudgedRatio, Ratio
 from compare.core.wording import count
-from compare.judgement.summary import family, ratio_of_seconds
+from compare.judgement.run_pairs import ratio_of_seconds
+from compare.judgement.summary import family
 from compare.judgement.verdict_sentences import DISTURBED, NO_FINDING, doubt_warning
 from compare.papers.local_results import LocalResults
 from compare.papers.plan import CORRECTED

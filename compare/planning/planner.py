@@ -23,7 +23,7 @@ from compare.core.progress import Display
 from compare.execution import launch, matrix
 from compare.execution.matrix import Row
 from compare.judgement.run_figures import times_in_doubt
-from compare.judgement.summary import finished_runs
+from compare.judgement.run_pairs import finished_runs
 from compare.judgement.verdict_sentences import DISTURBED
 from compare.planning import layouts, machine_file, measuring, prediction, projection, schedules
 from compare.planning.accuracy import TIE, PredictionPair

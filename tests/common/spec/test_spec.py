@@ -538,6 +538,12 @@ def test_a_mode_that_this_machine_cannot_do_is_not_available(values: dict[str, A
     assert_unavailable(spec.check_against(spec.build(values), DESCRIPTION), *names)
 
 
+@pytest.mark.parametrize(("feed", "names"), [("workers", ["no semaphores"]), ("inline", [])])
+def test_an_input_that_this_machine_cannot_have_is_not_available(feed: str, names: list[str]) -> None:
+    description = {**DESCRIPTION, "inputs_not_available": {"workers": "no semaphores"}}
+    assert_unavailable(spec.check_against(spec.build({"input": feed, "workers": int(feed == "workers")}), description), *names)
+
+
 @pytest.mark.parametrize(("batch", "parts"), [(64, 4), (50, 2), (63, 3), (61, 1)])
 def test_a_pipeline_whose_batch_cannot_be_cut_is_none(batch: int, parts: int) -> None:
     description = {**DESCRIPTION, "modes": {"pipeline": THREADS, "model_parallel": THREADS}}

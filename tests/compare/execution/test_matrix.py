@@ -107,6 +107,11 @@ def test_every_row_has_an_id_of_its_own_whatever_the_spec_has_set() -> None:
     assert len({row.id for row in made}) == len(made)
 
 
+def test_more_rows_than_a_report_can_compare_are_refused() -> None:
+    with refused(SpecError, received=f"{matrix.MOST_ROWS + 1:,}", names=[f"{matrix.MOST_ROWS:,}"], fix="workers"):
+        matrix.build_rows({"cores": 1}, ["pytorch"], ["serial"], 2, range(matrix.MOST_ROWS + 1))
+
+
 def test_numbers_of_workers_make_rows_of_their_own() -> None:
     made = matrix.build_rows({"cores": 1}, ["pytorch"], ["serial"], 2, [0, 1, 4])
     assert [(row.id, row.spec.input, row.spec.workers) for row in made] == [
