@@ -38,8 +38,6 @@ _FLOAT64_SLOWDOWN = 2
 """Assumed duration of a step in float64, relative to float32."""
 _REPORT_BYTES = 2 * 2**20
 """Approximate size of tables and plots in bytes."""
-_FIELDS_WITHOUT_EFFECT_ON_STEP = ("epochs", "steps", "seed", "hang_seconds", "checkpoint_seconds", "profile_steps", "paths")
-"""Spec fields that do not change the time of a step. `data.limit` and `data.seed` do not change it either."""
 
 
 @dataclass(frozen=True)
@@ -260,7 +258,9 @@ def stored_results(folder: Path) -> Callable[[Row], tuple[RunResult, str] | str]
     ]
 
     def find_result(row: Row) -> tuple[RunResult, str] | str:
-        similar_runs = [run for run in complete_runs if run[0] == row.contestant and _is_similar(run[2], row)]
+        similar_runs = [
+            run for run in complete_runs if run[0] == row.contestant and not run[2].spec.differs(row.spec, in_="step")
+        ]
         if not similar_runs:
             return f"unknown: {folder} has no run of this kind"
         return sorted(similar_runs, key=itemgetter(1))[(len(similar_runs) - 1) // 2][2], f"stored in {folder}"
@@ -372,10 +372,3 @@ def _length(row: Row, num_train: int) -> tuple[int, int]:
     steps_per_epoch = -(-num_train // spec.global_batch_size)
     epochs = -(-spec.steps // steps_per_epoch)
     return epochs, min(spec.steps * spec.global_batch_size, epochs * num_train)
-
-
-def _is_similar(result: RunResult, row: Row) -> bool:
-    length: dict[str, Any] = {name: getattr(row.spec, name) for name in _FIELDS_WITHOUT_EFFECT_ON_STEP}
-    data = row.spec.data
-    length["data"] = result.spec.data.model_copy(update={"limit": data.limit, "seed": data.seed})
-    return result.spec.model_copy(update=length) == row.spec

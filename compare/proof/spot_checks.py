@@ -13,6 +13,7 @@ The ids, labels, pixels and learning rates of all steps leave a fingerprint for 
 
 from __future__ import annotations
 
+import json
 import math
 import random
 from collections import Counter
@@ -37,7 +38,7 @@ from common.data.sources import Dataset
 from common.machine import machine
 from common.models import architectures, weights, work
 from common.models.architectures import Architecture
-from common.spec import Spec
+from common.spec import EFFECTS, Spec
 from common.training.spot_checks import AFTER_FILE, BEFORE_FILE, DECISIONS_FILE, StepDraw, example_hashes, fingerprint, strata
 from common.training.tracing import state
 from compare.core import wording
@@ -62,14 +63,15 @@ HASHED_BYTES = 2**33
 some epochs are drawn, and the first one in which runs differ."""
 SAMPLING_COST = 30
 """Time of an image that is sampled between pixels, divided by the time of another image."""
-_FIELDS_WITHOUT_EFFECT_ON_EXAMPLES = {
-    "mode", "replicas", "least_replicas", "hosts", "cores", "switches", "communication", "framework_options"
-}  # fmt: skip
-"""Fields of a spec without effect on the examples of a step, and on their pixels."""
 _RESULT_TOLERANCE = 1e-6
 """Largest relative difference of a loss in a record and in a result, which may be added up in another order."""
 MAX_LEVELS = 1
 """Largest difference of a pixel that is sampled between others, in levels."""
+
+
+def _examples_key(run_spec: Spec) -> str:
+    """Return a key that is equal for runs with the same examples in each step."""
+    return json.dumps(EFFECTS.relevant(store.flatten(run_spec.model_dump(mode="json")), "examples"))
 
 
 def is_checked(run_spec: Spec) -> bool:
@@ -154,9 +156,7 @@ def judge(
     truths: dict[str, _ExpectedTraining] = {}
 
     def truth_of(run_spec: Spec) -> _ExpectedTraining:
-        return truths.setdefault(
-            run_spec.model_dump_json(exclude=_FIELDS_WITHOUT_EFFECT_ON_EXAMPLES), _ExpectedTraining(run_spec)
-        )
+        return truths.setdefault(_examples_key(run_spec), _ExpectedTraining(run_spec))
 
     num_computed = sum(len(check.computed) for check in known_checks)
     computed = set(_choose_steps(steps, truth_of(steps[0].row.spec).flops, num_computed)) if steps else set[_RecordedStep]()
@@ -166,7 +166,7 @@ def judge(
         judged = pool.map(_judge_step, steps, truths_of, [step in computed for step in steps])
         answers = list(zip(steps, judged, strict=True))
     for result in [*(run.result for run in runs), *others]:
-        if (key := result.spec.model_dump_json(exclude=_FIELDS_WITHOUT_EFFECT_ON_EXAMPLES)) in truths:
+        if (key := _examples_key(result.spec)) in truths:
             truths[key].note(result)
     checks: list[SpotCheck] = []
     for row, repeat, result, folder in runs:
@@ -238,7 +238,7 @@ def first_losses(stored: StoredComparison) -> list[Rung]:
                 if result.first_step_loss is not None and not result.reduced:
                     run_spec = result.spec
                     key = (
-                        run_spec.model_dump_json(exclude=_FIELDS_WITHOUT_EFFECT_ON_EXAMPLES),
+                        _examples_key(run_spec),
                         run_spec.variant,
                         run_spec.replicas,
                     )
