@@ -6,6 +6,7 @@ import itertools
 import json
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -26,9 +27,11 @@ from compare.execution.store import IN_FLOAT64
 from compare.judgement import sameness
 from compare.proof import ladder, referee_check, serial_run
 from compare.proof.certificate import Proof, Rung
+from compare.proof.ladder import ProofRequest
 from compare.proof.referee_check import RefereeComparison
 from compare.proof.serial_run import RecordedRun
-from compare.proof.single_steps import TERM_SCALE, TOLERANCE
+from compare.proof.single_steps import TERM_SCALE
+from compare.proof.step_truth import TOLERANCE
 from compare.reporting import document
 from compare.reporting.document import Mark, Report
 from compare.reporting.screen import Paragraph, Screen
@@ -103,115 +106,127 @@ def command(
         console.print(text, style="dim", highlight=False)
 
     with exits.exit_on_error(), interruptible(), PrivateFolder() as temporary:
-        folder = out or temporary.path
-        rows: list[Row] = []
         if spec_file is not None or preset is not None:
-            if others := unexpected_options(context, _SPEC_PARAMETERS):
-                raise SpecError(
-                    f"--spec and --preset say what is run. Received also: {', '.join(others)}. Use --set field=value instead."
-                )
-            settings = run_settings.settings(preset, spec_file, {}, assignments or [])
-            contestant_names = compared.names(settings.contestants)
-            modes_to_prove = list(settings.modes) if modes is None else parse_modes(modes)
-            replicas = replicas or settings.replicas
-            rows = matrix.build_rows(
-                settings.values, contestant_names, modes_to_prove, replicas, settings.workers, one_core=settings.one_core
-            )
-            specs = [rows[0].spec]
+            subject = _subject_of_run(context, compared, preset, spec_file, assignments or [], modes, replicas)
         else:
-            contestant_names = compared.names({})
-            specs = [
-                _spec(
-                    name,
-                    rule,
-                    data,
-                    image_size,
-                    precision,
-                    seed,
-                    assignments or [],
-                    free_running=not single_steps,
-                )
-                for name, rule in itertools.product(
-                    require_distinct("--model", split_names(model), spec.MODELS),
-                    require_distinct("--optimizer", split_names(optimizer), tuple(OPTIMIZERS)),
-                )
-            ]
+            names = compared.names({})
+            fields = {"data": {"source": data, "image_size": image_size}, "precision": precision, "seed": seed}
+            specs = _specs(model, optimizer, fields, assignments or [], at_full_depth=single_steps)
             modes_to_prove = list(Preset().modes) if modes is None else parse_modes(modes)
+            subject = _Subject(specs, names, modes_to_prove, replicas or 2)
         reports = {"--referee": referee, "--single-steps": single_steps, "--record": record is not None}
-        if len(reports_requested := [option for option, is_requested in reports.items() if is_requested]) > 1:
-            raise SpecError(f"{' and '.join(reports_requested)} make a report each. Use one of them.")
+        if len(requested := [option for option, is_requested in reports.items() if is_requested]) > 1:
+            raise SpecError(f"{' and '.join(requested)} make a report each. Use one of them.")
         if record is not None:
-            parameters = {parameter.name or "" for parameter in context.command.params}
-            if others := unexpected_options(context, parameters.difference(_PROOF_PARAMETERS)):
-                raise SpecError(f"--record writes the serial run. Received also: {', '.join(others)}. Leave them out.")
-            if len(specs) > 1:
-                received = ", ".join(f"{run_spec.model} with {run_spec.optimizer.name}" for run_spec in specs)
-                raise SpecError(f"--record writes one training. Received: {received}. Name one with --model and --optimizer.")
-            store.refuse_others(record, None, None, "recording", option="--record")
+            _refuse_recording(context, subject, record)
         if out is not None:
-            store.refuse_others(
-                out, RESULTS_FILE, None, "proof", allowed=(*spec.MODELS, *(run_spec.model for run_spec in specs))
-            )
-        if not rows:
-            with_switches = [contestant.name for contestant in contestants.registered(contestant_names) if contestant.switches]
-            for run_spec in specs:  # refuse a switch that a contestant's twin lacks
-                matrix.check_rows(
-                    [matrix.build_row(name, name, run_spec) for name in with_switches],
-                    {name: launch.describe(name) for name in with_switches},
-                )
+            store.refuse_others(out, RESULTS_FILE, None, "proof", allowed=(*spec.MODELS, *subject.models))
+        subject.refuse_switches()
+        how: dict[str, Any] = {"out": out or temporary.path, "progress": progress}
         if referee:
-            referee_specs = [run_spec for timed_spec in specs for run_spec in referee_check.referee_specs(timed_spec)]
-            proof_report = referee_report(referee_check.judge(referee_specs, contestant_names, folder, progress))
+            proof_report = _against_referee(subject, **how)
         elif record is not None:
-            proof_report = recorded_report(
-                serial_run.record(
-                    specs[0],
-                    contestant_names,
-                    record,
-                    precision="float64" if rows else specs[0].precision,
-                    steps=steps,
-                    out=folder,
-                    progress=progress,
-                ),
-                record,
-            )
+            proof_report = _recording(subject, record, steps, **how)
         elif single_steps:
-            rungs_by_spec = [
-                ladder.judge_every_step(
-                    run_spec,
-                    contestant_names,
-                    modes_to_prove,
-                    replicas=replicas or 2,
-                    out=folder,
-                    progress=progress,
-                    steps=steps or ladder.STEPS,
-                )
-                for run_spec in specs
-            ]
-            proof_report = single_steps_report([rung for rungs in rungs_by_spec for rung in rungs])
+            proof_report = _single_steps(subject, steps, **how)
         else:
-            if len(contestant_names) < 2 and modes_to_prove == ["serial"]:
-                raise SpecError(
-                    f"--frameworks has nothing to compare {contestant_names[0]} with. "
-                    "Received: one framework and no parallel mode. Name two frameworks, or a mode."
-                )
-            shared: dict[str, Any] = {
-                "replicas": replicas or 2, "out": folder, "progress": progress, "steps": steps, "remember": remember,
-                "keep": True,
-            }  # fmt: skip
-            if rows:
-                descriptions = {framework: launch.describe(framework) for framework in contestant_names}
-                proofs = [
-                    ladder.prove_rows(matrix.check_rows(rows, descriptions, oversubscribe=True), contestant_names, **shared)
-                ]
-            else:
-                proofs = [
-                    ladder.prove(run_spec, contestant_names, modes_to_prove, precision=run_spec.precision, **shared)
-                    for run_spec in specs
-                ]
-            proof_report = report(specs, proofs, contestant_names, for_rows=bool(rows))
+            proof_report = _ladder(subject, steps, **how, remember=remember)
         code = proof_report.deliver(out, as_json=as_json)
     raise typer.Exit(code)
+
+
+@dataclass(frozen=True)
+class _Subject:
+    """Trainings that are proved: models, or the rows that `run` times."""
+
+    specs: list[Spec]
+    contestants: list[str]
+    modes: list[str]
+    replicas: int
+    rows: Sequence[Row] = ()
+    """Rows of `run` with the same words. Empty: none are timed."""
+
+    @property
+    def models(self) -> list[str]:
+        return [run_spec.model for run_spec in self.specs]
+
+    def request(self, run_spec: Spec, steps: int | None) -> ProofRequest:
+        return ProofRequest(
+            run_spec, self.contestants, self.modes, replicas=self.replicas, steps=steps, precision=run_spec.precision
+        )
+
+    def refuse_switches(self) -> None:
+        """Refuse a switch that a contestant's twin lacks. Rows are checked later."""
+        with_switches = [contestant.name for contestant in contestants.registered(self.contestants) if contestant.switches]
+        for run_spec in self.specs if not self.rows else ():
+            matrix.check_rows(
+                [matrix.build_row(name, name, run_spec) for name in with_switches],
+                {name: launch.describe(name) for name in with_switches},
+            )
+
+
+def _subject_of_run(
+    context: typer.Context,
+    compared: options.ContestantOptions,
+    preset: str | None,
+    spec_file: Path | None,
+    assignments: list[str],
+    modes: str | None,
+    replicas: int | None,
+) -> _Subject:
+    """Return what `run` times with the same words."""
+    if others := unexpected_options(context, _SPEC_PARAMETERS):
+        raise SpecError(
+            f"--spec and --preset say what is run. Received also: {', '.join(others)}. Use --set field=value instead."
+        )
+    settings = run_settings.settings(preset, spec_file, {}, assignments)
+    names = compared.names(settings.contestants)
+    modes_to_prove = list(settings.modes) if modes is None else parse_modes(modes)
+    replicas = replicas or settings.replicas
+    rows = matrix.build_rows(settings.values, names, modes_to_prove, replicas, settings.workers, one_core=settings.one_core)
+    return _Subject([rows[0].spec], names, modes_to_prove, replicas or 2, rows)
+
+
+def _refuse_recording(context: typer.Context, subject: _Subject, folder: Path) -> None:
+    parameters = {parameter.name or "" for parameter in context.command.params}
+    if others := unexpected_options(context, parameters.difference(_PROOF_PARAMETERS)):
+        raise SpecError(f"--record writes the serial run. Received also: {', '.join(others)}. Leave them out.")
+    if len(subject.specs) > 1:
+        received = ", ".join(f"{run_spec.model} with {run_spec.optimizer.name}" for run_spec in subject.specs)
+        raise SpecError(f"--record writes one training. Received: {received}. Name one with --model and --optimizer.")
+    store.refuse_others(folder, None, None, "recording", option="--record")
+
+
+def _ladder(subject: _Subject, steps: int | None, *, remember: bool, **how: Any) -> Report:
+    names = subject.contestants
+    if len(names) < 2 and subject.modes == ["serial"]:
+        raise SpecError(
+            f"--frameworks has nothing to compare {names[0]} with. "
+            "Received: one framework and no parallel mode. Name two frameworks, or a mode."
+        )
+    requests = [subject.request(run_spec, steps) for run_spec in subject.specs]
+    if subject.rows:
+        rows = matrix.check_rows(subject.rows, {name: launch.describe(name) for name in names}, oversubscribe=True)
+        requests = [ProofRequest.for_rows(rows, names, replicas=subject.replicas, steps=steps)]
+    proofs = [ladder.prove(request, **how, remember=remember, keep=True) for request in requests]
+    return report(subject.specs, proofs, names, for_rows=bool(subject.rows))
+
+
+def _single_steps(subject: _Subject, steps: int | None, **how: Any) -> Report:
+    rungs = [ladder.judge_every_step(subject.request(run_spec, steps), **how) for run_spec in subject.specs]
+    return single_steps_report(list(itertools.chain.from_iterable(rungs)))
+
+
+def _against_referee(subject: _Subject, **how: Any) -> Report:
+    specs = [run_spec for timed_spec in subject.specs for run_spec in referee_check.referee_specs(timed_spec)]
+    return referee_report(referee_check.judge(specs, subject.contestants, **how))
+
+
+def _recording(subject: _Subject, folder: Path, steps: int | None, **how: Any) -> Report:
+    (run_spec,) = subject.specs
+    precision = "float64" if subject.rows else run_spec.precision
+    recordings = serial_run.record(run_spec, subject.contestants, folder, precision=precision, steps=steps, **how)
+    return recorded_report(recordings, folder)
 
 
 _RUNG_COLUMNS = (
@@ -470,30 +485,20 @@ def _report_command() -> tuple[str, str]:
     return "This report:", f"{document.COMPARE} {wording.shell(sys.argv[1:])}"
 
 
-def _spec(
-    model: str,
-    optimizer: str,
-    data: str,
-    image_size: int | None,
-    precision: str,
-    seed: int,
-    assignments: list[str],
-    *,
-    free_running: bool,
-) -> Spec:
-    if optimizer not in OPTIMIZERS:
-        raise SpecError(f"--optimizer is unknown. Received: {optimizer!r}. Use {' or '.join(OPTIMIZERS)}.")
-    if precision not in ("float32", "float64"):
-        raise SpecError(f"--precision is unknown. Received: {precision!r}. Use float64 or float32.")
-    depth = FREE_RUNNING_DEPTHS.get(model, 1.0) if free_running else 1.0
-    values = {
-        "model": model,
-        "depth": depth,
-        "data": {"source": data, "image_size": image_size},
-        "optimizer": OPTIMIZERS[optimizer],
+def _specs(models: str, optimizers: str, fields: dict[str, Any], assignments: list[str], *, at_full_depth: bool) -> list[Spec]:
+    """Return each model with each optimizer."""
+    fixed = {
         "augmentation": {"horizontal_flip": True, "shift_px": 2},
-        "precision": precision,
         "global_batch_size": ladder.BATCH_SIZE,  # the learning rate is meant for it
-        "seed": seed,
     }
-    return spec.build(spec.overlay(values, spec.parse_assignments(assignments)))
+    specs: list[Spec] = []
+    for model in require_distinct("--model", split_names(models), spec.MODELS):
+        for optimizer in require_distinct("--optimizer", split_names(optimizers), tuple(OPTIMIZERS)):
+            if optimizer not in OPTIMIZERS:
+                raise SpecError(f"--optimizer is unknown. Received: {optimizer!r}. Use {' or '.join(OPTIMIZERS)}.")
+            if (precision := fields["precision"]) not in ("float32", "float64"):
+                raise SpecError(f"--precision is unknown. Received: {precision!r}. Use float64 or float32.")
+            depth = 1.0 if at_full_depth else FREE_RUNNING_DEPTHS.get(model, 1.0)
+            values = {**fields, **fixed, "model": model, "depth": depth, "optimizer": OPTIMIZERS[optimizer]}
+            specs.append(spec.build(spec.overlay(values, spec.parse_assignments(assignments))))
+    return specs

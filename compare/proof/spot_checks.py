@@ -46,7 +46,7 @@ from compare.execution import store
 from compare.execution.matrix import Row
 from compare.execution.store import IN_FLOAT64, SpotCheck, StoredComparison
 from compare.judgement import sameness
-from compare.proof import claims, ladder, single_steps
+from compare.proof import claims, ladder, single_steps, step_truth
 from compare.proof.augmentation import augment
 from compare.proof.certificate import Rung
 from compare.proof.differences import make_rung
@@ -256,7 +256,7 @@ def first_losses(stored: StoredComparison) -> list[Rung]:
                 continue  # an honest image may differ from the referee's by a level
             if key[0] not in judges:
                 judges[key[0]] = single_steps.StepJudge(truth.architecture, truth.first_step(), [0], truth.plan, is_timed=True)
-            loss, allowed = judges[key[0]].loss(run_spec, 0)
+            loss, allowed = judges[key[0]].truth(run_spec, 0).loss
             rungs += [
                 make_rung(
                     run_spec,
@@ -489,9 +489,9 @@ def _judge_record(recorded: _RecordedStep, truth: _ExpectedTraining, is_computed
     rungs = judge.rungs(run_spec, arrays, recorded.row.contestant)
     for rung in rungs:
         if rung.status == "failed":
-            aspect, where = rung.name.rpartition(": ")[2], f" ({rung.where})" if rung.where else ""
+            where = f" ({rung.where})" if rung.where else ""
             faults.append(
-                f"{recorded.label}: {aspect} differ from the referee's by {rung.max_relative_difference:.1e}{where}, "
+                f"{recorded.label}: {rung.aspect} differ from the referee's by {rung.max_relative_difference:.1e}{where}, "
                 f"tolerance {rung.tolerance:.1e}"
             )
     shown_reason = next((rung.reason for rung in rungs if rung.status == "shown"), "")
@@ -554,7 +554,7 @@ def _update_faults(truth: _ExpectedTraining, run_spec: Spec, arrays: Mapping[str
         weight = np.asarray(weights[name], np.float64)
         slots_after = {slot: np.asarray(values[name], np.float64) for slot, values in slots.items()}
         update, limit = single_steps.expected_update(run_spec, slots_after, rate, step + 1)
-        limit = limit + 3 * single_steps.UNIT[run_spec.precision] * np.abs(weight)
+        limit = limit + 3 * step_truth.UNIT[run_spec.precision] * np.abs(weight)
         difference = np.abs(weight - update - np.asarray(after[name], np.float64))
         worst = float(np.max(difference / np.maximum(limit, np.finfo(np.float64).tiny)))
         if not worst <= 1.0:
