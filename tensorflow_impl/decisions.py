@@ -38,7 +38,7 @@ class DecisionRecorder:
             self._calls[name] = {}
             layer.call = self._watched(name, layer.call, is_pool=isinstance(point, architectures.MaxPool))
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, *exception: object) -> None:
         for _, layer in self._layers.values():
             del layer.call
 
