@@ -13,36 +13,19 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-import typer
 
 from common import spec
 from common.data import cache as store
 from common.machine import machine
-from compare.core import exits, wording
+from compare.core import commands, wording
 from compare.core.errors import LaunchError
-from compare.core.interrupt import interruptible
 from compare.data import cache
-from compare.execution import launch, matrix, options
+from compare.execution import launch, matrix
 from compare.reporting.document import Report
 from compare.reporting.screen import Paragraph, Screen
 from compare.reporting.tables import Column, Table
 
 EXIT_LACKING = 1
-
-_EACH = "a core or GPU for each"
-NEEDS = {
-    "serial": "one device",
-    "data_parallel": f"{_EACH} replica",
-    "multi_process": f"{_EACH} rank",
-    "sharded_data_parallel": f"{_EACH} replica",
-    "parameter_server": f"{_EACH} worker",
-    "model_parallel": f"{_EACH} part",
-    "tensor_parallel": f"{_EACH} slice",
-    "pipeline": f"{_EACH} stage",
-    "hybrid": "4 cores or GPUs at least",
-    "model_averaging": f"{_EACH} replica",
-}
-"""Hardware that each mode runs on."""
 
 _MIB = 2**20
 _LEAST_DISK_MIB, _LEAST_MEMORY_MIB, _LEAST_SHARED_MIB = 2_048, 2_048, 256
@@ -50,11 +33,10 @@ _BUSY_LOAD = 0.5
 """Load of each core above which times suffer."""
 
 
-def command(as_json: options.AsJson = False) -> None:
+@commands.command()
+def command() -> Report:
     """Say what this machine has for a comparison: frameworks, devices, modes, threads, memory, disk, caches."""
-    with exits.exit_on_error(), interruptible():
-        facts = examine(list(launch.FRAMEWORKS))
-    raise typer.Exit(report(facts).deliver(None, as_json=as_json))
+    return report(examine(list(launch.FRAMEWORKS)))
 
 
 def examine(frameworks: Sequence[str]) -> dict[str, Any]:
@@ -204,7 +186,7 @@ def _framework(framework: str, answer: Callable[[str], dict[str, Any]]) -> dict[
         description = answer(framework)
     except LaunchError as error:
         return {"framework": framework, "error": str(error)}
-    rows = matrix.check_rows(matrix.build_rows({}, [framework], list(spec.VARIANTS), 2), {framework: description})
+    rows = matrix.check_rows(matrix.build_rows({}, [framework], list(spec.MODES), 2), {framework: description})
     row_by_mode = {row.spec.variant: row for row in rows}  # of serial's rows the one on all cores
     modes = [
         {
@@ -212,7 +194,7 @@ def _framework(framework: str, answer: Callable[[str], dict[str, Any]]) -> dict[
             "available": row.unavailable is None,
             "here": row.unavailable or "yes",
             "implementation": description["modes"][row.spec.mode]["implementation"],
-            "needs": NEEDS[row.spec.mode],
+            "needs": row.spec.traits.needs,
             "cut_short": "goes on" if row.spec.not_resumable_because is None else "starts over",
         }
         for variant, row in row_by_mode.items()

@@ -22,6 +22,7 @@ from compare.core.progress import display
 from compare.execution import executor, store
 from compare.execution.matrix import Row
 from compare.execution.store import Comparison
+from compare.execution.workspace import COMPARISON
 from compare.judgement import cautions
 from compare.proof import ladder, timed_rows
 from compare.reporting.document import Report
@@ -64,7 +65,7 @@ def rehearse(request: ComparisonRequest, *, as_json: bool, times_from: Path | No
     Returns:
         The exit code: 0; 1 if a row could not be measured.
     """
-    comparison_plan.refuse_other_rows(request)
+    COMPARISON.check(request.out, comparison_plan.early_identity(request))
     print_measurement_notice(times_from)
     return rehearsal_report(request, times_from).deliver(None, as_json=as_json)
 
@@ -176,7 +177,7 @@ def proof_seconds(
         if not similar_results or similar_results[0].phases is None:
             return None
         num_modes = len(
-            {row.spec.variant for row in contestant_rows if row.spec.mode != "serial" and row.spec.not_serial_because is None}
+            {row.spec.variant for row in contestant_rows if row.spec.is_parallel and row.spec.not_serial_because is None}
         )
         processes = (1 + num_modes) * len({row.spec.switches for row in contestant_rows})
         images = _FLOAT64_SLOWDOWN * (1 + num_modes) * (base.steps or 0) * base.global_batch_size
@@ -218,7 +219,7 @@ def measure_by_contestant(rows: Sequence[Row], say: Callable[[str], None]) -> Ca
 
     def find_result(row: Row) -> tuple[RunResult, str] | str:
         contestant_rows = [other for other in rows if other.unavailable is None and other.contestant == row.contestant]
-        first = min(contestant_rows, key=lambda candidate: (candidate.spec.mode != "serial", -candidate.spec.cores))
+        first = min(contestant_rows, key=lambda candidate: (candidate.spec.is_parallel, -candidate.spec.cores))
         if first.id not in measurements:
             say(f"a few steps of {first.id}")
             measurements[first.id] = measure_row(first)

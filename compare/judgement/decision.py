@@ -8,7 +8,8 @@ from compare.core import wording
 from compare.core.statistics import JudgedRatio
 from compare.core.verdict_words import percent_words
 from compare.execution.store import Comparison, StoredComparison
-from compare.judgement.summary import compared_row_ids, was_interrupted
+from compare.judgement.run_pairs import was_interrupted
+from compare.judgement.summary import compared_row_ids
 
 _DECIDED = ("above", "below", "no difference that matters")
 

@@ -9,7 +9,7 @@ from common.artifacts.schema import RunResult, Staleness
 from compare.execution.matrix import Row
 from compare.execution.store import StoredComparison
 from compare.judgement.row_figures import GUESSING, Summary
-from compare.judgement.summary import finished_runs
+from compare.judgement.run_pairs import finished_runs
 
 
 def sentences(stored: StoredComparison, summaries: Sequence[Summary]) -> list[str]:
@@ -38,7 +38,7 @@ def _beside_serial(summary: Summary, summaries: Sequence[Summary]) -> str:
     """Serial's accuracy on the same cores, else on others, e.g. beside a run over several hosts. Cores only change rounding."""
     for cores in (summary.cores, None):
         for other in summaries:
-            is_serial = (other.contestant, other.mode) == (summary.contestant, "serial") and cores in (other.cores, None)
+            is_serial = other.contestant == summary.contestant and not other.is_parallel and cores in (other.cores, None)
             has_same_input = (other.input, other.workers) == (summary.input, summary.workers)
             if is_serial and has_same_input and other.test.accuracy is not None:
                 return f", serial's {other.test.accuracy.median:.4f}"

@@ -12,7 +12,8 @@ from compare.execution.store import StoredComparison
 from compare.judgement.cautions import RESUME_PLACEHOLDER, advice, is_reproduction
 from compare.judgement.conditions import DIVISION_WORDS, MODE_CONDITIONS, division
 from compare.judgement.row_figures import Summary
-from compare.judgement.summary import Family, finished_runs, serial_row_of, uses_accelerator
+from compare.judgement.run_pairs import finished_runs, serial_row_of, uses_accelerator
+from compare.judgement.summary import Family
 
 DISTURBED = " Other work disturbed it: do not rely on this."
 NO_FINDING = " Other work disturbed these runs. Make them again on an idle machine."
@@ -162,7 +163,7 @@ def _mode(stored: StoredComparison, summary: Summary) -> str:
     kind = "Dask" if summary.input == "dask" else "input"
     workers = "" if summary.input == "inline" else f" with {wording.count(summary.workers, f'{kind} worker')}"
     hosts = len(_row(stored, summary).spec.hosts)
-    name = summary.mode if summary.mode == "serial" else f"{summary.mode} x{summary.replicas}"
+    name = f"{summary.mode} x{summary.replicas}" if summary.is_parallel else summary.mode
     return f"{name} on {wording.count(summary.cores, 'core')}{f' of {hosts} hosts' if hosts else ''}{workers}"
 
 

@@ -67,7 +67,7 @@ class ProofRequest:
     frameworks: Sequence[str]
     """At least one. All others are compared with the first."""
     modes: Sequence[str]
-    """Names from `spec.VARIANTS`. Each is compared with serial if it claims the same mathematics and the machine has it."""
+    """Words of `spec.MODES`. Each is compared with serial if it claims the same mathematics and the machine has it."""
     _: KW_ONLY
     replicas: int
     """Number of replicas of those modes."""
@@ -97,7 +97,7 @@ class ProofRequest:
 
     @property
     def parallel_modes(self) -> tuple[str, ...]:
-        return tuple(mode for mode in self.modes if mode != "serial")
+        return tuple(mode for mode in self.modes if spec.MODES[mode].is_parallel)
 
     @property
     def timed_runs(self) -> Sequence[tuple[str, Spec]]:
@@ -472,11 +472,11 @@ class Ladder:
         claims_by_mode: dict[str, _Claim] = {}
         for mode in self.modes:
             # BatchNorm has statistics of each micro-batch. A model without BatchNorm is compared with plain serial.
-            has_part_statistics = self.architecture.has_batch_norm and "pipeline" in mode
+            has_part_statistics = self.architecture.has_batch_norm and spec.MODES[mode].cuts_batches
             statistics = "synchronised" if self.architecture.has_batch_norm and not has_part_statistics else "per_replica"
             values = {**self._uneven.model_dump(), "batch_norm_statistics": statistics}
             parallel = spec.build(spec.with_variant(values, mode, self.replicas))
-            if parallel.not_serial_because is not None or (has_part_statistics and parallel.mode == "hybrid"):
+            if parallel.not_serial_because is not None or (has_part_statistics and parallel.traits.is_nested):
                 continue
             if architectures.why_not_divisible(parallel) is not None:
                 continue

@@ -16,14 +16,16 @@ from rich.console import Console
 from common import spec
 from common.machine.private_folder import PrivateFolder
 from common.spec import Spec, SpecError
-from compare.core import exits, wording
-from compare.core.interrupt import interruptible
-from compare.core.option_parsing import parse_modes, require_distinct, split_names, unexpected_options
+from compare.core import commands, exits, wording
+from compare.core.commands import Invocation, Outcome
+from compare.core.option_parsing import parse_modes, require_distinct, split_names
+from compare.core.option_rules import AllExcept, Excludes
 from compare.core.presets import Preset
-from compare.execution import contestants, launch, matrix, options, run_settings, store
+from compare.execution import contestants, launch, matrix, options, run_settings
 from compare.execution.matrix import Row
 from compare.execution.options import OPTIMIZERS
 from compare.execution.store import IN_FLOAT64
+from compare.execution.workspace import FolderKind
 from compare.judgement import sameness
 from compare.proof import ladder, referee_check, serial_run
 from compare.proof.certificate import Proof, Rung
@@ -38,22 +40,28 @@ from compare.reporting.screen import Paragraph, Screen
 from compare.reporting.tables import Column, Table
 
 NAME, RESULTS_FILE = "parity", "parity.json"
-_SPEC_PARAMETERS = (
-    "spec_file", "preset", "assignments", "modes", "replicas", "frameworks", "contestant", "steps", "out", "remember",
-    "as_json", "referee", "record",
-)  # fmt: skip
-"""Command parameters that are allowed with a spec file or a preset, which sets everything else."""
-_PROOF_PARAMETERS = ("modes", "replicas", "remember")
-"""Command parameters that have no effect on a recording of the serial run."""
 
 FREE_RUNNING_DEPTHS = {"resnet34": 0.5, "resnet50": 0.34, "vgg16_bn": 0.6}
 """Model: its depth in runs over many steps, unless `--set depth=` says another. At full depth a framework differs too much from
 itself in another order of its sums. See docs/proof.md."""
 
 
-@options.grouped
+@commands.command(
+    Excludes(
+        ["--spec", "--preset"],
+        AllExcept(
+            *("--spec", "--preset", "--set", "--modes", "--replicas", "--frameworks", "--contestant", "--steps", "--out"),
+            *("--remember", "--json", "--referee", "--record"),
+        ),
+        why="says what is run",
+        advice="Use --set field=value instead.",
+    ),
+    Excludes("--referee", ["--single-steps", "--record"]),
+    Excludes("--single-steps", "--record"),
+    Excludes("--record", ["--modes", "--replicas", "--remember"], why="writes the serial run"),
+)
 def command(
-    context: typer.Context,
+    invocation: Invocation,
     *,
     spec_file: options.SpecFile = None,
     preset: options.PresetName = None,
@@ -94,8 +102,7 @@ def command(
     ] = None,
     out: options.OutOrNone = None,
     remember: Annotated[bool, typer.Option(help="Use a stored proof of the same code, versions and spec.")] = True,
-    as_json: options.AsJson = False,
-) -> None:
+) -> Outcome:
     """Prove that the frameworks and their parallel modes train the same; exit code 1 where a rung fails.
 
     With --spec or --preset, prove what `run` with the same words times.
@@ -105,34 +112,26 @@ def command(
     def progress(text: str) -> None:
         console.print(text, style="dim", highlight=False)
 
-    with exits.exit_on_error(), interruptible(), PrivateFolder() as temporary:
-        if spec_file is not None or preset is not None:
-            subject = _subject_of_run(context, compared, preset, spec_file, assignments or [], modes, replicas)
-        else:
-            names = compared.names({})
-            fields = {"data": {"source": data, "image_size": image_size}, "precision": precision, "seed": seed}
-            specs = _specs(model, optimizer, fields, assignments or [], at_full_depth=single_steps)
-            modes_to_prove = list(Preset().modes) if modes is None else parse_modes(modes)
-            subject = _Subject(specs, names, modes_to_prove, replicas or 2)
-        reports = {"--referee": referee, "--single-steps": single_steps, "--record": record is not None}
-        if len(requested := [option for option, is_requested in reports.items() if is_requested]) > 1:
-            raise SpecError(f"{' and '.join(requested)} make a report each. Use one of them.")
-        if record is not None:
-            _refuse_recording(context, subject, record)
-        if out is not None:
-            store.refuse_others(out, RESULTS_FILE, None, "proof", allowed=(*spec.MODELS, *subject.models))
-        subject.refuse_switches()
-        how: dict[str, Any] = {"out": out or temporary.path, "progress": progress}
-        if referee:
-            proof_report = _against_referee(subject, **how)
-        elif record is not None:
-            proof_report = _recording(subject, record, steps, **how)
-        elif single_steps:
-            proof_report = _single_steps(subject, steps, **how)
-        else:
-            proof_report = _ladder(subject, steps, **how, remember=remember)
-        code = proof_report.deliver(out, as_json=as_json)
-    raise typer.Exit(code)
+    if spec_file is not None or preset is not None:
+        subject = _subject_of_run(compared, preset, spec_file, assignments or [], modes, replicas)
+    else:
+        names = compared.names({})
+        fields = {"data": {"source": data, "image_size": image_size}, "precision": precision, "seed": seed}
+        specs = _specs(model, optimizer, fields, assignments or [], at_full_depth=single_steps)
+        modes_to_prove = list(Preset().modes) if modes is None else parse_modes(modes)
+        subject = _Subject(specs, names, modes_to_prove, replicas or 2)
+    if record is not None:
+        _refuse_recording(subject, record)
+    FolderKind[None](noun="proof", file=RESULTS_FILE, allowed=(*spec.MODELS, *subject.models)).check(out)
+    subject.refuse_switches()
+    how: dict[str, Any] = {"out": out or invocation.hold(PrivateFolder()).path, "progress": progress}
+    if referee:
+        return Outcome(_against_referee(subject, **how), out)
+    if record is not None:
+        return Outcome(_recording(subject, record, steps, **how), out)
+    if single_steps:
+        return Outcome(_single_steps(subject, steps, **how), out)
+    return Outcome(_ladder(subject, steps, **how, remember=remember), out)
 
 
 @dataclass(frozen=True)
@@ -166,7 +165,6 @@ class _Subject:
 
 
 def _subject_of_run(
-    context: typer.Context,
     compared: options.ContestantOptions,
     preset: str | None,
     spec_file: Path | None,
@@ -175,10 +173,6 @@ def _subject_of_run(
     replicas: int | None,
 ) -> _Subject:
     """Return what `run` times with the same words."""
-    if others := unexpected_options(context, _SPEC_PARAMETERS):
-        raise SpecError(
-            f"--spec and --preset say what is run. Received also: {', '.join(others)}. Use --set field=value instead."
-        )
     settings = run_settings.settings(preset, spec_file, {}, assignments)
     names = compared.names(settings.contestants)
     modes_to_prove = list(settings.modes) if modes is None else parse_modes(modes)
@@ -187,19 +181,16 @@ def _subject_of_run(
     return _Subject([rows[0].spec], names, modes_to_prove, replicas or 2, rows)
 
 
-def _refuse_recording(context: typer.Context, subject: _Subject, folder: Path) -> None:
-    parameters = {parameter.name or "" for parameter in context.command.params}
-    if others := unexpected_options(context, parameters.difference(_PROOF_PARAMETERS)):
-        raise SpecError(f"--record writes the serial run. Received also: {', '.join(others)}. Leave them out.")
+def _refuse_recording(subject: _Subject, folder: Path) -> None:
     if len(subject.specs) > 1:
         received = ", ".join(f"{run_spec.model} with {run_spec.optimizer.name}" for run_spec in subject.specs)
         raise SpecError(f"--record writes one training. Received: {received}. Name one with --model and --optimizer.")
-    store.refuse_others(folder, None, None, "recording", option="--record")
+    FolderKind[None](noun="recording", option="--record").check(folder)
 
 
 def _ladder(subject: _Subject, steps: int | None, *, remember: bool, **how: Any) -> Report:
     names = subject.contestants
-    if len(names) < 2 and subject.modes == ["serial"]:
+    if len(names) < 2 and not any(spec.MODES[mode].is_parallel for mode in subject.modes):
         raise SpecError(
             f"--frameworks has nothing to compare {names[0]} with. "
             "Received: one framework and no parallel mode. Name two frameworks, or a mode."

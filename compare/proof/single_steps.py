@@ -189,7 +189,7 @@ class StepJudge:
                     steps=self._plan.total_steps,
                     judged_steps=len(self._steps),
                     framework=framework,
-                    mode=None if spec.mode == "serial" else spec.variant,
+                    mode=spec.variant if spec.is_parallel else None,
                     of_terms={name: max(differences) for name, differences in term_judged.items()},
                     **({"status": "shown"} if is_loose else {}),
                 )

@@ -49,7 +49,7 @@ def why_nothing_to_prove(rows: Sequence[Row], contestants: Sequence[str]) -> str
         return "a part of the training learns nothing"
     if all(row.unavailable is not None for row in rows):
         return "no row can run here"
-    if len(contestants) < 2 and available_modes(rows) == ["serial"]:
+    if len(contestants) < 2 and not any(row.spec.is_parallel for row in rows if row.unavailable is None):
         return "one framework alone has nothing to be compared with"
     return None
 

@@ -11,6 +11,7 @@ import re
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -21,14 +22,16 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from common.machine import machine
-from compare.core import exits, wording
+from compare.core import commands, exits, wording
+from compare.core.commands import Outcome
 from compare.core.errors import FolderError
 from compare.core.option_parsing import parse_choices, split_names
 from compare.core.statistics import Spread, spread
 from compare.core.wording import one_line, visible
-from compare.execution import options, store
-from compare.judgement import measurements
-from compare.judgement.measurements import METRICS, SECONDS, TIMES, MeasuredSubject, Measurement
+from compare.execution import options
+from compare.execution.workspace import FolderKind
+from compare.judgement import figures, measurements
+from compare.judgement.measurements import SECONDS, MeasuredSubject, Measurement
 from compare.regression import revisions
 from compare.regression.facts import UNWATCHED
 from compare.regression.records import HistoryPoint, heading
@@ -48,41 +51,45 @@ _NAME_WIDTH, _NARROW_NAME_WIDTH = 40, 26
 """Characters of a run's name on the first screen: alone, and beside its figure or machine."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class HistoryReport(Report):
+    """The report of a history. Its JSON is the list of its points."""
+
+    points: Sequence[HistoryPoint]
+
+    def to_json(self) -> str:
+        return json.dumps([point.model_dump(mode="json") for point in self.points], indent=1, allow_nan=False)
+
+    def write(self, folder: Path) -> str | None:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="Glyph .* missing")  # of a benchmark's name
+            return super().write(folder)
+
+
+@commands.command()
 def command(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Holds results folders, or pytest-benchmark's files, or both.")],
-    metric: Annotated[str, typer.Option(help=f"{options.METRIC} Of {', '.join(METRICS)}; {SECONDS} of benchmarks.")] = ",".join(
-        _DEFAULT
-    ),
+    metric: Annotated[
+        str, typer.Option(help=f"{options.METRIC} Of {', '.join(figures.metrics())}; {SECONDS} of benchmarks.")
+    ] = ",".join(_DEFAULT),
     only: Annotated[str | None, typer.Option(help=options.ONLY)] = None,
     separate_files: Annotated[
         bool, typer.Option("--each", help="Each of pytest-benchmark's files, instead of one row a commit.")
     ] = False,
     out: options.OutOrNone = None,
-    as_json: options.AsJson = False,
-) -> None:
+) -> Outcome:
     """Show a figure over the measured commits, separately for each machine."""
-    with exits.exit_on_error():
-        metrics = parse_choices("--metric", split_names(metric), (*METRICS, SECONDS))
-        if out is not None and out.resolve() != folder.resolve():
-            store.refuse_others(out, None, None, "history", allowed=document.report_files(NAME))
-        history_points, left_out, is_damaged = points(folder, metrics, only, separate_files=separate_files)
-        for line in left_out_lines(left_out):
-            typer.echo(line, err=True)
-        arguments = [] if metrics == list(_DEFAULT) else ["--metric", ",".join(metrics)]
-        for option, value in (("--only", only), ("--out", out)):
-            arguments += [] if value is None else [option, str(value)]
-        arguments += ["--each"] * separate_files
-        history_report = report(history_points, folder, arguments, left_out, is_damaged=is_damaged)
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="Glyph .* missing")  # of a benchmark's name
-            unwritten = history_report.write(out) if out else None
-        if as_json:  # a list of points, not the report
-            typer.echo(json.dumps([point.model_dump(mode="json") for point in history_points], indent=1, allow_nan=False))
-        else:
-            history_report.show(None if unwritten else out, as_json=False)
-        if unwritten:
-            typer.echo(unwritten, err=True)
-    raise typer.Exit(exits.RUN_FAILED if unwritten or is_damaged else 0)
+    metrics = parse_choices("--metric", split_names(metric), (*figures.metrics(), SECONDS))
+    if out is not None and out.resolve() != folder.resolve():
+        FolderKind[None](noun="history", allowed=document.report_files(NAME)).check(out)
+    history_points, left_out, is_damaged = points(folder, metrics, only, separate_files=separate_files)
+    for line in left_out_lines(left_out):
+        typer.echo(line, err=True)
+    arguments = [] if metrics == list(_DEFAULT) else ["--metric", ",".join(metrics)]
+    for option, value in (("--only", only), ("--out", out)):
+        arguments += [] if value is None else [option, str(value)]
+    arguments += ["--each"] * separate_files
+    return Outcome(report(history_points, folder, arguments, left_out, is_damaged=is_damaged), out)
 
 
 def left_out_lines(reasons: Sequence[str]) -> list[str]:
@@ -106,7 +113,7 @@ def points(
 
     Args:
         folder: holds results folders and benchmark files.
-        metrics: names from METRICS, or SECONDS.
+        metrics: names of `figures.metrics`, or SECONDS.
         only: a pattern of the ids of rows or benchmarks. None: all.
         separate_files: whether each benchmark file is a point, and not all of one commit together.
         repository: knows the times of commits, if it is a git checkout.
@@ -209,7 +216,7 @@ def _by_commit(measured: Sequence[Measurement]) -> list[Measurement]:
 
 def _reliable(subject: MeasuredSubject, metric: str) -> Spread | None:
     """A figure without the times of runs that other work disturbed, see `regress`."""
-    if metric not in TIMES or not subject.unreliable_repeats:
+    if metric not in figures.times() or not subject.unreliable_repeats:
         return subject.spreads.get(metric)
     return spread(
         [value for repeat, value in subject.samples.get(metric, {}).items() if repeat not in subject.unreliable_repeats]
@@ -275,7 +282,7 @@ def report(
     left_out: Sequence[str] = (),
     *,
     is_damaged: bool = False,
-) -> Report:
+) -> HistoryReport:
     """A table and a plot for each machine and metric.
 
     Args:
@@ -292,7 +299,9 @@ def report(
         name = f"history-{metric}-{_digest(machine_name, 8)}"
         tables.append(history_table(series, name))
         drawings[name] = partial(_draw, series)
-    return Report(
+    return HistoryReport(
+        points=points,
+        exit_code=exits.RUN_FAILED if is_damaged else 0,
         title="Figures over commits",
         name=NAME,
         facts=[f"{len(points)} measurements in {folder}"],

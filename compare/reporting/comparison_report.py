@@ -21,8 +21,8 @@ from compare.execution.store import SPEC_FILE, Comparison, StoredComparison
 from compare.judgement import cautions, environments
 from compare.judgement.cautions import RESUME_PLACEHOLDER
 from compare.judgement.findings import ComparisonFindings, findings
-from compare.judgement.row_figures import Summary
-from compare.judgement.summary import FAILURES, UNFINISHED, summarize
+from compare.judgement.row_figures import FAILURES, UNFINISHED, Summary
+from compare.judgement.summary import summarize
 from compare.reporting import (
     class_tables,
     comparison_plots,

@@ -16,7 +16,8 @@ from compare.execution.matrix import Row
 from compare.execution.store import StoredComparison
 from compare.judgement import cautions
 from compare.judgement.run_figures import disturbing_cores, epoch_seconds
-from compare.judgement.summary import comparable_runs, pairs_of_seconds, ratio_of_seconds, summarize
+from compare.judgement.run_pairs import comparable_runs, pairs_of_seconds, ratio_of_seconds
+from compare.judgement.summary import summarize
 from compare.proof import ladder
 from tests.compare.conftest import behave
 from tests.support import comparisons
