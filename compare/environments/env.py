@@ -47,14 +47,17 @@ def command(
     if action == "list":
         environments = creating.environments(folder)
         return checking.listing([checking.inspect(path.name, str(path / "bin" / "python")) for path in environments])
-    if name is None:
-        return checking.report(checking.check(_THIS, None))
+    return checking.report(checking.check(*((_THIS, None) if name is None else _find(name, folder))))
+
+
+def _find(name: str, folder: Path) -> tuple[str, str]:
+    """Return (label, interpreter) of an environment by its name, its folder or its interpreter."""
     environment_path = (folder / name).absolute()
     interpreter = contestants.interpreter(str(environment_path) if environment_path.is_dir() else name)
     if not interpreter.exists():
         raise SpecError(
-            f"env check takes the name of an environment, its folder, or an interpreter. Received: {name}, but there "
-            f"is no {interpreter}. See env list, or make one with env create."
+            f"env check takes the name of an environment, its folder, or an interpreter. Received: {name}, but there is no "
+            f"{interpreter}. See env list, or make one with env create."
         )
     label = interpreter.parents[1].name if interpreter.parent.name == "bin" else interpreter.name
-    return checking.report(checking.check(label.strip("._-") or "environment", str(interpreter)))
+    return label.strip("._-") or "environment", str(interpreter)
