@@ -35,7 +35,6 @@ from compare.core import wording
 from compare.proof.certificate import Rung
 from compare.proof.differences import make_rung
 from compare.proof.referee import training
-from compare.proof.referee.layers import Array
 from compare.proof.step_comparison import (
     ASPECTS,
     ERROR_FEEDBACK_NOT_RECORDED,
@@ -44,9 +43,8 @@ from compare.proof.step_comparison import (
     Finding,
     StepComparison,
     StepJudgement,
-    UpdateRule,
 )
-from compare.proof.step_truth import ROUNDING_FACTOR, UNIT, Division, StepTruth, TaughtSteps
+from compare.proof.step_truth import ROUNDING_FACTOR, Division, StepTruth, TaughtSteps
 
 MOST_BYTES = 4 * 2**30
 """Bytes of the states of float64 steps. A large model is proved at fewer steps."""
@@ -211,17 +209,6 @@ class StepJudge:
             return judgement
         truth.add_copies()
         return compare().judge()
-
-
-def expected_update(spec: Spec, slots: Mapping[str, Array], rate: float, number: int) -> tuple[Array, Array]:
-    """Return (update that a step subtracts from a weight, its largest error in the precision of the run).
-
-    Args:
-        slots: the optimizer's state of the weight after the step.
-        rate: the learning rate.
-        number: number of the step, from 1.
-    """
-    return UpdateRule(spec.optimizer, {}, UNIT[spec.precision]).update(slots, rate, number)
 
 
 def _terms_text(of_terms: Mapping[str, Sequence[float]]) -> str:

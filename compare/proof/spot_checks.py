@@ -46,10 +46,12 @@ from compare.execution import store
 from compare.execution.matrix import Row
 from compare.execution.store import IN_FLOAT64, SpotCheck, StoredComparison
 from compare.judgement import sameness
-from compare.proof import claims, ladder, single_steps, step_truth
+from compare.proof import claims, ladder, single_steps
 from compare.proof.augmentation import augment
 from compare.proof.certificate import Rung
 from compare.proof.differences import make_rung
+from compare.proof.step_comparison import UpdateRule
+from compare.proof.step_truth import UNIT
 
 COMPUTED_FLOPS = 4e10
 """FLOPs of the recorded steps that the referee computes again, for all runs together: some six seconds on two cores. Each row
@@ -548,13 +550,13 @@ def _update_faults(truth: _ExpectedTraining, run_spec: Spec, arrays: Mapping[str
     rate = single_steps.learning_rates(run_spec, truth.plan.steps_per_epoch, truth.plan.total_steps)(step + 1)
     if not before:
         return []
-    names = next(iter(before.values()))
+    names, unit = next(iter(before.values())), UNIT[run_spec.precision]
     ratios: dict[str, float] = {}
     for name in names:
         weight = np.asarray(weights[name], np.float64)
         slots_after = {slot: np.asarray(values[name], np.float64) for slot, values in slots.items()}
-        update, limit = single_steps.expected_update(run_spec, slots_after, rate, step + 1)
-        limit = limit + 3 * step_truth.UNIT[run_spec.precision] * np.abs(weight)
+        update, limit = UpdateRule(run_spec.optimizer, {}, unit).update(slots_after, rate, step + 1)
+        limit = limit + 3 * unit * np.abs(weight)
         difference = np.abs(weight - update - np.asarray(after[name], np.float64))
         worst = float(np.max(difference / np.maximum(limit, np.finfo(np.float64).tiny)))
         if not worst <= 1.0:
