@@ -24,7 +24,7 @@ from compare.execution.matrix import Row
 from compare.execution.store import Comparison
 from compare.execution.workspace import COMPARISON
 from compare.judgement import cautions
-from compare.proof import ladder
+from compare.proof import ladder, timed_rows
 from compare.reporting.document import Report
 from compare.reporting.tables import Cell, Column, Table
 
@@ -150,15 +150,10 @@ def _seconds_once(phases: Phases) -> float:
 
 def why_no_proof(comparison: Comparison, request: ComparisonRequest) -> str | None:
     """Explain why no proof is made. None: one is made."""
-    rows = [row for row in comparison.rows if row.unavailable is None]
     if not comparison.prove:
         return "none was asked for (--no-proof)"
-    if not rows:
-        return "there is nothing to prove: no row runs here"
-    if rows[0].spec.part != "training":
-        return "there is nothing to prove: a part of the training learns nothing"
-    if len(request.frameworks) < 2 and not any(row.spec.is_parallel for row in rows):
-        return "there is nothing to prove: one framework alone has nothing to be compared with"
+    if why_not := timed_rows.why_nothing_to_prove(comparison.rows, request.frameworks):
+        return f"there is nothing to prove: {why_not}"
     if ladder.is_remembered(comparison.rows, request.frameworks, replicas=request.settings.replicas):
         return "it is remembered from an earlier comparison"
     return None
@@ -173,7 +168,7 @@ def proof_seconds(
     """
     rows = [row for row in comparison.rows if row.unavailable is None]
     seconds = 0.0
-    base = ladder.base_spec_of_rows(rows, request.frameworks, request.settings.replicas)
+    base = ladder.ProofRequest.for_rows(rows, request.frameworks, replicas=request.settings.replicas).base
     for name in request.frameworks:
         contestant_rows = [row for row in rows if row.contestant == name]
         similar_results = [similar[0] for row in contestant_rows if isinstance(similar := find_result(row), tuple)]

@@ -34,8 +34,8 @@ from compare.execution.interleaving import Job, run_in_turns
 from compare.execution.matrix import Row
 from compare.execution.store import Comparison, ProofRecord
 from compare.execution.workspace import COMPARISON, Workspace, locked
-from compare.judgement import cautions, decision, run_figures, summary
-from compare.proof import claims, ladder, spot_checks, timed_rows
+from compare.judgement import decision, run_figures, summary
+from compare.proof import ladder, spot_checks, timed_rows
 from compare.reporting import comparison_report
 from compare.reporting.comparison_report import JudgedComparison
 from compare.reporting.document import Report
@@ -384,13 +384,9 @@ def _with_rates(comparison: Comparison, progress: Display) -> Comparison:
 
 def proof(comparison: Comparison, request: ComparisonRequest, folder: Path, progress: Display) -> ProofRecord:
     """Prove that the frameworks train the same. A proof that fails with an error proves nothing, and stops no run."""
-    if comparison.rows[0].spec.part != "training":
-        return ProofRecord(verdict="not claimed", sentence="a part of the training was run, which learns nothing")
-    if cautions.nothing_can_run(comparison):
-        return ProofRecord(verdict="not claimed", sentence="no row can run here")
+    if why_not := timed_rows.why_nothing_to_prove(comparison.rows, request.frameworks):
+        return ProofRecord(verdict="not claimed", sentence=why_not)
     modes = timed_rows.available_modes(comparison.rows)
-    if len(request.frameworks) < 2 and not any(spec.MODES[mode].is_parallel for mode in modes):
-        return ProofRecord(verdict="not claimed", sentence="one framework alone has nothing to be compared with")
     progress.stage("proof that the training is the same, which may take minutes")
     try:
         proof = ladder.prove_rows(
@@ -405,19 +401,6 @@ def proof(comparison: Comparison, request: ComparisonRequest, folder: Path, prog
         return ProofRecord(verdict="not proved", sentence=f"the proof broke off: {error}", row_verdicts=rows)
     verdicts = {framework: {mode: proof.mode_verdict(framework, mode) for mode in modes} for framework in request.frameworks}
     rows = timed_rows.row_verdicts(proof, comparison.rows)
-    not_claimed = {
-        row.id: claims.WITHOUT_SWITCHES
-        for row in comparison.rows
-        if rows[row.id] == "not claimed" and verdicts[row.contestant].get(row.spec.variant) == "proved"
-    }
-    not_claimed |= {
-        row.id: proof.why_one_update(row.contestant, row.spec.variant)
-        for row in comparison.rows
-        if proof.verdict == "proved"
-        and rows[row.id] == "not claimed"
-        and not {row.contestant, row.spec.variant} & proof.not_claimed.keys()
-        and proof.is_one_update(row.contestant, row.spec.variant)
-    }
     rungs, previous = [rung.model_dump() for rung in proof.rungs], comparison.proof
     # The proof is from before an interruption of this comparison, unless its sentence is about runs that are judged again.
     is_clean = previous is not None and not any(check.faults for check in previous.spot_checks)
@@ -427,7 +410,7 @@ def proof(comparison: Comparison, request: ComparisonRequest, folder: Path, prog
         sentence=previous.sentence if previous is not None and is_resumed_proof else proof.sentence,
         mode_verdicts=verdicts,
         row_verdicts=rows,
-        not_claimed=proof.not_claimed | not_claimed,
+        not_claimed=timed_rows.reasons_not_claimed(proof, comparison.rows),
         compared_with=proof.compared_with,
         rungs=rungs,
         spot_checks=previous.spot_checks if previous is not None else [],
