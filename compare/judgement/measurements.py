@@ -23,7 +23,7 @@ from compare.core.wording import count, joined, visible
 from compare.execution import store
 from compare.execution.matrix import Row
 from compare.execution.store import StoredComparison
-from compare.judgement import cautions, environments, sameness
+from compare.judgement import cautions, environments, sameness, statement_words
 from compare.judgement.row_figures import Summary
 from compare.judgement.run_figures import disturbing_cores, doubt, epoch_seconds, images_per_second, steps_needed, timed_steps
 from compare.judgement.summary import summarize, undisturbed_runs
@@ -295,10 +295,10 @@ def _comparison(folder: Path) -> Measurement:
         data_name=comparison.data_name,
         data_hash=comparison.data_hash,
         proof=f"{comparison.headline}: {comparison.proof.sentence}" if comparison.proof else None,
-        set_aside=[*cautions.signature(stored), *stored.set_aside],
+        set_aside=[*statement_words.sentences(cautions.signature(stored)), *stored.set_aside],
         is_damaged=bool(stored.set_aside),
         environments=environments.relevant_environments(comparison.environments, facts),
-        environment_changes=environments.cautions(stored),
+        environment_changes=statement_words.sentences(environments.cautions(stored)),
         subjects={
             row.id: _row_subject(stored, row, summary)
             for row, summary in zip(comparison.rows, summarize(stored), strict=True)

@@ -200,10 +200,10 @@ class Match:
         rungs = self.primary_rungs
         for rung in rungs:
             sentences += self.describe_rung(rung)
-            sentences += [f" {cause.full_text}" for cause in rung.causes]
+            sentences += [wording.Detail(cause.full_text) for cause in rung.causes]
             if rung.status == FAILED and not rung.causes:
                 hint = " The table of layers shows where the difference begins." if self._is_in_table(rung) else ""
-                sentences.append(f" None of the known causes explains it.{hint}")
+                sentences.append(wording.Detail(f"None of the known causes explains it.{hint}"))
             if rung.between:
                 sentences.append(f" The fault lies {rung.between}.")
         if any(rung.between for rung in rungs) and any(model.unrecorded for model in self.opened):

@@ -10,6 +10,7 @@ from common.frozen import Frozen
 from compare.core.option_parsing import parse_choices, split_names
 from compare.core.statistics import Ratio, Spread
 from compare.judgement.measurements import METRICS, MORE_IS_BETTER, SECONDS, Kind, MeasuredSubject
+from compare.judgement.statement import Statement
 
 Verdict = Literal[
     "regression", "worse, within the threshold", "no change shown", "better", "not tested", "too few to tell", "cannot tell",
@@ -152,6 +153,8 @@ class Judgement(Frozen):
     """Rows or benchmarks of the baseline that the candidate lacks."""
     added: list[str]
     cautions: list[str]
+    statements: list[Statement] = []
+    """The cautions as facts."""
     environments: list[str] = []
     """Sentences on what differs between the environments of the two sides."""
     differences: list[dict[str, str | None]] = []

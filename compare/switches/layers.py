@@ -26,7 +26,7 @@ from compare.core.progress import Display, display
 from compare.core.statistics import Spread, spread
 from compare.execution import launch, matrix, options, results_folder, run_settings, twin_client
 from compare.execution.interleaving import turn
-from compare.judgement import verdict_sentences
+from compare.judgement import statement_words
 from compare.judgement.row_figures import DISTURBED
 from compare.reporting import document
 from compare.reporting.document import Report
@@ -204,7 +204,7 @@ def sentences(timed: LayerTimings) -> list[str]:
             f"{'' if cores_taken else f' ({whole_model / sum_of_layers:.2f} times that)'}."
         )
         if cores_taken:
-            texts.append(f"{framework}: other work took up to {cores_taken:.2f} cores.{verdict_sentences.DISTURBED}")
+            texts.append(f"{framework}: other work took up to {cores_taken:.2f} cores. {statement_words.DISTURBED}")
         if left_out := sorted(timed.spec.framework_options.keys() - timed.specs[framework].framework_options.keys()):
             texts.append(f"{framework} has no {' or '.join(left_out)}. It was timed without it.")
     if timed.peak_rates is None:
