@@ -29,21 +29,6 @@ from compare.reporting.tables import Column, Table
 
 EXIT_LACKING = 1
 
-_EACH = "a core or GPU for each"
-NEEDS = {
-    "serial": "one device",
-    "data_parallel": f"{_EACH} replica",
-    "multi_process": f"{_EACH} rank",
-    "sharded_data_parallel": f"{_EACH} replica",
-    "parameter_server": f"{_EACH} worker",
-    "model_parallel": f"{_EACH} part",
-    "tensor_parallel": f"{_EACH} slice",
-    "pipeline": f"{_EACH} stage",
-    "hybrid": "4 cores or GPUs at least",
-    "model_averaging": f"{_EACH} replica",
-}
-"""Hardware that each mode runs on."""
-
 _MIB = 2**20
 _LEAST_DISK_MIB, _LEAST_MEMORY_MIB, _LEAST_SHARED_MIB = 2_048, 2_048, 256
 _BUSY_LOAD = 0.5
@@ -204,7 +189,7 @@ def _framework(framework: str, answer: Callable[[str], dict[str, Any]]) -> dict[
         description = answer(framework)
     except LaunchError as error:
         return {"framework": framework, "error": str(error)}
-    rows = matrix.check_rows(matrix.build_rows({}, [framework], list(spec.VARIANTS), 2), {framework: description})
+    rows = matrix.check_rows(matrix.build_rows({}, [framework], list(spec.MODES), 2), {framework: description})
     row_by_mode = {row.spec.variant: row for row in rows}  # of serial's rows the one on all cores
     modes = [
         {
@@ -212,7 +197,7 @@ def _framework(framework: str, answer: Callable[[str], dict[str, Any]]) -> dict[
             "available": row.unavailable is None,
             "here": str(row.unavailable or "yes"),
             "implementation": description["modes"][row.spec.mode]["implementation"],
-            "needs": NEEDS[row.spec.mode],
+            "needs": row.spec.traits.needs,
             "cut_short": "goes on" if row.spec.not_resumable_because is None else "starts over",
         }
         for variant, row in row_by_mode.items()

@@ -16,7 +16,7 @@ from common.spec import Spec
 from compare.core import exits
 from compare.core.option_parsing import parse_choices
 from compare.core.until_decided import UntilDecided
-from compare.execution import options, store
+from compare.execution import options, workspace
 from compare.execution.cells import AXES
 from compare.execution.store import Comparison
 from compare.regression.bisection import BisectionReport
@@ -24,7 +24,7 @@ from compare.regression.records import HistoryPoint, Judgement
 from compare.reporting.document import to_json
 
 _UNTIL_DEFAULTS = {name: field.default for name, field in UntilDecided.model_fields.items()}
-_MODE: Any = Literal[tuple(spec.VARIANTS)]
+_MODE: Any = Literal[tuple(spec.MODES)]
 
 _RUN_FIELDS: dict[str, Any] = {
     "modes": (list[_MODE] | None, Field(None, description="Rows of `run`: the modes.")),
@@ -88,7 +88,7 @@ def command(
         all_schemas = schemas()
         parse_choices("WHICH", [which], tuple(all_schemas))
         if out is not None:
-            store.refuse_unwritable(out)
+            workspace.refuse_unwritable(out)
             for name, schema in all_schemas.items():
                 atomic_files.write_atomically(out / f"{name}.schema.json", to_json(schema) + "\n")
     if out is None:

@@ -11,6 +11,7 @@ from torch.cuda import nccl
 
 from common.machine import machine
 from common.machine.rates import DEVICE_COPIED_BYTES, DEVICE_MATRIX_SIZE, DeviceRates, measure_device
+from common.machine.worker_processes import why_no_worker_processes
 from common.spec import Spec
 from common.spec.shared_switches import intra_op_threads, mode_description
 from pytorch_impl import SUPPORTED, rendezvous, switches
@@ -34,7 +35,9 @@ def describe() -> dict[str, Any]:
     names = gpus()
     cpu_entries = {"on_cpu": _on([])} if names else {}
     build_info = {"versions": versions(), "supported": SUPPORTED, "libraries": libraries()}
-    return {"framework": "pytorch", **build_info, **_on(names), **cpu_entries}
+    # Twin: TensorFlow's input workers are threads.
+    missing = {} if (reason := why_no_worker_processes()) is None else {"inputs_not_available": {"workers": reason}}
+    return {"framework": "pytorch", **build_info, **_on(names), **cpu_entries, **missing}
 
 
 def _on(names: list[str]) -> dict[str, Any]:
@@ -61,11 +64,11 @@ def _on(names: list[str]) -> dict[str, Any]:
             "model_parallel": mode_description(f"torch.distributed.pipelining, {backend}", num_gpus),
             "tensor_parallel": mode_description(f"each layer's channels over ranks, {backend}", num_gpus),
             "pipeline": mode_description(f"torch.distributed.pipelining, {backend}", num_gpus),
-            "hybrid": mode_description(f"data-parallel copies of a model that ranks divide, {backend}", num_gpus),
             # Separately trained models keep their own statistics until they are averaged.
             "model_averaging": mode_description(
                 f"own optimizers, averages by all-reduce, {backend}", num_gpus, _AVERAGES, hosts=True, synchronised=False
             ),
+            "hybrid": mode_description(f"data-parallel copies of a model that ranks divide, {backend}", num_gpus),
         },
         "options": switches.options("cuda" if num_gpus else "cpu"),
         "inputs": {"workers": "worker processes"},

@@ -17,7 +17,7 @@ from torch.utils.data import Dataset as TorchDataset
 from common.data import chunks, mapped
 from common.data.batches import BatchPlan, EpochDraws, Feed
 from common.data.sources import DatasetSplit
-from common.machine import private_folder
+from common.machine import worker_processes
 from common.models.input_scaling import InputScaling
 from common.spec import Spec
 from common.training.trainer import Batch
@@ -67,7 +67,7 @@ def feed(
             yield from map(source.__getitem__, positions_of(epoch, steps))
 
         return inline
-    private_folder.check_socket_path()  # Twin: torch's workers send files' descriptors over them.
+    worker_processes.check_worker_processes()  # Twin: torch's workers are processes.
     pinned = switch_values.get("pinned_memory", False)
     if not pinned:  # a thread of torch pins tensors
         max_examples = max(stop - start for start, stop in plan.bounds(1, world_size, rank))

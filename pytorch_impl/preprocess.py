@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, Dataset
 from common.data.preprocessing.scan import parts, read_files
 from common.data.preprocessing.sums import Sums, from_array
 from common.data.sources import Encoded
-from common.machine import machine, private_folder
+from common.machine import machine, worker_processes
 
 
 @contextmanager
@@ -26,7 +26,7 @@ def scanning(encoded: Encoded, image_size: int, workers: int) -> Generator[Calla
     file_ranges = parts(encoded)
     # Twin: torch's workers are processes that live from the warm-up to the scan. This list holds their tasks.
     order = [position % len(file_ranges) for position in range(workers)]
-    private_folder.check_socket_path()  # Twin: torch's workers send files' descriptors over them.
+    worker_processes.check_worker_processes()  # Twin: torch's workers are processes.
     loader = DataLoader(
         _FileRangeSums(file_ranges, image_size),
         sampler=order,

@@ -8,18 +8,6 @@ from common.machine import flight, placement
 from common.processes import rendezvous
 from common.spec import Spec
 
-# Twin: torch uses one process for each device. TensorFlow uses one graph over all devices where it can.
-_MODES = (
-    "multi_process",
-    "sharded_data_parallel",
-    "parameter_server",
-    "model_parallel",
-    "tensor_parallel",
-    "pipeline",
-    "hybrid",
-    "model_averaging",
-)
-
 # Twin: where torch's processes exchange tensors, including the backward pass of DistributedDataParallel.
 WAITING: str = (
     r"/torch/(distributed|autograd|nn/parallel)/|/pytorch_impl/collectives|/common/(processes/parameter_server|data/owners)"
@@ -29,7 +17,8 @@ WAITING: str = (
 
 def environments(spec: Spec) -> list[dict[str, str]]:
     """Return the environment of each rank, see `common.processes.rendezvous`. Empty for a mode with one process."""
-    return placement.rank_environments(spec.replicas, spec.hosts) if spec.mode in _MODES else []
+    # Twin: torch uses one process for each device. TensorFlow uses one graph over all devices where it can.
+    return placement.rank_environments(spec.replicas, spec.hosts) if spec.traits.processes != "one" else []
 
 
 def adopt() -> None:
@@ -47,7 +36,7 @@ def join(spec: Spec) -> None:
     cuda = torch.cuda.is_available()
     if cuda:
         torch.cuda.set_device(placement.gpu_index())  # from here "cuda" is this rank's GPU
-    if spec.mode == "parameter_server":
+    if spec.traits.has_server:
         return
     for backend in ("GLOO", "NCCL"):
         os.environ.setdefault(f"{backend}_SOCKET_IFNAME", rendezvous.local_interface())

@@ -18,8 +18,8 @@ def options(kind: str) -> dict[str, Any]:
     """
     on_cuda = kind == "cuda"
     threads = thread_switch()
-    updating = [mode for mode in MODES if mode != "parameter_server"]  # its server has its own update rule
-    whole_model_modes = ["serial", "data_parallel", "multi_process", "model_averaging"]
+    updating = list(MODES.names(lambda mode: not mode.has_server))  # a server has its own update rule
+    whole_model_modes = list(MODES.names(lambda mode: not mode.divides_model and not mode.has_server))
     # Twin: some switches exist in one framework only, and the other twin lists its own here.
     return {
         "allocator": ALLOCATOR,

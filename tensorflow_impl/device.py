@@ -14,9 +14,6 @@ from common.spec import Spec
 from common.spec.shared_switches import intra_op_threads, mode_description
 from tensorflow_impl import SUPPORTED, rendezvous, switches
 
-# Twin: in these modes replicas are devices of one graph. torch runs all but data_parallel as processes.
-_IN_ONE_PROCESS = ("data_parallel", "sharded_data_parallel", "model_parallel", "tensor_parallel", "pipeline", "hybrid")
-
 _ALL_REDUCE = "a process for each replica, gradients by all-reduce"
 _AVERAGES = "a process for each replica, averages by all-reduce"
 
@@ -82,12 +79,12 @@ def _on(names: list[str]) -> dict[str, Any]:
                 f"each layer's channels over {devices} of one graph", num_gpus, one_process=True
             ),
             "pipeline": mode_description(f"micro-batches over {devices} in one graph", num_gpus, one_process=True),
-            "hybrid": mode_description(
-                f"data-parallel copies of a model that {devices} of one graph divide", num_gpus, one_process=True
-            ),
             # Separately trained models keep their own statistics until they are averaged.
             "model_averaging": mode_description(
                 f"own optimizers, averages by all-reduce, {ring}", num_gpus, _AVERAGES, hosts=True, synchronised=False
+            ),
+            "hybrid": mode_description(
+                f"data-parallel copies of a model that {devices} of one graph divide", num_gpus, one_process=True
             ),
         },
         "options": switches.options("cuda" if num_gpus else "cpu"),
@@ -116,7 +113,8 @@ def configure(spec: Spec, trials: int = 1) -> None:
         spec: spec of the run, or of each trial.
         trials: number of runs that this process executes concurrently, each in its own thread.
     """
-    local_replicas = spec.replicas if spec.mode in _IN_ONE_PROCESS else 1
+    # Twin: TensorFlow's replicas are devices of one graph where they can be. torch runs all but data_parallel as processes.
+    local_replicas = 1 if spec.traits.processes == "each" else spec.replicas
     switch_values = switches.switches_for(spec, kind())
     # Twin: logical devices share one intra-op pool, and their replicas run on the inter-op pool. 0: TensorFlow chooses.
     intra = {"budget": intra_op_threads(spec) * local_replicas, "default": 0}

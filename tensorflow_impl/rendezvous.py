@@ -9,9 +9,6 @@ from common.machine import flight, placement
 from common.processes import rendezvous, supervisor
 from common.spec import Spec, SpecError
 
-# Twin: TensorFlow uses one graph over all devices where it can. torch uses one process for each device.
-_MODES = ("multi_process", "parameter_server", "model_averaging")
-
 # Twin: a graph exchanges inside the call that runs it, or where its result is fetched.
 WAITING: str = (
     r"/tensorflow/python/(eager/(context|execute)|distribute/|framework/ops)|/common/(processes/parameter_server|data/owners)"
@@ -21,7 +18,8 @@ WAITING: str = (
 
 def environments(spec: Spec) -> list[dict[str, str]]:
     """Return the environment of each rank, see `common.processes.rendezvous`. Empty for a mode with one process."""
-    return placement.rank_environments(spec.replicas, spec.hosts) if spec.mode in _MODES else []
+    # Twin: TensorFlow uses one graph over all devices where it can. torch uses one process for each device.
+    return placement.rank_environments(spec.replicas, spec.hosts) if spec.traits.processes == "each" else []
 
 
 def adopt() -> None:
@@ -49,7 +47,7 @@ def adopt() -> None:
 
 def join(spec: Spec) -> None:
     """Connect to the other ranks, if there are any. Call before making a tensor."""
-    if "RANK" not in os.environ or "TF_CONFIG" in os.environ or spec.mode == "parameter_server":
+    if "RANK" not in os.environ or "TF_CONFIG" in os.environ or spec.traits.has_server:
         return
     number = flight.group_channel(tuple(range(int(os.environ["WORLD_SIZE"])))).begin("rendezvous")
     # Twin: TF_CONFIG lists every worker's address. torch's store needs only rank 0's.

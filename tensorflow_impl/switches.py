@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from common.spec import Spec, resolve_switches
+from common.spec import MODES, Spec, resolve_switches
 from common.spec.shared_switches import ALLOCATOR, CUDA, ONEDNN, data_switch, set_allocator, thread_switch
 
 _BEFORE_IMPORT: dict[str, Any] = {
@@ -28,7 +28,7 @@ def options(kind: str) -> dict[str, Any]:
     """
     on_cuda = kind == "cuda"
     threads = thread_switch()
-    whole_model_modes = ["serial", "data_parallel", "multi_process", "model_averaging"]
+    whole_model_modes = list(MODES.names(lambda mode: not mode.divides_model and not mode.has_server))
     autotune = {} if on_cuda else {"values": [True], "elsewhere": {"False": CUDA}}
     # Twin: some switches exist in one framework only, and the other twin lists its own here. TensorFlow has only fused update
     # kernels, and pins batches by itself.

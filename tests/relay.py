@@ -18,7 +18,7 @@ import time
 from collections import deque
 from typing import NamedTuple
 
-from common.processes import supervisor
+from common.machine import parent_process
 from tests.namespaces import INTERFACE
 
 _SET_INTERFACE, _SET_OFFLOAD = 0x400454CA, 0x400454D0  # TUNSETIFF, TUNSETOFFLOAD of linux/if_tun.h
@@ -38,7 +38,7 @@ class _Packet(NamedTuple):
 
 def main() -> None:
     """Relay until it is ended. Says `ready` once all devices are up."""
-    supervisor.die_with_parent()
+    parent_process.die_with_parent()
     delay, seconds_per_byte, addresses = float(sys.argv[1]) / 1e3, 8e-6 / float(sys.argv[2]), sys.argv[3:]
     wires = {bytes(map(int, address.split("."))): _wire(address) for address in addresses}
     print("ready", flush=True)

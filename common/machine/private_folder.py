@@ -6,7 +6,6 @@ import contextlib
 import fcntl
 import os
 import shutil
-import socket
 import tempfile
 from pathlib import Path
 from typing import Self
@@ -63,26 +62,6 @@ def is_tempdir_private() -> bool:
 def contains(path: Path) -> bool:
     """Return whether a file lies in a private folder of this process, and will be removed with it."""
     return not _live_folders.isdisjoint(path.parents)
-
-
-def check_socket_path() -> None:
-    """Refuse a temporary folder that cannot have the Unix sockets of `multiprocessing`, most often since its path is too long.
-
-    The process that creates the socket would only print a traceback, and the processes that wait for its messages would hang.
-
-    Raises:
-        OSError: the folder cannot have sockets. The message is a sentence.
-    """
-    with socket.socket(socket.AF_UNIX) as probe:
-        try:
-            probe.bind(f"{tempfile.gettempdir()}/pymp-12345678/listener-12345678")
-        except FileNotFoundError:
-            return  # its length is right: only the folder of the socket is missing
-        except OSError as error:
-            raise OSError(
-                f"The temporary folder cannot have the sockets of input workers: {error}. Received: {tempfile.gettempdir()}. "
-                "Set TMPDIR to a folder with a short path"
-            ) from None
 
 
 def _lock_folder(folder: Path) -> int:

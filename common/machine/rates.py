@@ -18,6 +18,7 @@ from pydantic import ValidationError
 
 from common.frozen import Frozen
 from common.machine import machine
+from common.machine.parent_process import tied_to_parent
 
 MATRIX_SIZE = 1024
 COPIED_VALUES = 2**24
@@ -85,7 +86,7 @@ def measure_in_subprocess(cores: int, interpreter: str = sys.executable) -> Rate
     threads = dict.fromkeys(_THREADS, str(cores))
     try:
         result = subprocess.run(
-            [interpreter, "-P", "-m", "common.machine.rates", str(cores)],
+            tied_to_parent([interpreter, "-P", "-m", "common.machine.rates", str(cores)], interpreter),
             env={**os.environ, **threads, "PYTHONPATH": str(machine.PROJECT_ROOT)},
             stdin=subprocess.DEVNULL,
             capture_output=True,

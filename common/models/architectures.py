@@ -15,7 +15,7 @@ from functools import partial
 from typing import Literal, NamedTuple
 
 from common.models import user_code
-from common.spec import DIVIDING_MODES, MODELS, Spec, SpecError
+from common.spec import MODELS, Spec, SpecError
 
 Padding = tuple[tuple[int, int], tuple[int, int]]
 """((top, bottom), (left, right)) in pixels."""
@@ -325,7 +325,7 @@ def is_opaque(model: str) -> bool:
 
 def why_not_divisible(spec: Spec) -> str | None:
     """Return why a mode that divides models cannot use the model of a spec. None: it can, or the mode divides none."""
-    if spec.mode not in DIVIDING_MODES or not is_opaque(spec.model):
+    if not spec.traits.divides_model or not is_opaque(spec.model):
         return None
     return f"not available: {spec.mode} divides a model, and only the user's own code joins the layers of {spec.model}"
 

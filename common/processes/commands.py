@@ -32,8 +32,6 @@ from common.training import inference, layers, timing, tracing
 from common.training.loop import Diverged, TrainingRun
 from common.training.trainer import BaseTrainer
 
-EXCHANGING_MODES = ("multi_process", "parameter_server")
-"""Modes with messages that can be timed by themselves."""
 _POLL_SECONDS = 0.05
 """Seconds between two checks for a teacher's recording."""
 
@@ -206,7 +204,7 @@ def trace(twin: Twin, recordings: Sequence[tuple[Spec, argparse.Namespace]], opt
             trainer.reset(plan, dataset, state)
         else:
             trainer = _build_trainer(twin, dataset, plan, initial)
-            initial_state = trainer.state() if run_spec.mode == "serial" else {}
+            initial_state = {} if run_spec.is_parallel else trainer.state()
             state = {name: array.copy() for name, array in initial_state.items()}  # arrays of a framework change with its steps
         previous = plan
         if arguments.drawn is not None:
@@ -236,7 +234,7 @@ def _can_continue(previous: BatchPlan, plan: BatchPlan, *, from_teacher: bool, s
     compression and late gradients.
     """
     ignored_fields = {"steps", "epochs"}
-    if previous.spec.mode == "serial":
+    if not previous.spec.is_parallel:
         ignored_fields.add("data")
     elif not from_teacher or previous.spec.not_serial_because is not None or scales_loss:
         return False
@@ -277,7 +275,7 @@ def time_exchanges(twin: Twin, run_spec: Spec, arguments: argparse.Namespace) ->
     if twin.collectives is None:
         return print_refusal("This twin has no exchanges to time. Use pytorch or tensorflow.")
     twin.configure(run_spec)
-    if run_spec.mode == "parameter_server":
+    if run_spec.traits.has_server:
         timings = exchanges.measure_server(run_spec, rendezvous.rendezvous_id())
     else:
         architecture, size = sources.architecture_of(run_spec), run_spec.per_replica_batch_size

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from common.data.preprocessing import dask_scan, job
 from common.machine import machine
-from common.processes import supervisor
 from common.training import timing
 
 
@@ -23,7 +22,6 @@ def main() -> int:
     parser.add_argument("--workers", type=int, required=True)
     parser.add_argument("--out", type=Path, required=True, metavar="FILE.json")
     arguments = parser.parse_args()
-    supervisor.die_with_parent()
     machine.keep_freed_memory()
     scanning = functools.partial(dask_scan.scanning, scheduler=arguments.scheduler)
     try:

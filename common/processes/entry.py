@@ -22,9 +22,9 @@ from typing import Any, NoReturn
 from common import spec
 from common.artifacts import results
 from common.data import sources
-from common.machine import environment, heartbeat, machine, placement
+from common.machine import environment, heartbeat, machine, parent_process, placement
 from common.models import user_code
-from common.processes import command_line, commands, ranks, supervisor
+from common.processes import command_line, commands, ranks
 from common.processes.commands import print_refusal
 from common.processes.twin import EXIT_FAILED, EXIT_OK, EXIT_TERMINATED, Rendezvous, Switches, Twin, TwinJob
 from common.spec import Spec, plain_values
@@ -91,7 +91,7 @@ def _dispatch(
         details = {"formats": twin.inference.suffixes, "environment": _environment(description)}
         print(json.dumps({**description, **details}, indent=1))
         return EXIT_OK
-    supervisor.die_with_parent()
+    parent_process.die_with_parent()
     heartbeat.attach()
     signal.signal(signal.SIGTERM, _exit_on_signal)
     if arguments.command in _COMMANDS_WITHOUT_SPEC:
@@ -177,12 +177,12 @@ def _read_following_spec(path: Path, first: Spec) -> Spec:
 
 def _check_command(job: TwinJob, *, has_following: bool) -> None:
     """Refuse a spec that the command cannot take."""
-    if job.arguments.command == "layers" and job.spec.mode != "serial":
+    if job.arguments.command == "layers" and job.spec.is_parallel:
         raise spec.SpecError(f"layers times one replica. Received: mode {job.spec.mode}. Use serial.")
-    if job.arguments.command == "exchanges" and job.spec.mode not in commands.EXCHANGING_MODES:
-        modes = " or ".join(commands.EXCHANGING_MODES)
+    if job.arguments.command == "exchanges" and job.spec.traits.exchange is None:
+        modes = " or ".join(spec.MODES.names(lambda mode: mode.exchange is not None))
         raise spec.SpecError(f"exchanges times processes. Received: mode {job.spec.mode}. Use {modes}.")
-    if has_following and job.spec.mode == "parameter_server":
+    if has_following and job.spec.traits.has_server:
         raise spec.SpecError(f"--then takes no spec of mode {job.spec.mode}. Its server holds the parameters of one run.")
 
 

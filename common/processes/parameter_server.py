@@ -389,7 +389,7 @@ def server_process(run_spec: Spec, secret: str) -> tuple[ProcessSpec, dict[str, 
         run_spec: spec of the run.
         secret: the run's secret. The ranks have it in `placement.RUN_SECRET_VARIABLE`.
     """
-    if run_spec.mode != "parameter_server" or run_spec.parameter_server.scheduler is not None:
+    if not run_spec.traits.has_server or run_spec.parameter_server.scheduler is not None:
         return None
     address = run_spec.hosts[0] if run_spec.hosts else placement.LOOPBACK
     (port,) = supervisor.free_ports(1, address)
@@ -432,7 +432,6 @@ def main() -> None:
     parser.add_argument("--address", required=True)
     parser.add_argument("--port", type=int, required=True)
     arguments = parser.parse_args()
-    supervisor.die_with_parent()
     heartbeat.attach()
     asyncio.run(serve(arguments.address, arguments.port, os.environ[placement.RUN_SECRET_VARIABLE]))
 

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, Protocol
 
 import psutil
 
+from common.machine.parent_process import tied_to_parent
 from common.processes import watchdog
 
 
@@ -78,13 +79,13 @@ KILL_SECONDS = 10.0
 
 
 class LocalProcess:
-    """A process of the run on this machine."""
+    """A process of the run on this machine. It ends with this one, even where this one is killed."""
 
     def __init__(self, member: ProcessSpec, **streams: Any) -> None:
         self.watched = watchdog.WatchedProcess()
         try:
             self._process = subprocess.Popen(
-                list(member.command),
+                tied_to_parent(member.command),
                 env={**os.environ, **member.environment, **self.watched.environment},
                 stdin=subprocess.DEVNULL,
                 pass_fds=self.watched.descriptors,

@@ -122,7 +122,7 @@ class TrialServer:
         run_spec = spec.from_json(text).with_fields()  # judged again: for this machine
         if run_spec.cores != self._cores:
             raise SpecError(f"cores of a trial must be those of the process. Received: {run_spec.cores}. Use {self._cores}.")
-        if run_spec.part != "training" or run_spec.mode != "serial" or run_spec.profile_steps or run_spec.best_epoch.keep:
+        if run_spec.part != "training" or run_spec.is_parallel or run_spec.profile_steps or run_spec.best_epoch.keep:
             raise SpecError(
                 f"A trial trains serially, all of it. Received: mode {run_spec.mode}, part {run_spec.part}, profile_steps "
                 f"{run_spec.profile_steps}, best_epoch.keep {run_spec.best_epoch.keep}. Use serial, training, 0 and false."

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
-import os
 import signal
 import socket
 import sys
@@ -17,19 +15,6 @@ from typing import NamedTuple
 from common.machine import heartbeat, machine, placement
 from common.processes import flight_report, hosts, signals, watchdog
 from common.processes.process_spec import KILL_SECONDS, LocalProcess, ProcessSpec, RunningProcess
-
-_PR_SET_PDEATHSIG = 1
-
-
-def die_with_parent() -> None:
-    """Ask the kernel to end this process when its parent is gone, so that a kill leaves no orphan."""
-    if sys.platform != "linux":
-        return
-    parent = os.getppid()
-    # Not SIGTERM: TensorFlow takes that over once its processes have met, and then only makes a note of it.
-    ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:  # it ended in between
-        sys.exit(128 + signal.SIGTERM)
 
 
 class AddressError(OSError):

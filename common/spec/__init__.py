@@ -7,19 +7,8 @@ is judged here. A twin's `describe` judges devices, possible modes and the frame
 # pyright: reportUnusedImport=false
 from common.spec.errors import SpecError
 from common.spec.groups import Communication, Dask, Data, Optimizer
-from common.spec.names import (
-    DIVIDING_MODES,
-    ELASTIC_MODES,
-    HOST_MODES,
-    INPUTS,
-    LEVELS,
-    MODELS,
-    MODES,
-    SCHEDULERS,
-    VARIANTS,
-    Device,
-    Precision,
-)
+from common.spec.modes import MODES, Mode
+from common.spec.names import INPUTS, LEVELS, MODELS, SCHEDULERS, Device, Precision
 from common.spec.parsing import overlay, parse_assignments, read_values, with_variant
 from common.spec.schema import Spec, build, from_json, micro_batches
 from common.spec.switches import (

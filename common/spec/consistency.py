@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from common.spec.errors import SpecError, alternatives, did_you_mean
 from common.spec.groups import Dask
-from common.spec.names import COMPRESSING_VARIANTS, ELASTIC_MODES, HOST_MODES, INPUTS, MODELS, MODES, OWNING_MODES, SCHEDULERS
+from common.spec.modes import MODES
+from common.spec.names import INPUTS, MODELS, SCHEDULERS
 
 if TYPE_CHECKING:
     from common.spec.schema import Spec
@@ -37,7 +38,7 @@ def _check_names(spec: Spec) -> None:
             f"width, depth and dropout are of the built-in models. Received: {received} for {spec.model}, whose architecture() "
             "says its own. Leave them out."
         )
-    for field, names in (("mode", MODES), ("input", INPUTS)):
+    for field, names in (("mode", MODES.names()), ("input", INPUTS)):
         value = getattr(spec, field)
         if value not in names:
             raise SpecError(f"{field} is unknown. Received: {value!r}. Use {alternatives(names)}{did_you_mean(value, names)}.")
@@ -46,14 +47,14 @@ def _check_names(spec: Spec) -> None:
 
 
 def _check_replicas(spec: Spec) -> None:
-    if spec.mode == "serial" and spec.replicas != 1:
+    if not spec.is_parallel and spec.replicas != 1:
         raise SpecError(f"replicas must be 1 in mode serial. Received: {spec.replicas}. Use 1, or a parallel mode.")
-    if spec.mode != "serial" and spec.replicas < 2:
+    if spec.is_parallel and spec.replicas < 2:
         raise SpecError(
             f"replicas must be at least 2 in mode {spec.mode}: one replica is serial. Received: {spec.replicas}. Use 2."
         )
     inner = spec.hybrid.inner_replicas
-    if spec.mode == "hybrid" and (spec.replicas % inner or spec.replicas == inner):
+    if spec.traits.is_nested and (spec.replicas % inner or spec.replicas == inner):
         raise SpecError(
             f"replicas must be at least twice hybrid.inner_replicas in mode hybrid, and a multiple of it. Received: "
             f"{spec.replicas} and {inner}. Use {2 * inner}."
@@ -70,11 +71,12 @@ def _check_replicas(spec: Spec) -> None:
 
 def _check_elastic(spec: Spec) -> None:
     least = spec.least_replicas
-    if least is None or spec.mode == "serial":  # that is what one replica is, and may be asked for together with others
+    if least is None or not spec.is_parallel:  # that is what one replica is, and may be asked for together with others
         return
-    if spec.mode not in ELASTIC_MODES:
+    if not spec.traits.is_elastic:
+        elastic_modes = MODES.names(lambda mode: mode.is_elastic)
         raise SpecError(
-            f"least_replicas is for {alternatives(ELASTIC_MODES)}. Received: {least} in mode {spec.mode}. Leave it out."
+            f"least_replicas is for {alternatives(elastic_modes)}. Received: {least} in mode {spec.mode}. Leave it out."
         )
     if least > spec.replicas:
         raise SpecError(f"least_replicas must be at most replicas. Received: {least} of {spec.replicas}. Use 1.")
@@ -86,9 +88,10 @@ def _check_elastic(spec: Spec) -> None:
 
 
 def _check_hosts(spec: Spec) -> None:
-    if spec.hosts and spec.mode not in HOST_MODES:
+    if spec.hosts and not spec.traits.runs_across_hosts:
+        host_modes = MODES.names(lambda mode: mode.runs_across_hosts)
         raise SpecError(
-            f"hosts are for {alternatives(HOST_MODES)}. Received: {', '.join(spec.hosts)} in mode {spec.mode}. Use none."
+            f"hosts are for {alternatives(host_modes)}. Received: {', '.join(spec.hosts)} in mode {spec.mode}. Use none."
         )
     if spec.hosts and spec.replicas < len(spec.hosts):
         raise SpecError(f"replicas must be one for each host at least. Received: {spec.replicas} on {len(spec.hosts)}.")
@@ -99,33 +102,27 @@ def _check_hosts(spec: Spec) -> None:
 
 def _check_mode_fields(spec: Spec) -> None:
     settings = spec.parameter_server
-    if spec.mode == "parameter_server" and settings.staleness is not None and settings.updates == "synchronous":
+    if spec.traits.has_server and settings.staleness is not None and not spec.traits.has_late_gradients:
         raise SpecError(
             f"parameter_server.staleness bounds asynchronous updates. Received: {settings.staleness} with "
             "synchronous ones. Set parameter_server.updates to asynchronous, or leave it out."
         )
-    own_rule = spec.mode in ("parameter_server", "sharded_data_parallel") or spec.variant == "pipeline_async"
-    if spec.optimizer.native and own_rule:
+    if spec.optimizer.native and spec.traits.has_own_rule:
         raise SpecError(
             f"optimizer.native is not for mode {spec.variant}, which has the suite's own rule. Received: true. Use false."
         )
-    if spec.communication.compression != "none" and spec.variant not in COMPRESSING_VARIANTS:
+    if spec.communication.compression != "none" and not spec.traits.compresses:
+        compressing_modes = MODES.variants(lambda mode: mode.compresses and mode.is_parallel)
         raise SpecError(
-            f"communication.compression is for {alternatives(COMPRESSING_VARIANTS[1:])}. Received: "
+            f"communication.compression is for {alternatives(compressing_modes)}. Received: "
             f"{spec.communication.compression} in mode {spec.variant}. Use none."
         )
-    if spec.accumulation > 1 and spec.mode in (
-        "sharded_data_parallel",
-        "pipeline",
-        "hybrid",
-        "model_parallel",
-        "tensor_parallel",
-    ):
+    if spec.accumulation > 1 and spec.traits.divides_model:
         raise SpecError(
             f"accumulation is not for mode {spec.mode}. Received: {spec.accumulation}. Use 1 (a pipeline has "
             "pipeline.micro_batches)."
         )
-    if spec.variant == "hybrid_pipeline" and spec.pipeline.schedule == "asynchronous":
+    if spec.traits.is_nested and spec.traits.cuts_batches and spec.pipeline.schedule == "asynchronous":
         raise SpecError(
             "pipeline.schedule must be synchronous in mode hybrid, whose copies wait for each other. "
             "Received: asynchronous. Use gpipe or 1f1b."
@@ -151,17 +148,18 @@ def _check_owners(spec: Spec) -> None:
             if (value := getattr(settings, field)) != unset:
                 raise SpecError(f"dask.{field} is for dask.order owned. Received: {value} with {settings.order}. Leave it out.")
         return
-    if spec.mode not in OWNING_MODES:
+    if not spec.traits.can_own_images:
+        owning_modes = MODES.names(lambda mode: mode.can_own_images)
         raise SpecError(
-            f"dask.order owned is for {alternatives(OWNING_MODES)}, where each replica is a process. "
+            f"dask.order owned is for {alternatives(owning_modes)}, where each replica is a process. "
             f"Received: mode {spec.mode}. Use global."
         )
-    if spec.variant == "parameter_server_async":
+    if spec.traits.has_late_gradients:
         raise SpecError(
             "dask.order owned is not for asynchronous updates of a parameter_server, which do not weigh parts by their size. "
             "Received: parameter_server.updates asynchronous. Use synchronous, or order global."
         )
-    if settings.owners is None or (spec.mode != "serial" and settings.owners != spec.replicas):
+    if settings.owners is None or (spec.is_parallel and settings.owners != spec.replicas):
         raise SpecError(
             f"dask.owners must be the number of replicas, also in the serial run that they are compared with. Received: "
             f"{settings.owners} with replicas {spec.replicas}. Set it to the replicas of the parallel mode."

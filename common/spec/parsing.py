@@ -10,7 +10,7 @@ from common.machine import machine
 from common.machine.plain_file import PlainFileError
 from common.spec import plain_values
 from common.spec.errors import SpecError, format_value
-from common.spec.names import ELASTIC_MODES, VARIANTS
+from common.spec.modes import MODES
 from common.spec.plain_values import MAX_DEPTH, PlainValuesError
 from common.spec.schema import build
 
@@ -68,17 +68,18 @@ def with_variant(values: dict[str, Any], variant: str, replicas: int) -> dict[st
     """Return nested plain values, set to a variant of `--modes`.
 
     Args:
-        variant: a key of VARIANTS.
+        variant: a key of MODES.
         replicas: replicas of a parallel mode; of a hybrid, copies of the model.
     """
-    mode, fields = VARIANTS[variant]
-    values = overlay(values, {"mode": mode, "replicas": 1 if mode == "serial" else replicas, **fields})
-    if mode == "serial" and values.get("hosts"):
+    mode = MODES[variant]
+    fields = dict([mode.chosen_by] if mode.chosen_by else []) | dict(mode.resets)
+    values = overlay(values, {"mode": mode.name, "replicas": replicas if mode.is_parallel else 1, **fields})
+    if not mode.is_parallel and values.get("hosts"):
         local_cores, cores = machine.available_cores(), values.get("cores") or machine.available_cores()
         values |= {"hosts": (), "cores": min(cores, local_cores) if isinstance(cores, int) else cores}
-    if mode not in ELASTIC_MODES:
+    if not mode.is_elastic:
         values.pop("least_replicas", None)
-    if mode == "hybrid":
+    if mode.is_nested:
         values["replicas"] = replicas * build({"hybrid": values["hybrid"]}).hybrid.inner_replicas
     return values
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import operator
 from typing import Any, Literal, Self
 
 import pydantic
@@ -28,14 +29,13 @@ from common.spec.groups import (
     Pipeline,
     Schedule,
 )
+from common.spec.modes import MODES, Mode
 from common.spec.names import (
     MOST_BATCH_SIZE,
     MOST_EPOCHS,
     MOST_MICRO_BATCHES,
     MOST_REPLICAS,
     MOST_STEPS,
-    RESUMABLE_MODES,
-    WHOLE_BATCH_MODES,
     BatchNormStatistics,
     Device,
     Precision,
@@ -143,36 +143,36 @@ class Spec(Finite):
     @property
     def variant(self) -> str:
         """Name of this run's mode in `--modes`."""
-        if self.mode == "parameter_server" and self.parameter_server.updates == "asynchronous":
-            return "parameter_server_async"
-        if self.mode == "pipeline" and self.pipeline.schedule != "gpipe":
-            return {"1f1b": "pipeline_1f1b", "asynchronous": "pipeline_async"}[self.pipeline.schedule]
-        if self.mode == "hybrid":
-            return {"tensor_parallel": "hybrid_tensor", "pipeline": "hybrid_pipeline"}[self.hybrid.inner]
-        return self.mode
+        return self.traits.variant
+
+    @property
+    def traits(self) -> Mode:
+        """Traits of this run's mode."""
+        return MODES.find(self.mode, lambda field: operator.attrgetter(field)(self))
+
+    @property
+    def is_parallel(self) -> bool:
+        """Whether this run has several replicas."""
+        return self.traits.is_parallel
 
     @property
     def not_serial_because(self) -> str | None:
         """Reason why this run has other mathematics than serial on purpose. None for a mode that claims the same."""
-        if self.mode == "model_averaging":
-            return "replicas train apart, and their weights are averaged now and then"
-        if self.variant == "parameter_server_async":
-            return "gradients are applied to weights that have moved on since"
-        if self.variant == "pipeline_async":
-            return "every micro-batch makes an update of its own, with gradients of weights that have moved on since"
+        if self.traits.not_serial_because is not None:
+            return self.traits.not_serial_because
         return f"gradients are sent as {self.communication.compression}" if self.compresses else None
 
     @property
     def compresses(self) -> bool:
         """Whether replicas exchange compressed gradients."""
-        return self.mode != "serial" and self.communication.compression != "none"
+        return self.is_parallel and self.communication.compression != "none"
 
     @property
     def not_resumable_because(self) -> str | None:
         """Reason why this run starts over after an interruption. None: it resumes from its last checkpoint."""
         if self.part != "training":
             return "only a part of the training is run, which learns nothing"
-        if self.mode not in RESUMABLE_MODES:
+        if not self.traits.resumes:
             return f"mode {self.variant} starts over: each of its processes holds a part of what is trained"
         if self.compresses and self.communication.error_feedback:
             return "error feedback starts over: each replica holds what compression has lost so far"
@@ -181,9 +181,14 @@ class Spec(Finite):
     @property
     def data_replicas(self) -> int:
         """Number of shards of every global batch. Each belongs to one copy of the model, which may itself be divided."""
-        if self.mode in WHOLE_BATCH_MODES:
+        if not self.traits.divides_batch:
             return 1
-        return self.replicas // self.hybrid.inner_replicas if self.mode == "hybrid" else self.replicas
+        return self.replicas // self.hybrid.inner_replicas if self.traits.is_nested else self.replicas
+
+    @property
+    def replicas_requested(self) -> int:
+        """Number of replicas as `with_variant` takes it: of a nested mode, the number of copies of the model."""
+        return self.data_replicas if self.traits.is_nested else self.replicas
 
     @property
     def replicas_per_host(self) -> int:
@@ -203,7 +208,7 @@ class Spec(Finite):
     @property
     def micro_batches_requested(self) -> int:
         """Number of micro-batches that the spec requests: for a pipeline, else by `accumulation`."""
-        return self.pipeline.micro_batches if "pipeline" in self.variant else self.accumulation
+        return self.pipeline.micro_batches if self.traits.cuts_batches else self.accumulation
 
     def micro_batches(self, num_examples: int | None = None) -> int:
         """Number of micro-batches into which every copy of the model cuts a batch. See `micro_batches`.
@@ -231,7 +236,8 @@ class Spec(Finite):
 
         Replicas that share an optimizer's state cannot read that of one replica.
         """
-        is_elastic = self.least_replicas is not None and (self.mode, other.mode) != ("sharded_data_parallel", "serial")
+        from_one_replica = "state" in self.traits.divides and not other.is_parallel
+        is_elastic = self.least_replicas is not None and not from_one_replica
         excluded = {"mode", "replicas"} if is_elastic else set[str]()
         return self.model_dump(exclude=excluded) == other.model_dump(exclude=excluded)
 

@@ -46,7 +46,8 @@ def check_against(spec: Spec, description: dict[str, Any], replicas_here: int | 
             "reduced": values that compute with fewer digits than the precision says.
             "process": values that are set when a process starts.
             "found_for": fields of the spec that must be equal for a fastest value to be used again.
-            Values that are keys are strings. `on_cpu`: see `description_for_device`.
+            Values that are keys are strings. `on_cpu`: see `description_for_device`. `inputs_not_available` (optional):
+            {input: reason}.
 
     Returns:
         None if the run can start, else "not available: ..." with the reason, for the table's row.
@@ -69,17 +70,17 @@ def check_against(spec: Spec, description: dict[str, Any], replicas_here: int | 
         return f"not available: {description['framework']} has no mode {spec.mode}"
     if not mode["available"]:
         return f"not available: {mode['reason']}"
+    if (reason := description.get("inputs_not_available", {}).get(spec.input)) is not None:
+        return f"not available: {reason}"
     num_replicas = spec.replicas_per_host if replicas_here is None else replicas_here
     if mode["max_replicas"] is not None and num_replicas > mode["max_replicas"]:
         return f"not available: needs {num_replicas} {mode['resource']}, found {mode['max_replicas']}"
     for name, value in spec.framework_options.items():
         if (reason := incompatibility(spec, options[name], value)) is not None:
             return f"not available: framework_options.{name}={value} {reason}"
-    if "pipeline" in spec.variant and spec.batch_norm_statistics == "synchronised":
-        return f"not available: the micro-batches of a {spec.variant} have BatchNorm statistics of their own"
-    if spec.variant == "parameter_server_async" and spec.batch_norm_statistics == "synchronised":
-        return "not available: workers that do not wait for each other have BatchNorm statistics of their own"
-    if "pipeline" in spec.variant and spec.micro_batches() == 1 < spec.micro_batches_requested:
+    if spec.batch_norm_statistics == "synchronised" and spec.traits.no_global_statistics_because is not None:
+        return f"not available: {spec.traits.no_global_statistics_because}"
+    if spec.traits.cuts_batches and spec.micro_batches() == 1 < spec.micro_batches_requested:
         return (
             f"not available: {spec.per_replica_batch_size} examples cannot be cut into 2 to {spec.micro_batches_requested} "
             "equal micro-batches, and with one nothing overlaps (model_parallel)"

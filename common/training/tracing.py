@@ -235,7 +235,7 @@ def trace(
         final/<parameter>: after the last one, pixel_mean and pixel_std.
     """
     arrays: dict[str, npt.NDArray[Any]] = {}
-    serial = plan.spec.mode == "serial"
+    serial = not plan.spec.is_parallel
     first: Batch | None = None
     ids: list[npt.NDArray[np.int64]] = []
     losses: list[npt.NDArray[np.float64]] = []

@@ -14,6 +14,7 @@ from common.processes import signals
 from compare.core.errors import FolderError
 from compare.execution import code_digest, store
 from compare.execution.cells import Cell, MatrixPlan
+from compare.execution.workspace import COMPARISON, locked
 
 _FOLDERS = (store.RUNS_FOLDER, store.PROOF_FOLDER)
 MOST_BYTES = 2**30
@@ -71,8 +72,8 @@ def install(content: bytes, plan: MatrixPlan, cell: Cell, folder: Path) -> None:
         refuse_other_comparison(received, plan, cell)
         with signals.defer_signals():
             if cell_folder.exists():
-                store.refuse_busy(cell_folder)
-                cell_folder.rename(previous)
+                with locked(cell_folder):
+                    cell_folder.rename(previous)
             received.rename(cell_folder)
     finally:
         shutil.rmtree(received, ignore_errors=True)
@@ -90,7 +91,7 @@ def restore(folder: Path, cell: Cell) -> None:
 def refuse_other_comparison(folder: Path, plan: MatrixPlan, cell: Cell) -> None:
     """Check that a folder holds the requested comparison, made by this code on one machine. It is not changed."""
     stored = store.read(folder)
-    store.refuse_other_rows(folder, cell.rows, plan.seeds)
+    COMPARISON.check(folder, {"rows": cell.rows, "seeds": plan.seeds})
     code_hash = code_digest.compute(list(dict.fromkeys(row.contestant for row in cell.rows)), cell.rows[0].spec.model)
     if stored.comparison.code_hash != code_hash:
         raise FolderError(

@@ -105,8 +105,8 @@ def request_for_rows(
     rows: Sequence[Row], plan: Comparison | MatrixPlan, out: Path | None, repeats: int | None = None
 ) -> ComparisonRequest:
     """Return the request for rows that are laid out already, with the settings of a plan."""
-    parallel = [row.spec for row in rows if row.spec.mode != "serial"]
-    copies = [run.data_replicas if run.mode == "hybrid" else run.replicas for run in parallel]
+    parallel = [row.spec for row in rows if row.spec.is_parallel]
+    copies = [run.replicas_requested for run in parallel]
     settings = Preset(
         replicas=min(copies, default=Preset().replicas),
         repeats=plan.repeats if repeats is None else repeats,
@@ -199,10 +199,9 @@ def check_repeats(settings: Preset) -> Preset:
     return settings
 
 
-def refuse_other_rows(request: ComparisonRequest) -> None:
-    """Refuse the results folder early, before anything is prepared, see `store.refuse_other_rows`."""
-    if request.out is not None:
-        store.refuse_other_rows(request.out, request.lay_out(request.settings, request.frameworks), request.settings.seeds)
+def early_identity(request: ComparisonRequest) -> dict[str, Any]:
+    """Return what is known of a comparison before anything is prepared, see `workspace.COMPARISON`."""
+    return {"rows": request.lay_out(request.settings, request.frameworks), "seeds": request.settings.seeds}
 
 
 def build_plan(request: ComparisonRequest, progress: Display) -> Comparison:

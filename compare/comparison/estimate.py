@@ -22,9 +22,10 @@ from compare.core.progress import display
 from compare.execution import executor, store
 from compare.execution.matrix import Row
 from compare.execution.store import Comparison
+from compare.execution.workspace import COMPARISON
 from compare.judgement import cautions
 from compare.judgement.statement_words import sentences
-from compare.proof import ladder, timed_rows
+from compare.proof import ladder
 from compare.reporting.document import Report
 from compare.reporting.tables import Cell, Column, Table
 
@@ -65,7 +66,7 @@ def rehearse(request: ComparisonRequest, *, as_json: bool, times_from: Path | No
     Returns:
         The exit code: 0; 1 if a row could not be measured.
     """
-    comparison_plan.refuse_other_rows(request)
+    COMPARISON.check(request.out, comparison_plan.early_identity(request))
     print_measurement_notice(times_from)
     return rehearsal_report(request, times_from).deliver(None, as_json=as_json)
 
@@ -159,7 +160,7 @@ def why_no_proof(comparison: Comparison, request: ComparisonRequest) -> str | No
         return "there is nothing to prove: no row runs here"
     if rows[0].spec.part != "training":
         return "there is nothing to prove: a part of the training learns nothing"
-    if len(request.frameworks) < 2 and timed_rows.available_modes(rows) == ["serial"]:
+    if len(request.frameworks) < 2 and not any(row.spec.is_parallel for row in rows):
         return "there is nothing to prove: one framework alone has nothing to be compared with"
     if ladder.is_remembered(comparison.rows, request.frameworks, replicas=request.settings.replicas):
         return "it is remembered from an earlier comparison"
@@ -182,7 +183,7 @@ def proof_seconds(
         if not similar_results or similar_results[0].phases is None:
             return None
         num_modes = len(
-            {row.spec.variant for row in contestant_rows if row.spec.mode != "serial" and row.spec.not_serial_because is None}
+            {row.spec.variant for row in contestant_rows if row.spec.is_parallel and row.spec.not_serial_because is None}
         )
         processes = (1 + num_modes) * len({row.spec.switches for row in contestant_rows})
         images = _FLOAT64_SLOWDOWN * (1 + num_modes) * (base.steps or 0) * base.global_batch_size
@@ -224,7 +225,7 @@ def measure_by_contestant(rows: Sequence[Row], say: Callable[[str], None]) -> Ca
 
     def find_result(row: Row) -> tuple[RunResult, str] | str:
         contestant_rows = [other for other in rows if other.unavailable is None and other.contestant == row.contestant]
-        first = min(contestant_rows, key=lambda candidate: (candidate.spec.mode != "serial", -candidate.spec.cores))
+        first = min(contestant_rows, key=lambda candidate: (candidate.spec.is_parallel, -candidate.spec.cores))
         if first.id not in measurements:
             say(f"a few steps of {first.id}")
             measurements[first.id] = measure_row(first)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +19,9 @@ from compare.comparison import comparison_plan, estimate, spread
 from compare.comparison.comparison_plan import ComparisonRequest
 from compare.core import exits, wording
 from compare.core.interrupt import SIGNAL_EXIT_BASE, Interrupted, interruptible
-from compare.execution import cells, code_digest, contestants, results_folder, store
+from compare.execution import cells, code_digest, contestants, store
 from compare.execution.cells import Cell, MatrixPlan
+from compare.execution.workspace import COMPARISON, FolderKind, Workspace
 from compare.reporting import matrix_report
 from compare.reporting.document import Report
 from compare.reporting.tables import Column, Table
@@ -87,18 +87,8 @@ def run_all(
     code = 0
     if new_plan.on is not None:
         spread.check_can_submit(new_plan)
-    with (
-        interruptible(),
-        results_folder.open_or_resume(
-            folder,
-            cells.PLAN_FILE,
-            new_plan,
-            cells.KIND,
-            identity=_identity,
-            merge=_merge_plans,
-            has_started=partial(_has_started, folder),
-        ) as plan,
-    ):
+    with interruptible(), Workspace.open(folder, MATRIX) as workspace:
+        plan = workspace.claim(new_plan)
         store.refuse_links(folder, [cell.name for cell in plan.cells])
         try:
             if plan.on is None:
@@ -146,17 +136,7 @@ def stored_plan(folder: Path, repeats: int | None) -> MatrixPlan:
 
 def rehearse(plan: MatrixPlan, out: Path | None, *, as_json: bool, times_from: Path | None, again: bool = False) -> int:
     """Print an estimate of time and disk of the remaining runs of every comparison. Starts none of them."""
-    if out is not None:
-        results_folder.refuse_other_request(
-            out,
-            cells.PLAN_FILE,
-            MatrixPlan,
-            cells.KIND,
-            _identity(plan),
-            identity=_identity,
-            kind=cells.KIND,
-            has_started=partial(_has_started, out),
-        )
+    MATRIX.check(out, _identity(plan))
     if plan.on is not None:
         return spread.rehearse(plan, out or store.new_folder(cells.KIND), as_json=as_json)
     estimate.print_measurement_notice(times_from)
@@ -166,7 +146,7 @@ def rehearse(plan: MatrixPlan, out: Path | None, *, as_json: bool, times_from: P
         cell_folder = out / cell.name if out and (out / cell.name / store.PLAN_FILE).exists() else None
         try:
             request = comparison_plan.request_for_rows(cell.rows, plan, cell_folder)
-            comparison_plan.refuse_other_rows(request)
+            COMPARISON.check(request.out, comparison_plan.early_identity(request))
             reports[cell.name] = estimate.rehearsal_report(replace(request, again=again), times_from)
         except UserError as error:
             refusals[cell.name] = str(error)
@@ -224,3 +204,14 @@ def _merge_plans(stored: MatrixPlan, new: MatrixPlan) -> MatrixPlan:
     return stored.model_copy(
         update={"repeats": repeats, "until": new.until or stored.until, "restarts": new.restarts, "on": new.on}
     )
+
+
+MATRIX = FolderKind(
+    noun=cells.KIND,
+    file=cells.PLAN_FILE,
+    kind=cells.KIND,
+    record=MatrixPlan,
+    identity=_identity,
+    merge=_merge_plans,
+    has_started=_has_started,
+)

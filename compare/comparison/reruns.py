@@ -2,7 +2,7 @@
 
 A verdict is computed from pairs of runs of one repeat, which saw the same machine. So all runs of a disturbed repeat are made
 again, interleaved, whichever of them was disturbed. Two runs that were both undisturbed stay a pair, see
-`summary.pairs_of_runs`. So a verdict that was given is never computed again from other runs.
+`run_pairs.pairs_of_runs`. So a verdict that was given is never computed again from other runs.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 from compare.execution import store
 from compare.execution.store import Comparison, ReplacedRun, StoredComparison
 from compare.judgement.run_figures import disturbing_cores, epoch_seconds
-from compare.judgement.summary import finished_runs
+from compare.judgement.run_pairs import finished_runs
 
 
 def select_disturbed(stored: StoredComparison) -> list[ReplacedRun]:

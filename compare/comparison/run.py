@@ -32,6 +32,7 @@ from compare.execution import cells, executor, options, run_settings, signing, s
 from compare.execution.cells import MatrixPlan
 from compare.execution.matrix import Row
 from compare.execution.store import Comparison, ProofRecord
+from compare.execution.workspace import COMPARISON, Workspace, locked
 from compare.judgement import cautions, decision, run_figures, summary
 from compare.proof import claims, ladder, spot_checks, timed_rows
 from compare.reporting import comparison_report
@@ -170,10 +171,8 @@ def command(
                     settings = replace(settings, levels=tuple(parse_levels(switches)))
                 if workers is not None:
                     settings = replace(settings, workers=parse_integers("--workers", workers, least=0))
-                if min_replicas is not None and not any(
-                    spec.VARIANTS[mode][0] in spec.ELASTIC_MODES for mode in settings.modes
-                ):
-                    allowed = " or ".join(spec.ELASTIC_MODES)
+                if min_replicas is not None and not any(spec.MODES[mode].is_elastic for mode in settings.modes):
+                    allowed = " or ".join(spec.MODES.names(lambda mode: mode.is_elastic))
                     raise SpecError(f"--elastic is for {allowed}. Received: {', '.join(settings.modes)}. Add one to --modes.")
                 settings = replace(settings, until=make_stopping_rule(settings.until))
                 if repeats is not None:
@@ -293,7 +292,7 @@ def run_nested(request: ComparisonRequest, folder: Path) -> tuple[JudgedComparis
 
 def _finish_received(folder: Path, sign: Path | None) -> int:
     """Sign a comparison that another machine has run, and write its report. Returns the exit code, see `run_nested`."""
-    with store.locked(folder):
+    with locked(folder):
         unsigned = signing.sign(folder, store.read(folder).made_from, sign) if sign else None
         compared = comparison_report.read(folder)
         unwritten = " ".join(filter(None, (comparison_report.report(compared, folder).write(folder), unsigned)))
@@ -317,42 +316,37 @@ class ComparisonOutcome(NamedTuple):
 def _run_comparison(request: ComparisonRequest) -> ComparisonOutcome:
     """Start or resume a comparison. Prints its progress, not its results."""
     code, unwritten_runs = 0, list[tuple[str, RunResult]]()
-    with interruptible(), display() as progress:
-        comparison_plan.refuse_other_rows(request)
-        if request.out is not None:
-            store.refuse_busy(request.out)
+    early = comparison_plan.early_identity(request)
+    with interruptible(), display() as progress, Workspace.open(request.out, COMPARISON, early=early) as workspace:
         plan = comparison_plan.build_plan(request, progress)
         folder = request.out or store.new_folder(plan.rows[0].spec.model, plan.data_name)
-        with store.locked(folder):
-            comparison = _with_rates(store.merge_with_stored(folder, plan), progress)
-            store.write_plan(folder, comparison)
-            if warning := comparison_plan.large_batch_caution(comparison):
-                typer.echo(warning, err=True)
-            store.archive_replaced_runs(folder, comparison.replaced)  # a kill may have left some in place
-            live = Live(
-                progress, folder if request.live else None, f"{comparison.rows[0].spec.model} on {comparison.data_name}"
-            )
+        comparison = _with_rates(workspace.claim(plan, folder), progress)
+        store.write_plan(folder, comparison)
+        if warning := comparison_plan.large_batch_caution(comparison):
+            typer.echo(warning, err=True)
+        store.archive_replaced_runs(folder, comparison.replaced)  # a kill may have left some in place
+        live = Live(progress, folder if request.live else None, f"{comparison.rows[0].spec.model} on {comparison.data_name}")
+        try:
             try:
-                try:
-                    comparison = _with_proof(comparison, request, folder, live)
-                    if request.again:  # after the proof: an interrupted one leaves all runs where they are
-                        comparison = reruns.archive_and_requeue(comparison, folder)
-                    unwritten_runs = run_all(comparison, folder, live)
-                    _judge_spot_checks(folder, live)
-                except Interrupted as interruption:
-                    code = interruption.exit_code
-                with signals.record_signals() as late_signals:
-                    live.say("report")
-                    unsigned = signing.sign(folder, store.read(folder).made_from, request.sign) if request.sign else None
-                    compared = comparison_report.read(folder, unwritten_runs)
-                    report = comparison_report.report(compared, folder)
-                    unwritten = " ".join(filter(None, (report.write(folder), unsigned))) or None
-                if late_signals and not code:
-                    code = SIGNAL_EXIT_BASE + late_signals[0]
-            except BaseException:
-                live.finish("Stopped by an error.", has_report=False)
-                raise
-            live.finish("Interrupted." if code else "All runs have ended.")
+                comparison = _with_proof(comparison, request, folder, live)
+                if request.again:  # after the proof: an interrupted one leaves all runs where they are
+                    comparison = reruns.archive_and_requeue(comparison, folder)
+                unwritten_runs = run_all(comparison, folder, live)
+                _judge_spot_checks(folder, live)
+            except Interrupted as interruption:
+                code = interruption.exit_code
+            with signals.record_signals() as late_signals:
+                live.say("report")
+                unsigned = signing.sign(folder, store.read(folder).made_from, request.sign) if request.sign else None
+                compared = comparison_report.read(folder, unwritten_runs)
+                report = comparison_report.report(compared, folder)
+                unwritten = " ".join(filter(None, (report.write(folder), unsigned))) or None
+            if late_signals and not code:
+                code = SIGNAL_EXIT_BASE + late_signals[0]
+        except BaseException:
+            live.finish("Stopped by an error.", has_report=False)
+            raise
+        live.finish("Interrupted." if code else "All runs have ended.")
     return ComparisonOutcome(compared, report, folder, code, unwritten)
 
 
@@ -394,7 +388,7 @@ def proof(comparison: Comparison, request: ComparisonRequest, folder: Path, prog
     if cautions.nothing_can_run(comparison):
         return ProofRecord(verdict="not claimed", sentence="no row can run here")
     modes = timed_rows.available_modes(comparison.rows)
-    if len(request.frameworks) < 2 and modes == ["serial"]:
+    if len(request.frameworks) < 2 and not any(spec.MODES[mode].is_parallel for mode in modes):
         return ProofRecord(verdict="not claimed", sentence="one framework alone has nothing to be compared with")
     progress.stage("proof that the training is the same, which may take minutes")
     try:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from common.artifacts.schema import RunResult
 from common.frozen import Frozen
+from common.spec import MODES, Mode
 from common.training.compression import SUMMABLE
 from compare.comparison.scaling_rows import KINDS, Kind
 from compare.core.errors import FolderError
@@ -16,19 +17,11 @@ from compare.execution.store import StoredComparison
 from compare.judgement import sameness, scaling_laws
 from compare.judgement.row_figures import Summary
 from compare.judgement.run_figures import finite_median, images_per_second
+from compare.judgement.run_pairs import finished_runs, pairs_of_seconds, ratio_of_seconds, serial_row_of, uses_accelerator
 from compare.judgement.scaling_laws import Compute, LinkModel, SerialFraction, Topology
-from compare.judgement.summary import (
-    finished_runs,
-    pairs_of_seconds,
-    ratio_of_seconds,
-    serial_row_of,
-    summarize,
-    uses_accelerator,
-)
+from compare.judgement.summary import summarize
 
 TOPOLOGIES: tuple[Topology, ...] = ("ring", "tree", "server")
-EXCHANGES: dict[str, Topology] = {"multi_process": "ring", "parameter_server": "server"}
-"""{mode: topology of its exchange}, for the modes on which the alpha-beta model is checked; see `_topology`."""
 
 
 class ScalingPoint(Frozen):
@@ -126,20 +119,19 @@ class ProjectionTarget:
 def read(stored: StoredComparison, target: ProjectionTarget) -> ScalingResult:
     """Compute the scaling of a comparison of `scaling_rows.build_rows`. No ratios if its runs did not train the same."""
     summaries = {summary.id: summary for summary in summarize(stored)}
-    points = [_point(stored, row, summaries) for row in stored.comparison.rows if row.spec.mode != "serial"]
+    points = [_point(stored, row, summaries) for row in stored.comparison.rows if row.spec.is_parallel]
     if not points:
         raise FolderError("The folder holds no parallel run. Choose one that `scaling` has filled.")
     if not sameness.is_comparable(stored, list(summaries.values())):  # the report says why
         ratios = {name: None for name in ScalingPoint.model_fields if name.startswith(("speedup", "efficiency"))}
         return ScalingResult(points=[point.model_copy(update=ratios) for point in points], laws=[], checks=[], projected=[])
     rows_by_input = _group_by_input(stored)
+    modes = MODES.variants(_exchanges_each_step)
     oversubscribed_ids = {point.id for point in points if point.oversubscribed}
     return ScalingResult(
         points=points,
         laws=_laws(stored, points),
-        checks=[
-            check for rows in rows_by_input for mode in EXCHANGES for check in _checks(stored, rows, mode, oversubscribed_ids)
-        ],
+        checks=[check for rows in rows_by_input for mode in modes for check in _checks(stored, rows, mode, oversubscribed_ids)],
         projected=[projection for rows in rows_by_input for projection in _projections(stored, rows, target)],
     )
 
@@ -176,7 +168,7 @@ def _point(stored: StoredComparison, row: Row, summaries: Mapping[str, Summary])
 
 def _base_batch(stored: StoredComparison) -> int | None:
     """Return the batch that everything is scaled up from: the batch of the first serial row, which `build_rows` puts first."""
-    return next((row.spec.global_batch_size for row in stored.comparison.rows if row.spec.mode == "serial"), None)
+    return next((row.spec.global_batch_size for row in stored.comparison.rows if not row.spec.is_parallel), None)
 
 
 def _kind(stored: StoredComparison, row: Row) -> Kind:
@@ -227,14 +219,21 @@ def _step_seconds(stored: StoredComparison, rows: Sequence[Row]) -> list[tuple[R
 
 def _compute(stored: StoredComparison, rows: Sequence[Row]) -> Compute | None:
     """Fit one replica's compute to serial runs on one core."""
-    serial = [row for row in rows if (row.spec.mode, row.spec.cores) == ("serial", 1)]
+    serial = [row for row in rows if not row.spec.is_parallel and row.spec.cores == 1]
     return scaling_laws.fit_compute([(row.spec.global_batch_size, seconds) for row, seconds in _step_seconds(stored, serial)])
+
+
+def _exchanges_each_step(mode: Mode) -> bool:
+    """Return whether the alpha-beta model can be checked on a mode: processes exchange gradients, and wait for them."""
+    return mode.exchange is not None and not mode.has_late_gradients
 
 
 def _topology(row: Row) -> Topology:
     """Return how a row exchanges gradients. Compressed data that cannot be summed is gathered by all, in every mode."""
     summable = row.spec.communication.compression in SUMMABLE
-    return EXCHANGES[row.spec.variant] if summable else "all_gather"
+    exchange = row.spec.traits.exchange if summable else "all_gather"
+    assert exchange is not None, row.spec.variant
+    return exchange
 
 
 def _payload_bytes(stored: StoredComparison, rows: Sequence[Row]) -> float:
@@ -243,7 +242,7 @@ def _payload_bytes(stored: StoredComparison, rows: Sequence[Row]) -> float:
     If no run is parallel: all gradients, uncompressed.
     """
     for row in rows:
-        if row.spec.variant in EXCHANGES:
+        if _exchanges_each_step(row.spec.traits):
             # `bytes_per_step` counts all replicas; beta is multiplied by the bytes of each. A server's link carries all.
             num_senders = 1 if _topology(row) == "server" else row.spec.replicas
             volume = scaling_laws.exchange_terms(_topology(row), row.spec.replicas, 1.0)[1] * num_senders

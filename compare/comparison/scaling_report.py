@@ -16,9 +16,8 @@ from compare.core.statistics import Ratio
 from compare.core.terminal import FULL
 from compare.core.verdict_words import interval_words
 from compare.judgement import cautions
-from compare.judgement.row_figures import DISTURBED
+from compare.judgement.row_figures import DISTURBED, FAILURES, UNFINISHED
 from compare.judgement.scaling_laws import Topology
-from compare.judgement.summary import FAILURES, UNFINISHED
 from compare.reporting import comparison_report, comparison_screen, document, plots
 from compare.reporting.comparison_report import JudgedComparison
 from compare.reporting.document import Report

@@ -27,7 +27,7 @@ def build_rows(settings: Preset, contestants: Sequence[str], *, sizes: Sequence[
     """
     values = settings.values
     registry.check(contestants, launch.FRAMEWORKS)
-    parse_choices("--modes", settings.modes, tuple(spec.VARIANTS))
+    parse_choices("--modes", settings.modes, tuple(spec.MODES))
     available, batch = _cores_and_batch(values)
     rows: dict[str, Row] = {}
     for contestant in contestants:
@@ -65,7 +65,7 @@ def _configurations(
 
     yield serial(1, batch)
     for mode in modes:
-        for size in sizes if mode != "serial" else ():
+        for size in sizes if spec.MODES[mode].is_parallel else ():
             for kind in kinds:
                 total = batch if kind == "strong" else batch * size
                 parallel_values = spec.with_variant({**values, "global_batch_size": total}, mode, size)

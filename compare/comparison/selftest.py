@@ -31,9 +31,10 @@ from compare.core.wording import percent
 from compare.execution import contestants, launch, options, store
 from compare.execution.matrix import Row
 from compare.execution.store import StoredComparison
+from compare.execution.workspace import COMPARISON
 from compare.judgement import scaling_laws
 from compare.judgement.run_figures import epoch_seconds
-from compare.judgement.summary import finished_runs, pairs_of_seconds, ratio_of_seconds
+from compare.judgement.run_pairs import finished_runs, pairs_of_seconds, ratio_of_seconds
 from compare.reporting.comparison_report import JudgedComparison
 from compare.reporting.document import Report
 from compare.reporting.screen import Paragraph, Screen
@@ -158,7 +159,7 @@ def command(
             raise typer.Exit(repeats_report(table).deliver(None, as_json=as_json))
         pairs = None if real_pairs is None else _pairs_request(twins[0], real_pairs, out)
         if pairs is not None:
-            comparison_plan.refuse_other_rows(pairs)
+            COMPARISON.check(pairs.out, comparison_plan.early_identity(pairs))
         result = Selftest(checks=simulate(trials, seed), sentences=[])
         if not simulate_only:
             trials_result = _run_trials(twins) if pairs is None else _run_pairs(pairs, seed)

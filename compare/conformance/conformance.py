@@ -19,7 +19,8 @@ from compare.conformance.trial import Faults, TwinUnderTest
 from compare.core import exits, wording
 from compare.core.interrupt import interruptible
 from compare.core.option_parsing import parse_choices, split_names
-from compare.execution import contestants, launch, options, store
+from compare.execution import contestants, launch, options
+from compare.execution.workspace import FolderKind
 from compare.reporting import document
 from compare.reporting.document import Mark, Report
 from compare.reporting.screen import Paragraph, Screen
@@ -73,7 +74,8 @@ def prepare_trial_folder(out: Path) -> Path:
 
     Files of an earlier trial are removed, so that none of them is judged.
     """
-    store.refuse_others(out, RESULTS_FILE, None, "trial of a twin", allowed=(TRIAL_FOLDER, *document.report_files(NAME)))
+    allowed = (TRIAL_FOLDER, *document.report_files(NAME))
+    FolderKind[None](noun="trial of a twin", file=RESULTS_FILE, allowed=allowed).check(out)
     folder = out / TRIAL_FOLDER
     if folder.exists():
         shutil.rmtree(folder)

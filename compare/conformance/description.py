@@ -36,8 +36,8 @@ def description_faults(description: Mapping[str, Any], framework: str) -> Faults
     if not description["modes"].get("serial", {}).get("available"):
         yield "modes must have serial, and it must be available"
     for name, mode in description["modes"].items():
-        if name not in MODES:
-            yield f"modes names {name!r}, which is no mode. Use {', '.join(MODES)}"
+        if name not in MODES.names():
+            yield f"modes names {name!r}, which is no mode. Use {', '.join(MODES.names())}"
         elif missing := _MODE_KEYS - mode.keys():
             yield f"modes.{name} lacks {', '.join(sorted(missing))}"
         elif mode["available"] != (mode["reason"] is None):

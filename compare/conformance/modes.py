@@ -10,10 +10,11 @@ from compare.proof import ladder
 
 def check(trial: TwinUnderTest) -> Faults:
     for name, mode in trial.description["modes"].items():
-        words = [word for word, (variant_mode, _) in spec.VARIANTS.items() if variant_mode == name and name != "serial"]
+        words = [word for word, traits in spec.MODES.items() if traits.name == name and traits.is_parallel]
         if not mode["available"] or not words:
             continue
-        serial = spec_of("mini_xception" if name == "data_parallel" else "simple_cnn")
+        # BatchNorm over all replicas is tried where they share a process.
+        serial = spec_of("mini_xception" if spec.MODES[words[0]].processes == "one" else "simple_cnn")
         proof = ladder.prove(
             serial, [trial.name], words, replicas=2, out=trial.out / name, progress=trial.progress, steps=5, remember=False
         )

@@ -15,7 +15,7 @@ from compare.execution import launch
 
 def check(trial: TwinUnderTest) -> Faults:
     modes, out = trial.description["modes"], trial.out / "bad"
-    missing = next((mode for mode in MODES if not modes.get(mode, {}).get("available")), None)
+    missing = next((mode for mode in MODES.names() if not modes.get(mode, {}).get("available")), None)
     empty = trial.out / "no-images"
     empty.mkdir(exist_ok=True)
     pipe = trial.out / "pipe.json"
@@ -37,7 +37,7 @@ def check(trial: TwinUnderTest) -> Faults:
         path = trial.write_spec(spec_of().with_fields(**fields), label.replace(" ", "-"))
         cases.append((label, ["run", path, "--out", trial.out / f"{path.stem}-run"], code, mentioned))
     if missing is not None:
-        word = next(word for word, (mode, _) in spec.VARIANTS.items() if mode == missing)
+        word = next(word for word, mode in MODES.items() if mode.name == missing)
         unavailable = spec.build(spec.with_variant(spec_of().model_dump(), word, 2))
         path = trial.write_spec(unavailable, f"mode-{missing}")
         cases.append((f"mode {missing}", ["run", path, "--out", out], exits.USAGE, "not available"))

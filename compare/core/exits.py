@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Generator
 from contextlib import contextmanager
 
@@ -31,9 +32,14 @@ def exit_on_error() -> Generator[None]:
     except PlainFileError as error:
         code, message = USAGE, f"{error}. Remove it, or name another folder."
     except OSError as error:
-        advice = atomic_files.remedy(error, "name another folder")
-        code, message = RUN_FAILED, f"{error}. {advice} The same command continues from what is there."
+        code, message = RUN_FAILED, f"{error}. {_advice(error)} The same command continues from what is there."
     else:
         return
     typer.echo(message, err=True)
     raise typer.Exit(code)
+
+
+def _advice(error: OSError) -> str:
+    if error.filename is None and error.errno == errno.EINVAL:  # a wait has no file, and its length is never wrong
+        return "A wait was refused, as it is where the system's clock jumps: check the clock."
+    return atomic_files.remedy(error, "name another folder")

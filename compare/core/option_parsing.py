@@ -8,7 +8,7 @@ from collections.abc import Collection, Sequence
 
 import typer
 
-from common.spec import LEVELS, VARIANTS, SpecError
+from common.spec import LEVELS, MODES, SpecError
 from common.spec.errors import format_value
 
 _MOST_DIGITS = 19
@@ -46,7 +46,7 @@ def parse_choices(option: str, words: Sequence[str], known: Sequence[str]) -> li
 
 def parse_modes(modes: str) -> list[str]:
     """Return the modes named by `--modes`. `all`: every mode."""
-    return list(VARIANTS) if modes == "all" else parse_choices("--modes", split_names(modes), tuple(VARIANTS))
+    return list(MODES) if modes == "all" else parse_choices("--modes", split_names(modes), tuple(MODES))
 
 
 def parse_levels(switches: str) -> list[str]:

@@ -18,7 +18,8 @@ from compare.core.progress import display
 from compare.data import data_report
 from compare.data.data_report import BALANCE_NAME, COUNTS_FILE, RESULTS_FILE, SHEET_FILE
 from compare.data.exploration import KIND, Exploration, explore
-from compare.execution import options, store
+from compare.execution import options
+from compare.execution.workspace import FolderKind, Workspace
 from compare.reporting import document, image_grid, plots, tables
 
 REPORT_FILE, FILES_FILE = "report.md", "files.csv"
@@ -75,22 +76,28 @@ def command(
     raise typer.Exit(code)
 
 
+_PICTURES = (SHEET_FILE, f"{BALANCE_NAME}.png", f"{BALANCE_NAME}.svg")
+EXPLORATION = FolderKind[None](
+    noun="data exploration",
+    file=RESULTS_FILE,
+    kind=KIND,
+    allowed=(*document.report_files(), COUNTS_FILE, FILES_FILE, *_PICTURES),
+)
+
+
 def run(data_spec: spec.Spec, out: Path | None, *, as_json: bool) -> int:
     """Explore a data set, print the findings, and write them to `out` if it is given.
 
     Returns:
         The exit code: 0, or 4 if the data with these options are refused.
     """
-    if out is not None:
-        _refuse_other_folder(out)
-        store.refuse_busy(out)
-    with display() as progress:
+    with Workspace.open(out, EXPLORATION) as workspace, display() as progress:
         progress.say("reading the data")
         exploration, dataset, manifest = explore(data_spec.data, seed=data_spec.split_seed, cache_dir=data_spec.paths.cache_dir)
         if out is not None:
             progress.say("report")
-            with store.locked(out):
-                write(out, exploration, dataset, manifest)
+            workspace.lock()
+            write(out, exploration, dataset, manifest)
     data_report.report(exploration, train=_training_command(data_spec)).show(out, as_json=as_json)
     if exploration.refusal is not None:
         typer.echo(exploration.refusal, err=True)
@@ -107,7 +114,7 @@ def _training_command(data_spec: spec.Spec) -> str:
 
 def write(folder: Path, exploration: Exploration, dataset: Dataset | None, manifest: Manifest | None) -> None:
     """Write everything to a folder. An earlier exploration in it is replaced."""
-    _refuse_other_folder(folder)
+    EXPLORATION.check(folder)
     class_names = plots.labels([wording.visible(class_count.name) for class_count in exploration.classes])
     counts = {split: [class_count.counts[split] for class_count in exploration.classes] for split in exploration.splits}
     files: dict[str, str | bytes] = {COUNTS_FILE: data_report.counts_csv(exploration)}
@@ -127,12 +134,6 @@ def write(folder: Path, exploration: Exploration, dataset: Dataset | None, manif
         (folder / name).unlink(missing_ok=True)
     if unwritten := data_report.report(exploration, files).write(folder):
         raise FolderError(unwritten)
-
-
-def _refuse_other_folder(folder: Path) -> None:
-    pictures = (SHEET_FILE, f"{BALANCE_NAME}.png", f"{BALANCE_NAME}.svg")
-    allowed = (*document.report_files(), COUNTS_FILE, FILES_FILE, *pictures)
-    store.refuse_others(folder, RESULTS_FILE, KIND, "data exploration", allowed=allowed)
 
 
 def _files_csv(manifest: Manifest) -> str:

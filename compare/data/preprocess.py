@@ -14,7 +14,8 @@ from compare.core.option_parsing import parse_integers, split_names
 from compare.core.progress import display
 from compare.data.engine_scans import LOGS, ScanRequest, run
 from compare.data.preprocess_report import KIND, NAME, RESULTS_FILE, report
-from compare.execution import contestants, launch, options, results_folder
+from compare.execution import contestants, launch, options
+from compare.execution.workspace import FolderKind, Workspace
 from compare.reporting import document
 
 
@@ -44,7 +45,9 @@ def command(
         }
         values = {"data": {name: value for name, value in options_by_field.items() if value is not None}, "seed": seed}
         request = _build_request(engines, workers, scheduler, repeats, values, assignments or [])
-        with results_folder.lock_folder(out, RESULTS_FILE, KIND, KIND, allowed=(LOGS, *document.report_files(NAME))):
+        allowed = (LOGS, *document.report_files(NAME))
+        with Workspace.open(out, FolderKind[None](noun=KIND, file=RESULTS_FILE, kind=KIND, allowed=allowed)) as workspace:
+            workspace.lock()
             with display() as progress:
                 outcome = run(request, progress, out)
             code = report(outcome).deliver(out, as_json=as_json)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,8 +14,9 @@ from compare.core.interrupt import interruptible
 from compare.core.option_parsing import split_names
 from compare.core.progress import display
 from compare.evaluation import evaluation_report, final_training
-from compare.evaluation.final_training import EvaluationSettings
+from compare.evaluation.final_training import EVALUATION, EvaluationSettings
 from compare.execution import contestants, launch, options, store
+from compare.execution.workspace import Workspace
 
 EPOCHS, PATIENCE = 30, 5
 """Default epochs and patience of a final training."""
@@ -59,10 +59,10 @@ def command(
         folder = out or store.new_folder("evaluate", str(values.get("model", spec.Spec.model_fields["model"].default)))
         with (
             interruptible(f"Interrupted. The same command with {wording.shell(['--out', str(folder)])} goes on."),
-            ExitStack() as lock,
+            Workspace.open(folder, EVALUATION) as workspace,
         ):
             with display() as progress:
-                record = final_training.evaluate(evaluation_settings, folder, progress, lock)
+                record = final_training.evaluate(evaluation_settings, workspace, progress)
                 report = evaluation_report.report(record, final_training.data_of(record).test.images)
             code = report.deliver(folder, as_json=as_json)
     raise typer.Exit(code)

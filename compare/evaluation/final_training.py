@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,8 @@ from compare.evaluation import scoring
 from compare.evaluation.scoring import KIND, LOGITS_FOLDER, TRAINING_FOLDER, EvaluationRecord
 from compare.execution import contestants, launch, store
 from compare.execution.matrix import Row
-from compare.execution.store import StoredComparison
+from compare.execution.store import Comparison, StoredComparison
+from compare.execution.workspace import COMPARISON, FolderKind, Workspace
 from compare.reporting import comparison_report
 
 RECORD_FILE = "evaluation.json"
@@ -51,18 +51,20 @@ class EvaluationSettings(Frozen):
     """Whether to score the validation split too. It chose the epoch, so its scores are optimistic."""
 
 
-def evaluate(settings: EvaluationSettings, folder: Path, progress: Display, lock: ExitStack) -> EvaluationRecord:
+EVALUATION = FolderKind[None](noun=KIND, file=RECORD_FILE, kind=KIND, allowed=(TRAINING_FOLDER, LOGITS_FOLDER))
+
+
+def evaluate(settings: EvaluationSettings, workspace: Workspace[None], progress: Display) -> EvaluationRecord:
     """Train each framework to its best epoch, and score it on the test split. Finished work in the folder is kept.
 
     Args:
-        folder: gets `training` (a comparison), `logits` and the record.
-        lock: holds the folder until its owner ends.
+        workspace: gets `training` (a comparison), `logits` and the record.
     """
+    folder = workspace.folder
     request = _request(settings, folder / TRAINING_FOLDER)
-    store.refuse_others(folder, RECORD_FILE, KIND, KIND, allowed=(TRAINING_FOLDER, LOGITS_FOLDER))
-    comparison_plan.refuse_other_rows(request)
-    lock.enter_context(store.locked(folder))
-    stored = _run_training(request, folder / TRAINING_FOLDER, progress)
+    with Workspace.open(request.out, COMPARISON, early=comparison_plan.early_identity(request)) as training:
+        workspace.lock()
+        stored = _run_training(request, training, progress)
     scored = scoring.score(stored, folder, progress, with_validation=settings.scores_validation)
     record = scored.model_copy(update={"tuned_on": settings.tuned_on})
     records.write(folder / RECORD_FILE, record)
@@ -121,18 +123,16 @@ def _request(settings: EvaluationSettings, folder: Path) -> run.ComparisonReques
     )
 
 
-def _run_training(request: run.ComparisonRequest, folder: Path, progress: Display) -> StoredComparison:
+def _run_training(request: run.ComparisonRequest, workspace: Workspace[Comparison], progress: Display) -> StoredComparison:
+    folder = workspace.folder
     plan = comparison_plan.build_plan(request, progress)
     if unavailable := [f"{row.id}: {row.unavailable}" for row in plan.rows if row.unavailable]:
         raise SpecError(f"{unavailable[0]}. Choose a mode that this machine can do.")
-    with store.locked(folder):
-        comparison = store.merge_with_stored(folder, plan)
-        store.write_plan(folder, comparison)
-        run.run_all(comparison, folder, progress)
-        progress.say("report of the training")
-        compared = comparison_report.read(folder)
-        if unwritten := comparison_report.report(compared, folder).write(folder):
-            raise errors.LaunchError(unwritten)
+    run.run_all(workspace.claim(plan), folder, progress)
+    progress.say("report of the training")
+    compared = comparison_report.read(folder)
+    if unwritten := comparison_report.report(compared, folder).write(folder):
+        raise errors.LaunchError(unwritten)
     return compared.stored
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated
 
@@ -19,6 +18,7 @@ from compare.evaluation import inference_report, inference_timing
 from compare.evaluation.inference_timing import InferenceSettings
 from compare.execution import contestants, launch, options, store
 from compare.execution.twin_client import CustomModel
+from compare.execution.workspace import Workspace
 
 
 def command(
@@ -51,9 +51,9 @@ def command(
         folder = out or store.new_folder("infer", trained_model.card.model)
         with (
             interruptible(f"Interrupted. The same command with {wording.shell(['--out', str(folder)])} goes on."),
-            ExitStack() as lock,
+            Workspace.open(folder, inference_timing.INFERENCE) as workspace,
         ):
             with display() as progress:
-                record = inference_timing.measure(settings, checkpoint, trained_model, folder, progress, lock)
+                record = inference_timing.measure(settings, checkpoint, trained_model, workspace, progress)
             code = inference_report.report(record).deliver(folder, as_json=as_json)
     raise typer.Exit(code)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from contextlib import ExitStack
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -26,9 +25,10 @@ from compare.core import errors, exits, statistics, wording
 from compare.core.errors import FolderError
 from compare.core.progress import Display
 from compare.core.statistics import JudgedRatio, Ratio, Spread, paired_ratio, spread
-from compare.execution import code_digest, launch, results_folder, store, twin_client
+from compare.execution import code_digest, launch, store, twin_client
 from compare.execution.interleaving import turn
 from compare.execution.matrix import FileName
+from compare.execution.workspace import FolderKind, Workspace
 
 SCHEMA_VERSION = 1
 KIND = "inference"
@@ -109,15 +109,29 @@ class InferenceRecord(Frozen):
         return exits.RUN_FAILED if self.failures else 0
 
 
+def _identity(plan: InferencePlan) -> dict[str, Any]:
+    """Return the values that must be equal to resume. The number of repeats may change."""
+    return {**plan.settings.model_dump(mode="json", exclude={"repeats"}), "weights": plan.weights_hash}
+
+
+INFERENCE = FolderKind(
+    noun="measurement of inference",
+    file=PLAN_FILE,
+    kind=KIND,
+    record=InferencePlan,
+    identity=_identity,
+    merge=lambda stored, new: new,
+)
+
+
 def measure(
-    settings: InferenceSettings, checkpoint: Path, model: Trained, folder: Path, progress: Display, lock: ExitStack
+    settings: InferenceSettings, checkpoint: Path, model: Trained, workspace: Workspace[InferencePlan], progress: Display
 ) -> InferenceRecord:
     """Time every framework and number of cores alternately, each in a fresh process. Finished results in the folder are kept.
 
     Args:
         checkpoint: the file of the model.
-        folder: gets a file for each process, and the record.
-        lock: holds the folder until its owner ends.
+        workspace: gets a file for each process, and the record.
     """
     num_cores = machine.available_cores()
     if max(settings.cores) > num_cores:
@@ -128,21 +142,13 @@ def measure(
         code_hash=code_digest.compute(settings.frameworks, model.card.model),
         machine=machine.describe(),
     )
-    kind_text = "measurement of inference"
-    folder_lock = results_folder.open_or_resume(
-        folder, PLAN_FILE, plan, kind_text, identity=_identity, merge=lambda stored, requested: requested
-    )
-    lock.enter_context(folder_lock)
+    workspace.claim(plan)
+    folder = workspace.folder
     processes, failures = _run_all(settings, checkpoint, model, folder, progress)
     _refuse_other_versions(processes, folder)
     record = _build_record(settings, model, processes, failures)
     records.write(folder / RECORD_FILE, record)
     return record
-
-
-def _identity(plan: InferencePlan) -> dict[str, Any]:
-    """Return the values that must be equal to resume. The number of repeats may change."""
-    return {**plan.settings.model_dump(mode="json", exclude={"repeats"}), "weights": plan.weights_hash}
 
 
 def _run_all(

@@ -27,6 +27,7 @@ from common import USER_PATH
 from common.artifacts.schema import Environment
 from common.machine import environment, heartbeat, plugins
 from common.machine.machine import PROJECT_ROOT
+from common.machine.parent_process import tied_to_parent
 from common.machine.private_folder import PrivateFolder
 from common.processes import signals, watchdog
 from common.processes.process_spec import KILL_SECONDS, RESERVED_VARIABLES
@@ -39,15 +40,6 @@ FRAMEWORKS = {"pytorch": "pytorch_impl", "tensorflow": "tensorflow_impl"}
 
 SUITE_WORKERS = {"dask": "common.processes.dask_scan_process"}
 """{name: module} of the suite's own work that is measured beside the frameworks, in processes started the same way."""
-
-# This asks the kernel to end the process with its parent (PR_SET_PDEATHSIG, Linux), then becomes the twin. A setting made
-# between fork and exec would need preexec_fn, which can deadlock in a threaded parent; this one survives the exec.
-_TIED_TO_PARENT = """
-import ctypes, os, signal, sys
-ctypes.CDLL(None).prctl(1, signal.SIGKILL)
-if os.getppid() != int(sys.argv[1]): sys.exit(1)
-os.execv(sys.executable, [sys.executable, *sys.argv[2:]])
-"""
 
 _GRACE_SECONDS = 5.0
 INTERRUPTED_GRACE_SECONDS = 0.5
@@ -514,19 +506,13 @@ def describe_exit(code: int) -> str:
 
 
 def _command(name: str, arguments: Sequence[str]) -> list[str]:
-    return _tied_to_parent(interpreter(name), ["-m", *_module(name), *arguments])
-
-
-def _tied_to_parent(python: str, words: Sequence[str]) -> list[str]:
-    """Return a command whose process ends with this one, where the system can do that."""
-    if sys.platform != "linux":
-        return [python, *words]
-    return [python, "-I", "-S", "-c", _TIED_TO_PARENT, str(os.getpid()), *words]
+    python = interpreter(name)
+    return tied_to_parent([python, "-m", *_module(name), *arguments], python)
 
 
 def start_suite_module(name: str, *words: str, stderr: int | None = None) -> subprocess.Popen[str]:
     """Start a module of the suite. Its stdin and stdout are pipes, and it ends with this process."""
-    command, pipe = _tied_to_parent(sys.executable, ["-m", name, *words]), subprocess.PIPE
+    command, pipe = tied_to_parent([sys.executable, "-m", name, *words]), subprocess.PIPE
     return subprocess.Popen(command, env=_environment(), stdin=pipe, stdout=pipe, stderr=stderr, text=True, errors="replace")
 
 

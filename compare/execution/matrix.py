@@ -21,6 +21,9 @@ from compare.execution import best_switches, contestants, launch
 FileName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", max_length=200)]
 """A plain file name, without a path, that leaves room for what is put behind it."""
 
+MOST_ROWS = 1000
+"""Largest number of rows of a comparison. Rows are compared in pairs, so a report takes ten seconds for as many."""
+
 _COLOUR_SAMPLE_SIZE = 256
 """Number of training images, evenly spread, that are searched for colour."""
 
@@ -83,14 +86,14 @@ def build_rows(
     Args:
         values: the spec's nested plain values. `mode`, `replicas` and, for the one-core row, `cores` are set here.
         frameworks: names of contestants, or of `launch.FRAMEWORKS`.
-        modes: names in `spec.VARIANTS`.
+        modes: words of `spec.MODES`.
         replicas: replicas of the parallel modes. For hybrids: copies of the model.
         workers: numbers of input workers. Each makes rows of its own. Empty: the number in `values`.
         levels: levels of switches. Each makes rows of its own. Empty: the level in `values`.
         one_core: whether serial also runs on one core.
     """
     contestants.check(frameworks, launch.FRAMEWORKS)
-    option_parsing.parse_choices("--modes", modes, tuple(spec.VARIANTS))
+    option_parsing.parse_choices("--modes", modes, tuple(spec.MODES))
     matrix_rows: list[Row] = []
     for framework in frameworks:
         for mode in modes:
@@ -100,13 +103,17 @@ def build_rows(
             ] or input_variants:
                 run = spec.build(spec.with_variant(row_values, mode, replicas))
                 # A core that replicas cannot share stays idle. So serial also runs on the shared cores, for the comparison.
-                num_sharing = replicas if mode == "serial" else run.replicas
+                num_sharing = run.replicas if run.is_parallel else replicas
                 usable_cores = run.cores // num_sharing * num_sharing or run.cores
                 serial_cores = {usable_cores, run.cores} | ({1} if one_core else set())
-                for cores in sorted(serial_cores) if mode == "serial" else [usable_cores]:
+                for cores in [usable_cores] if run.is_parallel else sorted(serial_cores):
                     name = _row_id(framework, run, cores) + (f"-{run.workers}workers" if len(workers) > 1 else "")
                     name += f"-{run.switches}" if len(levels) > 1 else ""
                     matrix_rows.append(build_row(name, framework, run.with_fields(cores=cores)))
+    if len(matrix_rows) > MOST_ROWS:
+        raise SpecError(
+            f"A comparison has at most {MOST_ROWS:,} rows. Received: {len(matrix_rows):,}. Name fewer modes or workers."
+        )
     return matrix_rows
 
 
@@ -124,8 +131,9 @@ def with_workers(values: dict[str, Any], workers: int) -> dict[str, Any]:
 
 def same_except_contestant(one: Row, other: Row) -> bool:
     """Return whether two rows differ by their contestant alone. Each contestant may have switches of its own."""
-    with_same_options = one.spec.model_copy(update={"framework_options": other.spec.framework_options})
-    return one.contestant != other.contestant and with_same_options == other.spec
+    return one.contestant != other.contestant and all(
+        getattr(one.spec, name) == getattr(other.spec, name) for name in Spec.model_fields if name != "framework_options"
+    )
 
 
 def check_rows(rows: Sequence[Row], descriptions: Mapping[str, dict[str, Any]], *, oversubscribe: bool = False) -> list[Row]:
@@ -163,7 +171,7 @@ def check_rows(rows: Sequence[Row], descriptions: Mapping[str, dict[str, Any]], 
 
 def _not_parallel(run: Spec, description: dict[str, Any]) -> Unavailable | None:
     on_cpu = all(device["kind"] == "cpu" for device in description["devices"])
-    if run.mode == "serial" or not on_cpu or run.cores >= run.replicas:
+    if not run.is_parallel or not on_cpu or run.cores >= run.replicas:
         return None
     turns = f"{run.replicas} replicas would take turns on {wording.count(run.cores, 'core')}"
     return Unavailable(status="not parallel", reason=turns)
@@ -200,6 +208,6 @@ def _refuse_coloured_images(architecture: Architecture, dataset: Dataset) -> Non
 
 
 def _row_id(framework: str, run: Spec, cores: int) -> str:
-    if run.mode == "serial":
+    if not run.is_parallel:
         return f"{framework}-serial-{cores}core{'s' if cores > 1 else ''}"
     return f"{framework}-{run.variant}-{run.replicas}replicas"

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from common import spec
-from common.spec import VARIANTS, SpecError
+from common.spec import MODES, SpecError
 from compare.core import presets, until_decided
 from compare.core.option_parsing import parse_choices, parse_modes, split_names
 from compare.core.presets import Preset
@@ -75,7 +75,7 @@ def _split_matrix_fields(values: Mapping[str, Any]) -> tuple[dict[str, Any], dic
             raise SpecError(f"modes must be a list of modes. Received: {modes!r}. Use e.g. [serial, data_parallel].")
         if "mode" in values:
             raise SpecError(f"mode and modes exclude each other. Received: {values['mode']!r} and {modes!r}. Use one of them.")
-        matrix_fields["modes"] = tuple(VARIANTS if words == ["all"] else parse_choices("modes", words, tuple(VARIANTS)))
+        matrix_fields["modes"] = tuple(MODES if words == ["all"] else parse_choices("modes", words, tuple(MODES)))
     if (one_core := values.get("one_core")) is not None:
         if type(one_core) is not bool:
             raise SpecError(f"one_core must be true or false. Received: {one_core!r}. Use false.")
@@ -95,7 +95,8 @@ def _with_modes(settings: Preset) -> Preset:
     values = {name: value for name, value in settings.values.items() if name not in ("mode", "replicas")}
     mode, replicas = (settings.values.get(name) for name in ("mode", "replicas"))
     settings = replace(settings, values=values)
-    if replicas is not None and not (mode == "serial" and replicas == 1):
+    is_serial = mode in MODES.names(lambda traits: not traits.is_parallel)
+    if replicas is not None and not (is_serial and replicas == 1):
         if type(replicas) is not int or replicas < 2:
             raise SpecError(
                 f"--replicas of the parallel modes must be a whole number of at least 2. Received: {replicas!r}. Use 2."
@@ -103,8 +104,8 @@ def _with_modes(settings: Preset) -> Preset:
         settings = replace(settings, replicas=replicas)
     if mode is None:
         return settings
-    if mode == "serial":
+    if is_serial:
         return replace(settings, modes=("serial",))
     parallel_run = spec.build({**values, "mode": mode, "replicas": settings.replicas})
-    copies = parallel_run.data_replicas if parallel_run.mode == "hybrid" else parallel_run.replicas
+    copies = parallel_run.replicas_requested
     return replace(settings, modes=("serial", parallel_run.variant), replicas=copies)

@@ -7,21 +7,20 @@ import os
 import re
 import sys
 from collections import defaultdict
-from collections.abc import Collection, Generator, Mapping, Sequence, Set
-from contextlib import contextmanager, suppress
+from collections.abc import Collection, Mapping, Sequence, Set
+from contextlib import suppress
 from datetime import datetime
 from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-import filelock
 from pydantic import BaseModel, Field
 
-from common.artifacts import atomic_files, checkpoint, contradictions, event_log, records, results
+from common.artifacts import checkpoint, contradictions, event_log, records, results
 from common.artifacts.checkpoint import CheckpointError
 from common.artifacts.schema import Environment, ResultError, RunResult
 from common.frozen import Count, Exact, Moment
-from common.machine import machine, plain_file
+from common.machine import machine
 from common.machine.machine import Facts
 from common.machine.plain_file import PlainFileError
 from common.machine.rates import Rates
@@ -30,7 +29,7 @@ from compare.core.errors import FolderError
 from compare.core.until_decided import UntilDecided
 from compare.execution import contestants, signing
 from compare.execution.contestants import Contestant
-from compare.execution.matrix import FileName, Row
+from compare.execution.matrix import MOST_ROWS, FileName, Row
 from compare.execution.signing import Signature
 
 _LONGEST_VALUE = 120
@@ -44,10 +43,7 @@ LOG_FILE = "log.txt"
 SPEC_FILE = "spec.json"
 NONCE_FILE = "spot_checks.txt"
 """File with the nonce that an attempt drew its recorded steps with."""
-_LOCK_FILE = ".lock"
 _ATTEMPT = re.compile(r"\.attempt[0-9]+$")
-_LOCK_SECONDS = 1.0
-"""Timeout of locking a folder. A command that only checks whether a folder is busy locks it for a moment."""
 
 FINISHED = ("ok", "not parallel")
 """Statuses of a run that ended well."""
@@ -136,7 +132,7 @@ class Comparison(Exact):
     created_at: Moment
     """Time of the plan: UTC, ISO 8601."""
     argv: list[str]
-    rows: list[Row] = Field(min_length=1)
+    rows: list[Row] = Field(min_length=1, max_length=MOST_ROWS)
     repeats: int = Field(ge=1, le=MOST_REPEATS)
     data_name: str
     data_hash: str
@@ -186,7 +182,7 @@ class Comparison(Exact):
         if self.proof is None:
             return "not examined"
         rows = self.proof.row_verdicts
-        serial = {rows.get(row.id) for row in self.rows if row.spec.mode == "serial" and row.unavailable is None}
+        serial = {rows.get(row.id) for row in self.rows if not row.spec.is_parallel and row.unavailable is None}
         is_less = IN_FLOAT64 in rows.values() or not serial <= {None, "proved"}
         return IN_FLOAT64 if self.proof.verdict == "proved" and is_less else self.proof.verdict
 
@@ -260,46 +256,6 @@ def result_path(row_id: str, repeat: int) -> str:
     return f"{RUNS_FOLDER}/{row_id}-r{repeat}/{results.RESULT_FILE}"
 
 
-def refuse_others(
-    folder: Path, record: str | None, kind: str | None, noun: str, *, allowed: Collection[str] = (), option: str = "--out"
-) -> None:
-    """Refuse a folder that cannot be written, or holds anything but an earlier result of the same kind. It is not touched.
-
-    Args:
-        folder: folder to write to. It may be missing.
-        record: name of the JSON file of such a result. None: the folder may hold nothing but `allowed`.
-        kind: value of its field `kind`, if it has one.
-        noun: name of such a result in messages.
-        allowed: names of files that may be there without a record. An interrupted command leaves them.
-        option: option that named the folder.
-    """
-    refuse_unwritable(folder, option)
-    others = sorted(path.name for path in folder.glob("[!.]*") if path.name not in allowed)
-    if not others:
-        return
-    try:
-        content = None if record is None else plain_file.read(folder / record, records.MOST_BYTES)
-        is_same_kind = content is not None and atomic_files.parse_json(content).get("kind") == kind
-    except (OSError, ValueError, AttributeError):
-        is_same_kind = False
-    if not is_same_kind:
-        content = f"holds files that belong to no {noun}" if record or allowed else "is not empty"
-        raise FolderError(f"{folder} {content} ({others[0]}). Choose an empty folder with {option}.")
-
-
-def refuse_unwritable(folder: Path, option: str = "--out") -> None:
-    """Refuse a folder that nothing can be written to. It is not touched, and may be missing.
-
-    Args:
-        option: option that named the folder.
-    """
-    existing = next(path for path in (folder, *folder.absolute().parents) if os.path.lexists(path))
-    if not existing.is_dir():
-        raise FolderError(f"{existing} is a file, not a folder. Choose a folder with {option}.")
-    if not os.access(existing, os.W_OK | os.X_OK):
-        raise FolderError(f"Results cannot be written to {folder} ({existing} may not be written). Choose another {option}.")
-
-
 def refuse_links(folder: Path, names: Collection[str]) -> None:
     """Refuse to write to a folder whose own subfolders lead elsewhere. The folder itself may be a link.
 
@@ -311,27 +267,6 @@ def refuse_links(folder: Path, names: Collection[str]) -> None:
             raise FolderError(
                 f"{path} is a link, and what is written there would lie elsewhere. Remove it, or choose another --out."
             )
-
-
-def refuse_busy(folder: Path) -> None:
-    """Refuse a folder that another command works in."""
-    if (folder / _LOCK_FILE).exists():
-        with locked(folder):
-            pass
-
-
-def refuse_growing(folder: Path) -> None:
-    """Refuse to read a folder that another command still writes to, in a command that needs whole comparisons."""
-    if not (folder / _LOCK_FILE).exists():
-        return
-    lock = filelock.FileLock(folder / _LOCK_FILE, timeout=0)
-    try:
-        lock.acquire()
-    except filelock.Timeout:
-        raise FolderError(f"Another command still writes to {folder}. Wait until it has ended, or leave it out.") from None
-    except OSError:
-        return  # a folder that may only be read: nobody here writes to it
-    lock.release()
 
 
 def read_record(path: Path, record: type[_Record], noun: str) -> _Record:
@@ -346,50 +281,8 @@ def read_record(path: Path, record: type[_Record], noun: str) -> _Record:
     )
 
 
-@contextmanager
-def locked(folder: Path) -> Generator[None]:
-    """Lock a results folder. It is made if it is missing."""
-    refuse_unwritable(folder)
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = filelock.FileLock(folder / _LOCK_FILE, timeout=_LOCK_SECONDS)
-        lock.acquire(poll_interval=0.02)
-    except filelock.Timeout:
-        raise FolderError(f"Another command works in {folder}. Wait for it, or choose another --out.") from None
-    except OSError as error:
-        raise FolderError(f"Results cannot be written to {folder} ({error}). Choose another --out.") from None
-    try:
-        yield
-    finally:
-        lock.release()
-
-
-def refuse_other_rows(folder: Path, rows: Sequence[Row], seeds: Sequence[int]) -> None:
-    """Refuse a folder early, before anything is prepared. It is not touched. `merge_with_stored` checks the rest.
-
-    Args:
-        folder: folder to write to. It may be missing.
-        rows: rows of the new comparison, as they are laid out. Their `framework_options` are not known yet.
-    """
-    refuse_unwritable(folder)
-    if _has_plan(folder):
-        _refuse_difference(
-            folder, _describe_row_difference(read_plan(folder), rows, seeds, ignored_prefix="framework_options.")
-        )
-
-
-def merge_with_stored(folder: Path, new: Comparison) -> Comparison:
-    """Use a locked folder for a comparison: a new folder, or one with the same comparison. Half-written files are removed.
-
-    Returns:
-        The comparison to continue with: the stored one if it is the same, with the larger number of repeats and their seeds.
-    """
-    if not _has_plan(folder):
-        atomic_files.remove_partial_files(folder)
-        return new
-    stored = read_plan(folder)
-    _refuse_difference(folder, _describe_difference(stored, new))
-    atomic_files.remove_partial_files(folder)
+def merge_plans(stored: Comparison, new: Comparison) -> Comparison:
+    """Return the comparison to continue with: the stored one, with the larger number of repeats and their seeds."""
     argv = _with_repeats(stored.argv, new.repeats) if new.repeats > stored.repeats else stored.argv
     argv = new.argv if new.seeds != stored.seeds else argv
     if new.until is not None and new.until != stored.until:  # the last of several values of an option counts
@@ -414,22 +307,6 @@ def _with_repeats(argv: Sequence[str], repeats: int) -> list[str]:
     option = "--repeats"
     others = [word for before, word in zip(["", *argv], argv, strict=False) if option not in (before, word.partition("=")[0])]
     return [*others, option, str(repeats)]
-
-
-def _has_plan(folder: Path) -> bool:
-    """Return whether a folder holds a comparison to continue. If it holds none, it must be empty, except for hidden files."""
-    if (folder / PLAN_FILE).exists():
-        refuse_links(folder, (RUNS_FOLDER, PROOF_FOLDER))
-        return True
-    refuse_others(folder, PLAN_FILE, None, "comparison")
-    return False
-
-
-def _refuse_difference(folder: Path, difference: str | None) -> None:
-    if difference:
-        raise FolderError(
-            f"{folder} holds the results of another comparison ({difference}). Choose another --out, or remove it."
-        )
 
 
 def write_plan(folder: Path, comparison: Comparison) -> None:
@@ -641,9 +518,9 @@ def _describe_damage(directory: Path) -> str:
     return f": {lines}, torn or changed since" if numbers else ""
 
 
-def _describe_difference(stored: Comparison, new: Comparison) -> str | None:
+def describe_difference(stored: Comparison, new: Comparison) -> str | None:
     """Describe what makes two comparisons different. None: the new one can continue the stored one."""
-    if other := _describe_row_difference(stored, new.rows, new.seeds):
+    if other := describe_row_difference(stored, new.rows, new.seeds):
         return other
     if stored.data_hash != new.data_hash:
         return "its data had other content"
@@ -673,7 +550,7 @@ def code_or_machine_change(code_hashes: tuple[str, str], machines: tuple[Mapping
     return None
 
 
-def _describe_row_difference(
+def describe_row_difference(
     stored: Comparison, rows: Sequence[Row], seeds: Sequence[int], ignored_prefix: str | None = None
 ) -> str | None:
     """Describe how rows and seeds differ from new ones. None: at most fields that start with `ignored_prefix` differ."""

@@ -15,9 +15,9 @@ from compare.execution import matrix, store
 from compare.execution.matrix import Row
 from compare.execution.store import Comparison, ReplacedRun, StoredComparison
 from compare.judgement import environments
-from compare.judgement.row_figures import Summary
+from compare.judgement.row_figures import FAILURES, Summary
+from compare.judgement.run_pairs import finished_runs, interleaving_gap_seconds, replaced_ratio, serial_row_of
 from compare.judgement.statement import Advice, Level, Statement
-from compare.judgement.summary import FAILURES, finished_runs, interleaving_gap_seconds, replaced_ratio, serial_row_of
 
 BUSY_LOAD_PER_CORE = 2.0
 """Load average over logical cores above which a run began on a busy machine. Earlier runs leave less."""
@@ -344,9 +344,7 @@ def _replaced_ratios(stored: StoredComparison) -> list[JsonValue]:
     rows = stored.comparison.rows
     pairs = [(other, one) for one, other in itertools.combinations(rows, 2) if matrix.same_except_contestant(one, other)]
     pairs += [
-        (serial, row)
-        for row in rows
-        if row.spec.mode != "serial" and (serial := serial_row_of(stored.comparison, row)) is not None
+        (serial, row) for row in rows if row.spec.is_parallel and (serial := serial_row_of(stored.comparison, row)) is not None
     ]
     return [
         {"slow": slow.id, "fast": fast.id, "pairs": num_pairs, "before": before, "now": now}

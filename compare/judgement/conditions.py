@@ -93,7 +93,7 @@ def run_conditions(run: RunResult) -> dict[str, str]:
     for name, (switch, words) in SWITCH_CONDITIONS.items():
         value = str(run.switches.get(switch))
         values[name] = words.get(value, value) if switch in run.switches else VALUE_WITHOUT_SWITCH[name]
-    if run.spec.mode == "parameter_server":
+    if run.spec.traits.has_server:
         values["update"] = "by the server"
     if (run.device or "").startswith("cpu"):
         values["kernel_search"] = "none on a CPU"
@@ -199,7 +199,7 @@ def faster_frameworks(
     for first, second, judged in judged_pairs:
         if judged.verdict in ("above", "below"):
             spec, kind = first.spec, division(stored, first, second).kind
-            mode = spec.mode if spec.mode == "serial" else f"{spec.variant} x{spec.replicas}"
+            mode = f"{spec.variant} x{spec.replicas}" if spec.is_parallel else spec.mode
             conditions = f"{label}switches {spec.switches}, {DIVISION_WORDS[kind]}"
             faster = first.contestant if judged.verdict == "above" else second.contestant
             work_hash = spec.model_copy(update={"switches": "plain", "framework_options": {}}).digest

@@ -8,8 +8,9 @@ from pydantic import JsonValue
 
 from compare.core.statistics import JudgedRatio
 from compare.execution.store import Comparison, StoredComparison
+from compare.judgement.run_pairs import was_interrupted
 from compare.judgement.statement import Advice, Statement
-from compare.judgement.summary import compared_row_ids, was_interrupted
+from compare.judgement.summary import compared_row_ids
 
 _DECIDED = ("above", "below", "no difference that matters")
 

@@ -11,8 +11,8 @@ from common.artifacts.schema import RunResult, Staleness
 from compare.execution.matrix import Row
 from compare.execution.store import StoredComparison
 from compare.judgement.row_figures import Summary
+from compare.judgement.run_pairs import finished_runs
 from compare.judgement.statement import Statement
-from compare.judgement.summary import finished_runs
 
 
 def statements(stored: StoredComparison, summaries: Sequence[Summary]) -> list[Statement]:
@@ -47,7 +47,7 @@ def _serial_accuracy(summary: Summary, summaries: Sequence[Summary]) -> float | 
     """Serial's accuracy on the same cores, else on others, e.g. beside a run over several hosts. Cores only change rounding."""
     for cores in (summary.cores, None):
         for other in summaries:
-            is_serial = (other.contestant, other.mode) == (summary.contestant, "serial") and cores in (other.cores, None)
+            is_serial = other.contestant == summary.contestant and not other.is_parallel and cores in (other.cores, None)
             has_same_input = (other.input, other.workers) == (summary.input, summary.workers)
             if is_serial and has_same_input and other.test.accuracy is not None:
                 return other.test.accuracy.median

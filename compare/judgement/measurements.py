@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
@@ -24,9 +23,11 @@ from compare.execution import store
 from compare.execution.matrix import Row
 from compare.execution.store import StoredComparison
 from compare.judgement import cautions, environments, sameness, statement_words
+from compare.judgement.figures import metrics
 from compare.judgement.row_figures import Summary
-from compare.judgement.run_figures import disturbing_cores, doubt, epoch_seconds, images_per_second, steps_needed, timed_steps
-from compare.judgement.summary import summarize, undisturbed_runs
+from compare.judgement.run_figures import disturbing_cores, doubt
+from compare.judgement.run_pairs import undisturbed_runs
+from compare.judgement.summary import summarize
 
 Kind = Literal["comparison", "benchmarks"]
 
@@ -48,42 +49,6 @@ def is_in_data_hash(name: str) -> bool:
     """Whether data of equal content make a dotted field of a spec irrelevant."""
     group, _, field = name.partition(".")
     return group == "data" and field in FIELDS_IN_DATA_HASH
-
-
-@dataclass(frozen=True)
-class Metric:
-    """One figure of a run."""
-
-    heading: str
-    digits: int
-    pick: Callable[[RunResult], float | None]
-
-
-def _phase_seconds(name: str) -> Callable[[RunResult], float | None]:
-    """Seconds of a phase. None for a run that continued from a checkpoint: several processes share its phases."""
-    return lambda run: getattr(run.phases, name) if run.phases and not run.resumes else None
-
-
-METRICS: dict[str, Metric] = {
-    "epoch_seconds": Metric("seconds per epoch", 3, lambda run: _steady_figure(run, epoch_seconds)),
-    "images_per_second": Metric("images/s", 1, lambda run: _steady_figure(run, images_per_second)),
-    "first_step_seconds": Metric("first step seconds", 3, _phase_seconds("first_step_seconds")),
-    "import_seconds": Metric("import seconds", 2, _phase_seconds("import_seconds")),
-    "build_seconds": Metric("build seconds", 2, _phase_seconds("build_seconds")),
-    "evaluation_seconds": Metric("evaluation seconds", 3, _phase_seconds("evaluation_seconds")),
-    "wall_seconds": Metric("wall seconds", 2, _phase_seconds("wall_seconds")),
-    "peak_memory_pss_mib": Metric("peak memory PSS MiB", 0, lambda run: None if run.resumes else run.peak_memory_pss_mib),
-    "peak_memory_mib": Metric("peak memory RSS MiB", 0, lambda run: None if run.resumes else run.peak_memory_mib),
-    "device_peak_memory_mib": Metric("device memory MiB", 0, lambda run: None if run.resumes else run.device_peak_memory_mib),
-    "test_accuracy": Metric("test accuracy", 4, lambda run: run.test and run.test.accuracy),
-    "test_loss": Metric("test loss", 4, lambda run: run.test and run.test.loss),
-}
-"""Metrics of the runs of a comparison, by name."""
-
-TIMES = tuple(name for name in METRICS if name == "images_per_second" or name.endswith("_seconds"))
-"""Metrics that other work on the machine makes worse."""
-
-MORE_IS_BETTER = ("images_per_second", "test_accuracy")
 
 
 class MeasuredSubject(Frozen):
@@ -312,9 +277,10 @@ def _row_subject(stored: StoredComparison, row: Row, summary: Summary) -> Measur
         name: {
             repeat: float(value)
             for repeat, run in sorted(good.items())
-            if (value := metric.pick(run)) is not None and math.isfinite(value)
+            if metric.counts(run) and (value := figure.of_run(run, stored.comparison)) is not None and math.isfinite(value)
         }
-        for name, metric in METRICS.items()
+        for name, figure in metrics().items()
+        if (metric := figure.metric) is not None
     }
     samples = {name: values for name, values in all_samples.items() if values}
     runs = good.values()
@@ -468,8 +434,3 @@ def _spread(values: dict[int, float]) -> Spread:
     result = spread(list(values.values()))
     assert result is not None  # the values are finite, and not none
     return result
-
-
-def _steady_figure(run: RunResult, pick: Callable[[RunResult], float]) -> float | None:
-    """A figure of the timed batches. None if they are too few to show a steady pace."""
-    return pick(run) if timed_steps(run) >= max(steps_needed(run.spec), 1) else None

@@ -7,8 +7,13 @@ from collections.abc import Iterable
 from common.artifacts.schema import Noise, Phases, StepParts, TopOperations
 from common.frozen import Frozen
 from common.machine.interference import DISTURBED_FROM
+from common.spec import MODES
 from compare.core import wording
 from compare.core.statistics import Ratio, Spread, is_no_better_than_chance
+
+FAILURES = ("failed", "diverged", "killed")
+UNFINISHED = ("not run", "incomplete")
+"""Statuses of a row: no repeat has a result, or some have none."""
 
 GUESSING = "no better than guessing"
 DISTURBED = "disturbed"
@@ -16,6 +21,9 @@ DISTURBED = "disturbed"
 
 NOT_COMPARABLE = "not comparable"
 """Replaces a ratio of times of runs that did not train the same, and a verdict on it."""
+
+OTHER_DATA = "other data"
+"""Replaces a figure that compares rows of different data."""
 
 BUDGET_TOLERANCE = 1.05
 """Ratio of used to budgeted cores above which a row exceeds its budget. Clocks and start-up blur smaller excesses."""
@@ -70,8 +78,11 @@ class Limit(Frozen):
     """Fraction of the rate that its cores reach in copies of memory. Above 1 if caches serve."""
 
 
-class Summary(Frozen):
-    """One row: its configuration, its results, and how it compares."""
+class Summary(Frozen, extra="allow"):
+    """One row: its configuration, its results, and how it compares.
+
+    `figures` declares what each value is, and where it comes from. A value that code reads by attribute has its type here.
+    """
 
     id: str
     contestant: str
@@ -84,83 +95,53 @@ class Summary(Frozen):
     workers: int
     cores: int
     cores_used: float | None
-    """Ratio of CPU seconds to wall seconds in training, the median of the repeats."""
     cores_lost: float | None
-    """Cores of the budget that other work took during training, the largest of the repeats."""
-    most_cores_used: float | None = None
-    """Largest `cores_used` of the repeats, because each must keep the budget."""
+    most_cores_used: float | None
     precision: str
     switches: str
-    """Level of the switches, and those that the spec names: `usual`, or `best: arithmetic=bfloat16`."""
     conditions: dict[str, str]
-    """Conditions of the times, see `conditions.CONDITIONS`. Empty if not recorded."""
     status: str
-    """Worst status of the repeats: one of RunResult's, `not run` or `incomplete`."""
     reason: str | None
     repeats_done: int
     repeats: int
     epochs_done: int
     steps: int | None
     timed_steps: int | None
-    """Number of timed steps, the smallest of the repeats."""
     steps_needed: int
     images: int | None
-    """Number of images that one run trained on, over all its epochs."""
     train: ScoreSpreads
     validation: ScoreSpreads
     test: ScoreSpreads
     epoch_seconds: Spread | None
-    """Seconds of an epoch over the repeats, without the first step and evaluation, see `run_figures.epoch_seconds`."""
     images_per_second: Spread | None
     training_seconds: Spread | None
     wall_seconds: Spread | None
     phases: Phases | None
-    """Phases of the repeat with the median wall time, so that they add up."""
-    bytes_per_step: float | None
-    """Bytes that all replicas together send in a step, by formula."""
     step_parts: StepParts | None
-    """Median of each part over the repeats. None if the run was not profiled."""
     top_operations: TopOperations | None
-    """Longest operations of the first repeat. None if the run was not profiled."""
     expected_idle: float | None
-    """Fraction of a step, 0..1, that one of several equal stages of a synchronous pipeline waits, by formula."""
-    speedup_one_core: Ratio | None
-    """Ratio of the epoch seconds of serial on one core to this row's."""
     speedup_same_cores: Ratio | None
-    """Ratio of the epoch seconds of serial on the same cores to this row's."""
     parallel_efficiency: float | None
-    """Ratio of the speed-up to the resources: cores against one core; on accelerators, replicas against one device."""
     pays: str | None
     """Whether a parallel mode beats serial on the same cores, or the word of `hidden_ratios`. See `summary.family`."""
     hidden_ratios: dict[str, str] = {}
     """Words that replace `speedup_one_core`, `speedup_same_cores` or `parallel_efficiency` in reports, by field name. Either
     other work disturbed the row or its serial row, or the runs did not train the same."""
     other_data: bool
-    """Whether the row or a serial row of its speed-ups had other data than the comparison. Then it has no speed-up."""
-    peak_memory_pss_mib: float | None
-    peak_memory_mib: float | None
     device_peak_memory_mib: float | None
     parity: str
     first_step_loss: float | None
     first_step_difference: float | None
-    """Largest relative difference of the first loss to other frameworks' rows of the same configuration and seed."""
     epochs: list[EpochMedians]
     seeds: int
-    """Number of different seeds of the repeats."""
     test_accuracy_over_seeds: Spread | None
-    """Spread of the medians of the seeds: each seed is one sample. None for a single seed."""
     target: Target | None
     noise: Noise | None
-    """Worst noise of the repeats: highest loads and stolen time, lowest clocks."""
     limit: Limit | None
-    clock_caution: str | None = None
-    """`RunResult.clock_caution` of the first repeat that has one."""
-    confusion: list[list[int]] | None = None
-    """Confusion matrix of the test split, summed over the repeats: rows are the true class, columns the predicted one."""
-    test_examples: int | None = None
-    """Number of images of the test split."""
-    chance_accuracy: float | None = None
-    """Test accuracy of a guess that always names the most frequent class. None if the classes are unknown."""
+    clock_caution: str | None
+    confusion: list[list[int]] | None
+    test_examples: int | None
+    chance_accuracy: float | None
     shares_name: bool = False
     """Whether another row would have the same name, e.g. a row with another batch. Then the id serves as the name."""
 
@@ -173,6 +154,11 @@ class Summary(Frozen):
         return self.fed_name if self.input == "inline" else f"{self.fed_name}, {self.workers} {kind}"
 
     @property
+    def is_parallel(self) -> bool:
+        """Whether the row's runs have several replicas."""
+        return MODES[self.mode].is_parallel
+
+    @property
     def configuration(self) -> str:
         """The part of the name that the same rows of other frameworks share: `serial, 1 core`."""
         return self.name.removeprefix(self.contestant).lstrip(" -")
@@ -180,7 +166,7 @@ class Summary(Frozen):
     @property
     def fed_name(self) -> str:
         """The part of the name that rows with other numbers of input workers share."""
-        if self.mode == "serial":
+        if not self.is_parallel:
             return f"{self.contestant} serial, {wording.count(self.cores, 'core')}"
         return f"{self.contestant} {self.mode} x{self.replicas}"
 

@@ -32,7 +32,7 @@ def epoch_seconds(result: RunResult) -> float:
 
 def images_per_second(result: RunResult) -> float:
     """The images of an epoch over its `epoch_seconds`, so that ratios of the one are those of the other."""
-    return result.epochs[0].epoch_images / epoch_seconds(result)
+    return result.epochs[0].epoch_images / epoch_seconds(result) if result.epochs else float("nan")
 
 
 def steps_needed(spec: Spec) -> int:
@@ -103,6 +103,10 @@ def time_to_accuracy(result: RunResult, accuracy: float) -> tuple[float, int] | 
         if epoch.validation is not None and epoch.validation.accuracy >= accuracy:
             return seconds, epoch.epoch
     return None
+
+
+def limit_of_run(comparison: Comparison, result: RunResult) -> Limit | None:
+    return limit(comparison, result.spec, result.device, images_per_second(result), result.device_rates)
 
 
 def limit(

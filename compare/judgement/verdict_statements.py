@@ -14,8 +14,9 @@ from compare.execution.store import StoredComparison
 from compare.judgement.cautions import AGAIN_DISTURBED, advice, is_reproduction
 from compare.judgement.conditions import DIVISION_WORDS, MODE_CONDITIONS, division
 from compare.judgement.row_figures import Summary
+from compare.judgement.run_pairs import finished_runs, serial_row_of, uses_accelerator
 from compare.judgement.statement import Advice, Statement
-from compare.judgement.summary import Family, finished_runs, serial_row_of, uses_accelerator
+from compare.judgement.summary import Family
 
 AGAIN = Advice(kind="again_when_idle", options=AGAIN_DISTURBED)
 """Advice on a stored comparison that other work disturbed."""
@@ -170,7 +171,7 @@ def _mode(stored: StoredComparison, summary: Summary) -> str:
     kind = "Dask" if summary.input == "dask" else "input"
     workers = "" if summary.input == "inline" else f" with {wording.count(summary.workers, f'{kind} worker')}"
     hosts = len(_row(stored, summary).spec.hosts)
-    name = summary.mode if summary.mode == "serial" else f"{summary.mode} x{summary.replicas}"
+    name = f"{summary.mode} x{summary.replicas}" if summary.is_parallel else summary.mode
     return f"{name} on {wording.count(summary.cores, 'core')}{f' of {hosts} hosts' if hosts else ''}{workers}"
 
 

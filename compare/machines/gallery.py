@@ -16,7 +16,8 @@ from common.artifacts.schema import Environment
 from common.machine import plain_file
 from compare.core import exits, wording
 from compare.core.errors import FolderError
-from compare.execution import cells, options, store
+from compare.execution import cells, options, store, workspace
+from compare.execution.workspace import FolderKind
 from compare.judgement import cautions
 from compare.machines.questions import refuse_duplicates
 from compare.reporting import comparison_report, document
@@ -57,7 +58,7 @@ def command(
         comparison_folders, others = _comparisons(folders)
         comparisons: list[JudgedComparison] = []
         for folder in comparison_folders:
-            store.refuse_growing(folder)
+            workspace.refuse_growing(folder)
             try:
                 comparisons.append(comparison_report.read(folder, signers=signers))
             except FolderError as error:
@@ -67,8 +68,8 @@ def command(
                 typer.echo(str(error), err=True)
         entries = _name_entries(comparisons)
         allowed = (*document.report_files(NAME), *(entry.name for entry in entries))
-        store.refuse_others(out, RESULTS_FILE, KIND, "gallery", allowed=allowed)
-        store.refuse_links(out, [entry.name for entry in entries])
+        subfolders = [entry.name for entry in entries]
+        FolderKind[None](noun="gallery", file=RESULTS_FILE, kind=KIND, allowed=allowed, subfolders=subfolders).check(out)
         old_names = _names_in(out)
         for entry in entries:
             page = comparison_report.report(_without_paths(entry.compared), Path(entry.name))

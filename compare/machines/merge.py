@@ -8,7 +8,8 @@ from typing import Annotated
 import typer
 
 from compare.core import exits
-from compare.execution import options, store
+from compare.execution import options
+from compare.execution.workspace import FolderKind
 from compare.machines import merge_report, questions
 from compare.reporting import document
 
@@ -21,11 +22,12 @@ def command(
 ) -> None:
     """Join comparisons of several machines: who is faster on how many of them, and by how much on average."""
     with exits.exit_on_error():
-        if out is not None:
-            allowed = document.report_files(merge_report.NAME)
-            store.refuse_others(
-                out, merge_report.RESULTS_FILE, merge_report.KIND, "report of several machines", allowed=allowed
-            )
+        FolderKind[None](
+            noun="report of several machines",
+            file=merge_report.RESULTS_FILE,
+            kind=merge_report.KIND,
+            allowed=document.report_files(merge_report.NAME),
+        ).check(out)
         merged = questions.merge(questions.read_machines(folders, signers))
         code = merge_report.report(merged, out).deliver(out, as_json=as_json)
     raise typer.Exit(code)

@@ -14,12 +14,13 @@ from common.machine import machine
 from compare.core.errors import FolderError
 from compare.core.statistics import JudgedRatio, MeanEstimate, Ratio, mean_difference, paired_ratio, verdicts
 from compare.core.wording import count
-from compare.execution import store
+from compare.execution import store, workspace
 from compare.execution.matrix import Row
 from compare.execution.store import StoredComparison
 from compare.judgement.measurements import FIELDS_WITHOUT_EFFECT_ON_WORK, is_in_data_hash
 from compare.judgement.row_figures import Summary
-from compare.judgement.summary import family, pairs_of_seconds, serial_row_of, uses_accelerator
+from compare.judgement.run_pairs import pairs_of_seconds, serial_row_of, uses_accelerator
+from compare.judgement.summary import family
 from compare.machines.random_effects import LEAST_MACHINES, Overall, overall
 from compare.reporting import comparison_report
 from compare.reporting.comparison_report import JudgedComparison
@@ -113,7 +114,7 @@ def read_machines(folders: Sequence[Path], signers: Path | None = None) -> list[
     machines: list[MeasuredMachine] = []
     folder_of_digest: dict[str, Path] = {}
     for folder in folders:
-        store.refuse_growing(folder)
+        workspace.refuse_growing(folder)
         compared = comparison_report.read(folder, signers=signers)
         for path, digest in compared.stored.made_from.items():
             if path != store.PLAN_FILE and (earlier := folder_of_digest.setdefault(digest, folder)) != folder:
@@ -266,7 +267,7 @@ def _subjects(compared: JudgedComparison) -> list[tuple[QuestionSubject, Row, Ro
 
 
 def _where(summary: Summary, budget: int) -> str:
-    if summary.mode != "serial":
+    if summary.is_parallel:
         return f"{summary.mode} x{summary.replicas}"
     cores = "1 core" if summary.cores == 1 else "all cores" if summary.cores == budget else count(summary.cores, "core")
     return f"serial on {cores}"

@@ -19,7 +19,8 @@ from compare.core.interrupt import interruptible
 from compare.core.option_parsing import parse_choices, split_names
 from compare.core.progress import display
 from compare.core.terminal import FULL
-from compare.execution import options, store
+from compare.execution import options
+from compare.execution.workspace import FolderKind
 from compare.matching import model_comparison, pair_file
 from compare.matching.causes import BIASED_VARIANCE, KNOWN_CAUSES, Cause
 from compare.matching.model_comparison import LayerPair, Match
@@ -69,8 +70,7 @@ def command(
     with exits.exit_on_error(), interruptible():
         if write is not None:
             pair_file.check(write, own_input=prepare is not None, own_loss=loss is not None)
-        if out is not None:
-            store.refuse_others(out, RESULTS_FILE, None, "match")
+        FolderKind[None](noun="match", file=RESULTS_FILE).check(out)
         typer.echo(f"Comparing {net} with {model}. This may take minutes.", err=True)
         with display() as progress:
             result = match(

@@ -11,8 +11,9 @@ from compare.core import statistics, verdict_words
 from compare.core.statistics import SIGNIFICANCE, VERDICT_PAIRS, JudgedRatio, Ratio
 from compare.core.wording import count
 from compare.judgement.row_figures import Summary
+from compare.judgement.run_pairs import ratio_of_seconds
 from compare.judgement.statement_words import DOUBTS, NO_FINDING
-from compare.judgement.summary import family, ratio_of_seconds
+from compare.judgement.summary import family
 from compare.judgement.verdict_statements import doubt
 from compare.papers.local_results import LocalResults
 from compare.papers.plan import CORRECTED
@@ -169,8 +170,8 @@ def judge_no_loss(difference: Difference | None) -> tuple[Verdict, str]:
 def corrected_pair(results: LocalResults, framework: str) -> tuple[str, str]:
     """Return the ids of a framework's corrected rows: data parallel, and serial on as many cores."""
     rows = [row for row in results.plan.corrected.rows if row.contestant == framework]
-    parallel = next(row for row in rows if row.spec.mode == "data_parallel")
-    serial = next(row for row in rows if row.spec.mode == "serial" and row.spec.cores == parallel.spec.cores)
+    parallel = next(row for row in rows if row.spec.is_parallel)
+    serial = next(row for row in rows if not row.spec.is_parallel and row.spec.cores == parallel.spec.cores)
     return parallel.id, serial.id
 
 

@@ -194,7 +194,7 @@ def _corrected(paper: Paper, setting: ReproductionSetting, shared: Fields) -> Pa
     values = setting.merge({"data.seed": 0}, shared, paper.corrected, size.corrected)
     rows = matrix.build_rows(values, tuple(launch.FRAMEWORKS), ("serial", "data_parallel"), REPLICAS)
     if setting.scale != "full":  # the papers do not use one core
-        num_cores = max(row.spec.cores for row in rows if row.spec.mode != "serial")
+        num_cores = max(row.spec.cores for row in rows if row.spec.is_parallel)
         rows = [row for row in rows if row.spec.cores == num_cores]
     title = "The same question, asked of identical models"
     return PaperTraining(CORRECTED, title, rows, size.seeds, tuple(range(size.seeds)), prove=setting.scale != SMOKE)

@@ -18,7 +18,7 @@ from pydantic import Field
 from common import spec
 from common.frozen import Frozen
 from common.machine import plain_file
-from common.spec import SpecError, plain_values
+from common.spec import MODES, SpecError, plain_values
 from common.spec.errors import format_value
 from compare.core.option_parsing import parse_choices
 from compare.core.wording import shortened
@@ -80,7 +80,7 @@ class PublishedRun(Frozen):
 
     @property
     def parallel(self) -> bool:
-        return self.fields.get("mode", "serial") != "serial"
+        return self.fields.get("mode") in MODES.names(lambda mode: mode.is_parallel)
 
 
 class PublishedRuns(Frozen):

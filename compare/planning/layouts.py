@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from common import spec
-from common.spec import VARIANTS, Spec, SpecError
+from common.spec import MODES, Mode, Spec, SpecError
 
 MAX_INNER_REPLICAS = 16
 """Largest number of replicas that share one copy of a hybrid's model. More would cut layers too small."""
 MICRO_BATCHES = (2, 4, 8, 16)
+SERIAL_WORDS = "serial"
+"""Words of the layout that all others are compared with: serial on the cores of one device."""
 EVERY_STEPS = (1, 10, 100, None)
 """Steps between two averages. None: one average an epoch."""
 
@@ -31,11 +33,12 @@ def enumerate_layouts(
 
     Args:
         values: nested plain values of the spec.
-        modes: names in `spec.VARIANTS`. Serial is always included.
+        modes: words of `spec.MODES`. Serial is always included.
     """
-    layouts, refusals = [PlannedLayout("serial", spec.build(spec.with_variant(values, "serial", 1)))], dict[str, str]()
+    layouts, refusals = [PlannedLayout(SERIAL_WORDS, spec.build(spec.with_variant(values, "serial", 1)))], dict[str, str]()
     for mode in modes:
-        for words, fields, copies in _choices(mode, replicas) if mode != "serial" else ():
+        traits = MODES[mode]
+        for words, fields, copies in _choices(traits, replicas) if traits.is_parallel else ():
             try:
                 run = spec.build(spec.with_variant(spec.overlay(values, fields), mode, copies))
             except SpecError as error:
@@ -43,29 +46,28 @@ def enumerate_layouts(
                 continue
             if run.replicas != replicas:
                 continue
-            if "pipeline" in mode and run.micro_batches() != run.pipeline.micro_batches:
+            if traits.cuts_batches and run.micro_batches() != run.pipeline.micro_batches:
                 continue  # it would be cut into fewer: that layout is listed itself
             layouts.append(PlannedLayout(f"{mode} x{replicas}{words}", run))
-        if mode != "serial" and not any(layout.run.variant == mode for layout in layouts):
+        if traits.is_parallel and not any(layout.run.variant == mode for layout in layouts):
             refusals.setdefault(mode, f"no layout of it has {replicas} replicas at batch {layouts[0].run.global_batch_size}")
     return layouts, refusals
 
 
-def _choices(mode: str, replicas: int) -> Iterator[tuple[str, dict[str, Any], int]]:
+def _choices(mode: Mode, replicas: int) -> Iterator[tuple[str, dict[str, Any], int]]:
     """Yield (words, fields, replicas as `with_variant` takes them) of each layout of a mode."""
-    base = VARIANTS[mode][0]
     inner = (
         [number for number in range(2, min(replicas // 2, MAX_INNER_REPLICAS) + 1) if replicas % number == 0]
-        if base == "hybrid"
+        if mode.is_nested
         else [1]
     )
     for degree in inner:
-        degrees = {"hybrid.inner_replicas": degree} if base == "hybrid" else {}
+        degrees = {"hybrid.inner_replicas": degree} if mode.is_nested else {}
         words, copies = (f" ({replicas // degree} copies)" if degrees else ""), replicas // degree
-        if "pipeline" in mode:
+        if mode.cuts_batches:
             for number in MICRO_BATCHES:
                 yield f"{words}, {number} micro-batches", degrees | {"pipeline.micro_batches": number}, copies
-        elif mode == "model_averaging":
+        elif mode.trains_apart:
             for every in EVERY_STEPS:
                 interval = "every epoch" if every is None else "every step" if every == 1 else f"every {every} steps"
                 yield f"{words}, {interval}", degrees | {"averaging.every_steps": every}, copies

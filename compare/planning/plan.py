@@ -12,7 +12,8 @@ from compare.core import exits
 from compare.core.interrupt import interruptible
 from compare.core.option_parsing import parse_integers, parse_mebibytes, split_names
 from compare.core.progress import display
-from compare.execution import options, results_folder, run_settings
+from compare.execution import options, run_settings
+from compare.execution.workspace import FolderKind, Workspace
 from compare.planning import machine_file, plan_report, planner
 from compare.reporting import document
 
@@ -67,7 +68,9 @@ def command(
             settings, contestant_options.names(settings.contestants), machine, limit_mib, score, sizes, maps
         )
         own_files = (*document.report_files(), plan_report.MACHINE_FILE, plan_report.MEASURED_FOLDER)
-        with interruptible(), results_folder.lock_folder(out, plan_report.RESULTS_FILE, None, "plan", allowed=own_files):
+        kind = FolderKind[None](noun="plan", file=plan_report.RESULTS_FILE, allowed=own_files)
+        with interruptible(), Workspace.open(out, kind) as workspace:
+            workspace.lock()
             with display() as progress:
                 plan = planner.predict(request, progress)
             if measure or score:

@@ -87,7 +87,7 @@ def screen(plan: PlanResult) -> Screen:
         layout
         for layouts in best_layouts.values()
         for place, layout in enumerate(layouts)
-        if place < max_bars or layout.run.mode == "serial"
+        if place < max_bars or not layout.run.is_parallel
     ]
     bars.sort(key=lambda layout: layout.step_seconds or 0.0)
     several = len(by_framework) > 1

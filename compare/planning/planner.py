@@ -23,13 +23,13 @@ from compare.core.progress import Display
 from compare.execution import launch, matrix
 from compare.execution.matrix import Row
 from compare.judgement.run_figures import times_in_doubt
+from compare.judgement.run_pairs import finished_runs
 from compare.judgement.statement_words import DISTURBED
-from compare.judgement.summary import finished_runs
 from compare.planning import layouts, machine_file, measuring, prediction, projection, schedules
 from compare.planning.accuracy import TIE, PredictionPair
 from compare.planning.case import Case
 from compare.planning.costs import Costs, PlannedMachine
-from compare.planning.layouts import PlannedLayout
+from compare.planning.layouts import SERIAL_WORDS, PlannedLayout
 from compare.planning.prediction import PredictedLayout
 from compare.planning.projection import MAP_REPLICAS, CostModel, MapPoint, MeasuredWinner, ProjectedLayout
 
@@ -100,7 +100,7 @@ def predict(request: PlanRequest, progress: Display) -> PlanResult:
     hosts = request.settings.values.get("hosts") or ()
     architecture = sources.architecture_of(run_spec)
     architectures.refuse_opaque(architecture, "plan")
-    server = any(mode.startswith("parameter_server") for mode in request.settings.modes)
+    server = any(spec.MODES[mode].has_server for mode in request.settings.modes)
     planned_machine = stored_machine or measuring.this_machine(names, run_spec, replicas, hosts, progress, server=server)
     examples = len(sources.load(run_spec.data, seed=run_spec.split_seed, cache_dir=run_spec.paths.cache_dir).train)
     # A spec has no more cores than there are here. Those of the devices count.
@@ -109,7 +109,7 @@ def predict(request: PlanRequest, progress: Display) -> PlanResult:
     values = {**request.settings.values, "cores": cores}
     candidates, refusals = layouts.enumerate_layouts(values, request.settings.modes, replicas)
     serial = candidates[0].run.with_fields(cores=planned_machine.cores_of_device)
-    candidates[0] = PlannedLayout("serial", serial)
+    candidates[0] = PlannedLayout(SERIAL_WORDS, serial)
     if stored_machine is None and run_spec.cores > planned_machine.cores_of_device:
         candidates.insert(1, PlannedLayout(f"serial, {run_spec.cores} cores", serial.with_fields(cores=run_spec.cores)))
     plan = PlanResult(serial, planned_machine, [], is_local=stored_machine is None)
@@ -162,7 +162,7 @@ def _batches(candidates: Sequence[PlannedLayout], planned_machine: PlannedMachin
     cores = planned_machine.cores_of_device
     sizes = [layout.run.per_replica_batch_size // layout.run.micro_batches() for layout in candidates]
     share = min(layout.run.per_replica_batch_size for layout in candidates)
-    serial = {(layout.run.cores, layout.run.global_batch_size) for layout in candidates if layout.run.mode == "serial"}
+    serial = {(layout.run.cores, layout.run.global_batch_size) for layout in candidates if not layout.run.is_parallel}
     return {(cores, size) for size in (min(sizes), share, max(sizes))} | serial
 
 
@@ -198,7 +198,7 @@ def _predict_framework(
     if name not in plan.disturbed:
         plan.changes += _changes(name, [layout for layout in prediction.rank(predictions) if layout.rankable], runnable)
     share = min(layout.run.per_replica_batch_size for layout in candidates)
-    serial = PlannedLayout("serial", candidates[0].run.with_fields(global_batch_size=share))
+    serial = PlannedLayout(SERIAL_WORDS, candidates[0].run.with_fields(global_batch_size=share))
     case = prediction.build_case(serial, architecture, costs, plan.machine, name, examples, one_process=False)
     plan.image_seconds[name] = schedules.step(case)[0].total / share
     plan.cost_models.append(
@@ -285,7 +285,7 @@ def measured_rows(plan: PlanResult, *, every_mode: bool = False) -> list[Row]:
     rows: list[Row] = []
     for name in dict.fromkeys(layout.contestant for layout in plan.predicted):
         predictions = [layout for layout in plan.predicted if layout.contestant == name and layout.rankable]
-        serial = [layout for layout in predictions if layout.run.mode == "serial" and layout.words == "serial"]
+        serial = [layout for layout in predictions if layout.words == SERIAL_WORDS]
         best = [layout for layout in predictions if layout not in serial]
         if every_mode:
             fastest: dict[str, PredictedLayout] = {}
@@ -363,8 +363,8 @@ def _measured_winner(plan: PlanResult, name: str, pairs: Sequence[PredictionPair
     """
     runs = {words: case.run for words, case in plan.cases[name].items() if not case.one_process}
     link = plan.machine.frameworks[name].links.all_reduce
-    serial = next((pair for pair in pairs if pair.words == "serial"), None)
-    candidates = [pair for pair in pairs if pair.words in runs and runs[pair.words].mode != "serial"]
+    serial = next((pair for pair in pairs if pair.words == SERIAL_WORDS), None)
+    candidates = [pair for pair in pairs if pair.words in runs and runs[pair.words].is_parallel]
     candidates = [
         pair for pair in candidates if runs[pair.words].not_serial_because is None and runs[pair.words].replicas in MAP_REPLICAS
     ]

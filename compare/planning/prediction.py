@@ -66,7 +66,7 @@ def build_case(
         crowding=timings.crowding,
         one_process=one_process,
         train_examples=examples,
-        cores=run.cores if run.mode == "serial" else machine.cores_of_device,
+        cores=machine.cores_of_device if run.is_parallel else run.cores,
     )
 
 
@@ -175,7 +175,7 @@ def _crossing(lag: Callable[[float], float], border: float) -> float | None:
 
 def with_best_cut(case: Case) -> tuple[Case, float] | None:
     """Return a pipeline with its best cut, and the speed-up of a step over the even cut. None: it is no better."""
-    if case.run.mode not in ("pipeline", "model_parallel"):
+    if case.run.traits.divides != {"layers"}:
         return None
     try:
         even, recut = schedules.step(case)[0].total, placement.place_stages(case)

@@ -7,24 +7,13 @@ from dataclasses import dataclass
 
 from common.frozen import Frozen
 from common.models.architectures import Architecture
-from common.spec import SpecError
+from common.spec import MODES, SpecError
 from compare.judgement.scaling_laws import LinkModel
 from compare.planning import layouts, prediction, schedules
 from compare.planning.accuracy import PredictionPair, error_band
 from compare.planning.case import Case, PredictionError
 from compare.planning.costs import Costs, Links, PlannedMachine
 from compare.planning.layouts import PlannedLayout
-
-MODES = (
-    "multi_process",
-    "sharded_data_parallel",
-    "parameter_server",
-    "parameter_server_async",
-    "model_averaging",
-    "hybrid_tensor",
-    "hybrid_pipeline",
-)
-"""Modes that divide the batch, so that they take any number of replicas."""
 
 MAP_LINKS = {
     "10 Mbit/s": (20e-3, 8e-7),
@@ -64,7 +53,7 @@ class CostModel:
             (layout, prediction.build_case(layout, self.architecture, self.costs, self.machine, self.contestant,
                                            self.train_examples, one_process=layout.run.mode in self.one_process))
             for layout in candidates
-            if layout.run.mode != "serial"
+            if layout.run.is_parallel
         ]  # fmt: skip
 
 
@@ -95,15 +84,16 @@ def project(
     Args:
         cost_model: the model and the machine.
         sizes: numbers of replicas.
-        modes: modes of the plan. Those outside `MODES` are left out.
+        modes: modes of the plan. Those that do not divide the batch, and so do not take any number of replicas, are left out.
         serial_image_seconds: seconds for each image on one device, at the batch of a replica.
         measured: measured layouts, whose errors give the bands.
     """
     projections: list[ProjectedLayout] = []
     factors = error_band(measured)
+    scaled_modes = [mode for mode in modes if MODES[mode].divides_batch and MODES[mode].processes != "one"]
     for replicas in sizes:
         best: dict[str, ProjectedLayout] = {}
-        for layout, case in cost_model.cases(replicas, [mode for mode in MODES if mode in modes]):
+        for layout, case in cost_model.cases(replicas, scaled_modes):
             if case.one_process or (seconds := _step_seconds(case)) is None:
                 continue  # a single process does not hold that many replicas
             mode = layout.run.variant

@@ -34,8 +34,10 @@ def step(case: Case) -> tuple[Parts, dict[str, float]]:
         PredictionError: the simulator does not model the run.
     """
     if case.run.variant not in SCHEDULES:
-        raise PredictionError(f"no schedule of mode {case.run.variant} is known")
-    if case.run.communication.compression != "none" and case.run.mode != "serial":
+        raise PredictionError(
+            f"no schedule of mode {case.run.variant} is known: compare/planning/schedules.py has none in SCHEDULES"
+        )
+    if case.run.communication.compression != "none" and case.run.is_parallel:
         raise PredictionError("what compression itself takes is not measured")
     graph = SCHEDULES[case.run.variant](case)
     spans = events.run(graph.tasks)
@@ -212,7 +214,7 @@ def _pipeline_step(case: Case) -> TaskGraph:
     run, copies = case.run, case.run.data_replicas
     number = run.replicas // copies
     cut = case.stages or stages.cut(case.architecture, number)
-    schedule: stages.Schedule = run.pipeline.schedule if "pipeline" in run.variant else "gpipe"
+    schedule: stages.Schedule = run.pipeline.schedule if run.traits.cuts_batches else "gpipe"
     is_synchronous = schedule != "asynchronous"
     pieces = run.micro_batches()
     # A graph ends with its batch; processes go on into the next one.

@@ -12,7 +12,8 @@ from compare.core import exits
 from compare.core.interrupt import interruptible
 from compare.core.option_parsing import parse_factors
 from compare.core.progress import display
-from compare.execution import options, results_folder, run_settings
+from compare.execution import options, run_settings
+from compare.execution.workspace import FolderKind, Workspace
 from compare.planning import machine_file, planner, stragglers_report, straggling
 from compare.planning.slow_rank import Straggler
 from compare.reporting import document
@@ -49,14 +50,17 @@ def command(
         if settings.values.get("hosts"):
             raise SpecError("stragglers slows ranks of this machine. Received: hosts. Leave them out.")
         request = planner.PlanRequest(settings, contestant_options.names(settings.contestants), machine_file.HERE, None)
-        own_files = (*document.report_files(), stragglers_report.MEASURED_FOLDER)
+        kind = FolderKind[None](
+            noun="measurement of stragglers",
+            file=stragglers_report.RESULTS_FILE,
+            allowed=(*document.report_files(), stragglers_report.MEASURED_FOLDER),
+        )
         with (
             interruptible("Interrupted." + (" The same command goes on." if out else "")),
-            results_folder.lock_folder(
-                out, stragglers_report.RESULTS_FILE, None, "measurement of stragglers", allowed=own_files
-            ),
+            Workspace.open(out, kind) as workspace,
             PrivateFolder() as temporary,
         ):
+            workspace.lock()
             folder = (out or temporary.path) / stragglers_report.MEASURED_FOLDER
             with display() as progress:
                 plan = planner.predict(request, progress)

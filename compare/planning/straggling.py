@@ -18,9 +18,10 @@ from compare.comparison import comparison_plan
 from compare.core.errors import LaunchError
 from compare.core.progress import Display
 from compare.core.statistics import Ratio, paired_ratio
-from compare.execution import code_digest, executor, matrix, results_folder, store
+from compare.execution import code_digest, executor, matrix, store
 from compare.execution.interleaving import turn
 from compare.execution.matrix import Row
+from compare.execution.workspace import FolderKind, Workspace
 from compare.judgement.run_figures import disturbance_words, times_in_doubt
 from compare.planning import planner, schedules
 from compare.planning.case import Case
@@ -123,9 +124,9 @@ def simulate_slowdown(case: Case, straggler: Straggler) -> float:
 
 def _synchronises_rarely(case: Case) -> bool:
     """Return whether ranks compute for more than a step between synchronisations."""
-    if case.run.mode == "model_averaging":
+    if case.run.traits.trains_apart:
         return case.run.averaging.every_steps != 1
-    return case.run.variant == "parameter_server_async"
+    return case.run.traits.has_server and case.run.traits.has_late_gradients
 
 
 def measurable_layouts(plan: PlanResult) -> tuple[list[PredictedLayout], dict[str, list[str]]]:
@@ -174,9 +175,8 @@ def measure(
         code_hash=code_digest.compute([*plan.cases], plan.run.model),
         machine=machine.describe(),
     )
-    with results_folder.open_or_resume(
-        folder, RECORD_FILE, record, "measurement of stragglers", identity=_identity
-    ) as stored_record:
+    with Workspace.open(folder, STRAGGLERS) as workspace:
+        stored_record = workspace.claim(record)
         runs = _runs(stored_record, stragglers, folder, progress, results.cautions)
     for row in stored_record.rows:
         for straggler in stragglers:
@@ -194,6 +194,11 @@ def _identity(record: StragglerRecord) -> dict[str, Any]:
         "slow ranks": [list(entry) for entry in record.stragglers],
         "repeats": record.repeats,
     }
+
+
+STRAGGLERS = FolderKind(
+    noun="measurement of stragglers", file=RECORD_FILE, kind="stragglers", record=StragglerRecord, identity=_identity
+)
 
 
 _RunsByRepeat = dict[int, RunResult]

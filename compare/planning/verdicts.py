@@ -51,7 +51,7 @@ def best_of_each_mode(layouts: Sequence[PredictedLayout]) -> list[PredictedLayou
     best: dict[str, PredictedLayout] = {}
     for layout in layouts:
         if layout.rankable:
-            best.setdefault(layout.words if layout.run.mode == "serial" else layout.run.variant, layout)
+            best.setdefault(layout.run.variant if layout.run.is_parallel else layout.words, layout)
     return list(best.values())
 
 
@@ -74,7 +74,7 @@ def _winner(layouts: Sequence[PredictedLayout]) -> list[str]:
     if len(tied) > 1:
         sentences = [f"{joined([_short_name(layout) for layout in tied])} are predicted equal (within {percent(TIE)})."]
     else:
-        sentences = [f"{best.words if best.run.mode != 'serial' else _short_name(best)} is predicted to be the fastest."]
+        sentences = [f"{best.words if best.run.is_parallel else _short_name(best)} is predicted to be the fastest."]
     if len(by_part) == 1:
         sentences.append(
             f"The largest part of {'its step' if len(tied) == 1 else 'their steps'} is {_PARTS[next(iter(by_part))]}."
@@ -98,7 +98,7 @@ def _time_ratio(layout: PredictedLayout, best: PredictedLayout) -> float:
 
 
 def _short_name(layout: PredictedLayout) -> str:
-    return f"serial on {count(layout.run.cores, 'core')}" if layout.run.mode == "serial" else layout.run.variant
+    return layout.run.variant if layout.run.is_parallel else f"serial on {count(layout.run.cores, 'core')}"
 
 
 def _certainty(pairs: Sequence[PredictionPair], *, may_measure: bool) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from common.frozen import Frozen
+from common.spec import MODES
 
 Verdict = Literal["proved", "not proved", "not claimed"]
 LOSSES_RUNG = "5 losses"
@@ -114,7 +115,7 @@ class Proof(Frozen):
     def why_one_update(self, framework: str | None = None, mode: str | None = None) -> str:
         """Say why nothing is claimed, though some rungs passed: one update alone was judged."""
         framework_with_steps = self._framework_with_steps(framework)
-        of_serial = mode in (None, "serial") or self._judges_one_update(framework_with_steps)
+        of_serial = mode is None or not MODES[mode].is_parallel or self._judges_one_update(framework_with_steps)
         losses, steps = self._later_rungs(framework_with_steps, None) if of_serial else self._later_rungs(framework, mode)
         why = f"{LOSS_RISES}, so later losses are" if any(LOSS_RISES in rung.reason for rung in losses) else "later losses are"
         if steps:
@@ -187,7 +188,7 @@ class Proof(Frozen):
         """Return the verdict on one mode of one framework as it is timed."""
         mode_rungs = [rung for rung in self.rungs if rung.mode == mode and rung.framework == framework]
         twins = [rung for rung in self.rungs if rung.mode is None]
-        if {mode, framework} & self.not_claimed.keys() or not (twins if mode == "serial" else mode_rungs):
+        if {mode, framework} & self.not_claimed.keys() or not (mode_rungs if MODES[mode].is_parallel else twins):
             return "not claimed"
         # A mode equals its own serial run. It is the same training only if the serial runs of the frameworks are.
         if any(rung.status == "failed" for rung in (*twins, *mode_rungs)):
@@ -199,7 +200,7 @@ class Proof(Frozen):
     def is_one_update(self, framework: str, mode: str) -> bool:
         """Whether only the first update of a mode, or of the serial runs that it rests on, is judged."""
         return self._judges_one_update(self._framework_with_steps(framework)) or (
-            mode != "serial" and self._judges_one_update(framework, mode)
+            MODES[mode].is_parallel and self._judges_one_update(framework, mode)
         )
 
     def _framework_with_steps(self, framework: str | None) -> str | None:

@@ -32,7 +32,7 @@ def reasons_not_claimed(
             reasons[mode] = parallel.not_serial_because
         elif parallel.data_replicas == 1:
             continue
-        elif architecture.has_batch_norm and mode == "hybrid_pipeline":
+        elif architecture.has_batch_norm and parallel.traits.cuts_batches:
             reasons[mode] = "BatchNorm over the micro-batches of each copy's shard is another function than serial's"
         elif architecture.has_batch_norm and timed_spec.batch_norm_statistics == "per_replica":
             statistics = "BatchNorm over each replica's own examples (batch_norm_statistics=per_replica)"
@@ -49,7 +49,7 @@ def reasons_not_claimed(
 
 def other_baselines(timed_spec: Spec, architecture: Architecture, modes: Sequence[str]) -> dict[str, str]:
     """Return the modes that are compared with another run than the serial one that is timed beside them: mode to that run."""
-    pipelines = [mode for mode in modes if mode in ("pipeline", "pipeline_1f1b")]
+    pipelines = [mode for mode in modes if _is_plain_pipeline(spec.MODES[mode])]
     if not architecture.has_batch_norm or not pipelines:
         return {}
     micro_batches = spec.micro_batches(timed_spec.global_batch_size, timed_spec.pipeline.micro_batches)
@@ -57,6 +57,10 @@ def other_baselines(timed_spec: Spec, architecture: Architecture, modes: Sequenc
         f"serial that adds up the gradients of {micro_batches} parts of a batch, for BatchNorm sees one part at a time"
     )
     return dict.fromkeys(pipelines, description) if micro_batches > 1 else {}
+
+
+def _is_plain_pipeline(mode: spec.Mode) -> bool:
+    return mode.cuts_batches and not mode.is_nested and not mode.has_late_gradients
 
 
 def has_single_steps(run_spec: Spec) -> bool:

@@ -87,7 +87,7 @@ def expected_exchange(
     """
     settings, replicas = buckets.spec.communication, buckets.spec.data_replicas
     expected = ExpectedExchange()
-    in_half = settings.compression == "float16" and buckets.spec.mode != "parameter_server"  # a server adds in full width
+    in_half = settings.compression == "float16" and not buckets.spec.traits.has_server  # a server adds in full width
     expected.is_loose = in_half and replicas > 2 and not settings.error_feedback
     ranks = range(replicas)
     shares = [buckets.joined({name: gradients[share_name(name, rank)] for name in buckets.names}) for rank in ranks]

@@ -78,7 +78,7 @@ def prove(
             would take too long, its batch is smaller. Then its learning rate falls with it, so that as many examples move the
             weights as far.
         frameworks: at least one. All others are compared with the first.
-        modes: names from `spec.VARIANTS`. Each is compared with serial if it claims the same mathematics and the machine has
+        modes: words of `spec.MODES`. Each is compared with serial if it claims the same mathematics and the machine has
             it.
         replicas: number of replicas of those modes.
         out: folder for specs, recordings and logs.
@@ -163,7 +163,7 @@ def judge_every_step(
         modes, replicas, out, progress: see `prove`. A recording is deleted when it has been judged: it may be large.
     """
     base = proof_spec(timed_spec, timed_spec.global_batch_size, steps, "float64")
-    parallel = tuple(mode for mode in modes if mode != "serial")
+    parallel = tuple(mode for mode in modes if spec.MODES[mode].is_parallel)
     ladder = _Ladder(base, tuple(frameworks), parallel, replicas, (), out, progress, every_step=True)
     all_rungs: list[Rung] = []
     with fast_referee(), contextlib.closing(ladder):
@@ -210,7 +210,7 @@ def _plan_proof(
     runs: Sequence[tuple[str, Spec]],
 ) -> _ProofPlan:
     levels = timed_rows.proved_levels(runs or [(name, timed_spec) for name in frameworks])
-    parallel = tuple(mode for mode in modes if mode != "serial")
+    parallel = tuple(mode for mode in modes if spec.MODES[mode].is_parallel)
     base, share = _base_spec(timed_spec, replicas, steps, precision, levels[0])
     key = proof_cache.key(base, frameworks, (f"{share:.3f} of the steps", parallel, levels), replicas)
     return _ProofPlan(base, share, parallel, levels, key)
@@ -354,7 +354,7 @@ class _Ladder:
                     awaited = {
                         request.framework
                         for request in requests
-                        if request.spec.mode == "serial" and not self.recorder.is_made(request)
+                        if not request.spec.is_parallel and not self.recorder.is_made(request)
                     }
                     for recording in filter(self.recorder.is_made, requests):
                         if recording.framework not in awaited:  # its serial run tells what it decides
@@ -479,11 +479,11 @@ class _Ladder:
         claims_by_mode: dict[str, _Claim] = {}
         for mode in self.modes:
             # BatchNorm has statistics of each micro-batch. A model without BatchNorm is compared with plain serial.
-            has_part_statistics = self.architecture.has_batch_norm and "pipeline" in mode
+            has_part_statistics = self.architecture.has_batch_norm and spec.MODES[mode].cuts_batches
             statistics = "synchronised" if self.architecture.has_batch_norm and not has_part_statistics else "per_replica"
             values = {**self._uneven.model_dump(), "batch_norm_statistics": statistics}
             parallel = spec.build(spec.with_variant(values, mode, self.replicas))
-            if parallel.not_serial_because is not None or (has_part_statistics and parallel.mode == "hybrid"):
+            if parallel.not_serial_because is not None or (has_part_statistics and parallel.traits.is_nested):
                 continue
             if architectures.why_not_divisible(parallel) is not None:
                 continue

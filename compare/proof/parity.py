@@ -19,10 +19,11 @@ from compare.core import exits, wording
 from compare.core.interrupt import interruptible
 from compare.core.option_parsing import parse_modes, require_distinct, split_names, unexpected_options
 from compare.core.presets import Preset
-from compare.execution import contestants, launch, matrix, options, run_settings, store
+from compare.execution import contestants, launch, matrix, options, run_settings
 from compare.execution.matrix import Row
 from compare.execution.options import OPTIMIZERS
 from compare.execution.store import IN_FLOAT64
+from compare.execution.workspace import FolderKind
 from compare.judgement import sameness, statement_words
 from compare.proof import ladder, referee_check, serial_run
 from compare.proof.certificate import Proof, Rung
@@ -147,11 +148,9 @@ def command(
             if len(specs) > 1:
                 received = ", ".join(f"{run_spec.model} with {run_spec.optimizer.name}" for run_spec in specs)
                 raise SpecError(f"--record writes one training. Received: {received}. Name one with --model and --optimizer.")
-            store.refuse_others(record, None, None, "recording", option="--record")
-        if out is not None:
-            store.refuse_others(
-                out, RESULTS_FILE, None, "proof", allowed=(*spec.MODELS, *(run_spec.model for run_spec in specs))
-            )
+            FolderKind[None](noun="recording", option="--record").check(record)
+        models = (*spec.MODELS, *(run_spec.model for run_spec in specs))
+        FolderKind[None](noun="proof", file=RESULTS_FILE, allowed=models).check(out)
         if not rows:
             with_switches = [contestant.name for contestant in contestants.registered(contestant_names) if contestant.switches]
             for run_spec in specs:  # refuse a switch that a contestant's twin lacks
@@ -190,7 +189,7 @@ def command(
             ]
             proof_report = single_steps_report([rung for rungs in rungs_by_spec for rung in rungs])
         else:
-            if len(contestant_names) < 2 and modes_to_prove == ["serial"]:
+            if len(contestant_names) < 2 and not any(spec.MODES[mode].is_parallel for mode in modes_to_prove):
                 raise SpecError(
                     f"--frameworks has nothing to compare {contestant_names[0]} with. "
                     "Received: one framework and no parallel mode. Name two frameworks, or a mode."

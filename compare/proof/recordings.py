@@ -41,7 +41,7 @@ class TraceRequest(NamedTuple):
 
         A parameter server has one run.
         """
-        single_run = self.label if self.spec.mode == "parameter_server" else None
+        single_run = self.label if self.spec.traits.has_server else None
         switches = claims.proved_switches(self.framework, self.spec)
         return self.framework, single_run, switches, [getattr(self.spec, name) for name in PROCESS_WIDE_FIELDS]
 

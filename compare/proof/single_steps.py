@@ -315,7 +315,7 @@ class StepJudge:
                     steps=self._schedule["steps"],
                     judged_steps=len(self._steps),
                     framework=framework,
-                    mode=None if spec.mode == "serial" else spec.variant,
+                    mode=spec.variant if spec.is_parallel else None,
                     of_terms=term_judged,
                     **({"status": "shown"} if is_loose else {}),
                 )
@@ -381,7 +381,7 @@ class StepJudge:
         truth = self._truth(spec, step)
         has_decisions = f"decisions/{step}/0" in recorded
         chains_key = framework, step, self._division(spec, step).chains_key
-        if has_decisions and spec.mode == "serial":
+        if has_decisions and not spec.is_parallel:
             self._serial_with_decisions.setdefault(chains_key, recorded)
         counts = Counter(ties=sum(tie.nearness <= TIE_FACTOR for tie in truth.ties))
 

@@ -233,7 +233,7 @@ def first_losses(stored: StoredComparison) -> list[Rung]:
     losses_by_run: dict[tuple[str, str, int], list[tuple[str, float]]] = {}
     specs: dict[tuple[str, str, int], Spec] = {}
     for row in stored.comparison.rows:
-        if row.spec.variant != "pipeline_async" and row.spec.precision == "float32" and row.spec.part == "training":
+        if not row.spec.traits.updates_each_micro_batch and row.spec.precision == "float32" and row.spec.part == "training":
             for result in stored.runs[row.id].values():
                 if result.first_step_loss is not None and not result.reduced:
                     run_spec = result.spec
@@ -266,7 +266,7 @@ def first_losses(stored: StoredComparison) -> list[Rung]:
                     allowed / abs(loss),
                     "rounding of float32, through all layers",
                     framework=contestant,
-                    mode=None if run_spec.mode == "serial" else run_spec.variant,
+                    mode=run_spec.variant if run_spec.is_parallel else None,
                     step=1,
                     first_tolerance=allowed / abs(loss),
                 )

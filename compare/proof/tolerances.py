@@ -96,7 +96,7 @@ def loss_limits(
 
 
 def strict_steps(spec: Spec, architecture: Architecture) -> int:
-    in_parts = architecture.has_batch_norm and "pipeline" in spec.variant and spec.pipeline.micro_batches > 1
+    in_parts = architecture.has_batch_norm and spec.traits.cuts_batches and spec.pipeline.micro_batches > 1
     return STRICT_STEPS_IN_PARTS if in_parts else STRICT_STEPS
 
 

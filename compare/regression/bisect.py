@@ -19,7 +19,7 @@ from compare.execution import options, store
 from compare.regression import bisect_report, candidates, regress, requests, revisions
 from compare.regression.bisection import BisectionOutcome
 from compare.regression.candidates import BisectionQuery, Candidates
-from compare.regression.records import CHOICES, metrics_named
+from compare.regression.records import JUDGED, choices, metrics_named
 
 MOST_PAIRS = 30
 
@@ -38,7 +38,7 @@ def command(
     others: Annotated[
         list[str] | None, typer.Argument(metavar="[B ...]", help="The other environments of --environments.")
     ] = None,
-    metric: Annotated[str, typer.Option(help=f"{options.METRIC} Here one. Of {', '.join(CHOICES)}.")] = CHOICES[0],
+    metric: Annotated[str, typer.Option(help=f"{options.METRIC} Here one. Of {', '.join(choices())}.")] = JUDGED[0],
     threshold: Annotated[str, typer.Option(help=f"{options.THRESHOLD} Between the ends: less is not searched.")] = "5%",
     most_repeats: Annotated[int, typer.Option(min=VERDICT_PAIRS, help=f"{options.MOST_REPEATS} In pairs.")] = MOST_PAIRS,
     only: Annotated[str | None, typer.Option(help=f"{options.ONLY} Here one.")] = None,
@@ -80,8 +80,11 @@ def bisect(request: ComparisonRequest, query: BisectionQuery, folder: Path) -> t
     message = (
         f"Interrupted. Finished runs are in {folder}. The same command with {wording.shell(['--out', str(folder)])} continues."
     )
-    with interruptible(message), display(Console(stderr=True)) as progress:
-        candidates.refuse_used_folder(request, query, folder)
+    with (
+        interruptible(message),
+        display(Console(stderr=True)) as progress,
+        candidates.open_workspace(request, query, folder) as workspace,
+    ):
         progress.stage(revisions.PREPARING)
         if query.environments:
             candidate_list = candidates.from_environments(query.environments, request, progress)
@@ -95,4 +98,4 @@ def bisect(request: ComparisonRequest, query: BisectionQuery, folder: Path) -> t
                 f"bisect follows one row. Received: {', '.join(row.id for row in candidate_list.rows)}. Choose with "
                 "--frameworks, --modes and --only."
             )
-        return candidates.search(candidate_list, request, query, folder, progress), candidate_list
+        return candidates.search(candidate_list, request, query, workspace, progress), candidate_list

@@ -18,12 +18,13 @@ from compare.core import statistics
 from compare.core.progress import Display
 from compare.core.statistics import Ratio
 from compare.core.wording import shortened
-from compare.execution import launch, results_folder, store
+from compare.execution import launch, store
 from compare.execution.contestants import Contestant
 from compare.execution.matrix import Row
 from compare.execution.store import Comparison
+from compare.execution.workspace import FolderKind, Workspace
 from compare.judgement import measurements, run_figures
-from compare.judgement.measurements import TIMES
+from compare.judgement.figures import times
 from compare.judgement.statement_words import unreliable_words
 from compare.regression import bisection, facts, revisions
 from compare.regression.bisection import BisectionOutcome, BisectionTest, Enough, Unmeasurable
@@ -160,14 +161,20 @@ def from_environments(pythons: Sequence[str], request: ComparisonRequest, progre
     return Candidates(candidates, sides[-1].plan, revisions.runnable(sides[-1].plan), ready, all_environments)
 
 
-def refuse_used_folder(request: ComparisonRequest, query: BisectionQuery, folder: Path) -> None:
-    """Refuse the folder at once for what shows before anything is prepared; `search` judges the rest."""
-    identity = {"metric": query.metric, "threshold": query.threshold, "seeds": request.settings.seeds[0]}
-    results_folder.refuse_other_request(folder, RECORD_FILE, Bisection, KIND, identity, identity=_identity, kind=KIND)
+def open_workspace(
+    request: ComparisonRequest, query: BisectionQuery, folder: Path
+) -> AbstractContextManager[Workspace[Bisection]]:
+    """Open the folder of a bisection."""
+    early = {"metric": query.metric, "threshold": query.threshold, "seeds": request.settings.seeds[0]}
+    return Workspace.open(folder, BISECTION, early=early)
 
 
 def search(
-    candidates: Candidates, request: ComparisonRequest, query: BisectionQuery, folder: Path, progress: Display
+    candidates: Candidates,
+    request: ComparisonRequest,
+    query: BisectionQuery,
+    workspace: Workspace[Bisection],
+    progress: Display,
 ) -> BisectionOutcome:
     """Measure candidates until the first bad one is found. Finished runs in the folder are used again."""
     record = Bisection(
@@ -181,14 +188,13 @@ def search(
         machine=candidates.plan.machine,
         distributions_hashes=[environment.distributions_hash for environment in candidates.environments],
     )
-    with (
-        results_folder.open_or_resume(folder, RECORD_FILE, record, KIND, identity=_identity, merge=_extend),
-        ExitStack() as resources,
-    ):
+    workspace.claim(record)
+    folder = workspace.folder
+    with ExitStack() as resources:
         base_sides: list[SideRunner] = []  # once it is checked out
 
         def is_disturbed(row: Row, run: RunResult) -> bool:
-            return query.metric in TIMES and run_figures.disturbing_cores(run) is not None
+            return query.metric in times() and run_figures.disturbing_cores(run) is not None
 
         def measure(earlier: int, later: int, enough: Enough) -> Ratio | None:
             """Measure pairs of two candidates. The good end is checked out once for all tests."""
@@ -244,6 +250,9 @@ def _extend(stored: Bisection, requested: Bisection) -> Bisection:
     return stored.model_copy(update={"most_repeats": requested.most_repeats, "seeds": requested.seeds})
 
 
+BISECTION = FolderKind(noun=KIND, file=RECORD_FILE, kind=KIND, record=Bisection, identity=_identity, merge=_extend)
+
+
 def _test_folder(folder: Path, candidates: Candidates, earlier: int, later: int) -> Path:
     """Return the folder of the test of two candidates."""
     return folder / f"{candidates.items[earlier].name}-{candidates.items[later].name}"
@@ -272,7 +281,7 @@ def _with_doubts(trial: BisectionTest, candidates: Candidates, folder: Path, met
         return trial
     sides = ((pair.before, trial.earlier), (pair.now, trial.later))
     repeats = pair.before.seeds.keys() & pair.now.seeds.keys()
-    if metric not in TIMES:
+    if metric not in times():
         return trial.model_copy(update={"pairs": len(repeats)})
     disturbed = repeats & (pair.before.cores_taken.keys() | pair.now.cores_taken.keys())
     doubts = [

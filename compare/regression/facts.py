@@ -10,10 +10,10 @@ from pydantic import JsonValue
 from compare.core.statistics import VERDICT_PAIRS
 from compare.core.wording import count
 from compare.execution.store import IN_FLOAT64
-from compare.judgement.measurements import METRICS, SECONDS, MeasuredSubject, Measurement
+from compare.judgement.measurements import SECONDS, MeasuredSubject, Measurement
+from compare.judgement.row_figures import FAILURES, UNFINISHED
 from compare.judgement.run_figures import DISTURBED
 from compare.judgement.statement import Level, Statement
-from compare.judgement.summary import FAILURES, UNFINISHED
 from compare.regression.records import ACCURACY, Criteria, Fact, Verdict, heading
 from compare.regression.samples import SubjectPair, usable_samples
 
@@ -39,7 +39,7 @@ def facts(pair: SubjectPair, criteria: Criteria) -> Iterator[Fact]:
             if is_needed and not all(pair.samples(metric, in_doubt=True)):
                 yield fact(heading(metric), baseline, candidate, "cannot tell")
         if (before.tests or now.tests) and not pair.tests_accuracy:
-            yield fact(METRICS[ACCURACY].heading, *_accuracies(pair, criteria))
+            yield fact(heading(ACCURACY), *_accuracies(pair, criteria))
     baseline, candidate = before.parity or "not examined", now.parity or "not examined"
     if not {baseline, candidate}.isdisjoint(("proved", IN_FLOAT64, "not proved")):
         yield fact("same training in both frameworks", baseline, candidate, _parity_verdict(baseline, candidate))

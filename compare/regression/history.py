@@ -26,9 +26,10 @@ from compare.core.errors import FolderError
 from compare.core.option_parsing import parse_choices, split_names
 from compare.core.statistics import Spread, spread
 from compare.core.wording import one_line, visible
-from compare.execution import options, store
-from compare.judgement import measurements
-from compare.judgement.measurements import METRICS, SECONDS, TIMES, MeasuredSubject, Measurement
+from compare.execution import options
+from compare.execution.workspace import FolderKind
+from compare.judgement import figures, measurements
+from compare.judgement.measurements import SECONDS, MeasuredSubject, Measurement
 from compare.judgement.statement_words import FILES_UNWATCHED
 from compare.regression import revisions
 from compare.regression.records import HistoryPoint, heading
@@ -50,9 +51,9 @@ _NAME_WIDTH, _NARROW_NAME_WIDTH = 40, 26
 
 def command(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Holds results folders, or pytest-benchmark's files, or both.")],
-    metric: Annotated[str, typer.Option(help=f"{options.METRIC} Of {', '.join(METRICS)}; {SECONDS} of benchmarks.")] = ",".join(
-        _DEFAULT
-    ),
+    metric: Annotated[
+        str, typer.Option(help=f"{options.METRIC} Of {', '.join(figures.metrics())}; {SECONDS} of benchmarks.")
+    ] = ",".join(_DEFAULT),
     only: Annotated[str | None, typer.Option(help=options.ONLY)] = None,
     separate_files: Annotated[
         bool, typer.Option("--each", help="Each of pytest-benchmark's files, instead of one row a commit.")
@@ -62,9 +63,9 @@ def command(
 ) -> None:
     """Show a figure over the measured commits, separately for each machine."""
     with exits.exit_on_error():
-        metrics = parse_choices("--metric", split_names(metric), (*METRICS, SECONDS))
+        metrics = parse_choices("--metric", split_names(metric), (*figures.metrics(), SECONDS))
         if out is not None and out.resolve() != folder.resolve():
-            store.refuse_others(out, None, None, "history", allowed=document.report_files(NAME))
+            FolderKind[None](noun="history", allowed=document.report_files(NAME)).check(out)
         history_points, left_out, is_damaged = points(folder, metrics, only, separate_files=separate_files)
         for line in left_out_lines(left_out):
             typer.echo(line, err=True)
@@ -106,7 +107,7 @@ def points(
 
     Args:
         folder: holds results folders and benchmark files.
-        metrics: names from METRICS, or SECONDS.
+        metrics: names of `figures.metrics`, or SECONDS.
         only: a pattern of the ids of rows or benchmarks. None: all.
         separate_files: whether each benchmark file is a point, and not all of one commit together.
         repository: knows the times of commits, if it is a git checkout.
@@ -209,7 +210,7 @@ def _by_commit(measured: Sequence[Measurement]) -> list[Measurement]:
 
 def _reliable(subject: MeasuredSubject, metric: str) -> Spread | None:
     """A figure without the times of runs that other work disturbed, see `regress`."""
-    if metric not in TIMES or not subject.unreliable_repeats:
+    if metric not in figures.times() or not subject.unreliable_repeats:
         return subject.spreads.get(metric)
     return spread(
         [value for repeat, value in subject.samples.get(metric, {}).items() if repeat not in subject.unreliable_repeats]

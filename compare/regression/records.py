@@ -9,7 +9,8 @@ from typing import Literal
 from common.frozen import Frozen
 from compare.core.option_parsing import parse_choices, split_names
 from compare.core.statistics import Ratio, Spread
-from compare.judgement.measurements import METRICS, MORE_IS_BETTER, SECONDS, Kind, MeasuredSubject
+from compare.judgement.figures import metrics
+from compare.judgement.measurements import SECONDS, Kind, MeasuredSubject
 from compare.judgement.statement import Statement
 
 Verdict = Literal[
@@ -23,21 +24,24 @@ UNDECIDED = ("too few to tell", "cannot tell", "not judged")
 ACCURACY = "test_accuracy"
 JUDGED = ("epoch_seconds", "first_step_seconds", "peak_memory_mib")
 """Metrics that are judged by default. The accuracy is always judged."""
-CHOICES = tuple(name for name in METRICS if name not in MORE_IS_BETTER)
-"""Metrics that `--metric` accepts."""
 
 EXIT_OK, EXIT_REGRESSION, EXIT_UNDECIDED = 0, 3, 5
 
 
+def choices() -> tuple[str, ...]:
+    """Metrics that `--metric` accepts."""
+    return tuple(name for name, figure in metrics().items() if figure.metric and not figure.metric.more_is_better)
+
+
 def heading(metric: str) -> str:
     """Return the name of a metric for a reader."""
-    return "seconds a round" if metric == SECONDS else METRICS[metric].heading
+    return "seconds a round" if metric == SECONDS else metrics()[metric].label
 
 
 def metrics_named(text: str) -> list[str]:
     """The metrics of `--metric`, by name or by heading: `epoch_seconds` is `seconds_per_epoch`."""
-    by_heading = {METRICS[name].heading.replace(" ", "_"): name for name in CHOICES}
-    return parse_choices("--metric", [by_heading.get(word, word) for word in split_names(text)], CHOICES)
+    by_heading = {heading(name).replace(" ", "_"): name for name in choices()}
+    return parse_choices("--metric", [by_heading.get(word, word) for word in split_names(text)], choices())
 
 
 @dataclass(frozen=True)

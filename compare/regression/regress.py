@@ -23,9 +23,10 @@ from compare.core.presets import Preset
 from compare.core.progress import Display, display
 from compare.execution import options, store
 from compare.judgement import measurements
-from compare.judgement.measurements import TIMES, Measurement
+from compare.judgement.figures import times
+from compare.judgement.measurements import Measurement
 from compare.regression import judging, regress_report, requests, revisions
-from compare.regression.records import CHOICES, JUDGED, Criteria, Judgement, metrics_named
+from compare.regression.records import JUDGED, Criteria, Judgement, choices, metrics_named
 from compare.regression.revisions import BASE, HEAD, MARK_FILE
 from compare.reporting import tables
 
@@ -55,7 +56,7 @@ def command(
     accuracy_threshold: Annotated[str, typer.Option(help="Loss of accuracy that counts, of 100 %.")] = "1%",
     metric: Annotated[
         str | None,
-        typer.Option(help=f"{options.METRIC} Of {', '.join(CHOICES)}. Default: {', '.join(JUDGED)}, where measured."),
+        typer.Option(help=f"{options.METRIC} Of {', '.join(choices())}. Default: {', '.join(JUDGED)}, where measured."),
     ] = None,
     only: Annotated[str | None, typer.Option(help=options.ONLY)] = None,
     revision: Annotated[
@@ -102,7 +103,7 @@ def command(
         folder = None
         measure = None
         num_new_pairs = 0
-        remake = any(name in TIMES for name in criteria.judged)
+        remake = any(name in times() for name in criteria.judged)
         if revision is not None:
             measure = partial(revisions.measure, revision, remake=remake)
         if environments is not None:

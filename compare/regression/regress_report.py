@@ -7,7 +7,6 @@ from dataclasses import replace
 from compare.core.statistics import CONFIDENCE, VERDICT_PAIRS, Spread, pairs_needed
 from compare.core.verdict_words import UNBOUNDED, p_value_words, p_words, percent_words, resolution_words
 from compare.core.wording import count, joined, percent
-from compare.judgement.measurements import METRICS
 from compare.regression import regress_screen
 from compare.regression.records import ACCURACY, EXIT_OK, EXIT_REGRESSION, UNDECIDED, Change, Judgement, heading
 from compare.reporting import comparison_tables
@@ -281,7 +280,7 @@ def _method(judgement: Judgement) -> list[str]:
             "Accuracies are paired by seed, with the median of each seed's repeats: paired t-tests on their differences. They "
             "hold for the same test images alone."
         )
-    elif any(fact.what == METRICS[ACCURACY].heading and fact.verdict != "no change shown" for fact in judgement.facts):
+    elif any(fact.what == heading(ACCURACY) and fact.verdict != "no change shown" for fact in judgement.facts):
         lines.append(
             "Rounding alone moves the accuracy of one seed's training, and its repeats do not show this. So accuracies are "
             f"tested over at least {VERDICT_PAIRS} seeds (run --seeds 0,1,2,3,4)."

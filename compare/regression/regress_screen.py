@@ -13,8 +13,8 @@ from compare.core.terminal import FULL
 from compare.core.verdict_words import UNBOUNDED, difference_words, percent_words
 from compare.core.wording import command, count, percent, shortened
 from compare.judgement import statement_words
-from compare.judgement.measurements import TIMES
-from compare.regression.records import CHOICES, EXIT_OK, EXIT_REGRESSION, UNDECIDED, Change, Judgement, MeasuredSide, heading
+from compare.judgement.figures import times
+from compare.regression.records import EXIT_OK, EXIT_REGRESSION, JUDGED, UNDECIDED, Change, Judgement, MeasuredSide, heading
 from compare.reporting.screen import WIDTH, Paragraph, Screen
 
 LINES = 8
@@ -192,13 +192,13 @@ def _next(judgement: Judgement, pairs: int | None, repeats: int) -> list[tuple[s
     if judgement.exit_code == EXIT_REGRESSION:
         worse = [change for change in judgement.changes if change.verdict == "regression" and not change.is_accuracy]
         if worse and is_of_suite:
-            first = next((change for change in worse if change.metric == CHOICES[0]), worse[0])
-            metric = () if first.metric == CHOICES[0] else ("--metric", first.metric)
+            first = next((change for change in worse if change.metric == JUDGED[0]), worse[0])
+            metric = () if first.metric == JUDGED[0] else ("--metric", first.metric)
             return [("which commit", f"{command('bisect', '--good', base.commit, '--only', first.id, *metric)} ...")]
-        is_open = any(change.metric in TIMES for change in worse) and not judgement.operations
+        is_open = any(change.metric in times() for change in worse) and not judgement.operations
         return [("where in a step", "the same command with --profile and another --out")] * is_open
     few = [change for change in judgement.changes if change.verdict in UNDECIDED]
-    if any(change.verdict == "not judged" or (change.metric in TIMES and change.change.n < repeats) for change in few):
+    if any(change.verdict == "not judged" or (change.metric in times() and change.change.n < repeats) for change in few):
         return [("on an idle machine", "the same command with the same --out makes the disturbed pairs again")]
     if few or pairs is not None:
         return [("more pairs", f"the same command with --repeats {max(pairs or 0, VERDICT_PAIRS)} and another --out")]

@@ -54,7 +54,7 @@ def build_request(
             for row in all_rows
         }
         # Serial on one core is only a reference for speed-ups, which are not judged here.
-        rows = [row for row in all_rows if row.spec.mode != "serial" or row.spec.cores == max_cores[row.contestant]]
+        rows = [row for row in all_rows if row.spec.is_parallel or row.spec.cores == max_cores[row.contestant]]
         chosen = [row for row in rows if only is None or fnmatch.fnmatchcase(row.id, only)]
         if not chosen:
             raise SpecError(f"--only matches no row. Received: {only!r}. Rows: {', '.join(row.id for row in rows)}.")

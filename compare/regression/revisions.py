@@ -9,7 +9,7 @@ import subprocess
 import sys
 import sysconfig
 from collections.abc import Callable, Collection, Generator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
@@ -27,17 +27,19 @@ from compare.comparison.run import ComparisonRequest
 from compare.core.errors import LaunchError
 from compare.core.progress import Display
 from compare.core.statistics import VERDICT_PAIRS
-from compare.execution import code_digest, contestants, executor, launch, results_folder, store
+from compare.execution import code_digest, contestants, executor, launch, store
 from compare.execution.contestants import Contestant
 from compare.execution.executor import CodeOverride
 from compare.execution.interleaving import turn
 from compare.execution.matrix import Row
 from compare.execution.store import Comparison, ProofRecord
+from compare.execution.workspace import COMPARISON, FolderKind, Workspace
 from compare.judgement import run_figures
 
 BASE, HEAD = "base", "head"
 MARK_FILE = "interleaved.json"
 """Marks a folder with a `base` and a `head` that were measured in turn, so that their repeats are pairs."""
+MEASUREMENT = FolderKind[None](noun="measurement", file=MARK_FILE)
 
 LOCK_FILES = ("requirements.lock", "locks/cpu.lock")
 """`make setup` installs one of them."""
@@ -208,11 +210,12 @@ def measure(revision: str, request: ComparisonRequest, out: Path, progress: Disp
         progress: shows the progress.
         remake: whether disturbed pairs are made again, see `_rerun_rule`.
     """
-    store.refuse_others(out, MARK_FILE, None, "measurement")
-    progress.stage(PREPARING)
-    repository = repository_of(request.settings.values.get("model"))
-    with checked_out(revision, repository) as base, store.locked(out):
-        store.refuse_others(out, MARK_FILE, None, "measurement")  # another command may have worked there since
+    with ExitStack() as stack:
+        workspace = stack.enter_context(Workspace.open(out, MEASUREMENT))
+        progress.stage(PREPARING)
+        repository = repository_of(request.settings.values.get("model"))
+        base = stack.enter_context(checked_out(revision, repository))
+        workspace.lock()
         head = comparison_plan.build_plan(with_absolute_path(request), progress)
         rows = runnable(head)
         if repository == machine.PROJECT_ROOT:
@@ -375,10 +378,9 @@ def measure_environments(
         progress: shows the progress.
         remake: as for `measure`.
     """
-    store.refuse_others(out, MARK_FILE, None, "measurement")
-    progress.stage(PREPARING)
-    with store.locked(out):
-        store.refuse_others(out, MARK_FILE, None, "measurement")  # another command may have worked there since
+    with Workspace.open(out, MEASUREMENT) as workspace:
+        progress.stage(PREPARING)
+        workspace.lock()
         sides: dict[str, SideRunner] = dict(zip((BASE, HEAD), sides_of_environments(pythons, request, progress), strict=True))
         mark = {"environments": list(pythons), "repeats": sides[HEAD].plan.repeats, "proof": request.prove}
         claim_folder(out, sides, mark)
@@ -465,7 +467,7 @@ def claim_folder(out: Path, sides: Mapping[str, SideRunner], mark: Mapping[str, 
             {**store.flatten(record), "revision": None}
             for record in (atomic_files.parse_json(plain_file.read(path, records.MOST_BYTES)), requested_mark)
         )
-        results_folder.refuse_other(out, "measurement", store.describe_differences(stored, requested))
+        MEASUREMENT.refuse_difference(out, store.describe_differences(stored, requested))
     atomic_files.write_atomically(path, json.dumps(requested_mark, indent=1) + "\n")
 
 
@@ -506,8 +508,7 @@ def run_interleaved(
     """
     head = sides[HEAD].plan
     plans = {
-        side: store.merge_with_stored(out / side, runner.plan) if _has_runs(out) else runner.plan
-        for side, runner in sides.items()
+        side: COMPARISON.resume(out / side, runner.plan) if _has_runs(out) else runner.plan for side, runner in sides.items()
     }
 
     def is_complete(row: Row, pair: int) -> bool:

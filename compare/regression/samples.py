@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from compare.core.statistics import VERDICT_PAIRS
-from compare.judgement.measurements import SECONDS, TIMES, MeasuredSubject
+from compare.judgement.figures import times
+from compare.judgement.measurements import SECONDS, MeasuredSubject
 
 
 def usable_samples(subject: MeasuredSubject, metric: str, *, in_doubt: bool = False) -> dict[int, float]:
     """Figures by repeat, without zeros: no ratio has them. Unreliable times only if `in_doubt`."""
-    doubtful = subject.unreliable_repeats if metric in TIMES and not in_doubt else ()
+    doubtful = subject.unreliable_repeats if metric in times() and not in_doubt else ()
     samples = subject.samples.get(metric, {})
     return {repeat: value for repeat, value in samples.items() if value > 0 and repeat not in doubtful}
 

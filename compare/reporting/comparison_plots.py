@@ -17,8 +17,7 @@ from matplotlib.ticker import MaxNLocator
 
 from common.artifacts.schema import Phases
 from compare.core.statistics import Ratio
-from compare.judgement.row_figures import Summary
-from compare.judgement.summary import FAILURES
+from compare.judgement.row_figures import FAILURES, Summary
 from compare.reporting import class_tables, plots
 from compare.reporting.plots import COLOURS, LINE_STYLES, MARKERS, Drawing
 

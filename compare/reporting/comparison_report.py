@@ -20,9 +20,9 @@ from compare.execution import launch, signing, store
 from compare.execution.store import SPEC_FILE, Comparison, StoredComparison
 from compare.judgement import cautions, environments, statement_words
 from compare.judgement.findings import ComparisonFindings, findings
-from compare.judgement.row_figures import Summary
+from compare.judgement.row_figures import FAILURES, UNFINISHED, Summary
 from compare.judgement.statement import Statement
-from compare.judgement.summary import FAILURES, UNFINISHED, summarize
+from compare.judgement.summary import summarize
 from compare.reporting import (
     class_tables,
     comparison_plots,

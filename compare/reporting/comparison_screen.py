@@ -20,8 +20,9 @@ from compare.execution.matrix import Row
 from compare.execution.store import IN_FLOAT64, StoredComparison
 from compare.judgement import cautions, conditions, statement_words
 from compare.judgement.findings import ComparisonFindings
-from compare.judgement.row_figures import Summary
-from compare.judgement.summary import FAILURES, UNFINISHED, compared_row_ids, uses_accelerator, was_interrupted
+from compare.judgement.row_figures import FAILURES, UNFINISHED, Summary
+from compare.judgement.run_pairs import uses_accelerator, was_interrupted
+from compare.judgement.summary import compared_row_ids
 from compare.reporting.screen import LEGEND, MOST_SENTENCES, Bar, Chart, Paragraph, Screen
 
 MAX_NAMED = 2
@@ -136,7 +137,7 @@ def _ratios(stored: StoredComparison, summaries: Sequence[Summary], findings: Co
 
 def _short_names(summaries: Sequence[Summary]) -> dict[str, str]:
     """Configuration of each row, by row id. Cores are left out if all serial rows have the same number."""
-    cores = {summary.cores for summary in summaries if summary.mode == "serial"}
+    cores = {summary.cores for summary in summaries if not summary.is_parallel}
     cores_words = f"serial, {wording.count(cores.pop(), 'core')}" if len(cores) == 1 else ""
     return {
         summary.id: summary.configuration.replace(cores_words, "serial") if cores_words else summary.configuration
@@ -208,10 +209,9 @@ def _pair_sentence(kind: str, ratios: Sequence[RowRatio], places: Sequence[str])
     first = ratios[0]
     one, other, _ = first.times
     if kind == "disturbed":
-        where = wording.listed([place.removeprefix(" in ") for place in places], MAX_NAMED)
-        return (
-            f"no finding between {one.contestant} and {other.contestant}{f' in {where}' * bool(where)}: other work disturbed it"
-        )
+        configurations = [place.removeprefix(" in ") for place in places if place]  # the only one has no name
+        where = f" in {wording.listed(configurations, MAX_NAMED)}" if configurations else ""
+        return f"no finding between {one.contestant} and {other.contestant}{where}: other work disturbed it"
     others = [
         f"{f'{row_ratio.times[0].contestant} ' if kind.startswith(_TOO_FEW) else ''}{_times(row_ratio)}{place}"
         for row_ratio, place in zip(ratios, places, strict=True)

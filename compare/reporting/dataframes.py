@@ -6,37 +6,29 @@ from typing import Any
 
 import pandas as pd
 
-from common.artifacts.schema import Metrics, RunResult, StepParts
+from common.artifacts.schema import Metrics, RunResult
 from compare.execution.matrix import Row
 from compare.execution.store import StoredComparison
-from compare.judgement.run_figures import images_per_second, limit, switches_words, time_to_accuracy
-
-_PARTS = [name for name in StepParts.model_fields if name.endswith("_seconds")]
+from compare.judgement.figures import all_figures
+from compare.judgement.run_figures import switches_words
 
 
 def runs(stored: StoredComparison) -> pd.DataFrame:
-    """One line for each run: its settings, status, scores, and wall seconds by phase."""
-    return pd.DataFrame(
+    """One line for each run: its settings, its status, and all figures of a run."""
+    figures = [figure for figure in all_figures() if figure.is_in_frame]
+    frame = pd.DataFrame(
         [
             {
                 **_identity(row, repeat, result),
                 "status": result.status,
-                "first_step_loss": result.first_step_loss,
-                **_scores("test", result.test),
-                **_target(stored.comparison.target_accuracy, result),
-                "cores_used": result.cores_used,
-                "peak_memory_pss_mib": result.peak_memory_pss_mib,
-                "peak_memory_mib": result.peak_memory_mib,
-                "device_peak_memory_mib": result.device_peak_memory_mib,
-                "bytes_per_step": result.bytes_per_step,
-                **(dict(result.phases) if result.phases else {}),
-                **({name: getattr(result.step_parts, name) for name in _PARTS} if result.step_parts else {}),
-                "cores_of_others": result.cores_of_others,
-                **(dict(result.noise) if result.noise else {}),
-                **_limit(stored, result),
+                **{figure.name: figure.of_run(result, stored.comparison) for figure in figures},
             }
             for row, repeat, result in _all_runs(stored)
         ]
+    )
+    recorded = {figure.part_of for figure in figures if figure.name in frame and frame[figure.name].notna().any()}
+    return frame.drop(
+        columns=[figure.name for figure in figures if figure.part_of and figure.part_of not in recorded], errors="ignore"
     )
 
 
@@ -87,19 +79,6 @@ def _identity(row: Row, repeat: int, result: RunResult) -> dict[str, Any]:
         "precision": spec.precision,
         "switches": switches_words(spec),
     }
-
-
-def _target(accuracy: float | None, result: RunResult) -> dict[str, float | None]:
-    if accuracy is None:
-        return {}
-    seconds, epochs = time_to_accuracy(result, accuracy) or (None, None)
-    return {"target_accuracy": accuracy, "target_seconds": seconds, "target_epochs": epochs}
-
-
-def _limit(stored: StoredComparison, result: RunResult) -> dict[str, float | None]:
-    rate = images_per_second(result) if result.epochs else float("nan")
-    run_limit = limit(stored.comparison, result.spec, result.device, rate)
-    return run_limit.model_dump() if run_limit else {}
 
 
 def _scores(split: str, scores: Metrics | None) -> dict[str, float | None]:

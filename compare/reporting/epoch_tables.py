@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from compare.judgement.row_figures import EpochMedians, Summary
+from compare.reporting.figure_tables import figure_table
 from compare.reporting.tables import RUN_COLUMNS, Cell, Column, Table
 
 FIGURES: tuple[tuple[str, str, int, Callable[[EpochMedians], Cell]], ...] = (
@@ -22,23 +23,12 @@ def target_table(summaries: Sequence[Summary]) -> list[Table]:
     if not targets:
         return []
 
-    def reached(summary: Summary) -> str | None:
-        target = summary.target
-        return f"{target.reached} of {target.repeats}" if target and target.repeats else None
-
-    columns = (
-        *RUN_COLUMNS,
-        Column("epoch_seconds", "seconds per epoch", 2, short="s per\nepoch", interval=True),
-        Column("target_seconds", "seconds to accuracy", 2, short="s to\naccuracy", interval=True, pick="target.seconds"),
-        Column("target_epochs", "epochs to accuracy", 1, short="epochs to\naccuracy", interval=True, pick="target.epochs"),
-        Column("reached", "repeats that reached it", short="reached", pick=reached),
-    )
     note = (
         f"Training time until validation accuracy {max(targets):g}, checked after each epoch, with the first step and without "
         "evaluation. Median over all repeats (25 % to 75 % quantile). Repeats that did not reach it, diverged or failed "
         "before count as later than the others. No figure stands where that leaves a quantile open."
     )
-    return [Table.from_items("time_to_accuracy", "Time to accuracy", columns, summaries, note, spreads_on_terminal=False)]
+    return [figure_table("time_to_accuracy", "Time to accuracy", summaries, note, spreads_on_terminal=False)]
 
 
 def epochs_table(summaries: Sequence[Summary]) -> Table:

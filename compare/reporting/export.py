@@ -19,6 +19,7 @@ from compare.core import exits, wording
 from compare.core.errors import FolderError
 from compare.execution import options, store
 from compare.execution.store import StoredComparison
+from compare.execution.workspace import FolderKind
 from compare.reporting import tables
 
 EXTRAS_FILE = "requirements-tracking.txt"
@@ -38,7 +39,7 @@ def command(
     with exits.exit_on_error():
         if to not in TOOLS:
             raise SpecError(f"--to is unknown. Received: {to!r}. Use {' or '.join(TOOLS)}.")
-        store.refuse_others(out, None, None, "export")  # runs would be in it twice
+        FolderKind[None](noun="export").check(out)  # runs would be in it twice
         stored = store.read(folder)
         try:
             count = export(stored, to, out)

@@ -10,6 +10,7 @@ import typer
 from compare.core import exits
 from compare.core.errors import FolderError
 from compare.execution import cells, options, store
+from compare.execution.workspace import FolderKind
 from compare.reporting import comparison_report, document, matrix_report, side_by_side
 
 
@@ -32,7 +33,7 @@ def command(
             if out is not None and out.resolve() != folder.resolve():
                 if (out / store.PLAN_FILE).exists():
                     raise FolderError(f"{out} holds another comparison. Choose another --out.")
-                store.refuse_others(out, comparison_report.RESULTS_FILE, None, "report", allowed=document.report_files())
+                FolderKind[None](noun="report", file=comparison_report.RESULTS_FILE, allowed=document.report_files()).check(out)
             compared = comparison_report.read(folder, signers=signers)
             code = comparison_report.report(compared, folder, out).deliver(out or folder, as_json=as_json)
     raise typer.Exit(code)
@@ -45,6 +46,7 @@ def _report_matrix(folder: Path, other: Path | None, out: Path | None, signers: 
         )
     if out is not None and out.resolve() == folder.resolve():
         out = None
-    if out is not None:
-        store.refuse_others(out, matrix_report.RESULTS_FILE, cells.KIND, "report of a matrix", allowed=document.report_files())
+    FolderKind[None](
+        noun="report of a matrix", file=matrix_report.RESULTS_FILE, kind=cells.KIND, allowed=document.report_files()
+    ).check(out)
     return matrix_report.report(matrix_report.read(folder, signers), folder, out).deliver(out or folder, as_json=as_json)

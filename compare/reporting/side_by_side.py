@@ -16,13 +16,15 @@ from compare.core.statistics import VERDICT_PAIRS, JudgedRatio, Ratio, unpaired_
 from compare.core.terminal import FULL
 from compare.core.verdict_words import bounded_words, family_words, interval_words, p_value_text, verdict_text
 from compare.execution import store
+from compare.execution.workspace import FolderKind
 from compare.judgement import cautions, conditions
 from compare.judgement.findings import undisturbed_pairs
 from compare.judgement.measurements import FIELDS_WITHOUT_EFFECT_ON_WORK, is_in_data_hash
 from compare.judgement.row_figures import DISTURBED, Summary
 from compare.judgement.run_figures import epoch_seconds
+from compare.judgement.run_pairs import comparable_runs
 from compare.judgement.statement_words import NOT_PROVED, advice_words, doubt_words, sentences
-from compare.judgement.summary import comparable_runs, family
+from compare.judgement.summary import family
 from compare.judgement.verdict_statements import AGAIN, is_proof_missing
 from compare.reporting import comparison_report, document, tables
 from compare.reporting.comparison_report import JudgedComparison
@@ -69,8 +71,8 @@ def check(folders: tuple[Path, Path], out: Path | None) -> None:
     """
     if folders[0].resolve() == folders[1].resolve():
         raise FolderError(f"`report A B` needs two folders. Received: {folders[0]} twice. Name another, or leave one out.")
-    if out is not None:
-        store.refuse_others(out, RESULTS_FILE, KIND, "report of two folders", allowed=document.report_files(NAME))
+    allowed = document.report_files(NAME)
+    FolderKind[None](noun="report of two folders", file=RESULTS_FILE, kind=KIND, allowed=allowed).check(out)
 
 
 def report(folders: tuple[Path, Path], compared: _ComparedPair, out: Path | None) -> Report:

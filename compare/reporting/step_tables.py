@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from itertools import zip_longest
-from typing import Any
 
 from common.artifacts.results import TRACE_FILE
-from compare.judgement.row_figures import DISTURBED, Summary
-from compare.reporting.tables import RUN_COLUMNS, Cell, Column, Table, scaled, value_at
+from compare.judgement.row_figures import Summary
+from compare.reporting.figure_tables import figure_table
+from compare.reporting.tables import Column, Table, scaled
 
-MIB_PER_STEP = scaled(2**-20, "bytes_per_step")
 _MAX_SUM_RATIO = 1.02
 """Ratio of parts to their whole above which a note says so. Less is rounding of the medians."""
 
@@ -23,30 +22,6 @@ def step_table(summaries: Sequence[Summary]) -> list[Table]:
     piped = any(summary.expected_idle is not None for summary, _ in profiled)
     inseparable = any(parts.not_separable for _, parts in profiled)
 
-    def milliseconds(name: str, heading: str, **options: Any) -> Column:
-        return Column(f"{name}_milliseconds", heading, 2, pick=scaled(1e3, f"step_parts.{name}_seconds"), **options)
-
-    def expected_idle(summary: Summary) -> float | None:
-        idle, parts = summary.expected_idle, summary.step_parts
-        return None if idle is None or parts is None else 1e3 * idle * parts.step_seconds
-
-    formula = Column("expected_idle_milliseconds", "idle by formula", 2, short="idle,\nformula", wide=True, pick=expected_idle)
-    columns = (
-        *RUN_COLUMNS,
-        milliseconds("step", "step"),
-        milliseconds("compute", "compute"),
-        milliseconds("communication_hidden", "hidden"),
-        milliseconds("communication_exposed", "exposed"),
-        milliseconds("idle", "idle"),
-        milliseconds("transfer", "to device", short="to\ndev.", wide=True),
-        milliseconds("forward", "forward", short="fwd", wide=True),
-        milliseconds("backward", "backward", short="bwd", wide=True),
-        milliseconds("optimizer", "optimizer", short="opt.", wide=True),
-        *([formula] * piped),
-        Column("mib_per_step", "MiB sent", 3, short="MiB\nsent", pick=MIB_PER_STEP),
-        Column("not_separable", "not separable", fold=24, wide=True, pick="step_parts.not_separable"),
-        Column("pieces", "forward, backward and optimizer", terminal=False, pick="step_parts.pieces"),
-    )
     note = (
         f"Medians of {max(parts.steps for _, parts in profiled)} steps each, timed in turn after the training. Step: a whole "
         "one. Compute: a step without exchange, of the slowest replica. Exposed: what a step takes beyond compute. Hidden: "
@@ -57,7 +32,7 @@ def step_table(summaries: Sequence[Summary]) -> list[Table]:
         + " Idle by formula: of S equal stages and M micro-batches, (S - 1) / (M + S - 1) of the step." * piped
         + "".join(f" {remark}" for remark in _inconsistent_part_remarks(summaries))
     )
-    return [Table.from_items("step_parts", "Where a step's time goes, in milliseconds", columns, summaries, note)]
+    return [figure_table("step_parts", "Where a step's time goes, in milliseconds", summaries, note)]
 
 
 def _inconsistent_part_remarks(summaries: Sequence[Summary]) -> list[str]:
@@ -117,27 +92,7 @@ def limit_table(summaries: Sequence[Summary]) -> list[Table]:
     if not any(summary.limit for summary in summaries):
         return []
 
-    def limit(key: str, heading: str, digits: int, **options: Any) -> Column:
-        return Column(key, heading, digits, pick=f"limit.{key}", **options)
-
-    def fraction(key: str, heading: str, **options: Any) -> Column:
-        def pick(summary: Summary) -> Cell:
-            value: Cell = value_at(summary, f"limit.{key}")
-            return value if value is None or not summary.disturbed else DISTURBED
-
-        return Column(key, heading, 2, pick=pick, **options)
-
-    columns = (
-        *RUN_COLUMNS,
-        Column("cores", "cores"),
-        limit("gflop_per_image", "GFLOP per image", 4, short="GFLOP\n/image", wide=True),
-        limit("mb_per_image", "MB moved per image", 2, short="MB\n/image", wide=True),
-        limit("gflops", "GFLOP/s", 1),
-        fraction("matrix_fraction", "of the matrix rate", short="of matrix\nrate"),
-        limit("gb_per_second", "GB/s moved", 1, short="GB/s"),
-        fraction("copy_fraction", "of the copy rate", short="of copy\nrate"),
-    )
-    return [Table.from_items("limit", "Where is the limit?", columns, summaries, _limit_note(summaries))]
+    return [figure_table("limit", "Where is the limit?", summaries, _limit_note(summaries))]
 
 
 def _limit_note(summaries: Sequence[Summary]) -> str:

@@ -24,8 +24,9 @@ from compare.core import exits
 from compare.core.interrupt import interruptible
 from compare.core.progress import Display, display
 from compare.core.statistics import Spread, spread
-from compare.execution import launch, matrix, options, results_folder, run_settings, twin_client
+from compare.execution import launch, matrix, options, run_settings, twin_client
 from compare.execution.interleaving import turn
+from compare.execution.workspace import FolderKind, Workspace
 from compare.judgement import statement_words
 from compare.judgement.row_figures import DISTURBED
 from compare.reporting import document
@@ -126,12 +127,11 @@ def command(
         spec_request = spec_options.to_request(cores=cores)
         contestant_names = contestant_options.names(run_settings.settings(*spec_request).contestants)
         run_spec = comparison_plan.single_run_spec("layers", *spec_request, with_contestants=True)
-        if run_spec.mode != "serial":
+        if run_spec.is_parallel:
             raise SpecError(f"layers times one replica. Received: mode {run_spec.mode}. Leave it out.")
-        with (
-            interruptible(),
-            results_folder.lock_folder(out, RESULTS_FILE, None, "timing of layers", allowed=document.report_files()),
-        ):
+        kind = FolderKind[None](noun="timing of layers", file=RESULTS_FILE, allowed=document.report_files())
+        with interruptible(), Workspace.open(out, kind) as workspace:
+            workspace.lock()
             with display() as progress:
                 timed = measure(run_spec, contestant_names, repeats, calls, progress)
             code = report(timed).deliver(out, as_json=as_json)

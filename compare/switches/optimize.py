@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -25,8 +24,9 @@ from compare.core import exits, wording
 from compare.core.interrupt import interruptible
 from compare.core.option_parsing import parse_choices, split_names
 from compare.core.progress import Display, display
-from compare.execution import best_switches, code_digest, contestants, launch, options, results_folder, store
+from compare.execution import best_switches, code_digest, contestants, launch, options, store
 from compare.execution.best_switches import BestSwitches, SwitchSearchBudget
+from compare.execution.workspace import FolderKind, Workspace
 from compare.reporting import document, tables
 from compare.reporting.document import Report
 from compare.reporting.tables import Column, Table
@@ -100,10 +100,11 @@ def command(
         folder = out or store.new_folder("optimize", base.model)
         switches = None if only is None else split_names(only)
         request = SearchRequest(spec=base, switches=switches, rounds=repeats, steps=steps, max_loss_drift=max_loss_drift)
+        early = {"request": request.model_dump(mode="json"), "frameworks": framework_names}
         words = f"Interrupted. To continue, run the same command with {wording.shell(['--out', str(folder)])}."
-        with interruptible(words), ExitStack() as lock:
+        with interruptible(words), Workspace.open(folder, SEARCH, early=early) as workspace:
             with display() as progress:
-                outcomes, facts = _search(request, framework_names, folder, progress, lock)
+                outcomes, facts = _search(request, framework_names, workspace, progress)
             code = report(outcomes, facts, folder).deliver(folder, as_json=as_json)
     raise typer.Exit(code)
 
@@ -185,12 +186,10 @@ def sentences(outcome: SearchOutcome) -> list[str]:
 
 
 def _search(
-    request: SearchRequest, framework_names: list[str], folder: Path, progress: Display, lock: ExitStack
+    request: SearchRequest, framework_names: list[str], workspace: Workspace[SearchRecord], progress: Display
 ) -> tuple[list[SearchOutcome], Facts]:
-    """Search each framework's switches. Returns the outcomes and the machine's facts. `lock` gets the lock of the folder."""
-    base = request.spec
-    known_fields = {"request": request.model_dump(mode="json"), "frameworks": framework_names}
-    results_folder.refuse_other_request(folder, RECORD_FILE, SearchRecord, "search", known_fields, identity=_identity)
+    """Search each framework's switches. Returns the outcomes and the machine's facts."""
+    base, folder = request.spec, workspace.folder
     progress.say("asking the frameworks what they can do here")
     with launch.describe_all(framework_names) as answer:
         descriptions = {framework: spec.description_for_device(base, answer(framework)) for framework in framework_names}
@@ -202,8 +201,7 @@ def _search(
     architecture = architectures.build(base, len(dataset.class_names), dataset.image_size)
     progress.say("measuring what the machine can do")
     outcomes: list[SearchOutcome] = []
-    new_record = _record(request, descriptions, is_new=not (folder / RECORD_FILE).exists())
-    record = lock.enter_context(results_folder.open_or_resume(folder, RECORD_FILE, new_record, "search", identity=_identity))
+    record = workspace.claim(_record(request, descriptions, is_new=not (folder / RECORD_FILE).exists()))
     for framework in framework_names:
         search = SwitchSearch(
             framework,
@@ -237,6 +235,9 @@ def _record(request: SearchRequest, descriptions: Mapping[str, dict[str, Any]], 
 
 def _identity(record: SearchRecord) -> dict[str, Any]:
     return record.model_dump(mode="json", include={"request", "frameworks", "versions"})
+
+
+SEARCH = FolderKind(noun="search", file=RECORD_FILE, record=SearchRecord, identity=_identity)
 
 
 def _store(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -88,9 +87,9 @@ def command(
             )
         folder = out or store.new_folder("tune", settings.model)
         message = f"Interrupted. Finished trials are saved. Resume with: {wording.command('tune', '--resume', str(folder))}"
-        with interruptible(message), ExitStack() as lock:
+        with interruptible(message), tuner.open_workspace(settings, folder) as workspace:
             try:
-                tuned = tuner.tune(settings, folder, lock)
+                tuned = tuner.tune(settings, workspace)
             except Interrupted:
                 if (folder / tuner.RECORD_FILE).exists():
                     _report(tuner.read(folder), folder, sign).write(folder)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -17,9 +17,10 @@ from common.models import architectures
 from common.spec import Spec, SpecError
 from compare.core.errors import FolderError
 from compare.core.progress import Display, display
-from compare.execution import code_digest, contestants, launch, matrix, results_folder, store
+from compare.execution import code_digest, contestants, launch, matrix, store
 from compare.execution.interleaving import turn
 from compare.execution.matrix import Row
+from compare.execution.workspace import FolderKind, Workspace
 from compare.tuning import conductor, optuna_study, search_space, servers
 from compare.tuning.optuna_study import SearchJob
 from compare.tuning.records import KIND, BestTrial, Tuning, TuningPlan, TuningRecord, TuningSearch
@@ -30,35 +31,27 @@ PLAN_FILE, RECORD_FILE, STORAGE_FILE = "tuning.json", "tuned.json", "tuning.db"
 LOGS_FOLDER = "logs"
 
 
-def tune(settings: Tuning, folder: Path, lock: ExitStack | None = None, serving: Serving = servers.serving) -> TuningRecord:
+def open_workspace(settings: Tuning, folder: Path) -> AbstractContextManager[Workspace[TuningPlan]]:
+    """Open the folder of a tuning with these settings."""
+    return Workspace.open(folder, TUNING, early=_settings_identity(settings))
+
+
+def tune(settings: Tuning, workspace: Workspace[TuningPlan], serving: Serving = servers.serving) -> TuningRecord:
     """Run a tuning, or the rest of it in its folder.
 
     Finished trials are always saved. Call it again with the same settings to resume, or to get the stored result.
 
     Args:
-        folder: gets plan, storage, logs and record.
-        lock: holds the folder until its owner ends. None: the folder is free when the tuning ends.
+        workspace: gets plan, storage, logs and record.
         serving: starts the servers of a search.
     """
-    with ExitStack() as own_lock, display() as progress:
-        results_folder.refuse_other_request(
-            folder,
-            PLAN_FILE,
-            TuningPlan,
-            "tuning",
-            _settings_identity(settings),
-            identity=_identity,
-            kind=KIND,
-            allowed=(LOGS_FOLDER,),
-        )
+    folder = workspace.folder
+    with display() as progress:
         if settings.storage is None and (storage_state := _missing_storage(folder)) is not None:
             raise FolderError(f"{folder / STORAGE_FILE}, which holds the trials, is {storage_state}. {optuna_study.ELSEWHERE}")
         planned, space, values = _check_and_plan(settings, progress)
         shared_storage = None if settings.storage is None else optuna_study.open_storage(settings.storage)
-        stored_plan = results_folder.open_or_resume(
-            folder, PLAN_FILE, planned, "tuning", identity=_identity, merge=_with_more_repeats, allowed=(LOGS_FOLDER,)
-        )
-        plan = (lock or own_lock).enter_context(stored_plan)
+        plan = workspace.claim(planned)
         storage = shared_storage or optuna_study.file_storage(folder / STORAGE_FILE)
         searches = _searches(settings, plan, space, values)
         results = [optuna_study.stored_result(search, storage) for search in searches]
@@ -86,7 +79,7 @@ def _missing_storage(folder: Path) -> str | None:
 
 def stored_settings(folder: Path) -> Tuning:
     """Return the settings of the tuning in a folder. A masked password must be given again by the caller."""
-    return store.read_record(folder / PLAN_FILE, TuningPlan, "a tuning").settings
+    return TUNING.read(folder).settings
 
 
 def read(folder: Path) -> TuningRecord:
@@ -192,6 +185,17 @@ def _without_password(settings: Tuning) -> Tuning:
 def _with_more_repeats(stored: TuningPlan, requested: TuningPlan) -> TuningPlan:
     repeats = max(stored.settings.repeats, requested.settings.repeats)
     return stored.model_copy(update={"settings": requested.settings.model_copy(update={"repeats": repeats})})
+
+
+TUNING = FolderKind(
+    noun="tuning",
+    file=PLAN_FILE,
+    kind=KIND,
+    record=TuningPlan,
+    identity=_identity,
+    merge=_with_more_repeats,
+    allowed=(LOGS_FOLDER,),
+)
 
 
 def _searches(settings: Tuning, plan: TuningPlan, space: Space, values: dict[str, dict[str, Any]]) -> list[SearchJob]:

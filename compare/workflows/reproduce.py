@@ -27,6 +27,7 @@ from compare.evaluation.scoring import EvaluationRecord
 from compare.execution import launch, options, signing, store
 from compare.execution.matrix import Row
 from compare.execution.store import Comparison
+from compare.execution.workspace import Workspace
 from compare.papers import cells, claims, curves, schema
 from compare.papers.judging import CANNOT_TELL, CONTRADICTED, Verdict
 from compare.papers.local_results import LocalResults
@@ -96,29 +97,31 @@ def command(
         source = _source(published, size, data, common.paths.cache_dir)
         folder = out or Path("results") / f"{published.name}-{size}"
         settings: dict[str, Any] = {"paper": published.name, "scale": size, "source": source, "values": values}
-        step_runner.refuse_used_folder(folder, KIND, settings)
-        gpus = 0 if common.device == "cpu" else _gpus(published.gpu_frameworks)
-        reproduction = build_plan(
-            published, ReproductionSetting(size, source, gpus, values, synthetic=data is None and size == SMOKE)
-        )
-        settings["gpus"] = gpus
-        settings["rows"] = [row.spec.model_dump(mode="json") for training in reproduction.trainings for row in training.rows]
-        settings["repeats"] = [training.repeats for training in reproduction.trainings]
-        if reproduction.tuning is not None:
-            settings["tuning"] = reproduction.tuning.model_dump(mode="json")
-        if reproduction.final is not None:
-            settings["final"] = reproduction.final.model_dump(mode="json")
-        record = StepsRecord.create(KIND, settings, tuple(launch.FRAMEWORKS), published.model)
-        steps = _steps(reproduction)
-        code = step_runner.run_steps(
-            record,
-            steps,
-            reproduction,
-            folder,
-            lambda record, done: _report(reproduction, record, done, len(steps)),
-            sign=sign,
-            as_json=as_json,
-        )
+        with Workspace.open(folder, step_runner.folder_kind(KIND), early=settings) as workspace:
+            gpus = 0 if common.device == "cpu" else _gpus(published.gpu_frameworks)
+            reproduction = build_plan(
+                published, ReproductionSetting(size, source, gpus, values, synthetic=data is None and size == SMOKE)
+            )
+            settings["gpus"] = gpus
+            settings["rows"] = [
+                row.spec.model_dump(mode="json") for training in reproduction.trainings for row in training.rows
+            ]
+            settings["repeats"] = [training.repeats for training in reproduction.trainings]
+            if reproduction.tuning is not None:
+                settings["tuning"] = reproduction.tuning.model_dump(mode="json")
+            if reproduction.final is not None:
+                settings["final"] = reproduction.final.model_dump(mode="json")
+            record = StepsRecord.create(KIND, settings, tuple(launch.FRAMEWORKS), published.model)
+            steps = _steps(reproduction)
+            code = step_runner.run_steps(
+                record,
+                steps,
+                reproduction,
+                workspace,
+                lambda record, done: _report(reproduction, record, done, len(steps)),
+                sign=sign,
+                as_json=as_json,
+            )
     raise typer.Exit(code)
 
 
@@ -315,7 +318,7 @@ def _seconds(training: PaperTraining, row: Row, comparison: Comparison, paces: d
     """Estimate the seconds of all runs of a row. Rows of one kind have the pace of their first, serially on all its cores."""
     kind = f"{row.contestant} {row.spec.model_label} {row.spec.global_batch_size} {row.spec.data}"
     if kind not in paces:
-        serial = [other for other in training.rows if other.contestant == row.contestant and other.spec.mode == "serial"]
+        serial = [other for other in training.rows if other.contestant == row.contestant and not other.spec.is_parallel]
         paces[kind] = estimate.measure_row(max(serial or [row], key=lambda other: other.spec.cores))
     like: tuple[RunResult, str] | str = paces[kind]
     if isinstance(like, str):

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 from typing import Any, Generic, Self, TypeVar
 
@@ -21,7 +20,8 @@ from common.machine.machine import Facts
 from compare.core import exits, wording
 from compare.core.errors import FolderError, LaunchError
 from compare.core.interrupt import Interrupted
-from compare.execution import code_digest, results_folder, signing, store
+from compare.execution import code_digest, signing, store
+from compare.execution.workspace import FolderKind, Workspace
 from compare.reporting import document, tables
 from compare.reporting.document import COMPARE, SET_UP, Mark, Report, Section
 from compare.reporting.screen import Paragraph, caution_count
@@ -119,33 +119,23 @@ class FinishedStep(Exact):
     more repeats, or where a run was removed or torn."""
 
 
-def refuse_used_folder(folder: Path, kind: str, settings: dict[str, Any]) -> None:
-    """Refuse the folder at once for what shows before anything is prepared; `run_steps` judges the rest.
-
-    Args:
-        settings: settings that are known already.
-    """
-    results_folder.refuse_other_request(
-        folder,
-        f"{kind}.json",
-        StepsRecord,
-        kind,
-        settings,
-        identity=lambda record: record.settings,
+def folder_kind(kind: str) -> FolderKind[StepsRecord]:
+    """Return the kind of folder that steps of this kind run in."""
+    return FolderKind(
+        noun=kind,
+        file=f"{kind}.json",
         kind=kind,
-        has_started=partial(_has_started, folder),
+        record=StepsRecord,
+        identity=lambda record: record.settings,
+        has_started=lambda folder: any(folder.glob(f"*/{STEP_FILE}")),
     )
-
-
-def _has_started(folder: Path) -> bool:
-    return any(folder.glob(f"*/{STEP_FILE}"))
 
 
 def run_steps(
     requested: StepsRecord,
     steps: Sequence[WorkflowStep[Subject]],
     subject: Subject,
-    folder: Path,
+    workspace: Workspace[StepsRecord],
     report: Callable[[StepsRecord, list[FinishedStep]], Report],
     *,
     sign: Path | None,
@@ -156,6 +146,7 @@ def run_steps(
     Args:
         requested: the record, as if the run started now.
         steps: in order.
+        workspace: gets the record, the report, and a folder of each step.
         report: makes the report of the steps so far.
         sign: the SSH key that signs the records of the steps, and each comparison in them by itself.
 
@@ -163,49 +154,42 @@ def run_steps(
         The exit code: the worst step's, 1 if a signature fails, or the interruption's.
     """
     done: list[FinishedStep] = []
-    with results_folder.open_or_resume(
-        folder,
-        f"{requested.kind}.json",
-        requested,
-        requested.kind,
-        identity=lambda record: record.settings,
-        has_started=partial(_has_started, folder),
-    ) as record:
+    record, folder = workspace.claim(requested), workspace.folder
 
-        def current_report() -> Report:
-            # A step that only reads the others runs each time, and has no time of its own.
-            timed_steps = [finished for step, finished in zip(steps, done, strict=False) if not step.runs_every_time]
-            return _with_times(report(record, done), timed_steps)
+    def current_report() -> Report:
+        # A step that only reads the others runs each time, and has no time of its own.
+        timed_steps = [finished for step, finished in zip(steps, done, strict=False) if not step.runs_every_time]
+        return _with_times(report(record, done), timed_steps)
 
-        def signed_report() -> Report:
-            places = [f"{number}-{step.name}/{STEP_FILE}" for number, step in enumerate(steps, 1) if not step.runs_every_time]
-            unsigned = _unsigned(folder, sign) if sign is not None else []
-            for sentence in unsigned:
-                typer.echo(sentence, err=True)
-            repeat_words = f"the same command and --out {folder}"
-            whole = document.with_signature(current_report(), folder, (f"{requested.kind}.json", *places), sign, repeat_words)
-            return replace(whole, exit_code=whole.exit_code or (exits.RUN_FAILED if unsigned else 0))
+    def signed_report() -> Report:
+        places = [f"{number}-{step.name}/{STEP_FILE}" for number, step in enumerate(steps, 1) if not step.runs_every_time]
+        unsigned = _unsigned(folder, sign) if sign is not None else []
+        for sentence in unsigned:
+            typer.echo(sentence, err=True)
+        repeat_words = f"the same command and --out {folder}"
+        whole = document.with_signature(current_report(), folder, (f"{requested.kind}.json", *places), sign, repeat_words)
+        return replace(whole, exit_code=whole.exit_code or (exits.RUN_FAILED if unsigned else 0))
 
-        try:
-            for number, step in enumerate(steps, 1):
-                directory = folder / f"{number}-{step.name}"
-                stored = None if step.runs_every_time else _load_finished(directory / STEP_FILE)
-                if stored is not None:
-                    done.append(stored)
-                    continue
-                typer.echo(f"{number} of {len(steps)}: {step.title}", err=True)
-                done.append(_do(step, directory, subject, [finished.passed for finished in done]))
-                _write(current_report(), folder)
-            whole = signed_report()
-            _write(whole, folder)
-        except Interrupted as interruption:
-            if sign is not None:
-                _write(signed_report(), folder)
-            typer.echo(f"Interrupted after {len(done)} of {len(steps)} steps. The same command goes on.", err=True)
-            return interruption.exit_code
-        except DataRefused:
+    try:
+        for number, step in enumerate(steps, 1):
+            directory = folder / f"{number}-{step.name}"
+            stored = None if step.runs_every_time else _load_finished(directory / STEP_FILE)
+            if stored is not None:
+                done.append(stored)
+                continue
+            typer.echo(f"{number} of {len(steps)}: {step.title}", err=True)
+            done.append(_do(step, directory, subject, [finished.passed for finished in done]))
             _write(current_report(), folder)
-            raise
+        whole = signed_report()
+        _write(whole, folder)
+    except Interrupted as interruption:
+        if sign is not None:
+            _write(signed_report(), folder)
+        typer.echo(f"Interrupted after {len(done)} of {len(steps)} steps. The same command goes on.", err=True)
+        return interruption.exit_code
+    except DataRefused:
+        _write(current_report(), folder)
+        raise
     whole.show(folder, as_json=as_json)
     return max([whole.exit_code, *(finished.exit_code for finished in done)])
 

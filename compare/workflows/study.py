@@ -13,6 +13,7 @@ from common.spec import Spec
 from compare.core import exits, wording
 from compare.core.interrupt import interruptible
 from compare.execution import options, signing
+from compare.execution.workspace import Workspace
 from compare.reporting.document import Report
 from compare.reporting.screen import Paragraph, Screen
 from compare.workflows import step_runner
@@ -51,9 +52,10 @@ def command(
         folder = out or Path("results") / f"study-{study_file.stem}-{scale}"
         settings = study.model_dump(mode="json") | {"scale": scale}
         record = StepsRecord.create(KIND, settings, study.frameworks, study.base().model)
-        code = step_runner.run_steps(
-            record, STEPS, study, folder, lambda record, done: _report(study, record, done), sign=sign, as_json=as_json
-        )
+        with Workspace.open(folder, step_runner.folder_kind(KIND)) as workspace:
+            code = step_runner.run_steps(
+                record, STEPS, study, workspace, lambda record, done: _report(study, record, done), sign=sign, as_json=as_json
+            )
     raise typer.Exit(code)
 
 

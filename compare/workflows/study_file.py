@@ -160,7 +160,7 @@ class Study(Frozen):
             raise SpecError(f"in spec, {error}") from None
         if base.data.image_size is not None:
             architectures.build(base, 2, base.data.image_size)  # refuses images that are too small for it
-        for variant in parse_choices("pretrain.modes", self.pretrain.modes, tuple(spec.VARIANTS)):
+        for variant in parse_choices("pretrain.modes", self.pretrain.modes, tuple(spec.MODES)):
             spec.build(spec.with_variant(self.values(epochs=self.pretrain.epochs), variant, self.pretrain.replicas))
         tuner.check(self.tuning())
         if shared := sorted(field for field in self.tune.space if field.split(".")[0] in final_training.SHARED):

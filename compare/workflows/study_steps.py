@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from compare.core.progress import display
 from compare.data import data, data_report, engine_scans, exploration, preprocess_report
 from compare.evaluation import evaluation_report, final_training
 from compare.evaluation.final_training import EvaluationSettings
+from compare.execution.workspace import Workspace
 from compare.reporting import comparison_report, document, proof_tables
 from compare.reporting.comparison_report import JudgedComparison
 from compare.reporting.document import Report, Section
@@ -204,8 +204,8 @@ def _tune(study: Study, folder: Path, passed: PassedValues) -> StepResult:
 
 def tuning_step(settings: Tuning, folder: Path) -> StepResult:
     """Run a search. It passes on its best fields."""
-    with ExitStack() as lock:
-        tuning = tuner.tune(settings, folder, lock)
+    with tuner.open_workspace(settings, folder) as workspace:
+        tuning = tuner.tune(settings, workspace)
         report = tuning_report.report(tuning, folder)
         unwritten = report.write(folder)
     if unwritten:
@@ -257,8 +257,8 @@ _EVALUATION_HEADINGS = (
 
 def final_training_step(settings: EvaluationSettings, folder: Path) -> StepResult:
     """Run a final training, scored on the test split."""
-    with ExitStack() as lock, display() as progress:
-        evaluation = final_training.evaluate(settings, folder, progress, lock)
+    with Workspace.open(folder, final_training.EVALUATION) as workspace, display() as progress:
+        evaluation = final_training.evaluate(settings, workspace, progress)
         progress.say("report")
         report = evaluation_report.report(evaluation, final_training.data_of(evaluation).test.images)
         if unwritten := report.write(folder):

@@ -6,7 +6,7 @@ from common.data.batches import BatchPlan
 from common.data.sources import Dataset
 from common.models.architectures import Architecture
 from common.models.weights import ReadOnlyWeights
-from common.spec import Spec
+from common.spec import Spec, SpecError
 from pytorch_impl.parallel.data_parallel import DataParallel
 from pytorch_impl.parallel.hybrid_pipeline import HybridPipeline
 from pytorch_impl.parallel.hybrid_tensor import HybridTensor
@@ -49,4 +49,6 @@ def build(spec: Spec, architecture: Architecture, plan: BatchPlan, dataset: Data
     Returns:
         The trainer. Its model has the initial weights.
     """
+    if spec.variant not in _TRAINERS:
+        raise SpecError(f"not available: pytorch has no trainer of mode {spec.variant} in pytorch_impl/parallel.")
     return _TRAINERS[spec.variant](spec, architecture, plan, dataset, weights)

@@ -41,7 +41,8 @@ from compare.execution.best_switches import BestSwitches
 from compare.execution.interleaving import turn
 from compare.execution.store import StoredComparison
 from compare.judgement.run_figures import epoch_seconds, images_per_second
-from compare.judgement.summary import ratio_of_seconds, summarize
+from compare.judgement.run_pairs import ratio_of_seconds
+from compare.judgement.summary import summarize
 from compare.switches.search import EPOCH_STEPS, USUAL, LadderStep
 from tensorflow_impl.__main__ import _NOT_NEEDED
 from tests.benchmarks import flat, harness, overhead, reports, scans

@@ -69,7 +69,7 @@ def main() -> int:
 def modes(framework: str, batch: int) -> Iterator[tuple[str, dict[str, Any]]]:
     """Those of several processes, each as (name, fields of the spec)."""
     environments = importlib.import_module(f"{framework}_impl.rendezvous").environments
-    for name in spec.VARIANTS:
+    for name in spec.MODES:
         fields = spec.with_variant(
             SETTINGS | {"global_batch_size": batch, "data": SETTINGS["data"] | {"limit": recorded.STEPS * batch}}, name, 2
         )

@@ -81,8 +81,8 @@ class Wanted(NamedTuple):
 def wanted(framework: str, rounds: int) -> Iterator[Wanted]:
     for number in range(rounds):
         for fault in FAULTS:
-            for mode, (plain, _) in spec.VARIANTS.items():
-                if fault == "network_cut" and plain not in spec.HOST_MODES:
+            for mode, traits in spec.MODES.items():
+                if fault == "network_cut" and not traits.runs_across_hosts:
                     continue
                 repeats = 4 if fault == "network_cut" else 1  # few modes run over hosts
                 for repeat in range(repeats):

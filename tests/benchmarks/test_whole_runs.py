@@ -35,7 +35,7 @@ CLOCK = Clock()
 
 
 @pytest.mark.benchmark(timer=CLOCK)
-@pytest.mark.parametrize("mode", spec.VARIANTS)
+@pytest.mark.parametrize("mode", spec.MODES)
 def test_seconds_of_a_step_in_a_whole_run(benchmark: BenchmarkFixture, framework: str, mode: str, tmp_path: Path) -> None:
     # With the default learning rate the stale weights of pipeline_async diverge.
     fields = {"epochs": STEPS_EPOCHS, "cores": min(2, machine.available_cores()), "optimizer": {"learning_rate": 0.01}}

@@ -11,7 +11,7 @@ from common.machine import machine, rates
 from common.machine.rates import Rates
 from compare.core import terminal
 from compare.core.errors import FolderError
-from compare.execution import launch, store
+from compare.execution import launch, workspace
 from compare.reporting import plots
 from compare.reporting.document import Report
 from compare.reporting.plots import Drawing
@@ -91,7 +91,7 @@ def deliveries(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     def watched(report: Report, folder: Path, *, as_json: bool) -> int:
         try:
-            with store.locked(folder):
+            with workspace.locked(folder):
                 seen.append("free")
         except FolderError as error:
             seen.append("locked" if "Another command works in" in str(error) else str(error))

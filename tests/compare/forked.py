@@ -18,6 +18,7 @@ from typing import Any, NoReturn, cast
 
 import pytest
 
+from common.machine.parent_process import tied_to_parent
 from compare.execution import launch
 
 FORKED = frozenset(
@@ -35,7 +36,7 @@ class Suite(subprocess.Popen[str]):
     """As `launch.start_suite_module` starts a module."""
 
     def __init__(self, module: str) -> None:
-        command, pipe = launch._tied_to_parent(sys.executable, ["-m", module]), subprocess.PIPE
+        command, pipe = tied_to_parent([sys.executable, "-m", module]), subprocess.PIPE
         super().__init__(command, env=launch._environment(), stdin=pipe, stdout=pipe, text=True)
 
 

@@ -28,7 +28,7 @@ DESCRIBED = {
             "max_replicas": None,
             "batch_norm_statistics": ["per_replica", "synchronised"],
         }
-        for mode in spec.MODES
+        for mode in spec.MODES.names()
     },
     "options": {},
 }

@@ -41,8 +41,8 @@ def test_the_twin_is_proved_to_train_as_pytorch_does(model: str, steps: int, tmp
 
 
 def test_modes_that_the_twin_lacks_are_not_available() -> None:
-    for mode in set(spec.MODES) - {"serial", "data_parallel"}:
-        word = next(word for word, (of, _) in spec.VARIANTS.items() if of == mode)
+    for mode in set(spec.MODES.names()) - {"serial", "data_parallel"}:
+        word = next(word for word, traits in spec.MODES.items() if traits.name == mode)
         asked = spec.build(spec.with_variant(spec.build({}).model_dump(), word, 2))
         assert spec.check_against(asked, launch.describe("jax")) == f"not available: jax has no mode {mode}"
 

@@ -203,7 +203,7 @@ def test_an_honest_run_has_no_fault(framework: str, changes: dict[str, Any], tmp
 
 
 SYNCHRONOUS = [
-    name for name in spec.VARIANTS if spec.build(spec.with_variant({**VALUES, "cores": 2}, name, 2)).not_serial_because is None
+    name for name in spec.MODES if spec.build(spec.with_variant({**VALUES, "cores": 2}, name, 2)).not_serial_because is None
 ]
 SMALL = {"data": {"source": "digits", "limit": 100}, "epochs": 3, "width": 0.125}
 

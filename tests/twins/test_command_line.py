@@ -167,7 +167,7 @@ def test_describe_prints_versions_devices_modes_and_options_as_json(framework: s
         "framework", "versions", "devices", "modes", "options", "formats", "inputs", "deterministic",
         "environment", "supported", "libraries",
     }  # fmt: skip
-    assert tuple(description["modes"]) == spec.MODES
+    assert tuple(description["modes"]) == spec.MODES.names()
     assert all(
         "compression" in mode and "per_replica" in mode["batch_norm_statistics"] for mode in description["modes"].values()
     )

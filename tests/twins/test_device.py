@@ -26,7 +26,7 @@ from tests.twins.adapters import Twin
         (2, {"replicas": 4}, 2, None),
     ],
 )
-@pytest.mark.parametrize("mode", spec.HOST_MODES)
+@pytest.mark.parametrize("mode", spec.MODES.names(lambda mode: mode.runs_across_hosts))
 def test_gpus_of_a_machine_are_held_against_its_own_replicas(
     framework: str,
     monkeypatch: pytest.MonkeyPatch,

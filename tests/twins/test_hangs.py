@@ -71,7 +71,7 @@ def test_a_rank_that_waits_for_what_never_comes_ends_the_run_and_is_named(start:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mode", [mode for mode in spec.VARIANTS if mode not in ("serial", "data_parallel")])
+@pytest.mark.parametrize("mode", [mode for mode in spec.MODES if mode not in ("serial", "data_parallel")])
 def test_the_exchange_that_a_rank_never_comes_to_is_named_in_every_mode(start: Any, framework: str, mode: str) -> None:
     fields = spec.with_variant({"pipeline": {"micro_batches": 2}}, mode, 2) | {"cores": SETTINGS["cores"]}
     built = spec.build(SETTINGS | fields)
@@ -162,7 +162,7 @@ def test_a_step_that_computes_for_longer_than_the_limit_is_no_hang(start: Any, f
 @pytest.mark.parametrize("seconds", [0.0, SOAK_SECONDS], ids=["one", "for long"])
 def test_normal_runs_raise_no_alarm(start: Any, seconds: float) -> None:
     begun = time.monotonic()
-    for mode in itertools.cycle(("multi_process", *(mode for mode in spec.VARIANTS if mode != "multi_process"))):
+    for mode in itertools.cycle(("multi_process", *(mode for mode in spec.MODES if mode != "multi_process"))):
         fields = spec.with_variant({"epochs": 20, "pipeline": {"micro_batches": 2}}, mode, 2)
         result = start("", fields | {"cores": SETTINGS["cores"]}).end()
         assert result.status == "ok", (mode, result.reason)

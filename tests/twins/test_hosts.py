@@ -23,7 +23,7 @@ from tests.support import processes
 from tests.twins.runs import ENDLESS, PROJECT, RANKS, SECONDS, SETTINGS, Run, wait_until_gone
 
 SHELL = "ip netns exec {host}"
-MODES = [mode for mode in spec.VARIANTS if mode not in ("serial", "data_parallel")]
+MODES = [mode for mode in spec.MODES if mode not in ("serial", "data_parallel")]
 """Those that have several processes in a framework."""
 
 
@@ -47,7 +47,7 @@ def over(hosts: list[str]) -> tuple[str, ...]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mode", spec.HOST_MODES)
+@pytest.mark.parametrize("mode", spec.MODES.names(lambda mode: mode.runs_across_hosts))
 def test_a_run_over_two_hosts_trains_what_a_run_on_one_does(start: Any, hosts: list[str], mode: str) -> None:
     run = start("apart", RANKS | {"mode": mode, "hosts": hosts}, over(hosts), CONVTWINS_RSH=SHELL)
     apart = run.end()
@@ -139,7 +139,7 @@ def test_hosts_that_do_not_begin_with_this_machine_are_refused(start: Any, mode:
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", MODES)
 def test_every_mode_listens_on_the_loopback_interface_alone(start: Any, framework: str, mode: str) -> None:
-    if launch.describe(framework)["modes"][spec.VARIANTS[mode][0]]["one_process"]:
+    if launch.describe(framework)["modes"][spec.MODES[mode].name]["one_process"]:
         pytest.skip(f"{mode} is one process in {framework}")
     run = start("here", spec.with_variant(ENDLESS, mode, 2))
     run.wait_for_an_epoch()

@@ -172,7 +172,7 @@ def learned(result: RunResult) -> list[Any]:
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", [*KEPT, *STARTING_OVER])
 def test_blows_at_random_moments_lose_double_and_change_nothing(execute: Any, framework: str, mode: str) -> None:
-    if mode != "serial" and launch.describe(framework)["modes"][spec.VARIANTS[mode][0]]["one_process"]:
+    if mode != "serial" and launch.describe(framework)["modes"][spec.MODES[mode].name]["one_process"]:
         pytest.skip(f"{mode} is one process in {framework}")
     draw = random.Random(f"{SEED} {framework} {mode}")
     blows = Blow.all_of(mode, draw)

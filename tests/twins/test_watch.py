@@ -181,7 +181,7 @@ def test_a_run_of_this_suite_is_told_with_its_exchange(start: Any, planted: str,
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mode", [mode for mode in spec.VARIANTS if mode not in ("serial", "data_parallel")])
+@pytest.mark.parametrize("mode", [mode for mode in spec.MODES if mode not in ("serial", "data_parallel")])
 def test_the_rank_that_hangs_is_named_in_every_mode(start: Any, framework: str, mode: str) -> None:
     fields = spec.with_variant({"pipeline": {"micro_batches": 2}}, mode, 2) | {"cores": SETTINGS["cores"]}
     ranks = len(importlib.import_module(f"{framework}_impl.rendezvous").environments(spec.build(SETTINGS | fields)))
@@ -212,7 +212,7 @@ def test_a_run_of_this_suite_at_work_is_healthy_with_its_steps(start: Any) -> No
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("mode", spec.VARIANTS)
+@pytest.mark.parametrize("mode", spec.MODES)
 def test_a_run_of_every_mode_raises_no_alarm_from_its_start_to_its_end(start: Any, mode: str) -> None:
     fields = spec.with_variant({"epochs": 40, "pipeline": {"micro_batches": 2}}, mode, 2) | {"cores": SETTINGS["cores"]}
     run = start("", fields)

@@ -51,7 +51,7 @@ def switches_for(spec: Spec, kind: str) -> dict[str, Any]:
 
 def prepare(spec: Spec) -> str:
     """Set what must be set before the framework's import. Returns a description of the allocator."""
-    if spec.mode == "data_parallel":
+    if spec.replicas > 1:
         # Twin: JAX counts the devices of the CPU once, when it first looks for devices.
         flags = os.environ.get("XLA_FLAGS", "")
         os.environ["XLA_FLAGS"] = f"{flags} --xla_force_host_platform_device_count={spec.replicas}".strip()

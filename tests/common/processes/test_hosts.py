@@ -25,10 +25,9 @@ LIMIT = 4.0
 
 PRELUDE = """
 import os, signal, sys, threading, time
-from common.machine import heartbeat
-from common.processes import supervisor
+from common.machine import heartbeat, parent_process
 rank = int(os.environ["RANK"])
-supervisor.die_with_parent()
+parent_process.die_with_parent()
 heartbeat.attach()
 heartbeat.count_sync_point()
 """

@@ -274,9 +274,9 @@ def test_who_watches_the_launcher_sees_the_steps_of_rank_0(folder: Path) -> None
 
 def test_ranks_that_run_are_ended_where_another_cannot_start() -> None:
     before = psutil.Process().children()
-    program = Path(sys.executable)
-    with pytest.raises(FileNotFoundError):
-        run_ranks([program.name, "-c", "import time; time.sleep(60)"], [{"PATH": str(program.parent)}, {"PATH": "/nowhere"}])
+    too_long_for_the_system = "x" * 2**22
+    with pytest.raises(OSError, match=os.strerror(errno.E2BIG)):
+        run_ranks(python("time.sleep(60)"), [{}, {"LONG": too_long_for_the_system}])
     assert psutil.Process().children() == before
 
 
@@ -294,7 +294,7 @@ def test_a_signal_to_the_launcher_ends_its_ranks(folder: Path, number: signal.Si
 @linux
 def test_a_grandchild_dies_with_a_parent_that_is_killed(folder: Path) -> None:
     grandchild = python(
-        "from common.processes import supervisor; supervisor.die_with_parent(); note(os.getpid()); time.sleep(60)"
+        "from common.machine import parent_process; parent_process.die_with_parent(); note(os.getpid()); time.sleep(60)"
     )
     with processes.started(python(f"subprocess.run({grandchild})"), folder=folder, stderr=None) as parent:
         (pid,) = noted(folder, 1)
@@ -303,14 +303,35 @@ def test_a_grandchild_dies_with_a_parent_that_is_killed(folder: Path) -> None:
     assert_gone([pid])
 
 
+RANK = """LocalProcess(ProcessSpec("rank 0", [sys.executable, "-c", "import time; time.sleep(600)"], {}))"""
+SERVER = """LocalProcess(parameter_server.server_process(run, "secret")[0])"""
+
+
+@linux
+@pytest.mark.parametrize("child", [RANK, SERVER], ids=["rank", "parameter server"])
+def test_a_process_ends_with_a_launcher_that_is_killed_as_soon_as_it_has_started_it(folder: Path, child: str) -> None:
+    """The rank ties itself to nothing, and the server had no time to."""
+    launcher = f"""
+        import signal
+        from common import spec
+        from common.processes import parameter_server
+        from common.processes.process_spec import LocalProcess, ProcessSpec
+        run = spec.build({{"mode": "parameter_server", "replicas": 2}})
+        note({child}.pid)
+        os.kill(os.getpid(), signal.SIGKILL)
+    """
+    assert processes.run(python(launcher), folder=folder).exit_code == -signal.SIGKILL
+    assert_gone(noted(folder, 1))
+
+
 @linux
 @pytest.mark.parametrize(("parents", "code"), [((7, 7), 0), ((7, 1), 143)])
 def test_a_process_whose_parent_ended_meanwhile_leaves_at_once(folder: Path, parents: tuple[int, int], code: int) -> None:
     process = f"""
-        from common.processes import supervisor
+        from common.machine import parent_process
         parents = iter({parents})
         os.getppid = lambda: next(parents)
-        supervisor.die_with_parent()
+        parent_process.die_with_parent()
         note("lives on")
     """
     assert processes.run(python(process), folder=folder).exit_code == code

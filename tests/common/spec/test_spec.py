@@ -17,10 +17,10 @@ from common.errors import UserError
 from common.machine import machine
 from common.spec import Spec, SpecError
 from common.spec.errors import FOREIGN_NAMES
-from common.spec.names import COMPRESSING_VARIANTS, ELASTIC_MODES
 from tests.support.refusals import check, refused
 
 GROUPS = ("data", "optimizer", "schedule", "augmentation", "paths")
+COMPRESSING = ("data_parallel", "multi_process", "parameter_server")
 OF_MODES = ("parameter_server", "pipeline", "hybrid")
 """Groups that a word of --modes may set a field of."""
 
@@ -36,7 +36,7 @@ ELASTIC: dict[str, Any] = {"mode": "multi_process", "replicas": 4, "least_replic
 
 @st.composite
 def specs(draw: st.DrawFn) -> dict[str, Any]:
-    word = draw(st.sampled_from(tuple(spec.VARIANTS)))
+    word = draw(st.sampled_from(tuple(spec.MODES)))
     replicas = 1 if word == "serial" else draw(st.integers(2, 8))
     given_input = draw(st.sampled_from(spec.INPUTS))
     positive = st.floats(1e-9, 10, exclude_min=True)
@@ -93,7 +93,7 @@ def test_a_name_of_other_frameworks_stands_for_a_field_that_there_is(elsewhere: 
     assert elsewhere not in Spec.model_fields
 
 
-@pytest.mark.parametrize("word", spec.VARIANTS)
+@pytest.mark.parametrize("word", spec.MODES)
 def test_a_word_of_modes_makes_a_run_of_that_variant(word: str) -> None:
     made = spec.build(spec.with_variant({"global_batch_size": 24}, word, 3))
     copies = {"serial": 1, "model_parallel": 1, "tensor_parallel": 1, "pipeline": 1}.get(made.mode, 3)
@@ -103,7 +103,7 @@ def test_a_word_of_modes_makes_a_run_of_that_variant(word: str) -> None:
     assert (made.not_serial_because is not None) == departs
 
 
-@pytest.mark.parametrize("word", spec.VARIANTS)
+@pytest.mark.parametrize("word", spec.MODES)
 @pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
 @pytest.mark.parametrize("server", [{"updates": "asynchronous", "staleness": 2}, {"staleness": 2}])
 def test_a_word_of_modes_means_the_same_whatever_the_spec_has_set(word: str, schedule: str, server: dict[str, Any]) -> None:
@@ -123,7 +123,7 @@ def test_a_word_of_modes_means_the_same_whatever_the_spec_has_set(word: str, sch
         ("sharded_data_parallel", {"accumulation": 2}, 2, 1, ["mode sharded_data_parallel"]),
         ("pipeline", {"accumulation": 2}, 2, [1, "pipeline.micro_batches"], ["mode pipeline"]),
         *(
-            (word, {"communication.compression": "int8"}, f"int8 in mode {word}", "none", COMPRESSING_VARIANTS[1:])
+            (word, {"communication.compression": "int8"}, f"int8 in mode {word}", "none", COMPRESSING)
             for word in ("sharded_data_parallel", "model_averaging", "parameter_server_async")
         ),
     ],
@@ -261,7 +261,11 @@ def test_a_value_outside_a_fields_range_is_refused_with_the_range(field: str, va
 @pytest.mark.parametrize(
     ("fields", "received", "names"),
     [
-        ({"mode": "pipeline", "least_replicas": 1}, "1 in mode pipeline", [*ELASTIC_MODES, "Leave it out"]),
+        (
+            {"mode": "pipeline", "least_replicas": 1},
+            "1 in mode pipeline",
+            ["multi_process", "sharded_data_parallel", "Leave it out"],
+        ),
         ({"least_replicas": 8}, "8 of 4", ["at most replicas", "Use 1"]),
         ({"hosts": ["localhost", "b"]}, "hosts localhost, b", ["one machine", "Leave one out"]),
         ({"communication": {"compression": "int8"}}, None, ["compressed gradients", "Leave it out"]),
@@ -534,6 +538,12 @@ def test_a_mode_that_this_machine_cannot_do_is_not_available(values: dict[str, A
     assert_unavailable(spec.check_against(spec.build(values), DESCRIPTION), *names)
 
 
+@pytest.mark.parametrize(("feed", "names"), [("workers", ["no semaphores"]), ("inline", [])])
+def test_an_input_that_this_machine_cannot_have_is_not_available(feed: str, names: list[str]) -> None:
+    description = {**DESCRIPTION, "inputs_not_available": {"workers": "no semaphores"}}
+    assert_unavailable(spec.check_against(spec.build({"input": feed, "workers": int(feed == "workers")}), description), *names)
+
+
 @pytest.mark.parametrize(("batch", "parts"), [(64, 4), (50, 2), (63, 3), (61, 1)])
 def test_a_pipeline_whose_batch_cannot_be_cut_is_none(batch: int, parts: int) -> None:
     description = {**DESCRIPTION, "modes": {"pipeline": THREADS, "model_parallel": THREADS}}
@@ -582,8 +592,8 @@ def test_a_switch_that_the_framework_does_not_have_is_refused(
 def test_a_switch_that_is_not_for_a_mode_makes_its_row_not_available() -> None:
     modes = ["serial", "parameter_server"]
     option = {"values": [False, True], "default": False, "only": {"True": {"mode": modes}}}
-    description = {**DESCRIPTION, "modes": dict.fromkeys(spec.MODES, ANYWHERE), "options": {"quick": option}}
-    for word in spec.VARIANTS:
+    description = {**DESCRIPTION, "modes": dict.fromkeys(spec.MODES.names(), ANYWHERE), "options": {"quick": option}}
+    for word in spec.MODES:
         asked = spec.build(spec.with_variant({"framework_options": {"quick": True}}, word, 2))
         names = ["framework_options.quick=True", *modes, f"not for {asked.mode}"]
         assert_unavailable(spec.check_against(asked, description), *([] if asked.mode in modes else names))
@@ -643,9 +653,9 @@ def test_a_framework_without_switches_says_so() -> None:
 
 
 def test_micro_batches_have_no_statistics_in_common() -> None:
-    description = {**DESCRIPTION, "modes": dict.fromkeys(spec.MODES, ANYWHERE)}
+    description = {**DESCRIPTION, "modes": dict.fromkeys(spec.MODES.names(), ANYWHERE)}
     unavailable: set[str] = set()
-    for word in spec.VARIANTS:
+    for word in spec.MODES:
         asked = spec.build(spec.with_variant({"batch_norm_statistics": "synchronised"}, word, 2))
         assert spec.check_against(asked.with_fields(batch_norm_statistics="per_replica"), description) is None
         if answer := spec.check_against(asked, description):

@@ -15,7 +15,7 @@ from compare.execution import store
 from compare.execution.matrix import Row
 from compare.execution.store import StoredComparison
 from compare.judgement.run_figures import disturbing_cores, epoch_seconds
-from compare.judgement.summary import comparable_runs, pairs_of_seconds, ratio_of_seconds
+from compare.judgement.run_pairs import comparable_runs, pairs_of_seconds, ratio_of_seconds
 from compare.proof import ladder
 from tests.compare.conftest import behave
 from tests.support import comparisons

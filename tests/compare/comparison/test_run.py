@@ -20,7 +20,8 @@ from compare.comparison import comparison_plan, run
 from compare.core import errors
 from compare.core.interrupt import Interrupted
 from compare.core.presets import Preset
-from compare.execution import executor, launch, run_settings, store
+from compare.execution import executor, launch, run_settings, store, workspace
+from compare.execution.workspace import COMPARISON
 from compare.judgement import cautions
 from compare.judgement.statement_words import sentences
 from compare.proof import certificate, ladder, spot_checks
@@ -214,8 +215,8 @@ def test_a_comparison_with_more_repeats_says_so_in_the_command_that_makes_it_aga
     more = comparisons.with_fields(stored, argv=["run", "--resume", "out", "--repeats", "10"], repeats=10)
     for argv in (["run", "--repeats", "5", "--data", "x"], ["run", "--repeats=5", "--data", "x"], ["run", "--data", "x"]):
         store.write_plan(tmp_path, comparisons.with_fields(stored, argv=argv))
-        assert store.merge_with_stored(tmp_path, more).argv == ["run", "--data", "x", "--repeats", "10"]
-        assert store.merge_with_stored(tmp_path, stored).argv == argv
+        assert COMPARISON.resume(tmp_path, more).argv == ["run", "--data", "x", "--repeats", "10"]
+        assert COMPARISON.resume(tmp_path, stored).argv == argv
 
 
 def test_each_repeat_has_the_seed_of_its_place_in_all_rows_and_the_same_split(
@@ -268,8 +269,8 @@ def test_another_comparison_in_the_same_folder_is_refused(
 def test_a_second_comparison_in_the_same_folder_at_the_same_time_is_refused(
     fake_twins: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    with store.locked(tmp_path / "out"):
-        code = "from compare.execution import store; from pathlib import Path; store.locked(Path('out')).__enter__()"
+    with workspace.locked(tmp_path / "out"):
+        code = "from compare.execution import workspace; from pathlib import Path; workspace.locked(Path('out')).__enter__()"
         second = processes.python("-c", code, folder=tmp_path, PYTHONPATH=str(launch.PROJECT_ROOT))
     assert "FolderError: Another command works in out." in second.stderr
 
@@ -285,7 +286,7 @@ def test_a_folder_that_cannot_be_used_is_refused_before_anything_is_prepared(
         for words in (asked, (*asked, "--dry-run")):
             check_ended(compare_quick(folder, *words), **parts)
 
-    with store.locked(out):
+    with workspace.locked(out):
         check_ended(compare_quick(out), names=[out, "Another command"], fix="--out")
     check("--seed", "7", names=["left-serial-1core", "seed", "0", "7"])
     check(folder=out / store.PLAN_FILE / "in" / "it", names=[out / store.PLAN_FILE, "file"])

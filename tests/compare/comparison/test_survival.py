@@ -22,7 +22,7 @@ from common.artifacts import atomic_files, checkpoint, event_log, results
 from common.artifacts.schema import EpochRecord, RunResult
 from common.machine import machine
 from compare.core import errors
-from compare.execution import launch, store
+from compare.execution import launch, store, workspace
 from tests import full_disk
 from tests.compare.conftest import behave
 from tests.compare.twins import deadly
@@ -238,8 +238,8 @@ def test_the_lock_of_a_killed_comparison_is_free(tmp_path: Path) -> None:
         """
         import sys, time
         from pathlib import Path
-        from compare.execution import store
-        with store.locked(Path(sys.argv[1])):
+        from compare.execution import workspace
+        with workspace.locked(Path(sys.argv[1])):
             print(flush=True)
             time.sleep(600)
         """
@@ -247,10 +247,10 @@ def test_the_lock_of_a_killed_comparison_is_free(tmp_path: Path) -> None:
     with processes.started([sys.executable, "-c", code, tmp_path]) as holder:
         assert holder.stdout is not None
         holder.stdout.readline()
-        with refused(errors.FolderError, names=[tmp_path], fix="--out"), store.locked(tmp_path):
+        with refused(errors.FolderError, names=[tmp_path], fix="--out"), workspace.locked(tmp_path):
             pass
         holder.kill()
-    with store.locked(tmp_path):
+    with workspace.locked(tmp_path):
         pass
 
 

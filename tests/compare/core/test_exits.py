@@ -18,6 +18,7 @@ from compare.core.interrupt import Interrupted
 
 FULL = OSError(errno.ENOSPC, "No space left on device", "some/file")
 ELSEWHERE = OSError(errno.EACCES, "Permission denied", "some/file")
+JUMPING_CLOCK = OSError(errno.EINVAL, "Invalid argument")
 GOES_ON = "The same command continues from what is there."
 
 
@@ -34,6 +35,7 @@ GOES_ON = "The same command continues from what is there."
         (LaunchError("a process"), 1, "a process"),
         (FULL, 1, f"'some/file'. Free space, or name another folder. {GOES_ON}"),
         (ELSEWHERE, 1, f"'some/file'. Name another folder. {GOES_ON}"),
+        (JUMPING_CLOCK, 1, f"check the clock. {GOES_ON}"),
         (Interrupted(2), 130, "Interrupted"),
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, BaseException) else None,

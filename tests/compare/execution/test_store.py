@@ -7,7 +7,7 @@ from common.artifacts import atomic_files, results
 from common.data import sources
 from common.errors import UserError
 from compare.core.errors import FolderError
-from compare.execution import launch, store
+from compare.execution import launch, matrix, store
 from tests.support import comparisons, trees
 from tests.support.command_line import convtwins
 from tests.support.refusals import check, refused
@@ -35,6 +35,20 @@ def test_a_plan_with_a_row_whose_id_is_no_name_of_a_folder_is_refused(tmp_path: 
     (folder / store.PLAN_FILE).write_text(atomic_files.with_checksum(json.dumps(plan)))
     with refused(FolderError, names=["compare.json", "rows"]):
         store.read(folder)
+
+
+@pytest.mark.parametrize(("count", "fits"), [(matrix.MOST_ROWS, True), (matrix.MOST_ROWS + 1, False)])
+def test_a_plan_has_no_more_rows_than_a_report_can_compare(tmp_path: Path, count: int, fits: bool) -> None:
+    folder = comparisons.stored_in(comparisons.repeated(1), tmp_path / "out")
+    plan = json.loads((folder / store.PLAN_FILE).read_text())
+    del plan["sha256"]
+    plan["rows"] = [{**plan["rows"][0], "id": f"row{number}"} for number in range(count)]
+    (folder / store.PLAN_FILE).write_text(atomic_files.with_checksum(json.dumps(plan)))
+    if fits:
+        assert len(store.read_plan(folder).rows) == count
+    else:
+        with refused(FolderError, names=["compare.json", "rows", str(matrix.MOST_ROWS), str(count)]):
+            store.read_plan(folder)
 
 
 WITH_OUT = (

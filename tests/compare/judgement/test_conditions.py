@@ -12,7 +12,7 @@ from compare.execution.contestants import Contestant
 from compare.execution.store import StoredComparison
 from compare.judgement import conditions
 from compare.judgement.conditions import CONDITIONS, DIVISION_WORDS
-from compare.judgement.row_figures import NOT_COMPARABLE
+from compare.judgement.row_figures import NOT_COMPARABLE, OTHER_DATA
 from compare.judgement.summary import summarize
 from compare.reporting import comparison_report, comparison_tables, side_by_side, tables
 from tests.support import comparisons
@@ -236,17 +236,17 @@ def test_rows_of_other_data_have_no_speedup_and_no_verdict(planted: str) -> None
     assert not judged.findings.comparable and not judged.findings.contestants and not judged.findings.modes
     speedups = comparison_tables.speedup_table(judged.summaries).rows
     rows = {cells["contestant"]: cells for cells in speedups if cells["run"] == "data_parallel x2"}
-    assert rows["pytorch"]["pays"] == rows["pytorch"]["speedup_same_cores"] == comparison_tables.OTHER_DATA
+    assert rows["pytorch"]["pays"] == rows["pytorch"]["speedup_same_cores"] == OTHER_DATA
     assert rows["tensorflow"]["pays"] == rows["tensorflow"]["speedup_same_cores"] == NOT_COMPARABLE
     main = comparison_tables.main_table(judged.summaries).rows
-    (cells,) = [cells for cells in main if cells["pays"] == comparison_tables.OTHER_DATA]
-    assert cells["contestant"] == "pytorch" and cells["speedup_one_core"] == comparison_tables.OTHER_DATA
+    (cells,) = [cells for cells in main if cells["pays"] == OTHER_DATA]
+    assert cells["contestant"] == "pytorch" and cells["speedup_one_core"] == OTHER_DATA
 
 
 def test_a_framework_that_read_other_data_than_the_comparison_has_no_speedup_either() -> None:
     stored = with_runs(comparisons.repeated(), "tensorflow", data_hash="another")
     pays = [cells["pays"] for cells in comparison_tables.speedup_table(summarize(stored)).rows]
-    assert pays == [None, NOT_COMPARABLE, None, comparison_tables.OTHER_DATA]
+    assert pays == [None, NOT_COMPARABLE, None, OTHER_DATA]
 
 
 def test_a_twins_description_gives_the_conditions_of_a_run() -> None:

@@ -19,8 +19,9 @@ from compare.judgement import cautions, sameness
 from compare.judgement.findings import ComparisonFindings, findings
 from compare.judgement.row_figures import NOT_COMPARABLE, unreliable_rows_note
 from compare.judgement.run_figures import epoch_seconds, images_per_second, limit, time_to_accuracy
+from compare.judgement.run_pairs import pairs_of_seconds
 from compare.judgement.statement_words import sentences as sentences_of
-from compare.judgement.summary import pairs_of_seconds, summarize
+from compare.judgement.summary import summarize
 from compare.reporting import comparison_report, comparison_tables, latex, step_tables, tables
 from compare.reporting.epoch_tables import target_table
 from compare.reporting.step_tables import limit_table

@@ -8,7 +8,7 @@ import pytest
 from syrupy.assertion import SnapshotAssertion
 
 from common.artifacts.schema import Noise
-from compare.execution import store
+from compare.execution import store, workspace
 from compare.execution.store import StoredComparison
 from compare.machines import merge_report, questions
 from tests.support import comparisons, trees
@@ -146,7 +146,7 @@ def test_the_report_is_written_and_never_over_something_else(tmp_path: Path) -> 
 
 def test_a_folder_that_is_still_written_to_is_refused(tmp_path: Path) -> None:
     one, other = folders(tmp_path, of_machine(0), of_machine(1))
-    with store.locked(other):
+    with workspace.locked(other):
         done = convtwins("merge", one, other)
         shown = convtwins("gallery", one, other, "--out", tmp_path / "site")
     for each in (done, shown):
@@ -156,7 +156,7 @@ def test_a_folder_that_is_still_written_to_is_refused(tmp_path: Path) -> None:
 
 def test_a_run_that_begins_while_a_folder_is_looked_at_is_not_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Planted: the look itself holds the lock for a moment, so that the run failed as if another one were at work."""
-    with store.locked(tmp_path):
+    with workspace.locked(tmp_path):
         pass
     seen, release = list[str](), filelock.FileLock.release
 
@@ -172,11 +172,11 @@ def test_a_run_that_begins_while_a_folder_is_looked_at_is_not_refused(tmp_path: 
             release(lock, force)
 
     def begin() -> None:
-        with store.locked(tmp_path):
+        with workspace.locked(tmp_path):
             seen.append("runs")
 
     monkeypatch.setattr(filelock.FileLock, "release", late)  # the moment in which the defect showed
-    store.refuse_growing(tmp_path)
+    workspace.refuse_growing(tmp_path)
     assert seen == ["looks", "runs"]
 
 

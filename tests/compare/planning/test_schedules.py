@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from common.models import stages
-from common.spec import VARIANTS
+from common.spec import MODES
 from compare.planning import events, schedules
 from compare.planning.case import PredictionError, TaskGraph
 from compare.planning.events import Parts
@@ -184,7 +184,7 @@ def check_memory() -> None:
     assert schedules.step(made.case(made.run("multi_process", 2)))[1]["0"] > 3 * sum(weights)
 
 
-@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("variant", MODES)
 def test_every_mode_is_predicted_and_never_faster_on_a_slower_link_or_device(variant: str) -> None:
     replicas = 1 if variant == "serial" else 2
     run = made.run(variant, replicas, global_batch_size=64)

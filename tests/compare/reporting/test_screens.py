@@ -213,6 +213,13 @@ def test_each_row_at_fault_is_named_and_no_other() -> None:
         assert (name in answers["Not proved"], name in answers["Trouble"]) == (wrong, wrong)
 
 
+def test_the_only_configuration_of_two_frameworks_that_other_work_disturbed_has_no_name() -> None:
+    rows = [comparisons.row(name) for name in ("pytorch", "tensorflow")]
+    shown = screen(disturbed(comparisons.of_rows(rows, repeats=5), rows[0].id))
+    words = "no finding between pytorch and tensorflow: other work disturbed it"
+    assert any(words in answer.sentences for answer in shown.answers)
+
+
 def test_a_row_that_other_work_disturbed_has_no_ratio_and_no_mark_of_a_verdict() -> None:
     stored = disturbed(proved(comparisons.repeated()), "pytorch-data_parallel-2")
     shown = screen(stored)

@@ -13,6 +13,7 @@ from compare.core.errors import FolderError
 from compare.core.statistics import Ratio, unpaired_ratio
 from compare.execution import store
 from compare.execution.store import StoredComparison
+from compare.execution.workspace import COMPARISON
 from compare.judgement.run_figures import epoch_seconds
 from compare.reporting import side_by_side
 from compare.reporting.comparison_report import read
@@ -91,7 +92,7 @@ def test_machines_of_one_kind_are_two_machines_and_a_folder_of_one_is_not_gone_o
     found = pair(tmp_path, faster(repeated(), 2.0, machine=there), ours)
     assert not found.report.values["same_machine"]
     with refused(FolderError, names=("host", "first", "second")):
-        store.merge_with_stored(found.a, with_plan(ours, machine=there).comparison)
+        COMPARISON.resume(found.a, with_plan(ours, machine=there).comparison)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from common.artifacts.schema import EpochRecord, Phases, RunResult
 from common.spec import Spec, from_json
 from compare.core.interrupt import Interrupted
 from compare.core.statistics import Ratio
-from compare.execution import best_switches, executor, launch, matrix, store
+from compare.execution import best_switches, executor, launch, matrix, store, workspace
 from compare.execution.matrix import Row
 from compare.switches.search import is_surely_faster
 from tests.compare.twins import fake
@@ -290,7 +290,7 @@ def test_a_folder_serves_one_search(twin: Twin, tmp_path: Path) -> None:
     check_ended(optimize(tmp_path / "out", "--only", "order", "--repeats", 3), names=["request.rounds", 2, 3])
     trees.write(tmp_path / "else", {"letter.txt": ""})
     check_ended(optimize(tmp_path / "else"), names=["belong to no search", "letter.txt"])
-    with store.locked(tmp_path / "held"):
+    with workspace.locked(tmp_path / "held"):
         check_ended(optimize(tmp_path / "held"), names=["Another command", tmp_path / "held"])
 
 

@@ -78,6 +78,12 @@ def is_running(folder: Path) -> bool:
     return bool({"RUNNING", "WAITING"} & set(states(folder)))
 
 
+def tune(settings: Tuning, folder: Path, **options: Any) -> TuningRecord:
+    """A tuning in a folder, which is free again afterwards."""
+    with tuner.open_workspace(settings, folder) as workspace:
+        return tuner.tune(settings, workspace, **options)
+
+
 def wait_until_running(folder: Path) -> psutil.Process:
     """The first of this process's servers, as soon as a trial runs."""
     deadline = time.monotonic() + SECONDS
@@ -93,7 +99,7 @@ def wait_until_running(folder: Path) -> psutil.Process:
 @pytest.fixture(scope="module")
 def searched(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, TuningRecord]:
     folder = tmp_path_factory.mktemp("tuning") / "made"
-    return folder, tuner.tune(asked(sampler="random", jobs=(1, 3), frameworks=("left", "right")), folder)
+    return folder, tune(asked(sampler="random", jobs=(1, 3), frameworks=("left", "right")), folder)
 
 
 @pytest.mark.slow
@@ -128,14 +134,14 @@ def test_a_done_tuning_is_returned_and_nothing_is_trained(searched: tuple[Path, 
     def serving(*_: Any) -> Any:
         raise AssertionError("something was started")
 
-    assert tuner.tune(asked(sampler="random", jobs=(1, 3), frameworks=("left", "right")), folder, serving=serving) == tuned
+    assert tune(asked(sampler="random", jobs=(1, 3), frameworks=("left", "right")), folder, serving=serving) == tuned
     assert tuner.read(folder) == tuned
 
 
 def test_a_folder_with_another_tuning_is_refused_and_told_what_differs(searched: tuple[Path, TuningRecord]) -> None:
     folder, _ = searched
     with refused(FolderError, names=["sampler", "random", "tpe"]):
-        tuner.tune(asked(sampler="tpe", jobs=(1, 3), frameworks=("left", "right")), folder)
+        tune(asked(sampler="tpe", jobs=(1, 3), frameworks=("left", "right")), folder)
 
 
 @pytest.mark.slow
@@ -177,7 +183,7 @@ def test_the_report_is_written_in_every_form(
 def test_a_pruner_stops_trials_between_epochs_and_processes_serve_them(tmp_path: Path) -> None:
     values = {**VALUES, "epochs": 4}
     several = {"backend": "processes", "jobs": (2,), "trials": 6}
-    tuned = tuner.tune(asked(values=values, pruner="halving", sampler="random", objective="accuracy", **several), tmp_path)
+    tuned = tune(asked(values=values, pruner="halving", sampler="random", objective="accuracy", **several), tmp_path)
     (search,) = tuned.searches
     states = {state: [trial for trial in search.trials if trial.state == state] for state in ("ok", "pruned")}
     assert len(states["ok"]) + len(states["pruned"]) == 6 and all(states.values())
@@ -191,7 +197,7 @@ def test_a_pruner_stops_trials_between_epochs_and_processes_serve_them(tmp_path:
 def test_a_trial_that_diverges_or_is_refused_fails_alone(tmp_path: Path) -> None:
     space = {"optimizer.learning_rate": {"choices": [0.01, 1e300]}, "model": {"choices": ["simple_cnn", "mini_xception"]}}
     values = {**VALUES, "data": {"limit": 128, "image_size": 48}}  # which the one takes, and not the other
-    tuned = tuner.tune(asked(values=values, space=space, sampler="grid", trials=9), tmp_path)
+    tuned = tune(asked(values=values, space=space, sampler="grid", trials=9), tmp_path)
     (search,) = tuned.searches
     found = {(trial.fields["optimizer.learning_rate"], trial.fields["model"]): trial for trial in search.trials}
     assert {key: trial.state for key, trial in found.items()} == {
@@ -208,10 +214,10 @@ def test_a_trial_that_diverges_or_is_refused_fails_alone(tmp_path: Path) -> None
 
 def test_studies_may_stand_in_another_database_under_names_of_their_own(tmp_path: Path) -> None:
     storage = f"sqlite:///{tmp_path / 'elsewhere.db'}"
-    tuned = tuner.tune(asked(storage=storage, trials=1), tmp_path / "tuning")
+    tuned = tune(asked(storage=storage, trials=1), tmp_path / "tuning")
     assert optuna.get_all_study_names(storage) == [f"{tuned.plan.token}-left-threads-1jobs-r0"]
     assert not (tmp_path / "tuning" / tuner.STORAGE_FILE).exists()
-    assert tuner.tune(asked(storage=storage, trials=1), tmp_path / "tuning") == tuned
+    assert tune(asked(storage=storage, trials=1), tmp_path / "tuning") == tuned
 
 
 @pytest.mark.parametrize(
@@ -279,7 +285,7 @@ def test_a_storage_that_another_one_has_open_is_not_called_damaged(searched: tup
 )
 def test_what_cannot_be_done_is_refused_before_anything_starts(tmp_path: Path, settings: dict[str, Any], field: str) -> None:
     with refused(SpecError, field=field) as caught:
-        tuner.tune(asked(**settings), tmp_path)
+        tune(asked(**settings), tmp_path)
     assert "secret" not in str(caught.error) and ("backend" in settings or not list(tmp_path.iterdir()))
 
 
@@ -299,7 +305,7 @@ def test_a_server_that_does_not_start_ends_the_tuning_with_its_last_words(
     launch.describe("left")
     monkeypatch.setitem(TWINS, "left", "no_such_module")
     with refused(LaunchError, names=["left", "exit code 1", "No module named no_such_module"]):
-        tuner.tune(asked(), tmp_path)
+        tune(asked(), tmp_path)
 
 
 def test_a_switch_that_is_settled_when_a_process_starts_is_refused_once_and_not_in_every_trial(
@@ -310,7 +316,7 @@ def test_a_switch_that_is_settled_when_a_process_starts_is_refused_once_and_not_
     # Another description of a learner, whose own has no such option.
     monkeypatch.setitem(launch.DESCRIPTIONS, "left", {**described, "options": options})
     with refused(SpecError, field="framework_options.allocator", names=["left"]):
-        tuner.tune(asked(values={**VALUES, "framework_options": {"allocator": "system"}}), tmp_path)
+        tune(asked(values={**VALUES, "framework_options": {"allocator": "system"}}), tmp_path)
     assert not list(tmp_path.iterdir())
 
 
@@ -325,7 +331,7 @@ def test_a_killed_server_fails_its_trials_and_the_others_are_trained_by_another(
 
     killer = threading.Thread(target=kill)
     killer.start()
-    tuned = tuner.tune(asked(values=values, jobs=(2,), trials=4, sampler="random"), tmp_path)
+    tuned = tune(asked(values=values, jobs=(2,), trials=4, sampler="random"), tmp_path)
     killer.join()
     (search,) = tuned.searches
     states = [trial.state for trial in sorted(search.trials, key=lambda trial: trial.slot)]
@@ -373,7 +379,7 @@ def serving_by(kind: type[Scripted], servers: list[Scripted]) -> Serving:
 def test_a_server_that_dies_when_it_has_nothing_left_to_do_ends_nothing(tmp_path: Path) -> None:
     servers: list[Scripted] = []
     settings = asked(backend="processes", jobs=(2,), trials=2)
-    (search,) = tuner.tune(settings, tmp_path, serving=serving_by(Scripted, servers)).searches
+    (search,) = tune(settings, tmp_path, serving=serving_by(Scripted, servers)).searches
     assert [trial.state for trial in search.trials] == ["ok", "ok"] and len(servers) == 2
 
 
@@ -405,7 +411,7 @@ class Mortal(Scripted):
 def test_a_server_that_cannot_be_replaced_leaves_its_trials_to_the_others(tmp_path: Path, snapshot: SnapshotAssertion) -> None:
     servers: list[Scripted] = []
     settings = asked(backend="processes", jobs=(2,), trials=4)
-    tuned = tuner.tune(settings, tmp_path, serving=serving_by(Mortal, servers))
+    tuned = tune(settings, tmp_path, serving=serving_by(Mortal, servers))
     (search,) = tuned.searches
     assert sorted(trial.state for trial in search.trials) == ["killed", "ok", "ok", "ok"] and len(servers) == 3
     assert search.servers_lost == 1 and search.done and not search.timed
@@ -419,7 +425,7 @@ def test_a_server_that_hangs_is_ended_and_its_trial_fails(tmp_path: Path) -> Non
     stopper = threading.Thread(target=stop)
     stopper.start()
     values = {**VALUES, "epochs": 100, "global_batch_size": 16, "hang_seconds": 2.0}
-    (search,) = tuner.tune(asked(values=values, trials=1, sampler="random"), tmp_path).searches
+    (search,) = tune(asked(values=values, trials=1, sampler="random"), tmp_path).searches
     stopper.join()
     assert [trial.state for trial in search.trials] == ["killed"] and "stopped" in str(search.trials[0].reason)
 
@@ -477,7 +483,7 @@ LONG: dict[str, Any] = {"epochs": 12, "data": {"limit": 128}, "cores": 1}
 @pytest.fixture(scope="module")
 def alone(tmp_path_factory: pytest.TempPathFactory) -> TuningSearch:
     """A search by TPE that nobody disturbs."""
-    return tuner.tune(asked(values=LONG, trials=6), tmp_path_factory.mktemp("tuning")).searches[0]
+    return tune(asked(values=LONG, trials=6), tmp_path_factory.mktemp("tuning")).searches[0]
 
 
 @pytest.mark.slow

@@ -61,7 +61,7 @@ def describe(framework: str, behaviours: dict[str, str]) -> dict[str, object]:
         "framework": framework,
         "versions": {framework: "1.0"},
         "devices": [{"name": "cpu", "kind": "cpu"}],
-        "modes": {name: mode(name) for name in spec.MODES},
+        "modes": {name: mode(name) for name in spec.MODES.names()},
         "options": {f"{framework}_switch": {"values": ["plain", "quick"], "default": "plain", "help": ""}},
     }
 

@@ -154,7 +154,7 @@ def describe(framework: str) -> dict[str, Any]:
         "framework": framework,
         "versions": {"numpy": np.__version__},
         "devices": [{"name": "cpu", "kind": "cpu"}],
-        "modes": {name: mode(name) for name in spec.MODES},
+        "modes": {name: mode(name) for name in spec.MODES.names()},
         "options": {},
     }
 
