@@ -73,7 +73,7 @@ def _interruptions(row: str, runs: Sequence[RunResult]) -> Iterator[Statement]:
         yield _about(
             row,
             "restarted",
-            options=sorted({"--elastic" if death.replicas else "--restarts" for death in deaths}, reverse=True),
+            options=[*sorted({"--elastic" if death.replicas else "--restarts" for death in deaths}, reverse=True)],
             restarts=len(deaths),
             reasons=[death.words for death in deaths],
             seconds_lost=sum(death.seconds_lost for death in deaths),

@@ -139,7 +139,7 @@ def statements(stored: StoredComparison, summaries: Sequence[Summary]) -> list[S
 
 
 def _contestants_noun(stored: StoredComparison) -> str:
-    """What is compared: frameworks, or contestants of one framework."""
+    """`frameworks`, or `contestants` if all are of one framework."""
     return "frameworks" if len({row.framework for row in stored.comparison.rows}) > 1 else "contestants"
 
 

@@ -13,7 +13,7 @@ Level = Literal["info", "finding", "caution", "trouble"]
 
 
 class Advice(Frozen):
-    """What a user can do about a statement."""
+    """A thing that a user can do about a statement."""
 
     kind: str
     """Key of `statement_words.ADVICE`."""

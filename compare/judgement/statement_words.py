@@ -76,8 +76,8 @@ def _list_words(names: Sequence[str], format_spec: str) -> str:
 
 def _restarted(values: Mapping[str, Any]) -> str:
     seconds = values["seconds_lost"]
-    lost = "less than a second" if seconds < 0.95 else f"{seconds:.1f} s" if seconds < 9.95 else f"{seconds:.0f} s"
-    return f"{wording.listed(values['reasons'])}; {lost} of work lost"
+    duration = "less than a second" if seconds < 0.95 else f"{seconds:.1f} s" if seconds < 9.95 else f"{seconds:.0f} s"
+    return f"{wording.listed(values['reasons'])}; {duration} of work lost"
 
 
 def _fewer_replicas(values: Mapping[str, Any]) -> str:

@@ -136,7 +136,7 @@ def _hashes_differ(hashes: Mapping[int, str], others: Mapping[int, str]) -> bool
 def cautions(
     baseline: Measurement, candidate: Measurement, pairs: Sequence[SubjectPair], criteria: Criteria
 ) -> list[Statement]:
-    """What differs between the two measurements besides the code, and what was left out."""
+    """Statements on what differs between the two measurements besides the code, and on what was left out."""
     sides = ((baseline, "baseline"), (candidate, "candidate"))
     statements: list[Statement] = []
 

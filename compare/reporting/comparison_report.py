@@ -335,7 +335,7 @@ def _training(comparison: Comparison) -> str:
 
 
 def _settings(compared: JudgedComparison) -> str:
-    """What else the runs share: optimizer, batch, length, precision, seeds and repeats."""
+    """Settings that the runs share: optimizer, batch, length, precision, seeds and repeats."""
     comparison = compared.stored.comparison
     spec = comparison.rows[0].spec
     length = wording.count(spec.epochs, "epoch") if spec.epochs is not None else wording.count(spec.steps or 0, "step")
