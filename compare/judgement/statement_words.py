@@ -33,6 +33,8 @@ NOT_PROVED = "The same training is not proved."
 
 FILES_UNWATCHED = "Files of pytest-benchmark do not say whether other work disturbed a benchmark."
 
+_MODELS = "{models[0]} and {models[1]}"
+_RUNGS_AGREE = "In float64 all {rungs} rungs agree: outputs, gradients, updates, and {steps:step} of training."
 _RELY_ON_NO_TIME = "Do not rely on these times."
 _NEEDS = f"A verdict needs {VERDICT_PAIRS} repeats."
 _AGAIN = f"{NO_FINDING.removesuffix('.')}: {{resume}}."
@@ -352,6 +354,24 @@ def unreliable_words(values: Mapping[str, Any]) -> str:
     return f"{text}."
 
 
+def _rung_differs(values: Mapping[str, Any]) -> str:
+    size = "" if values["difference"] is None else f" by {values['difference']:.1e}"
+    where = f" at {values['where']}" if values["where"] else ""
+    qualifier = ", accepted" if values["accepted"] else f", only by {values['rounding']}" if values["rounding"] else ""
+    under = f", with {values['under']}" if values["under"] else ""
+    return f"{values['rung']}: differs{size}{where}{qualifier}{under}."
+
+
+def _difference_begins(values: Mapping[str, Any]) -> str:
+    rest = "" if values["rest_judged"] else " What is behind it was not judged."
+    return f"It begins at {values['where']}, by {values['by']:.1e}.{rest}"
+
+
+def _no_known_cause(values: Mapping[str, Any]) -> str:
+    hint = " The table of layers shows where the difference begins." if values["in_table"] else ""
+    return f"None of the known causes explains it.{hint}"
+
+
 TEMPLATES: dict[str, Template | RowTemplate] = {
     # Cautions on the whole comparison.
     "signature": "{sentence}",
@@ -468,6 +488,33 @@ TEMPLATES: dict[str, Template | RowTemplate] = {
     "neither_side_proved": "Neither side has a proof that both frameworks train the same.",
     "files_unwatched": FILES_UNWATCHED,
     "proof_of_candidate": "The candidate's proof: {proof}.",
+    # Two models.
+    "models_same": f"Yes: {_MODELS} are the same model. {_RUNGS_AGREE}",
+    "models_agree": f"Yes, but for {{but}}: {_MODELS}. {_RUNGS_AGREE}",
+    "models_hold": "Yes, but for {but}.",
+    "models_part": "No: they part first at: {rung}.",
+    "models_part_by_convention": (
+        "No: they part at {rung} alone. There Keras has a convention of its own: add --accept {accept}."
+    ),
+    "models_not_judged": (
+        "Cannot tell: what was accepted changes all that follows, so these were not judged: {unjudged:,}. Mend the port, and "
+        "match again."
+    ),
+    "settings_may_part": ("Other settings, which agree on all values that were compared and may part on others: {settings:,}."),
+    "settings_may_even_out": "Other settings, which other layers may even out: {settings:6}.",
+    "rung_differs": _rung_differs,
+    "difference_begins": _difference_begins,
+    "cause": "{sentence}",
+    "no_known_cause": _no_known_cause,
+    "fault_between": "The fault lies {place}.",
+    "faults_without_name": (
+        "Functions that a subclassed Keras model calls are not recorded. A fault in one of them has no name here."
+    ),
+    "functions_not_recorded": (
+        "Functions that a subclassed Keras model calls are not recorded. What they gave was compared, their settings were not."
+    ),
+    "nothing_proved": "{rung}: nothing is proved by {by:;}.",
+    "optimizers_differ": "{settings} They may act later than in these steps.",
     # What a row reached.
     "accuracy_over_seeds": _accuracy_over_seeds,
     "target_accuracy": _target_accuracy,
@@ -476,7 +523,7 @@ TEMPLATES: dict[str, Template | RowTemplate] = {
 }
 """Words by kind of statement. A field `row` is the name of its only row, `row_id` the id."""
 
-DETAILS = frozenset(["first_loss_failed", "scores_differ"])
+DETAILS = frozenset(["first_loss_failed", "scores_differ", "difference_begins", "cause", "no_known_cause", "fault_between"])
 """Kinds that belong below the statement before."""
 
 ADVICE: dict[str, str] = {

@@ -19,9 +19,10 @@ from compare.reporting import comparison_report
 from tests.support import comparisons
 from tests.support.comparisons import with_runs
 
+COMPARE = Path(comparison_report.__file__).parents[1]
 JUDGING = (
     *Path(statement_words.__file__).parent.glob("*.py"),
-    Path(comparison_report.__file__).parents[1] / "regression/facts.py",
+    *(COMPARE / name for name in ("regression/facts.py", "matching/model_comparison.py")),
 )
 STORED: dict[str, Callable[[], StoredComparison]] = {
     "repeated": comparisons.repeated,
