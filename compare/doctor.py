@@ -13,16 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-import typer
 
 from common import spec
 from common.data import cache as store
 from common.machine import machine
-from compare.core import exits, wording
+from compare.core import commands, wording
 from compare.core.errors import LaunchError
-from compare.core.interrupt import interruptible
 from compare.data import cache
-from compare.execution import launch, matrix, options
+from compare.execution import launch, matrix
 from compare.reporting.document import Report
 from compare.reporting.screen import Paragraph, Screen
 from compare.reporting.tables import Column, Table
@@ -35,11 +33,10 @@ _BUSY_LOAD = 0.5
 """Load of each core above which times suffer."""
 
 
-def command(as_json: options.AsJson = False) -> None:
+@commands.command()
+def command() -> Report:
     """Say what this machine has for a comparison: frameworks, devices, modes, threads, memory, disk, caches."""
-    with exits.exit_on_error(), interruptible():
-        facts = examine(list(launch.FRAMEWORKS))
-    raise typer.Exit(report(facts).deliver(None, as_json=as_json))
+    return report(examine(list(launch.FRAMEWORKS)))
 
 
 def examine(frameworks: Sequence[str]) -> dict[str, Any]:

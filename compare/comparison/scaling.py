@@ -9,11 +9,12 @@ from typing import Annotated
 
 import typer
 
-from common.spec import SpecError
 from compare.comparison import run, scaling_fit, scaling_report, scaling_rows
 from compare.comparison.scaling_fit import ProjectionTarget
-from compare.core import exits
+from compare.core import commands
+from compare.core.commands import Invocation, Outcome
 from compare.core.option_parsing import parse_choices, parse_integers, split_names
+from compare.core.option_rules import Excludes
 from compare.execution import options, run_settings, signing
 from compare.judgement import scaling_laws
 from compare.reporting import comparison_report
@@ -23,8 +24,9 @@ from compare.reporting.document import Report
 MODES = "multi_process"
 
 
-@options.grouped
+@commands.command(Excludes("--stored", "--sign", advice="Sign with run --resume DIR --sign KEY first."))
 def command(
+    invocation: Invocation,
     *,
     modes: Annotated[str | None, typer.Option(help=f"{options.MODES} Default: {MODES}.")] = None,
     replicas: Annotated[
@@ -50,41 +52,30 @@ def command(
         Path | None, typer.Option(help="Measure nothing: read this results folder of an earlier scaling.")
     ] = None,
     sign: options.Sign = None,
-    as_json: options.AsJson = False,
-) -> None:
+) -> Outcome | int:
     """Measure strong and weak scaling, fit Amdahl and Gustafson, and project to machines that are not here."""
-    with exits.exit_on_error():
-        signing.check_key(sign)
-        link = scaling_laws.parse_link(network)
-        target = (
-            ProjectionTarget() if project is None else ProjectionTarget(parse_integers("--project", project, least=1), link)
-        )
-        projection_arguments = [] if project is None else ["--project", project, "--network", network]
+    signing.check_key(sign)
+    link = scaling_laws.parse_link(network)
+    target = ProjectionTarget() if project is None else ProjectionTarget(parse_integers("--project", project, least=1), link)
+    projection_arguments = [] if project is None else ["--project", project, "--network", network]
 
-        def view(compared: JudgedComparison, folder: Path) -> Report:
-            return scaling_report.report(compared, folder, scaling_fit.read(compared.stored, target), projection_arguments)
+    def view(compared: JudgedComparison, folder: Path) -> Report:
+        return scaling_report.report(compared, folder, scaling_fit.read(compared.stored, target), projection_arguments)
 
-        if stored is not None:
-            if sign is not None:
-                raise SpecError(
-                    f"--stored and --sign exclude each other. Received: both. Use run --resume {stored} --sign {sign} first."
-                )
-            raise typer.Exit(view(comparison_report.read(stored), stored).deliver(stored, as_json=as_json))
-        spec_request = spec_options.to_request(
-            epochs=epochs, limit=limit, cores=cores, hosts=None if hosts is None else split_names(hosts)
-        )
-        settings = run_settings.settings(*spec_request)
-        settings = run_settings.with_matrix(settings, modes, MODES, repeats, 1)
-        if workers is not None:
-            settings = replace(settings, workers=parse_integers("--workers", workers, least=0))
-        sizes = tuple(size for size in parse_integers("--replicas", replicas, least=1) if size != 1)
-        chosen_kinds = parse_choices("--kinds", split_names(kinds), scaling_rows.KINDS)
-        lay_out = partial(
-            scaling_rows.build_rows, sizes=sizes, kinds=[kind for kind in scaling_rows.KINDS if kind in chosen_kinds]
-        )
-        contestant_names = contestants.names(settings.contestants)
-        request = run.ComparisonRequest(
-            settings, contestant_names, out, prove=False, lay_out=lay_out, oversubscribe=True, sign=sign
-        )
-        code = run.run(request, as_json=as_json, view=view)
-    raise typer.Exit(code)
+    if stored is not None:
+        return Outcome(view(comparison_report.read(stored), stored), stored)
+    spec_request = spec_options.to_request(
+        epochs=epochs, limit=limit, cores=cores, hosts=None if hosts is None else split_names(hosts)
+    )
+    settings = run_settings.settings(*spec_request)
+    settings = run_settings.with_matrix(settings, modes, MODES, repeats, 1)
+    if workers is not None:
+        settings = replace(settings, workers=parse_integers("--workers", workers, least=0))
+    sizes = tuple(size for size in parse_integers("--replicas", replicas, least=1) if size != 1)
+    chosen_kinds = parse_choices("--kinds", split_names(kinds), scaling_rows.KINDS)
+    lay_out = partial(scaling_rows.build_rows, sizes=sizes, kinds=[kind for kind in scaling_rows.KINDS if kind in chosen_kinds])
+    contestant_names = contestants.names(settings.contestants)
+    request = run.ComparisonRequest(
+        settings, contestant_names, out, prove=False, lay_out=lay_out, oversubscribe=True, sign=sign
+    )
+    return run.run(request, as_json=invocation.as_json, view=view)

@@ -17,12 +17,12 @@ from scipy import special
 from common import spec
 from common.frozen import Frozen
 from common.machine.private_folder import PrivateFolder
-from common.spec import SpecError
 from compare.comparison import comparison_plan, run
 from compare.comparison import repeats_needed as needed
 from compare.comparison.comparison_plan import ComparisonRequest
-from compare.core import exits, statistics, verdict_words, wording
+from compare.core import commands, exits, statistics, verdict_words, wording
 from compare.core.option_parsing import split_names
+from compare.core.option_rules import Excludes, Needs
 from compare.core.presets import Preset
 from compare.core.statistics import VERDICT_PAIRS, JudgedRatio, Ratio, paired_ratio, verdicts
 from compare.core.until_decided import UntilDecided
@@ -125,6 +125,11 @@ class Selftest(Frozen):
         return all(check.passed for check in self.checks)
 
 
+@commands.command(
+    Excludes("--simulate-only", "--real-pairs"),
+    Excludes("--repeats-needed", "--real-pairs"),
+    Needs("--out", "--real-pairs", "Add --real-pairs 200."),
+)
 def command(
     frameworks: options.Frameworks = options.ALL_FRAMEWORKS,
     simulate_only: Annotated[bool, typer.Option("--simulate-only", help="No trials on this machine. Takes seconds.")] = False,
@@ -143,28 +148,19 @@ def command(
         int, typer.Option(min=1000, max=10_000_000, help="Comparisons to simulate. A quarter as many families.")
     ] = TRIALS,
     seed: Annotated[int, typer.Option(min=0, help=f"{options.SEED} The simulation.")] = 0,
-    as_json: options.AsJson = False,
-) -> None:
+) -> Report:
     """Test the verdicts themselves: equal runs must be called equal, and a known slowdown must be found."""
-    with exits.exit_on_error():
-        twins = contestants.builtin_twins("--frameworks", split_names(frameworks), launch.FRAMEWORKS)
-        if real_pairs is not None and simulate_only:
-            raise SpecError("--real-pairs and --simulate-only exclude each other. Received: both. Use one of them.")
-        if out is not None and real_pairs is None:
-            raise SpecError(f"--out goes with --real-pairs. Received: {out} without it. Add --real-pairs 200.")
-        if repeats_needed:
-            if real_pairs is not None:
-                raise SpecError("--repeats-needed and --real-pairs exclude each other. Received: both. Use one of them.")
-            table = needed.table(max(trials // 10, 100), seed, UntilDecided())
-            raise typer.Exit(repeats_report(table).deliver(None, as_json=as_json))
-        pairs = None if real_pairs is None else _pairs_request(twins[0], real_pairs, out)
-        if pairs is not None:
-            COMPARISON.check(pairs.out, comparison_plan.early_identity(pairs))
-        result = Selftest(checks=simulate(trials, seed), sentences=[])
-        if not simulate_only:
-            trials_result = _run_trials(twins) if pairs is None else _run_pairs(pairs, seed)
-            result = Selftest(checks=[*result.checks, *trials_result.checks], sentences=trials_result.sentences)
-    raise typer.Exit(report(result).deliver(None, as_json=as_json))
+    twins = contestants.builtin_twins("--frameworks", split_names(frameworks), launch.FRAMEWORKS)
+    if repeats_needed:
+        return repeats_report(needed.table(max(trials // 10, 100), seed, UntilDecided()))
+    pairs = None if real_pairs is None else _pairs_request(twins[0], real_pairs, out)
+    if pairs is not None:
+        COMPARISON.check(pairs.out, comparison_plan.early_identity(pairs))
+    result = Selftest(checks=simulate(trials, seed), sentences=[])
+    if not simulate_only:
+        trials_result = _run_trials(twins) if pairs is None else _run_pairs(pairs, seed)
+        result = Selftest(checks=[*result.checks, *trials_result.checks], sentences=trials_result.sentences)
+    return report(result)
 
 
 def simulate(trials: int, seed: int) -> list[SelftestCheck]:

@@ -16,9 +16,8 @@ from compare.concurrency import meanings, sarif, sources
 from compare.concurrency.findings import ConcurrencyFinding, apply_suppressions
 from compare.concurrency.program import Program
 from compare.concurrency.search import UNUSUAL, SearchResult, search
-from compare.core import exits, wording
-from compare.core.interrupt import interruptible
-from compare.execution import options
+from compare.core import commands, exits, wording
+from compare.core.commands import Outcome
 from compare.reporting.document import Mark, Report
 from compare.reporting.screen import Paragraph, Screen
 
@@ -30,6 +29,7 @@ MAX_NAMED = 3
 """Unknown decisions and unexplored parts named on the first screen. The others are counted."""
 
 
+@commands.command()
 def command(
     target: Annotated[str, typer.Argument(metavar="PATH|MODULE", help="A .py file, a folder of them, or a module.")],
     collective: Annotated[
@@ -49,19 +49,18 @@ def command(
     sarif_file: Annotated[
         Path | None, typer.Option("--sarif", metavar="FILE", help="Write the findings as SARIF 2.1.0. Its folder must exist.")
     ] = None,
-    as_json: options.AsJson = False,
-) -> None:
+) -> Outcome:
     """Find deadlocks and races in training code without running it; exit code 6 where there are some."""
-    with exits.exit_on_error(), interruptible():
-        if sarif_file is not None:
-            _check_sarif_path(sarif_file)
-        known_names = meanings.read_known_names(collective or [], names)
-        skipped: list[str] = []
-        files = sources.read(target, skipped)
-        result = search(Program(files, known_names), nodes=nodes, seconds=search_seconds, unusual=unusual)
-        result.unexplored[:0] = skipped
-        findings, suppressed = apply_suppressions(result.findings, {file.file: file.comments for file in files})
-        code = report(target, len(files), result, findings, suppressed).deliver(None, as_json=as_json)
+    if sarif_file is not None:
+        _check_sarif_path(sarif_file)
+    known_names = meanings.read_known_names(collective or [], names)
+    skipped: list[str] = []
+    files = sources.read(target, skipped)
+    result = search(Program(files, known_names), nodes=nodes, seconds=search_seconds, unusual=unusual)
+    result.unexplored[:0] = skipped
+    findings, suppressed = apply_suppressions(result.findings, {file.file: file.comments for file in files})
+
+    def write_sarif(code: int) -> int:
         if sarif_file is not None:
             version = code_version.in_words(code_version.describe(machine.PROJECT_ROOT))
             log = sarif.document(findings, suppressed, version)
@@ -69,7 +68,9 @@ def command(
                 atomic_files.write_atomically(sarif_file, json.dumps(log, indent=1) + "\n")
             except OSError as error:
                 raise SpecError(f"--sarif cannot be written. Received: {sarif_file} ({error.strerror}).") from None
-    raise typer.Exit(code)
+        return code
+
+    return Outcome(report(target, len(files), result, findings, suppressed), finish=write_sarif)
 
 
 def report(

@@ -16,8 +16,8 @@ from rich.console import Console
 from common.machine.private_folder import PrivateFolder
 from compare.conformance import description, models, modes, refusals, runs, single_steps, training
 from compare.conformance.trial import Faults, TwinUnderTest
-from compare.core import exits, wording
-from compare.core.interrupt import interruptible
+from compare.core import commands, exits, wording
+from compare.core.commands import Invocation, Outcome
 from compare.core.option_parsing import parse_choices, split_names
 from compare.execution import contestants, launch, options
 from compare.execution.workspace import FolderKind
@@ -82,25 +82,26 @@ def prepare_trial_folder(out: Path) -> Path:
     return folder
 
 
+@commands.command()
 def command(
+    invocation: Invocation,
     twin: Annotated[str, typer.Argument(metavar="TWIN[@PYTHON]", help="A twin, and the interpreter that has it.")],
     checks: Annotated[str, typer.Option(help=f"With commas, of: {', '.join(CHECKS)}.")] = ",".join(CHECKS),
     out: options.OutOrNone = None,
-    as_json: options.AsJson = False,
-) -> None:
+) -> Outcome:
     """Try an installed twin over the contract, and say what is missing; exit code 1 where a check fails."""
     console = Console(stderr=True)
 
     def progress(text: str) -> None:
         console.print(text, style="dim", highlight=False)
 
-    with exits.exit_on_error(), interruptible(), PrivateFolder() as temporary:
-        selected = parse_choices("--checks", split_names(checks), tuple(CHECKS))
-        name = twin.partition("@")[0]
-        (name,) = contestants.choose(None, [f"{name}={twin}"], {}, launch.FRAMEWORKS)
-        results = conform(TwinUnderTest(name, prepare_trial_folder(out or temporary.path), progress), selected)
-        code = report(name, results).deliver(out, as_json=as_json)
-    raise typer.Exit(code)
+    selected = parse_choices("--checks", split_names(checks), tuple(CHECKS))
+    name = twin.partition("@")[0]
+    (name,) = contestants.choose(None, [f"{name}={twin}"], {}, launch.FRAMEWORKS)
+    results = conform(
+        TwinUnderTest(name, prepare_trial_folder(out or invocation.hold(PrivateFolder()).path), progress), selected
+    )
+    return Outcome(report(name, results), out)
 
 
 def report(name: str, results: Sequence[Check]) -> Report:

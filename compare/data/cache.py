@@ -14,8 +14,7 @@ import typer
 
 from common.data import cache
 from common.data.sources import cifar10, fashion_mnist, public_sets, synthetic_leaves
-from compare.core import exits, wording
-from compare.execution import options
+from compare.core import commands, wording
 from compare.reporting.document import Report
 from compare.reporting.tables import Column, Table
 
@@ -44,18 +43,17 @@ class CacheItem:
     status: Literal["kept", "in use", "removed"] = "kept"
 
 
+@commands.command()
 def command(
     prune: Annotated[bool, typer.Option("--prune", help="Remove what was not used for long. Items in use stay.")] = False,
     clear: Annotated[bool, typer.Option("--clear", help="Remove all items that are not in use, also downloads.")] = False,
     older_than: Annotated[float, typer.Option(min=0, help="With --prune: days without use. 0 removes all.")] = DEFAULT_DAYS,
     cache_dir: Annotated[Path | None, typer.Option(help="The folder, if it is not the usual one.")] = None,
-    as_json: options.AsJson = False,
-) -> None:
+) -> Report:
     """List the cache folder, or remove items that were not used for long."""
     root = cache.folder(None if cache_dir is None else str(cache_dir))
-    with exits.exit_on_error():
-        items = clear_items(root) if clear else prune_items(root, older_than) if prune else list_items(root)
-        report(root, items).show(None, as_json=as_json)
+    items = clear_items(root) if clear else prune_items(root, older_than) if prune else list_items(root)
+    return report(root, items)
 
 
 def list_items(root: Path) -> list[CacheItem]:

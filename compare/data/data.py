@@ -11,9 +11,10 @@ import typer
 from common import spec
 from common.data.sources import DataRefused, Dataset, Manifest, synthetic_leaves
 from common.spec import SpecError
-from compare.core import exits, wording
+from compare.core import commands, wording
+from compare.core.commands import Outcome
 from compare.core.errors import FolderError
-from compare.core.interrupt import interruptible
+from compare.core.option_rules import Excludes
 from compare.core.progress import display
 from compare.data import data_report
 from compare.data.data_report import BALANCE_NAME, COUNTS_FILE, RESULTS_FILE, SHEET_FILE
@@ -38,6 +39,7 @@ _FILE_COLUMNS = {
 }
 
 
+@commands.command(Excludes("--write", ["--json", "--out"], "only makes leaves"))
 def command(
     data: Annotated[
         str,
@@ -53,27 +55,24 @@ def command(
     seed: options.DataSeed = 0,
     out: options.OutOrNone = None,
     write: Annotated[Path | None, typer.Option(help="With leaves: only write them to this folder.")] = None,
-    as_json: options.AsJson = False,
-) -> None:
+) -> Outcome | None:
     """Show what is in a data set, what is wrong with it, and how it looks."""
-    with exits.exit_on_error():
-        data_spec = spec.build(
-            {
-                "seed": seed,
-                "data": {
-                    "source": data,
-                    "on_bad": on_bad,
-                    "duplicates": duplicates,
-                    "limit": limit,
-                    "image_size": image_size,
-                },
-            }
-        )
-        if write is not None and (as_json or out is not None):
-            raise SpecError("--write only makes leaves. Received: --write with --json or --out. Leave these out.")
-        with interruptible():
-            code = _write_leaves(data, write) if write is not None else run(data_spec, out, as_json=as_json)
-    raise typer.Exit(code)
+    data_spec = spec.build(
+        {
+            "seed": seed,
+            "data": {
+                "source": data,
+                "on_bad": on_bad,
+                "duplicates": duplicates,
+                "limit": limit,
+                "image_size": image_size,
+            },
+        }
+    )
+    if write is not None:
+        _write_leaves(data, write)
+        return None
+    return run(data_spec, out)
 
 
 _PICTURES = (SHEET_FILE, f"{BALANCE_NAME}.png", f"{BALANCE_NAME}.svg")
@@ -85,11 +84,11 @@ EXPLORATION = FolderKind[None](
 )
 
 
-def run(data_spec: spec.Spec, out: Path | None, *, as_json: bool) -> int:
+def run(data_spec: spec.Spec, out: Path | None) -> Outcome:
     """Explore a data set, print the findings, and write them to `out` if it is given.
 
     Returns:
-        The exit code: 0, or 4 if the data with these options are refused.
+        The report, and the exit code: 0, or 4 if the data with these options are refused.
     """
     with Workspace.open(out, EXPLORATION) as workspace, display() as progress:
         progress.say("reading the data")
@@ -98,10 +97,14 @@ def run(data_spec: spec.Spec, out: Path | None, *, as_json: bool) -> int:
             progress.say("report")
             workspace.lock()
             write(out, exploration, dataset, manifest)
-    data_report.report(exploration, train=_training_command(data_spec)).show(out, as_json=as_json)
-    if exploration.refusal is not None:
-        typer.echo(exploration.refusal, err=True)
-    return exploration.exit_code
+
+    def explain_refusal(code: int) -> int:
+        if exploration.refusal is not None:
+            typer.echo(exploration.refusal, err=True)
+        return exploration.exit_code
+
+    written = document.WrittenReport(data_report.report(exploration, train=_training_command(data_spec)))
+    return Outcome(written, out, explain_refusal)
 
 
 def _training_command(data_spec: spec.Spec) -> str:
@@ -145,7 +148,7 @@ def _files_csv(manifest: Manifest) -> str:
     return tables.frame_to_csv(frame)
 
 
-def _write_leaves(source: str, folder: Path) -> int:
+def _write_leaves(source: str, folder: Path) -> None:
     if not synthetic_leaves.is_source(source):
         raise SpecError(f"--write takes synthetic leaves. Received: {source!r}. Use e.g. leaves:classes=38,images=20000.")
     settings = synthetic_leaves.parse(source)
@@ -154,4 +157,3 @@ def _write_leaves(source: str, folder: Path) -> int:
     except (DataRefused, OSError) as error:
         raise FolderError(str(error)) from None
     typer.echo(f"{settings.images:,} images in {settings.classes:,} classes: {folder}")
-    return 0

@@ -8,10 +8,9 @@ import typer
 
 from common import spec
 from common.spec import SpecError
-from compare.core import exits
-from compare.core.interrupt import interruptible
+from compare.core import commands
+from compare.core.commands import Invocation, Outcome
 from compare.core.option_parsing import parse_integers, split_names
-from compare.core.progress import display
 from compare.data.engine_scans import LOGS, ScanRequest, run
 from compare.data.preprocess_report import KIND, NAME, RESULTS_FILE, report
 from compare.execution import contestants, launch, options
@@ -19,7 +18,9 @@ from compare.execution.workspace import FolderKind, Workspace
 from compare.reporting import document
 
 
+@commands.command()
 def command(
+    invocation: Invocation,
     data: Annotated[str, typer.Argument(metavar="DATA", help="cifar10, leaves, or an image folder or archive.")],
     engines: Annotated[str, typer.Option(help="Engines, with commas.")] = ",".join((*launch.SUITE_WORKERS, *launch.FRAMEWORKS)),
     workers: Annotated[str, typer.Option(help="Numbers of workers, with commas.")] = "1,2,4,8",
@@ -32,26 +33,21 @@ def command(
     seed: options.DataSeed = 0,
     assignments: options.Set = None,
     out: options.OutOrNone = None,
-    as_json: options.AsJson = False,
-) -> None:
+) -> Outcome:
     """Compute each channel's mean and standard deviation of the training split by every engine, and time it."""
-    with exits.exit_on_error(), interruptible():
-        options_by_field = {
-            "source": data,
-            "limit": limit,
-            "image_size": image_size,
-            "on_bad": on_bad,
-            "duplicates": duplicates,
-        }
-        values = {"data": {name: value for name, value in options_by_field.items() if value is not None}, "seed": seed}
-        request = _build_request(engines, workers, scheduler, repeats, values, assignments or [])
-        allowed = (LOGS, *document.report_files(NAME))
-        with Workspace.open(out, FolderKind[None](noun=KIND, file=RESULTS_FILE, kind=KIND, allowed=allowed)) as workspace:
-            workspace.lock()
-            with display() as progress:
-                outcome = run(request, progress, out)
-            code = report(outcome).deliver(out, as_json=as_json)
-    raise typer.Exit(code)
+    options_by_field = {
+        "source": data,
+        "limit": limit,
+        "image_size": image_size,
+        "on_bad": on_bad,
+        "duplicates": duplicates,
+    }
+    values = {"data": {name: value for name, value in options_by_field.items() if value is not None}, "seed": seed}
+    request = _build_request(engines, workers, scheduler, repeats, values, assignments or [])
+    allowed = (LOGS, *document.report_files(NAME))
+    kind = FolderKind[None](noun=KIND, file=RESULTS_FILE, kind=KIND, allowed=allowed)
+    invocation.hold(Workspace.open(out, kind)).lock()
+    return Outcome(report(run(request, invocation.progress, out)), out)
 
 
 def _build_request(

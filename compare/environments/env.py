@@ -8,17 +8,18 @@ from typing import Annotated
 import typer
 
 from common.spec import SpecError
-from compare.core import exits
-from compare.core.interrupt import interruptible
+from compare.core import commands
 from compare.core.option_parsing import parse_choices
 from compare.environments import checking, creating
-from compare.execution import contestants, options
+from compare.execution import contestants
+from compare.reporting.document import Report
 
 ACTIONS = ("create", "list", "check")
 _THIS = "this-one"
 """Name of this process's own environment in a report."""
 
 
+@commands.command()
 def command(
     action: Annotated[str, typer.Argument(help=f"{', '.join(ACTIONS)}.")],
     name: Annotated[
@@ -34,32 +35,26 @@ def command(
         bool, typer.Option("--no-deps", help="To create: install what the lock names, and nothing that this requires.")
     ] = False,
     folder: Annotated[Path, typer.Option("--folder", help="Where the environments are.")] = contestants.FOLDER,
-    as_json: options.AsJson = False,
-) -> None:
+) -> Report:
     """Make, list or check environments for contestants: env create NAME --lock FILE, env list, env check NAME."""
-    with exits.exit_on_error(), interruptible():
-        parse_choices("env", [action], ACTIONS)
-        if action != "create" and (lock or python or no_deps):
-            raise SpecError(f"--lock, --python and --no-deps are for env create. Received: env {action}. Leave them out.")
-        if action == "create":
-            if name is None or lock is None:
-                raise SpecError("env create needs a name and --lock FILE. Use e.g. env create torch-213 --lock torch-213.lock.")
-            report = checking.report(checking.check(name, str(creating.create(name, lock, folder, python, no_deps=no_deps))))
-        elif action == "list":
-            report = checking.listing(
-                [checking.inspect(path.name, str(path / "bin" / "python")) for path in creating.environments(folder)]
-            )
-        elif name is None:
-            report = checking.report(checking.check(_THIS, None))
-        else:
-            environment_path = (folder / name).absolute()
-            interpreter = contestants.interpreter(str(environment_path) if environment_path.is_dir() else name)
-            if not interpreter.exists():
-                raise SpecError(
-                    f"env check takes the name of an environment, its folder, or an interpreter. Received: {name}, but there "
-                    f"is no {interpreter}. See env list, or make one with env create."
-                )
-            label = interpreter.parents[1].name if interpreter.parent.name == "bin" else interpreter.name
-            report = checking.report(checking.check(label.strip("._-") or "environment", str(interpreter)))
-        code = report.deliver(None, as_json=as_json)
-    raise typer.Exit(code)
+    parse_choices("env", [action], ACTIONS)
+    if action != "create" and (lock or python or no_deps):
+        raise SpecError(f"--lock, --python and --no-deps are for env create. Received: env {action}. Leave them out.")
+    if action == "create":
+        if name is None or lock is None:
+            raise SpecError("env create needs a name and --lock FILE. Use e.g. env create torch-213 --lock torch-213.lock.")
+        return checking.report(checking.check(name, str(creating.create(name, lock, folder, python, no_deps=no_deps))))
+    if action == "list":
+        environments = creating.environments(folder)
+        return checking.listing([checking.inspect(path.name, str(path / "bin" / "python")) for path in environments])
+    if name is None:
+        return checking.report(checking.check(_THIS, None))
+    environment_path = (folder / name).absolute()
+    interpreter = contestants.interpreter(str(environment_path) if environment_path.is_dir() else name)
+    if not interpreter.exists():
+        raise SpecError(
+            f"env check takes the name of an environment, its folder, or an interpreter. Received: {name}, but there "
+            f"is no {interpreter}. See env list, or make one with env create."
+        )
+    label = interpreter.parents[1].name if interpreter.parent.name == "bin" else interpreter.name
+    return checking.report(checking.check(label.strip("._-") or "environment", str(interpreter)))

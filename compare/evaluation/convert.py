@@ -16,8 +16,7 @@ from common.machine.plain_file import PlainFileError
 from common.machine.private_folder import PrivateFolder
 from common.models.weights import WeightsError
 from common.spec import SpecError
-from compare.core import exits
-from compare.core.interrupt import interruptible
+from compare.core import commands
 from compare.execution import launch, twin_client
 from compare.execution.twin_client import CustomModel
 
@@ -25,6 +24,7 @@ CARD_SUFFIX = ".card.json"
 """Suffix of the card of a framework's own file. Such a file holds weights alone; the card holds the rest."""
 
 
+@commands.command()
 def command(
     source: Annotated[Path, typer.Argument(metavar="SRC", help="A checkpoint (.safetensors), or a framework's own file.")],
     target: Annotated[Path, typer.Argument(metavar="DST", help="The file to write. Its suffix selects the form.")],
@@ -35,8 +35,7 @@ def command(
     model: CustomModel = None,
 ) -> None:
     """Write a trained model in another form: the suite's .safetensors, or a framework's own file of weights."""
-    with exits.exit_on_error(), interruptible():
-        card = convert(source, target, like=like, own_model=model)
+    card = convert(source, target, like=like, own_model=model)
     typer.echo(
         f"{target}: {card.model}, {len(card.class_names)} classes, {card.image_size} px, {card.precision}, trained in "
         f"{card.framework}, epoch {card.epoch}."

@@ -9,10 +9,9 @@ import typer
 
 from common import spec
 from compare.comparison import comparison_plan
-from compare.core import exits, wording
-from compare.core.interrupt import interruptible
+from compare.core import commands, wording
+from compare.core.commands import Invocation, Outcome
 from compare.core.option_parsing import split_names
-from compare.core.progress import display
 from compare.evaluation import evaluation_report, final_training
 from compare.evaluation.final_training import EVALUATION, EvaluationSettings
 from compare.execution import contestants, launch, options, store
@@ -22,8 +21,9 @@ EPOCHS, PATIENCE = 30, 5
 """Default epochs and patience of a final training."""
 
 
-@options.grouped
+@commands.command()
 def command(
+    invocation: Invocation,
     *,
     of_spec: options.SpecOptions,
     frameworks: options.Frameworks = options.ALL_FRAMEWORKS,
@@ -39,33 +39,26 @@ def command(
     repeats: Annotated[int, typer.Option(min=1, help=f"{options.REPEATS} Each time with another seed.")] = 1,
     cores: options.Cores = None,
     out: options.Out = None,
-    as_json: options.AsJson = False,
-) -> None:
+) -> Outcome:
     """Train every framework to its best validation epoch, and score that epoch on the test split in every way."""
-    with exits.exit_on_error():
-        option_fields = {
-            "best_epoch.patience": patience or None,
-            "epochs": epochs,
-            "limit": limit,
-            "seed": seed,
-            "cores": cores,
-        }
-        values = settings(*of_spec.to_request(**option_fields))
-        contestant_names = tuple(contestants.builtin_twins("--frameworks", split_names(frameworks), launch.FRAMEWORKS))
-        tuned_fields, tuned_on = final_training.read_tuned(tuned, contestant_names) if tuned is not None else ({}, None)
-        evaluation_settings = EvaluationSettings(
-            values=values, frameworks=contestant_names, tuned=tuned_fields, tuned_on=tuned_on, repeats=repeats
-        )
-        folder = out or store.new_folder("evaluate", str(values.get("model", spec.Spec.model_fields["model"].default)))
-        with (
-            interruptible(f"Interrupted. The same command with {wording.shell(['--out', str(folder)])} goes on."),
-            Workspace.open(folder, EVALUATION) as workspace,
-        ):
-            with display() as progress:
-                record = final_training.evaluate(evaluation_settings, workspace, progress)
-                report = evaluation_report.report(record, final_training.data_of(record).test.images)
-            code = report.deliver(folder, as_json=as_json)
-    raise typer.Exit(code)
+    option_fields = {
+        "best_epoch.patience": patience or None,
+        "epochs": epochs,
+        "limit": limit,
+        "seed": seed,
+        "cores": cores,
+    }
+    values = settings(*of_spec.to_request(**option_fields))
+    contestant_names = tuple(contestants.builtin_twins("--frameworks", split_names(frameworks), launch.FRAMEWORKS))
+    tuned_fields, tuned_on = final_training.read_tuned(tuned, contestant_names) if tuned is not None else ({}, None)
+    evaluation_settings = EvaluationSettings(
+        values=values, frameworks=contestant_names, tuned=tuned_fields, tuned_on=tuned_on, repeats=repeats
+    )
+    folder = out or store.new_folder("evaluate", str(values.get("model", spec.Spec.model_fields["model"].default)))
+    invocation.interrupt_message = f"Interrupted. The same command with {wording.shell(['--out', str(folder)])} goes on."
+    workspace = invocation.hold(Workspace.open(folder, EVALUATION))
+    record = final_training.evaluate(evaluation_settings, workspace, invocation.progress)
+    return Outcome(evaluation_report.report(record, final_training.data_of(record).test.images), folder)
 
 
 def settings(preset: str | None, spec_file: Path | None, fields: dict[str, Any], assignments: list[str]) -> dict[str, Any]:

@@ -10,10 +10,9 @@ import typer
 from common.artifacts import trained
 from common.machine import machine
 from common.training import inference
-from compare.core import exits, wording
-from compare.core.interrupt import interruptible
+from compare.core import commands, wording
+from compare.core.commands import Invocation, Outcome
 from compare.core.option_parsing import parse_integers, split_names
-from compare.core.progress import display
 from compare.evaluation import inference_report, inference_timing
 from compare.evaluation.inference_timing import InferenceSettings
 from compare.execution import contestants, launch, options, store
@@ -21,7 +20,9 @@ from compare.execution.twin_client import CustomModel
 from compare.execution.workspace import Workspace
 
 
+@commands.command()
 def command(
+    invocation: Invocation,
     checkpoint: Annotated[Path, typer.Argument(metavar="CHECKPOINT", help="A trained model (best.safetensors of a run).")],
     frameworks: options.Frameworks = options.ALL_FRAMEWORKS,
     batches: Annotated[str, typer.Option(help="Images of a call, with commas.")] = "1,2,4,8,16,32,64,128,256",
@@ -35,25 +36,19 @@ def command(
     seconds: Annotated[float, typer.Option(min=0.001, help="No call of a batch size begins after this time.")] = 3.0,
     model: CustomModel = None,
     out: options.Out = None,
-    as_json: options.AsJson = False,
-) -> None:
+) -> Outcome:
     """Time how fast a trained model answers: latency and throughput by batch size, frameworks in turns, fresh processes."""
-    with exits.exit_on_error():
-        trained_model = trained.load(checkpoint, model)
-        settings = InferenceSettings(
-            frameworks=tuple(contestants.builtin_twins("--frameworks", split_names(frameworks), launch.FRAMEWORKS)),
-            batches=parse_integers("--batches", batches, least=1),
-            cores=tuple(sorted({1, machine.available_cores()})) if cores is None else parse_integers("--cores", cores, least=1),
-            repeats=repeats,
-            calls=calls,
-            seconds=seconds,
-        )
-        folder = out or store.new_folder("infer", trained_model.card.model)
-        with (
-            interruptible(f"Interrupted. The same command with {wording.shell(['--out', str(folder)])} goes on."),
-            Workspace.open(folder, inference_timing.INFERENCE) as workspace,
-        ):
-            with display() as progress:
-                record = inference_timing.measure(settings, checkpoint, trained_model, workspace, progress)
-            code = inference_report.report(record).deliver(folder, as_json=as_json)
-    raise typer.Exit(code)
+    trained_model = trained.load(checkpoint, model)
+    settings = InferenceSettings(
+        frameworks=tuple(contestants.builtin_twins("--frameworks", split_names(frameworks), launch.FRAMEWORKS)),
+        batches=parse_integers("--batches", batches, least=1),
+        cores=tuple(sorted({1, machine.available_cores()})) if cores is None else parse_integers("--cores", cores, least=1),
+        repeats=repeats,
+        calls=calls,
+        seconds=seconds,
+    )
+    folder = out or store.new_folder("infer", trained_model.card.model)
+    invocation.interrupt_message = f"Interrupted. The same command with {wording.shell(['--out', str(folder)])} goes on."
+    workspace = invocation.hold(Workspace.open(folder, inference_timing.INFERENCE))
+    record = inference_timing.measure(settings, checkpoint, trained_model, workspace, invocation.progress)
+    return Outcome(inference_report.report(record), folder)

@@ -19,8 +19,7 @@ from common.data.sources import DataRefused
 from common.machine import plain_file
 from common.spec import SpecError
 from common.training import scores
-from compare.core import exits, statistics, wording
-from compare.core.interrupt import interruptible
+from compare.core import commands, statistics, wording
 from compare.execution import contestants, launch, options, twin_client
 from compare.execution.twin_client import CustomModel
 from compare.judgement.row_figures import GUESSING
@@ -42,6 +41,7 @@ class Predictions:
     """Probability of each class, [N, classes]."""
 
 
+@commands.command()
 def command(
     checkpoint: Annotated[Path, typer.Argument(metavar="CHECKPOINT", help="A trained model (best.safetensors of a run).")],
     images: Annotated[list[Path], typer.Argument(metavar="IMAGE...", help="JPEG, PNG and other image files.")],
@@ -51,15 +51,13 @@ def command(
     contestant: options.Contestants = None,
     top: Annotated[int, typer.Option(min=1, help="Labels of each image that the table shows.")] = 3,
     model: CustomModel = None,
-    as_json: options.AsJson = False,
-) -> None:
+) -> Report:
     """Label images with a trained model, and show the probability of each class."""
-    with exits.exit_on_error(), interruptible():
-        names = options.contestants(frameworks, contestant, {}) if frameworks or contestant else [None]
-        if len(names) > 1:
-            raise SpecError(f"predict uses one framework. Received: {', '.join(map(str, names))}. Name one.")
-        predictions = predict(checkpoint, images, names[0], own_model=model)
-    report(predictions, checkpoint, top).deliver(None, as_json=as_json)
+    names = options.contestants(frameworks, contestant, {}) if frameworks or contestant else [None]
+    if len(names) > 1:
+        raise SpecError(f"predict uses one framework. Received: {', '.join(map(str, names))}. Name one.")
+    predictions = predict(checkpoint, images, names[0], own_model=model)
+    return report(predictions, checkpoint, top)
 
 
 def predict(

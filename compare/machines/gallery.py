@@ -14,7 +14,8 @@ import typer
 from common.artifacts import atomic_files, records
 from common.artifacts.schema import Environment
 from common.machine import plain_file
-from compare.core import exits, wording
+from compare.core import commands, exits, wording
+from compare.core.commands import Outcome
 from compare.core.errors import FolderError
 from compare.execution import cells, options, store, workspace
 from compare.execution.workspace import FolderKind
@@ -47,39 +48,41 @@ class GalleryEntry(NamedTuple):
         return next(iter(self.compared.in_words(verdicts)), "no two rows that were compared")
 
 
+@commands.command()
 def command(
     folders: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Results folders of comparisons or matrices.")],
     out: Annotated[Path, typer.Option(help=f"{options.OUT} An earlier gallery there is replaced.")],
     signers: options.Signers = None,
-    as_json: options.AsJson = False,
-) -> None:
+) -> Outcome | int:
     """Make a static page of many comparisons by machine, version and model, with the report of each."""
-    with exits.exit_on_error():
-        comparison_folders, others = _comparisons(folders)
-        comparisons: list[JudgedComparison] = []
-        for folder in comparison_folders:
-            workspace.refuse_growing(folder)
-            try:
-                comparisons.append(comparison_report.read(folder, signers=signers))
-            except FolderError as error:
-                if len(comparison_folders) == 1:
-                    raise
-                others.append(f"{folder.name}: its comparison cannot be read.")
-                typer.echo(str(error), err=True)
-        entries = _name_entries(comparisons)
-        allowed = (*document.report_files(NAME), *(entry.name for entry in entries))
-        subfolders = [entry.name for entry in entries]
-        FolderKind[None](noun="gallery", file=RESULTS_FILE, kind=KIND, allowed=allowed, subfolders=subfolders).check(out)
-        old_names = _names_in(out)
-        for entry in entries:
-            page = comparison_report.report(_without_paths(entry.compared), Path(entry.name))
-            if unwritten := page.write(out / entry.name):
-                typer.echo(unwritten, err=True)
-                raise typer.Exit(exits.RUN_FAILED)
-        code = _report(entries, others, out).deliver(out, as_json=as_json)
+    comparison_folders, others = _comparisons(folders)
+    comparisons: list[JudgedComparison] = []
+    for folder in comparison_folders:
+        workspace.refuse_growing(folder)
+        try:
+            comparisons.append(comparison_report.read(folder, signers=signers))
+        except FolderError as error:
+            if len(comparison_folders) == 1:
+                raise
+            others.append(f"{folder.name}: its comparison cannot be read.")
+            typer.echo(str(error), err=True)
+    entries = _name_entries(comparisons)
+    allowed = (*document.report_files(NAME), *(entry.name for entry in entries))
+    subfolders = [entry.name for entry in entries]
+    FolderKind[None](noun="gallery", file=RESULTS_FILE, kind=KIND, allowed=allowed, subfolders=subfolders).check(out)
+    old_names = _names_in(out)
+    for entry in entries:
+        page = comparison_report.report(_without_paths(entry.compared), Path(entry.name))
+        if unwritten := page.write(out / entry.name):
+            typer.echo(unwritten, err=True)
+            return exits.RUN_FAILED
+
+    def remove_old_entries(code: int) -> int:
         for name in old_names - {entry.name for entry in entries}:
             shutil.rmtree(out / name)
-    raise typer.Exit(code)
+        return code
+
+    return Outcome(_report(entries, others, out), out, remove_old_entries)
 
 
 def _comparisons(folders: Sequence[Path]) -> tuple[list[Path], list[str]]:

@@ -7,27 +7,26 @@ from typing import Annotated
 
 import typer
 
-from compare.core import exits
+from compare.core import commands
+from compare.core.commands import Outcome
 from compare.execution import options
 from compare.execution.workspace import FolderKind
 from compare.machines import merge_report, questions
 from compare.reporting import document
 
 
+@commands.command()
 def command(
     folders: Annotated[list[Path], typer.Argument(metavar="DIR...", help="Results folders of comparisons, made anywhere.")],
     out: options.OutOrNone = None,
     signers: options.Signers = None,
-    as_json: options.AsJson = False,
-) -> None:
+) -> Outcome:
     """Join comparisons of several machines: who is faster on how many of them, and by how much on average."""
-    with exits.exit_on_error():
-        FolderKind[None](
-            noun="report of several machines",
-            file=merge_report.RESULTS_FILE,
-            kind=merge_report.KIND,
-            allowed=document.report_files(merge_report.NAME),
-        ).check(out)
-        merged = questions.merge(questions.read_machines(folders, signers))
-        code = merge_report.report(merged, out).deliver(out, as_json=as_json)
-    raise typer.Exit(code)
+    FolderKind[None](
+        noun="report of several machines",
+        file=merge_report.RESULTS_FILE,
+        kind=merge_report.KIND,
+        allowed=document.report_files(merge_report.NAME),
+    ).check(out)
+    merged = questions.merge(questions.read_machines(folders, signers))
+    return Outcome(merge_report.report(merged, out), out)

@@ -14,10 +14,9 @@ from common.machine.private_folder import PrivateFolder
 from common.matching.records import OpenRequest
 from common.models import user_code
 from common.spec import SpecError
-from compare.core import exits, wording
-from compare.core.interrupt import interruptible
+from compare.core import commands, exits, wording
+from compare.core.commands import Invocation, Outcome
 from compare.core.option_parsing import parse_choices, split_names
-from compare.core.progress import display
 from compare.core.terminal import FULL
 from compare.execution import options
 from compare.execution.workspace import FolderKind
@@ -36,7 +35,10 @@ _LARGEST = 4096
 _IN_ORDER = "PyTorch's, then Keras's"
 
 
+@commands.command()
 def command(
+    invocation: Invocation,
+    *,
     net: Annotated[str, typer.Argument(metavar="PACKAGE.MODULE:NAME", help="A torch.nn.Module, its class, or a function.")],
     model: Annotated[str, typer.Argument(metavar="PACKAGE.MODULE:NAME", help="A keras.Model, its class, or a function.")],
     input_shape: Annotated[str, typer.Option("--input", metavar="HxWxC", help="Size of the images, e.g. 28x28x1.")],
@@ -65,31 +67,31 @@ def command(
         Path | None, typer.Option(metavar="FOLDER/FILE.py", help="Write the pair as a model that `run --model` takes.")
     ] = None,
     out: options.OutOrNone = None,
-    as_json: options.AsJson = False,
-) -> None:
+) -> Outcome:
     """Compare a PyTorch model with its Keras port: weights copied, outputs, gradients, steps; exit code 1 where they part."""
-    with exits.exit_on_error(), interruptible():
+    if write is not None:
+        pair_file.check(write, own_input=prepare is not None, own_loss=loss is not None)
+    FolderKind[None](noun="match", file=RESULTS_FILE).check(out)
+    typer.echo(f"Comparing {net} with {model}. This may take minutes.", err=True)
+    result = match(
+        net, model, image=image_shape(input_shape), classes=classes, weights=weights or [], maps=maps or [],
+        as_built=as_built, steps=steps, prepare=prepare, loss=loss, optimizer=optimizer, accept=split_names(accept),
+        progress=invocation.progress.tell,
+    )  # fmt: skip
+    refused: SpecError | None = None
+    written: list[str] = []
+    try:
         if write is not None:
-            pair_file.check(write, own_input=prepare is not None, own_loss=loss is not None)
-        FolderKind[None](noun="match", file=RESULTS_FILE).check(out)
-        typer.echo(f"Comparing {net} with {model}. This may take minutes.", err=True)
-        with display() as progress:
-            result = match(
-                net, model, image=image_shape(input_shape), classes=classes, weights=weights or [], maps=maps or [],
-                as_built=as_built, steps=steps, prepare=prepare, loss=loss, optimizer=optimizer, accept=split_names(accept),
-                progress=progress.tell,
-            )  # fmt: skip
-        refused: SpecError | None = None
-        written: list[str] = []
-        try:
-            if write is not None:
-                written = pair_file.write(result, write)
-        except SpecError as error:  # the answer is delivered all the same
-            refused = error
-        code = report(result, sys.argv[1:], written).deliver(out, as_json=as_json)
+            written = pair_file.write(result, write)
+    except SpecError as error:  # the answer is delivered all the same
+        refused = error
+
+    def finish(code: int) -> int:
         if refused is not None:
             raise refused
-    raise typer.Exit(code)
+        return code
+
+    return Outcome(report(result, sys.argv[1:], written), out, finish)
 
 
 def match(

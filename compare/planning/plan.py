@@ -8,9 +8,10 @@ import typer
 
 from common.machine.private_folder import PrivateFolder
 from common.spec import SpecError
-from compare.core import exits
-from compare.core.interrupt import interruptible
+from compare.core import commands
+from compare.core.commands import Invocation, Outcome
 from compare.core.option_parsing import parse_integers, parse_mebibytes, split_names
+from compare.core.option_rules import Needs
 from compare.core.progress import display
 from compare.execution import options, run_settings
 from compare.execution.workspace import FolderKind, Workspace
@@ -20,8 +21,9 @@ from compare.reporting import document
 MODES, REPEATS = "all", 3
 
 
-@options.grouped
+@commands.command(Needs("--maps", ["--out", "--json"]), Needs("--repeats", ["--measure", "--score"]))
 def command(
+    invocation: Invocation,
     *,
     spec_options: options.SpecOptions,
     contestant_options: options.ContestantOptions,
@@ -44,38 +46,30 @@ def command(
         bool, typer.Option("--maps", help="Draw which mode wins over links, replicas and speeds. Needs --out.")
     ] = False,
     out: options.OutOrNone = None,
-    as_json: options.AsJson = False,
-) -> None:
+) -> Outcome:
     """Predict which parallel mode pays on a machine, from short runs; measure the best, and say how good that was."""
-    with exits.exit_on_error():
-        if maps and out is None and not as_json:
-            raise SpecError("--maps are files of the results folder. Received: no --out. Add --out DIR.")
-        if (measure or score) and machine != machine_file.HERE:
-            raise SpecError(f"--measure and --score run on this machine. Received: --machine {machine}. Leave one of them out.")
-        if repeats is not None and not (measure or score):
-            raise SpecError(f"--repeats counts measured runs. Received: --repeats {repeats} alone. Add --measure or --score.")
-        limit_mib = None if memory_limit is None else parse_mebibytes("--memory-limit", memory_limit)
-        sizes = () if project is None else parse_integers("--project", project, least=2)
-        settings = run_settings.settings(
-            *spec_options.to_request(
-                limit=limit, cores=cores, replicas=replicas, hosts=None if hosts is None else split_names(hosts)
-            )
+    if (measure or score) and machine != machine_file.HERE:
+        raise SpecError(f"--measure and --score run on this machine. Received: --machine {machine}. Leave one of them out.")
+    limit_mib = None if memory_limit is None else parse_mebibytes("--memory-limit", memory_limit)
+    sizes = () if project is None else parse_integers("--project", project, least=2)
+    settings = run_settings.settings(
+        *spec_options.to_request(
+            limit=limit, cores=cores, replicas=replicas, hosts=None if hosts is None else split_names(hosts)
         )
-        settings = run_settings.with_matrix(settings, modes, MODES, repeats, REPEATS)
-        if "model" not in settings.values:
-            raise SpecError("plan needs a model. Received: none. Add --model, or name one in --spec.")
-        request = planner.PlanRequest(
-            settings, contestant_options.names(settings.contestants), machine, limit_mib, score, sizes, maps
-        )
-        own_files = (*document.report_files(), plan_report.MACHINE_FILE, plan_report.MEASURED_FOLDER)
-        kind = FolderKind[None](noun="plan", file=plan_report.RESULTS_FILE, allowed=own_files)
-        with interruptible(), Workspace.open(out, kind) as workspace:
-            workspace.lock()
-            with display() as progress:
-                plan = planner.predict(request, progress)
-            if measure or score:
-                with PrivateFolder() as temporary:
-                    planner.measure(request, plan, (out or temporary.path) / plan_report.MEASURED_FOLDER)
-            planner.extrapolate(request, plan)
-            code = plan_report.report(plan, limit_mib).deliver(out, as_json=as_json)
-    raise typer.Exit(code)
+    )
+    settings = run_settings.with_matrix(settings, modes, MODES, repeats, REPEATS)
+    if "model" not in settings.values:
+        raise SpecError("plan needs a model. Received: none. Add --model, or name one in --spec.")
+    request = planner.PlanRequest(
+        settings, contestant_options.names(settings.contestants), machine, limit_mib, score, sizes, maps
+    )
+    own_files = (*document.report_files(), plan_report.MACHINE_FILE, plan_report.MEASURED_FOLDER)
+    kind = FolderKind[None](noun="plan", file=plan_report.RESULTS_FILE, allowed=own_files)
+    invocation.hold(Workspace.open(out, kind)).lock()
+    with display() as progress:
+        plan = planner.predict(request, progress)
+    if measure or score:
+        with PrivateFolder() as temporary:
+            planner.measure(request, plan, (out or temporary.path) / plan_report.MEASURED_FOLDER)
+    planner.extrapolate(request, plan)
+    return Outcome(plan_report.report(plan, limit_mib), out)

@@ -8,10 +8,9 @@ import typer
 
 from common.machine.private_folder import PrivateFolder
 from common.spec import SpecError
-from compare.core import exits
-from compare.core.interrupt import interruptible
+from compare.core import commands
+from compare.core.commands import Invocation, Outcome
 from compare.core.option_parsing import parse_factors
-from compare.core.progress import display
 from compare.execution import options, run_settings
 from compare.execution.workspace import FolderKind, Workspace
 from compare.planning import machine_file, planner, stragglers_report, straggling
@@ -21,8 +20,9 @@ from compare.reporting import document
 MODES, REPEATS, FACTORS = "all", 5, "1.5,2,4"
 
 
-@options.grouped
+@commands.command()
 def command(
+    invocation: Invocation,
     *,
     spec_options: options.SpecOptions,
     contestant_options: options.ContestantOptions,
@@ -36,34 +36,26 @@ def command(
     cores: options.Cores = None,
     repeats: Annotated[int | None, typer.Option(min=1, help=f"{options.REPEATS} Default: {REPEATS}.")] = None,
     out: options.OutOrNone = None,
-    as_json: options.AsJson = False,
-) -> None:
+) -> Outcome:
     """Slow one rank down, and measure which mode suffers how much. The same command with the same --out goes on."""
-    with exits.exit_on_error():
-        stragglers = [Straggler(number) for number in parse_factors("--factor", factor, above=1.0)]
-        if jitter:
-            stragglers.append(Straggler(max(straggler.factor for straggler in stragglers), moves=True))
-        settings = run_settings.settings(*spec_options.to_request(limit=limit, cores=cores, replicas=replicas))
-        settings = run_settings.with_matrix(settings, modes, MODES, repeats, REPEATS)
-        if "model" not in settings.values:
-            raise SpecError("stragglers needs a model. Received: none. Add --model, or name one in --spec.")
-        if settings.values.get("hosts"):
-            raise SpecError("stragglers slows ranks of this machine. Received: hosts. Leave them out.")
-        request = planner.PlanRequest(settings, contestant_options.names(settings.contestants), machine_file.HERE, None)
-        kind = FolderKind[None](
-            noun="measurement of stragglers",
-            file=stragglers_report.RESULTS_FILE,
-            allowed=(*document.report_files(), stragglers_report.MEASURED_FOLDER),
-        )
-        with (
-            interruptible("Interrupted." + (" The same command goes on." if out else "")),
-            Workspace.open(out, kind) as workspace,
-            PrivateFolder() as temporary,
-        ):
-            workspace.lock()
-            folder = (out or temporary.path) / stragglers_report.MEASURED_FOLDER
-            with display() as progress:
-                plan = planner.predict(request, progress)
-                results = straggling.measure(plan, stragglers, settings.repeats, folder, progress)
-            code = stragglers_report.report(results, settings.repeats).deliver(out, as_json=as_json)
-    raise typer.Exit(code)
+    stragglers = [Straggler(number) for number in parse_factors("--factor", factor, above=1.0)]
+    if jitter:
+        stragglers.append(Straggler(max(straggler.factor for straggler in stragglers), moves=True))
+    settings = run_settings.settings(*spec_options.to_request(limit=limit, cores=cores, replicas=replicas))
+    settings = run_settings.with_matrix(settings, modes, MODES, repeats, REPEATS)
+    if "model" not in settings.values:
+        raise SpecError("stragglers needs a model. Received: none. Add --model, or name one in --spec.")
+    if settings.values.get("hosts"):
+        raise SpecError("stragglers slows ranks of this machine. Received: hosts. Leave them out.")
+    request = planner.PlanRequest(settings, contestant_options.names(settings.contestants), machine_file.HERE, None)
+    kind = FolderKind[None](
+        noun="measurement of stragglers",
+        file=stragglers_report.RESULTS_FILE,
+        allowed=(*document.report_files(), stragglers_report.MEASURED_FOLDER),
+    )
+    invocation.interrupt_message = "Interrupted. The same command goes on." if out else ""
+    invocation.hold(Workspace.open(out, kind)).lock()
+    folder = (out or invocation.hold(PrivateFolder()).path) / stragglers_report.MEASURED_FOLDER
+    plan = planner.predict(request, invocation.progress)
+    results = straggling.measure(plan, stragglers, settings.repeats, folder, invocation.progress)
+    return Outcome(stragglers_report.report(results, settings.repeats), out)

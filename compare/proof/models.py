@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -14,38 +16,45 @@ from common import spec
 from common.data import sources
 from common.models import work
 from common.models.architectures import Architecture
-from compare.core import exits
-from compare.core.interrupt import interruptible
+from compare.core import commands, exits
 from compare.core.option_parsing import require_distinct, split_names
 from compare.execution import contestants, launch, options, twin_client
 
 
+@dataclass(frozen=True)
+class ModelSummaries:
+    """Models as the frameworks have built them, as `models` prints them."""
+
+    summaries: list[dict[str, Any]]
+
+    def deliver(self, folder: Path | None, *, as_json: bool) -> int:
+        """Print the models. Returns the exit code: 1 if the frameworks have built different ones."""
+        if as_json:
+            print(json.dumps(self.summaries, indent=1))
+        else:
+            console = Console()
+            if not console.is_terminal:
+                console.width = 160
+            for summary in self.summaries:
+                show(summary, console)
+        return 0 if all(summary["same"] for summary in self.summaries) else exits.RUN_FAILED
+
+
+@commands.command()
 def command(
     model: Annotated[str, typer.Option(help=f"{options.MODEL} Several, with commas.")] = ",".join(spec.MODELS),
     data: Annotated[str, typer.Option(help=f"{options.DATA} It gives classes and size.")] = "digits",
     image_size: options.ImageSize = None,
     frameworks: options.Frameworks = options.ALL_FRAMEWORKS,
-    as_json: options.AsJson = False,
-) -> None:
+) -> ModelSummaries:
     """Print layers, output shapes, values and FLOPs of the models as each framework has built them."""
-    with exits.exit_on_error():
-        twins = contestants.builtin_twins("--frameworks", split_names(frameworks), launch.FRAMEWORKS)
-        summaries: list[dict[str, Any]] = []
-        with interruptible():
-            for name in require_distinct("--model", split_names(model), spec.MODELS):
-                run_spec = spec.build({"model": name, "data": {"source": data, "image_size": image_size}})
-                architecture = sources.architecture_of(run_spec)
-                summaries.append(summarize(architecture, run_spec, twins))
-    if as_json:
-        print(json.dumps(summaries, indent=1))
-    else:
-        console = Console()
-        if not console.is_terminal:
-            console.width = 160
-        for summary in summaries:
-            show(summary, console)
-    if not all(summary["same"] for summary in summaries):
-        raise typer.Exit(1)
+    twins = contestants.builtin_twins("--frameworks", split_names(frameworks), launch.FRAMEWORKS)
+    summaries: list[dict[str, Any]] = []
+    for name in require_distinct("--model", split_names(model), spec.MODELS):
+        run_spec = spec.build({"model": name, "data": {"source": data, "image_size": image_size}})
+        architecture = sources.architecture_of(run_spec)
+        summaries.append(summarize(architecture, run_spec, twins))
+    return ModelSummaries(summaries)
 
 
 def summarize(architecture: Architecture, run_spec: spec.Spec, frameworks: list[str]) -> dict[str, Any]:

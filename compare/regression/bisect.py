@@ -6,14 +6,14 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from common.spec import SpecError
 from compare.comparison import comparison_plan
 from compare.comparison.comparison_plan import ComparisonRequest
-from compare.core import exits, wording
-from compare.core.interrupt import interruptible
-from compare.core.progress import display
+from compare.core import commands, wording
+from compare.core.commands import Invocation, Outcome
+from compare.core.option_rules import Needs, OneOf
+from compare.core.progress import Display
 from compare.core.statistics import VERDICT_PAIRS
 from compare.execution import options, store
 from compare.regression import bisect_report, candidates, regress, requests, revisions
@@ -24,8 +24,13 @@ from compare.regression.records import JUDGED, choices, metrics_named
 MOST_PAIRS = 30
 
 
-@options.grouped
+@commands.command(
+    OneOf(["--good", "--environments"]),
+    Needs("--bad", "--good"),
+    Needs("[B ...]", "--environments"),
+)
 def command(
+    invocation: Invocation,
     *,
     good: Annotated[str | None, typer.Option("--good", metavar="REV", help="A revision that is not slow yet.")] = None,
     bad: Annotated[
@@ -46,53 +51,38 @@ def command(
     contestants: options.ContestantOptions,
     modes: Annotated[str | None, typer.Option(help=f"{options.MODES} Here one. Default: serial, or as the spec says.")] = None,
     out: options.Out = None,
-    as_json: options.AsJson = False,
-) -> None:
+) -> Outcome:
     """Find the change that made a figure worse, by paired runs: --good REV --bad REV. Exit code 5: cannot tell.
 
     The same command with the same --out continues what was interrupted.
     """
-    with exits.exit_on_error():
-        metrics = metrics_named(metric)
-        if len(metrics) > 1:
-            raise SpecError(f"bisect follows one metric. Received: {metric}. Name one.")
-        all_environments = tuple(filter(None, [environments, *(others or [])]))
-        if (environments is None) == (good is None):
-            received = "neither" if good is None else "both"
-            raise SpecError(f"bisect needs --good REV or --environments A B ... Received: {received}. Name one of them.")
-        if environments is not None and bad is not None:
-            raise SpecError(f"--bad goes with --good. Received: {bad} with --environments, whose last one is the bad end.")
-        if environments is None and others:
-            raise SpecError(f"Environments need --environments. Received: {', '.join(others)}. Leave them out.")
-        settings = requests.build_settings(*of_spec.to_request(), modes, most_repeats, most_repeats)
-        contestant_names = contestants.names(settings.contestants, has_other_interpreters=bool(all_environments))
-        folder = (out or store.new_folder("bisect")).resolve()
-        query = BisectionQuery(
-            metrics[0], regress.threshold_of("--threshold", threshold), good, bad or "HEAD", all_environments
-        )
-        outcome, candidate_list = bisect(requests.build_request(settings, contestant_names, folder, only), query, folder)
-        code = bisect_report.report(outcome, candidate_list, query).deliver(folder, as_json=as_json)
-    raise typer.Exit(code)
+    metrics = metrics_named(metric)
+    if len(metrics) > 1:
+        raise SpecError(f"bisect follows one metric. Received: {metric}. Name one.")
+    all_environments = tuple(filter(None, [environments, *(others or [])]))
+    settings = requests.build_settings(*of_spec.to_request(), modes, most_repeats, most_repeats)
+    contestant_names = contestants.names(settings.contestants, has_other_interpreters=bool(all_environments))
+    folder = (out or store.new_folder("bisect")).resolve()
+    query = BisectionQuery(metrics[0], regress.threshold_of("--threshold", threshold), good, bad or "HEAD", all_environments)
+    again = f"The same command with {wording.shell(['--out', str(folder)])} continues."
+    invocation.interrupt_message = f"Interrupted. Finished runs are in {folder}. {again}"
+    request = requests.build_request(settings, contestant_names, folder, only)
+    outcome, candidate_list = bisect(request, query, folder, invocation.progress)
+    return Outcome(bisect_report.report(outcome, candidate_list, query), folder)
 
 
-def bisect(request: ComparisonRequest, query: BisectionQuery, folder: Path) -> tuple[BisectionOutcome, Candidates]:
+def bisect(
+    request: ComparisonRequest, query: BisectionQuery, folder: Path, progress: Display
+) -> tuple[BisectionOutcome, Candidates]:
     """Search for the change. Return the outcome and the candidates."""
-    message = (
-        f"Interrupted. Finished runs are in {folder}. The same command with {wording.shell(['--out', str(folder)])} continues."
-    )
-    with (
-        interruptible(message),
-        display(Console(stderr=True)) as progress,
-        candidates.open_workspace(request, query, folder) as workspace,
-    ):
+    with candidates.open_workspace(request, query, folder) as workspace:
         progress.stage(revisions.PREPARING)
         if query.environments:
             candidate_list = candidates.from_environments(query.environments, request, progress)
         else:
             request = revisions.with_absolute_path(request)
-            candidate_list = candidates.from_revisions(
-                query.good or "", query.bad, comparison_plan.build_plan(request, progress)
-            )
+            plan = comparison_plan.build_plan(request, progress)
+            candidate_list = candidates.from_revisions(query.good or "", query.bad, plan)
         if len(candidate_list.rows) > 1:
             raise SpecError(
                 f"bisect follows one row. Received: {', '.join(row.id for row in candidate_list.rows)}. Choose with "

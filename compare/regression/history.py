@@ -11,6 +11,7 @@ import re
 import warnings
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -21,7 +22,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from common.machine import machine
-from compare.core import exits, wording
+from compare.core import commands, exits, wording
+from compare.core.commands import Outcome
 from compare.core.errors import FolderError
 from compare.core.option_parsing import parse_choices, split_names
 from compare.core.statistics import Spread, spread
@@ -49,6 +51,22 @@ _NAME_WIDTH, _NARROW_NAME_WIDTH = 40, 26
 """Characters of a run's name on the first screen: alone, and beside its figure or machine."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class HistoryReport(Report):
+    """The report of a history. Its JSON is the list of its points."""
+
+    points: Sequence[HistoryPoint]
+
+    def to_json(self) -> str:
+        return json.dumps([point.model_dump(mode="json") for point in self.points], indent=1, allow_nan=False)
+
+    def write(self, folder: Path) -> str | None:
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", message="Glyph .* missing")  # of a benchmark's name
+            return super().write(folder)
+
+
+@commands.command()
 def command(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Holds results folders, or pytest-benchmark's files, or both.")],
     metric: Annotated[
@@ -59,31 +77,19 @@ def command(
         bool, typer.Option("--each", help="Each of pytest-benchmark's files, instead of one row a commit.")
     ] = False,
     out: options.OutOrNone = None,
-    as_json: options.AsJson = False,
-) -> None:
+) -> Outcome:
     """Show a figure over the measured commits, separately for each machine."""
-    with exits.exit_on_error():
-        metrics = parse_choices("--metric", split_names(metric), (*figures.metrics(), SECONDS))
-        if out is not None and out.resolve() != folder.resolve():
-            FolderKind[None](noun="history", allowed=document.report_files(NAME)).check(out)
-        history_points, left_out, is_damaged = points(folder, metrics, only, separate_files=separate_files)
-        for line in left_out_lines(left_out):
-            typer.echo(line, err=True)
-        arguments = [] if metrics == list(_DEFAULT) else ["--metric", ",".join(metrics)]
-        for option, value in (("--only", only), ("--out", out)):
-            arguments += [] if value is None else [option, str(value)]
-        arguments += ["--each"] * separate_files
-        history_report = report(history_points, folder, arguments, left_out, is_damaged=is_damaged)
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", message="Glyph .* missing")  # of a benchmark's name
-            unwritten = history_report.write(out) if out else None
-        if as_json:  # a list of points, not the report
-            typer.echo(json.dumps([point.model_dump(mode="json") for point in history_points], indent=1, allow_nan=False))
-        else:
-            history_report.show(None if unwritten else out, as_json=False)
-        if unwritten:
-            typer.echo(unwritten, err=True)
-    raise typer.Exit(exits.RUN_FAILED if unwritten or is_damaged else 0)
+    metrics = parse_choices("--metric", split_names(metric), (*figures.metrics(), SECONDS))
+    if out is not None and out.resolve() != folder.resolve():
+        FolderKind[None](noun="history", allowed=document.report_files(NAME)).check(out)
+    history_points, left_out, is_damaged = points(folder, metrics, only, separate_files=separate_files)
+    for line in left_out_lines(left_out):
+        typer.echo(line, err=True)
+    arguments = [] if metrics == list(_DEFAULT) else ["--metric", ",".join(metrics)]
+    for option, value in (("--only", only), ("--out", out)):
+        arguments += [] if value is None else [option, str(value)]
+    arguments += ["--each"] * separate_files
+    return Outcome(report(history_points, folder, arguments, left_out, is_damaged=is_damaged), out)
 
 
 def left_out_lines(reasons: Sequence[str]) -> list[str]:
@@ -276,7 +282,7 @@ def report(
     left_out: Sequence[str] = (),
     *,
     is_damaged: bool = False,
-) -> Report:
+) -> HistoryReport:
     """A table and a plot for each machine and metric.
 
     Args:
@@ -293,7 +299,9 @@ def report(
         name = f"history-{metric}-{_digest(machine_name, 8)}"
         tables.append(history_table(series, name))
         drawings[name] = partial(_draw, series)
-    return Report(
+    return HistoryReport(
+        points=points,
+        exit_code=exits.RUN_FAILED if is_damaged else 0,
         title="Figures over commits",
         name=NAME,
         facts=[f"{len(points)} measurements in {folder}"],

@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from common.errors import UserError
 from common.spec import SpecError
 from compare.comparison import run
-from compare.core import exits, wording
+from compare.core import commands, exits, wording
+from compare.core.commands import Invocation, Outcome
 from compare.core.errors import FolderError
-from compare.core.interrupt import interruptible
-from compare.core.option_parsing import parse_fraction, unexpected_options
-from compare.core.presets import Preset
-from compare.core.progress import Display, display
+from compare.core.option_parsing import parse_fraction
+from compare.core.option_rules import AllExcept, Excludes, Needs, OneOf
 from compare.execution import options, store
 from compare.judgement import measurements
 from compare.judgement.figures import times
@@ -32,13 +30,21 @@ from compare.reporting import tables
 
 PAIRS = 6
 """One more than a verdict needs: with five pairs, a family of two rows finds a tenth in less than 90 % of cases."""
-_STORED_PARAMETERS = ("baseline", "candidate", "threshold", "accuracy_threshold", "metric", "only", "markdown", "as_json")
-"""Command parameters that have an effect without --interleaved and --environments."""
+_MEASURING = ("--interleaved", "--environments")
+_OF_STORED = ("BASELINE", "CANDIDATE", "--threshold", "--accuracy-threshold", "--metric", "--only", "--markdown", "--json")
+"""Options that have an effect without those that measure."""
 
 
-@options.grouped
+@commands.command(
+    Excludes("--interleaved", "--environments"),
+    Excludes(_MEASURING, "BASELINE", "measures both sides itself"),
+    OneOf(
+        ["BASELINE", *_MEASURING], "Name a results folder or a benchmark file, or give --interleaved REV or --environments A B."
+    ),
+    Needs(AllExcept(*_OF_STORED, *_MEASURING), _MEASURING),
+)
 def command(
-    context: typer.Context,
+    invocation: Invocation,
     *,
     baseline: Annotated[
         Path | None,
@@ -86,14 +92,13 @@ def command(
     ] = False,
     out: options.Out = None,
     markdown: Annotated[Path | None, typer.Option(help="Append the report to this file, e.g. $GITHUB_STEP_SUMMARY.")] = None,
-    as_json: options.AsJson = False,
-) -> None:
+) -> Outcome:
     """Compare stored results, two revisions, or two environments. Exit code 3: a regression, 5: cannot tell.
 
     The options of runs, from --repeats to --out, need --interleaved or --environments. The same command with the same --out
     continues what was interrupted.
     """
-    with exits.exit_on_error(), _errors_in(markdown):
+    with _errors_in(markdown):
         criteria = Criteria(
             threshold=threshold_of("--threshold", threshold),
             accuracy_threshold=threshold_of("--accuracy-threshold", accuracy_threshold),
@@ -101,45 +106,36 @@ def command(
             only=only,
         )
         folder = None
-        measure = None
         num_new_pairs = 0
-        remake = any(name in times() for name in criteria.judged)
-        if revision is not None:
-            measure = partial(revisions.measure, revision, remake=remake)
-        if environments is not None:
-            if measure is not None:
-                raise SpecError("--interleaved and --environments exclude each other. Received: both. Use one of them.")
-            measure = partial(revisions.measure_environments, environments, remake=remake)
-        if measure is None:
-            if baseline is None:
-                raise SpecError(
-                    "There is no baseline. Name a results folder or a benchmark file, or give --interleaved REV or "
-                    "--environments A B."
-                )
-            if unused := unexpected_options(context, _STORED_PARAMETERS):
-                need = "needs" if len(unused) == 1 else "need"
-                raise SpecError(
-                    f"{', '.join(unused)} {need} --interleaved REV or --environments A B. Received: neither. Leave them out."
-                )
+        if baseline is not None:
             judgement = judge_stored(baseline, candidate, criteria)
-        elif baseline is not None:
-            option = "--interleaved" if environments is None else "--environments"
-            raise SpecError(f"{option} measures both sides itself. Received also: {baseline}. Leave one of them out.")
         else:
+            remake = any(name in times() for name in criteria.judged)
+            measure = (
+                partial(revisions.measure_environments, environments, remake=remake)
+                if environments is not None
+                else partial(revisions.measure, revision or "", remake=remake)
+            )
             spec_request = of_spec.to_request(profile_steps=run.PROFILE_STEPS if profile else None)
             settings = requests.build_settings(*spec_request, modes, repeats, PAIRS)
             folder = (out or store.new_folder("regress")).resolve()
             num_new_pairs = settings.repeats
             contestant_names = contestants.names(settings.contestants, has_other_interpreters=environments is not None)
-            judgement = _interleaved(
-                measure, settings, contestant_names, folder, criteria, prove=proof, checks_out=revision is not None
-            )
+            request = requests.build_request(settings, contestant_names, folder, criteria.only, prove=proof)
+            removed = "The other checkout is removed. " if revision is not None else ""
+            again = f"The same command with {wording.shell(['--out', str(folder)])} continues."
+            invocation.interrupt_message = f"Interrupted. {removed}Finished runs are in {folder}. {again}"
+            measure(request, folder, invocation.progress)
+            judgement = judge_stored(folder, None, criteria)
         report = regress_report.report(judgement, num_new_pairs)
-        code = report.deliver(folder, as_json=as_json)
-        if markdown is not None and (unwritten := _append(markdown, report.to_markdown())):
-            typer.echo(unwritten, err=True)
-            code = code or exits.RUN_FAILED
-    raise typer.Exit(code)
+
+    def append_report(code: int) -> int:
+        if markdown is None or not (unwritten := _append(markdown, report.to_markdown())):
+            return code
+        typer.echo(unwritten, err=True)
+        return code or exits.RUN_FAILED
+
+    return Outcome(report, folder, append_report)
 
 
 def judge_stored(baseline: Path, candidate: Path | None, criteria: Criteria) -> Judgement:
@@ -242,25 +238,6 @@ def threshold_of(option: str, text: str) -> float:
     if not (math.isfinite(value) and value >= 0.0):
         raise SpecError(f"{option} must be a fraction of at least 0. Received: {text!r}. Use e.g. 5% or 0.05.")
     return value
-
-
-def _interleaved(
-    measure: Callable[[run.ComparisonRequest, Path, Display], None],
-    settings: Preset,
-    frameworks: Sequence[str],
-    folder: Path,
-    criteria: Criteria,
-    *,
-    prove: bool,
-    checks_out: bool,
-) -> Judgement:
-    request = requests.build_request(settings, frameworks, folder, criteria.only, prove=prove)
-    removed = "The other checkout is removed. " if checks_out else ""
-    again = f"The same command with {wording.shell(['--out', str(folder)])} continues."
-    message = f"Interrupted. {removed}Finished runs are in {folder}. {again}"
-    with interruptible(message), display(Console(stderr=True)) as progress:
-        measure(request, folder, progress)
-    return judge_stored(folder, None, criteria)
 
 
 @contextmanager

@@ -26,7 +26,7 @@ def runs(stored: StoredComparison) -> pd.DataFrame:
             for row, repeat, result in _all_runs(stored)
         ]
     )
-    recorded = {figure.part_of for figure in figures if figure.name in frame and frame[figure.name].notna().any()}
+    recorded = {figure.part_of for figure in figures if figure.name in frame and bool(frame[figure.name].notna().any())}
     return frame.drop(
         columns=[figure.name for figure in figures if figure.part_of and figure.part_of not in recorded], errors="ignore"
     )

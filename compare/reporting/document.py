@@ -353,6 +353,19 @@ class Report:
                     (folder / TABLES_FOLDER / f"{name}.{suffix}").unlink(missing_ok=True)
 
 
+@dataclass(frozen=True)
+class WrittenReport:
+    """A report whose files are written already. Its delivery only prints it."""
+
+    report: Report
+
+    def deliver(self, folder: Path | None, *, as_json: bool) -> int:
+        """Print the report. Returns its exit code."""
+        self.report.show(folder, as_json=as_json)
+        self.report.explain()
+        return self.report.exit_code
+
+
 def _save_last_report(title: str, text: str) -> str | None:
     """Save a report that no folder holds, so that nothing is measured again to read the rest.
 

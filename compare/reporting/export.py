@@ -15,7 +15,7 @@ from common.artifacts import atomic_files
 from common.artifacts.schema import Metrics, RunResult
 from common.machine.machine import INSTALLED
 from common.spec import SpecError
-from compare.core import exits, wording
+from compare.core import commands, wording
 from compare.core.errors import FolderError
 from compare.execution import options, store
 from compare.execution.store import StoredComparison
@@ -30,22 +30,22 @@ _MLFLOW_PARAMS = 100
 """Most parameters of one call to MLflow."""
 
 
+@commands.command()
 def command(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The results folder of a comparison.")],
     to: Annotated[str, typer.Option(help="tensorboard: event files; mlflow: a store in SQLite.")],
     out: Annotated[Path, typer.Option(help=f"{options.OUT} A new or an empty one.")],
 ) -> None:
     """Write the runs of a comparison as TensorBoard event files, or into an MLflow store."""
-    with exits.exit_on_error():
-        if to not in TOOLS:
-            raise SpecError(f"--to is unknown. Received: {to!r}. Use {' or '.join(TOOLS)}.")
-        FolderKind[None](noun="export").check(out)  # runs would be in it twice
-        stored = store.read(folder)
-        try:
-            count = export(stored, to, out)
-        except OSError as error:
-            advice = atomic_files.remedy(error, "choose another --out")
-            raise FolderError(f"{out} cannot be written ({error}). {advice}") from None
+    if to not in TOOLS:
+        raise SpecError(f"--to is unknown. Received: {to!r}. Use {' or '.join(TOOLS)}.")
+    FolderKind[None](noun="export").check(out)  # runs would be in it twice
+    stored = store.read(folder)
+    try:
+        count = export(stored, to, out)
+    except OSError as error:
+        advice = atomic_files.remedy(error, "choose another --out")
+        raise FolderError(f"{out} cannot be written ({error}). {advice}") from None
     typer.echo(f"{wording.count(count, 'run')} written. Look at them with: {_VIEWERS[to].format(out=out)}")
 
 

@@ -7,39 +7,37 @@ from typing import Annotated
 
 import typer
 
-from compare.core import exits
+from compare.core import commands
+from compare.core.commands import Outcome
 from compare.core.errors import FolderError
 from compare.execution import cells, options, store
 from compare.execution.workspace import FolderKind
 from compare.reporting import comparison_report, document, matrix_report, side_by_side
 
 
+@commands.command()
 def command(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The results folder of a comparison or a matrix.")],
     other: Annotated[Path | None, typer.Argument(metavar="[OTHER]", help="A second one, shown beside it.")] = None,
     out: Annotated[Path | None, typer.Option(help=f"{options.OUT} Default: DIR. Of two folders, nothing is kept.")] = None,
     signers: options.Signers = None,
-    as_json: options.AsJson = False,
-) -> None:
+) -> Outcome:
     """Make the page, tables and plots of a comparison again from its stored results; or put two side by side."""
-    with exits.exit_on_error():
-        if cells.is_matrix(folder):
-            raise typer.Exit(_report_matrix(folder, other, out, signers, as_json=as_json))
-        if other is not None:
-            side_by_side.check((folder, other), out)
-            compared_pair = (comparison_report.read(folder, signers=signers), comparison_report.read(other, signers=signers))
-            code = side_by_side.report((folder, other), compared_pair, out).deliver(out, as_json=as_json)
-        else:
-            if out is not None and out.resolve() != folder.resolve():
-                if (out / store.PLAN_FILE).exists():
-                    raise FolderError(f"{out} holds another comparison. Choose another --out.")
-                FolderKind[None](noun="report", file=comparison_report.RESULTS_FILE, allowed=document.report_files()).check(out)
-            compared = comparison_report.read(folder, signers=signers)
-            code = comparison_report.report(compared, folder, out).deliver(out or folder, as_json=as_json)
-    raise typer.Exit(code)
+    if cells.is_matrix(folder):
+        return _report_matrix(folder, other, out, signers)
+    if other is not None:
+        side_by_side.check((folder, other), out)
+        compared_pair = (comparison_report.read(folder, signers=signers), comparison_report.read(other, signers=signers))
+        return Outcome(side_by_side.report((folder, other), compared_pair, out), out)
+    if out is not None and out.resolve() != folder.resolve():
+        if (out / store.PLAN_FILE).exists():
+            raise FolderError(f"{out} holds another comparison. Choose another --out.")
+        FolderKind[None](noun="report", file=comparison_report.RESULTS_FILE, allowed=document.report_files()).check(out)
+    compared = comparison_report.read(folder, signers=signers)
+    return Outcome(comparison_report.report(compared, folder, out), out or folder)
 
 
-def _report_matrix(folder: Path, other: Path | None, out: Path | None, signers: Path | None, *, as_json: bool) -> int:
+def _report_matrix(folder: Path, other: Path | None, out: Path | None, signers: Path | None) -> Outcome:
     if other is not None:
         raise FolderError(
             f"A matrix has no report beside another. Received: {folder} and {other}. Name two of their subfolders."
@@ -49,4 +47,4 @@ def _report_matrix(folder: Path, other: Path | None, out: Path | None, signers: 
     FolderKind[None](
         noun="report of a matrix", file=matrix_report.RESULTS_FILE, kind=cells.KIND, allowed=document.report_files()
     ).check(out)
-    return matrix_report.report(matrix_report.read(folder, signers), folder, out).deliver(out or folder, as_json=as_json)
+    return Outcome(matrix_report.report(matrix_report.read(folder, signers), folder, out), out or folder)

@@ -20,9 +20,9 @@ from common.spec import Spec, SpecError
 from common.training import layers
 from common.training.layers import LayerTimes, UniqueLayer
 from compare.comparison import comparison_plan
-from compare.core import exits
-from compare.core.interrupt import interruptible
-from compare.core.progress import Display, display
+from compare.core import commands
+from compare.core.commands import Invocation, Outcome
+from compare.core.progress import Display
 from compare.core.statistics import Spread, spread
 from compare.execution import launch, matrix, options, run_settings, twin_client
 from compare.execution.interleaving import turn
@@ -111,8 +111,9 @@ class LayerTimings:
 RESULTS_FILE = "layers.json"
 
 
-@options.grouped
+@commands.command()
 def command(
+    invocation: Invocation,
     *,
     spec_options: options.SpecOptions,
     contestant_options: options.ContestantOptions,
@@ -120,22 +121,16 @@ def command(
     repeats: Annotated[int, typer.Option(min=1, help=f"{options.REPEATS} Each time in a process of its own.")] = 3,
     calls: Annotated[int, typer.Option(min=1, help=f"{options.CALLS} Of each layer, in each process.")] = 10,
     out: options.OutOrNone = None,
-    as_json: options.AsJson = False,
-) -> None:
+) -> Outcome:
     """Time each layer of a model alone, forward and backward, and compare it with the limits of the machine."""
-    with exits.exit_on_error():
-        spec_request = spec_options.to_request(cores=cores)
-        contestant_names = contestant_options.names(run_settings.settings(*spec_request).contestants)
-        run_spec = comparison_plan.single_run_spec("layers", *spec_request, with_contestants=True)
-        if run_spec.is_parallel:
-            raise SpecError(f"layers times one replica. Received: mode {run_spec.mode}. Leave it out.")
-        kind = FolderKind[None](noun="timing of layers", file=RESULTS_FILE, allowed=document.report_files())
-        with interruptible(), Workspace.open(out, kind) as workspace:
-            workspace.lock()
-            with display() as progress:
-                timed = measure(run_spec, contestant_names, repeats, calls, progress)
-            code = report(timed).deliver(out, as_json=as_json)
-    raise typer.Exit(code)
+    spec_request = spec_options.to_request(cores=cores)
+    contestant_names = contestant_options.names(run_settings.settings(*spec_request).contestants)
+    run_spec = comparison_plan.single_run_spec("layers", *spec_request, with_contestants=True)
+    if run_spec.is_parallel:
+        raise SpecError(f"layers times one replica. Received: mode {run_spec.mode}. Leave it out.")
+    kind = FolderKind[None](noun="timing of layers", file=RESULTS_FILE, allowed=document.report_files())
+    invocation.hold(Workspace.open(out, kind)).lock()
+    return Outcome(report(measure(run_spec, contestant_names, repeats, calls, invocation.progress)), out)
 
 
 def report(timed: LayerTimings) -> Report:

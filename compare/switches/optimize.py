@@ -20,10 +20,10 @@ from common.machine.rates import Rates
 from common.models import architectures, work
 from common.spec import Spec, SpecError
 from compare.comparison import comparison_plan
-from compare.core import exits, wording
-from compare.core.interrupt import interruptible
+from compare.core import commands, wording
+from compare.core.commands import Invocation, Outcome
 from compare.core.option_parsing import parse_choices, split_names
-from compare.core.progress import Display, display
+from compare.core.progress import Display
 from compare.execution import best_switches, code_digest, contestants, launch, options, store
 from compare.execution.best_switches import BestSwitches, SwitchSearchBudget
 from compare.execution.workspace import FolderKind, Workspace
@@ -70,8 +70,9 @@ class SearchOutcome:
     """Number of rounds of each configuration that is not dropped."""
 
 
-@options.grouped
+@commands.command()
 def command(
+    invocation: Invocation,
     *,
     spec_options: options.SpecOptions,
     frameworks: options.Frameworks = options.ALL_FRAMEWORKS,
@@ -90,23 +91,20 @@ def command(
     ] = 0.1,
     cores: options.Cores = None,
     out: options.Out = None,
-    as_json: options.AsJson = False,
-) -> None:
+) -> Outcome:
     """Search the switches that make training fastest here, and store them for `run --switches best`."""
-    with exits.exit_on_error():
-        framework_names = contestants.builtin_twins("--frameworks", split_names(frameworks), launch.FRAMEWORKS)
-        base = comparison_plan.single_run_spec("optimize", *spec_options.to_request(cores=cores))
-        _check_fixed_fields(base)
-        folder = out or store.new_folder("optimize", base.model)
-        switches = None if only is None else split_names(only)
-        request = SearchRequest(spec=base, switches=switches, rounds=repeats, steps=steps, max_loss_drift=max_loss_drift)
-        early = {"request": request.model_dump(mode="json"), "frameworks": framework_names}
-        words = f"Interrupted. To continue, run the same command with {wording.shell(['--out', str(folder)])}."
-        with interruptible(words), Workspace.open(folder, SEARCH, early=early) as workspace:
-            with display() as progress:
-                outcomes, facts = _search(request, framework_names, workspace, progress)
-            code = report(outcomes, facts, folder).deliver(folder, as_json=as_json)
-    raise typer.Exit(code)
+    framework_names = contestants.builtin_twins("--frameworks", split_names(frameworks), launch.FRAMEWORKS)
+    base = comparison_plan.single_run_spec("optimize", *spec_options.to_request(cores=cores))
+    _check_fixed_fields(base)
+    folder = out or store.new_folder("optimize", base.model)
+    switches = None if only is None else split_names(only)
+    request = SearchRequest(spec=base, switches=switches, rounds=repeats, steps=steps, max_loss_drift=max_loss_drift)
+    again = f"To continue, run the same command with {wording.shell(['--out', str(folder)])}."
+    invocation.interrupt_message = f"Interrupted. {again}"
+    early = {"request": request.model_dump(mode="json"), "frameworks": framework_names}
+    workspace = invocation.hold(Workspace.open(folder, SEARCH, early=early))
+    outcomes, facts = _search(request, framework_names, workspace, invocation.progress)
+    return Outcome(report(outcomes, facts, folder), folder)
 
 
 def report(outcomes: Sequence[SearchOutcome], facts: Facts, folder: Path) -> Report:

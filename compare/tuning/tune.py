@@ -9,9 +9,11 @@ import typer
 
 from common.spec import SpecError
 from compare.comparison import comparison_plan
-from compare.core import exits, wording
-from compare.core.interrupt import Interrupted, interruptible
-from compare.core.option_parsing import parse_choices, parse_integers, split_names, unexpected_options
+from compare.core import commands, wording
+from compare.core.commands import Invocation, Outcome
+from compare.core.interrupt import Interrupted
+from compare.core.option_parsing import parse_choices, parse_integers, split_names
+from compare.core.option_rules import AllExcept, Excludes
 from compare.execution import contestants, launch, options, signing, store
 from compare.reporting import document
 from compare.reporting.document import Report
@@ -21,13 +23,17 @@ from compare.tuning.records import BACKENDS, OBJECTIVES, PRUNERS, SAMPLERS, Tuni
 EPOCHS = 5
 """Epochs of each trial, by default."""
 
-_WITH_RESUME = ("resume", "as_json", "storage", "sign")
-"""Command parameters that do not change what is searched."""
 
-
-@options.grouped
+@commands.command(
+    Excludes(
+        "--resume",
+        AllExcept("--resume", "--json", "--storage", "--sign"),
+        "takes all settings from its folder",
+        "Leave them out, or tune in another folder.",
+    )
+)
 def command(
-    context: typer.Context,
+    invocation: Invocation,
     *,
     space: Annotated[Path | None, typer.Option(help="YAML file: ranges by field of the spec. Default: docs/tuning.md.")] = None,
     sampler: Annotated[str, typer.Option(help=f"Proposes settings: {', '.join(SAMPLERS)}.")] = "tpe",
@@ -54,48 +60,45 @@ def command(
     out: options.Out = None,
     resume: options.Resume = None,
     sign: options.Sign = None,
-    as_json: options.AsJson = False,
-) -> None:
+) -> Outcome:
     """Search for the best settings with Optuna. Finished trials are saved. Run the same command again to resume.
 
     Fields of the spec are the same in all trials, except those that the space names.
     """
-    with exits.exit_on_error():
-        signing.check_key(sign)
-        if resume is not None:
-            settings, out = _stored_settings(context, resume, storage), resume
-        else:
-            values = comparison_plan.single_run_values(*of_spec.to_request(epochs=epochs, limit=limit, cores=cores, seed=seed))
-            if values.get("epochs") is None and values.get("steps") is None:
-                values["epochs"] = EPOCHS
-            known = (("sampler", sampler, SAMPLERS), ("pruner", pruner, PRUNERS), ("objective", objective, OBJECTIVES))
-            choices: dict[str, Any] = {
-                name: parse_choices(f"--{name}", [word], words)[0]
-                for name, word, words in (*known, ("backend", backend, BACKENDS))
-            }
-            settings = Tuning(
-                values=values,
-                space=search_space.read(space),
-                space_name=str(space) if space else search_space.DEFAULT_NAME,
-                trials=trials,
-                jobs=parse_integers("--jobs", jobs, least=1),
-                repeats=repeats,
-                scheduler=scheduler,
-                storage=storage,
-                frameworks=tuple(contestants.builtin_twins("--frameworks", split_names(frameworks), launch.FRAMEWORKS)),
-                **choices,
-            )
-        folder = out or store.new_folder("tune", settings.model)
-        message = f"Interrupted. Finished trials are saved. Resume with: {wording.command('tune', '--resume', str(folder))}"
-        with interruptible(message), tuner.open_workspace(settings, folder) as workspace:
-            try:
-                tuned = tuner.tune(settings, workspace)
-            except Interrupted:
-                if (folder / tuner.RECORD_FILE).exists():
-                    _report(tuner.read(folder), folder, sign).write(folder)
-                raise
-            code = _report(tuned, folder, sign).deliver(folder, as_json=as_json)
-    raise typer.Exit(code)
+    signing.check_key(sign)
+    if resume is not None:
+        settings, out = _stored_settings(resume, storage), resume
+    else:
+        values = comparison_plan.single_run_values(*of_spec.to_request(epochs=epochs, limit=limit, cores=cores, seed=seed))
+        if values.get("epochs") is None and values.get("steps") is None:
+            values["epochs"] = EPOCHS
+        known = (("sampler", sampler, SAMPLERS), ("pruner", pruner, PRUNERS), ("objective", objective, OBJECTIVES))
+        choices: dict[str, Any] = {
+            name: parse_choices(f"--{name}", [word], words)[0] for name, word, words in (*known, ("backend", backend, BACKENDS))
+        }
+        settings = Tuning(
+            values=values,
+            space=search_space.read(space),
+            space_name=str(space) if space else search_space.DEFAULT_NAME,
+            trials=trials,
+            jobs=parse_integers("--jobs", jobs, least=1),
+            repeats=repeats,
+            scheduler=scheduler,
+            storage=storage,
+            frameworks=tuple(contestants.builtin_twins("--frameworks", split_names(frameworks), launch.FRAMEWORKS)),
+            **choices,
+        )
+    folder = out or store.new_folder("tune", settings.model)
+    resume_command = wording.command("tune", "--resume", str(folder))
+    invocation.interrupt_message = f"Interrupted. Finished trials are saved. Resume with: {resume_command}"
+    workspace = invocation.hold(tuner.open_workspace(settings, folder))
+    try:
+        tuned = tuner.tune(settings, workspace)
+    except Interrupted:
+        if (folder / tuner.RECORD_FILE).exists():
+            _report(tuner.read(folder), folder, sign).write(folder)
+        raise
+    return Outcome(_report(tuned, folder, sign), folder)
 
 
 def _report(tuned: TuningRecord, folder: Path, sign: Path | None) -> Report:
@@ -103,13 +106,8 @@ def _report(tuned: TuningRecord, folder: Path, sign: Path | None) -> Report:
     return document.with_signature(tuning_report.report(tuned, folder), folder, files, sign, f"tune --resume {folder}")
 
 
-def _stored_settings(context: typer.Context, folder: Path, storage: str | None) -> Tuning:
+def _stored_settings(folder: Path, storage: str | None) -> Tuning:
     """The settings of `--resume`: those of the folder."""
-    if others := unexpected_options(context, _WITH_RESUME):
-        raise SpecError(
-            f"--resume takes all settings from its folder. Received also: {', '.join(others)}. Leave them out, or tune in "
-            "another folder."
-        )
     settings = tuner.stored_settings(folder)
     if storage is not None:
         return settings.model_copy(update={"storage": storage})

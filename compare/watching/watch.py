@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from contextlib import nullcontext
+from contextlib import closing, nullcontext
 from typing import Annotated, Literal
 
 import typer
@@ -11,16 +11,18 @@ from rich.console import Console, Group
 from rich.live import Live
 from rich.text import Text
 
-from compare.core import exits, wording
-from compare.core.interrupt import interruptible
-from compare.execution import options
+from compare.core import commands, wording
+from compare.core.commands import Invocation
 from compare.reporting import tables
+from compare.reporting.document import Report
 from compare.watching import learned, report
 from compare.watching.verdict import ENDED, STUCK, Verdict
 from compare.watching.watcher import Watcher
 
 
+@commands.command()
 def command(
+    invocation: Invocation,
     pids: Annotated[
         list[int], typer.Argument(metavar="PID...", help="Processes of the job, or the one that started them, e.g. torchrun.")
     ],
@@ -35,17 +37,10 @@ def command(
         Literal["rules", "tree"],
         typer.Option(help="Who says that a job is stuck: fixed rules, or a tree that was fitted to recordings."),
     ] = "rules",
-    as_json: options.AsJson = False,
-) -> None:
+) -> Report:
     """Say whether a running job is healthy, slow or stuck, and which rank is to blame; exit code 6 where it is stuck."""
-    with exits.exit_on_error(), interruptible():
-        watcher = Watcher(pids, patience, learned.load_tree() if judge == "tree" else None)
-        try:
-            verdict = _watch(watcher, seconds, interval)
-            code = report.report(watcher, verdict).deliver(None, as_json=as_json)
-        finally:
-            watcher.close()
-    raise typer.Exit(code)
+    watcher = invocation.hold(closing(Watcher(pids, patience, learned.load_tree() if judge == "tree" else None)))
+    return report.report(watcher, _watch(watcher, seconds, interval))
 
 
 def _watch(watcher: Watcher, seconds: float | None, interval: float) -> Verdict:

@@ -16,8 +16,8 @@ from common.data import cache, sources
 from common.data.sources import DataRefused
 from common.machine import machine
 from compare.comparison import comparison_plan, estimate, run
-from compare.core import exits, wording
-from compare.core.interrupt import interruptible
+from compare.core import commands, wording
+from compare.core.commands import Invocation, Outcome
 from compare.core.option_parsing import parse_choices
 from compare.core.presets import Preset
 from compare.core.progress import Display, display
@@ -65,7 +65,9 @@ _SCALE_REMARKS: dict[Scale, str] = {
 }
 
 
+@commands.command()
 def command(
+    invocation: Invocation,
     paper: Annotated[
         str,
         typer.Argument(
@@ -84,45 +86,39 @@ def command(
         Path | None, typer.Option(help=f"{options.OUT} Default: results/<paper>-<scale>. What is unfinished there goes on.")
     ] = None,
     sign: options.Sign = None,
-    as_json: options.AsJson = False,
-) -> None:
+) -> Outcome | int:
     """Run a published report again, as it was and as it should have been, and judge each of its claims."""
-    with exits.exit_on_error(), interruptible():
-        signing.check_key(sign)
-        published = schema.find_paper(paper)
-        parse_choices("--scale", [scale], SCALES)
-        size = SCALES[SCALES.index(scale)]
-        values = spec.overlay({}, spec.parse_assignments(assignments or []))
-        common = spec.build(values)  # refuses unknown fields
-        source = _source(published, size, data, common.paths.cache_dir)
-        folder = out or Path("results") / f"{published.name}-{size}"
-        settings: dict[str, Any] = {"paper": published.name, "scale": size, "source": source, "values": values}
-        with Workspace.open(folder, step_runner.folder_kind(KIND), early=settings) as workspace:
-            gpus = 0 if common.device == "cpu" else _gpus(published.gpu_frameworks)
-            reproduction = build_plan(
-                published, ReproductionSetting(size, source, gpus, values, synthetic=data is None and size == SMOKE)
-            )
-            settings["gpus"] = gpus
-            settings["rows"] = [
-                row.spec.model_dump(mode="json") for training in reproduction.trainings for row in training.rows
-            ]
-            settings["repeats"] = [training.repeats for training in reproduction.trainings]
-            if reproduction.tuning is not None:
-                settings["tuning"] = reproduction.tuning.model_dump(mode="json")
-            if reproduction.final is not None:
-                settings["final"] = reproduction.final.model_dump(mode="json")
-            record = StepsRecord.create(KIND, settings, tuple(launch.FRAMEWORKS), published.model)
-            steps = _steps(reproduction)
-            code = step_runner.run_steps(
-                record,
-                steps,
-                reproduction,
-                workspace,
-                lambda record, done: _report(reproduction, record, done, len(steps)),
-                sign=sign,
-                as_json=as_json,
-            )
-    raise typer.Exit(code)
+    signing.check_key(sign)
+    published = schema.find_paper(paper)
+    parse_choices("--scale", [scale], SCALES)
+    size = SCALES[SCALES.index(scale)]
+    values = spec.overlay({}, spec.parse_assignments(assignments or []))
+    common = spec.build(values)  # refuses unknown fields
+    source = _source(published, size, data, common.paths.cache_dir)
+    folder = out or Path("results") / f"{published.name}-{size}"
+    settings: dict[str, Any] = {"paper": published.name, "scale": size, "source": source, "values": values}
+    workspace = invocation.hold(Workspace.open(folder, step_runner.folder_kind(KIND), early=settings))
+    gpus = 0 if common.device == "cpu" else _gpus(published.gpu_frameworks)
+    reproduction = build_plan(
+        published, ReproductionSetting(size, source, gpus, values, synthetic=data is None and size == SMOKE)
+    )
+    settings["gpus"] = gpus
+    settings["rows"] = [row.spec.model_dump(mode="json") for training in reproduction.trainings for row in training.rows]
+    settings["repeats"] = [training.repeats for training in reproduction.trainings]
+    if reproduction.tuning is not None:
+        settings["tuning"] = reproduction.tuning.model_dump(mode="json")
+    if reproduction.final is not None:
+        settings["final"] = reproduction.final.model_dump(mode="json")
+    record = StepsRecord.create(KIND, settings, tuple(launch.FRAMEWORKS), published.model)
+    steps = _steps(reproduction)
+    return step_runner.run_steps(
+        record,
+        steps,
+        reproduction,
+        workspace,
+        lambda record, done: _report(reproduction, record, done, len(steps)),
+        sign=sign,
+    )
 
 
 def _source(paper: Paper, scale: str, data: str | None, cache_dir: str | None) -> str:

@@ -18,6 +18,7 @@ from common.frozen import Exact
 from common.machine import machine
 from common.machine.machine import Facts
 from compare.core import exits, wording
+from compare.core.commands import Outcome
 from compare.core.errors import FolderError, LaunchError
 from compare.core.interrupt import Interrupted
 from compare.execution import code_digest, signing, store
@@ -139,9 +140,8 @@ def run_steps(
     report: Callable[[StepsRecord, list[FinishedStep]], Report],
     *,
     sign: Path | None,
-    as_json: bool,
-) -> int:
-    """Run every step that is not finished or runs each time, and print the report.
+) -> Outcome | int:
+    """Run every step that is not finished or runs each time, and write the report.
 
     Args:
         requested: the record, as if the run started now.
@@ -151,7 +151,7 @@ def run_steps(
         sign: the SSH key that signs the records of the steps, and each comparison in them by itself.
 
     Returns:
-        The exit code: the worst step's, 1 if a signature fails, or the interruption's.
+        The report and the exit code: the worst step's, or 1 if a signature fails. If interrupted, the exit code alone.
     """
     done: list[FinishedStep] = []
     record, folder = workspace.claim(requested), workspace.folder
@@ -190,8 +190,8 @@ def run_steps(
     except DataRefused:
         _write(current_report(), folder)
         raise
-    whole.show(folder, as_json=as_json)
-    return max([whole.exit_code, *(finished.exit_code for finished in done)])
+    worst = max((finished.exit_code for finished in done), default=0)
+    return Outcome(document.WrittenReport(whole), folder, lambda code: max(code, worst))
 
 
 def _unsigned(folder: Path, key: Path) -> list[str]:

@@ -10,8 +10,8 @@ import typer
 from common import spec
 from common.machine.machine import processors
 from common.spec import Spec
-from compare.core import exits, wording
-from compare.core.interrupt import interruptible
+from compare.core import commands, wording
+from compare.core.commands import Invocation, Outcome
 from compare.execution import options, signing
 from compare.execution.workspace import Workspace
 from compare.reporting.document import Report
@@ -24,7 +24,9 @@ from compare.workflows.study_steps import STEPS
 KIND = "study"
 
 
+@commands.command()
 def command(
+    invocation: Invocation,
     study_file: Annotated[Path, typer.Argument(metavar="STUDY.yaml", help="What is studied; studies/ holds three.")],
     scale: Annotated[str, typer.Option(help=f"How much of it: {', '.join(SCALES)}.")] = "quick",
     data: Annotated[str | None, typer.Option(help=f"{options.DATA} Default: as the file says.")] = None,
@@ -37,26 +39,21 @@ def command(
         typer.Option(help=f"{options.OUT} Default: results/study-<name>-<scale>. What is unfinished there goes on."),
     ] = None,
     sign: options.Sign = None,
-    as_json: options.AsJson = False,
-) -> None:
+) -> Outcome | int:
     """Explore, clean, normalise, prove, pre-train serially and in parallel, tune, train finally, evaluate, and conclude."""
-    with exits.exit_on_error(), interruptible():
-        signing.check_key(sign)
-        overrides: dict[str, Any] = {} if data is None else {"spec.data.source": data}
-        if frameworks is not None:
-            overrides["frameworks"] = [word.strip() for word in frameworks.split(",")]
-        study = Study.read(study_file, scale, overrides | spec.parse_assignments(assignments or []))
-        if "source" not in study.spec.get("data", {}):
-            default = study.base().data.source
-            typer.echo(f"{study_file} names no data. The study takes {default}. Name others with --data.", err=True)
-        folder = out or Path("results") / f"study-{study_file.stem}-{scale}"
-        settings = study.model_dump(mode="json") | {"scale": scale}
-        record = StepsRecord.create(KIND, settings, study.frameworks, study.base().model)
-        with Workspace.open(folder, step_runner.folder_kind(KIND)) as workspace:
-            code = step_runner.run_steps(
-                record, STEPS, study, workspace, lambda record, done: _report(study, record, done), sign=sign, as_json=as_json
-            )
-    raise typer.Exit(code)
+    signing.check_key(sign)
+    overrides: dict[str, Any] = {} if data is None else {"spec.data.source": data}
+    if frameworks is not None:
+        overrides["frameworks"] = [word.strip() for word in frameworks.split(",")]
+    study = Study.read(study_file, scale, overrides | spec.parse_assignments(assignments or []))
+    if "source" not in study.spec.get("data", {}):
+        default = study.base().data.source
+        typer.echo(f"{study_file} names no data. The study takes {default}. Name others with --data.", err=True)
+    folder = out or Path("results") / f"study-{study_file.stem}-{scale}"
+    settings = study.model_dump(mode="json") | {"scale": scale}
+    record = StepsRecord.create(KIND, settings, study.frameworks, study.base().model)
+    workspace = invocation.hold(Workspace.open(folder, step_runner.folder_kind(KIND)))
+    return step_runner.run_steps(record, STEPS, study, workspace, lambda record, done: _report(study, record, done), sign=sign)
 
 
 def _report(study: Study, record: StepsRecord, done: list[FinishedStep]) -> Report:
