@@ -24,6 +24,7 @@ from compare.execution.matrix import Row
 from compare.execution.store import Comparison
 from compare.execution.workspace import COMPARISON
 from compare.judgement import cautions
+from compare.judgement.statement_words import sentences
 from compare.proof import ladder, timed_rows
 from compare.reporting.document import Report
 from compare.reporting.tables import Cell, Column, Table
@@ -280,7 +281,7 @@ def report(
     estimated_rows = [row for row in comparison.rows if row.id in {run.row for run in estimates}]
     values: dict[str, Any] = {
         "runs": [asdict(run) for run in estimates],
-        "not_run": {row.id: row.unavailable for row in comparison.rows if row.unavailable},
+        "not_run": {row.id: str(row.unavailable) for row in comparison.rows if row.unavailable},
         "seconds": sum(run.seconds or 0.0 for run in estimates),
         "num_bytes": sum(run.num_bytes or 0 for run in estimates) + _REPORT_BYTES,
         "checkpoint_bytes": checkpoint_bytes(estimated_rows, comparison),
@@ -310,7 +311,7 @@ def report(
     left_out = [f"{row}: {reason}" for row, reason in values["not_run"].items()]
     return Report(
         title="Dry run",
-        first_sentences=cautions.nothing_can_run(comparison),
+        first_sentences=sentences(cautions.nothing_can_run(comparison)),
         findings=[*([("Not run", left_out)] if left_out else []), ("Time and disk", _sentences(values))],
         tables=[Table("dry_run", "Runs, in this order", columns, rows)] if rows else [],
         values=values,

@@ -388,7 +388,7 @@ def judge(compared: JudgedComparison) -> Selftest:
     judged = dict(zip([key for key, _ in ratios], verdicts([(" ".join(key), ratio) for key, ratio in ratios]), strict=True))
     checks = [_check(contestant, other, judged.get((contestant, other))) for contestant, other in pairs]
     resolutions = [sentence for contestant in contestants if (sentence := _resolution(stored, contestant))]
-    return Selftest(checks=checks, sentences=[*resolutions, *dict.fromkeys(compared.findings.troubles)])
+    return Selftest(checks=checks, sentences=[*resolutions, *dict.fromkeys(compared.in_words(compared.findings.troubles))])
 
 
 def report(result: Selftest) -> Report:
@@ -508,7 +508,7 @@ def judge_pairs(compared: JudgedComparison, num_pairs: int, seed: int) -> Selfte
     sentences = [
         f"Two equal runs differ by {percent(float(logs.std(ddof=1)), 1)} here (standard deviation). "
         f"Equal runs are decided after {equal.repeats.mean():.1f} repeats.",
-        *compared.findings.troubles,
+        *compared.in_words(compared.findings.troubles),
     ]
     return Selftest(checks=_checks(first.contestant, len(logs), rows), sentences=sentences)
 

@@ -21,6 +21,7 @@ from compare.core.option_types import Names, Parsed
 from compare.core.terminal import FULL
 from compare.execution import options
 from compare.execution.workspace import FolderKind
+from compare.judgement import statement_words
 from compare.matching import model_comparison, pair_file
 from compare.matching.causes import BIASED_VARIANCE, KNOWN_CAUSES, Cause
 from compare.matching.model_comparison import LayerPair, Match
@@ -298,6 +299,7 @@ def report(result: Match, words: Sequence[str], written: Sequence[str] = ()) -> 
             "holds": result.holds,
             "rungs": [{**_plain(rung), "causes": [cause._asdict() for cause in rung.causes]} for rung in result.rungs],
             "notes": [cause._asdict() for cause in result.notes],
+            "statements": result.statements,
         },
         exit_code=0 if result.holds else exits.RUN_FAILED,
         screen=_screen(result, verdict, written),
@@ -316,11 +318,12 @@ def _screen(result: Match, verdict: str, written: Sequence[str]) -> Screen:
         whys.insert(0, "None of the known causes explains it.")
     between = [f"The fault lies {rung.between}." for rung in rungs if rung.between]
     tone = "good" if result.holds else "warn" if verdict == "cannot tell" else "bad"
+    answer_words = statement_words.sentences([result.answer, *(result.describe_rung(first) if first else [])])
     answers = (
-        Paragraph(_LABELS.get(verdict, "Same, but"), [result.answer, *(result.describe_rung(first) if first else [])], tone),
+        Paragraph(_LABELS.get(verdict, "Same, but"), answer_words, tone),
         Paragraph("Why", [*whys, *between]),
         Paragraph("Settings", [wording.listed(result.settings_differences, MAX_NAMED)] if result.settings_differences else []),
-        Paragraph("Not compared", result.caveats),
+        Paragraph("Not compared", statement_words.sentences(result.caveats)),
         Paragraph("The pair", written),
     )
     differing = [rung for rung in result.rungs if rung.status != model_comparison.PASSED]

@@ -146,6 +146,11 @@ class Proof(Frozen):
     @property
     def sentence(self) -> str:
         """The verdict with its numbers."""
+        return f"{self.verdict}: {self.reason}"
+
+    @property
+    def reason(self) -> str:
+        """The numbers of the verdict."""
         failed = [rung for rung in self.rungs if rung.status == "failed"]
         if failed:
             first = failed[0]
@@ -153,14 +158,14 @@ class Proof(Frozen):
             parts = (first.framework, first.mode, first.where and f"at {first.where}") if first.framework else ()
             where = [part for part in parts if part]
             return (
-                f"not proved: {len(failed)} of {len(self.rungs)} rungs failed, first {first.name} "
+                f"{len(failed)} of {len(self.rungs)} rungs failed, first {first.name} "
                 f"({first.max_relative_difference:.1e}, tolerance {first.tolerance:.0e}{'; ' * bool(where)}{' '.join(where)})"
                 + f". This may come from what `match` found: {self.rounded}"
                 * bool(self.rounded and all(map(_may_be_rounding, failed)))
             )
         passed = sum(rung.status == "passed" for rung in self.rungs)
         if not passed:
-            return "not claimed: nothing was compared"
+            return "nothing was compared"
         num_shown = sum(rung.status == "shown" and not rung.is_twin_losses for rung in self.rungs)
         judged_text = f"{passed} rungs passed" + f", {num_shown} shown and not judged" * bool(num_shown)
         when = f", remembered from {self.made_at}" if self.remembered else ""
@@ -172,17 +177,17 @@ class Proof(Frozen):
             prefix = f"the first {worst.judged_steps} of " if few else ""
             growth = f"differ by up to {worst.max_relative_difference:.1e} in {prefix}{worst.steps} steps"
             if self.verdict == "not claimed":
-                return f"not claimed: {judged_text}; {self.why_one_update()}; free-running losses {growth}{when}"
-            return f"proved: {judged_text}; free-running losses {growth}, which is shown and proves nothing{when}"
+                return f"{judged_text}; {self.why_one_update()}; free-running losses {growth}{when}"
+            return f"{judged_text}; free-running losses {growth}, which is shown and proves nothing{when}"
         if not losses:
-            return f"proved: each mode trains as serial does in the same framework; {judged_text}{when}"
+            return f"each mode trains as serial does in the same framework; {judged_text}{when}"
         proving = [rung for rung in losses if rung.precision == "float64"] or losses
         worst = max(proving, key=lambda rung: rung.max_relative_difference)
         steps = (
             f"at each of {worst.judged_steps} steps ({worst.where})" if worst.precision == "float64" else "at the first step"
         )
         return (
-            f"proved: in {worst.precision} the losses of the frameworks agree within {worst.max_relative_difference:.1e} "
+            f"in {worst.precision} the losses agree within {worst.max_relative_difference:.1e} "
             f"(relative) {steps}{self._setting_text}; {judged_text}{when}"
         )
 

@@ -26,7 +26,7 @@ from compare.execution.matrix import Row
 from compare.execution.options import OPTIMIZERS
 from compare.execution.store import IN_FLOAT64
 from compare.execution.workspace import FolderKind
-from compare.judgement import sameness
+from compare.judgement import sameness, statement_words
 from compare.proof import ladder, referee_check, serial_run
 from compare.proof.certificate import Proof, Rung
 from compare.proof.ladder import ProofRequest
@@ -256,13 +256,11 @@ def report(
     verdict = min((proof.verdict for proof in proofs), key=("not proved", "not claimed", "proved").index)
     headline = IN_FLOAT64 if for_rows and verdict == "proved" else verdict
     sentences = [
-        f"{run_spec.model_label}, {run_spec.optimizer.name}: {proof.verdict}: "
-        f"{proof.sentence.removeprefix(f'{proof.verdict}: ')}"
+        f"{run_spec.model_label}, {run_spec.optimizer.name}: {proof.sentence}"
         for run_spec, proof in zip(specs, proofs, strict=True)
     ]
-    sentences += [
-        sameness.update_rule_sentence(optimizer) for optimizer in dict.fromkeys(run_spec.optimizer.name for run_spec in specs)
-    ]
+    optimizers = dict.fromkeys(run_spec.optimizer.name for run_spec in specs)
+    sentences += statement_words.sentences(map(sameness.update_rule, optimizers))
     # By way of JSON, which has no word for an infinite difference.
     records = [json.loads(rung.model_dump_json()) for rung in rungs]
     return Report(
@@ -284,7 +282,7 @@ def _screen(specs: Sequence[Spec], proofs: Sequence[Proof], contestants: Sequenc
     answers: list[Paragraph] = []
     for verdict, tone in _TONES.items():
         sentences = [
-            f"{run_spec.model_label} with {run_spec.optimizer.name}: {proof.sentence.removeprefix(f'{verdict}: ')}."
+            f"{run_spec.model_label} with {run_spec.optimizer.name}: {proof.reason}."
             for run_spec, proof in zip(specs, proofs, strict=True)
             if proof.verdict == verdict
         ]

@@ -34,8 +34,8 @@ from compare.execution import options
 from compare.execution.workspace import FolderKind
 from compare.judgement import figures, measurements
 from compare.judgement.measurements import SECONDS, MeasuredSubject, Measurement
+from compare.judgement.statement_words import FILES_UNWATCHED
 from compare.regression import revisions
-from compare.regression.facts import UNWATCHED
 from compare.regression.records import HistoryPoint, heading
 from compare.regression.revisions import RevisionError
 from compare.reporting import document
@@ -376,7 +376,7 @@ def _screen(points: Sequence[HistoryPoint], folder: Path, trouble: Sequence[str]
                 "How sure",
                 [
                     "Medians of runs that other work did not disturb. No change is tested: regress judges two measurements.",
-                    *[UNWATCHED] * (SECONDS in metrics),
+                    *[FILES_UNWATCHED] * (SECONDS in metrics),
                 ],
             ),
             *([Paragraph("Trouble", trouble, "bad")] if trouble else []),
@@ -424,12 +424,13 @@ def history_table(points: Sequence[HistoryPoint], name: str) -> Table:
         }
         for point in points
     ]
-    note = "Median (25 % to 75 % quantile) of n repeats, in the order of the commits. *: with uncommitted changes."
-    if points[0].metric == SECONDS:
-        counted = "n files of the same versions, each its median, or of the rounds of one file"
-        note = (
-            f"{note.replace('n repeats', counted)} {UNWATCHED} --each shows each file. Those without a commit, or with "
-            "changes, always stand alone: nothing says that they measured the same code."
+    is_of_files = points[0].metric == SECONDS
+    counted = "n files of the same versions, each its median, or of the rounds of one file" if is_of_files else "n repeats"
+    note = f"Median (25 % to 75 % quantile) of {counted}, in the order of the commits. *: with uncommitted changes."
+    if is_of_files:
+        note += (
+            f" {FILES_UNWATCHED} --each shows each file. Those without a commit, or with changes, always stand alone: nothing "
+            "says that they measured the same code."
         )
     return Table(name, one_line(f"{title} on {points[0].machine}"), columns, rows, note=note)
 

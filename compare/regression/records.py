@@ -11,6 +11,7 @@ from compare.core.option_parsing import parse_choices, split_names
 from compare.core.statistics import Ratio, Spread
 from compare.judgement.figures import metrics
 from compare.judgement.measurements import SECONDS, Kind, MeasuredSubject
+from compare.judgement.statement import Statement
 
 Verdict = Literal[
     "regression", "worse, within the threshold", "no change shown", "better", "not tested", "too few to tell", "cannot tell",
@@ -156,6 +157,8 @@ class Judgement(Frozen):
     """Rows or benchmarks of the baseline that the candidate lacks."""
     added: list[str]
     cautions: list[str]
+    statements: list[Statement] = []
+    """The cautions as facts."""
     environments: list[str] = []
     """Sentences on what differs between the environments of the two sides."""
     differences: list[dict[str, str | None]] = []

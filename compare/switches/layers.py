@@ -27,7 +27,7 @@ from compare.core.statistics import Spread, spread
 from compare.execution import launch, matrix, options, run_settings, twin_client
 from compare.execution.interleaving import Job, LabelDisplay, rounds, run_in_turns
 from compare.execution.workspace import FolderKind, Workspace
-from compare.judgement import verdict_sentences
+from compare.judgement import statement_words
 from compare.judgement.row_figures import DISTURBED
 from compare.reporting import document
 from compare.reporting.document import Report
@@ -208,7 +208,7 @@ def sentences(timed: LayerTimings) -> list[str]:
             f"{'' if cores_taken else f' ({whole_model / sum_of_layers:.2f} times that)'}."
         )
         if cores_taken:
-            texts.append(f"{framework}: other work took up to {cores_taken:.2f} cores.{verdict_sentences.DISTURBED}")
+            texts.append(f"{framework}: other work took up to {cores_taken:.2f} cores. {statement_words.DISTURBED}")
         if left_out := sorted(timed.spec.framework_options.keys() - timed.specs[framework].framework_options.keys()):
             texts.append(f"{framework} has no {' or '.join(left_out)}. It was timed without it.")
     if timed.peak_rates is None:

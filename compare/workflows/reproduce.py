@@ -342,7 +342,7 @@ def _faithful(plan: ReproductionPlan, folder: Path, passed: PassedValues) -> Ste
     cautions = [
         sentence
         for name, (comparison, _) in comparisons.items()
-        for sentence in comparison_report.with_folder(comparison.findings.troubles, folder / name)
+        for sentence in comparison.in_words(comparison.findings.troubles, folder / name)
     ]
     part = Section(
         name=AS_IT_WAS,

@@ -23,6 +23,7 @@ from compare.core.presets import Preset
 from compare.execution import executor, launch, run_settings, store, workspace
 from compare.execution.workspace import COMPARISON
 from compare.judgement import cautions
+from compare.judgement.statement_words import sentences
 from compare.proof import certificate, ladder, spot_checks
 from compare.reporting import plots
 from tests.compare.conftest import behave, write_empty
@@ -450,7 +451,7 @@ def test_a_comparison_of_which_no_row_can_run_fails_and_says_first_why_and_what_
     arguments = ("--frameworks", "left,right", "--cores", "2", "--replicas", "8", "--modes", "data_parallel")
     rehearsed = convtwins("run", *arguments, "--dry-run").succeeded()
     done = convtwins("run", *arguments, "--out", out)
-    (first,) = cautions.nothing_can_run(store.read_plan(out))
+    (first,) = sentences(cautions.nothing_can_run(store.read_plan(out)))
     assert done.exit_code == 1 and "not parallel: 8 replicas" in first and "2 cores" in first and "--oversubscribe" in first
     assert " ".join(rehearsed.stdout.split()).startswith(first) and first in " ".join(done.stdout.split())
     assert (out / "report.md").read_text().count(first) == 1

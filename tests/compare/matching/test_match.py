@@ -132,7 +132,7 @@ def test_a_right_port_is_the_same_model(both: Both, net: str, model: str, option
     found = matched(both, net, model, **options)
     assert found.same, found.sentences
     # No settings are told that zeros in front even out, but that a subclassed Keras model's functions are not recorded.
-    assert found.sentences[1:] == found.caveats and len(found.caveats) == bool(found.opened[1].unrecorded)
+    assert found.statements[1:] == found.caveats and len(found.caveats) == bool(found.opened[1].unrecorded)
     rules = 1 if "optimizer" in options else 2
     assert len(found.rungs) == 7 + 2 * rules + bool(options.get("as_built"))
 
