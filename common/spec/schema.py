@@ -314,7 +314,7 @@ class Spec(Finite):
 
 
 EFFECTS = Effects(Spec)
-"""What each field of a spec keeps of a run, as it says where it is declared."""
+"""Name what each field of a spec keeps of a run, as it says where it is declared."""
 
 
 def build(values: dict[str, Any]) -> Spec:
