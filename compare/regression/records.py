@@ -38,10 +38,10 @@ def heading(metric: str) -> str:
     return "seconds a round" if metric == SECONDS else metrics()[metric].label
 
 
-def metrics_named(text: str) -> list[str]:
+def metrics_named(text: str) -> tuple[str, ...]:
     """The metrics of `--metric`, by name or by heading: `epoch_seconds` is `seconds_per_epoch`."""
     by_heading = {heading(name).replace(" ", "_"): name for name in choices()}
-    return parse_choices("--metric", [by_heading.get(word, word) for word in split_names(text)], choices())
+    return tuple(parse_choices("--metric", [by_heading.get(word, word) for word in split_names(text)], choices()))
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from common.machine import machine
+from common.spec import EFFECTS
 from compare.core import exits, wording
 from compare.core.differences import relative_difference
 from compare.core.errors import FolderError
@@ -19,7 +20,6 @@ from compare.execution import store
 from compare.execution.workspace import FolderKind
 from compare.judgement import cautions, conditions
 from compare.judgement.findings import undisturbed_pairs
-from compare.judgement.measurements import FIELDS_WITHOUT_EFFECT_ON_WORK, is_in_data_hash
 from compare.judgement.row_figures import DISTURBED, Summary
 from compare.judgement.run_figures import epoch_seconds
 from compare.judgement.run_pairs import comparable_runs
@@ -42,8 +42,6 @@ _SPEED, _SAME, _MISSING, _CAUTIONS = (
     "Cautions",
 )
 _ALWAYS_DIFFERENT = ("made at",)
-_FIELDS_WITHOUT_EFFECT_ON_EPOCH = (*FIELDS_WITHOUT_EFFECT_ON_WORK, "epochs", "steps", "seed", "checkpoint_seconds")
-"""Fields of a spec that do not change the work of an epoch. A framework's own switches do not change it either."""
 
 _ComparedPair = tuple[JudgedComparison, JudgedComparison]
 
@@ -200,9 +198,8 @@ def _reasons_not_comparable(compared: _ComparedPair, ours: Summary, theirs: Summ
         name
         for name in {**before, **now}
         if before.get(name) != now.get(name)
-        and name not in _FIELDS_WITHOUT_EFFECT_ON_EPOCH
-        and not name.startswith("framework_options.")
-        and not (same_data and is_in_data_hash(name))
+        and EFFECTS.changes(name, "epoch", same_data=same_data)
+        and not name.startswith("framework_options.")  # a framework's own switches do not change the work either
     ]
     if not same_data and not any(name.startswith("data.") for name in differing):
         differing.append("content of the data")

@@ -788,9 +788,8 @@ def test_a_written_pair_with_buffers_is_proved_and_a_proof_that_tensorflow_round
     pair_file.write(matched(both, net, model), Path(f"{model}_pair", "net.py"))
     data = {"source": "leaves:classes=5,images=60,size=16", "image_size": 8}
     what = spec.build({"model": name, "data": data, "global_batch_size": 8})
-    proof = ladder.prove(
-        what, launch.FRAMEWORKS, ("serial",), replicas=2, steps=2, out=home / "proof", remember=False, progress=print
-    )
+    request = ladder.ProofRequest(what, launch.FRAMEWORKS, ("serial",), replicas=2, steps=2)
+    proof = ladder.prove(request, out=home / "proof", remember=False, progress=print)
     assert proof.verdict == verdict, proof.sentence
     assert user_code.module(name).MODEL.rounded in proof.sentence  # empty where nothing is
 
