@@ -314,7 +314,7 @@ class Spec(Finite):
 
 
 EFFECTS = Effects(Spec)
-"""Name what each field of a spec keeps of a run, as it says where it is declared."""
+"""Effects of the fields of a spec on a run. Each is stated where its field is declared."""
 
 
 def build(values: dict[str, Any]) -> Spec:
