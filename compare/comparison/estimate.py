@@ -24,7 +24,8 @@ from compare.execution.matrix import Row
 from compare.execution.store import Comparison
 from compare.execution.workspace import COMPARISON
 from compare.judgement import cautions
-from compare.proof import ladder
+from compare.judgement.statement_words import sentences
+from compare.proof import ladder, timed_rows
 from compare.reporting.document import Report
 from compare.reporting.tables import Cell, Column, Table
 
@@ -83,7 +84,7 @@ def rehearsal_report(request: ComparisonRequest, times_from: Path | None) -> Rep
         if warning := comparison_plan.large_batch_caution(plan):
             typer.echo(warning, err=True)
         find_result = measure_by_contestant(plan.rows, progress.say) if times_from is None else stored_results(times_from)
-        jobs = comparison_plan.jobs(plan, request.out, _runs_to_repeat(request))
+        jobs = [job for jobs in comparison_plan.remaining_rounds(plan, request.out, _runs_to_repeat(request)) for job in jobs]
         estimates = estimate(plan, jobs, find_result)
         why_unproved = why_no_proof(plan, request) if jobs else "no run is left"
         proof = 0.0 if why_unproved else proof_seconds(plan, request, find_result)
@@ -150,15 +151,10 @@ def _seconds_once(phases: Phases) -> float:
 
 def why_no_proof(comparison: Comparison, request: ComparisonRequest) -> str | None:
     """Explain why no proof is made. None: one is made."""
-    rows = [row for row in comparison.rows if row.unavailable is None]
     if not comparison.prove:
         return "none was asked for (--no-proof)"
-    if not rows:
-        return "there is nothing to prove: no row runs here"
-    if rows[0].spec.part != "training":
-        return "there is nothing to prove: a part of the training learns nothing"
-    if len(request.frameworks) < 2 and not any(row.spec.is_parallel for row in rows):
-        return "there is nothing to prove: one framework alone has nothing to be compared with"
+    if why_not := timed_rows.why_nothing_to_prove(comparison.rows, request.frameworks):
+        return f"there is nothing to prove: {why_not}"
     if ladder.is_remembered(comparison.rows, request.frameworks, replicas=request.settings.replicas):
         return "it is remembered from an earlier comparison"
     return None
@@ -173,7 +169,7 @@ def proof_seconds(
     """
     rows = [row for row in comparison.rows if row.unavailable is None]
     seconds = 0.0
-    base = ladder.base_spec_of_rows(rows, request.frameworks, request.settings.replicas)
+    base = ladder.ProofRequest.for_rows(rows, request.frameworks, replicas=request.settings.replicas).base
     for name in request.frameworks:
         contestant_rows = [row for row in rows if row.contestant == name]
         similar_results = [similar[0] for row in contestant_rows if isinstance(similar := find_result(row), tuple)]
@@ -285,7 +281,7 @@ def report(
     estimated_rows = [row for row in comparison.rows if row.id in {run.row for run in estimates}]
     values: dict[str, Any] = {
         "runs": [asdict(run) for run in estimates],
-        "not_run": {row.id: row.unavailable for row in comparison.rows if row.unavailable},
+        "not_run": {row.id: str(row.unavailable) for row in comparison.rows if row.unavailable},
         "seconds": sum(run.seconds or 0.0 for run in estimates),
         "num_bytes": sum(run.num_bytes or 0 for run in estimates) + _REPORT_BYTES,
         "checkpoint_bytes": checkpoint_bytes(estimated_rows, comparison),
@@ -315,7 +311,7 @@ def report(
     left_out = [f"{row}: {reason}" for row, reason in values["not_run"].items()]
     return Report(
         title="Dry run",
-        first_sentences=cautions.nothing_can_run(comparison),
+        first_sentences=sentences(cautions.nothing_can_run(comparison)),
         findings=[*([("Not run", left_out)] if left_out else []), ("Time and disk", _sentences(values))],
         tables=[Table("dry_run", "Runs, in this order", columns, rows)] if rows else [],
         values=values,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -21,14 +20,13 @@ from compare.comparison import comparison_plan, run
 from compare.comparison import repeats_needed as needed
 from compare.comparison.comparison_plan import ComparisonRequest
 from compare.core import commands, exits, statistics, verdict_words, wording
-from compare.core.option_parsing import split_names
 from compare.core.option_rules import Excludes, Needs
 from compare.core.presets import Preset
 from compare.core.statistics import VERDICT_PAIRS, JudgedRatio, Ratio, paired_ratio, verdicts
 from compare.core.until_decided import UntilDecided
 from compare.core.verdict_words import interval_words
 from compare.core.wording import percent
-from compare.execution import contestants, launch, options, store
+from compare.execution import options, store
 from compare.execution.matrix import Row
 from compare.execution.store import StoredComparison
 from compare.execution.workspace import COMPARISON
@@ -150,17 +148,63 @@ def command(
     seed: Annotated[int, typer.Option(min=0, help=f"{options.SEED} The simulation.")] = 0,
 ) -> Report:
     """Test the verdicts themselves: equal runs must be called equal, and a known slowdown must be found."""
-    twins = contestants.builtin_twins("--frameworks", split_names(frameworks), launch.FRAMEWORKS)
     if repeats_needed:
         return repeats_report(needed.table(max(trials // 10, 100), seed, UntilDecided()))
-    pairs = None if real_pairs is None else _pairs_request(twins[0], real_pairs, out)
+    pairs = None if real_pairs is None else _pairs_request(frameworks[0], real_pairs, out)
     if pairs is not None:
         COMPARISON.check(pairs.out, comparison_plan.early_identity(pairs))
     result = Selftest(checks=simulate(trials, seed), sentences=[])
     if not simulate_only:
-        trials_result = _run_trials(twins) if pairs is None else _run_pairs(pairs, seed)
+        trials_result = _run_trials(frameworks) if pairs is None else _run_pairs(pairs, seed)
         result = Selftest(checks=[*result.checks, *trials_result.checks], sentences=trials_result.sentences)
     return report(result)
+
+
+class Bound(NamedTuple):
+    """Range of a measure that passes. A measure of decided sequences must also come after fewer repeats."""
+
+    words: str
+    least: float = -math.inf
+    most: float = math.inf
+    fewer_repeats: float = math.inf
+
+
+class Measure(NamedTuple):
+    """Measured value of a check, and the mean number of repeats after which it was decided."""
+
+    value: float
+    words: str
+    repeats: float = 0.0
+
+
+CheckRow = tuple[str, Measure, Bound]
+
+
+def _rate(successes: Booleans | np.bool_ | float, repeats: npt.NDArray[np.int64] | None = None) -> Measure:
+    rate = float(np.mean(successes))
+    if repeats is None:
+        return Measure(rate, percent(rate, 2))
+    return Measure(rate, f"{percent(rate, 2)}, after {repeats.mean():.1f} repeats", float(repeats.mean()))
+
+
+def _checks(where: str, n: int, rows: Sequence[CheckRow]) -> list[SelftestCheck]:
+    """Check each (what, measure, bound)."""
+    return [
+        SelftestCheck(
+            where=where,
+            what=what,
+            n=n,
+            found=measure.words,
+            required=bound.words,
+            passed=bound.least <= measure.value <= bound.most and measure.repeats < bound.fewer_repeats,
+        )
+        for what, measure, bound in rows
+    ]
+
+
+_POWER_BOUND = Bound(f"at least {percent(statistics.POWER)}", statistics.POWER)
+_EQUIVALENCE_BOUND = Bound(f"at least {percent(statistics.POWER)}, after fewer than 10", statistics.POWER, fewer_repeats=10)
+_ALL_LOOKS = f"any of {VERDICT_PAIRS} to {MOST_REPEATS} repeats"
 
 
 def simulate(trials: int, seed: int) -> list[SelftestCheck]:
@@ -170,101 +214,94 @@ def simulate(trials: int, seed: int) -> list[SelftestCheck]:
         trials: number of single comparisons of each kind. There are a quarter as many families and scalings.
     """
     generator = np.random.default_rng(seed)
-    number = trials // 4
+    singles = _simulate_singles(generator, trials)
+    families = _simulate_families(generator, trials // 4)
+    return [*singles, *families, *_simulate_scalings(generator, trials // 4)]
+
+
+def _simulate_singles(generator: np.random.Generator, trials: int) -> list[SelftestCheck]:
+    """Check the decisions on single comparisons."""
+    limit, effect = math.log1p(UNTIL.smallest_effect), percent(UNTIL.smallest_effect)
     equal = decide(_logs(generator, trials, NOISE), UNTIL)
     slower = decide(_logs(generator, trials, NOISE) + math.log(SLOWDOWN), UNTIL)
     noisy = decide(_logs(generator, trials, MUCH_NOISE), UNTIL)
-    at_threshold = decide(_logs(generator, trials, MUCH_NOISE) + math.log1p(UNTIL.smallest_effect), UNTIL)
-    alarm_rate, equivalence_rate = float(equal.ever_different.mean()), float(equal.smaller.mean())
+    at_threshold = decide(_logs(generator, trials, MUCH_NOISE) + limit, UNTIL)
+    most_alarms = _most_alarms(trials)
+    range_text = f"{100 * LEAST_ALARM_RATE:.3g} to {100 * most_alarms.most:.3g} %"
+    alarm_bound = most_alarms._replace(words=range_text, least=LEAST_ALARM_RATE)
+    rows = [
+        (f"equal runs called different at {_ALL_LOOKS}, looked at after each", _rate(equal.ever_different), alarm_bound),
+        (
+            f"slowdowns of {percent(SLOWDOWN - 1)} found, noise {percent(NOISE)}, until decided",
+            _rate(slower.larger, slower.repeats),
+            _POWER_BOUND,
+        ),
+        (
+            f"equal runs shown to differ by less than {effect}, noise {percent(NOISE)}, until decided",
+            _rate(equal.smaller, equal.repeats),
+            _EQUIVALENCE_BOUND,
+        ),
+        (f"the same, noise {percent(MUCH_NOISE)}", _rate(noisy.smaller, noisy.repeats), _EQUIVALENCE_BOUND),
+        (
+            f"differences of just {effect} called smaller at {_ALL_LOOKS}, noise {percent(MUCH_NOISE)}",
+            _rate(at_threshold.ever_smaller),
+            most_alarms,
+        ),
+    ]
+    return _checks("simulated", trials, rows)
+
+
+def _simulate_families(generator: np.random.Generator, number: int) -> list[SelftestCheck]:
+    """Check the verdicts on families of comparisons that are judged together."""
     noise = generator.normal(0.0, MUCH_NOISE, (number, 1 + FAMILY, MOST_REPEATS))
-    families_at_threshold = needed.decide(noise[:, 1:] - noise[:, :1] + math.log1p(UNTIL.smallest_effect), UNTIL)
-    any_smaller = float(families_at_threshold.smaller.any(axis=1).mean())
+    at_threshold = needed.decide(noise[:, 1:] - noise[:, :1] + math.log1p(UNTIL.smallest_effect), UNTIL)
     families = _families(generator, number, 1.0)
-    family_alarm_rate = _fraction(families, lambda judged: any(member.verdict in ("above", "below") for member in judged))
+    alarm_rate = _fraction(families, lambda judged: any(member.verdict in ("above", "below") for member in judged))
     uncorrected_rate = _fraction(
         families, lambda judged: any((member.ratio.p or 0.0) < statistics.SIGNIFICANCE for member in judged)
     )
     # The noise of a comparison of its own is what a report knows when it says what can be found.
     standard_errors = _logs(generator, number, NOISE)[:, :VERDICT_PAIRS].std(axis=1, ddof=1) / math.sqrt(VERDICT_PAIRS)
     least_slowdowns = np.exp(standard_errors * statistics.detectable_mean(1.0, VERDICT_PAIRS - 1, FAMILY, VERDICT_PAIRS))
-    family_power = _fraction(_families(generator, number, least_slowdowns), lambda judged: judged[0].verdict == "above")
-    coverage = _coverage(generator, number)
-    most_family_alarms = ALARM_RATE + _tolerance(ALARM_RATE, number)
-    most_alarms = ALARM_RATE + _tolerance(ALARM_RATE, trials)
+    power = _fraction(_families(generator, number, least_slowdowns), lambda judged: judged[0].verdict == "above")
     least_power = statistics.POWER - _tolerance(statistics.POWER, number)
-    least_covered, most_covered = (statistics.CONFIDENCE + sign * _tolerance(ALARM_RATE, number) for sign in (-1.0, 1.0))
-    check = partial(SelftestCheck, where="simulated")
-    return [
-        check(
-            what=f"equal runs called different at any of {VERDICT_PAIRS} to {MOST_REPEATS} repeats, looked at after each",
-            n=trials,
-            found=percent(alarm_rate, 2),
-            required=f"{100 * LEAST_ALARM_RATE:.3g} to {100 * most_alarms:.3g} %",
-            passed=LEAST_ALARM_RATE <= alarm_rate <= most_alarms,
+    rows = [
+        (
+            f"families of {FAMILY} equal comparisons with any called different (uncorrected: {percent(uncorrected_rate, 1)})",
+            _rate(alarm_rate),
+            _most_alarms(number),
         ),
-        check(
-            what=f"slowdowns of {percent(SLOWDOWN - 1)} found, noise {percent(NOISE)}, until decided",
-            n=trials,
-            found=f"{percent(slower.larger.mean(), 2)}, after {slower.repeats.mean():.1f} repeats",
-            required=f"at least {percent(statistics.POWER)}",
-            passed=float(slower.larger.mean()) >= statistics.POWER,
+        (
+            f"families of {FAMILY} differences of just {percent(UNTIL.smallest_effect)} over one base with any called smaller, "
+            f"noise {percent(MUCH_NOISE)}, until decided",
+            _rate(at_threshold.smaller.any(axis=1)),
+            _most_alarms(number),
         ),
-        check(
-            what=f"equal runs shown to differ by less than {percent(UNTIL.smallest_effect)}, noise {percent(NOISE)}, "
-            "until decided",
-            n=trials,
-            found=f"{percent(equivalence_rate, 2)}, after {equal.repeats.mean():.1f} repeats",
-            required=f"at least {percent(statistics.POWER)}, after fewer than 10",
-            passed=equivalence_rate >= statistics.POWER and float(equal.repeats.mean()) < 10,
-        ),
-        check(
-            what=f"the same, noise {percent(MUCH_NOISE)}",
-            n=trials,
-            found=f"{percent(noisy.smaller.mean(), 2)}, after {noisy.repeats.mean():.1f} repeats",
-            required=f"at least {percent(statistics.POWER)}, after fewer than 10",
-            passed=float(noisy.smaller.mean()) >= statistics.POWER and float(noisy.repeats.mean()) < 10,
-        ),
-        check(
-            what=f"differences of just {percent(UNTIL.smallest_effect)} called smaller at any of {VERDICT_PAIRS} "
-            f"to {MOST_REPEATS} repeats, noise {percent(MUCH_NOISE)}",
-            n=trials,
-            found=percent(at_threshold.ever_smaller.mean(), 2),
-            required=f"at most {100 * most_alarms:.3g} %",
-            passed=float(at_threshold.ever_smaller.mean()) <= most_alarms,
-        ),
-        check(
-            what=f"families of {FAMILY} equal comparisons with any called different (uncorrected: "
-            f"{percent(uncorrected_rate, 1)})",
-            n=number,
-            found=percent(family_alarm_rate, 2),
-            required=f"at most {100 * most_family_alarms:.3g} %",
-            passed=family_alarm_rate <= most_family_alarms,
-        ),
-        check(
-            what=f"families of {FAMILY} differences of just {percent(UNTIL.smallest_effect)} over one base with any called "
-            f"smaller, noise {percent(MUCH_NOISE)}, until decided",
-            n=number,
-            found=percent(any_smaller, 2),
-            required=f"at most {100 * most_family_alarms:.3g} %",
-            passed=any_smaller <= most_family_alarms,
-        ),
-        check(
-            what=f"slowdowns found among {FAMILY} comparisons, noise {percent(NOISE)}: the least that {VERDICT_PAIRS} earlier "
+        (
+            f"slowdowns found among {FAMILY} comparisons, noise {percent(NOISE)}: the least that {VERDICT_PAIRS} earlier "
             f"pairs say is found, on average {percent(float(least_slowdowns.mean()) - 1, 1)}",
-            n=number,
-            found=percent(family_power, 2),
-            required=f"at least {100 * least_power:.3g} %",
-            passed=family_power >= least_power,
-        ),
-        check(
-            what=f"intervals of serial fractions that hold the truth, {', '.join(map(str, REPLICA_COUNTS))} replicas "
-            "over one serial run, by one look",
-            n=number,
-            found=percent(coverage, 2),
-            required=f"{100 * least_covered:.3g} to {100 * most_covered:.3g} %",
-            passed=least_covered <= coverage <= most_covered,
+            _rate(power),
+            Bound(f"at least {100 * least_power:.3g} %", least_power),
         ),
     ]
+    return _checks("simulated", number, rows)
+
+
+def _simulate_scalings(generator: np.random.Generator, number: int) -> list[SelftestCheck]:
+    """Check the intervals of serial fractions."""
+    least, most = (statistics.CONFIDENCE + sign * _tolerance(ALARM_RATE, number) for sign in (-1.0, 1.0))
+    what = (
+        f"intervals of serial fractions that hold the truth, {', '.join(map(str, REPLICA_COUNTS))} replicas over one serial "
+        "run, by one look"
+    )
+    bound = Bound(f"{100 * least:.3g} to {100 * most:.3g} %", least, most)
+    return _checks("simulated", number, [(what, _rate(_coverage(generator, number)), bound)])
+
+
+def _most_alarms(trials: int) -> Bound:
+    """Return the bound of false alarms among so many trials."""
+    most = ALARM_RATE + _tolerance(ALARM_RATE, trials)
+    return Bound(f"at most {100 * most:.3g} %", most=most)
 
 
 class SequenceDecisions(NamedTuple):
@@ -351,7 +388,7 @@ def judge(compared: JudgedComparison) -> Selftest:
     judged = dict(zip([key for key, _ in ratios], verdicts([(" ".join(key), ratio) for key, ratio in ratios]), strict=True))
     checks = [_check(contestant, other, judged.get((contestant, other))) for contestant, other in pairs]
     resolutions = [sentence for contestant in contestants if (sentence := _resolution(stored, contestant))]
-    return Selftest(checks=checks, sentences=[*resolutions, *dict.fromkeys(compared.findings.troubles)])
+    return Selftest(checks=checks, sentences=[*resolutions, *dict.fromkeys(compared.in_words(compared.findings.troubles))])
 
 
 def report(result: Selftest) -> Report:
@@ -454,75 +491,79 @@ def judge_pairs(compared: JudgedComparison, num_pairs: int, seed: int) -> Selfte
     first, second = compared.stored.comparison.rows
     pairs = pairs_of_seconds(compared.stored, slow=second, fast=first)
     logs = np.array([math.log(slow / fast) for _, (slow, fast) in sorted(pairs.items())])
-    check = partial(SelftestCheck, where=first.contestant, n=len(logs))
+    number = Measure(len(logs), f"{len(logs)}")
     if len(logs) < LEAST_PAIRS:
-        bar = f"at least {LEAST_PAIRS}"
-        return Selftest(
-            checks=[check(what="pairs of equal runs", found=f"{len(logs)}", required=bar, passed=False)], sentences=[]
-        )
+        too_few = ("pairs of equal runs", number, Bound(f"at least {LEAST_PAIRS}", LEAST_PAIRS))
+        return Selftest(checks=_checks(first.contestant, len(logs), [too_few]), sentences=[])
     generator = np.random.default_rng(seed)
-    swapped = _sequences(logs, generator, swapped=True)
-    slower = decide(swapped + math.log(SLOWDOWN), UNTIL)
-    equal, as_recorded = decide(swapped, UNTIL), decide(_sequences(logs, generator, swapped=False), UNTIL)
-    power = float(slower.larger.mean())
-    bias = statistics.mean_difference(logs.tolist())
-    drift_p, (correlation, dependence_p) = _drift_p(logs), _dependence(logs, generator)
-    most_correlation = min(max(correlation, 0.0) + float(special.ndtri(statistics.CONFIDENCE)) / math.sqrt(len(logs)), 0.99)
-    dependent_alarm_rate = float(decide(_correlated_pairs(generator, most_correlation), UNTIL).ever_different.mean())
-    checks = [
-        check(
-            what="pairs of equal runs that were made",
-            found=f"{len(logs)}",
-            required=f"{num_pairs}",
-            passed=len(logs) >= num_pairs,
-        ),
-        check(
-            what="the same run against itself, all pairs",
-            found=f"{math.expm1(bias.mean):+.2%} (p {verdict_words.p_words(bias.p)})",
-            required=f"p at least {LEAST_P:g}",
-            passed=bias.p >= LEAST_P,
-        ),
-        check(
-            what=f"drift: the means of {STRETCH_PAIRS} successive pairs differ",
-            found=f"p {verdict_words.p_words(drift_p)}",
-            required=f"p at least {LEAST_DRIFT_P:g}",
-            passed=drift_p >= LEAST_DRIFT_P,
-        ),
-        check(
-            what=f"successive pairs depend on each other; a correlation of {TESTED_CORRELATION:g} fails in "
-            f"{percent(_dependence_power(len(logs)))} of cases",
-            found=f"{correlation:+.2f} (p {verdict_words.p_words(dependence_p)}), below {most_correlation:.2f}",
-            required=f"p at least {LEAST_DEPENDENCE_P:g}",
-            passed=dependence_p >= LEAST_DEPENDENCE_P,
-        ),
-        *(
-            check(
-                what=f"equal runs called different at any of {VERDICT_PAIRS} to {MOST_REPEATS} repeats: {NUM_SEQUENCES:,} "
-                f"sequences of blocks of {BLOCK_PAIRS} real pairs{suffix}",
-                found=f"{percent(alarms / NUM_SEQUENCES, 2)}; below {percent(bound, 2)} of these pairs, "
-                f"below {percent(max(any_pairs_bound, dependent_alarm_rate), 2)} of any pairs",
-                required=f"at most {percent(MOST_ALARM_RATE)} of these pairs",
-                passed=bound <= MOST_ALARM_RATE,
-            )
-            for suffix, alarms, any_pairs_bound in (
-                ("", int(equal.ever_different.sum()), alarms_bound(logs, generator, swapped=True)),
-                (", as recorded", int(as_recorded.ever_different.sum()), alarms_bound(logs, generator, swapped=False)),
-            )
-            for bound in (float(special.betaincinv(alarms + 1, NUM_SEQUENCES - alarms, statistics.CONFIDENCE)),)
-        ),
-        check(
-            what=f"slowdowns of {percent(SLOWDOWN - 1)} planted in these sequences and found, until decided",
-            found=f"{percent(power, 2)}, after {slower.repeats.mean():.1f} repeats",
-            required=f"at least {percent(statistics.POWER)}",
-            passed=power >= statistics.POWER,
-        ),
+    sequences = [_sequences(logs, generator, swapped=swapped) for swapped in (True, False)]
+    equal = decide(sequences[0], UNTIL)
+    independence_rows, most_correlation = _independence_rows(logs, generator)
+    rows = [
+        ("pairs of equal runs that were made", number, Bound(f"{num_pairs}", num_pairs)),
+        *independence_rows,
+        *_alarm_rows(logs, generator, [equal, decide(sequences[1], UNTIL)], most_correlation),
+        _planted_row(sequences[0]),
     ]
     sentences = [
         f"Two equal runs differ by {percent(float(logs.std(ddof=1)), 1)} here (standard deviation). "
         f"Equal runs are decided after {equal.repeats.mean():.1f} repeats.",
-        *compared.findings.troubles,
+        *compared.in_words(compared.findings.troubles),
     ]
-    return Selftest(checks=checks, sentences=sentences)
+    return Selftest(checks=_checks(first.contestant, len(logs), rows), sentences=sentences)
+
+
+def _independence_rows(logs: Floats, generator: np.random.Generator) -> tuple[list[CheckRow], float]:
+    """Return rows on a lasting difference, drift and dependence, and the largest correlation that is not ruled out."""
+    bias = statistics.mean_difference(logs.tolist())
+    drift_p, (correlation, dependence_p) = _drift_p(logs), _dependence(logs, generator)
+    most_correlation = min(max(correlation, 0.0) + float(special.ndtri(statistics.CONFIDENCE)) / math.sqrt(len(logs)), 0.99)
+    drift_text, dependence_text = (f"p {verdict_words.p_words(p)}" for p in (drift_p, dependence_p))
+    rows = [
+        (
+            "the same run against itself, all pairs",
+            Measure(bias.p, f"{math.expm1(bias.mean):+.2%} (p {verdict_words.p_words(bias.p)})"),
+            _least_p(LEAST_P),
+        ),
+        (f"drift: the means of {STRETCH_PAIRS} successive pairs differ", Measure(drift_p, drift_text), _least_p(LEAST_DRIFT_P)),
+        (
+            f"successive pairs depend on each other; a correlation of {TESTED_CORRELATION:g} fails in "
+            f"{percent(_dependence_power(len(logs)))} of cases",
+            Measure(dependence_p, f"{correlation:+.2f} ({dependence_text}), below {most_correlation:.2f}"),
+            _least_p(LEAST_DEPENDENCE_P),
+        ),
+    ]
+    return rows, most_correlation
+
+
+def _least_p(p: float) -> Bound:
+    return Bound(f"p at least {p:g}", p)
+
+
+def _alarm_rows(
+    logs: Floats, generator: np.random.Generator, decisions: Sequence[SequenceDecisions], most_correlation: float
+) -> list[CheckRow]:
+    """Return a row on the false alarms in swapped sequences, and one in sequences as recorded."""
+    dependent_alarm_rate = float(decide(_correlated_pairs(generator, most_correlation), UNTIL).ever_different.mean())
+    rows: list[CheckRow] = []
+    for decided, swapped, suffix in zip(decisions, (True, False), ("", ", as recorded"), strict=True):
+        alarms = int(decided.ever_different.sum())
+        most_rate = float(special.betaincinv(alarms + 1, NUM_SEQUENCES - alarms, statistics.CONFIDENCE))
+        any_pairs = max(alarms_bound(logs, generator, swapped=swapped), dependent_alarm_rate)
+        what = (
+            f"equal runs called different at {_ALL_LOOKS}: {NUM_SEQUENCES:,} sequences of blocks of {BLOCK_PAIRS} real "
+            f"pairs{suffix}"
+        )
+        rate, these, others = (percent(value, 2) for value in (alarms / NUM_SEQUENCES, most_rate, any_pairs))
+        measure = Measure(most_rate, f"{rate}; below {these} of these pairs, below {others} of any pairs")
+        rows.append((what, measure, Bound(f"at most {percent(MOST_ALARM_RATE)} of these pairs", most=MOST_ALARM_RATE)))
+    return rows
+
+
+def _planted_row(equal_sequences: Floats) -> CheckRow:
+    slower = decide(equal_sequences + math.log(SLOWDOWN), UNTIL)
+    what = f"slowdowns of {percent(SLOWDOWN - 1)} planted in these sequences and found, until decided"
+    return what, _rate(slower.larger, slower.repeats), _POWER_BOUND
 
 
 def alarms_bound(logs: Floats, generator: np.random.Generator, *, swapped: bool) -> float:

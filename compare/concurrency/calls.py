@@ -10,7 +10,15 @@ from typing import Any
 from compare.concurrency.control_flow import NO_NODE, Graph
 from compare.concurrency.evaluation import Evaluator
 from compare.concurrency.program import last_name
-from compare.concurrency.state import MAX_FRAMES, CallFrame, OsProcess, PendingOperation, SimulatedThread
+from compare.concurrency.state import (
+    MAX_FRAMES,
+    BlockingCall,
+    CallFrame,
+    CallOutcome,
+    OsProcess,
+    SimulatedError,
+    SimulatedThread,
+)
 from compare.concurrency.values import (
     BUFFERS,
     Class,
@@ -23,6 +31,7 @@ from compare.concurrency.values import (
     reachable,
 )
 
+Deliver = Callable[[Value], None]
 _MAX_IRRELEVANT_NODES = 40
 """Maximum number of nodes of a function that is executed although none of them is relevant."""
 
@@ -36,7 +45,7 @@ class Calls(Evaluator):
         function: Function,
         values: Sequence[Value],
         keywords: Mapping[str, Value],
-        on_return: Callable[[Value], None],
+        on_return: Deliver,
     ) -> bool:
         """Call a function of the program. False: it is not executed, because no node is relevant or the stack is too deep."""
         tree = function.tree
@@ -102,7 +111,7 @@ class Calls(Evaluator):
         class_value: Class,
         values: Sequence[Value],
         keywords: Mapping[str, Value],
-        deliver: Callable[[Value], None],
+        deliver: Deliver,
     ) -> bool:
         """Make an instance of a class of the program. False: its `__init__` is not executed."""
         site = thread.site if thread.frames else (class_value.module.file, 0, 0)
@@ -141,7 +150,7 @@ class Calls(Evaluator):
         self.threads.append(thread)
 
         def push(function: Value | None) -> None:
-            ignore: Callable[[Value], None] = lambda _: None  # noqa: E731
+            ignore: Deliver = lambda _: None  # noqa: E731
             match function:
                 case Function():
                     thread.ended = not self.enter(thread, function, values, {}, ignore)
@@ -210,15 +219,23 @@ class Calls(Evaluator):
             if isinstance(value, SyncObject):
                 value.has_escaped = True
 
-    def wait_for(self, thread: SimulatedThread, operation: PendingOperation, deliver: Callable[[Value], None]) -> None:
-        """Block the thread until an operation is ready. Its result is then delivered."""
+    def finish_call(self, thread: SimulatedThread, outcome: CallOutcome, deliver: Deliver) -> bool:
+        """Deliver the value of a call, now or when it no longer blocks. False: the function is unknown."""
+        if isinstance(outcome, Value):
+            deliver(outcome)
+        elif outcome is not None:
+            self._resume_call(thread, outcome, deliver, None)
+        return outcome is not None
 
-        def act() -> Value:
-            value = operation.perform()
-            deliver(value)
-            return value
-
-        thread.pending = operation._replace(perform=act)
+    def _resume_call(self, thread: SimulatedThread, call: BlockingCall, deliver: Deliver, has_timed_out: bool | None) -> None:
+        try:
+            thread.pending = call.send(has_timed_out)
+        except StopIteration as end:
+            deliver(end.value)
+        except SimulatedError as error:
+            self.raise_exception(thread, str(error))
+        else:
+            thread.resume = functools.partial(self._resume_call, thread, call, deliver)
 
 
 def _common_post_dominator(graph: Graph, first: int, second: int) -> int | None:

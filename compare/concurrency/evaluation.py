@@ -282,62 +282,64 @@ class Evaluator(ExecutionState):
         """Return the value of an attribute."""
         match value:
             case Lib():
-                dotted = f"{value.dotted}.{name}"
-                if value.dotted in self.program.modules:
-                    if dotted in self.program.modules:
-                        return Lib(dotted)
-                    return self.module_variable(thread, self.program.modules[value.dotted], name)
-                if dotted.startswith(("tf.", "torch.multiprocessing.queue")):
-                    return Lib(dotted.replace("tf.", "tensorflow.", 1))
-                return Lib(dotted, marks=value.marks)
+                return self._lib_attribute(thread, value, name)
             case Instance():
-                if name in value.attributes:
-                    return value.attributes[name]
-                member = None if value.class_value is None else self.member(thread, value.class_value, name)
-                if isinstance(member, Function):
-                    decorators = {last_name(decorator) for decorator in getattr(member.tree, "decorator_list", [])}
-                    if decorators & {"property", "cached_property"}:
-                        return value.attributes.setdefault(name, self.value_by_name(thread, name) or Unknown())
-                    receiver = (
-                        None if "staticmethod" in decorators else value.class_value if "classmethod" in decorators else value
-                    )
-                    return replace(member, receiver=receiver)
-                if member is not None:
-                    return member
-                if name in RETURNS_SELF:
-                    return Method(receiver=value, name=name)
-                if value.class_value is not None and self.thread_base(thread, value.class_value):
-                    return Method(receiver=self.instance_thread(thread, value), name=name)
-                return value.attributes.setdefault(name, self.value_by_name(thread, name) or _derived(value, name))
+                return value.attributes.get(name) or self._instance_attribute(thread, value, name)
             case Class():
-                member = self.member(thread, value, name)
-                if member is None:
-                    return Method(receiver=value, name=name)
-                decorators = {
-                    last_name(decorator) for decorator in getattr(getattr(member, "tree", None), "decorator_list", [])
-                }
-                return (
-                    replace(member, receiver=value) if isinstance(member, Function) and "classmethod" in decorators else member
-                )
+                return self._class_attribute(thread, value, name)
+            case Unknown() if value.dotted == "super":
+                return self._super_attribute(thread, value, name)
             case Unknown():
-                if value.dotted == "super":
-                    return self._super_attribute(thread, value, name)
-                if name in value.attributes:
-                    return value.attributes[name]
-                result = None if name in ("rank",) and value.dotted == "shape" else self.value_by_name(thread, name)
-                if result is None:
-                    inherited = NO_MARKS if name in _SAME_ON_ALL_RANKS else marks_of([value])
-                    inherited |= {COLLECTIVE_RESULT} if name == "grad" else NO_MARKS
-                    result = _derived(value, name, inherited)
-                    result.dotted = "shape" if name == "shape" else ""
-                    if name in self.program.relevant_calls or name in ITEM_READERS | SAME_LENGTH_METHODS or name == "no_sync":
-                        return Method(receiver=value, name=name)
-                    if name in _NUMBER_PRESERVING_METHODS and "?of" in value.attributes:
-                        result.attributes["?of"] = value.attributes["?of"]
-                value.attributes[name] = result
-                return result
+                return value.attributes.get(name) or self._unknown_attribute(thread, value, name)
             case _:
                 return Method(receiver=value, name=name)
+
+    def _lib_attribute(self, thread: SimulatedThread, value: Lib, name: str) -> Value:
+        dotted, modules = f"{value.dotted}.{name}", self.program.modules
+        if value.dotted in modules:
+            return Lib(dotted) if dotted in modules else self.module_variable(thread, modules[value.dotted], name)
+        if dotted.startswith(("tf.", "torch.multiprocessing.queue")):
+            return Lib(dotted.replace("tf.", "tensorflow.", 1))
+        return Lib(dotted, marks=value.marks)
+
+    def _instance_attribute(self, thread: SimulatedThread, value: Instance, name: str) -> Value:
+        """Return an attribute that was not set on the instance itself."""
+        class_value = value.class_value
+        member = None if class_value is None else self.member(thread, class_value, name)
+        if isinstance(member, Function):
+            decorators = _decorators(member)
+            if decorators & {"property", "cached_property"}:
+                return value.attributes.setdefault(name, self.value_by_name(thread, name) or Unknown())
+            if "staticmethod" in decorators:
+                return replace(member, receiver=None)
+            return replace(member, receiver=class_value if "classmethod" in decorators else value)
+        if member is not None:
+            return member
+        if name in RETURNS_SELF:
+            return Method(receiver=value, name=name)
+        if class_value is not None and self.thread_base(thread, class_value):
+            return Method(receiver=self.instance_thread(thread, value), name=name)
+        return value.attributes.setdefault(name, self.value_by_name(thread, name) or _derived(value, name))
+
+    def _class_attribute(self, thread: SimulatedThread, value: Class, name: str) -> Value:
+        member = self.member(thread, value, name)
+        if isinstance(member, Function) and "classmethod" in _decorators(member):
+            return replace(member, receiver=value)
+        return Method(receiver=value, name=name) if member is None else member
+
+    def _unknown_attribute(self, thread: SimulatedThread, value: Unknown, name: str) -> Value:
+        """Return an attribute that was not read before."""
+        is_tensor_rank = name == "rank" and value.dotted == "shape"
+        if not is_tensor_rank and (known := self.value_by_name(thread, name)) is not None:
+            return value.attributes.setdefault(name, known)
+        if name in self.program.relevant_calls or name in ITEM_READERS | SAME_LENGTH_METHODS or name == "no_sync":
+            return Method(receiver=value, name=name)
+        marks = NO_MARKS if name in _SAME_ON_ALL_RANKS else marks_of([value])
+        result = _derived(value, name, marks | {COLLECTIVE_RESULT} if name == "grad" else marks)
+        result.dotted = "shape" if name == "shape" else ""
+        if name in _NUMBER_PRESERVING_METHODS and "?of" in value.attributes:
+            result.attributes["?of"] = value.attributes["?of"]
+        return value.attributes.setdefault(name, result)
 
     def _read_attribute(self, thread: SimulatedThread, tree: ast.Attribute, owner: Value) -> Value:
         value = self.attribute(thread, owner, tree.attr)
@@ -576,6 +578,11 @@ def item_name(key: Value) -> str:
 def _item_location(container: Value, name: str) -> MemoryLocation:
     """Return the memory location of an item. Copies of an unknown value share attributes, so `?self` names the original."""
     return (container.attributes.setdefault("?self", container) if isinstance(container, Unknown) else container), name
+
+
+def _decorators(function: Function) -> set[str]:
+    """Return the last names of decorators that are not called."""
+    return {last_name(decorator) for decorator in getattr(function.tree, "decorator_list", [])}
 
 
 def _derived(value: Value, name: str, marks: Marks = NO_MARKS) -> Unknown:

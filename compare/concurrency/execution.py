@@ -5,23 +5,18 @@ from __future__ import annotations
 import ast
 import functools
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from compare.concurrency.calls import decorator_names
+from compare.concurrency import library_calls, sync_objects, threads
+from compare.concurrency.calls import Deliver, decorator_names
 from compare.concurrency.control_flow import GraphNode
 from compare.concurrency.evaluation import ITEM_READERS, RETURNS_SELF, SAME_LENGTH_METHODS, length
+from compare.concurrency.library_calls import LibraryCall, item_marks
 from compare.concurrency.meanings import (
-    DDP_CLASSES,
     FINITENESS_CHECKS,
     HARMLESS_BUILTINS,
-    LOADERS,
-    LOCAL_CALLS,
-    NO_GRADIENTS,
-    TENSOR_FACTORIES,
     has_buffers,
-    is_point_to_point,
     may_combine,
     may_exchange,
     may_read_data,
@@ -31,10 +26,11 @@ from compare.concurrency.ranks import RankOperations
 from compare.concurrency.state import (
     MAX_VISITS,
     CallFrame,
+    CallOutcome,
     DecisionPath,
+    Keywords,
     NumberTable,
     OsProcess,
-    PendingOperation,
     SearchBudget,
     SimulatedThread,
 )
@@ -46,9 +42,7 @@ from compare.concurrency.values import (
     DATA_ITEM,
     DDP,
     LARGE,
-    LOADER,
     LOCAL,
-    NAMED_LOADER,
     NO_MARKS,
     NONE,
     UNEVEN,
@@ -73,8 +67,6 @@ _MAX_EXACT_ITERATIONS = 4
 _USUAL_ITERATIONS = 2
 _MAX_SMALL_NUMBERS = 4096
 _LOCAL = frozenset([LOCAL])
-_EXITS = {"sys.exit", "os._exit", "builtins.exit", "builtins.quit", "os.abort"}
-_PASS_THROUGH = {"tqdm", "iter", "list", "tuple", "sorted", "reversed", "zip", "islice", "trange", "chain", "prefetch", "cycle"}
 _HARMLESS_MODULES = ("logging.", "warnings.", "time.", "math.", "json.", "os.path.", "re.", "random.", "gc.")
 _LARGE_RESULTS = {
     "zeros", "ones", "empty", "full", "rand", "randn", "random", "normal", "uniform", "arange", "linspace", "randint", "bytes",
@@ -174,8 +166,8 @@ class Execution(RankOperations):
                     self._time_out(current)
                     continue
             assert current is not None
-            operation, current.full_pool = current.pending, None
-            if operation is not None:
+            current.full_pool = None
+            if current.pending is not None:
                 others = [
                     thread
                     for thread in (*runnable, *expirable)
@@ -189,7 +181,7 @@ class Execution(RankOperations):
                         self._time_out(current)
                     continue
                 current.pending, current.preempted = None, False
-                operation.perform()
+                current.resume(False)
             while current.pending is None and not current.ended and not current.is_abandoned:
                 self.budget.spend()
                 self._step(current)
@@ -208,25 +200,21 @@ class Execution(RankOperations):
         return (
             not (thread.ended or thread.is_abandoned)
             and operation is not None
-            and operation.on_timeout is not None
+            and operation.has_timeout
             and not operation.has_long_timeout
         )
 
     @staticmethod
     def _time_out(thread: SimulatedThread) -> None:
-        assert thread.pending is not None and thread.pending.on_timeout is not None
+        assert thread.pending is not None
         thread.record(f"{thread.pending.description} until its time runs out")
-        on_timeout, thread.pending = thread.pending.on_timeout, None
-        on_timeout()
+        thread.pending = None
+        thread.resume(True)
 
     def _time_out_one(self) -> bool:
         """Let the first pending timeout expire. False: no thread has one."""
         for thread in self.threads:
-            if (
-                not (thread.ended or thread.is_abandoned)
-                and thread.pending is not None
-                and thread.pending.on_timeout is not None
-            ):
+            if not (thread.ended or thread.is_abandoned) and thread.pending is not None and thread.pending.has_timeout:
                 self._time_out(thread)
                 return True
         return False
@@ -241,7 +229,7 @@ class Execution(RankOperations):
             values = [self.evaluate(thread, argument, frame) for argument in tree.args]
             keywords = {keyword.arg: self.evaluate(thread, keyword.value, frame) for keyword in tree.keywords if keyword.arg}
             sync_object = (
-                self.make_sync_object(thread, callee.dotted, values, keywords, callee.marks)
+                sync_objects.make(self, thread, callee.dotted, values, keywords, callee.marks)
                 if isinstance(callee, Lib)
                 else None
             )
@@ -566,7 +554,7 @@ class Execution(RankOperations):
             if count < stop.value:
                 self._record_truncation(frame, frame.next_node, frame.node, stop.value, count)
             return [[Const(index, marks=stop.marks) for index in range(count)], count < stop.value, None, LOCAL in stop.marks]
-        item_marks = _item_marks(value)
+        marks_of_items = item_marks(value)
         wrapped_item = value.attributes.get("?items") if isinstance(value, Unknown) else None
         if isinstance(stop, Unknown):
             is_uneven = is_uneven or LOCAL in stop.marks
@@ -591,7 +579,7 @@ class Execution(RankOperations):
             )
             remaining = options[self.choose(thread, len(options), local=is_uneven, key=key, divergence=divergence)]
         self._record_truncation(frame, frame.next_node, frame.node, None, options[0])
-        return [None, remaining, (frozenset(item_marks), wrapped_item), is_uneven]
+        return [None, remaining, (marks_of_items, wrapped_item), is_uneven]
 
     def _queue_filling(self, thread: SimulatedThread) -> tuple[bool, int]:
         """Return (whether there are bounded queues, iterations that fill them and the threads between them).
@@ -683,8 +671,7 @@ class Execution(RankOperations):
                 inner.results[-1] = Const(bind_target)
                 thread.frames.append(inner)
             case SyncObject():
-                if not self.call_method(thread, value, "__enter__", [], {}, bind_target):
-                    bind_target(value)
+                self.finish_call(thread, sync_objects.call_method(self, thread, value, "__enter__"), bind_target)
             case Instance():
                 function = self.attribute(thread, value, "__enter__")
                 if not (isinstance(function, Function) and self.enter(thread, function, [], {}, bind_target)):
@@ -710,7 +697,7 @@ class Execution(RankOperations):
                     inner.results[-1] = Const(_ignore)
                     thread.frames.append(inner)
             case SyncObject():
-                self.call_method(thread, value, "__exit__", [], {}, lambda _: None)
+                self.finish_call(thread, sync_objects.call_method(self, thread, value, "__exit__"), _ignore)
             case Instance():
                 function = self.attribute(thread, value, "__exit__")
                 if isinstance(function, Function):
@@ -750,8 +737,8 @@ class Execution(RankOperations):
         frame: CallFrame,
         callee: Value,
         values: list[Value],
-        keywords: Mapping[str, Value],
-        deliver: Any,
+        keywords: Keywords,
+        deliver: Deliver,
     ) -> None:
         """Call any value."""
         match callee:
@@ -767,10 +754,11 @@ class Execution(RankOperations):
                 if not (isinstance(call, Function) and self.enter(thread, call, values, keywords, deliver)):
                     self._call_external(thread, callee, values, keywords, deliver)
             case Lib():
-                if not self._call_library(thread, frame, callee, values, keywords, deliver):
+                outcome = library_calls.simulate(LibraryCall(self, thread, frame, callee, values, keywords))
+                if not self.finish_call(thread, outcome, deliver):
                     self._call_external(thread, callee, values, keywords, deliver)
             case Method():
-                if not self._call_method(thread, callee, values, keywords, deliver):
+                if not self.finish_call(thread, self._call_method(thread, callee, values, keywords), deliver):
                     self._call_external(thread, callee, values, keywords, deliver)
             case Unknown() if callee.dotted == "ddp" and BUFFERS in callee.marks:
                 self._call_ddp_model(thread, callee, values, keywords, deliver)
@@ -778,7 +766,7 @@ class Execution(RankOperations):
                 self._call_external(thread, callee, values, keywords, deliver)
 
     def _call_ddp_model(
-        self, thread: SimulatedThread, model: Unknown, values: list[Value], keywords: Mapping[str, Value], deliver: Any
+        self, thread: SimulatedThread, model: Unknown, values: list[Value], keywords: Keywords, deliver: Deliver
     ) -> None:
         """Call a DistributedDataParallel model. It broadcasts buffers first, unless its last forward pass made no gradients."""
         result = Unknown(marks=_result_marks("", model, values, keywords))
@@ -788,12 +776,12 @@ class Execution(RankOperations):
         )
         model.attributes["?synchronizes"] = Const(not (is_without_gradients or thread.no_grad_depth))
         if truth(synchronizes):
-            self.collective(thread, "forward (buffers)", [], {}, lambda _: deliver(result))
+            self.finish_call(thread, self.collective(thread, "forward (buffers)"), lambda _: deliver(result))
         else:
             deliver(result)
 
     def _call_external(
-        self, thread: SimulatedThread, callee: Value, values: Sequence[Value], keywords: Mapping[str, Value], deliver: Any
+        self, thread: SimulatedThread, callee: Value, values: Sequence[Value], keywords: Keywords, deliver: Deliver
     ) -> None:
         """Call external code. It may fail on one rank alone."""
         dotted = callee.dotted if isinstance(callee, Lib) else ""
@@ -841,196 +829,42 @@ class Execution(RankOperations):
         self.raise_exception(thread, kinds[choice - 1])
         return True
 
-    def _call_library(
-        self,
-        thread: SimulatedThread,
-        frame: CallFrame,
-        callee: Lib,
-        values: list[Value],
-        keywords: Mapping[str, Value],
-        deliver: Any,
-    ) -> bool:
-        dotted = callee.dotted
-        name = dotted.rpartition(".")[2]
-        first = values[0] if values else None
-        collective = self.program.known_names.collective(dotted)
-        if collective is not None:
-            self.collective(thread, collective, values, keywords, deliver)
-        elif (
-            dotted in ("torch.distributed.is_available", "torch.distributed.is_initialized")
-            and thread.os_process.rank is not None
-        ):
-            deliver(Const(True))
-        elif is_point_to_point(dotted):
-            self.message(thread, name, values, keywords, deliver)
-        elif dotted in DDP_CLASSES:
-            model_has_buffers = any(BUFFERS in value.marks for value in reachable([*values[:1], *keywords.values()]))
-            broadcasts = model_has_buffers and truth(keywords.get("broadcast_buffers", Const(True))) is not False
-            model = Unknown(marks=frozenset([DDP, BUFFERS] if broadcasts else [DDP]), dotted="ddp")
-            self.collective(thread, "DistributedDataParallel", [], keywords, lambda _: deliver(model))
-        elif dotted in NO_GRADIENTS:
-            deliver(Unknown(dotted="no_grad"))
-        elif self.program.known_names.makes_collectives(dotted):
-            deliver(Unknown(dotted=dotted))
-        elif (sync_object := self.make_sync_object(thread, dotted, values, keywords, callee.marks)) is not None:
-            deliver(sync_object)
-        elif name == "get_context" and "multiprocessing" in dotted:
-            kind = first.value if isinstance(first, Const) else "fork"
-            deliver(Lib("multiprocessing", marks=frozenset() if kind == "fork" else frozenset(["spawn"])))
-        elif name == "set_start_method" and isinstance(first, Const):
-            thread.os_process.uses_spawn = first.value != "fork"
-            deliver(NONE)
-        elif dotted in ("torch.multiprocessing.spawn", "torch.multiprocessing.start_processes"):
-            self._spawn(thread, values, keywords, deliver)
-        elif dotted == "os.fork":
-            self.report_fork(thread)
-            thread.is_abandoned = True
-        elif dotted in _EXITS:
-            thread.record("ends the process")
-            self.raise_exception(thread, "SystemExit")
-        elif dotted == "time.sleep":
-            self.wait_for(thread, PendingOperation("sleeps", lambda: False, lambda: NONE, None, lambda: deliver(NONE)), deliver)
-        elif dotted in LOCAL_CALLS:
-            deliver(Unknown(marks=_LOCAL))
-        elif dotted in ("os.environ.get", "os.getenv") and isinstance(first, Const):
-            deliver(self.environment_variable(thread, str(first.value)))
-        elif dotted == "functools.partial" and isinstance(first, Function):
-            deliver(replace(first, bound_arguments=[*first.bound_arguments, *values[1:]]))
-        elif dotted in LOADERS:
-            has_sampler = "sampler" in keywords or "batch_sampler" in keywords
-            uneven_marks = (
-                frozenset([UNEVEN]) if not has_sampler and any(UNEVEN in value.marks for value in values) else frozenset[Any]()
-            )
-            attribute_marks = marks_of(
-                [
-                    attribute
-                    for instance in values[:1]
-                    if isinstance(instance, Instance)
-                    for attribute in instance.attributes.values()
-                ]
-            )
-            length_marks = frozenset[Any]() if has_sampler else (attribute_marks | marks_of(values)) & {DATA_DEPENDENT_LENGTH}
-            deliver(Unknown(marks=frozenset([LOADER]) | uneven_marks | length_marks))
-        elif dotted == "torch.distributed.algorithms.join.Join":
-            deliver(Unknown(dotted="join"))
-        elif name == "DistributedSampler":
-            deliver(Unknown())
-        elif dotted in TENSOR_FACTORIES:
-            deliver(_new_tensor(values))
-        elif dotted in ("concurrent.futures.wait", "concurrent.futures.as_completed"):
-            tasks = [item for item in (first.items if isinstance(first, SequenceValue) else []) if isinstance(item, SyncObject)]
-            are_done = lambda: all(task.owner.ended for task in tasks)  # noqa: E731
-            futures = SequenceValue(list(tasks))
-            ended = self._on_end(thread, tasks)
-
-            def complete() -> Value:
-                ended()
-                return futures
-
-            self.wait_for(thread, PendingOperation("waits for tasks", are_done, complete, None, None, "future"), deliver)
-        elif dotted.startswith("builtins."):
-            return self._call_builtin(frame, name, values, deliver)
-        elif name in _PASS_THROUGH and values:
-            source = values[-1] if name == "zip" else values[0]
-            deliver(source if name != "cycle" else Unknown(marks=source.marks - {UNEVEN}))
-        elif (value_by_name := self.value_by_name(thread, name)) is not None:
-            deliver(value_by_name)
-        else:
-            return False
-        return True
-
-    def _call_builtin(self, frame: CallFrame, name: str, values: list[Value], deliver: Any) -> bool:
-        first = values[0] if values else None
-        match name:
-            case "range" if values:
-                deliver(RangeValue(stop=_range_length(values), marks=marks_of(values)))
-            case "len" if first is not None:
-                deliver(length(first))
-            case "int" | "str" | "float" | "bool" if isinstance(first, Const) and len(values) == 1:
-                try:
-                    deliver(Const({"int": int, "str": str, "float": float, "bool": bool}[name](first.value), marks=first.marks))
-                except (TypeError, ValueError, OverflowError):
-                    deliver(Unknown(marks=first.marks))
-            case "enumerate" if first is not None:
-                if isinstance(first, SyncObject) and first.kind == "generator":
-                    first.flags |= {"enumerated"}
-                    deliver(first)
-                elif isinstance(first, SequenceValue) and first.exact:
-                    deliver(SequenceValue([SequenceValue([Const(index), item]) for index, item in enumerate(first.items)]))
-                else:
-                    attributes: dict[str, Value] = {"?items": first, "len()": length(first)}
-                    deliver(Unknown(marks=first.marks, attributes=attributes))
-            case "zip" if values and all(isinstance(value, SequenceValue) and value.exact for value in values):
-                columns = [value.items for value in values if isinstance(value, SequenceValue)]
-                deliver(SequenceValue([SequenceValue(list(row)) for row in zip(*columns, strict=False)]))
-            case "iter" | "list" | "tuple" | "sorted" | "reversed" if len(values) == 1 and first is not None:
-                deliver(SequenceValue(list(first.items), first.exact) if isinstance(first, SequenceValue) else first)
-            case "list" | "tuple" | "set" if not values:
-                deliver(SequenceValue([]))
-            case "zip" if values:
-                even_values = [value for value in values if UNEVEN not in value.marks]
-                deliver(Unknown(marks=marks_of(values) - (frozenset() if not even_values else {UNEVEN})))
-            case "dict":
-                deliver(Unknown(marks=marks_of(values)))
-            case "super" if frame.function is not None and frame.function.owner is not None:
-                receiver = frame.function.receiver or Unknown()
-                deliver(Unknown(dotted="super", attributes={"of": receiver, "class": frame.function.owner}))
-            case "object":
-                deliver(Instance())
-            case "next" if isinstance(first, SyncObject):
-                deliver(Unknown(marks=frozenset([DATA_ITEM])))
-            case "next" if first is not None and first.marks & {LOADER, NAMED_LOADER}:
-                deliver(Unknown(marks=_item_marks(first)))
-            case _:
-                return False
-        return True
-
-    def _call_method(
-        self, thread: SimulatedThread, callee: Method, values: list[Value], keywords: Mapping[str, Value], deliver: Any
-    ) -> bool:
+    def _call_method(self, thread: SimulatedThread, callee: Method, values: list[Value], keywords: Keywords) -> CallOutcome:
         receiver, name = callee.receiver, callee.name
-        if isinstance(receiver, SyncObject):
-            if receiver.kind == "work" and name == "wait":
-                self.wait_for(thread, receiver.owner, deliver)
-                return True
-            if self.call_method(thread, receiver, name, values, keywords, deliver):
-                return True
-            receiver.has_escaped = receiver.has_escaped or name in ("add_done_callback",)
-            return False
-        if isinstance(receiver, SequenceValue):
-            return self._call_list_method(thread, receiver, name, values, deliver)
-        if isinstance(receiver, Unknown):
-            if self.program.known_names.collective(f"{receiver.dotted}.{name}") is not None:
-                self.collective(thread, name, [], {}, deliver)
-            elif receiver.dotted == "ddp" and name in ("no_sync", "join"):
-                deliver(Unknown(dotted=name))
-            elif name == "backward" and DDP in receiver.marks:
-                if thread.no_sync_depth:
-                    deliver(NONE)
-                else:
-                    self.collective(thread, "backward (gradients)", [], {}, deliver)
-            elif (named := self.value_by_name(thread, name)) is not None:
-                deliver(named)
-            else:
-                return False
-            return True
-        if isinstance(receiver, Instance) and name in RETURNS_SELF:
-            deliver(receiver)
-            return True
-        if (named := self.value_by_name(thread, name)) is not None and isinstance(receiver, Lib):
-            deliver(named)
-            return True
-        return False
+        match receiver:
+            case SyncObject():
+                outcome = sync_objects.call_method(self, thread, receiver, name, values, keywords)
+                receiver.has_escaped |= outcome is None and name == "add_done_callback"
+                return outcome
+            case SequenceValue():
+                return self._call_list_method(thread, receiver, name, values)
+            case Unknown():
+                return self._call_unknown_method(thread, receiver, name)
+            case Instance() if name in RETURNS_SELF:
+                return receiver
+            case Lib():
+                return self.value_by_name(thread, name)
+            case _:
+                return None
+
+    def _call_unknown_method(self, thread: SimulatedThread, receiver: Unknown, name: str) -> CallOutcome:
+        if self.program.known_names.collective(f"{receiver.dotted}.{name}") is not None:
+            return self.collective(thread, name)
+        if receiver.dotted == "ddp" and name in ("no_sync", "join"):
+            return Unknown(dotted=name)
+        if name == "backward" and DDP in receiver.marks:
+            return NONE if thread.no_sync_depth else self.collective(thread, "backward (gradients)")
+        return self.value_by_name(thread, name)
 
     def _append(self, thread: SimulatedThread, sequence: SequenceValue, value: Value) -> None:
         """Append to a list, and mark it as large if a loop of unknown length does so."""
         sequence.items.append(value)
-        if self.program.has_processes and self.is_large(self.num_bytes_put(thread, value)):
+        if self.program.has_processes and threads.is_large(threads.num_bytes_put(self, thread, value)):
             sequence.marks |= {LARGE}
 
     def _call_list_method(
-        self, thread: SimulatedThread, sequence: SequenceValue, name: str, values: list[Value], deliver: Any
-    ) -> bool:
+        self, thread: SimulatedThread, sequence: SequenceValue, name: str, values: list[Value]
+    ) -> Value | None:
         match name:
             case "append" | "add" if values:
                 self._append(thread, sequence, values[0])
@@ -1038,46 +872,15 @@ class Execution(RankOperations):
                 sequence.items += values[0].items
                 sequence.exact = sequence.exact and values[0].exact
             case "pop" if sequence.items and sequence.exact:
-                deliver(sequence.items.pop(0 if values else -1))
-                return True
+                return sequence.items.pop(0 if values else -1)
             case "clear":
                 sequence.items.clear()
             case _:
-                return False
-        deliver(NONE)
-        return True
-
-    def _spawn(self, thread: SimulatedThread, values: list[Value], keywords: Mapping[str, Value], deliver: Any) -> None:
-        """Start a process for each rank, as `torch.multiprocessing.spawn` does."""
-        target = keywords.get("fn", values[0] if values else None)
-        args_value = keywords.get("args", values[1] if len(values) > 1 else None)
-        arguments = list(args_value.items) if isinstance(args_value, SequenceValue) else []
-        sync_objects: list[SyncObject] = []
-        for rank in range(self.num_ranks):
-            sync_object = SyncObject(kind="thread", name=f"rank {rank}")
-            os_process = OsProcess(rank)
-            # Each gets a copy of its own.
-            copies = [
-                replace(argument, attributes=dict(argument.attributes)) if isinstance(argument, Unknown) else argument
-                for argument in arguments
-            ]
-            values_of_rank = [Const(rank, marks=_LOCAL), *copies]
-            sync_object.owner = self.start_thread(thread, target, values_of_rank, f"rank {rank}", os_process, daemon=False)
-            sync_object.owner.key = ("rank",)
-            sync_object.owner.sync_object = sync_object
-            sync_objects.append(sync_object)
-        have_ended = lambda: all(sync_object.owner.ended for sync_object in sync_objects)  # noqa: E731
-        joins = truth(keywords.get("join", Const(True))) is not False
-        operation = PendingOperation(
-            "waits for the ranks", have_ended, self._on_end(thread, sync_objects), sync_objects[0] if sync_objects else None
-        )
-        if joins:
-            self.wait_for(thread, operation._replace(kind="ranks"), deliver)
-        else:
-            deliver(Unknown())
+                return None
+        return NONE
 
 
-def _result_marks(name: str, receiver: Value, values: Sequence[Value], keywords: Mapping[str, Value]) -> frozenset[Any]:
+def _result_marks(name: str, receiver: Value, values: Sequence[Value], keywords: Keywords) -> frozenset[Any]:
     """Return the marks of the result of an external call."""
     # A place is no content: what is loaded or moved to a rank's own device is the same everywhere.
     relevant_values = values[:1] if name.startswith("load") else [] if name in ("to", "cuda", "device") else values
@@ -1092,18 +895,6 @@ def _result_marks(name: str, receiver: Value, values: Sequence[Value], keywords:
     if may_combine(name):
         return marks - {DATA_DEPENDENT} | {COLLECTIVE_RESULT}
     return marks | {DATA_DEPENDENT} if name in FINITENESS_CHECKS and not marks & {LOCAL, COLLECTIVE_RESULT} else marks
-
-
-def _item_marks(value: Value) -> frozenset[Any]:
-    """Return the marks of the items of a loop over a value."""
-    by_data = (
-        _LOCAL
-        if value.marks & {LOCAL, LOADER}
-        else {DATA_DEPENDENT}
-        if value.marks & {DATA_DEPENDENT, NAMED_LOADER}
-        else NO_MARKS
-    )
-    return frozenset({DATA_ITEM} | by_data)
 
 
 def _frame_decorators(frame: CallFrame) -> set[str]:
@@ -1178,27 +969,6 @@ def reachable_numbers(thread: SimulatedThread, frame: CallFrame) -> NumberTable:
 
 def _ignore(_: Value) -> None:
     """Ignore a value."""
-
-
-def _range_length(values: Sequence[Value]) -> Value:
-    """Return the length of a range."""
-    if len(values) == 1:
-        return values[0]
-    if all(isinstance(value, Const) and isinstance(value.value, int) for value in values):
-        try:
-            return Const(len(range(*[value.value for value in values if isinstance(value, Const)])), marks=marks_of(values))
-        except (ValueError, OverflowError):
-            return Unknown(marks=marks_of(values))
-    if len(values) == 2 and isinstance(values[0], Const) and not values[0].value:
-        return values[1]
-    return Unknown(marks=marks_of(values))
-
-
-def _new_tensor(values: Sequence[Value]) -> Unknown:
-    """Return a new tensor, with its shape if all sizes are known."""
-    sizes = values[0].items if len(values) == 1 and isinstance(values[0], SequenceValue) else values
-    dimensions = [size.value for size in sizes if isinstance(size, Const) and isinstance(size.value, int)]
-    return Unknown(shape=tuple(dimensions) if dimensions and len(dimensions) == len(sizes) else None)
 
 
 @functools.lru_cache(maxsize=4096)

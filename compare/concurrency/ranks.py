@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from compare.concurrency.calls import Calls
 from compare.concurrency.findings import ConcurrencyFinding, TraceStep
 from compare.concurrency.meanings import GROUP_POSITIONS, ROOT_POSITIONS, SAME_SHAPE_COLLECTIVES, synced_position
-from compare.concurrency.state import PendingOperation, SimulatedThread
-from compare.concurrency.threads import Deliver, ThreadOperations
+from compare.concurrency.state import BlockingCall, CallOutcome, Keywords, PendingOperation, SimulatedThread
 from compare.concurrency.values import (
     COLLECTIVE_RESULT,
     DATA_DEPENDENT,
@@ -44,17 +44,16 @@ class CollectiveCall(NamedTuple):
     """Objects passed to `broadcast_object_list`. None: unknown, or another collective."""
 
 
-class RankOperations(ThreadOperations):
+class RankOperations(Calls):
     """Collectives and messages among ranks."""
 
     def collective(
-        self, thread: SimulatedThread, name: str, values: Sequence[Value], keywords: Mapping[str, Value], deliver: Deliver
-    ) -> None:
+        self, thread: SimulatedThread, name: str, values: Sequence[Value] = (), keywords: Keywords | None = None
+    ) -> BlockingCall:
         """Issue a collective, and wait until every rank of its group has done so."""
-        rank = thread.os_process.rank
+        rank, keywords = thread.os_process.rank, keywords or {}
         if name == "new_group" and truth(keywords.get("use_local_synchronization", Const(False))) is not False:
-            deliver(Unknown())  # made by its members alone
-            return
+            return Unknown()  # made by its members alone
         values = [*values, keywords["object_list"]] if not values and "object_list" in keywords else values
         group_value = keywords.get("group", keywords.get("process_group"))
         if group_value is None and (position := GROUP_POSITIONS.get(name)) is not None and len(values) > position:
@@ -64,17 +63,14 @@ class RankOperations(ThreadOperations):
         if isinstance(group_value, SyncObject) and group_value.kind == "group":
             group_key, members = group_value.size, group_value.items
             if rank not in members:
-                deliver(NONE)
-                return
+                return NONE
         elif group_value is not None and not isinstance(group_value, (Const, Lib)):
             # A group that is not known: only its order among those of the same place is.
-            deliver(self._apply_result(name, values))
-            return
+            return self._apply_result(name, values)
         if rank is None or len(members) < 2 or (name == "init_process_group" and "world_size" in keywords):
             thread.has_joined_ranks = thread.has_joined_ranks or name == "init_process_group"
             self.may_exclude_ranks = self.may_exclude_ranks or name == "init_process_group"
-            deliver(self._apply_result(name, values))
-            return
+            return self._apply_result(name, values)
         thread.has_joined_ranks = True
         call = self._make_call(thread, name, values, keywords)
         calls_by_rank = self.collective_calls.setdefault(group_key, {member: [] for member in members})
@@ -83,10 +79,10 @@ class RankOperations(ThreadOperations):
         calls_by_rank[rank].append(call)
         thread.num_collectives += 1
         self._judge_matching(calls_by_rank, rank, position, call)
-        is_async = keywords.get("async_op")
-        is_ready = lambda: all(len(calls) > position for calls in calls_by_rank.values())  # noqa: E731
 
-        def complete() -> Value:
+        def complete() -> BlockingCall:
+            is_ready = lambda: all(len(calls) > position for calls in calls_by_rank.values())  # noqa: E731
+            yield PendingOperation(f"waits in {name}", is_ready, kind="collective")
             if name == "new_group":
                 return self._new_group(thread, values, keywords)
             if name == "broadcast" and call.root == rank and values:
@@ -94,16 +90,13 @@ class RankOperations(ThreadOperations):
             objects = next((calls[position].objects for member, calls in calls_by_rank.items() if member == call.root), None)
             return self._apply_result(name, values, objects)
 
-        operation = PendingOperation(f"waits in {name}", is_ready, complete, None, None, "collective")
+        is_async = keywords.get("async_op")
         if is_async is not None and truth(is_async) is not False:
             self._apply_result(name, values)
-            deliver(SyncObject(kind="work", name=name, target=Const(None), owner=operation))
-        else:
-            self.wait_for(thread, operation, deliver)
+            return SyncObject(kind="work", name=name, target=Const(None), owner=complete)
+        return (yield from complete())
 
-    def _make_call(
-        self, thread: SimulatedThread, name: str, values: Sequence[Value], keywords: Mapping[str, Value]
-    ) -> CollectiveCall:
+    def _make_call(self, thread: SimulatedThread, name: str, values: Sequence[Value], keywords: Keywords) -> CollectiveCall:
         tensor = keywords.get("tensor", values[0] if values else None)
         shape = tensor.shape if isinstance(tensor, Unknown) and name in SAME_SHAPE_COLLECTIVES else None
         root: object = None
@@ -139,14 +132,14 @@ class RankOperations(ThreadOperations):
             target.items, target.exact = items, objects is not None
         return Unknown(marks=frozenset([COLLECTIVE_RESULT]))
 
-    def _new_group(self, thread: SimulatedThread, values: Sequence[Value], keywords: Mapping[str, Value]) -> Value:
+    def _new_group(self, thread: SimulatedThread, values: Sequence[Value], keywords: Keywords) -> Value:
         thread.os_process.num_groups += 1
         members = self._members(values, keywords)
         if members is None or any(rank >= self.num_ranks for rank in members):
             return Unknown()
         return SyncObject(kind="group", size=thread.os_process.num_groups, items=members, site=thread.site)
 
-    def _members(self, values: Sequence[Value], keywords: Mapping[str, Value]) -> list[int] | None:
+    def _members(self, values: Sequence[Value], keywords: Keywords) -> list[int] | None:
         """Return the ranks passed to `new_group`. None: unknown."""
         ranks = keywords.get("ranks", values[0] if values else None)
         if isinstance(ranks, SequenceValue) and ranks.exact:
@@ -216,9 +209,7 @@ class RankOperations(ThreadOperations):
         paths = [(thread.name, thread.trace[-16:]) for thread in (first_thread, second_thread)]
         self.findings.append(ConcurrencyFinding(rule, first_step.file, first_step.line, message, paths, frozenset(locations)))
 
-    def message(
-        self, thread: SimulatedThread, name: str, values: Sequence[Value], keywords: Mapping[str, Value], deliver: Deliver
-    ) -> None:
+    def message(self, thread: SimulatedThread, name: str, values: Sequence[Value], keywords: Keywords) -> CallOutcome:
         """Send to a rank, or receive from one."""
         rank = thread.os_process.rank
         peer = keywords.get("dst", keywords.get("src", values[1] if len(values) > 1 else None))
@@ -226,8 +217,7 @@ class RankOperations(ThreadOperations):
         if rank is None or not is_known_rank:
             if rank is not None:
                 self.message_counts[(-1, -1, "unknown")] = 1
-            deliver(Unknown())
-            return
+            return Unknown()
         assert isinstance(peer, Const)
         is_send = name in ("send", "isend")
         direction, other_direction = ("send", "recv") if is_send else ("recv", "send")
@@ -236,23 +226,18 @@ class RankOperations(ThreadOperations):
         self.message_counts[source, target, direction] = index + 1
         thread.record(f"reaches {name} with rank {peer.value}")
 
-        def complete() -> Value:
+        def complete() -> BlockingCall:
+            yield PendingOperation(
+                f"waits in {name} for rank {peer.value}",
+                lambda: self.message_counts.get((source, target, other_direction), 0) > index,
+                SyncObject(kind="message", count=peer.value),
+                direction,
+            )
             if not is_send and values:
                 values[0].marks = frozenset(values[0].marks | {LOCAL})
             return NONE
 
-        operation = PendingOperation(
-            f"waits in {name} for rank {peer.value}",
-            lambda: self.message_counts.get((source, target, other_direction), 0) > index,
-            complete,
-            SyncObject(kind="message", count=peer.value),
-            None,
-            direction,
-        )
-        if name.startswith("i"):
-            deliver(SyncObject(kind="work", name=name, owner=operation))
-        else:
-            self.wait_for(thread, operation, deliver)
+        return SyncObject(kind="work", name=name, owner=complete) if name.startswith("i") else complete()
 
 
 def _groups_differ(other_members: Sequence[int] | None, members: Sequence[int] | None) -> bool:

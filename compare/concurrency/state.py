@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -123,14 +123,26 @@ class PendingOperation(NamedTuple):
 
     description: str
     is_ready: Callable[[], bool]
-    perform: Callable[[], Value]
     sync_object: SyncObject | None = None
-    on_timeout: Callable[[], None] | None = None
-    """Action when the timeout expires. None: no timeout."""
     kind: str = ""
-    """Kind of the awaited object, or collective, send, recv or ranks."""
+    """collective, send or recv: it waits for other ranks. future: for several tasks. Empty: for `sync_object`."""
+    has_timeout: bool = False
     has_long_timeout: bool = False
     """Whether the timeout is assumed to be long enough: it expires only if no other thread can run."""
+
+
+BlockingCall = Generator[PendingOperation, Any, Value]
+"""A simulated call that yields each operation it blocks on, receives whether that timed out, and returns its value."""
+
+CallOutcome = Value | BlockingCall | None
+"""Value of a simulated call, or a call that may block. None: the function is unknown."""
+
+Keywords = Mapping[str, Value]
+"""Keyword arguments of a call."""
+
+
+class SimulatedError(Exception):
+    """A simulated call raises an exception. The message is the name of its class."""
 
 
 @dataclass(eq=False)
@@ -175,6 +187,8 @@ class SimulatedThread:
     os_process: OsProcess
     frames: list[CallFrame] = field(default_factory=list[CallFrame])
     pending: PendingOperation | None = None
+    resume: Callable[[bool], None] = lambda _: None
+    """Continues the call that is pending. The argument is whether its timeout expired."""
     preempted: bool = False
     ended: bool = False
     crashed: bool = False

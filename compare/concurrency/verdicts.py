@@ -34,35 +34,43 @@ def _make_conditional(finding: ConcurrencyFinding, divergence: TraceStep) -> Con
 def _blocked_findings(execution: Execution) -> list[ConcurrencyFinding]:
     if execution.findings:
         return [_with_settled_rule(execution, finding) for finding in execution.findings]
-    # A main thread or rank that ends by an exception takes the others with it, or its launcher does.
-    has_failed = any(
-        thread.crashed and (thread.number == 0 or thread.os_process.rank is not None) for thread in execution.threads
-    )
-    # So does a thread that gives up with an exception what was only slow.
-    has_failed = has_failed or (execution.has_timed_out and any(thread.crashed for thread in execution.threads))
     blocked = [
         thread for thread in execution.threads if not thread.ended and not thread.is_abandoned and thread.pending is not None
     ]
-    if not blocked or has_failed:
+    if not blocked or _has_failed(execution):
         return []
     blocked_ranks = [
         thread for thread in blocked if thread.pending is not None and thread.pending.kind in ("collective", "send", "recv")
     ]
     if blocked_ranks:
         return _rank_findings(execution, blocked_ranks)
-    reachable_ids = (
-        {id(value) for value in reachable(execution.caller_values)} if execution.root.function is not None else set[int]()
-    )
+    deadlocked = _deadlocked(execution, blocked)
+    return [_thread_finding(execution, deadlocked)] if _is_certain(execution, deadlocked) else []
+
+
+def _has_failed(execution: Execution) -> bool:
+    """Return whether an exception has ended a thread that takes the others with it."""
+    crashed = [thread for thread in execution.threads if thread.crashed]
+    # A main thread or rank takes the others with it, or its launcher does. So does a thread that gives up what was only slow.
+    return any(execution.has_timed_out or thread.number == 0 or thread.os_process.rank is not None for thread in crashed)
+
+
+def _deadlocked(execution: Execution, blocked: Sequence[SimulatedThread]) -> list[SimulatedThread]:
+    """Return the blocked threads that nothing else can release."""
+    is_function = execution.root.function is not None
+    reachable_ids = {id(value) for value in reachable(execution.caller_values)} if is_function else set[int]()
     deadlocked = [thread for thread in blocked if not _may_be_released(thread, reachable_ids)]
     if len(deadlocked) < len(blocked) or any(thread.is_abandoned for thread in execution.threads):
-        deadlocked = _waiting_for_each_other(deadlocked)
+        return _waiting_for_each_other(deadlocked)
+    return deadlocked
+
+
+def _is_certain(execution: Execution, deadlocked: Sequence[SimulatedThread]) -> bool:
     if all(thread.daemon for thread in deadlocked):  # they end with the program
-        return []
+        return False
     if execution.root.function is not None and deadlocked[0].number and len(deadlocked) < 2:
-        return []  # a thread that outlives a function may be ended by who calls the next one
-    if any(_has_guessed_test(execution, thread) for thread in deadlocked):
-        return []
-    return [_thread_finding(execution, deadlocked)]
+        return False  # a thread that outlives a function may be ended by who calls the next one
+    return not any(_has_guessed_test(execution, thread) for thread in deadlocked)
 
 
 def _has_guessed_test(execution: Execution, thread: SimulatedThread) -> bool:

@@ -18,7 +18,7 @@ from compare.conformance import description, models, modes, refusals, runs, sing
 from compare.conformance.trial import Faults, TwinUnderTest
 from compare.core import commands, exits, wording
 from compare.core.commands import Invocation, Outcome
-from compare.core.option_parsing import parse_choices, split_names
+from compare.core.option_types import Names
 from compare.execution import contestants, launch, options
 from compare.execution.workspace import FolderKind
 from compare.reporting import document
@@ -86,7 +86,9 @@ def prepare_trial_folder(out: Path) -> Path:
 def command(
     invocation: Invocation,
     twin: Annotated[str, typer.Argument(metavar="TWIN[@PYTHON]", help="A twin, and the interpreter that has it.")],
-    checks: Annotated[str, typer.Option(help=f"With commas, of: {', '.join(CHECKS)}.")] = ",".join(CHECKS),
+    checks: Annotated[
+        tuple[str, ...], Names(tuple(CHECKS)), typer.Option(help=f"With commas, of: {', '.join(CHECKS)}.")
+    ] = tuple(CHECKS),
     out: options.OutOrNone = None,
 ) -> Outcome:
     """Try an installed twin over the contract, and say what is missing; exit code 1 where a check fails."""
@@ -95,12 +97,9 @@ def command(
     def progress(text: str) -> None:
         console.print(text, style="dim", highlight=False)
 
-    selected = parse_choices("--checks", split_names(checks), tuple(CHECKS))
     name = twin.partition("@")[0]
     (name,) = contestants.choose(None, [f"{name}={twin}"], {}, launch.FRAMEWORKS)
-    results = conform(
-        TwinUnderTest(name, prepare_trial_folder(out or invocation.hold(PrivateFolder()).path), progress), selected
-    )
+    results = conform(TwinUnderTest(name, prepare_trial_folder(out or invocation.hold(PrivateFolder()).path), progress), checks)
     return Outcome(report(name, results), out)
 
 

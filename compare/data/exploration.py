@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -138,60 +138,84 @@ def explore(data: spec.Data, *, seed: int, cache_dir: str | None = None) -> tupl
     Returns:
         (exploration, data set, manifest). None for a data set or manifest that does not exist.
     """
-    refusal: str | None = None
-    dataset: Dataset | None = None
-    manifest = sources.load_manifest(data, cache_dir=cache_dir)
-    try:
-        dataset = sources.load(data, seed=seed, cache_dir=cache_dir)
-    except DataRefused as error:
-        refusal = str(error)
-        refusal = refusal.replace(", or `--set data.on_bad=skip` in commands without it", "")
-        for assignment, option in _OPTIONS.items():  # this command's options instead of spec fields
-            refusal = refusal.replace(f"--set data.{assignment}", option)
-        data = _lenient_options(data, manifest)
-        try:
-            dataset = sources.load(data, seed=seed, cache_dir=cache_dir)
-        except DataRefused:
-            if manifest is None:
-                raise
-    if dataset is None:
-        assert manifest is not None
-        examples = _from_manifest(manifest)
-    elif manifest is None:
-        # Copies are judged at the source's own size, as for files: resizing can make different images equal.
-        full_size = data.model_copy(update={"image_size": None})
-        examples = _from_arrays(sources.load(full_size, seed=seed, cache_dir=cache_dir) if data.image_size else dataset)
-    else:
-        files = sources.load_files(data, seed=seed, cache_dir=cache_dir)
-        rows = [row for split in _SPLITS for row in getattr(files, split).rows]
-        digests = [manifest.pixel_sha256[row].tobytes() for row in rows]
-        examples = _in_splits(dataset, [manifest.paths[row] for row in rows], digests)
-    near = _near(dataset, examples) if dataset is not None else None
-    pairs = plants_and_conditions(examples.class_names)
+    loaded = _load_leniently(data, seed=seed, cache_dir=cache_dir)
+    dataset, manifest = loaded.dataset, loaded.manifest
+    examples = _examples(loaded, seed=seed, cache_dir=cache_dir)
     counts = _counts(examples)
+    pairs = plants_and_conditions(examples.class_names)
     exploration = Exploration(
         name=dataset.name if dataset is not None else Path(data.source).expanduser().resolve().name,
         source=data.source,
-        refusal=refusal,
+        refusal=loaded.refusal,
         image_size=dataset.image_size if dataset is not None else None,
-        content_hash=dataset.content_hash if dataset is not None and refusal is None else None,
+        content_hash=dataset.content_hash if dataset is not None and loaded.refusal is None else None,
         splits={split: int(counts[place].sum()) for place, split in enumerate(examples.split_names)},
-        classes=[
-            ClassCount(
-                name=name,
-                plant=pairs[label][0] if pairs else None,
-                condition=pairs[label][1] if pairs else None,
-                counts=dict(zip(examples.split_names, counts[:, label].tolist(), strict=True)),
-            )
-            for label, name in enumerate(examples.class_names)
-        ],
+        classes=_class_counts(examples, counts, pairs),
         names_tell=pairs is not None,
         files=_file_facts(manifest) if manifest is not None else None,
         exact=_exact(examples),
-        near=near,
-        notes=[*_leniency_notes(refusal, dataset, data), *(dataset.notes if dataset is not None else ())],
+        near=_near(dataset, examples) if dataset is not None else None,
+        notes=[
+            *_leniency_notes(loaded.refusal, dataset, loaded.data),
+            *(dataset.notes if dataset is not None else ()),
+        ],
     )
     return exploration, dataset, manifest
+
+
+class _LoadedData(NamedTuple):
+    data: spec.Data
+    """Options that the data were loaded with."""
+    dataset: Dataset | None
+    manifest: Manifest | None
+    refusal: str | None
+    """Reason why the data are refused with the requested options. None if they are not."""
+
+
+def _load_leniently(data: spec.Data, *, seed: int, cache_dir: str | None) -> _LoadedData:
+    """Load a data set, with lenient options if it is refused with the requested ones."""
+    manifest = sources.load_manifest(data, cache_dir=cache_dir)
+    try:
+        return _LoadedData(data, sources.load(data, seed=seed, cache_dir=cache_dir), manifest, None)
+    except DataRefused as error:
+        refusal = str(error).replace(", or `--set data.on_bad=skip` in commands without it", "")
+    for assignment, option in _OPTIONS.items():  # this command's options instead of spec fields
+        refusal = refusal.replace(f"--set data.{assignment}", option)
+    data = _lenient_options(data, manifest)
+    try:
+        return _LoadedData(data, sources.load(data, seed=seed, cache_dir=cache_dir), manifest, refusal)
+    except DataRefused:
+        if manifest is None:
+            raise
+        return _LoadedData(data, None, manifest, refusal)
+
+
+def _examples(loaded: _LoadedData, *, seed: int, cache_dir: str | None) -> _Examples:
+    """Return all examples, with digests of their own pixels."""
+    data, dataset, manifest, _ = loaded
+    if dataset is None:
+        assert manifest is not None
+        return _from_manifest(manifest)
+    if manifest is None:
+        # Copies are judged at the source's own size, as for files: resizing can make different images equal.
+        full_size = data.model_copy(update={"image_size": None})
+        return _from_arrays(sources.load(full_size, seed=seed, cache_dir=cache_dir) if data.image_size else dataset)
+    files = sources.load_files(data, seed=seed, cache_dir=cache_dir)
+    rows = [row for split in _SPLITS for row in getattr(files, split).rows]
+    digests = [manifest.pixel_sha256[row].tobytes() for row in rows]
+    return _in_splits(dataset, [manifest.paths[row] for row in rows], digests)
+
+
+def _class_counts(examples: _Examples, counts: NDArray[np.int64], pairs: Sequence[tuple[str, str]] | None) -> list[ClassCount]:
+    return [
+        ClassCount(
+            name=name,
+            plant=pairs[label][0] if pairs else None,
+            condition=pairs[label][1] if pairs else None,
+            counts=dict(zip(examples.split_names, counts[:, label].tolist(), strict=True)),
+        )
+        for label, name in enumerate(examples.class_names)
+    ]
 
 
 def plants_and_conditions(class_names: Sequence[str]) -> list[tuple[str, str]] | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import shutil
 import subprocess
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -52,50 +53,19 @@ def create(name: str, lock: Path, folder: Path, python: str | None = None, *, no
     Returns:
         The path of its interpreter.
     """
-    try:
-        base = Contestant(name=name, twin=next(iter(launch.FRAMEWORKS)), python=python)
-    except pydantic.ValidationError:
-        raise SpecError(
-            f"An environment's name has letters, digits, dots, dashes and underscores. Received: {name!r}. Use e.g. torch-213."
-        ) from None
-    suite_lock = LOCKS / f"{lock}.lock"
-    lock = suite_lock if suite_lock.exists() and not lock.exists() else lock
-    try:
-        content = plain_file.read(lock, _MOST_BYTES)
-    except OSError as error:
-        known = ", ".join(sorted(path.stem for path in LOCKS.glob("*.lock")))
-        raise SpecError(
-            f"--lock cannot be read. Received: {lock} ({error.strerror}). Name a requirements file, or one of {known}."
-        ) from None
-    target = (folder / name).absolute()
+    base = _contestant(name, python)
+    lock, content = _read_lock(lock)
     contestants.register([base])
     launch.inspect(name)
+    target = (folder / name).absolute()
     folder.mkdir(parents=True, exist_ok=True)
     try:
         target.mkdir()
     except FileExistsError:
         raise FolderError(f"There is an environment {name} in {folder}. Choose another name, or remove {target}.") from None
-    log = folder / f"{name}.log"
-    uv = shutil.which("uv")
-    interpreter = target / "bin" / "python"
-    options = ["--no-deps"] * no_deps
-    steps = [
-        [uv, "venv", "--python", launch.interpreter(name), str(target)],
-        [uv, "pip", "install", "--python", str(interpreter), *options, "-r", str(lock.absolute())],
-    ] if uv else [
-        [launch.interpreter(name), "-I", "-m", "venv", str(target)],
-        [str(interpreter), "-I", "-m", "pip", "install", "--disable-pip-version-check", *options, "-r", str(lock.absolute())],
-    ]  # fmt: skip
+    interpreter, uv = target / "bin" / "python", shutil.which("uv")
     try:
-        with log.open("wb") as output:
-            codes = (subprocess.run(step, check=False, stdout=output, stderr=output).returncode for step in steps)
-            code = next(filter(None, codes), 0)
-        if code != 0:
-            lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
-            raise LaunchError(
-                f"The environment {name} cannot be made from {lock} ({launch.describe_exit(code)}). See {log}.\n"
-                + "\n".join(lines[-_LAST_LINES:])
-            )
+        _install(name, lock, target, uv, folder / f"{name}.log", ["--no-deps"] * no_deps)
         contestants.register([Contestant(name=name, twin=base.twin, python=str(interpreter))])
         if missing := [package for package, version in launch.inspect(name)["needed"].items() if version is None]:
             raise LaunchError(
@@ -113,6 +83,51 @@ def create(name: str, lock: Path, folder: Path, python: str | None = None, *, no
         shutil.rmtree(target, ignore_errors=True)
         raise
     return interpreter
+
+
+def _contestant(name: str, python: str | None) -> Contestant:
+    """Return the contestant whose interpreter makes the environment."""
+    try:
+        return Contestant(name=name, twin=next(iter(launch.FRAMEWORKS)), python=python)
+    except pydantic.ValidationError:
+        raise SpecError(
+            f"An environment's name has letters, digits, dots, dashes and underscores. Received: {name!r}. Use e.g. torch-213."
+        ) from None
+
+
+def _read_lock(lock: Path) -> tuple[Path, bytes]:
+    """Return (path, content) of a requirements file, or of one of the suite's own locks by its name."""
+    suite_lock = LOCKS / f"{lock}.lock"
+    lock = suite_lock if suite_lock.exists() and not lock.exists() else lock
+    try:
+        return lock, plain_file.read(lock, _MOST_BYTES)
+    except OSError as error:
+        known = ", ".join(sorted(path.stem for path in LOCKS.glob("*.lock")))
+        raise SpecError(
+            f"--lock cannot be read. Received: {lock} ({error.strerror}). Name a requirements file, or one of {known}."
+        ) from None
+
+
+def _install(name: str, lock: Path, target: Path, uv: str | None, log: Path, options: Sequence[str]) -> None:
+    """Make the environment in a folder and install the lock, with uv or with venv and pip."""
+    base, python = launch.interpreter(name), str(target / "bin" / "python")
+    requirements = [*options, "-r", str(lock.absolute())]
+    steps = [
+        [uv, "venv", "--python", base, str(target)],
+        [uv, "pip", "install", "--python", python, *requirements],
+    ] if uv else [
+        [base, "-I", "-m", "venv", str(target)],
+        [python, "-I", "-m", "pip", "install", "--disable-pip-version-check", *requirements],
+    ]  # fmt: skip
+    with log.open("wb") as output:
+        codes = (subprocess.run(step, check=False, stdout=output, stderr=output).returncode for step in steps)
+        code = next(filter(None, codes), 0)
+    if code != 0:
+        lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
+        raise LaunchError(
+            f"The environment {name} cannot be made from {lock} ({launch.describe_exit(code)}). See {log}.\n"
+            + "\n".join(lines[-_LAST_LINES:])
+        )
 
 
 def read_record(path: Path) -> EnvironmentRecord | None:

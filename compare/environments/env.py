@@ -9,7 +9,7 @@ import typer
 
 from common.spec import SpecError
 from compare.core import commands
-from compare.core.option_parsing import parse_choices
+from compare.core.option_types import Choice
 from compare.environments import checking, creating
 from compare.execution import contestants
 from compare.reporting.document import Report
@@ -21,7 +21,7 @@ _THIS = "this-one"
 
 @commands.command()
 def command(
-    action: Annotated[str, typer.Argument(help=f"{', '.join(ACTIONS)}.")],
+    action: Annotated[str, Choice(ACTIONS), typer.Argument(help=f"{', '.join(ACTIONS)}.")],
     name: Annotated[
         str | None, typer.Argument(help="Of the environment. To check: also a folder or an interpreter. Default: this one.")
     ] = None,
@@ -37,7 +37,6 @@ def command(
     folder: Annotated[Path, typer.Option("--folder", help="Where the environments are.")] = contestants.FOLDER,
 ) -> Report:
     """Make, list or check environments for contestants: env create NAME --lock FILE, env list, env check NAME."""
-    parse_choices("env", [action], ACTIONS)
     if action != "create" and (lock or python or no_deps):
         raise SpecError(f"--lock, --python and --no-deps are for env create. Received: env {action}. Leave them out.")
     if action == "create":
@@ -47,14 +46,17 @@ def command(
     if action == "list":
         environments = creating.environments(folder)
         return checking.listing([checking.inspect(path.name, str(path / "bin" / "python")) for path in environments])
-    if name is None:
-        return checking.report(checking.check(_THIS, None))
+    return checking.report(checking.check(*((_THIS, None) if name is None else _find(name, folder))))
+
+
+def _find(name: str, folder: Path) -> tuple[str, str]:
+    """Return (label, interpreter) of an environment by its name, its folder or its interpreter."""
     environment_path = (folder / name).absolute()
     interpreter = contestants.interpreter(str(environment_path) if environment_path.is_dir() else name)
     if not interpreter.exists():
         raise SpecError(
-            f"env check takes the name of an environment, its folder, or an interpreter. Received: {name}, but there "
-            f"is no {interpreter}. See env list, or make one with env create."
+            f"env check takes the name of an environment, its folder, or an interpreter. Received: {name}, but there is no "
+            f"{interpreter}. See env list, or make one with env create."
         )
     label = interpreter.parents[1].name if interpreter.parent.name == "bin" else interpreter.name
-    return checking.report(checking.check(label.strip("._-") or "environment", str(interpreter)))
+    return label.strip("._-") or "environment", str(interpreter)

@@ -22,7 +22,7 @@ from compare.core.wording import count, joined, visible
 from compare.execution import store
 from compare.execution.matrix import Row
 from compare.execution.store import StoredComparison
-from compare.judgement import cautions, environments, sameness
+from compare.judgement import cautions, environments, sameness, statement_words
 from compare.judgement.figures import metrics
 from compare.judgement.row_figures import Summary
 from compare.judgement.run_figures import disturbing_cores, doubt
@@ -250,10 +250,10 @@ def _comparison(folder: Path) -> Measurement:
         data_name=comparison.data_name,
         data_hash=comparison.data_hash,
         proof=f"{comparison.headline}: {comparison.proof.sentence}" if comparison.proof else None,
-        set_aside=[*cautions.signature(stored), *stored.set_aside],
+        set_aside=[*statement_words.sentences(cautions.signature(stored)), *stored.set_aside],
         is_damaged=bool(stored.set_aside),
         environments=environments.relevant_environments(comparison.environments, facts),
-        environment_changes=environments.cautions(stored),
+        environment_changes=statement_words.sentences(environments.cautions(stored)),
         subjects={
             row.id: _row_subject(stored, row, summary)
             for row, summary in zip(comparison.rows, summarize(stored), strict=True)

@@ -1291,62 +1291,91 @@ def explain_statistics(
     """
     causes: dict[str, list[Cause]] = {}
     for name, other in names.items():
-        if name not in left.layers["training"] or other not in right.layers["training"]:
+        layer = left.layers["training"].get(name)
+        if layer is None or other not in right.layers["training"]:
             continue
-        if left.layers["training"][name].kind != "batch_norm" or "mean" not in left.layers["training"][name].parameters:
+        if layer.kind != "batch_norm" or "mean" not in layer.parameters:
             continue
-        laws: list[list[tuple[float, float, float]]] = []
-        for side, layer_name in ((left, name), (right, other)):
-            x, _ = side.values("training", layer_name)
-            count = x.size // x.shape[-1]
-            before, after = side.parameters(layer_name), side.parameters(layer_name, "statistics")
-            mean, variance = x.mean(tuple(range(x.ndim - 1))), x.var(tuple(range(x.ndim - 1)))
-            mean_change, std = mean - before["mean"], math.sqrt(variance.max())
-            fits: list[tuple[float, float, float]] = []
-            for factor in (1.0, count / (count - 1)):
-                variance_change = variance * factor - before["variance"]
-                # Behind another BatchNorm a mean may be zero but for rounding. Then it tells no weight.
-                signal = (
-                    ("mean", mean_change)
-                    if np.abs(mean_change).max() > SAME_VALUES_TOLERANCE * std
-                    else ("variance", variance_change)
-                )
-                momentum = _ratio(after[signal[0]] - before[signal[0]], signal[1])
-                mean_error = max_relative_difference(before["mean"] + momentum * mean_change, after["mean"], std)
-                variance_error = max_relative_difference(before["variance"] + momentum * variance_change, after["variance"])
-                fits.append((max(mean_error, variance_error), momentum, factor))
-            laws.append([fit for fit in fits if fit[0] <= max(1e-9, min(fits)[0])])
         # One channel alone cannot tell the weight from the factor. Then the two count as alike as they may be.
-        (residual, ours, factor), (other_residual, theirs, other_factor) = min(
-            itertools.product(*laws),
-            key=lambda pair: (abs(pair[0][1] - pair[1][1]) > 1e-9, pair[0][2] != pair[1][2], pair[0][0] + pair[1][0]),
+        ours, theirs = min(
+            itertools.product(_update_laws(left, name), _update_laws(right, other)),
+            key=lambda laws: (not _equal_momentum(*laws), laws[0].factor != laws[1].factor, laws[0].error + laws[1].error),
         )
-        residual = max(residual, other_residual)
-        layers = left.layers["training"][name], right.layers["training"][other]
-        where = ", ".join(filter(None, (layer.where for layer in layers)))
-        both = left.parameters(name, "statistics"), right.parameters(other, "statistics")
-        pairs = [
-            (normalised_by_batch_std(left, f"{name}.{role}", both[0][role], both[1][role]), role)
-            for role in ("mean", "variance")
-        ]
-        differs = any(max_relative_difference(*pair, float(role == "mean")) > formulas.CLOSE for pair, role in pairs)
-        if differs and (name not in equal_inputs or residual > 1e-9 or (abs(ours - theirs) <= 1e-9 and factor == other_factor)):
+        explains_all = name in equal_inputs and max(ours.error, theirs.error) <= 1e-9
+        is_same_law = _equal_momentum(ours, theirs) and ours.factor == theirs.factor
+        if (not explains_all or is_same_law) and _statistics_differ(left, right, name, other):
             return []
-        if abs(ours - theirs) > 1e-9:
-            convention = ", as if it were the weight of the old ones" if abs(ours + theirs - 1) < 1e-9 else ""
-            sentence = (
-                f"{left.name}'s {name} gives the new batch the weight {ours:.6g} in its running statistics, {right.name}'s "
-                f"{other} {theirs:.6g}{convention}."
-            )
-            causes.setdefault("batch-norm-momentum", []).append(Cause("batch-norm-momentum", sentence, where, residual))
-        if factor != other_factor:
-            biased = left if factor == 1.0 else right
-            sentence = (
-                f"{biased.name}'s running variance of {name} is the biased one; the other's is {max(factor, other_factor):.6g} "
-                "times as large. No option of Keras's layer changes that. --accept biased-variance lets it pass."
-            )
-            causes.setdefault(BIASED_VARIANCE, []).append(Cause(BIASED_VARIANCE, sentence, where, residual))
+        for cause in _compare_laws((left, right), (name, other), (ours, theirs)):
+            causes.setdefault(cause.name, []).append(cause)
     return [group[0]._replace(residual=max(cause.residual or 0.0 for cause in group)) for group in causes.values()]
+
+
+class _UpdateLaw(NamedTuple):
+    """Law by which a BatchNorm updates its running statistics."""
+
+    error: float
+    """Relative error of the statistics that it predicts."""
+    momentum: float
+    """Weight of the new batch."""
+    factor: float
+    """Factor of the variance of the batch. 1: the biased variance."""
+
+
+def _update_laws(side: MeasuredModel, name: str) -> list[_UpdateLaw]:
+    """Return the laws that fit the running statistics of a layer, of two: with the biased and the unbiased variance."""
+    x, _ = side.values("training", name)
+    count = x.size // x.shape[-1]
+    before, after = side.parameters(name), side.parameters(name, "statistics")
+    mean, variance = x.mean(tuple(range(x.ndim - 1))), x.var(tuple(range(x.ndim - 1)))
+    mean_change, std = mean - before["mean"], math.sqrt(variance.max())
+    laws: list[_UpdateLaw] = []
+    for factor in (1.0, count / (count - 1)):
+        variance_change = variance * factor - before["variance"]
+        # Behind another BatchNorm a mean may be zero but for rounding. Then it tells no weight.
+        has_mean = np.abs(mean_change).max() > SAME_VALUES_TOLERANCE * std
+        role, change = ("mean", mean_change) if has_mean else ("variance", variance_change)
+        momentum = _ratio(after[role] - before[role], change)
+        mean_error = max_relative_difference(before["mean"] + momentum * mean_change, after["mean"], std)
+        variance_error = max_relative_difference(before["variance"] + momentum * variance_change, after["variance"])
+        laws.append(_UpdateLaw(max(mean_error, variance_error), momentum, factor))
+    return [law for law in laws if law.error <= max(1e-9, min(laws).error)]
+
+
+def _equal_momentum(ours: _UpdateLaw, theirs: _UpdateLaw) -> bool:
+    return abs(ours.momentum - theirs.momentum) <= 1e-9
+
+
+def _statistics_differ(left: MeasuredModel, right: MeasuredModel, name: str, other: str) -> bool:
+    """Return whether the running statistics of two layers differ."""
+    ours, theirs = left.parameters(name, "statistics"), right.parameters(other, "statistics")
+    pairs = {role: normalised_by_batch_std(left, f"{name}.{role}", ours[role], theirs[role]) for role in ("mean", "variance")}
+    return any(max_relative_difference(*pair, float(role == "mean")) > formulas.CLOSE for role, pair in pairs.items())
+
+
+def _compare_laws(
+    sides: tuple[MeasuredModel, MeasuredModel], names: tuple[str, str], laws: tuple[_UpdateLaw, _UpdateLaw]
+) -> Iterator[Cause]:
+    """Yield a cause if two layers give the new batch another weight, and one if they take another variance."""
+    (left, right), (name, other), (ours, theirs) = sides, names, laws
+    residual = max(ours.error, theirs.error)
+    layers = left.layers["training"][name], right.layers["training"][other]
+    where = ", ".join(filter(None, (layer.where for layer in layers)))
+    if not _equal_momentum(ours, theirs):
+        is_other_convention = abs(ours.momentum + theirs.momentum - 1) < 1e-9
+        convention = ", as if it were the weight of the old ones" if is_other_convention else ""
+        sentence = (
+            f"{left.name}'s {name} gives the new batch the weight {ours.momentum:.6g} in its running statistics, "
+            f"{right.name}'s {other} {theirs.momentum:.6g}{convention}."
+        )
+        yield Cause("batch-norm-momentum", sentence, where, residual)
+    if ours.factor != theirs.factor:
+        biased = left if ours.factor == 1.0 else right
+        sentence = (
+            f"{biased.name}'s running variance of {name} is the biased one; the other's is "
+            f"{max(ours.factor, theirs.factor):.6g} times as large. No option of Keras's layer changes that. "
+            "--accept biased-variance lets it pass."
+        )
+        yield Cause(BIASED_VARIANCE, sentence, where, residual)
 
 
 def explain_loss(left: MeasuredModel, right: MeasuredModel, names: Sequence[tuple[str, str]], labels: Array) -> list[Cause]:

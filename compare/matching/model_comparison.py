@@ -10,10 +10,11 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import safetensors.numpy
+from pydantic import JsonValue
 
 from common.machine import heartbeat
 from common.matching.records import OWN_RULE, ROUNDING_JITTERS, Array, Layer, ModelReport, OpenRequest, images, stress_inputs
@@ -22,6 +23,8 @@ from common.spec import SpecError
 from compare.core import wording
 from compare.core.errors import LaunchError
 from compare.execution import launch
+from compare.judgement import statement_words
+from compare.judgement.statement import Statement
 from compare.matching import causes, formulas
 from compare.matching.alignment import Alignment, align, pair_layers
 from compare.matching.causes import BIASED_VARIANCE, LOWER_PRECISION, ROUNDING_CAUSES, Cause, MeasuredModel
@@ -45,8 +48,18 @@ _MAX_ROUNDING_EFFECT = {"float64": 1e-6, "float32": 1e-2}
 _MAX_TRAINING_GROWTH = 1e3
 """Largest ratio of the difference after training to that of the outputs. `_FLOAT32_TOLERANCE` bounds it, too."""
 
-_LAYERS, _STATISTICS, _UPDATE_NAME = "layers and parameters", "running statistics", "one update"
-_IN_TRAINING, _GRADIENTS, _EXTREME_INPUTS = "logits, training", "gradients", "logits, far from the usual values"
+_LAYERS, _WEIGHTS, _LOSS, _GRADIENTS = "layers and parameters", "weights as given", "loss", "gradients"
+_IN_INFERENCE, _IN_TRAINING, _EXTREME_INPUTS = "logits, inference", "logits, training", "logits, far from the usual values"
+_STATISTICS, _UPDATE_NAME = "running statistics", "one update"
+_DEPENDS_ON = {
+    _IN_INFERENCE: (_WEIGHTS,),
+    _EXTREME_INPUTS: (_WEIGHTS, _IN_INFERENCE),
+    _IN_TRAINING: (_WEIGHTS, _IN_INFERENCE),
+    _STATISTICS: (_WEIGHTS, _IN_INFERENCE, _IN_TRAINING),
+    _LOSS: (_IN_TRAINING,),
+    _GRADIENTS: (_IN_TRAINING, _LOSS),
+}
+"""Rungs from which a rung's difference may follow. `_depends_on` has those of each update rule."""
 PASSED, FAILED, FOLLOWS, UNJUDGED = "passed", "failed", "follows", "not judged"
 ACCEPTED, ROUNDS = "accepted", "rounded"
 
@@ -159,74 +172,71 @@ class Match:
         return [f"{pair.left.name} ({pair.settings})" for pair in pairs if pair.left is not None]
 
     @property
-    def answer(self) -> str:
-        """Sentence: same or not, and the first rung that differs."""
-        models = f"{self.requests[0].model} and {self.requests[1].model}"
-        rungs = (
-            f"In float64 all {len(self.rungs)} rungs agree: outputs, gradients, updates, and "
-            f"{wording.count(self.requests[0].steps, 'step')} of training."
-        )
+    def answer(self) -> Statement:
+        """The answer: same or not, and the first rung that differs."""
+        values: dict[str, JsonValue] = {"models": [request.model for request in self.requests]}
+        agreement: dict[str, JsonValue] = {**values, "rungs": len(self.rungs), "steps": self.requests[0].steps}
         if self.same:
-            return f"Yes: {models} are the same model. {rungs}"
+            return Statement(kind="models_same", level="finding", values=agreement)
         if self._agrees:
-            return f"Yes, but for {self.tolerated_difference}: {models}. {rungs}"
-        failed = [rung for rung in self.rungs if rung.status == FAILED]
-        unjudged = [rung.name for rung in self.rungs if rung.status == UNJUDGED]
+            return Statement(kind="models_agree", level="finding", values={**agreement, "but": self.tolerated_difference})
+        failed = [rung.name for rung in self.rungs if rung.status == FAILED]
         if self.only_biased_variance:
-            return (
-                f"No: they part at {_STATISTICS} alone. There Keras has a convention of its own: "
-                f"add --accept {BIASED_VARIANCE}."
-            )
+            values = {**values, "rung": _STATISTICS, "accept": BIASED_VARIANCE}
+            return Statement(kind="models_part_by_convention", level="finding", values=values)
         if failed:
-            return f"No: they part first at: {failed[0].name}."
-        if unjudged:
-            return (
-                f"Cannot tell: what was accepted changes all that follows, so these were not judged: {', '.join(unjudged)}. "
-                "Mend the port, and match again."
-            )
-        return f"Yes, but for {self.tolerated_difference}."
+            return Statement(kind="models_part", level="finding", values={**values, "rung": failed[0]})
+        if unjudged := [rung.name for rung in self.rungs if rung.status == UNJUDGED]:
+            return Statement(kind="models_not_judged", level="finding", values={**values, "unjudged": [*unjudged]})
+        return Statement(kind="models_hold", level="finding", values={**values, "but": self.tolerated_difference})
+
+    @property
+    def statements(self) -> list[Statement]:
+        """Statements: the answer, the differences, and their causes."""
+        statements = [self.answer]
+        if not self._agrees:
+            for rung in self.primary_rungs:
+                statements += [*self.describe_rung(rung), *self._explain_rung(rung)]
+            if any(rung.between for rung in self.primary_rungs) and any(model.unrecorded for model in self.opened):
+                statements.append(Statement(kind="faults_without_name", level="caution"))
+        if self.settings_differences:
+            kind = "settings_may_part" if self._agrees else "settings_may_even_out"
+            statements.append(Statement(kind=kind, level="caution", values={"settings": [*self.settings_differences]}))
+        return statements + self.caveats
 
     @property
     def sentences(self) -> list[str]:
-        """Sentences: the answer, the differences, and their causes."""
-        sentences = [self.answer]
-        if self._agrees:
-            if self.settings_differences:
-                others = ", ".join(self.settings_differences)
-                sentences.append(
-                    f"Other settings, which agree on all values that were compared and may part on others: {others}."
-                )
-            return sentences + self.caveats
-        rungs = self.primary_rungs
-        for rung in rungs:
-            sentences += self.describe_rung(rung)
-            sentences += [f" {cause.full_text}" for cause in rung.causes]
-            if rung.status == FAILED and not rung.causes:
-                hint = " The table of layers shows where the difference begins." if self._is_in_table(rung) else ""
-                sentences.append(f" None of the known causes explains it.{hint}")
-            if rung.between:
-                sentences.append(f" The fault lies {rung.between}.")
-        if any(rung.between for rung in rungs) and any(model.unrecorded for model in self.opened):
-            sentences.append(
-                "Functions that a subclassed Keras model calls are not recorded. A fault in one of them has no name here."
-            )
-        if self.settings_differences:
-            sentences.append(
-                f"Other settings, which other layers may even out: {wording.listed(self.settings_differences, 6)}."
-            )
-        return sentences + self.caveats
+        return statement_words.sentences(self.statements)
 
-    def describe_rung(self, rung: RungResult) -> list[str]:
+    def describe_rung(self, rung: RungResult) -> list[Statement]:
         """Describe how much a rung differs, and where the difference begins."""
-        size = f" by {rung.difference:.1e}" if math.isfinite(rung.difference) else ""
-        at = f" at {rung.where}" if rung.where and rung.first is None else ""
-        qualifier = {ACCEPTED: ", accepted", ROUNDS: f", only by {_describe_rounding(self.rungs)}"}.get(rung.status, "")
-        under = f", with {rung.under}" if rung.under else ""
-        sentences = [f"{rung.name}: differs{size}{at}{qualifier}{under}."]
+        values: dict[str, JsonValue] = {
+            "rung": rung.name,
+            "difference": rung.difference if math.isfinite(rung.difference) else None,
+            "where": rung.where if rung.first is None else "",
+            "accepted": rung.status == ACCEPTED,
+            "rounding": _describe_rounding(self.rungs) if rung.status == ROUNDS else "",
+            "under": rung.under,
+        }
+        statements = [Statement(kind="rung_differs", level="finding", values=values)]
         if rung.first is not None:
-            reservation = "" if rung.at_the_end or rung.status in (ACCEPTED, ROUNDS) else " What is behind it was not judged."
-            sentences.append(f" It begins at {rung.where}, by {rung.first:.1e}.{reservation}")
-        return sentences
+            is_rest_judged = rung.at_the_end or rung.status in (ACCEPTED, ROUNDS)
+            begins: dict[str, JsonValue] = {"where": rung.where, "by": rung.first, "rest_judged": is_rest_judged}
+            statements.append(Statement(kind="difference_begins", level="finding", values=begins))
+        return statements
+
+    def _explain_rung(self, rung: RungResult) -> list[Statement]:
+        """The causes of a difference, or that none is known, and the layers that the fault lies between."""
+        statements = [
+            Statement(kind="cause", level="finding", values={"name": cause.name, "sentence": cause.full_text})
+            for cause in rung.causes
+        ]
+        if rung.status == FAILED and not rung.causes:
+            in_table = self._is_in_table(rung)
+            statements.append(Statement(kind="no_known_cause", level="finding", values={"in_table": in_table}))
+        if rung.between:
+            statements.append(Statement(kind="fault_between", level="finding", values={"place": rung.between}))
+        return statements
 
     def _is_in_table(self, rung: RungResult) -> bool:
         """Return whether the table of layers shows the difference of a rung."""
@@ -234,17 +244,18 @@ class Match:
         return mode in ("inference", "training") and any((getattr(pair, mode) or 0.0) > rung.tolerance for pair in self.lines)
 
     @property
-    def caveats(self) -> list[str]:
-        """Sentences on what was not compared."""
-        sentences = [f"{rung.name}: nothing is proved by {'; '.join(rung.left_out)}." for rung in self.rungs if rung.left_out]
+    def caveats(self) -> list[Statement]:
+        """Statements on what was not compared."""
+        statements = [
+            Statement(kind="nothing_proved", level="caution", values={"rung": rung.name, "by": [*rung.left_out]})
+            for rung in self.rungs
+            if rung.left_out
+        ]
         if self.optimizers and not any(self.optimizers in cause.sentence for rung in self.rungs for cause in rung.causes):
-            sentences.append(f"{self.optimizers} They may act later than in these steps.")
+            statements.append(Statement(kind="optimizers_differ", level="caution", values={"settings": self.optimizers}))
         if self.holds and any(model.unrecorded for model in self.opened):
-            sentences.append(
-                "Functions that a subclassed Keras model calls are not recorded. What they gave was compared, their settings "
-                "were not."
-            )
-        return sentences
+            statements.append(Statement(kind="functions_not_recorded", level="caution"))
+        return statements
 
     @property
     def tolerated_difference(self) -> str:
@@ -413,7 +424,7 @@ def _shapes(
 
 
 def _compare_weights(left: MeasuredModel, right: MeasuredModel, alignment: Alignment, *, as_built: bool) -> RungResult:
-    rung = _rung("weights as given", _parameters(left, right, alignment, "start/"), _EXACT + 1e-7)
+    rung = _rung(_WEIGHTS, _parameters(left, right, alignment, "start/"), _EXACT + 1e-7)
     return (
         rung
         if rung.status == PASSED
@@ -436,7 +447,7 @@ def _compare_models(
             yield _check_extreme_inputs(request, sides, alignment, rung, run_pass)
     yield _statistics(left, right, alignment, inputs_differ=inputs_differ)
     trained = [(mine, other) for mine, other, _ in _names(left, right, alignment, "gradients/")]
-    rung = _rung("loss", [("loss", left.arrays["loss"], right.arrays["loss"])], _FORWARD)
+    rung = _rung(_LOSS, [("loss", left.arrays["loss"], right.arrays["loss"])], _FORWARD)
     yield rung if rung.status == PASSED else replace(rung, causes=tuple(causes.explain_loss(left, right, trained, labels)))
     gradients = _parameters(left, right, alignment, "gradients/")
     layer_maxima = _largest_of_layers(gradients)
@@ -496,8 +507,32 @@ def _check_extreme_inputs(
         usual_rung: the rung of usual values. If it fails for another cause than rounding, this one fails, too.
         run_pass: see `_RunPass`.
     """
-    passes, left_out, sizes = stress_inputs(request), list[str](), dict[str, float]()
-    for words in passes:
+    sizes, left_out = _measure_extremes(request, sides, run_pass)
+    only_rounded = usual_rung.status == FAILED and _only_rounding(usual_rung.causes)
+    has_failed = any(size > _FORWARD for size in sizes.values())
+    rung = RungResult(
+        _EXTREME_INPUTS, max(sizes.values(), default=0.0), _FORWARD, FAILED if has_failed else PASSED, left_out=tuple(left_out)
+    )
+    if not has_failed or (usual_rung.status == FAILED and not only_rounded):
+        return rung
+    failed, rounded, overly_rounded = _classify_extremes(sizes, sides, run_pass)
+    left_out += [f"{words} (the models make too much of rounding)" for words in overly_rounded]
+    rung = replace(rung, left_out=tuple(left_out))
+    if candidates := failed or ([] if only_rounded else list(rounded)):
+        differences = {words: sizes[words] for words in candidates[:3]}
+        return _locate_extremes(rung, request, differences, rounded, alignment, run_pass)
+    size = max((size for words, size in sizes.items() if words not in overly_rounded), default=0.0)
+    rung = replace(rung, difference=size, status=PASSED)
+    return replace(rung, status=ROUNDS, tolerance=max(rounded.values())) if rounded else rung
+
+
+def _measure_extremes(
+    request: OpenRequest, sides: tuple[MeasuredModel, MeasuredModel], run_pass: _RunPass
+) -> tuple[dict[str, float], list[str]]:
+    """Return the difference of outputs in each pass, and the passes that prove nothing, with the reason."""
+    sizes: dict[str, float] = {}
+    left_out: list[str] = []
+    for words in stress_inputs(request):
         if refusing := [side.name for side in sides if words in side.refused]:
             left_out.append(f"{words} ({' and '.join(refusing)} {'refuse' if len(refusing) > 1 else 'refuses'} them)")
             continue
@@ -506,41 +541,59 @@ def _check_extreme_inputs(
             left_out.append(f"{words} (values are not finite)")
         else:
             sizes[words] = size
-    failed = [words for words, size in sizes.items() if size > _FORWARD]
-    only_rounded = usual_rung.status == FAILED and _only_rounding(usual_rung.causes)
-    rung = RungResult(_EXTREME_INPUTS, max(sizes.values(), default=0.0), _FORWARD, FAILED if failed else PASSED)
-    if not failed or (usual_rung.status == FAILED and not only_rounded):
-        return replace(rung, left_out=tuple(left_out))
+    return sizes, left_out
+
+
+def _classify_extremes(
+    sizes: Mapping[str, float], sides: tuple[MeasuredModel, MeasuredModel], run_pass: _RunPass
+) -> tuple[list[str], dict[str, float], list[str]]:
+    """Return the passes that differ by more than rounding, those rounded to float32 with their bounds, and those that
+    rounding changes too much.
+    """
+    failed: list[str] = []
     rounded: dict[str, float] = {}
-    for words in list(failed):
-        bounds = _rounding_bounds(words, sides, run_pass)
-        if sizes[words] > bounds["float32"] or sizes[words] == math.inf:
+    overly_rounded: list[str] = []
+    for words, size in sizes.items():
+        if size <= _FORWARD:
             continue
-        failed.remove(words)
-        kind = "float64" if sizes[words] <= bounds["float64"] else "float32"
-        if bounds[kind] > _MAX_ROUNDING_EFFECT[kind]:
-            left_out.append(f"{words} (the models make too much of rounding)")
-            del sizes[words]
+        bounds = _rounding_bounds(words, sides, run_pass)
+        kind = "float64" if size <= bounds["float64"] else "float32"
+        if size > bounds["float32"] or size == math.inf:
+            failed.append(words)
+        elif bounds[kind] > _MAX_ROUNDING_EFFECT[kind]:
+            overly_rounded.append(words)
         elif kind == "float32":
             rounded[words] = bounds[kind]
-    candidates = failed or ([] if only_rounded else list(rounded))
-    for words in candidates[:3]:
-        candidate = replace(rung, difference=sizes[words], under=words, left_out=tuple(left_out))
+    return failed, rounded, overly_rounded
+
+
+def _locate_extremes(
+    rung: RungResult,
+    request: OpenRequest,
+    sizes: Mapping[str, float],
+    rounded: Mapping[str, float],
+    alignment: Alignment,
+    run_pass: _RunPass,
+) -> RungResult:
+    """Add the first place where outputs of a pass differ, and the causes, to a rung.
+
+    Args:
+        sizes: differences of the passes to try.
+        rounded: bounds of the passes that TensorFlow rounds to float32.
+    """
+    passes, first_located = stress_inputs(request), rung
+    for words, size in sizes.items():
+        candidate = replace(rung, difference=size, under=words)
         with np.errstate(all="ignore"):  # values may overflow
             recorded = run_pass(words, record=True)
-            located = _locate_first_difference(
-                candidate, "inference", recorded, alignment, np.asarray(passes[words][1], np.float64)
-            )
+            pixels = np.asarray(passes[words][1], np.float64)
+            located = _locate_first_difference(candidate, "inference", recorded, alignment, pixels)
         if words in rounded and _only_rounding(located.causes):
             return replace(located, status=ROUNDS, tolerance=rounded[words])
         if located.causes and not _only_rounding(located.causes):
             return located
-        rung = rung if rung.under else located
-    if candidates:
-        return replace(rung, causes=()) if _only_rounding(rung.causes) else rung
-    size = max(sizes.values(), default=0.0)
-    rung = replace(rung, difference=size, left_out=tuple(left_out), status=PASSED)
-    return replace(rung, status=ROUNDS, tolerance=max(rounded.values())) if rounded else rung
+        first_located = first_located if first_located.under else located
+    return replace(first_located, causes=()) if _only_rounding(first_located.causes) else first_located
 
 
 def _difference_where_finite(left: Array, right: Array) -> float | None:
@@ -713,32 +766,53 @@ def _largest(arrays: Sequence[Array]) -> float:
     return max(float(np.abs(array).max(initial=0.0)) for array in arrays)
 
 
+def _depends_on(name: str, earlier: Sequence[str]) -> list[str]:
+    """Return the names of the rungs from which a rung's difference may follow.
+
+    Args:
+        name: name of the rung.
+        earlier: names of the rungs before it.
+    """
+    if name in _DEPENDS_ON or name == _LAYERS:
+        return list(_DEPENDS_ON.get(name, ()))
+    rule = name.partition(", ")[2]
+    names = [_GRADIENTS, *(other for other in earlier if " step" in other.partition(", ")[0])]
+    return names if name.startswith(_UPDATE_NAME) else [f"{_UPDATE_NAME}, {rule}", *names]
+
+
 def _mark_consequences(rungs: Sequence[RungResult]) -> list[RungResult]:
     """Mark rungs that follow from a failed rung above, unless they have their own cause.
 
-    Causes of running statistics were tried out on the inputs of each side's own layer. Running statistics affect nothing else
-    in training. A framework's rounding affects all later rungs, even if the tolerance hides it. It explains no other cause.
+    Causes of running statistics were tried out on the inputs of each side's own layer. A framework's rounding affects all later
+    rungs, even if the tolerance hides it. It explains no other cause.
     """
     marked: list[RungResult] = []
-    broken, outputs, rounded = "", "", False
+    broken, rounded = set[str](), False
     for rung in rungs:
         only_rounded = _only_rounding(rung.causes)
-        has_cause = bool(rung.causes) and (rung.name == _STATISTICS or not (broken or only_rounded))
-        has_cause = has_cause or (rung.name == _EXTREME_INPUTS and not broken)  # measured against what rounding makes there
-        upstream = broken or (outputs if rung.name == _STATISTICS else "")  # they differ even if a BatchNorm evens it out
-        if rung.status == FAILED and (upstream or rounded) and not has_cause:
+        is_downstream = not broken.isdisjoint(_depends_on(rung.name, [earlier.name for earlier in marked]))
+        has_cause = rung.name == _STATISTICS and bool(rung.causes)
+        # Extreme inputs were measured against what rounding makes there.
+        has_cause |= not is_downstream and (rung.name == _EXTREME_INPUTS or (bool(rung.causes) and not only_rounded))
+        if rung.status == FAILED and (is_downstream or rounded) and not has_cause:
             rung = replace(rung, status=FOLLOWS, causes=())
         if rung.status == FAILED and only_rounded:
             rounded = True
-        elif rung.status == FAILED and rung.name not in (_LAYERS, _STATISTICS, _EXTREME_INPUTS):
-            broken = rung.name
-            outputs = outputs or broken
-        elif rung.status == PASSED and rung.name in (_IN_TRAINING, _GRADIENTS):
-            broken = ""  # what comes next depends on these alone
-        elif broken.startswith(_UPDATE_NAME) and rung.name.endswith(broken.removeprefix(_UPDATE_NAME)):
-            broken = ""  # the other rule's update does not follow from this one's
+        elif rung.status == FAILED or (rung.status == FOLLOWS and is_downstream and rung.name in _DEPENDS_ON):
+            broken.add(rung.name)
         marked.append(rung)
     return marked
+
+
+class _Tolerated(NamedTuple):
+    """Differences of earlier rungs that are tolerated."""
+
+    rounding: float = 0.0
+    """Largest difference that is only a framework's rounding. 0: none."""
+    accepted: bool = False
+    """Whether what follows may hide a second fault."""
+    rule: str = ""
+    """End of the name of an accepted update, and of its steps."""
 
 
 def _apply_accepted(rungs: Sequence[RungResult], accepted: Sequence[str]) -> list[RungResult]:
@@ -749,35 +823,42 @@ def _apply_accepted(rungs: Sequence[RungResult], accepted: Sequence[str]) -> lis
     steps of an accepted update count as its consequence.
     """
     results: list[RungResult] = []
-    rounded, after_accepted, rule = 0.0, False, ""
+    tolerated = _Tolerated()
     for rung in rungs:
-        names = {cause.name for cause in rung.causes}
-        explained = all(cause.residual is None or cause.residual <= rung.tolerance for cause in rung.causes)
-        if (
-            rung.status == FAILED
-            and _only_rounding(rung.causes)
-            and rung.difference <= (causes.SAME_VALUES_TOLERANCE if rung.first else _FLOAT32_TOLERANCE)
-        ):
-            rung = replace(rung, status=ROUNDS)
-            # Layers that compute in float32 have gradients in float32.
-            size = rung.first if rung.first and LOWER_PRECISION in names else rung.difference
-            rounded, after_accepted, rule = max(rounded, size, rung.difference), True, ""
-        elif rung.status == FAILED and names and explained and names <= {*accepted, *ROUNDING_CAUSES}:
-            rung = replace(rung, status=ACCEPTED if rung.at_the_end else UNJUDGED)
-            after_accepted = True
-            rule = rung.name.removeprefix(_UPDATE_NAME) if rung.name.startswith(_UPDATE_NAME) else ""
-        elif rung.status == FAILED:
-            after_accepted, rounded = False, rounded if rung.name in (_STATISTICS, _EXTREME_INPUTS) else 0.0
-        elif rung.status == FOLLOWS and after_accepted and rule and rung.name.endswith(rule):
-            pass  # a consequence of the update that was accepted
-        elif rung.status == FOLLOWS and rounded:
-            follows = rung.difference <= min(_MAX_TRAINING_GROWTH * rounded, _FLOAT32_TOLERANCE)
-            rung = replace(rung, status=ROUNDS if follows else FAILED)
-            rounded, after_accepted = (max(rounded, rung.difference), after_accepted) if follows else (0.0, False)
-        elif rung.status == FOLLOWS and after_accepted:
-            rung = replace(rung, status=UNJUDGED)
+        if rung.status == FAILED:
+            rung, tolerated = _settle_failed(rung, tolerated, {*accepted, *ROUNDING_CAUSES})
+        elif rung.status == FOLLOWS:
+            rung, tolerated = _settle_following(rung, tolerated)
         results.append(rung)
     return results
+
+
+def _settle_failed(rung: RungResult, tolerated: _Tolerated, accepted: set[str]) -> tuple[RungResult, _Tolerated]:
+    """Return a failed rung, accepted if it is, and what is tolerated after it."""
+    names = {cause.name for cause in rung.causes}
+    most_rounding = causes.SAME_VALUES_TOLERANCE if rung.first else _FLOAT32_TOLERANCE
+    if _only_rounding(rung.causes) and rung.difference <= most_rounding:
+        # Layers that compute in float32 have gradients in float32.
+        size = rung.first if rung.first and LOWER_PRECISION in names else rung.difference
+        return replace(rung, status=ROUNDS), _Tolerated(max(tolerated.rounding, size, rung.difference), accepted=True)
+    explained = all(cause.residual is None or cause.residual <= rung.tolerance for cause in rung.causes)
+    if names and explained and names <= accepted:
+        rule = rung.name.removeprefix(_UPDATE_NAME) if rung.name.startswith(_UPDATE_NAME) else ""
+        rung = replace(rung, status=ACCEPTED if rung.at_the_end else UNJUDGED)
+        return rung, tolerated._replace(accepted=True, rule=rule)
+    rounding = tolerated.rounding if rung.name in (_STATISTICS, _EXTREME_INPUTS) else 0.0
+    return rung, tolerated._replace(rounding=rounding, accepted=False)
+
+
+def _settle_following(rung: RungResult, tolerated: _Tolerated) -> tuple[RungResult, _Tolerated]:
+    """Return a rung that follows from others, with its status, and what is tolerated after it."""
+    if tolerated.accepted and tolerated.rule and rung.name.endswith(tolerated.rule):
+        return rung, tolerated  # a consequence of the update that was accepted
+    if not tolerated.rounding:
+        return replace(rung, status=UNJUDGED) if tolerated.accepted else rung, tolerated
+    if rung.difference > min(_MAX_TRAINING_GROWTH * tolerated.rounding, _FLOAT32_TOLERANCE):
+        return replace(rung, status=FAILED), tolerated._replace(rounding=0.0, accepted=False)
+    return replace(rung, status=ROUNDS), tolerated._replace(rounding=max(tolerated.rounding, rung.difference))
 
 
 def _flatten_order_notes(

@@ -109,50 +109,47 @@ def this_machine(
     described = {name: spec.description_for_device(run_spec, launch.describe(name)) for name in names}
     entries = next(iter(described.values()))["devices"]
     on_cpu = all(entry["kind"] == "cpu" for entry in entries)
-    cores = run_spec.cores // -(-replicas // max(len(hosts), 1)) if on_cpu else max(run_spec.cores // max(len(entries), 1), 1)
-    if not cores:
-        raise SpecError(
-            f"plan gives each replica a core. Received: {replicas} replicas for {run_spec.cores} cores. Use fewer replicas, or "
-            "plan for a --machine FILE."
-        )
-    if not on_cpu and len(entries) * max(len(hosts), 1) < replicas:
-        raise SpecError(
-            f"plan gives each replica a GPU. Received: {replicas} replicas for {wording.count(len(entries), 'GPU')}. Use fewer "
-            "replicas, plan for the CPU with --set device=cpu, or plan for a --machine FILE."
-        )
-    devices = (
-        [Device(name=f"cpu {index}") for index in range(replicas)]
-        if on_cpu
-        else [Device(name=entry["name"]) for entry in entries]
-    )
-    path = machine_file.cache_path(
-        run_spec.paths.cache_dir, [device.name for device in devices], run_spec.cores, replicas, hosts
-    )
+    cores = _cores_of_replica(run_spec.cores, len(entries), replicas, max(len(hosts), 1), on_cpu=on_cpu)
+    device_names = [f"cpu {index}" for index in range(replicas)] if on_cpu else [entry["name"] for entry in entries]
+    path = machine_file.cache_path(run_spec.paths.cache_dir, device_names, run_spec.cores, replicas, hosts)
     known = machine_file.read(path) if path.exists() else None
     known_timings = known.frameworks if known is not None else {}
-    fresh = {
-        name: timings
-        for name, timings in known_timings.items()
-        if name in names
-        and timings.versions == described[name]["versions"]
-        and (timings.links.server or not server or replicas < 2)
-    }
+    fresh: dict[str, FrameworkTimings] = {}
     for name in names:
-        if name not in fresh:
-            fresh[name] = measure(name, described[name]["versions"], run_spec, replicas, hosts, cores, progress, server=server)
-    facts = machine.describe() | {"gpus": None if on_cpu else [device.name for device in devices]}
+        timings, versions = known_timings.get(name), described[name]["versions"]
+        has_links = timings is not None and (timings.links.server or not server or replicas < 2)
+        if timings is None or timings.versions != versions or not has_links:
+            timings = measure(name, versions, run_spec, replicas, hosts, cores, progress, server=server)
+        fresh[name] = timings
+    facts = machine.describe() | {"gpus": None if on_cpu else device_names}
     planned_machine = PlannedMachine(
         name=f"{machine.processors(facts)}, {run_spec.cores} cores" + (f" on each of {len(hosts)} hosts" if hosts else ""),
         facts=facts,
         measured_at=datetime.now(UTC).isoformat(timespec="seconds"),
-        devices=devices,
+        devices=[Device(name=name) for name in device_names],
         cores_of_device=cores,
         frameworks=known_timings | fresh,
     )
-    undisturbed = all(not entry.disturbed for entry in planned_machine.frameworks.values())
-    if undisturbed and (known is None or known.frameworks != planned_machine.frameworks):
+    undisturbed = all(not timings.disturbed for timings in planned_machine.frameworks.values())
+    if undisturbed and known_timings != planned_machine.frameworks:
         atomic_files.write_atomically(path, machine_file.text(planned_machine))
     return planned_machine
+
+
+def _cores_of_replica(cores: int, devices: int, replicas: int, hosts: int, *, on_cpu: bool) -> int:
+    """Return the cores of each replica. Refuse more replicas than there are cores or GPUs."""
+    cores_of_replica = cores // -(-replicas // hosts) if on_cpu else max(cores // max(devices, 1), 1)
+    if not cores_of_replica:
+        raise SpecError(
+            f"plan gives each replica a core. Received: {replicas} replicas for {cores} cores. Use fewer replicas, or plan for "
+            "a --machine FILE."
+        )
+    if not on_cpu and devices * hosts < replicas:
+        raise SpecError(
+            f"plan gives each replica a GPU. Received: {replicas} replicas for {wording.count(devices, 'GPU')}. Use fewer "
+            "replicas, plan for the CPU with --set device=cpu, or plan for a --machine FILE."
+        )
+    return cores_of_replica
 
 
 def fit_link(name: str, samples: Sequence[MessageTiming], terms: Callable[[float], tuple[float, float]]) -> LinkModel | None:

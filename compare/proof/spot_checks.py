@@ -51,6 +51,8 @@ from compare.proof import claims, ladder, single_steps
 from compare.proof.augmentation import augment
 from compare.proof.certificate import Rung
 from compare.proof.differences import make_rung
+from compare.proof.step_comparison import UpdateRule
+from compare.proof.step_truth import UNIT
 
 COMPUTED_FLOPS = 4e10
 """FLOPs of the recorded steps that the referee computes again, for all runs together: some six seconds on two cores. Each row
@@ -256,7 +258,7 @@ def first_losses(stored: StoredComparison) -> list[Rung]:
                 continue  # an honest image may differ from the referee's by a level
             if key[0] not in judges:
                 judges[key[0]] = single_steps.StepJudge(truth.architecture, truth.first_step(), [0], truth.plan, is_timed=True)
-            loss, allowed = judges[key[0]].loss(run_spec, 0)
+            loss, allowed = judges[key[0]].truth(run_spec, 0).loss
             rungs += [
                 make_rung(
                     run_spec,
@@ -489,9 +491,9 @@ def _judge_record(recorded: _RecordedStep, truth: _ExpectedTraining, is_computed
     rungs = judge.rungs(run_spec, arrays, recorded.row.contestant)
     for rung in rungs:
         if rung.status == "failed":
-            aspect, where = rung.name.rpartition(": ")[2], f" ({rung.where})" if rung.where else ""
+            where = f" ({rung.where})" if rung.where else ""
             faults.append(
-                f"{recorded.label}: {aspect} differ from the referee's by {rung.max_relative_difference:.1e}{where}, "
+                f"{recorded.label}: {rung.aspect} differ from the referee's by {rung.max_relative_difference:.1e}{where}, "
                 f"tolerance {rung.tolerance:.1e}"
             )
     shown_reason = next((rung.reason for rung in rungs if rung.status == "shown"), "")
@@ -548,13 +550,13 @@ def _update_faults(truth: _ExpectedTraining, run_spec: Spec, arrays: Mapping[str
     rate = single_steps.learning_rates(run_spec, truth.plan.steps_per_epoch, truth.plan.total_steps)(step + 1)
     if not before:
         return []
-    names = next(iter(before.values()))
+    names, unit = next(iter(before.values())), UNIT[run_spec.precision]
     ratios: dict[str, float] = {}
     for name in names:
         weight = np.asarray(weights[name], np.float64)
         slots_after = {slot: np.asarray(values[name], np.float64) for slot, values in slots.items()}
-        update, limit = single_steps.expected_update(run_spec, slots_after, rate, step + 1)
-        limit = limit + 3 * single_steps.UNIT[run_spec.precision] * np.abs(weight)
+        update, limit = UpdateRule(run_spec.optimizer, {}, unit).update(slots_after, rate, step + 1)
+        limit = limit + 3 * unit * np.abs(weight)
         difference = np.abs(weight - update - np.asarray(after[name], np.float64))
         worst = float(np.max(difference / np.maximum(limit, np.finfo(np.float64).tiny)))
         if not worst <= 1.0:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import fnmatch
 import hashlib
+import itertools
 import json
 import math
 import os
 import re
 import warnings
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -26,14 +27,15 @@ from compare.core import commands, exits, wording
 from compare.core.commands import Outcome
 from compare.core.errors import FolderError
 from compare.core.option_parsing import parse_choices, split_names
+from compare.core.option_types import Parsed
 from compare.core.statistics import Spread, spread
 from compare.core.wording import one_line, visible
 from compare.execution import options
 from compare.execution.workspace import FolderKind
 from compare.judgement import figures, measurements
 from compare.judgement.measurements import SECONDS, MeasuredSubject, Measurement
+from compare.judgement.statement_words import FILES_UNWATCHED
 from compare.regression import revisions
-from compare.regression.facts import UNWATCHED
 from compare.regression.records import HistoryPoint, heading
 from compare.regression.revisions import RevisionError
 from compare.reporting import document
@@ -66,12 +68,19 @@ class HistoryReport(Report):
             return super().write(folder)
 
 
+def metrics_of(text: str) -> tuple[str, ...]:
+    """Return the figures that `--metric` names."""
+    return tuple(parse_choices("--metric", split_names(text), (*figures.metrics(), SECONDS)))
+
+
 @commands.command()
 def command(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Holds results folders, or pytest-benchmark's files, or both.")],
     metric: Annotated[
-        str, typer.Option(help=f"{options.METRIC} Of {', '.join(figures.metrics())}; {SECONDS} of benchmarks.")
-    ] = ",".join(_DEFAULT),
+        tuple[str, ...],
+        Parsed(metrics_of),
+        typer.Option(help=f"{options.METRIC} Of {', '.join(figures.metrics())}; {SECONDS} of benchmarks."),
+    ] = _DEFAULT,
     only: Annotated[str | None, typer.Option(help=options.ONLY)] = None,
     separate_files: Annotated[
         bool, typer.Option("--each", help="Each of pytest-benchmark's files, instead of one row a commit.")
@@ -79,13 +88,12 @@ def command(
     out: options.OutOrNone = None,
 ) -> Outcome:
     """Show a figure over the measured commits, separately for each machine."""
-    metrics = parse_choices("--metric", split_names(metric), (*figures.metrics(), SECONDS))
     if out is not None and out.resolve() != folder.resolve():
         FolderKind[None](noun="history", allowed=document.report_files(NAME)).check(out)
-    history_points, left_out, is_damaged = points(folder, metrics, only, separate_files=separate_files)
+    history_points, left_out, is_damaged = points(folder, metric, only, separate_files=separate_files)
     for line in left_out_lines(left_out):
         typer.echo(line, err=True)
-    arguments = [] if metrics == list(_DEFAULT) else ["--metric", ",".join(metrics)]
+    arguments = [] if metric == _DEFAULT else ["--metric", ",".join(metric)]
     for option, value in (("--only", only), ("--out", out)):
         arguments += [] if value is None else [option, str(value)]
     arguments += ["--each"] * separate_files
@@ -127,65 +135,85 @@ def points(
     if not folder.is_dir():
         raise FolderError(f"There is no folder {folder}. Name one that holds results folders or pytest-benchmark's files.")
     results = list(measurements.read_all_in(folder))
-    complete = [result for result in results if isinstance(result, Measurement)]
-    measured = complete if separate_files else _by_commit(complete)
-    left_out = [
-        reason
-        for result in results
-        for reason in (
-            [f"{result.source}: {why}" for why in result.set_aside] if isinstance(result, Measurement) else [str(result)]
-        )
-    ]
-    known = _commit_times({measurement.commit for measurement in measured if measurement.commit}, repository)
-    names, machines = _names(measured), _machines(measured)
-    unique_points: dict[object, HistoryPoint] = {}
-    reruns = set[str]()
-    for measurement, machine_name in zip(measured, machines, strict=True):
-        for subject in measurement.subjects.values():
-            if only is not None and not fnmatch.fnmatchcase(subject.id, only):
-                continue
-            for metric in metrics:
-                if (value := _reliable(subject, metric)) is not None:
-                    point = HistoryPoint(
-                        machine=machine_name if subject.device in (None, "cpu") else f"{machine_name}, {subject.device}",
-                        name=names[_key(measurement, subject)],
-                        metric=metric,
-                        commit=measurement.commit,
-                        dirty=measurement.dirty,
-                        committed_at=measurement.committed_at or known.get(measurement.commit or ""),
-                        measured_at=measurement.measured_at,
-                        value=value,
-                        of="repeats" if measurement.kind == "comparison" else "files" if subject.saved_at else "rounds",
-                        source=str(measurement.source),
-                    )
-                    unique_points[point.machine, point.name, point.metric, point.commit, *point.when, point.value] = point
-                elif metric in subject.spreads:
-                    what = f"{subject.name} of {measurement.source}: {heading(metric)}"
-                    left_out.append(f"{what}{_DISTURBED}")
-                    reruns.add(
-                        _SIDE_COMMAND
-                        if revisions.is_side(measurement.source)
-                        else wording.command("run", "--resume", str(measurement.source), "--again", "disturbed")
-                    )
     if not results:
         raise FolderError(
             f"{folder} holds no results folder and no file of pytest-benchmark. Name a folder that holds some, e.g. results."
         )
+    complete = [result for result in results if isinstance(result, Measurement)]
+    measured = complete if separate_files else _by_commit(complete)
+    unique_points = {
+        (point.machine, point.name, point.metric, point.commit, *point.when, point.value): point
+        for point in _all_points(measured, metrics, only, repository)
+    }
+    disturbed = list(_disturbed(measured, metrics, only))
+    left_out = [*_set_aside(results), *(f"{what}{_DISTURBED}" for what, _ in disturbed)]
     if not unique_points:
         received = "; ".join(dict.fromkeys(left_out)) or f"{len(measured)} measurements were read"
-        if reruns:
-            raise FolderError(
-                f"{folder} holds no measurement of {', '.join(metrics)} that is surely undisturbed. Received: {received}. "
-                f"Make the runs again on an idle machine: {'; '.join(sorted(reruns))}. "
-                "Or ask for another figure, such as --metric test_accuracy."
-            )
-        raise FolderError(
-            f"{folder} holds no measurement of {', '.join(metrics)} that matches ({received}). Measure one, or ask for another."
-        )
+        raise FolderError(_nothing_measured(folder, metrics, received, sorted({rerun for _, rerun in disturbed})))
     ordered = sorted(
         unique_points.values(), key=lambda point: (point.machine, metrics.index(point.metric), point.name, point.when)
     )
     return ordered, left_out, any(isinstance(result, FolderError) or result.is_damaged for result in results)
+
+
+def _subjects(measurement: Measurement, only: str | None) -> list[MeasuredSubject]:
+    """Return the rows or benchmarks whose id matches the pattern, if there is one."""
+    return [subject for subject in measurement.subjects.values() if only is None or fnmatch.fnmatchcase(subject.id, only)]
+
+
+def _all_points(
+    measured: Sequence[Measurement], metrics: Sequence[str], only: str | None, repository: Path
+) -> Iterator[HistoryPoint]:
+    """Yield a point of each figure that is reliable."""
+    commit_times = _commit_times({measurement.commit for measurement in measured if measurement.commit}, repository)
+    names = _names(measured)
+    for measurement, machine_name in zip(measured, _machines(measured), strict=True):
+        for subject, metric in itertools.product(_subjects(measurement, only), metrics):
+            if (value := _reliable(subject, metric)) is not None:
+                yield HistoryPoint(
+                    machine=machine_name if subject.device in (None, "cpu") else f"{machine_name}, {subject.device}",
+                    name=names[_key(measurement, subject)],
+                    metric=metric,
+                    commit=measurement.commit,
+                    dirty=measurement.dirty,
+                    committed_at=measurement.committed_at or commit_times.get(measurement.commit or ""),
+                    measured_at=measurement.measured_at,
+                    value=value,
+                    of="repeats" if measurement.kind == "comparison" else "files" if subject.saved_at else "rounds",
+                    source=str(measurement.source),
+                )
+
+
+def _disturbed(measured: Sequence[Measurement], metrics: Sequence[str], only: str | None) -> Iterator[tuple[str, str]]:
+    """Yield (figure, command that measures it again) of each figure without a reliable value."""
+    for measurement in measured:
+        source = measurement.source
+        again = wording.command("run", "--resume", str(source), "--again", "disturbed")
+        for subject, metric in itertools.product(_subjects(measurement, only), metrics):
+            if metric in subject.spreads and _reliable(subject, metric) is None:
+                what = f"{subject.name} of {source}: {heading(metric)}"
+                yield what, _SIDE_COMMAND if revisions.is_side(source) else again
+
+
+def _set_aside(results: Sequence[Measurement | FolderError]) -> Iterator[str]:
+    """Yield the reasons why results could not be used."""
+    for result in results:
+        if isinstance(result, Measurement):
+            yield from (f"{result.source}: {reason}" for reason in result.set_aside)
+        else:
+            yield str(result)
+
+
+def _nothing_measured(folder: Path, metrics: Sequence[str], received: str, reruns: Sequence[str]) -> str:
+    """Return the message of a folder without a point."""
+    subject = f"{folder} holds no measurement of {', '.join(metrics)}"
+    if not reruns:
+        return f"{subject} that matches ({received}). Measure one, or ask for another."
+    return (
+        f"{subject} that is surely undisturbed. Received: {received}. "
+        f"Make the runs again on an idle machine: {'; '.join(reruns)}. "
+        "Or ask for another figure, such as --metric test_accuracy."
+    )
 
 
 def _by_commit(measured: Sequence[Measurement]) -> list[Measurement]:
@@ -348,7 +376,7 @@ def _screen(points: Sequence[HistoryPoint], folder: Path, trouble: Sequence[str]
                 "How sure",
                 [
                     "Medians of runs that other work did not disturb. No change is tested: regress judges two measurements.",
-                    *[UNWATCHED] * (SECONDS in metrics),
+                    *[FILES_UNWATCHED] * (SECONDS in metrics),
                 ],
             ),
             *([Paragraph("Trouble", trouble, "bad")] if trouble else []),
@@ -396,12 +424,13 @@ def history_table(points: Sequence[HistoryPoint], name: str) -> Table:
         }
         for point in points
     ]
-    note = "Median (25 % to 75 % quantile) of n repeats, in the order of the commits. *: with uncommitted changes."
-    if points[0].metric == SECONDS:
-        counted = "n files of the same versions, each its median, or of the rounds of one file"
-        note = (
-            f"{note.replace('n repeats', counted)} {UNWATCHED} --each shows each file. Those without a commit, or with "
-            "changes, always stand alone: nothing says that they measured the same code."
+    is_of_files = points[0].metric == SECONDS
+    counted = "n files of the same versions, each its median, or of the rounds of one file" if is_of_files else "n repeats"
+    note = f"Median (25 % to 75 % quantile) of {counted}, in the order of the commits. *: with uncommitted changes."
+    if is_of_files:
+        note += (
+            f" {FILES_UNWATCHED} --each shows each file. Those without a commit, or with changes, always stand alone: nothing "
+            "says that they measured the same code."
         )
     return Table(name, one_line(f"{title} on {points[0].machine}"), columns, rows, note=note)
 

@@ -23,8 +23,9 @@ from compare.judgement.findings import undisturbed_pairs
 from compare.judgement.row_figures import DISTURBED, Summary
 from compare.judgement.run_figures import epoch_seconds
 from compare.judgement.run_pairs import comparable_runs
+from compare.judgement.statement_words import NOT_PROVED, advice_words, doubt_words, sentences
 from compare.judgement.summary import family
-from compare.judgement.verdict_sentences import RERUN_ADVICE, doubt_warning, proof_warning
+from compare.judgement.verdict_statements import AGAIN, is_proof_missing
 from compare.reporting import comparison_report, document, tables
 from compare.reporting.comparison_report import JudgedComparison
 from compare.reporting.document import Mark, Report
@@ -186,7 +187,7 @@ def _disagreements(compared: _ComparedPair) -> list[str]:
             f"{name}, ",
         )
     ]
-    return conditions.disagreements(winners)
+    return sentences(conditions.disagreements(winners))
 
 
 def _reasons_not_comparable(compared: _ComparedPair, ours: Summary, theirs: Summary) -> list[str]:
@@ -264,7 +265,7 @@ def _sentences(
     cautions = [
         f"{name}: {trouble}"
         for name, folder, comparison in zip("AB", folders, compared, strict=True)
-        for trouble in comparison_report.with_folder(comparison.findings.troubles, folder)
+        for trouble in comparison.in_words(comparison.findings.troubles, folder)
     ]
     parts = (
         (_SPEED, speed),
@@ -280,9 +281,8 @@ def _speed(ours: Summary, theirs: Summary, judged: JudgedRatio, folders: tuple[P
     times = f"B is {interval_words(judged.ratio)} times as fast as A"
     if ours.disturbed or theirs.disturbed:
         disturbed = [folder for folder, summary in zip(folders, (ours, theirs), strict=True) if summary.disturbed]
-        advice = [comparison_report.with_folder([RERUN_ADVICE], folder)[0] for folder in disturbed]
-        return f"{ours.name}: no finding.{' '.join(advice)}"
-    doubt = proof_warning(ours, theirs) + doubt_warning(ours, theirs)
+        return " ".join([f"{ours.name}: no finding.", *(advice_words(AGAIN, folder) for folder in disturbed)])
+    doubt = f" {NOT_PROVED}" * is_proof_missing(ours, theirs) + doubt_words(ours, theirs)
     if judged.verdict == "too few repeats to tell":
         return f"{ours.name}: {judged.verdict} ({judged.ratio.n} of {VERDICT_PAIRS}); {times} here.{doubt}"
     unclear = f"{judged.verdict}; " if judged.verdict == "no difference shown" else ""
@@ -295,7 +295,7 @@ def _no_verdict(ours: Summary, theirs: Summary, reasons: Sequence[str]) -> str:
         f" An image took {milliseconds[0]:.3g} ms in A and {milliseconds[1]:.3g} ms in B." if len(milliseconds) == 2 else ""
     )
     other = f"other {', '.join(reasons)}"
-    return f"{ours.name}: no verdict: epochs of A and B are not the same work ({other}).{by_image}{doubt_warning(ours, theirs)}"
+    return f"{ours.name}: no verdict: epochs of A and B are not the same work ({other}).{by_image}{doubt_words(ours, theirs)}"
 
 
 def _first_losses(matched: Sequence[_MatchedRow]) -> list[str]:

@@ -7,7 +7,7 @@ import os
 import stat
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -68,6 +68,36 @@ _SAMPLED_FIELDS = ("wants", "disk_waits")
 AMOUNTS = tuple(field for field in Look._fields if field not in ("seconds", *_SAMPLED_FIELDS))
 
 
+_SUMMED_FIELDS = (
+    "cpu_seconds", "core_wait_seconds", "disk_bytes", "minor_faults", "major_faults", "voluntary_switches",
+    "involuntary_switches",
+)  # fmt: skip
+"""Fields of `Look` that are the growth of a counter of all processes."""
+
+
+class _Counters(NamedTuple):
+    """Counters of a member that only grow, read at one look."""
+
+    footprints: dict[int, Footprint]
+    """Footprints by process id, including those of ended processes that their parent has not yet reaped."""
+    socket_bytes: dict[int, int]
+    """Bytes received and acknowledged, by the inode of the socket."""
+    throttled_seconds: float
+
+    def growth(self, previous: _Counters, field: str, pids: Iterable[int] | None = None) -> float:
+        """Return the growth of a counter of the processes since the previous look.
+
+        Args:
+            pids: processes to count. None: all, with ended ones, whose CPU time their parent takes over.
+        """
+        before, now = previous.footprints, self.footprints
+        pids = before.keys() | now.keys() if pids is None else pids
+        return max(sum(_count(now.get(pid), field) - _count(before.get(pid), field) for pid in pids), 0.0)
+
+    def network_growth(self, previous: _Counters) -> float:
+        return sum(max(count - previous.socket_bytes.get(inode, count), 0) for inode, count in self.socket_bytes.items())
+
+
 class WaitState(NamedTuple):
     """Wait state of a rank, by its stacks."""
 
@@ -102,8 +132,7 @@ class JobMember:
         self.marks: Marks | None = None
         """Progress of a run of this suite. None: another program."""
         self.first_marks: Marks | None = None
-        self._counters: dict[int, Footprint] = {}
-        """Footprints by process id, including those of ended processes that their parent has not yet reaped."""
+        self._counters = _Counters({}, {}, 0.0)
         self._quiet_seconds = 0.0
         self._polled_loops: deque[tuple[float, frozenset[tuple[str, int]]]] = deque()
         """(time, loops in which the threads that do not wait only polled) of the last samples."""
@@ -111,8 +140,6 @@ class JobMember:
         """(time, wait state) of the last samples. Samples of one look have the same time."""
         self._main_pid = group.pids[0]
         """Process whose stacks are taken: the first Python program. A shell may have started it."""
-        self._socket_bytes: dict[int, int] = {}
-        self._throttled_seconds = 0.0
         self._stopped_looks = 0
         self._dump_time = 0.0
         self._shared_file = _open_shared_file(group)
@@ -155,56 +182,50 @@ class JobMember:
         if self._main_pid not in group.pids:
             self._main_pid = group.pids[0]
         previous = self._counters
-        self.footprints = _read_footprints(group.pids)
-        ended = [pid for pid in group.pids if pid in previous and pid not in self.footprints]
-        if not all(map(psutil.pid_exists, ended)):  # who started it has taken over its time, perhaps since it was read
-            self.footprints = _read_footprints(group.pids)
-        self._counters = {pid: previous[pid] for pid in ended if psutil.pid_exists(pid)} | self.footprints
+        self._counters = self._read_counters(connections, socket_inodes)
         main = self.footprints.get(self._main_pid)
         self.frozen = footprint.is_frozen(self._main_pid)
         is_stopped = main is not None and (main.is_stopped or self.frozen)
         self._stopped_looks = self._stopped_looks + 1 if is_stopped else 0
-        own_connections = {inode: connections[inode] for inode in socket_inodes if inode in connections}
-        self.connections = list(own_connections.values())
-        counts = {
-            inode: connection.received_bytes + connection.acknowledged_bytes for inode, connection in own_connections.items()
-        }
-        throttled = footprint.throttled_seconds(group.pids[0])
         marks = self._read_marks()
         if seconds:
-            self.looks.append(
-                Look(
-                    seconds,
-                    self._since(previous, "cpu_seconds"),
-                    self._since(previous, "cpu_seconds", [pid for pid in group.pids if pid != self._main_pid])
-                    + self._native_since(previous),
-                    self._since(previous, "core_wait_seconds"),
-                    max(throttled - self._throttled_seconds, 0.0),
-                    any(process_footprint.is_active for process_footprint in self.footprints.values()),
-                    any(
-                        thread.state == footprint.DISK
-                        for process_footprint in self.footprints.values()
-                        for thread in process_footprint.threads
-                    ),
-                    sum(max(count - self._socket_bytes.get(inode, count), 0) for inode, count in counts.items()),
-                    *(
-                        self._since(previous, field)
-                        for field in (
-                            "disk_bytes",
-                            "minor_faults",
-                            "major_faults",
-                            "voluntary_switches",
-                            "involuntary_switches",
-                        )
-                    ),
-                )
-            )
+            self.looks.append(self._look_since(previous, seconds))
             while len(self.looks) > 1 and sum(look.seconds for look in self.looks) - self.looks[0].seconds >= keep_seconds:
                 self.looks.popleft()
         self._quiet_seconds = 0.0 if marks != self.marks else self._quiet_seconds + seconds
-        self.marks, self._socket_bytes, self._throttled_seconds = marks, counts, throttled
+        self.marks = marks
         if self.first_marks is None:
             self.first_marks = marks
+
+    def _read_counters(self, connections: Mapping[int, TcpConnection], socket_inodes: set[int]) -> _Counters:
+        """Read the counters of the member, and with them its footprints and connections."""
+        pids, previous = self.group.pids, self._counters.footprints
+        self.footprints = _read_footprints(pids)
+        ended = [pid for pid in pids if pid in previous and pid not in self.footprints]
+        if not all(map(psutil.pid_exists, ended)):  # who started it has taken over its time, perhaps since it was read
+            self.footprints = _read_footprints(pids)
+        unreaped = {pid: previous[pid] for pid in ended if psutil.pid_exists(pid)}
+        own_connections = {inode: connections[inode] for inode in socket_inodes if inode in connections}
+        self.connections = list(own_connections.values())
+        socket_bytes = {
+            inode: connection.received_bytes + connection.acknowledged_bytes for inode, connection in own_connections.items()
+        }
+        return _Counters(unreaped | self.footprints, socket_bytes, footprint.throttled_seconds(pids[0]))
+
+    def _look_since(self, previous: _Counters, seconds: float) -> Look:
+        """Return the resource use since the previous counters were read."""
+        counters = self._counters
+        helpers = [pid for pid in self.group.pids if pid != self._main_pid]
+        states = {thread.state for process_footprint in self.footprints.values() for thread in process_footprint.threads}
+        return Look(
+            seconds,
+            helpers_cpu_seconds=counters.growth(previous, "cpu_seconds", helpers) + self._native_since(previous.footprints),
+            throttled_seconds=max(counters.throttled_seconds - previous.throttled_seconds, 0.0),
+            wants=any(process_footprint.is_active for process_footprint in self.footprints.values()),
+            disk_waits=footprint.DISK in states,
+            network_bytes=counters.network_growth(previous),
+            **{field: counters.growth(previous, field) for field in _SUMMED_FIELDS},
+        )
 
     def sample(self, now: float, keep_seconds: float) -> None:
         """Sample the stacks of the member's first Python program.
@@ -373,15 +394,6 @@ class JobMember:
     @staticmethod
     def _thread_words(name: str) -> str:
         return f"its thread {name}" if name else "another of its threads"
-
-    def _since(self, previous: Mapping[int, Footprint], field: str, pids: Sequence[int] | None = None) -> float:
-        """Return the growth of a counter of its processes since the last look.
-
-        Args:
-            pids: processes to count. None: all, with ended ones, whose CPU time their parent takes over.
-        """
-        pids_counted: Sequence[int] = list({**previous, **self._counters}) if pids is None else pids
-        return max(sum(_count(self._counters.get(pid), field) - _count(previous.get(pid), field) for pid in pids_counted), 0.0)
 
     def _native_since(self, previous: Mapping[int, Footprint]) -> float:
         """Return the CPU seconds since the last look of native threads, such as gloo's."""

@@ -153,57 +153,73 @@ def run_steps(
     Returns:
         The report and the exit code: the worst step's, or 1 if a signature fails. If interrupted, the exit code alone.
     """
-    done: list[FinishedStep] = []
-    record, folder = workspace.claim(requested), workspace.folder
-
-    def current_report() -> Report:
-        # A step that only reads the others runs each time, and has no time of its own.
-        timed_steps = [finished for step, finished in zip(steps, done, strict=False) if not step.runs_every_time]
-        return _with_times(report(record, done), timed_steps)
-
-    def signed_report() -> Report:
-        places = [f"{number}-{step.name}/{STEP_FILE}" for number, step in enumerate(steps, 1) if not step.runs_every_time]
-        unsigned = _unsigned(folder, sign) if sign is not None else []
-        for sentence in unsigned:
-            typer.echo(sentence, err=True)
-        repeat_words = f"the same command and --out {folder}"
-        whole = document.with_signature(current_report(), folder, (f"{requested.kind}.json", *places), sign, repeat_words)
-        return replace(whole, exit_code=whole.exit_code or (exits.RUN_FAILED if unsigned else 0))
-
+    runner = _StepRunner(workspace.claim(requested), steps, subject, workspace.folder, report, sign)
     try:
-        for number, step in enumerate(steps, 1):
-            directory = folder / f"{number}-{step.name}"
-            stored = None if step.runs_every_time else _load_finished(directory / STEP_FILE)
-            if stored is not None:
-                done.append(stored)
-                continue
-            typer.echo(f"{number} of {len(steps)}: {step.title}", err=True)
-            done.append(_do(step, directory, subject, [finished.passed for finished in done]))
-            _write(current_report(), folder)
-        whole = signed_report()
-        _write(whole, folder)
+        runner.run()
+        whole = runner.signed_report()
+        _write(whole, runner.folder)
     except Interrupted as interruption:
         if sign is not None:
-            _write(signed_report(), folder)
-        typer.echo(f"Interrupted after {len(done)} of {len(steps)} steps. The same command goes on.", err=True)
+            _write(runner.signed_report(), runner.folder)
+        typer.echo(f"Interrupted after {len(runner.done)} of {len(steps)} steps. The same command goes on.", err=True)
         return interruption.exit_code
     except DataRefused:
-        _write(current_report(), folder)
+        _write(runner.current_report(), runner.folder)
         raise
-    worst = max((finished.exit_code for finished in done), default=0)
-    return Outcome(document.WrittenReport(whole), folder, lambda code: max(code, worst))
+    worst = max((finished.exit_code for finished in runner.done), default=0)
+    return Outcome(document.WrittenReport(whole), runner.folder, lambda code: max(code, worst))
 
 
-def _unsigned(folder: Path, key: Path) -> list[str]:
-    """Sign each comparison within a folder. Return the reasons of those that could not be signed."""
-    reasons: list[str] = []
-    for plan in folder.rglob(store.PLAN_FILE):
-        try:
-            reason = signing.sign(plan.parent, store.read(plan.parent).made_from, key)
-        except FolderError as error:
-            reason = str(error)
-        reasons += [reason] if reason else []
-    return reasons
+@dataclass
+class _StepRunner(Generic[Subject]):
+    """Runs steps in an opened folder, and reports those that are done."""
+
+    record: StepsRecord
+    steps: Sequence[WorkflowStep[Subject]]
+    subject: Subject
+    folder: Path
+    report: Callable[[StepsRecord, list[FinishedStep]], Report]
+    sign: Path | None
+    done: list[FinishedStep] = field(default_factory=list[FinishedStep])
+
+    def run(self) -> None:
+        """Run every step that is not finished or runs each time. Write the report after each."""
+        for number, step in enumerate(self.steps, 1):
+            directory = self.folder / f"{number}-{step.name}"
+            stored = None if step.runs_every_time else _load_finished(directory / STEP_FILE)
+            if stored is not None:
+                self.done.append(stored)
+                continue
+            typer.echo(f"{number} of {len(self.steps)}: {step.title}", err=True)
+            self.done.append(_do(step, directory, self.subject, [finished.passed for finished in self.done]))
+            _write(self.current_report(), self.folder)
+
+    def current_report(self) -> Report:
+        # A step that only reads the others runs each time, and has no time of its own.
+        timed_steps = [finished for step, finished in zip(self.steps, self.done, strict=False) if not step.runs_every_time]
+        return _with_times(self.report(self.record, self.done), timed_steps)
+
+    def signed_report(self) -> Report:
+        numbered = enumerate(self.steps, 1)
+        places = [f"{number}-{step.name}/{STEP_FILE}" for number, step in numbered if not step.runs_every_time]
+        unsigned = self._unsigned(self.sign) if self.sign is not None else []
+        for sentence in unsigned:
+            typer.echo(sentence, err=True)
+        repeat_words = f"the same command and --out {self.folder}"
+        files = (f"{self.record.kind}.json", *places)
+        whole = document.with_signature(self.current_report(), self.folder, files, self.sign, repeat_words)
+        return replace(whole, exit_code=whole.exit_code or (exits.RUN_FAILED if unsigned else 0))
+
+    def _unsigned(self, key: Path) -> list[str]:
+        """Sign each comparison within the folder. Return the reasons of those that could not be signed."""
+        reasons: list[str] = []
+        for plan in self.folder.rglob(store.PLAN_FILE):
+            try:
+                reason = signing.sign(plan.parent, store.read(plan.parent).made_from, key)
+            except FolderError as error:
+                reason = str(error)
+            reasons += [reason] if reason else []
+        return reasons
 
 
 def _do(step: WorkflowStep[Subject], directory: Path, subject: Subject, before: list[PassedValues]) -> FinishedStep:

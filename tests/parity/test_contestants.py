@@ -24,7 +24,7 @@ OPTIONS: dict[str, Any] = {
 @pytest.fixture(autouse=True)
 def nobody_entered(twins: FakeTwins, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Only the rungs in float64: those of the timed runs know nothing of contestants."""
-    monkeypatch.setattr(ladder._Ladder, "single_steps", lambda *arguments: [])
+    monkeypatch.setattr(ladder.Ladder, "single_steps", lambda *arguments: [])
     twins.described["options"] = OPTIONS
     yield
     contestants.clear_registry()
@@ -36,10 +36,8 @@ def prove(tmp_path: Path, **switches: str) -> Proof:
     )
     timed = spec.build({"model": "simple_cnn"})
     runs = [("usual", timed), ("own", timed.with_fields(framework_options=switches))]
-    return ladder.prove(
-        timed, ["usual", "own"], ["serial"], replicas=2, out=tmp_path / "out", progress=lambda text: None, steps=5,
-        runs=runs, remember=False,
-    )  # fmt: skip
+    request = ladder.ProofRequest(timed, ["usual", "own"], ["serial"], replicas=2, steps=5, runs=runs)
+    return ladder.prove(request, out=tmp_path / "out", progress=lambda text: None, remember=False)
 
 
 def test_a_switch_that_keeps_all_digits_is_set_in_the_float64_proof(twins: FakeTwins, tmp_path: Path) -> None:

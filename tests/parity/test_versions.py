@@ -41,8 +41,6 @@ def test_another_version_trains_as_the_pinned_one_does(place: str, optimizer: st
     for twin in twins:
         settings = options.OPTIMIZERS[optimizer]
         what = spec.build({"model": "mini_xception", "data": {"limit": 100}, "optimizer": settings})
-        proof = ladder.prove(
-            what, [twin, f"other-{twin}"], [], replicas=2, out=tmp_path / twin, progress=lambda text: None, steps=5,
-            remember=False,
-        )  # fmt: skip
+        request = ladder.ProofRequest(what, [twin, f"other-{twin}"], [], replicas=2, steps=5)
+        proof = ladder.prove(request, out=tmp_path / twin, progress=lambda text: None, remember=False)
         assert proof.verdict == "proved", proof.sentence

@@ -132,7 +132,7 @@ def test_a_right_port_is_the_same_model(both: Both, net: str, model: str, option
     found = matched(both, net, model, **options)
     assert found.same, found.sentences
     # No settings are told that zeros in front even out, but that a subclassed Keras model's functions are not recorded.
-    assert found.sentences[1:] == found.caveats and len(found.caveats) == bool(found.opened[1].unrecorded)
+    assert found.statements[1:] == found.caveats and len(found.caveats) == bool(found.opened[1].unrecorded)
     rules = 1 if "optimizer" in options else 2
     assert len(found.rungs) == 7 + 2 * rules + bool(options.get("as_built"))
 
@@ -784,9 +784,8 @@ def test_a_written_pair_with_buffers_is_proved_and_a_proof_that_tensorflow_round
     pair_file.write(matched(both, net, model), Path(f"{model}_pair", "net.py"))
     data = {"source": "leaves:classes=5,images=60,size=16", "image_size": 8}
     what = spec.build({"model": name, "data": data, "global_batch_size": 8})
-    proof = ladder.prove(
-        what, launch.FRAMEWORKS, ("serial",), replicas=2, steps=2, out=home / "proof", remember=False, progress=print
-    )
+    request = ladder.ProofRequest(what, launch.FRAMEWORKS, ("serial",), replicas=2, steps=2)
+    proof = ladder.prove(request, out=home / "proof", remember=False, progress=print)
     assert proof.verdict == verdict, proof.sentence
     assert user_code.module(name).MODEL.rounded in proof.sentence  # empty where nothing is
 
