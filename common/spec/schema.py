@@ -314,7 +314,7 @@ class Spec(Finite):
 
 
 EFFECTS = Effects(Spec)
-"""Effects of the fields of a spec on a run. Each is stated where its field is declared."""
+"""Statements on all fields of a spec, which stand where the fields are declared."""
 
 
 def build(values: dict[str, Any]) -> Spec:
