@@ -75,7 +75,10 @@ class Results:
     def sentences(self) -> list[str]:
         """The sentences of the report."""
         first = [*cautions.signature(self.compared.stored), *self.compared.findings.divisions]
-        return [*first, *(sentence for _, sentences in comparison_report.sections(self.compared) for sentence in sentences)]
+        return [
+            *self.compared.in_words(first),
+            *(sentence for _, sentences in comparison_report.sections(self.compared) for sentence in sentences),
+        ]
 
 
 @dataclass(frozen=True)

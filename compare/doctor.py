@@ -195,8 +195,8 @@ def _framework(framework: str, answer: Callable[[str], dict[str, Any]]) -> dict[
         {
             "mode": variant,
             "available": row.unavailable is None,
-            "here": row.unavailable or "yes",
-            "implementation": description["modes"][row.spec.mode]["implementation"],
+            "here": str(row.unavailable or "yes"),
+            "implementation": description["modes"].get(row.spec.mode, {}).get("implementation"),
             "needs": row.spec.traits.needs,
             "cut_short": "goes on" if row.spec.not_resumable_because is None else "starts over",
         }

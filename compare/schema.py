@@ -13,8 +13,8 @@ from common import spec
 from common.artifacts import atomic_files
 from common.artifacts.schema import RunResult
 from common.spec import Spec
-from compare.core import exits
-from compare.core.option_parsing import parse_choices
+from compare.core import commands
+from compare.core.option_types import Choice
 from compare.core.until_decided import UntilDecided
 from compare.execution import options, workspace
 from compare.execution.cells import AXES
@@ -41,6 +41,7 @@ _RUN_FIELDS: dict[str, Any] = {
 SPEC_FILE: type[BaseModel] = pydantic.create_model("SpecFile", __base__=Spec, **_RUN_FIELDS)
 """Model of a spec file: a spec, and the other fields that `run` reads."""
 
+NAMES = ("spec", "result", "comparison", "regress", "bisect", "history")
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _CHECKSUM = {"type": "string", "description": "SHA-256 of all other values, as JSON with sorted names."}
 
@@ -77,19 +78,18 @@ def _with_lists(schema: dict[str, Any]) -> dict[str, Any]:
     return schema
 
 
+@commands.command()
 def command(
     which: Annotated[
-        str, typer.Argument(metavar="WHICH", help="spec, result, comparison, regress, bisect or history.")
+        str, Choice(NAMES), typer.Argument(metavar="WHICH", help="spec, result, comparison, regress, bisect or history.")
     ] = "spec",
     out: Annotated[Path | None, typer.Option(help=f"{options.OUT} Gets all of them, as WHICH.schema.json.")] = None,
 ) -> None:
     """Print the JSON Schema of a spec file, of a stored record, or of what a command prints with --json."""
-    with exits.exit_on_error():
-        all_schemas = schemas()
-        parse_choices("WHICH", [which], tuple(all_schemas))
-        if out is not None:
-            workspace.refuse_unwritable(out)
-            for name, schema in all_schemas.items():
-                atomic_files.write_atomically(out / f"{name}.schema.json", to_json(schema) + "\n")
+    all_schemas = schemas()
     if out is None:
         typer.echo(to_json(all_schemas[which]))
+        return
+    workspace.refuse_unwritable(out)
+    for name, schema in all_schemas.items():
+        atomic_files.write_atomically(out / f"{name}.schema.json", to_json(schema) + "\n")

@@ -70,6 +70,15 @@ def start_all_gather(gathered: list[torch.Tensor], tensor: torch.Tensor) -> Pend
     return Pending(distributed.all_gather(gathered, tensor, async_op=True), number)
 
 
+def gather_objects(value: Any, group: Any) -> list[Any]:
+    """Gather a value of every process, of any type, off the clock."""
+    number = begin(group, "all_gather", torch.zeros(0))
+    gathered = [None] * distributed.get_world_size(group)
+    distributed.all_gather_object(gathered, value, group)
+    flight.end(number)
+    return gathered
+
+
 def broadcast(tensor: torch.Tensor, group: Any, source: int) -> None:
     """Copy the tensor of one process, named by its rank in the group, to all."""
     number = begin(group, "broadcast", tensor)

@@ -16,7 +16,10 @@ from common.training import tracing
 
 # Twin: torch calls its functions one by one, so they can be watched. A Keras model names its layers' inputs.
 class DecisionRecorder(TorchFunctionMode):
-    """A context that appends the decisions of this thread's ReLUs and max-poolings to `arrays`, see `BaseTrainer.decisions`."""
+    """A context that appends the decisions of this thread's ReLUs and max-poolings to `arrays`.
+
+    They are those of `BaseTrainer.record_step`, by micro-batch.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -30,6 +33,11 @@ class DecisionRecorder(TorchFunctionMode):
         elif func is functional.max_pool2d:
             self.arrays.append(_winners(*args, **(kwargs or {})))
         return func(*args, **(kwargs or {}))
+
+    def by_layer(self, micro_batches: int) -> list[npt.NDArray[Any]]:
+        """Return the decisions of all micro-batches, by layer."""
+        layers = len(self.arrays) // micro_batches
+        return [np.concatenate(self.arrays[layer::layers]) for layer in range(layers)]
 
 
 def _winners(

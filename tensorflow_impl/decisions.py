@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -14,42 +15,54 @@ from common.training import tracing
 from tensorflow_impl import models
 
 
-# Twin: a Keras model names its layers' inputs, which a second model returns. torch's functions are watched as they are called.
+# Twin: a graph computes later what its layers compute. torch's functions are watched as they are called.
 class DecisionRecorder:
-    """Records the outputs of a model's ReLUs and the inputs of its max-poolings, and their decisions.
+    """A context in which the ReLUs and max-poolings of a model also return what they let pass, or their input.
 
-    A ReLU's output is above zero where its input is. The input itself is not requested: then its layer could not be computed in
-    one kernel with the ReLU, as in a training step, and a value next to zero would be rounded differently.
+    A ReLU's output is above zero where its input is. The input itself is not watched: then its layer could not be computed in
+    one kernel with the ReLU, as in other steps, and a value next to zero would be rounded differently.
 
     Args:
-        model: the model that `models.build` builds from this architecture.
+        model: a model or one of its stages, which `models.build` or `models.build_stage` builds from this architecture.
     """
 
     def __init__(self, model: keras.Model, architecture: Architecture) -> None:
-        self._points = list(architectures.decision_layers(architecture.layers))
-        self._layers = [models.find_layer(model, name) for name, _ in self._points]
-        observed = [
-            layer.input if isinstance(point, architectures.MaxPool) else layer.output
-            for (_, point), layer in zip(self._points, self._layers, strict=True)
-        ]
-        self._observed_model = keras.Model(model.inputs, observed)
+        names = {layer.name for layer in model.layers}
+        points = {name: point for name, point in architectures.decision_layers(architecture.layers) if name in names}
+        self._layers = {name: (point, models.find_layer(model, name)) for name, point in points.items()}
+        self._calls: dict[str, dict[int, list[tf.Tensor]]] = {}
+        """Observed values of each layer, by replica, in order."""
 
-    def observe(self, inputs: list[tf.Tensor]) -> list[tf.Tensor]:
-        """Return the input images of each max-pooling, and a mask of the values that pass each ReLU, in training mode."""
-        images = self._observed_model(inputs, training=True)
-        images = images if isinstance(images, list) else [images]
-        pools = [isinstance(point, architectures.MaxPool) for _, point in self._points]
-        return [tf.cast(x, tf.float32) if is_pool else x > 0 for x, is_pool in zip(images, pools, strict=True)]
+    def __enter__(self) -> None:
+        for name, (point, layer) in self._layers.items():
+            self._calls[name] = {}
+            layer.call = self._watched(name, layer.call, is_pool=isinstance(point, architectures.MaxPool))
 
-    def to_arrays(self, observed: list[tf.Tensor]) -> list[npt.NDArray[Any]]:
-        """Return the decisions in `observed`, as `BaseTrainer.decisions` does."""
-        arrays: list[npt.NDArray[Any]] = []
-        for (_, point), layer, x in zip(self._points, self._layers, observed, strict=True):
-            values = x.numpy()
-            if isinstance(point, architectures.MaxPool):
-                padding = point.padding if layer.padding == "same" else architectures.no_padding
-                size, stride = point.kernel_size, point.stride
-                arrays.append(tracing.winners(values, (size, size), (stride, stride), padding))
-            else:
-                arrays.append(values)
-        return arrays
+    def __exit__(self, *exception: object) -> None:
+        for _, layer in self._layers.values():
+            del layer.call
+
+    def _watched(self, name: str, call: Callable[[tf.Tensor], tf.Tensor], *, is_pool: bool) -> Callable[[tf.Tensor], tf.Tensor]:
+        def watched_call(x: tf.Tensor) -> tf.Tensor:
+            y, replica = call(x), tf.distribute.get_replica_context().replica_id_in_sync_group
+            values = tf.cast(x, tf.float32) if is_pool else y > 0
+            self._calls[name].setdefault(int(tf.get_static_value(tf.convert_to_tensor(replica))), []).append(values)
+            return y
+
+        return watched_call
+
+    def observed(self) -> dict[str, tf.Tensor]:
+        """Return the observed values, by layer, for the examples of all replicas in order."""
+        return {
+            name: tf.concat([values for _, calls in sorted(by_replica.items()) for values in calls], 0)
+            for name, by_replica in self._calls.items()
+        }
+
+    def to_array(self, name: str, observed: tf.Tensor) -> npt.NDArray[Any]:
+        """Return a layer's decisions, as `BaseTrainer.record_step` does."""
+        point, layer = self._layers[name]
+        if not isinstance(point, architectures.MaxPool):
+            return observed.numpy()
+        padding = point.padding if layer.padding == "same" else architectures.no_padding
+        size, stride = point.kernel_size, point.stride
+        return tracing.winners(observed.numpy(), (size, size), (stride, stride), padding)

@@ -695,7 +695,8 @@ def decision_layers(layers: tuple[Layer, ...]) -> Iterator[tuple[str, Layer]]:
             yield from decision_layers(branch)
         if isinstance(layer, ReLU | MaxPool):
             yield layer.name, layer
-        elif isinstance(layer, Residual) and layer.relu:
+        joined = layer.join if isinstance(layer, StageFragment) else layer
+        if isinstance(joined, Residual) and joined.relu:
             yield f"{layer.name}.out", layer
 
 

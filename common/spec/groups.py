@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from common.frozen import Finite
+from common.spec.effects import Keeps
 from common.spec.names import MOST_EPOCHS, MOST_IMAGES, MOST_MICRO_BATCHES, MOST_REPLICAS, MOST_STEPS
 
 _NO_NUL = r"^[^\x00]*$"
@@ -14,24 +15,26 @@ _NO_NUL = r"^[^\x00]*$"
 
 
 class Data(Finite):
-    source: str = Field("digits", min_length=1, pattern=_NO_NUL, coerce_numbers_to_str=True)
+    source: Annotated[str, Keeps("work", is_in_data_hash=True)] = Field(
+        "digits", min_length=1, pattern=_NO_NUL, coerce_numbers_to_str=True
+    )
     """One of `sources.NAMES` (`leaves` takes settings), or the path of an image folder or of an archive of one."""
-    image_size: int | None = Field(None, ge=1, le=4096)
+    image_size: Annotated[int | None, Keeps(is_in_data_hash=True)] = Field(None, ge=1, le=4096)
     """Height and width in pixels. Images are resized once, when cached. None: their own size."""
-    limit: int | None = Field(None, ge=1, le=MOST_IMAGES)
+    limit: Annotated[int | None, Keeps("step", is_in_data_hash=True)] = Field(None, ge=1, le=MOST_IMAGES)
     """Number of training examples to keep, by a seeded draw. Validation and test shrink in proportion."""
-    on_bad: Literal["strict", "skip"] = "strict"
+    on_bad: Annotated[Literal["strict", "skip"], Keeps(is_in_data_hash=True)] = "strict"
     """Action on files that are not usable images: refuse the data, or leave them out in all frameworks alike."""
-    duplicates: Literal["refuse", "allow"] = "refuse"
+    duplicates: Annotated[Literal["refuse", "allow"], Keeps(is_in_data_hash=True)] = "refuse"
     """Whether images with equal pixels may be in two splits."""
-    loading: Literal["cached", "streaming"] = "cached"
+    loading: Annotated[Literal["cached", "streaming"], Keeps()] = "cached"
     """Training images come from the decoded cache, or each framework decodes their files itself at every epoch."""
-    drawn_part: float = Field(0.1, gt=0, le=0.5)
+    drawn_part: Annotated[float, Keeps(is_in_data_hash=True)] = Field(0.1, gt=0, le=0.5)
     """Fraction of the training images for each split that the data lacks. Each class has at least one image in it."""
-    normalization: Literal["none", "half", "dataset", "imagenet"] = "none"
+    normalization: Annotated[Literal["none", "half", "dataset", "imagenet"], Keeps()] = "none"
     """Per channel, after division by 255: nothing, or (pixel - mean) / standard deviation: 0.5 and 0.5, or those of the
     training split or of ImageNet."""
-    seed: int | None = Field(None, ge=0, lt=2**63)
+    seed: Annotated[int | None, Keeps("step", is_in_data_hash=True)] = Field(None, ge=0, lt=2**63)
     """Seed of drawn splits and of the limit. None: the run's own seed."""
 
 
@@ -152,5 +155,5 @@ class BestEpoch(Finite):
 
 
 class Paths(Finite):
-    cache_dir: str | None = Field(None, pattern=_NO_NUL)
+    cache_dir: Annotated[str | None, Keeps("work", "step")] = Field(None, pattern=_NO_NUL)
     """Folder of decoded data and downloads. None: the user's cache folder."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import math
 import operator
-from typing import Any, Literal, Self
+from collections.abc import Collection
+from typing import Annotated, Any, Literal, Self
 
 import pydantic
 from pydantic import BaseModel, Field
@@ -14,6 +15,7 @@ from common.frozen import Finite
 from common.machine import machine, placement
 from common.machine.heartbeat import HANG_SECONDS
 from common.spec import consistency, plain_values
+from common.spec.effects import Aspect, Effects, Keeps
 from common.spec.errors import SpecError, did_you_mean, format_value
 from common.spec.groups import (
     Augmentation,
@@ -50,69 +52,73 @@ _MOST_FAULTS = 10
 class Spec(Finite):
     """One training run. Field order is the order of the tables and of the YAML file."""
 
-    model: str = Field("simple_cnn", max_length=_LONGEST_NAME)
+    model: Annotated[str, Keeps()] = Field("simple_cnn", max_length=_LONGEST_NAME)
     """One of `MODELS`, or the dotted name of a module that defines `architecture`."""
-    width: float = Field(1.0, gt=0, le=16)
+    width: Annotated[float, Keeps()] = Field(1.0, gt=0, le=16)
     """Factor on the channels of all layers of a built-in model, and on the features of its hidden dense layers."""
-    depth: float = Field(1.0, gt=0, le=16)
+    depth: Annotated[float, Keeps()] = Field(1.0, gt=0, le=16)
     """Factor on the number of blocks, or of convolutions, in each part of a built-in model. One is left at least."""
-    dropout: float | None = Field(None, ge=0, lt=1)
+    dropout: Annotated[float | None, Keeps()] = Field(None, ge=0, lt=1)
     """Rate of dropout in front of the classifier of a built-in model. 0: none. None: the model's own rate."""
     data: Data = Data()  # pyright: ignore[reportCallIssue]
-    optimizer: Optimizer = Optimizer()  # pyright: ignore[reportCallIssue]
-    schedule: Schedule = Schedule()  # pyright: ignore[reportCallIssue]
-    loss: Literal["sparse_categorical_crossentropy", "categorical_crossentropy"] = "sparse_categorical_crossentropy"
-    epochs: int | None = Field(None, ge=1, le=MOST_EPOCHS)
+    optimizer: Annotated[Optimizer, Keeps()] = Optimizer()  # pyright: ignore[reportCallIssue]
+    schedule: Annotated[Schedule, Keeps()] = Schedule()  # pyright: ignore[reportCallIssue]
+    loss: Annotated[Literal["sparse_categorical_crossentropy", "categorical_crossentropy"], Keeps()] = (
+        "sparse_categorical_crossentropy"
+    )
+    epochs: Annotated[int | None, Keeps("epoch", "step")] = Field(None, ge=1, le=MOST_EPOCHS)
     """Full passes over the training split. Set epochs or steps. Without either: 2 epochs."""
-    steps: int | None = Field(None, ge=1, le=MOST_STEPS)
+    steps: Annotated[int | None, Keeps("epoch", "step")] = Field(None, ge=1, le=MOST_STEPS)
     """Optimizer updates. The last epoch is cut short."""
-    global_batch_size: int = Field(64, ge=1, le=MOST_BATCH_SIZE)
-    precision: Precision = "float32"
-    mode: str = Field("serial", max_length=_LONGEST_NAME)
-    replicas: int = Field(1, ge=1, le=MOST_REPLICAS)
-    accumulation: int = Field(1, ge=1, le=MOST_MICRO_BATCHES)
+    global_batch_size: Annotated[int, Keeps()] = Field(64, ge=1, le=MOST_BATCH_SIZE)
+    precision: Annotated[Precision, Keeps()] = "float32"
+    mode: Annotated[str, Keeps("examples", "serial_run")] = Field("serial", max_length=_LONGEST_NAME)
+    replicas: Annotated[int, Keeps("examples", "serial_run")] = Field(1, ge=1, le=MOST_REPLICAS)
+    accumulation: Annotated[int, Keeps()] = Field(1, ge=1, le=MOST_MICRO_BATCHES)
     """Micro-batches of each replica's batch. Their gradients are added up before the one update. See `micro_batches`."""
-    communication: Communication = Communication()  # pyright: ignore[reportCallIssue]
-    parameter_server: ParameterServer = ParameterServer()  # pyright: ignore[reportCallIssue]
-    pipeline: Pipeline = Pipeline()  # pyright: ignore[reportCallIssue]
-    hybrid: Hybrid = Hybrid()  # pyright: ignore[reportCallIssue]
-    averaging: Averaging = Averaging()  # pyright: ignore[reportCallIssue]
-    input: str = Field("inline", max_length=_LONGEST_NAME)
-    workers: int = Field(0, ge=0, le=1024)
+    communication: Annotated[Communication, Keeps("examples")] = Communication()  # pyright: ignore[reportCallIssue]
+    parameter_server: Annotated[ParameterServer, Keeps("serial_run")] = ParameterServer()  # pyright: ignore[reportCallIssue]
+    pipeline: Annotated[Pipeline, Keeps("serial_run")] = Pipeline()  # pyright: ignore[reportCallIssue]
+    hybrid: Annotated[Hybrid, Keeps("serial_run")] = Hybrid()  # pyright: ignore[reportCallIssue]
+    averaging: Annotated[Averaging, Keeps()] = Averaging()  # pyright: ignore[reportCallIssue]
+    input: Annotated[str, Keeps()] = Field("inline", max_length=_LONGEST_NAME)
+    workers: Annotated[int, Keeps()] = Field(0, ge=0, le=1024)
     """Input workers of each process of the run: loader processes (PyTorch) or parallel map calls (TensorFlow), or Dask's."""
-    prefetch: int = Field(2, ge=1, le=1024)
+    prefetch: Annotated[int, Keeps()] = Field(2, ge=1, le=1024)
     """Batches that each input worker prepares ahead, or that are prepared of a Dask array in all."""
-    dask: Dask = Dask()  # pyright: ignore[reportCallIssue]
-    cores: int = Field(default_factory=lambda: machine.available_cores() * placement.num_machines(()), ge=1, le=2**20)
+    dask: Annotated[Dask, Keeps()] = Dask()  # pyright: ignore[reportCallIssue]
+    cores: Annotated[int, Keeps("epoch_elsewhere", "examples", "serial_run")] = Field(
+        default_factory=lambda: machine.available_cores() * placement.num_machines(()), ge=1, le=2**20
+    )
     """CPU cores of the whole run, on all hosts together, replicas and input workers included. Default: all that this process
     may use, times the hosts."""
-    device: Device = "auto"
+    device: Annotated[Device, Keeps("work")] = "auto"
     """Device of the run. auto: the GPUs that the framework finds, else the CPU. cpu: the CPU, even if there are GPUs."""
-    part: Literal["training", "input", "compute"] = "training"
+    part: Annotated[Literal["training", "input", "compute"], Keeps()] = "training"
     """Part of the training that is run and timed: all, the input path alone, or the model alone on one batch repeatedly."""
-    profile_steps: int = Field(0, ge=0, le=MOST_EPOCHS)
+    profile_steps: Annotated[int, Keeps("work", "step")] = Field(0, ge=0, le=MOST_EPOCHS)
     """Steps of segments after training, which time the parts of a step separately and write a trace. 0: none."""
-    hosts: tuple[str, ...] = Field((), max_length=MOST_REPLICAS)
+    hosts: Annotated[tuple[str, ...], Keeps("epoch_elsewhere", "examples", "serial_run")] = Field((), max_length=MOST_REPLICAS)
     """Machines by name or address. The ranks are spread over them in order. The first is this one. Empty: all are here."""
-    least_replicas: int | None = Field(None, ge=1, le=MOST_REPLICAS)
+    least_replicas: Annotated[int | None, Keeps("work", "examples", "serial_run")] = Field(None, ge=1, le=MOST_REPLICAS)
     """Least number of replicas with which the run continues after deaths of processes, each time with fewer. The mathematics
     may change then, so such a run does not count. None: a run never continues with fewer."""
-    hang_seconds: float = Field(HANG_SECONDS, gt=0, le=1e9)
+    hang_seconds: Annotated[float, Keeps("work", "step")] = Field(HANG_SECONDS, gt=0, le=1e9)
     """Seconds within which a hanging run is ended: one without progress that uses no CPU or is stopped. See `watchdog`."""
-    checkpoint_seconds: float | None = Field(60.0, ge=0, le=1e9)
+    checkpoint_seconds: Annotated[float | None, Keeps("epoch", "step")] = Field(60.0, ge=0, le=1e9)
     """Least seconds between two checkpoints. They are written between epochs, outside of timed training. An interrupted run
     resumes from the last one. 0: after every epoch. None: never."""
-    best_epoch: BestEpoch = BestEpoch()  # pyright: ignore[reportCallIssue]
-    seed: int = Field(0, ge=0, lt=2**63)
-    augmentation: Augmentation = Augmentation()  # pyright: ignore[reportCallIssue]
-    batch_norm_statistics: BatchNormStatistics = "per_replica"
+    best_epoch: Annotated[BestEpoch, Keeps()] = BestEpoch()  # pyright: ignore[reportCallIssue]
+    seed: Annotated[int, Keeps("epoch", "step")] = Field(0, ge=0, lt=2**63)
+    augmentation: Annotated[Augmentation, Keeps()] = Augmentation()  # pyright: ignore[reportCallIssue]
+    batch_norm_statistics: Annotated[BatchNormStatistics, Keeps()] = "per_replica"
     """Statistics over each replica's shard, or over the global batch. Then a parallel run has serial's mathematics."""
-    switches: Literal["plain", "usual", "closed", "best"] = "usual"
+    switches: Annotated[Literal["plain", "usual", "closed", "best"], Keeps("examples")] = "usual"
     """Level of the switches that `framework_options` does not name. plain: the framework's own defaults. usual: each framework
     as it is mostly used, within the core budget. closed: also the same memory layout and graph class in both, if the mode
     allows it. best: the fastest that `convtwins optimize` found here, which `run` writes into `framework_options`; others as
     usual."""
-    framework_options: dict[str, Any] = {}
+    framework_options: Annotated[dict[str, Any], Keeps("examples")] = {}
     """The framework's own switches, by the names that its `describe` lists."""
     paths: Paths = Paths()  # pyright: ignore[reportCallIssue]
 
@@ -241,6 +247,14 @@ class Spec(Finite):
         excluded = {"mode", "replicas"} if is_elastic else set[str]()
         return self.model_dump(exclude=excluded) == other.model_dump(exclude=excluded)
 
+    def differs(self, other: Spec, *, in_: Aspect, excluded: Collection[str] = ()) -> bool:
+        """Return whether this run and another differ in an aspect, as their fields say it where they are declared.
+
+        Args:
+            excluded: dotted names of fields that may also differ.
+        """
+        return EFFECTS.differ(self, other, in_, excluded)
+
     @property
     def scaled_learning_rate(self) -> float:
         """Base learning rate, scaled for replicas as `schedule.scaling` says."""
@@ -297,6 +311,10 @@ class Spec(Finite):
     def with_fields(self, **fields: Any) -> Spec:
         """Return a copy with these top-level fields changed, validated again."""
         return build({**self.model_dump(), **fields})
+
+
+EFFECTS = Effects(Spec)
+"""Statements on all fields of a spec, which stand where the fields are declared."""
 
 
 def build(values: dict[str, Any]) -> Spec:

@@ -24,7 +24,6 @@ import numpy.typing as npt
 
 from common.artifacts import array_file
 from common.data.batches import BatchPlan
-from common.data.sources import DatasetSplit
 from common.machine import placement
 from common.training import tracing
 from common.training.trainer import BaseTrainer, Batch
@@ -145,10 +144,10 @@ class SpotChecks:
         if trainer.all_reduce_world(np.array([not path.exists()], np.int64)).item():
             return
         arrays = array_file.ArrayFile(path)
-        images, labels = (arrays[f"{name}/{step}"][: tracing.SCORED] for name in ("images", "labels"))
         weights, slots = tracing.state(arrays, f"before/{step}")
-        first = DatasetSplit(images=images, labels=labels)
-        yield from tracing.decision_arrays(trainer, self._plan, batch, step, weights, slots, first)
+        trainer.load_slots(slots, weights)
+        yield from tracing.score_arrays(trainer, step, arrays[f"images/{step}"], arrays[f"labels/{step}"])
+        yield from tracing.decision_arrays(trainer, self._plan, batch, step)
 
     def _write(self, name: str, arrays: tracing.NamedArrays) -> None:
         """Write arrays one by one in the first process. All processes gather them, even if the file cannot be written."""

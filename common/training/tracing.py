@@ -70,20 +70,21 @@ def trace_steps(
             if step - 1 not in drawn_steps:
                 yield f"before/{step}/drawn", np.array(step)
                 yield from state_arrays(trainer, f"before/{step}")
-        if teacher is not None or is_narrow:
-            weights, slots = (trainer.weights(), trainer.slots()) if teacher is None else state_before(teacher, step)
+        if teacher is not None:
+            weights, slots = state_before(teacher, step)
+            trainer.load_slots(slots, weights)
+        if is_narrow:
             images, labels = (
                 (batch.images, batch.labels) if teacher is None else (teacher[f"{name}/{step}"] for name in _BATCH_ARRAYS)
             )
-            if is_narrow:
-                first = DatasetSplit(images=np.asarray(images)[:SCORED], labels=np.asarray(labels)[:SCORED])
-                yield from decision_arrays(trainer, plan, batch, step, weights, slots, first)
-            else:
-                trainer.load_slots(slots, weights)
+            yield from score_arrays(trainer, step, np.asarray(images), np.asarray(labels))
         yield from residual_arrays(trainer, "before", step)
-        outputs = trainer.train_step(batch, size, plan.learning_rate(step))
+        train = trainer.record_step if is_narrow else trainer.train_step
+        loss, num_correct, *recorded = train(batch, size, plan.learning_rate(step))
         heartbeat.count_step()
-        yield from outcome_arrays(trainer, step, *outputs)
+        yield from outcome_arrays(trainer, step, loss, num_correct)
+        for decisions in recorded:
+            yield from _packed_decisions(decisions, step, gather)
         trainer.broadcast_statistics()
         yield from state_arrays(trainer, f"after/{step}")
     mean, deviation = plan.scaling.mean, plan.scaling.std
@@ -131,27 +132,22 @@ def outcome_arrays(trainer: BaseTrainer, step: int, loss: Any, num_correct: Any)
     yield f"num_correct/{step}", trainer.all_reduce_shards(trainer.fetch([num_correct]).astype(np.int64))
 
 
-def decision_arrays(
-    trainer: BaseTrainer,
-    plan: BatchPlan,
-    batch: Batch,
-    step: int,
-    weights: Weights,
-    slots: Mapping[str, Weights],
-    first: DatasetSplit,
-) -> NamedArrays:
-    """Yield the decisions of ReLUs and maxima in a step from this state, and scores of some images before it.
-
-    The trainer is in this state afterwards.
-    """
-    size, gather = _gather_function(trainer, plan, step)
-    trainer.load_slots(slots, weights)
-    for number, decision in enumerate(trainer.decisions(batch, size)):
-        yield f"decisions/{step}/{number}", gather(pack(decision))
-    trainer.load_slots(slots, weights)
-    scores, predictions = evaluate(trainer, first, SCORED_AT_ONCE)
+def score_arrays(trainer: BaseTrainer, step: int, images: npt.NDArray[np.uint8], labels: npt.NDArray[np.int64]) -> NamedArrays:
+    """Yield the scores of the first images of a step's batch, in evaluation mode."""
+    scores, predictions = evaluate(trainer, DatasetSplit(images=images[:SCORED], labels=labels[:SCORED]), SCORED_AT_ONCE)
     yield f"scored/{step}/loss", np.array([scores.loss])
     yield f"scored/{step}/predictions", predictions
+
+
+def decision_arrays(trainer: BaseTrainer, plan: BatchPlan, batch: Batch, step: int) -> NamedArrays:
+    """Train on a step's batch once more, and yield the decisions of ReLUs and maxima."""
+    size, gather = _gather_function(trainer, plan, step)
+    _, _, decisions = trainer.record_step(batch, size, plan.learning_rate(step))
+    yield from _packed_decisions(decisions, step, gather)
+
+
+def _packed_decisions(decisions: Sequence[npt.NDArray[Any]], step: int, gather: Callable[[Any], Any]) -> NamedArrays:
+    yield from ((f"decisions/{step}/{number}", gather(pack(array))) for number, array in enumerate(decisions))
 
 
 def _gather_function(trainer: BaseTrainer, plan: BatchPlan, step: int) -> tuple[int, Callable[[Any], npt.NDArray[np.int64]]]:

@@ -307,18 +307,16 @@ class BaseTrainer:
         """
         raise NotImplementedError
 
-    def decisions(self, batch: Batch, num_examples: int) -> list[npt.NDArray[Any]]:
-        """Record the decisions of ReLUs and max-poolings in a forward pass of a training step on this process's N examples.
-
-        Args:
-            batch, num_examples: see `train_step`.
+    def record_step(self, batch: Batch, num_examples: int, learning_rate: float) -> tuple[Any, Any, list[npt.NDArray[Any]]]:
+        """Update the model once as `train_step` does, and record the decisions of its ReLUs and max-poolings.
 
         Returns:
-            In order: for a ReLU bool [N, ...], true where a value passes; for a max-pooling int16 [N, H, W, C], the index of
-            the largest value in its window. Images are channels last. Empty if unknown: the mode divides the model, the graph
-            is compiled, a user's own builder built the model, or a GPU computes. This changes BatchNorm statistics.
+            (loss, num_correct, decisions). Decisions are of this process's N examples, in the order of the model's layers: for
+            a ReLU bool [N, ...], true where a value passes; for a max-pooling int16 [N, H, W, C], the index of the largest
+            value in its window. Images are channels last. Empty if unknown: the graph is compiled, a user's own builder built
+            the model, or a GPU computes.
         """
-        return []
+        return (*self.train_step(batch, num_examples, learning_rate), [])
 
     def error_feedback(self) -> list[npt.NDArray[Any]]:
         """Return the residuals of compression, which are added to the next gradients.

@@ -12,7 +12,7 @@ from typing import Any, cast
 import typer
 
 from common import spec
-from common.artifacts.schema import Environment, ResultError
+from common.artifacts.schema import Environment, ResultError, RunResult
 from common.data import sources
 from common.machine import machine
 from common.models import architectures, work
@@ -25,7 +25,7 @@ from compare.core.statistics import VERDICT_PAIRS
 from compare.execution import code_digest, contestants, launch, matrix, run_settings, store
 from compare.execution.cells import MatrixPlan
 from compare.execution.contestants import Contestant
-from compare.execution.interleaving import turn
+from compare.execution.interleaving import Job, remaining, rounds
 from compare.execution.matrix import Row
 from compare.execution.store import Comparison
 from compare.execution.twins import Twins
@@ -287,8 +287,8 @@ def _refuse_other_first_hosts(rows: Sequence[Row]) -> None:
             ) from None
 
 
-def order(rows: Sequence[Row], repeats: int) -> list[tuple[Row, int]]:
-    """Return the runs in the order of their execution: A B, then B A, and so on. See `interleaving`.
+def order(rows: Sequence[Row], repeats: int) -> list[list[Job[Row]]]:
+    """Return the runs of each repeat in the order of their execution: A B, then B A, and so on. See `interleaving`.
 
     Rows that differ by their framework alone follow one another. So little changes on the machine between the two that are
     compared most.
@@ -298,7 +298,7 @@ def order(rows: Sequence[Row], repeats: int) -> list[tuple[Row, int]]:
     for row in runnable:
         if row not in ordered:
             ordered += [row, *(other for other in runnable if matrix.same_except_contestant(row, other))]
-    return [(row, repeat) for repeat in range(repeats) for row in turn(ordered, repeat)]
+    return rounds(ordered, repeats)
 
 
 def large_batch_caution(comparison: Comparison) -> str:
@@ -312,26 +312,32 @@ def large_batch_caution(comparison: Comparison) -> str:
     )
 
 
-def jobs(comparison: Comparison, folder: Path | None, again: Collection[tuple[str, int]] = ()) -> list[tuple[Row, int]]:
-    """Return the runs that still have no good result, in order, each with its repeat's seed.
+def remaining_rounds(
+    comparison: Comparison, folder: Path | None, again: Collection[tuple[str, int]] = ()
+) -> list[list[Job[Row]]]:
+    """Return the runs of each repeat that still have no good result, in order, each with its repeat's seed.
 
     Args:
         again: (row id, repeat) of the runs that are to be made again.
     """
-    jobs = [
-        (comparison.row_for_repeat(row, repeat), repeat)
-        for row, repeat in order(comparison.rows, comparison.repeats)
-        if repeat not in comparison.left_out.get(row.id, ())
+
+    def is_done(job: Job[Row]) -> bool:
+        row, repeat = job
+        if repeat in comparison.left_out.get(row.id, ()):
+            return True
+        return folder is not None and (row.id, repeat) not in again and good_result(folder, row, repeat) is not None
+
+    planned = [
+        [Job(comparison.row_for_repeat(row, repeat), repeat) for row, repeat in jobs]
+        for jobs in order(comparison.rows, comparison.repeats)
     ]
-    if folder is None:
-        return jobs
-    return [(row, repeat) for row, repeat in jobs if (row.id, repeat) in again or not has_good_result(folder, row, repeat)]
+    return remaining(planned, is_done)
 
 
-def has_good_result(folder: Path, row: Row, repeat: int) -> bool:
-    """Return whether a run has a good result."""
+def good_result(folder: Path, row: Row, repeat: int) -> RunResult | None:
+    """Return the result of a run that ended well. None: it has none."""
     try:
         result = store.load_result(folder, row, repeat)
     except ResultError:
-        return False
-    return result is not None and result.status in ("ok", "not parallel")
+        return None
+    return result if result is not None and result.status in store.FINISHED else None

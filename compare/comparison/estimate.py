@@ -26,7 +26,8 @@ from compare.execution.store import Comparison
 from compare.execution.twins import Twins
 from compare.execution.workspace import COMPARISON
 from compare.judgement import cautions
-from compare.proof import ladder
+from compare.judgement.statement_words import sentences
+from compare.proof import ladder, timed_rows
 from compare.reporting.document import Report
 from compare.reporting.tables import Cell, Column, Table
 
@@ -40,8 +41,6 @@ _FLOAT64_SLOWDOWN = 2
 """Assumed duration of a step in float64, relative to float32."""
 _REPORT_BYTES = 2 * 2**20
 """Approximate size of tables and plots in bytes."""
-_FIELDS_WITHOUT_EFFECT_ON_STEP = ("epochs", "steps", "seed", "hang_seconds", "checkpoint_seconds", "profile_steps", "paths")
-"""Spec fields that do not change the time of a step. `data.limit` and `data.seed` do not change it either."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +88,7 @@ def rehearsal_report(request: ComparisonRequest, times_from: Path | None) -> Rep
         find_result = (
             measure_by_contestant(plan.rows, request.twins, progress.say) if times_from is None else stored_results(times_from)
         )
-        jobs = comparison_plan.jobs(plan, request.out, _runs_to_repeat(request))
+        jobs = [job for jobs in comparison_plan.remaining_rounds(plan, request.out, _runs_to_repeat(request)) for job in jobs]
         estimates = estimate(plan, jobs, find_result)
         why_unproved = why_no_proof(plan, request) if jobs else "no run is left"
         proof = 0.0 if why_unproved else proof_seconds(plan, request, find_result)
@@ -156,15 +155,10 @@ def _seconds_once(phases: Phases) -> float:
 
 def why_no_proof(comparison: Comparison, request: ComparisonRequest) -> str | None:
     """Explain why no proof is made. None: one is made."""
-    rows = [row for row in comparison.rows if row.unavailable is None]
     if not comparison.prove:
         return "none was asked for (--no-proof)"
-    if not rows:
-        return "there is nothing to prove: no row runs here"
-    if rows[0].spec.part != "training":
-        return "there is nothing to prove: a part of the training learns nothing"
-    if len(request.twins.names) < 2 and not any(row.spec.is_parallel for row in rows):
-        return "there is nothing to prove: one framework alone has nothing to be compared with"
+    if why_not := timed_rows.why_nothing_to_prove(comparison.rows, request.twins.names):
+        return f"there is nothing to prove: {why_not}"
     if ladder.is_remembered(comparison.rows, request.twins, replicas=request.settings.replicas):
         return "it is remembered from an earlier comparison"
     return None
@@ -179,7 +173,7 @@ def proof_seconds(
     """
     rows = [row for row in comparison.rows if row.unavailable is None]
     seconds = 0.0
-    base = ladder.base_spec_of_rows(rows, request.twins, request.settings.replicas)
+    base = ladder.ProofRequest.for_rows(rows, request.twins, replicas=request.settings.replicas).base
     for name in request.twins.names:
         contestant_rows = [row for row in rows if row.contestant == name]
         similar_results = [similar[0] for row in contestant_rows if isinstance(similar := find_result(row), tuple)]
@@ -266,7 +260,9 @@ def stored_results(folder: Path) -> Callable[[Row], tuple[RunResult, str] | str]
     ]
 
     def find_result(row: Row) -> tuple[RunResult, str] | str:
-        similar_runs = [run for run in complete_runs if run[0] == row.contestant and _is_similar(run[2], row)]
+        similar_runs = [
+            run for run in complete_runs if run[0] == row.contestant and not run[2].spec.differs(row.spec, in_="step")
+        ]
         if not similar_runs:
             return f"unknown: {folder} has no run of this kind"
         return sorted(similar_runs, key=itemgetter(1))[(len(similar_runs) - 1) // 2][2], f"stored in {folder}"
@@ -291,7 +287,7 @@ def report(
     estimated_rows = [row for row in comparison.rows if row.id in {run.row for run in estimates}]
     values: dict[str, Any] = {
         "runs": [asdict(run) for run in estimates],
-        "not_run": {row.id: row.unavailable for row in comparison.rows if row.unavailable},
+        "not_run": {row.id: str(row.unavailable) for row in comparison.rows if row.unavailable},
         "seconds": sum(run.seconds or 0.0 for run in estimates),
         "num_bytes": sum(run.num_bytes or 0 for run in estimates) + _REPORT_BYTES,
         "checkpoint_bytes": checkpoint_bytes(estimated_rows, comparison),
@@ -321,7 +317,7 @@ def report(
     left_out = [f"{row}: {reason}" for row, reason in values["not_run"].items()]
     return Report(
         title="Dry run",
-        first_sentences=cautions.nothing_can_run(comparison),
+        first_sentences=sentences(cautions.nothing_can_run(comparison)),
         findings=[*([("Not run", left_out)] if left_out else []), ("Time and disk", _sentences(values))],
         tables=[Table("dry_run", "Runs, in this order", columns, rows)] if rows else [],
         values=values,
@@ -378,10 +374,3 @@ def _length(row: Row, num_train: int) -> tuple[int, int]:
     steps_per_epoch = -(-num_train // spec.global_batch_size)
     epochs = -(-spec.steps // steps_per_epoch)
     return epochs, min(spec.steps * spec.global_batch_size, epochs * num_train)
-
-
-def _is_similar(result: RunResult, row: Row) -> bool:
-    length: dict[str, Any] = {name: getattr(row.spec, name) for name in _FIELDS_WITHOUT_EFFECT_ON_STEP}
-    data = row.spec.data
-    length["data"] = result.spec.data.model_copy(update={"limit": data.limit, "seed": data.seed})
-    return result.spec.model_copy(update=length) == row.spec

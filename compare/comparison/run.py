@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -22,7 +21,8 @@ from compare.comparison.comparison_plan import ComparisonRequest
 from compare.core import exits, wording
 from compare.core.errors import FolderError, LaunchError
 from compare.core.interrupt import SIGNAL_EXIT_BASE, Interrupted, interruptible
-from compare.core.option_parsing import parse_integers, parse_levels, parse_modes, parse_range, split_names, unexpected_options
+from compare.core.option_parsing import parse_levels, parse_modes, unexpected_options
+from compare.core.option_types import Integers, Range
 from compare.core.presets import Preset
 from compare.core.progress import Display, display
 from compare.core.statistics import VERDICT_PAIRS
@@ -30,12 +30,13 @@ from compare.core.until_decided import FIELDS as UNTIL_FIELDS
 from compare.core.until_decided import UntilDecided, stopping_rule_from_options
 from compare.execution import cells, executor, options, run_settings, signing, store
 from compare.execution.cells import MatrixPlan
+from compare.execution.interleaving import Job, run_in_turns
 from compare.execution.matrix import Row
 from compare.execution.store import Comparison, ProofRecord
 from compare.execution.twins import Twins
 from compare.execution.workspace import COMPARISON, Workspace, locked
-from compare.judgement import cautions, decision, run_figures, summary
-from compare.proof import claims, ladder, spot_checks, timed_rows
+from compare.judgement import decision, run_figures, summary
+from compare.proof import ladder, spot_checks, timed_rows
 from compare.reporting import comparison_report
 from compare.reporting.comparison_report import JudgedComparison
 from compare.reporting.document import Report
@@ -157,7 +158,7 @@ def command(
             spec_request = spec_options.to_request(
                 replicas=replicas, least_replicas=min_replicas,
                 input=input_kind, part=_part(input_only, compute_only), on_bad=on_bad, duplicates=duplicates,
-                profile_steps=PROFILE_STEPS if profile else None, hosts=None if hosts is None else split_names(hosts),
+                profile_steps=PROFILE_STEPS if profile else None, hosts=hosts and [*hosts],
             )  # fmt: skip
             cell_settings = run_settings.settings_of_cells(*spec_request)
             twins = contestant_options.twins(cell_settings[0][1].contestants)
@@ -171,7 +172,7 @@ def command(
                 if switches is not None:
                     settings = replace(settings, levels=tuple(parse_levels(switches)))
                 if workers is not None:
-                    settings = replace(settings, workers=parse_integers("--workers", workers, least=0))
+                    settings = replace(settings, workers=workers)
                 if min_replicas is not None and not any(spec.MODES[mode].is_elastic for mode in settings.modes):
                     allowed = " or ".join(spec.MODES.names(lambda mode: mode.is_elastic))
                     raise SpecError(f"--elastic is for {allowed}. Received: {', '.join(settings.modes)}. Add one to --modes.")
@@ -179,7 +180,7 @@ def command(
                 if repeats is not None:
                     settings = replace(settings, repeats=repeats)
                 if seeds is not None:
-                    settings = comparison_plan.with_seeds(settings, parse_integers("--seeds", seeds, least=0), repeats)
+                    settings = comparison_plan.with_seeds(settings, Integers(least=0).parse("--seeds", seeds), repeats)
                 return ComparisonRequest(
                     settings, twins, out, proof,
                     oversubscribe=oversubscribe, restarts=restarts or 0, target_accuracy=target, live=live,
@@ -355,7 +356,7 @@ def _parse_elastic(text: str | None, replicas: int | None) -> tuple[int | None, 
     """Parse `--elastic` into (fewest replicas, replicas)."""
     if text is None:
         return None, replicas
-    min_replicas, max_replicas = parse_range("--elastic", text)
+    min_replicas, max_replicas = Range().parse("--elastic", text)
     if replicas not in (None, max_replicas):
         raise SpecError(f"--elastic says how many replicas there are. Received: {text} and --replicas {replicas}. Give one.")
     return min_replicas, max_replicas
@@ -384,13 +385,9 @@ def _with_rates(comparison: Comparison, progress: Display) -> Comparison:
 
 def proof(comparison: Comparison, request: ComparisonRequest, folder: Path, progress: Display) -> ProofRecord:
     """Prove that the frameworks train the same. A proof that fails with an error proves nothing, and stops no run."""
-    if comparison.rows[0].spec.part != "training":
-        return ProofRecord(verdict="not claimed", sentence="a part of the training was run, which learns nothing")
-    if cautions.nothing_can_run(comparison):
-        return ProofRecord(verdict="not claimed", sentence="no row can run here")
+    if why_not := timed_rows.why_nothing_to_prove(comparison.rows, request.twins.names):
+        return ProofRecord(verdict="not claimed", sentence=why_not)
     modes = timed_rows.available_modes(comparison.rows)
-    if len(request.twins.names) < 2 and not any(spec.MODES[mode].is_parallel for mode in modes):
-        return ProofRecord(verdict="not claimed", sentence="one framework alone has nothing to be compared with")
     progress.stage("proof that the training is the same, which may take minutes")
     try:
         proof = ladder.prove_rows(
@@ -405,19 +402,6 @@ def proof(comparison: Comparison, request: ComparisonRequest, folder: Path, prog
         return ProofRecord(verdict="not proved", sentence=f"the proof broke off: {error}", row_verdicts=rows)
     verdicts = {name: {mode: proof.mode_verdict(name, mode) for mode in modes} for name in request.twins.names}
     rows = timed_rows.row_verdicts(proof, request.twins, comparison.rows)
-    not_claimed = {
-        row.id: claims.WITHOUT_SWITCHES
-        for row in comparison.rows
-        if rows[row.id] == "not claimed" and verdicts[row.contestant].get(row.spec.variant) == "proved"
-    }
-    not_claimed |= {
-        row.id: proof.why_one_update(row.contestant, row.spec.variant)
-        for row in comparison.rows
-        if proof.verdict == "proved"
-        and rows[row.id] == "not claimed"
-        and not {row.contestant, row.spec.variant} & proof.not_claimed.keys()
-        and proof.is_one_update(row.contestant, row.spec.variant)
-    }
     rungs, previous = [rung.model_dump() for rung in proof.rungs], comparison.proof
     # The proof is from before an interruption of this comparison, unless its sentence is about runs that are judged again.
     is_clean = previous is not None and not any(check.faults for check in previous.spot_checks)
@@ -427,7 +411,7 @@ def proof(comparison: Comparison, request: ComparisonRequest, folder: Path, prog
         sentence=previous.sentence if previous is not None and is_resumed_proof else proof.sentence,
         mode_verdicts=verdicts,
         row_verdicts=rows,
-        not_claimed=proof.not_claimed | not_claimed,
+        not_claimed=timed_rows.reasons_not_claimed(proof, request.twins, comparison.rows),
         compared_with=proof.compared_with,
         rungs=rungs,
         spot_checks=previous.spot_checks if previous is not None else [],
@@ -483,7 +467,7 @@ def run_all(comparison: Comparison, twins: Twins, folder: Path, progress: Displa
     Returns:
         (row id, result) of each result that could not be written there.
     """
-    unwritten = _run_jobs(comparison, twins, comparison_plan.jobs(comparison, folder), folder, progress)
+    unwritten = _run_rounds(comparison, twins, comparison_plan.remaining_rounds(comparison, folder), folder, progress)
     while not unwritten and (needed_rows := _rows_needing_repeats(comparison, folder)):
         new_repeat = comparison.repeats
         skipped_rows = [row.id for row in comparison.rows if row.id not in needed_rows]
@@ -491,8 +475,9 @@ def run_all(comparison: Comparison, twins: Twins, folder: Path, progress: Displa
         proof = store.read_plan(folder).proof  # it may know recorded steps by now
         comparison = comparison.model_copy(update={"repeats": new_repeat + 1, "left_out": left_out, "proof": proof})
         store.write_plan(folder, comparison)
-        jobs = [job for job in comparison_plan.jobs(comparison, folder) if job[1] == new_repeat]
-        unwritten = _run_jobs(comparison, twins, jobs, folder, progress)
+        remaining = comparison_plan.remaining_rounds(comparison, folder)
+        added = [jobs for jobs in remaining if jobs[0].repeat == new_repeat]
+        unwritten = _run_rounds(comparison, twins, added, folder, progress)
     return unwritten
 
 
@@ -505,32 +490,38 @@ def _rows_needing_repeats(comparison: Comparison, folder: Path) -> set[str]:
     return {row for question in hopeful for row in summary.compared_row_ids(comparison, question)}
 
 
-def _run_jobs(
-    comparison: Comparison, twins: Twins, jobs: Sequence[tuple[Row, int]], folder: Path, progress: Display
+def _run_rounds(
+    comparison: Comparison, twins: Twins, planned: Sequence[Sequence[Job[Row]]], folder: Path, progress: Display
 ) -> list[tuple[str, RunResult]]:
-    progress.plan([row.id for row, _ in jobs])
+    """Run these rounds. Returns (row id, result) of each result that could not be written."""
     unwritten: list[tuple[str, RunResult]] = []
     most = comparison.until.most_repeats if comparison.until else comparison.repeats
     num_bytes = spot_checks.num_bytes(folder / store.RUNS_FOLDER)
-    for (row, repeat), next_job in itertools.zip_longest(jobs, jobs[1:]):
-        label = f"{row.id} ({repeat + 1} of {'at most ' if comparison.until else ''}{most})" if most > 1 else row.id
-        progress.begin(row.id, label)
-        has_spot_checks = comparison.proof is not None and spot_checks.is_checked(row.spec)
-        result = executor.execute(
-            twins[row.contestant],
-            row,
-            repeat,
+
+    def label(job: Job[Row]) -> str:
+        row, repeat = job
+        return f"{row.id} ({repeat + 1} of {'at most ' if comparison.until else ''}{most})" if most > 1 else row.id
+
+    def execute(job: Job[Row]) -> RunResult:
+        has_spot_checks = comparison.proof is not None and spot_checks.is_checked(job.item.spec)
+        return executor.execute(
+            twins[job.item.contestant],
+            job.item,
+            job.repeat,
             folder,
             progress.watch,
             restarts=comparison.restarts,
             has_spot_checks=has_spot_checks,
         )
-        if not (store.run_folder(folder, row.id, repeat) / results.RESULT_FILE).exists():
-            unwritten.append((row.id, result))
-        progress.end(result, run_figures.disturbance_words(result))
-        num_bytes += spot_checks.num_bytes(store.run_folder(folder, row.id, repeat))
-        is_last_of_repeat = next_job is None or next_job[1] != repeat  # between two runs of a pair the machine must not change
-        if is_last_of_repeat and num_bytes > spot_checks.MOST_BYTES:  # those of a large model would fill the disk
+
+    for ended in run_in_turns(planned, execute, progress, name=lambda row: row.id, label=label, ending=run_figures.ending):
+        for (row, repeat), result in ended:
+            run_folder = store.run_folder(folder, row.id, repeat)
+            if not (run_folder / results.RESULT_FILE).exists():
+                unwritten.append((row.id, result))
+            num_bytes += spot_checks.num_bytes(run_folder)
+        # Between two runs of a pair the machine must not change. Recorded steps of a large model would fill the disk.
+        if num_bytes > spot_checks.MOST_BYTES:
             _judge_spot_checks(folder, twins, progress, has_more_runs=True)
             num_bytes = 0
     return unwritten

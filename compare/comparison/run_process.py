@@ -131,25 +131,31 @@ def spec_values(spec: Any) -> dict[str, Any] | str:
 
 def spec_to_options(values: Mapping[str, Any]) -> list[str]:
     """Return the options of `run` that are equal to a spec file of these values."""
-    words: list[str] = []
-    for name, value in values.items():
-        option = f"--{name.replace('_', '-')}"
-        if name == "contestants":
-            for contestant, fields in (value or {}).items():
-                python = f"@{fields['python']}" if fields.get("python") else ""
-                switches = [f",{switch}={json.dumps(setting)}" for switch, setting in fields.get("switches", {}).items()]
-                words += ["--contestant", "".join([contestant, "=", fields["twin"], python, *switches])]
-        elif name == "modes" and isinstance(value, list):
-            words += [option, ",".join(cast(list[str], value))]
-        elif name == "one_core":
-            words += [] if value is None else [option if value else "--no-one-core"]
-        elif name == until_decided.FIELDS[0]:
-            words += [option] if value else []
-        elif name in (*run_settings.MATRIX_FIELDS, *until_decided.FIELDS):
-            words += [option, str(value)] if value is not None else []
-        else:
-            words += ["--set", f"{name}={json.dumps(value)}"]
-    return words
+    return [word for name, value in values.items() for word in _field_options(name, value)]
+
+
+def _field_options(name: str, value: Any) -> list[str]:
+    option = f"--{name.replace('_', '-')}"
+    if name == "contestants":
+        texts = [_contestant_text(contestant, fields) for contestant, fields in (value or {}).items()]
+        return [word for text in texts for word in ("--contestant", text)]
+    if name == "modes" and isinstance(value, list):
+        return [option, ",".join(cast(list[str], value))]
+    if name not in ("one_core", *run_settings.MATRIX_FIELDS, *until_decided.FIELDS):
+        return ["--set", f"{name}={json.dumps(value)}"]
+    if name == until_decided.FIELDS[0]:
+        return [option] if value else []
+    if value is None:
+        return []
+    if name == "one_core":
+        return [option if value else "--no-one-core"]
+    return [option, str(value)]
+
+
+def _contestant_text(name: str, fields: Mapping[str, Any]) -> str:
+    python = f"@{fields['python']}" if fields.get("python") else ""
+    switches = [f",{switch}={json.dumps(setting)}" for switch, setting in fields.get("switches", {}).items()]
+    return "".join([name, "=", fields["twin"], python, *switches])
 
 
 if __name__ == "__main__":

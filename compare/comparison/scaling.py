@@ -13,8 +13,8 @@ from compare.comparison import run, scaling_fit, scaling_report, scaling_rows
 from compare.comparison.scaling_fit import ProjectionTarget
 from compare.core import commands
 from compare.core.commands import Invocation, Outcome
-from compare.core.option_parsing import parse_choices, parse_integers, split_names
 from compare.core.option_rules import Excludes
+from compare.core.option_types import Integers, Names
 from compare.execution import options, run_settings, signing
 from compare.judgement import scaling_laws
 from compare.reporting import comparison_report
@@ -30,13 +30,21 @@ def command(
     *,
     modes: Annotated[str | None, typer.Option(help=f"{options.MODES} Default: {MODES}.")] = None,
     replicas: Annotated[
-        str, typer.Option(help=f"{options.REPLICAS} Several numbers, with commas. 1 is serial and always measured.")
-    ] = "1,2",
+        tuple[int, ...],
+        Integers(least=1),
+        typer.Option(help=f"{options.REPLICAS} Several numbers, with commas. 1 is serial and always measured."),
+    ] = (1, 2),
     workers: options.Workers = None,
     kinds: Annotated[
-        str, typer.Option(help="strong (global batch fixed), weak (batch of a replica fixed), or both.")
-    ] = "strong,weak",
-    project: Annotated[str | None, typer.Option(help="Numbers of replicas to project to, with commas, e.g. 8,64,512.")] = None,
+        tuple[str, ...],
+        Names(scaling_rows.KINDS),
+        typer.Option(help="strong (global batch fixed), weak (batch of a replica fixed), or both."),
+    ] = ("strong", "weak"),
+    project: Annotated[
+        tuple[int, ...] | None,
+        Integers(least=1),
+        typer.Option(help="Numbers of replicas to project to, with commas, e.g. 8,64,512."),
+    ] = None,
     network: Annotated[
         str, typer.Option(help="10Gbit, 100Gbit, nvlink, or ALPHA,BETA in seconds and seconds per byte.")
     ] = "10Gbit",
@@ -56,24 +64,21 @@ def command(
     """Measure strong and weak scaling, fit Amdahl and Gustafson, and project to machines that are not here."""
     signing.check_key(sign)
     link = scaling_laws.parse_link(network)
-    target = ProjectionTarget() if project is None else ProjectionTarget(parse_integers("--project", project, least=1), link)
-    projection_arguments = [] if project is None else ["--project", project, "--network", network]
+    target = ProjectionTarget() if project is None else ProjectionTarget(project, link)
+    projection_arguments = [] if project is None else ["--project", ",".join(map(str, project)), "--network", network]
 
     def view(compared: JudgedComparison, folder: Path) -> Report:
         return scaling_report.report(compared, folder, scaling_fit.read(compared.stored, target), projection_arguments)
 
     if stored is not None:
         return Outcome(view(comparison_report.read(stored), stored), stored)
-    spec_request = spec_options.to_request(
-        epochs=epochs, limit=limit, cores=cores, hosts=None if hosts is None else split_names(hosts)
-    )
+    spec_request = spec_options.to_request(epochs=epochs, limit=limit, cores=cores, hosts=hosts and [*hosts])
     settings = run_settings.settings(*spec_request)
     settings = run_settings.with_matrix(settings, modes, MODES, repeats, 1)
     if workers is not None:
-        settings = replace(settings, workers=parse_integers("--workers", workers, least=0))
-    sizes = tuple(size for size in parse_integers("--replicas", replicas, least=1) if size != 1)
-    chosen_kinds = parse_choices("--kinds", split_names(kinds), scaling_rows.KINDS)
-    lay_out = partial(scaling_rows.build_rows, sizes=sizes, kinds=[kind for kind in scaling_rows.KINDS if kind in chosen_kinds])
+        settings = replace(settings, workers=workers)
+    sizes = tuple(size for size in replicas if size != 1)
+    lay_out = partial(scaling_rows.build_rows, sizes=sizes, kinds=[kind for kind in scaling_rows.KINDS if kind in kinds])
     twins = contestants.twins(settings.contestants)
     request = run.ComparisonRequest(settings, twins, out, prove=False, lay_out=lay_out, oversubscribe=True, sign=sign)
     return run.run(request, as_json=invocation.as_json, view=view)

@@ -45,7 +45,7 @@ def report(compared: JudgedComparison, folder: Path, scaling: ScalingResult, arg
         name=NAME,
         json_file=SCALING_FILE,
         facts=comparison_report.facts(compared),
-        findings=[("Cautions", comparison_report.with_folder(compared.cautions, folder))] if compared.cautions else [],
+        findings=[("Cautions", compared.in_words(compared.cautions, folder))] if compared.cautions else [],
         tables=[table for table in tables if table.rows],
         drawings={NAME: lambda figure: draw(scaling, figure)},
         environment=[*comparison_report.environment(compared), *comparison_report.source_digest(compared.stored.made_from)],
@@ -70,10 +70,10 @@ def screen(compared: JudgedComparison, scaling: ScalingResult) -> Screen:
         if summary.status in (*FAILURES, *UNFINISHED)
     ]
     not_comparable = [] if compared.findings.comparable else ["No ratios: the timed runs did not train the same."]
-    caution_count = wording.count(len(compared.cautions), "caution")
+    caution_count = wording.count(len(compared.in_words(compared.cautions)), "caution")
     answers = [
         Paragraph("Speed-up", [_speedup_text(point) for point in largest.values()]),
-        Paragraph("Trouble", [*failed, *not_comparable, *cautions.signature(stored)], "bad"),
+        Paragraph("Trouble", [*failed, *not_comparable, *compared.in_words(cautions.signature(stored))], "bad"),
     ]
     return Screen(
         subject=["How does it scale?", *comparison_screen.subject_parts(stored)],

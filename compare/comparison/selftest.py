@@ -20,14 +20,13 @@ from compare.comparison import comparison_plan, run
 from compare.comparison import repeats_needed as needed
 from compare.comparison.comparison_plan import ComparisonRequest
 from compare.core import commands, exits, statistics, verdict_words, wording
-from compare.core.option_parsing import split_names
 from compare.core.option_rules import Excludes, Needs
 from compare.core.presets import Preset
 from compare.core.statistics import VERDICT_PAIRS, JudgedRatio, Ratio, paired_ratio, verdicts
 from compare.core.until_decided import UntilDecided
 from compare.core.verdict_words import interval_words
 from compare.core.wording import percent
-from compare.execution import contestants, launch, matrix, options, store
+from compare.execution import matrix, options, store
 from compare.execution.contestants import Contestant
 from compare.execution.matrix import Row
 from compare.execution.store import StoredComparison
@@ -151,15 +150,14 @@ def command(
     seed: Annotated[int, typer.Option(min=0, help=f"{options.SEED} The simulation.")] = 0,
 ) -> Report:
     """Test the verdicts themselves: equal runs must be called equal, and a known slowdown must be found."""
-    twins = contestants.builtin_twins("--frameworks", split_names(frameworks), launch.FRAMEWORKS)
     if repeats_needed:
         return repeats_report(needed.table(max(trials // 10, 100), seed, UntilDecided()))
-    pairs = None if real_pairs is None else _pairs_request(twins[0], real_pairs, out)
+    pairs = None if real_pairs is None else _pairs_request(frameworks[0], real_pairs, out)
     if pairs is not None:
         COMPARISON.check(pairs.out, comparison_plan.early_identity(pairs))
     result = Selftest(checks=simulate(trials, seed), sentences=[])
     if not simulate_only:
-        trials_result = _run_trials(twins) if pairs is None else _run_pairs(pairs, seed)
+        trials_result = _run_trials(frameworks) if pairs is None else _run_pairs(pairs, seed)
         result = Selftest(checks=[*result.checks, *trials_result.checks], sentences=trials_result.sentences)
     return report(result)
 
@@ -184,7 +182,7 @@ class Measure(NamedTuple):
 CheckRow = tuple[str, Measure, Bound]
 
 
-def _rate(successes: npt.NDArray[Any], repeats: npt.NDArray[np.int64] | None = None) -> Measure:
+def _rate(successes: Booleans | np.bool_ | float, repeats: npt.NDArray[np.int64] | None = None) -> Measure:
     rate = float(np.mean(successes))
     if repeats is None:
         return Measure(rate, percent(rate, 2))
@@ -390,7 +388,7 @@ def judge(compared: JudgedComparison) -> Selftest:
     judged = dict(zip([key for key, _ in ratios], verdicts([(" ".join(key), ratio) for key, ratio in ratios]), strict=True))
     checks = [_check(contestant, other, judged.get((contestant, other))) for contestant, other in pairs]
     resolutions = [sentence for contestant in contestants if (sentence := _resolution(stored, contestant))]
-    return Selftest(checks=checks, sentences=[*resolutions, *dict.fromkeys(compared.findings.troubles)])
+    return Selftest(checks=checks, sentences=[*resolutions, *dict.fromkeys(compared.in_words(compared.findings.troubles))])
 
 
 def report(result: Selftest) -> Report:
@@ -510,7 +508,7 @@ def judge_pairs(compared: JudgedComparison, num_pairs: int, seed: int) -> Selfte
     sentences = [
         f"Two equal runs differ by {percent(float(logs.std(ddof=1)), 1)} here (standard deviation). "
         f"Equal runs are decided after {equal.repeats.mean():.1f} repeats.",
-        *compared.findings.troubles,
+        *compared.in_words(compared.findings.troubles),
     ]
     return Selftest(checks=_checks(first.contestant, len(logs), rows), sentences=sentences)
 

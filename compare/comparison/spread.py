@@ -119,7 +119,7 @@ def _is_done(plan: MatrixPlan, cell: Cell, folder: Path) -> bool:
     comparison = store.read_plan(cell_folder)
     settings = comparison_plan.check_repeats(comparison_plan.request_for_rows(cell.rows, plan, cell_folder).settings)
     has_all_repeats = comparison.repeats >= settings.repeats and comparison.until == plan.until
-    return has_all_repeats and not comparison_plan.jobs(comparison, cell_folder)
+    return has_all_repeats and not comparison_plan.remaining_rounds(comparison, cell_folder)
 
 
 def rehearse(plan: MatrixPlan, folder: Path, *, as_json: bool) -> int:

@@ -159,20 +159,13 @@ def _spawn(call: LibraryCall) -> CallOutcome:
         ranks.append(owner.sync_object)
     if truth(call.keywords.get("join", Const(True))) is False:
         return Unknown()
-    return _wait_for_ends(call, "waits for the ranks", ranks, ranks[0] if ranks else None, "ranks")
-
-
-def _wait_for_ends(
-    call: LibraryCall, description: str, awaited: Sequence[SyncObject], sync_object: SyncObject | None, kind: str
-) -> BlockingCall:
-    yield PendingOperation(description, lambda: threads.have_ended(awaited), sync_object, kind)
-    return threads.observe_ends(call.thread, awaited)
+    return threads.wait_for_ends(call.thread, "waits for the ranks", ranks, ranks[0] if ranks else None)
 
 
 def _wait_for_futures(call: LibraryCall) -> BlockingCall:
     items = call.first.items if isinstance(call.first, SequenceValue) else []
     tasks = [item for item in items if isinstance(item, SyncObject)]
-    yield from _wait_for_ends(call, "waits for tasks", tasks, None, "future")
+    yield from threads.wait_for_ends(call.thread, "waits for tasks", tasks, kind="future")
     return SequenceValue(list(tasks))
 
 

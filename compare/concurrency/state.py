@@ -125,7 +125,7 @@ class PendingOperation(NamedTuple):
     is_ready: Callable[[], bool]
     sync_object: SyncObject | None = None
     kind: str = ""
-    """Kind of the awaited object, or collective, send, recv or ranks."""
+    """collective, send or recv: it waits for other ranks. future: for several tasks. Empty: for `sync_object`."""
     has_timeout: bool = False
     has_long_timeout: bool = False
     """Whether the timeout is assumed to be long enough: it expires only if no other thread can run."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -53,17 +53,10 @@ class MethodCall:
     def argument(self, position: int, name: str) -> Value | None:
         return self.keywords.get(name, self.values[position] if position < len(self.values) else None)
 
-    def pending(
-        self,
-        description: str,
-        is_ready: Callable[[], bool],
-        *,
-        sync_object: SyncObject | None = None,
-        has_timeout: bool = False,
-        has_long_timeout: bool = False,
-    ) -> PendingOperation:
-        awaited = sync_object or self.sync_object
-        return PendingOperation(description, is_ready, awaited, awaited.kind, has_timeout, has_long_timeout)
+    @property
+    def has_timeout(self) -> bool:
+        """Whether the first argument, or `timeout`, limits the wait."""
+        return self.argument(0, "timeout") is not None
 
     def gives_up(self, block: Value | None, timeout: Value | None) -> bool:
         """Return whether a `put` or `get` gives up when it would block, at once or after a time."""
@@ -78,22 +71,22 @@ class MethodCall:
             clock[number] = max(count, clock.get(number, 0))
 
 
-class SyncObjectMethods(MethodCall):
+class _SyncObjectMethods(MethodCall):
     """Methods of every synchronization object. Each returns a `CallOutcome`."""
 
     def __enter__(self) -> CallOutcome:
         return self.sync_object
 
 
-class LockMethods(SyncObjectMethods):
-    """Methods of a lock or semaphore, and of the lock of a condition."""
+class _LockMethods(_SyncObjectMethods):
+    """Methods of a lock, and of the lock of a condition, which may be a semaphore."""
 
     def acquire(self) -> BlockingCall:
         thread, title, lock = self.thread, self.sync_object.title, _lock_of(self.sync_object)
         blocking, timeout = self.argument(0, "blocking"), self.argument(1, "timeout")
         may_give_up = (blocking is not None and truth(blocking) is not True) or timeout is not None
         is_free = functools.partial(_is_free, lock, thread)
-        if (yield self.pending(f"waits for {title}", is_free, sync_object=lock, has_timeout=may_give_up)):
+        if (yield PendingOperation(f"waits for {title}", is_free, lock, has_timeout=may_give_up)):
             return Const(False)
         step = thread.record(f"takes {title}")
         if lock.kind == "semaphore":
@@ -127,9 +120,7 @@ class LockMethods(SyncObjectMethods):
     __exit__ = release
 
 
-class SemaphoreMethods(LockMethods):
-    """Methods of a semaphore."""
-
+class _SemaphoreMethods(_LockMethods):
     def initialize(self) -> None:
         count = self.argument(0, "value")
         number = _integer(count)
@@ -137,9 +128,7 @@ class SemaphoreMethods(LockMethods):
         self.sync_object.has_escaped = isinstance(count, Unknown)
 
 
-class ConditionMethods(LockMethods):
-    """Methods of a condition."""
-
+class _ConditionMethods(_LockMethods):
     def initialize(self) -> None:
         condition, lock = self.sync_object, self.argument(0, "lock")
         default_lock = SyncObject(kind="lock", site=condition.site, flags=condition.flags | {"reentrant"}, name="condition")
@@ -153,15 +142,16 @@ class ConditionMethods(LockMethods):
         count, released_entries = lock.count, [entry for entry in thread.held_locks if entry[0] is lock]
         thread.held_locks = [entry for entry in thread.held_locks if entry[0] is not lock]
         lock.owner, lock.count = None, 0
-        has_timed_out = yield self.pending(
+        has_timed_out = yield PendingOperation(
             f"waits for {condition.title}",
             lambda: thread not in condition.items and lock.owner is None,
-            has_timeout=self.argument(0, "timeout") is not None,
+            condition,
+            has_timeout=self.has_timeout,
         )
         if has_timed_out:
             if thread in condition.items:
                 condition.items.remove(thread)
-            yield PendingOperation(f"waits for {lock.title}", lambda: lock.owner is None, lock, "lock")
+            yield PendingOperation(f"waits for {lock.title}", lambda: lock.owner is None, lock)
         lock.owner, lock.count = thread, count
         thread.held_locks += released_entries
         return self.wait_for()
@@ -181,9 +171,7 @@ class ConditionMethods(LockMethods):
         return NONE
 
 
-class EventMethods(SyncObjectMethods):
-    """Methods of an event."""
-
+class _EventMethods(_SyncObjectMethods):
     def set(self) -> Value:
         self.thread.record(f"sets {self.sync_object.title}")
         self.sync_object.is_set = True
@@ -203,19 +191,17 @@ class EventMethods(SyncObjectMethods):
 
     def wait(self) -> BlockingCall:
         event, thread = self.sync_object, self.thread
-        has_timeout = self.argument(0, "timeout") is not None
+        has_timeout = self.has_timeout
         if has_timeout and not event.is_set and _is_first_loop_test(thread) and not self.execution.path.choose(2):
             thread.record(f"waits for {event.title} until its time runs out")
             return Const(False)  # what the loop does between two waits is usually done
-        if (yield self.pending(f"waits for {event.title}", lambda: event.is_set, has_timeout=has_timeout)):
+        if (yield PendingOperation(f"waits for {event.title}", lambda: event.is_set, event, has_timeout=has_timeout)):
             return Const(False)
         thread.merge_clock(event.clock)
         return Const(True)
 
 
-class QueueMethods(SyncObjectMethods):
-    """Methods of a queue of threads or processes."""
-
+class _QueueMethods(_SyncObjectMethods):
     def initialize(self) -> None:
         queue, size = self.sync_object, self.argument(0, "maxsize")
         number = _integer(size)
@@ -227,9 +213,10 @@ class QueueMethods(SyncObjectMethods):
 
     def put(self) -> BlockingCall:
         queue, thread, title = self.sync_object, self.thread, self.sync_object.title
-        has_timed_out = yield self.pending(
+        has_timed_out = yield PendingOperation(
             f"puts into {title}",
             lambda: queue.size is None or len(queue.items) < queue.size,
+            queue,
             has_timeout=self.gives_up(self.argument(1, "block"), self.argument(2, "timeout")),
             has_long_timeout=not self.execution.is_caught(thread, "Full"),
         )
@@ -248,9 +235,10 @@ class QueueMethods(SyncObjectMethods):
 
     def get(self) -> BlockingCall:
         queue, thread, title = self.sync_object, self.thread, self.sync_object.title
-        has_timed_out = yield self.pending(
+        has_timed_out = yield PendingOperation(
             f"waits for an item of {title}",
             lambda: bool(queue.items),
+            queue,
             has_timeout=self.gives_up(self.argument(0, "block"), self.argument(1, "timeout")),
             has_long_timeout=not self.execution.is_caught(thread, "Empty"),
         )
@@ -275,7 +263,7 @@ class QueueMethods(SyncObjectMethods):
 
     def join(self) -> BlockingCall:
         queue = self.sync_object
-        yield self.pending(f"waits until {queue.title} is done", lambda: queue.count <= 0)
+        yield PendingOperation(f"waits until {queue.title} is done", lambda: queue.count <= 0, queue)
         self.thread.merge_clock(queue.clock)
         return NONE
 
@@ -289,9 +277,7 @@ class QueueMethods(SyncObjectMethods):
         return Const(self.sync_object.size is not None and len(self.sync_object.items) >= self.sync_object.size)
 
 
-class BarrierMethods(SyncObjectMethods):
-    """Methods of a barrier."""
-
+class _BarrierMethods(_SyncObjectMethods):
     def initialize(self) -> None:
         self.sync_object.size = _integer(self.argument(0, "parties"))
         self.sync_object.has_escaped = self.sync_object.size is None
@@ -303,10 +289,11 @@ class BarrierMethods(SyncObjectMethods):
         last_arrival = (barrier.count // parties + 1) * parties
         barrier.count += 1
         self.publish_clock()
-        has_timed_out = yield self.pending(
+        has_timed_out = yield PendingOperation(
             f"waits at {barrier.title}",
             lambda: barrier.count >= last_arrival,
-            has_timeout=self.argument(0, "timeout") is not None,
+            barrier,
+            has_timeout=self.has_timeout,
             has_long_timeout=True,
         )
         if has_timed_out:
@@ -315,9 +302,7 @@ class BarrierMethods(SyncObjectMethods):
         return Unknown()
 
 
-class ThreadMethods(SyncObjectMethods):
-    """Methods of a thread or process."""
-
+class _ThreadMethods(_SyncObjectMethods):
     def initialize(self) -> None:
         _initialize_thread(self, self.keywords.get("target"))
 
@@ -346,9 +331,13 @@ class ThreadMethods(SyncObjectMethods):
         owner: SimulatedThread | None = self.sync_object.owner
         if owner is None:
             return NONE
-        has_timeout = self.argument(0, "timeout") is not None
-        has_timed_out = yield self.pending(
-            f"waits for the end of {owner.name}", lambda: owner.ended, has_timeout=has_timeout, has_long_timeout=True
+        has_timeout = self.has_timeout
+        has_timed_out = yield PendingOperation(
+            f"waits for the end of {owner.name}",
+            lambda: owner.ended,
+            self.sync_object,
+            has_timeout=has_timeout,
+            has_long_timeout=True,
         )
         if has_timed_out:
             return NONE
@@ -358,7 +347,7 @@ class ThreadMethods(SyncObjectMethods):
         return Const(self.sync_object.owner is not None and not self.sync_object.owner.ended)
 
 
-class TimerMethods(SyncObjectMethods):
+class _TimerMethods(_SyncObjectMethods):
     """Methods of a timer. Its function is treated as external code."""
 
     def initialize(self) -> None:
@@ -371,9 +360,7 @@ class TimerMethods(SyncObjectMethods):
     cancel = start
 
 
-class PoolMethods(SyncObjectMethods):
-    """Methods of a pool of threads."""
-
+class _PoolMethods(_SyncObjectMethods):
     def initialize(self) -> None:
         self.sync_object.size = _integer(self.argument(0, "max_workers"))
 
@@ -383,8 +370,8 @@ class PoolMethods(SyncObjectMethods):
     def map(self) -> CallOutcome:
         if not self.values:
             return None
-        item = Unknown(marks=frozenset([DATA_ITEM]))
-        return _wait_for_tasks(self, [_submit(self, self.values[0], [replace(item)]) for _ in range(_TASKS_PER_MAP)])
+        items = [Unknown(marks=frozenset([DATA_ITEM])) for _ in range(_TASKS_PER_MAP)]
+        return _wait_for_tasks(self, [_submit(self, self.values[0], [item]) for item in items])
 
     def shutdown(self) -> CallOutcome:
         waits = truth(self.keywords.get("wait", Const(True))) is not False
@@ -393,15 +380,14 @@ class PoolMethods(SyncObjectMethods):
     __exit__ = shutdown
 
 
-class FutureMethods(SyncObjectMethods):
-    """Methods of a future."""
-
+class _FutureMethods(_SyncObjectMethods):
     def result(self) -> BlockingCall:
         future = self.sync_object
-        has_timed_out = yield self.pending(
+        has_timed_out = yield PendingOperation(
             f"waits for the result of {future.owner.name}",
             lambda: future.owner.ended,
-            has_timeout=self.argument(0, "timeout") is not None,
+            future,
+            has_timeout=self.has_timeout,
             has_long_timeout=True,
         )
         if has_timed_out:
@@ -415,25 +401,25 @@ class FutureMethods(SyncObjectMethods):
         return Const(self.sync_object.owner.ended)
 
 
-class WorkMethods(SyncObjectMethods):
+class _WorkMethods(_SyncObjectMethods):
     """Methods of the handle of an asynchronous collective or message."""
 
     def wait(self) -> BlockingCall:
         return self.sync_object.owner()
 
 
-_METHODS: dict[str, type[SyncObjectMethods]] = {
-    "lock": LockMethods,
-    "semaphore": SemaphoreMethods,
-    "condition": ConditionMethods,
-    "event": EventMethods,
-    "queue": QueueMethods,
-    "barrier": BarrierMethods,
-    "thread": ThreadMethods,
-    "timer": TimerMethods,
-    "pool": PoolMethods,
-    "future": FutureMethods,
-    "work": WorkMethods,
+_METHODS: dict[str, type[_SyncObjectMethods]] = {
+    "lock": _LockMethods,
+    "semaphore": _SemaphoreMethods,
+    "condition": _ConditionMethods,
+    "event": _EventMethods,
+    "queue": _QueueMethods,
+    "barrier": _BarrierMethods,
+    "thread": _ThreadMethods,
+    "timer": _TimerMethods,
+    "pool": _PoolMethods,
+    "future": _FutureMethods,
+    "work": _WorkMethods,
 }
 """Methods by the kind of their object."""
 _NOT_METHODS = frozenset(dir(MethodCall))
@@ -460,7 +446,7 @@ def call_method(
     keywords: Keywords | None = None,
 ) -> CallOutcome:
     """Simulate a method of a synchronization object."""
-    methods = _METHODS.get(sync_object.kind, SyncObjectMethods)
+    methods = _METHODS.get(sync_object.kind, _SyncObjectMethods)
     method: Any = getattr(methods, name, None)
     if name in _NOT_METHODS or method is None:
         return None
@@ -521,5 +507,5 @@ def _submit(call: MethodCall, function: Value, values: Sequence[Value]) -> SyncO
 
 
 def _wait_for_tasks(call: MethodCall, futures: Sequence[SyncObject]) -> BlockingCall:
-    yield call.pending(f"waits for the tasks of {call.sync_object.title}", lambda: threads.have_ended(futures))
-    return threads.observe_ends(call.thread, futures)
+    pool = call.sync_object
+    return threads.wait_for_ends(call.thread, f"waits for the tasks of {pool.title}", futures, pool)

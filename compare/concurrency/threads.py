@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from compare.concurrency.evaluation import Evaluator, length
 from compare.concurrency.findings import ConcurrencyFinding
-from compare.concurrency.state import ExecutionState, QueueItem, SimulatedThread
+from compare.concurrency.state import BlockingCall, ExecutionState, PendingOperation, QueueItem, SimulatedThread
 from compare.concurrency.values import LARGE, Const, RangeValue, SequenceValue, SyncObject, Unknown, Value
 
 _PIPE_BYTES = 2**16
@@ -47,9 +47,16 @@ def report_late_read(state: ExecutionState, thread: SimulatedThread, queue: Sync
     )
 
 
-def have_ended(sync_objects: Sequence[SyncObject]) -> bool:
-    """Return whether the threads, processes or tasks have ended."""
-    return all(sync_object.owner.ended for sync_object in sync_objects)
+def wait_for_ends(
+    thread: SimulatedThread,
+    description: str,
+    awaited: Sequence[SyncObject],
+    sync_object: SyncObject | None = None,
+    kind: str = "",
+) -> BlockingCall:
+    """Wait until threads, processes or tasks have ended, and return their results."""
+    yield PendingOperation(description, lambda: all(ending.owner.ended for ending in awaited), sync_object, kind)
+    return observe_ends(thread, awaited)
 
 
 def observe_ends(thread: SimulatedThread, sync_objects: Sequence[SyncObject], *, has_timeout: bool = False) -> Value:

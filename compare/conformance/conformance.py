@@ -18,7 +18,7 @@ from compare.conformance import description, models, modes, refusals, runs, sing
 from compare.conformance.trial import Faults, TwinUnderTest
 from compare.core import commands, exits, wording
 from compare.core.commands import Invocation, Outcome
-from compare.core.option_parsing import parse_choices, split_names
+from compare.core.option_types import Names
 from compare.execution import launch, options
 from compare.execution.twins import Twins
 from compare.execution.workspace import FolderKind
@@ -87,7 +87,9 @@ def prepare_trial_folder(out: Path) -> Path:
 def command(
     invocation: Invocation,
     twin: Annotated[str, typer.Argument(metavar="TWIN[@PYTHON]", help="A twin, and the interpreter that has it.")],
-    checks: Annotated[str, typer.Option(help=f"With commas, of: {', '.join(CHECKS)}.")] = ",".join(CHECKS),
+    checks: Annotated[
+        tuple[str, ...], Names(tuple(CHECKS)), typer.Option(help=f"With commas, of: {', '.join(CHECKS)}.")
+    ] = tuple(CHECKS),
     out: options.OutOrNone = None,
 ) -> Outcome:
     """Try an installed twin over the contract, and say what is missing; exit code 1 where a check fails."""
@@ -96,11 +98,10 @@ def command(
     def progress(text: str) -> None:
         console.print(text, style="dim", highlight=False)
 
-    selected = parse_choices("--checks", split_names(checks), tuple(CHECKS))
     name = twin.partition("@")[0]
     twins = Twins.choose(None, [f"{name}={twin}"], {}, launch.FRAMEWORKS)
     results = conform(
-        TwinUnderTest(twins, prepare_trial_folder(out or invocation.hold(PrivateFolder()).path), progress), selected
+        TwinUnderTest(twins, prepare_trial_folder(out or invocation.hold(PrivateFolder()).path), progress), checks
     )
     return Outcome(report(name, results), out)
 

@@ -15,9 +15,8 @@ def check(trial: TwinUnderTest) -> Faults:
             continue
         # BatchNorm over all replicas is tried where they share a process.
         serial = spec_of("mini_xception" if spec.MODES[words[0]].processes == "one" else "simple_cnn")
-        proof = ladder.prove(
-            serial, trial.twins, words, replicas=2, out=trial.out / name, progress=trial.progress, steps=5, remember=False
-        )
+        request = ladder.ProofRequest(serial, trial.twins, words, replicas=2, steps=5)
+        proof = ladder.prove(request, out=trial.out / name, progress=trial.progress, remember=False)
         yield from rung_faults(proof.rungs)
         for word in words:
             parallel = spec.build(spec.with_variant(serial.model_dump(), word, 2))

@@ -15,7 +15,8 @@ import typer
 
 from compare.core import exits
 from compare.core.interrupt import Interrupted, interruptible
-from compare.core.option_rules import GivenOptions, Rule
+from compare.core.option_rules import GivenOptions, OptionRule
+from compare.core.option_types import OptionType
 from compare.core.progress import Display, display
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print everything as JSON.")]
@@ -84,13 +85,14 @@ class Invocation:
             raise
 
 
-def command(*rules: Rule) -> Callable[[Callable[..., Any]], Callable[..., None]]:
+def command(*rules: OptionRule) -> Callable[[Callable[..., Any]], Callable[..., None]]:
     """Make a command of a function from settings to a report, for `MODULES` of `compare/__main__.py`.
 
     The function returns a report, which is printed, or an `Outcome`, which names its folder too. Such a command has `--json`.
     A function that prints its output itself returns None, or the exit code. An error that a user can fix is raised.
 
     A parameter of type `Invocation` is given by the frame. One whose type is a dataclass stands for the options of its fields.
+    One with an `OptionType` in its annotation gets the value of the text that a user types.
 
     Args:
         rules: which options go together. They are checked in this order, before the function is called.
@@ -112,15 +114,23 @@ def command(*rules: Rule) -> Callable[[Callable[..., Any]], Callable[..., None]]
         is_reporting = signature.return_annotation not in (None, int)
         if is_reporting:
             parameters.append(_parameter("as_json", AsJson, default=False))
-        parameters.append(_parameter("context", typer.Context))
+        context_names = [parameter.name for parameter in parameters if parameter.annotation is typer.Context]
+        parameters += [] if context_names else [_parameter("context", typer.Context)]
+        defaults = {parameter.name: parameter.default for parameter in parameters}
+        option_types = {parameter.name: kind for parameter in parameters if (kind := _option_type(parameter)) is not None}
+        parameters = [_as_text(parameter, option_types.get(parameter.name)) for parameter in parameters]
 
         @functools.wraps(function)
-        def wrapper(context: typer.Context, **values: Any) -> None:
+        def wrapper(**values: Any) -> None:
+            context = values[context_names[0]] if context_names else values.pop("context")
             invocation = Invocation(as_json=is_reporting and values.pop("as_json"))
             with exits.exit_on_error():
                 given = GivenOptions(context)
                 for rule in rules:
                     rule.check(given)
+                for name, kind in option_types.items():
+                    option = given.parameter(name)
+                    values[name] = kind.parse(option.names[0], values[name]) if option.is_typed else defaults[name]
                 arguments = _with_groups(values, groups) | dict.fromkeys(invocation_names, invocation)
                 code = invocation.run(functools.partial(function, **arguments))
             raise typer.Exit(code)
@@ -135,6 +145,23 @@ def command(*rules: Rule) -> Callable[[Callable[..., Any]], Callable[..., None]]
 
 def _parameter(name: str, annotation: Any, *, default: Any = inspect.Parameter.empty) -> inspect.Parameter:
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def _option_type(parameter: inspect.Parameter) -> OptionType | None:
+    metadata = getattr(parameter.annotation, "__metadata__", ())
+    return next((fact for fact in metadata if isinstance(fact, OptionType)), None)
+
+
+def _as_text(parameter: inspect.Parameter, kind: OptionType | None) -> inspect.Parameter:
+    """Return the parameter as typer sees it: an option with a type of the suite's is a text."""
+    if kind is None:
+        return parameter
+    default = parameter.default
+    text_type = str | None if default is None else str
+    if default not in (None, inspect.Parameter.empty):
+        default = kind.format(default)
+    facts = [fact for fact in parameter.annotation.__metadata__ if fact is not kind]
+    return parameter.replace(annotation=Annotated[text_type, *facts], default=default)
 
 
 def _group_parameters(group: Any) -> list[inspect.Parameter]:

@@ -1,18 +1,13 @@
-"""Words, numbers and lists that a user types on the command line."""
+"""Lists of words that a user types, on the command line or in a file."""
 
 from __future__ import annotations
 
 import difflib
-import math
 from collections.abc import Collection, Sequence
 
 import typer
 
 from common.spec import LEVELS, MODES, SpecError
-from common.spec.errors import format_value
-
-_MOST_DIGITS = 19
-"""Digits of a whole number. More have no use, and very many are slow to read."""
 
 
 def split_names(text: str) -> list[str]:
@@ -52,67 +47,6 @@ def parse_modes(modes: str) -> list[str]:
 def parse_levels(switches: str) -> list[str]:
     """Return the levels named by `--switches`."""
     return parse_choices("--switches", split_names(switches), LEVELS)
-
-
-def parse_integers(option: str, text: str, *, least: int) -> tuple[int, ...]:
-    """Return the whole numbers of an option, each once."""
-    examples = [str(least + more) for more in range(3)]
-    words = require_distinct(option, split_names(text), examples)
-    for word in words:
-        if not (word.isascii() and word.isdecimal() and len(word) <= _MOST_DIGITS) or int(word) < least:
-            use = ",".join(examples)
-            raise SpecError(
-                f"{option} must be whole numbers of at least {least}. Received: {format_value(word)}. Use e.g. {use}."
-            )
-    return tuple(map(int, words))
-
-
-def parse_factors(option: str, text: str, *, above: float) -> tuple[float, ...]:
-    """Return the numbers of an option, each once."""
-    examples = [f"{above + more:g}" for more in (0.5, 1.0, 3.0)]
-    values: list[float] = []
-    for word in require_distinct(option, split_names(text), examples):
-        try:
-            values.append(float(word))
-        except ValueError:
-            values.append(math.nan)
-        if not above < values[-1] < math.inf:
-            use = ",".join(examples)
-            raise SpecError(f"{option} must be numbers above {above:g}. Received: {format_value(word)}. Use e.g. {use}.")
-    return tuple(values)
-
-
-def parse_range(option: str, text: str) -> tuple[int, int]:
-    """Parse `1:4` into (1, 4)."""
-    least, _, most = text.partition(":")
-    try:
-        numbers = parse_integers(option, least, least=1) + parse_integers(option, most, least=2)
-    except SpecError:
-        numbers = ()
-    if len(numbers) != 2 or numbers[0] >= numbers[1]:
-        raise SpecError(f"{option} takes MIN:MAX, numbers of replicas. Received: {format_value(text)}. Use e.g. 1:2.")
-    return numbers[0], numbers[1]
-
-
-def parse_mebibytes(option: str, text: str) -> float:
-    """Parse `2GiB` or `512MiB` into MiB."""
-    number, unit = text.strip()[:-3], text.strip()[-3:].lower()
-    try:
-        size = float(number) * {"mib": 1.0, "gib": 1024.0}[unit]
-    except (ValueError, KeyError):
-        size = math.nan
-    if not 0 < size < math.inf:
-        raise SpecError(f"{option} must be a size in MiB or GiB. Received: {format_value(text)}. Use e.g. 2GiB.")
-    return size
-
-
-def parse_fraction(text: str) -> float:
-    """Parse `5%`, `5 %` or `0.05` into 0.05. NaN if the text is no number."""
-    number = text.strip()
-    try:
-        return float(number.removesuffix("%")) / (100.0 if number.endswith("%") else 1.0)
-    except ValueError:
-        return math.nan
 
 
 def unexpected_options(context: typer.Context, allowed: Collection[str]) -> list[str]:

@@ -30,6 +30,7 @@ class GivenOption:
     def __init__(self, parameter: Any, context: typer.Context) -> None:
         source = context.get_parameter_source(parameter.name)
         self.is_typed = source is not None and source.name == "COMMANDLINE"
+        self.parameter_name = parameter.name
         self.is_argument = parameter.param_type_name == "argument"
         self.names = (
             [parameter.metavar or parameter.name.upper()]
@@ -84,12 +85,16 @@ class GivenOptions:
             if any(name in listed for name in option.names) is not isinstance(names, AllExcept)
         ]
 
+    def parameter(self, name: str) -> GivenOption:
+        """Return an option by the name of its parameter."""
+        return next(option for option in self._options if option.parameter_name == name)
+
     def typed(self, names: OptionNames) -> list[GivenOption]:
         """Return those of these options that the user typed."""
         return [option for option in self.select(names) if option.is_typed]
 
 
-class Rule(Protocol):
+class OptionRule(Protocol):
     """A rule between options."""
 
     def check(self, given: GivenOptions) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from common.frozen import Frozen
 from common.spec import SpecError
-from compare.core.option_parsing import parse_fraction
+from compare.core.option_types import Percent
 from compare.core.statistics import VERDICT_PAIRS
 
 FIELDS = ("until_decided", "most_repeats", "smallest_effect")
@@ -49,16 +49,8 @@ def stopping_rule_from_options(
         )
     options = {
         "most_repeats": most_repeats,
-        "smallest_effect": None if smallest_effect is None else _parse_effect(smallest_effect),
+        "smallest_effect": None
+        if smallest_effect is None
+        else Percent(is_open=True).parse("--smallest-effect", smallest_effect),
     }
     return (stored or UntilDecided()).model_copy(update={name: value for name, value in options.items() if value is not None})
-
-
-def _parse_effect(text: str) -> float:
-    value = parse_fraction(text)
-    if not 0.0 < value < 1.0:
-        raise SpecError(
-            f"--smallest-effect must be a percentage or a fraction, above 0 and below 100 %. Received: {text!r}. "
-            "Use 5% or 0.05."
-        )
-    return value

@@ -79,7 +79,7 @@ def p_value_text(judged: JudgedRatio) -> str:
     if judged.family == 1:
         return f" (p {p_words(p)})"
     lost_by_correction = judged.verdict == "no difference shown" and judged.ratio.p < SIGNIFICANCE
-    uncorrected = f"; {p_words(judged.ratio.p).removeprefix('= ')} by itself" if lost_by_correction else ""
+    uncorrected = f"; {p_value_words(judged.ratio.p)} by itself" if lost_by_correction else ""
     return f" (p {p_words(p)} among {judged.family} comparisons{uncorrected})"
 
 
@@ -151,4 +151,9 @@ def _digits(low: float, high: float) -> int:
 
 def p_words(p: float) -> str:
     """Format a p-value as `= 0.012` or `< 0.001`."""
-    return "< 0.001" if p < 0.001 else f"= {p:.3f}"
+    return p_value_words(p) if p < 0.001 else f"= {p_value_words(p)}"
+
+
+def p_value_words(p: float) -> str:
+    """Format a p-value as `0.012` or `< 0.001`."""
+    return "< 0.001" if p < 0.001 else f"{p:.3f}"

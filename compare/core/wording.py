@@ -14,6 +14,10 @@ _CONTROL = re.compile(
 """Escape sequences, control characters and invisible letters, except the joiners that some scripts need."""
 
 
+class Detail(str):
+    """A sentence that belongs below the one before."""
+
+
 def visible(name: str) -> str:
     """Escape a name from outside (e.g. of a class or a file) as Python's repr does, so that each character is visible.
 

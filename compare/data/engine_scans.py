@@ -22,7 +22,7 @@ from compare.core import exits, wording
 from compare.core.progress import Display
 from compare.execution import launch
 from compare.execution.contestants import Contestant
-from compare.execution.interleaving import turn
+from compare.execution.interleaving import Job, rounds, run_in_turns
 
 LOGS = "logs"
 """Folder of the processes' logs, in the folder of the results."""
@@ -100,13 +100,19 @@ def run(request: ScanRequest, progress: Display, out: Path | None) -> ScanOutcom
     with PrivateFolder() as temporary:
         folder = temporary.path
         job.save(files.train.encoded, files.image_size, folder / "job.npz")
-        turns = [row for repeat in range(request.repeats) for row in turn(rows, repeat)]
-        progress.plan([row.name for row in turns])
-        for row in turns:
-            progress.begin(row.name, row.name)
-            if row.status == "ok":
+
+        def execute(job: Job[ScanRow]) -> None:
+            if (row := job.item).status == "ok":
                 _scan(row, request.scheduler, folder, (out or folder) / LOGS / f"{row.engine}-{row.workers}.txt")
-            progress.end()
+
+        for _ in run_in_turns(
+            rounds(rows, request.repeats),
+            execute,
+            progress,
+            name=lambda row: row.name,
+            label=lambda job: job.item.name,
+        ):
+            pass
     if len({row.engine for row in rows if row.scans}) == 1:  # a single engine cannot be compared with another
         progress.say("checking the sums")
         sums = scan.scan(files.train.encoded, files.image_size, machine.available_cores())

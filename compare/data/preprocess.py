@@ -10,10 +10,10 @@ from common import spec
 from common.spec import SpecError
 from compare.core import commands
 from compare.core.commands import Invocation, Outcome
-from compare.core.option_parsing import parse_integers, split_names
+from compare.core.option_types import Integers
 from compare.data.engine_scans import LOGS, ScanRequest, run
 from compare.data.preprocess_report import KIND, NAME, RESULTS_FILE, report
-from compare.execution import contestants, launch, options
+from compare.execution import launch, options
 from compare.execution.workspace import FolderKind, Workspace
 from compare.reporting import document
 
@@ -22,8 +22,15 @@ from compare.reporting import document
 def command(
     invocation: Invocation,
     data: Annotated[str, typer.Argument(metavar="DATA", help="cifar10, leaves, or an image folder or archive.")],
-    engines: Annotated[str, typer.Option(help="Engines, with commas.")] = ",".join((*launch.SUITE_WORKERS, *launch.FRAMEWORKS)),
-    workers: Annotated[str, typer.Option(help="Numbers of workers, with commas.")] = "1,2,4,8",
+    engines: Annotated[
+        tuple[str, ...], options.BuiltinTwins(others=tuple(launch.SUITE_WORKERS)), typer.Option(help="Engines, with commas.")
+    ] = (*launch.SUITE_WORKERS, *launch.FRAMEWORKS),
+    workers: Annotated[tuple[int, ...], Integers(least=1), typer.Option(help="Numbers of workers, with commas.")] = (
+        1,
+        2,
+        4,
+        8,
+    ),
     scheduler: Annotated[str, typer.Option(help=f"{options.SCHEDULER} Or threads or processes of this machine.")] = "threads",
     limit: options.Limit = None,
     repeats: Annotated[int, typer.Option(min=1, help=f"{options.REPEATS} The median counts.")] = 3,
@@ -45,18 +52,20 @@ def command(
     values = {"data": {name: value for name, value in options_by_field.items() if value is not None}, "seed": seed}
     request = _build_request(engines, workers, scheduler, repeats, values, assignments or [])
     allowed = (LOGS, *document.report_files(NAME))
-    kind = FolderKind[None](noun=KIND, file=RESULTS_FILE, kind=KIND, allowed=allowed)
-    invocation.hold(Workspace.open(out, kind)).lock()
+    invocation.hold(Workspace.open(out, FolderKind[None](noun=KIND, file=RESULTS_FILE, kind=KIND, allowed=allowed))).lock()
     return Outcome(report(run(request, invocation.progress, out)), out)
 
 
 def _build_request(
-    engines: str, workers: str, scheduler: str, repeats: int, values: dict[str, Any], assignments: list[str]
+    engines: tuple[str, ...],
+    workers: tuple[int, ...],
+    scheduler: str,
+    repeats: int,
+    values: dict[str, Any],
+    assignments: list[str],
 ) -> ScanRequest:
-    engine_names = contestants.builtin_twins("--engines", split_names(engines), (*launch.SUITE_WORKERS, *launch.FRAMEWORKS))
-    counts = parse_integers("--workers", workers, least=1)
     if scheduler not in spec.SCHEDULERS and not scheduler.startswith(("tcp://", "tls://")):
         kinds = ", ".join(spec.SCHEDULERS)
         raise SpecError(f"--scheduler is unknown. Received: {scheduler!r}. Use {kinds}, tcp://host:port or tls://host:port.")
     data_spec = spec.build(spec.overlay(values, spec.parse_assignments(assignments)))
-    return ScanRequest(tuple(engine_names), counts, scheduler, repeats, data_spec)
+    return ScanRequest(engines, workers, scheduler, repeats, data_spec)

@@ -9,7 +9,7 @@ import typer
 
 from common.spec import SpecError
 from compare.core import commands
-from compare.core.option_parsing import parse_choices
+from compare.core.option_types import Choice
 from compare.environments import checking, creating
 from compare.execution import contestants
 from compare.reporting.document import Report
@@ -21,7 +21,7 @@ _THIS = "this-one"
 
 @commands.command()
 def command(
-    action: Annotated[str, typer.Argument(help=f"{', '.join(ACTIONS)}.")],
+    action: Annotated[str, Choice(ACTIONS), typer.Argument(help=f"{', '.join(ACTIONS)}.")],
     name: Annotated[
         str | None, typer.Argument(help="Of the environment. To check: also a folder or an interpreter. Default: this one.")
     ] = None,
@@ -37,7 +37,6 @@ def command(
     folder: Annotated[Path, typer.Option("--folder", help="Where the environments are.")] = contestants.FOLDER,
 ) -> Report:
     """Make, list or check environments for contestants: env create NAME --lock FILE, env list, env check NAME."""
-    parse_choices("env", [action], ACTIONS)
     if action != "create" and (lock or python or no_deps):
         raise SpecError(f"--lock, --python and --no-deps are for env create. Received: env {action}. Leave them out.")
     if action == "create":

@@ -11,10 +11,9 @@ from common import spec
 from compare.comparison import comparison_plan
 from compare.core import commands, wording
 from compare.core.commands import Invocation, Outcome
-from compare.core.option_parsing import split_names
 from compare.evaluation import evaluation_report, final_training
 from compare.evaluation.final_training import EVALUATION, EvaluationSettings
-from compare.execution import contestants, launch, options, store
+from compare.execution import options, store
 from compare.execution.workspace import Workspace
 
 EPOCHS, PATIENCE = 30, 5
@@ -49,10 +48,9 @@ def command(
         "cores": cores,
     }
     values = settings(*of_spec.to_request(**option_fields))
-    contestant_names = tuple(contestants.builtin_twins("--frameworks", split_names(frameworks), launch.FRAMEWORKS))
-    tuned_fields, tuned_on = final_training.read_tuned(tuned, contestant_names) if tuned is not None else ({}, None)
+    tuned_fields, tuned_on = final_training.read_tuned(tuned, frameworks) if tuned is not None else ({}, None)
     evaluation_settings = EvaluationSettings(
-        values=values, frameworks=contestant_names, tuned=tuned_fields, tuned_on=tuned_on, repeats=repeats
+        values=values, frameworks=frameworks, tuned=tuned_fields, tuned_on=tuned_on, repeats=repeats
     )
     folder = out or store.new_folder("evaluate", str(values.get("model", spec.Spec.model_fields["model"].default)))
     invocation.interrupt_message = f"Interrupted. The same command with {wording.shell(['--out', str(folder)])} goes on."

@@ -14,6 +14,7 @@ from compare.core.wording import listed, percent
 from compare.evaluation import evaluation_plots, evaluation_tables
 from compare.evaluation.evaluation_tables import is_guessing
 from compare.evaluation.scoring import EvaluationRecord, ModelPair, ScoredModel
+from compare.judgement import statement_words
 from compare.judgement.cautions import data_cautions
 from compare.judgement.row_figures import GUESSING
 from compare.reporting import document
@@ -74,7 +75,7 @@ def screen(evaluation: EvaluationRecord) -> Screen:
         *_failed_words(failed, evaluation),
         *(crossing_sentences[::-1] if differs else []),
         *other_data,
-        *data_cautions(evaluation.data_notes),
+        *statement_words.sentences(data_cautions(evaluation.data_notes)),
     ]
     answers = [
         Paragraph("Right", [_right_words(model, evaluation) for model in scored]),
@@ -236,7 +237,7 @@ def _cautions(evaluation: EvaluationRecord) -> list[str]:
         )
     if evaluation.tuned_on not in (None, evaluation.data_hash):
         sentences.append(_OTHER_DATA)
-    sentences += data_cautions(evaluation.data_notes)
+    sentences += statement_words.sentences(data_cautions(evaluation.data_notes))
     sentences += [words for contestant in evaluation.scored if (words := _schedule_words(evaluation, contestant))]
     settings = {contestant: {**spec, "framework_options": None} for contestant, spec in evaluation.specs.items()}
     first = next(iter(settings.values()))

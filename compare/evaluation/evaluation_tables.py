@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -49,51 +49,52 @@ def _over_trainings(evaluation: EvaluationRecord, contestant: str, path: str) ->
     return spread([value for model in evaluation.models_of(contestant) if (value := value_at(model, path)) is not None])
 
 
+_SCORES = (
+    ("accuracy", "test accuracy", "acc.", "scores.accuracy"),
+    ("top_accuracy", f"top-{TOP} accuracy", f"top-{TOP}", "scores.top_accuracy"),
+    ("loss", "test loss", "loss", "scores.loss"),
+    ("macro_precision", "macro precision", "macro\nprec.", "scores.macro.precision"),
+    ("macro_recall", "macro recall", "macro\nrecall", "scores.macro.recall"),
+    ("macro_f1", "macro F1", "macro\nF1", "scores.macro.f1"),
+    ("weighted_f1", "weighted F1", "weighted\nF1", "scores.weighted.f1"),
+    ("calibration_error", "calibration error", "calibr.\nerror", "scores.calibration_error"),
+    ("calibration_chance", "calibration error by chance", "", "scores.calibration_chance"),
+)
+"""(key, heading, short heading or none on the terminal, path of the score) of each column of scores."""
+
+
+def _guessing(evaluation: EvaluationRecord, contestant: str) -> str | None:
+    all_scores = [model.scores for model in evaluation.models_of(contestant) if model.scores]
+    return GUESSING if all_scores and all(map(is_guessing, all_scores)) else None
+
+
+def _status(evaluation: EvaluationRecord, contestant: str) -> str:
+    failed = [model for model in evaluation.models if model.contestant == contestant and not model.scores]
+    return ", ".join(f"{model.status} (seed {model.seed})" for model in failed) or "ok"
+
+
+def _joined(evaluation: EvaluationRecord, contestant: str, path: str) -> str | None:
+    return ", ".join(str(value_at(model, path)) for model in evaluation.models_of(contestant)) or None
+
+
 def scores_table(evaluation: EvaluationRecord) -> Table:
-    def figure(key: str, heading: str, short: str, path: str = "", **options: Any) -> Column:
-        def pick(contestant: str) -> Spread | None:
-            return _over_trainings(evaluation, contestant, f"scores.{path or key}")
-
-        return Column(key, heading, 4, short=short, interval=True, pick=pick, **options)
-
-    def guessing(contestant: str) -> str | None:
-        all_scores = [model.scores for model in evaluation.models_of(contestant) if model.scores]
-        return GUESSING if all_scores and all(map(is_guessing, all_scores)) else None
-
-    def status(contestant: str) -> str:
-        failed = [model for model in evaluation.models if model.contestant == contestant and not model.scores]
-        return ", ".join(f"{model.status} (seed {model.seed})" for model in failed) or "ok"
-
-    def joined(path: str) -> Callable[[str], str | None]:
-        return lambda contestant: ", ".join(str(value_at(model, path)) for model in evaluation.models_of(contestant)) or None
-
+    over_trainings, joined = partial(_over_trainings, evaluation), partial(_joined, evaluation)
+    accuracy, *other_scores = [
+        Column(key, heading, 4, short=short, interval=True, terminal=bool(short), pick=partial(over_trainings, path=path))
+        for key, heading, short, path in _SCORES
+    ]
+    guessing = Column("guessing", "test accuracy is", short="acc. is", fold=10, pick=partial(_guessing, evaluation))
+    seconds = partial(over_trainings, path="wall_seconds")
     columns = (
         Column("contestant", "contestant", pick=str),
-        figure("accuracy", "test accuracy", "acc."),
-        *(
-            [Column("guessing", "test accuracy is", short="acc. is", fold=10, pick=guessing)]
-            * any(map(guessing, evaluation.contestants))
-        ),
-        figure("top_accuracy", f"top-{TOP} accuracy", f"top-{TOP}"),
-        figure("loss", "test loss", "loss"),
-        figure("macro_precision", "macro precision", "macro\nprec.", "macro.precision"),
-        figure("macro_recall", "macro recall", "macro\nrecall", "macro.recall"),
-        figure("macro_f1", "macro F1", "macro\nF1", "macro.f1"),
-        figure("weighted_f1", "weighted F1", "weighted\nF1", "weighted.f1"),
-        figure("calibration_error", "calibration error", "calibr.\nerror"),
-        figure("calibration_chance", "calibration error by chance", "", terminal=False),
-        Column("best_epoch", "best epoch", short="best\nepoch", pick=joined("best_epoch")),
-        Column("epochs", "epochs trained", short="epochs", pick=joined("epochs")),
+        accuracy,
+        *([guessing] if any(_guessing(evaluation, contestant) for contestant in evaluation.contestants) else []),
+        *other_scores,
+        Column("best_epoch", "best epoch", short="best\nepoch", pick=partial(joined, path="best_epoch")),
+        Column("epochs", "epochs trained", short="epochs", pick=partial(joined, path="epochs")),
         Column("n", "trainings", short="n", pick=lambda contestant: len(evaluation.models_of(contestant))),
-        Column(
-            "wall_seconds",
-            "wall seconds",
-            1,
-            interval=True,
-            terminal=False,
-            pick=lambda contestant: _over_trainings(evaluation, contestant, "wall_seconds"),
-        ),
-        Column("status", "status", pick=status),
+        Column("wall_seconds", "wall seconds", 1, interval=True, terminal=False, pick=seconds),
+        Column("status", "status", pick=partial(_status, evaluation)),
     )
     title = f"The best epoch of each framework, on {evaluation.num_examples:,} test images of {evaluation.data_name}"
     note = (

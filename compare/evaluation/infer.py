@@ -12,12 +12,14 @@ from common.machine import machine
 from common.training import inference
 from compare.core import commands, wording
 from compare.core.commands import Invocation, Outcome
-from compare.core.option_parsing import parse_integers, split_names
+from compare.core.option_types import Integers
 from compare.evaluation import inference_report, inference_timing
 from compare.evaluation.inference_timing import InferenceSettings
-from compare.execution import contestants, launch, options, store
+from compare.execution import options, store
 from compare.execution.twin_client import CustomModel
 from compare.execution.workspace import Workspace
+
+BATCHES = tuple(2**power for power in range(9))
 
 
 @commands.command()
@@ -25,9 +27,11 @@ def command(
     invocation: Invocation,
     checkpoint: Annotated[Path, typer.Argument(metavar="CHECKPOINT", help="A trained model (best.safetensors of a run).")],
     frameworks: options.Frameworks = options.ALL_FRAMEWORKS,
-    batches: Annotated[str, typer.Option(help="Images of a call, with commas.")] = "1,2,4,8,16,32,64,128,256",
+    batches: Annotated[tuple[int, ...], Integers(least=1), typer.Option(help="Images of a call, with commas.")] = BATCHES,
     cores: Annotated[
-        str | None, typer.Option(help=f"{options.CORES} Several numbers, with commas, make rows of each. Default: 1 and all.")
+        tuple[int, ...] | None,
+        Integers(least=1),
+        typer.Option(help=f"{options.CORES} Several numbers, with commas, make rows of each. Default: 1 and all."),
     ] = None,
     repeats: Annotated[
         int, typer.Option(min=1, help=f"{options.REPEATS} Each time in a process of its own. Verdicts need 5.")
@@ -40,9 +44,9 @@ def command(
     """Time how fast a trained model answers: latency and throughput by batch size, frameworks in turns, fresh processes."""
     trained_model = trained.load(checkpoint, model)
     settings = InferenceSettings(
-        frameworks=tuple(contestants.builtin_twins("--frameworks", split_names(frameworks), launch.FRAMEWORKS)),
-        batches=parse_integers("--batches", batches, least=1),
-        cores=tuple(sorted({1, machine.available_cores()})) if cores is None else parse_integers("--cores", cores, least=1),
+        frameworks=frameworks,
+        batches=batches,
+        cores=cores or tuple(sorted({1, machine.available_cores()})),
         repeats=repeats,
         calls=calls,
         seconds=seconds,

@@ -13,7 +13,7 @@ from common.machine.interference import DISTURBED_FROM
 from common.training import inference
 from compare.core import verdict_words
 from compare.evaluation.inference_timing import CALLS_FOR_P99, InferenceRecord, cell_name
-from compare.judgement.verdict_sentences import NO_FINDING
+from compare.judgement.statement_words import NO_FINDING
 from compare.reporting import document, plots
 from compare.reporting.document import Report
 from compare.reporting.tables import Column, Table
@@ -79,7 +79,7 @@ def findings(record: InferenceRecord) -> list[tuple[str, list[str]]]:
         cell = place.split(", batch")[0]
         taken = max(record.cores_lost.get(f"{contestant}, {cell}", 0.0) for contestant in (first, second))
         text = f"{verdict_words.faster(judged, first, second)}."
-        faster.append(f"{place}: {text if taken <= DISTURBED_FROM else f'{first} against {second}: no finding.{NO_FINDING}'}")
+        faster.append(f"{place}: {text if taken <= DISTURBED_FROM else f'{first} against {second}: no finding. {NO_FINDING}'}")
     family = verdict_words.family_words(record.verdicts)
     devices = ", ".join(f"{contestant}: {device}" for contestant, device in record.devices.items())
     surety = [*([family] if family else []), f"Times hold for this machine, these versions and this model ({devices})."]

@@ -27,7 +27,7 @@ from compare.core.progress import Display
 from compare.core.statistics import JudgedRatio, Ratio, Spread, paired_ratio, spread
 from compare.execution import code_digest, contestants, launch, store, twin_client
 from compare.execution.contestants import Contestant
-from compare.execution.interleaving import turn
+from compare.execution.interleaving import Job, rounds, run_in_turns
 from compare.execution.matrix import FileName
 from compare.execution.workspace import FolderKind, Workspace
 
@@ -157,23 +157,32 @@ def _run_all(
 ) -> tuple[_Processes, dict[str, str]]:
     """Return the times of every process, and why those failed that did. Complete processes in the folder are not run again."""
     cells = [(framework, cores) for cores in settings.cores for framework in settings.frameworks]
-    turns = [(framework, cores, repeat) for repeat in range(settings.repeats) for framework, cores in turn(cells, repeat)]
-    processes: _Processes = {}
     failures: dict[str, str] = {}
-    progress.plan([cell_name(framework, cores) for framework, cores, _ in turns])
-    for framework, cores, repeat in turns:
-        name = cell_name(framework, cores)
-        progress.begin(name, f"{name} ({repeat + 1} of {settings.repeats})")
-        path = folder / RUNS_FOLDER / f"{framework}-{cores}-r{repeat}.json"
-        latencies = _load_latencies(path)
-        if latencies is None or len(latencies.batches) < len(settings.batches):
-            latencies, failure = _time_process(settings, checkpoint, model, framework, cores, path)
-            if failure is not None:
-                failures[f"{name}, process {repeat + 1}"] = failure
-        if latencies is not None:
-            processes[framework, cores, repeat] = latencies
-        progress.end()
-    return processes, failures
+
+    def path_of(job: Job[tuple[str, int]]) -> Path:
+        (framework, cores), repeat = job
+        return folder / RUNS_FOLDER / f"{framework}-{cores}-r{repeat}.json"
+
+    def stored(job: Job[tuple[str, int]]) -> Latencies | None:
+        latencies = _load_latencies(path_of(job))
+        return latencies if latencies is not None and len(latencies.batches) >= len(settings.batches) else None
+
+    def execute(job: Job[tuple[str, int]]) -> Latencies | None:
+        latencies, failure = _time_process(settings, checkpoint, model, *job.item, path_of(job))
+        if failure is not None:
+            failures[f"{cell_name(*job.item)}, process {job.repeat + 1}"] = failure
+        return latencies
+
+    turns = run_in_turns(
+        rounds(cells, settings.repeats),
+        execute,
+        progress,
+        name=lambda cell: cell_name(*cell),
+        label=lambda job: f"{cell_name(*job.item)} ({job.repeat + 1} of {settings.repeats})",
+        stored=stored,
+    )
+    ended = [pair for pairs in turns for pair in pairs]
+    return {(*job.item, job.repeat): latencies for job, latencies in ended if latencies is not None}, failures
 
 
 def _load_latencies(path: Path) -> Latencies | None:

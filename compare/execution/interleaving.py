@@ -1,16 +1,117 @@
-"""The order of runs that are compared: A B, then B A, and so on.
+"""Jobs that are compared take turns: A B, then B A, and so on. A machine that grows warmer or busier then favours neither side.
 
-A machine that grows warmer or busier then favours neither side.
+A round is one repeat of all items. `run_in_turns` runs round after round:
+
+    for results in run_in_turns(remaining(rounds(rows, 5), is_done), execute, progress, name=..., label=...):
+        if is_enough():
+            break
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TypeVar
+from collections.abc import Callable, Generator, Iterable, Sequence
+from typing import Generic, NamedTuple, Protocol, TypeVar
+
+from common.artifacts.schema import RunResult
 
 _Item = TypeVar("_Item")
+_Result = TypeVar("_Result")
+
+
+class Job(NamedTuple, Generic[_Item]):
+    """One repeat of an item, e.g. a run of a row."""
+
+    item: _Item
+    repeat: int
+
+
+class TurnDisplay(Protocol):
+    """Progress of jobs, as `progress.Display` shows it."""
+
+    def plan(self, jobs: Sequence[str]) -> None: ...
+
+    def begin(self, name: str, label: str) -> None: ...
+
+    def end(self, result: RunResult | None = None, note: str = "") -> None: ...
+
+
+class LabelDisplay:
+    """Shows nothing but the label of the current job.
+
+    Args:
+        say: shows a text.
+    """
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say = say
+
+    def plan(self, jobs: Sequence[str]) -> None:
+        """Show nothing."""
+
+    def begin(self, name: str, label: str) -> None:
+        """Show the label."""
+        self._say(label)
+
+    def end(self, result: RunResult | None = None, note: str = "") -> None:
+        """Show nothing."""
 
 
 def turn(items: Sequence[_Item], repeat: int) -> Sequence[_Item]:
     """Return the items in their order for one repeat: forward in even repeats, backward in odd ones."""
     return items if repeat % 2 == 0 else items[::-1]
+
+
+def one_round(items: Sequence[_Item], repeat: int) -> list[Job[_Item]]:
+    """Return the jobs of one repeat, in their order."""
+    return [Job(item, repeat) for item in turn(items, repeat)]
+
+
+def rounds(items: Sequence[_Item], repeats: int) -> list[list[Job[_Item]]]:
+    """Return the jobs of each repeat, in their order."""
+    return [one_round(items, repeat) for repeat in range(repeats)]
+
+
+def remaining(planned: Iterable[Sequence[Job[_Item]]], is_done: Callable[[Job[_Item]], bool]) -> list[list[Job[_Item]]]:
+    """Return the rounds without the jobs that are done, and without the rounds of which nothing is left."""
+    left = ([job for job in jobs if not is_done(job)] for jobs in planned)
+    return [jobs for jobs in left if jobs]
+
+
+def run_in_turns(
+    planned: Sequence[Sequence[Job[_Item]]],
+    execute: Callable[[Job[_Item]], _Result],
+    progress: TurnDisplay,
+    *,
+    name: Callable[[_Item], str],
+    label: Callable[[Job[_Item]], str],
+    stored: Callable[[Job[_Item]], _Result | None] = lambda job: None,
+    accept: Callable[[Job[_Item], _Result], bool] = lambda job, result: True,
+    ending: Callable[[_Result], tuple[RunResult | None, str]] = lambda result: (None, ""),
+) -> Generator[list[tuple[Job[_Item], _Result]]]:
+    """Run the jobs one after the other, round after round. Whoever has enough takes no further round.
+
+    Args:
+        planned: the rounds.
+        execute: runs a job. A failure that ends all is an exception. Another one is a result.
+        progress: shows the progress.
+        name: returns the name of an item in the progress. The repeats of an item take about the same time.
+        label: returns what is shown while a job runs.
+        stored: returns the result that a job has already, if that counts. The job is not executed then.
+        accept: called after each executed job: whether its result counts.
+        ending: returns a job's run and a note, for the line about its end.
+
+    Yields:
+        After each round: its jobs with their results, in order, without those that do not count.
+    """
+    progress.plan([name(job.item) for jobs in planned for job in jobs])
+    for jobs in planned:
+        results: list[tuple[Job[_Item], _Result]] = []
+        for job in jobs:
+            progress.begin(name(job.item), label(job))
+            is_stored = (result := stored(job)) is not None
+            if result is None:
+                result = execute(job)
+            progress.end(*ending(result))
+            if is_stored or accept(job, result):
+                results.append((job, result))
+        yield results

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
-from pydantic import Field
+from pydantic import BeforeValidator, Field, PlainSerializer
 
 from common import spec
 from common.data.batches import BatchPlan
@@ -29,6 +29,24 @@ _COLOUR_SAMPLE_SIZE = 256
 """Number of training images, evenly spread, that are searched for colour."""
 
 
+class Unavailable(Frozen):
+    """Why this machine does not run a row."""
+
+    status: Literal["not available", "not parallel"]
+    """`not available` if the machine cannot run it, `not parallel` if its replicas would take turns."""
+    reason: str
+
+    def __str__(self) -> str:
+        """Return the stored form, which `read` reads."""
+        return f"{self.status}: {self.reason}"
+
+    @classmethod
+    def read(cls, text: str) -> Unavailable:
+        """Read the stored form: `not available: needs 2 CUDA devices, found 0`."""
+        status, _, reason = text.partition(": ")
+        return cls.model_validate({"status": status, "reason": reason})
+
+
 class Row(Frozen):
     """One configuration of one contestant, run once for each repeat."""
 
@@ -39,9 +57,12 @@ class Row(Frozen):
     twin: str | None = None
     """Name of the contestant's twin. None: the contestant's name."""
     spec: Spec
-    unavailable: str | None = None
-    """`not available: ...` if this machine cannot run it, `not parallel: ...` if its replicas would take turns. Such a row is
-    not run."""
+    unavailable: Annotated[
+        Unavailable | None,
+        BeforeValidator(lambda value: Unavailable.read(value) if isinstance(value, str) else value, str | None),
+        PlainSerializer(lambda value: None if value is None else str(value), str | None),
+    ] = None
+    """Why the row is not run. It is stored as `STATUS: REASON`."""
     budget: best_switches.SwitchSearchBudget | None = None
     """Budget of the search that found the row's `best` switches. None: others, some set by a user, or not recorded."""
 
@@ -153,16 +174,17 @@ def check_rows(
                 raise
             raise spec.SpecError(f"The contestant {row.contestant} is refused: {error}") from None
         refusal = refusal or architectures.why_not_divisible(row_spec)
-        unavailable = refusal or (None if oversubscribe else _not_parallel(row_spec, description))
+        unavailable = Unavailable.read(refusal) if refusal else None if oversubscribe else _not_parallel(row_spec, description)
         checked_rows.append(row.model_copy(update={"spec": row_spec, "unavailable": unavailable, "budget": budget}))
     return checked_rows
 
 
-def _not_parallel(run: Spec, description: dict[str, Any]) -> str | None:
+def _not_parallel(run: Spec, description: dict[str, Any]) -> Unavailable | None:
     on_cpu = all(device["kind"] == "cpu" for device in description["devices"])
     if not run.is_parallel or not on_cpu or run.cores >= run.replicas:
         return None
-    return f"not parallel: {run.replicas} replicas would take turns on {wording.count(run.cores, 'core')}"
+    turns = f"{run.replicas} replicas would take turns on {wording.count(run.cores, 'core')}"
+    return Unavailable(status="not parallel", reason=turns)
 
 
 def check_data(rows: Sequence[Row], dataset: Dataset, seeds: Sequence[int] = ()) -> None:

@@ -3,24 +3,24 @@
 from __future__ import annotations
 
 import dataclasses
-import functools
-import inspect
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Literal, NamedTuple, cast, get_type_hints
+from typing import Annotated, Any, Literal, NamedTuple, cast
 
 import typer
 
 from common import spec
 from common.data import sources
-from compare.core import presets
-from compare.core.option_parsing import parse_choices, parse_integers, split_names
+from compare.core import commands, presets
+from compare.core.option_parsing import parse_choices, split_names
+from compare.core.option_types import Integers, Names, OptionType
+from compare.execution import contestants as named_contestants
 from compare.execution import launch
 from compare.execution.twins import Twins
 
-ALL_FRAMEWORKS = ",".join(launch.FRAMEWORKS)
+ALL_FRAMEWORKS = tuple(launch.FRAMEWORKS)
 
 OPTIMIZERS: dict[str, dict[str, Any]] = {
     "sgd": {"name": "sgd", "learning_rate": 0.05, "momentum": 0.9},
@@ -58,7 +58,19 @@ SET = "field=value of the spec, e.g. optimizer.momentum=0."
 
 _SEVERAL = "Several, with commas, make a matrix."
 
-Frameworks = Annotated[str, typer.Option(help=FRAMEWORKS)]
+
+@dataclasses.dataclass(frozen=True)
+class BuiltinTwins(OptionType):
+    """Names of the suite's own twins, with commas."""
+
+    others: tuple[str, ...] = ()
+    """Other words that are allowed too."""
+
+    def parse(self, option: str, text: str) -> tuple[str, ...]:
+        return tuple(named_contestants.builtin_twins(option, split_names(text), (*self.others, *launch.FRAMEWORKS)))
+
+
+Frameworks = Annotated[tuple[str, ...], BuiltinTwins(), typer.Option(help=FRAMEWORKS)]
 SomeFrameworks = Annotated[str | None, typer.Option("--frameworks", help=f"{FRAMEWORKS} Default: all, or --contestant.")]
 """Option `--frameworks` of commands that also have `Contestants`. `contestants` reads both."""
 Contestants = Annotated[
@@ -84,11 +96,13 @@ Duplicates = Annotated[Literal["refuse", "allow"] | None, typer.Option(help="Equ
 Seed = Annotated[int | None, typer.Option(min=0, help=f"{SEED} Order, weights, augmentation and splits.")]
 DataSeed = Annotated[int, typer.Option("--seed", min=0, help=f"{SEED} Splits and what the limit keeps.")]
 Cores = Annotated[int | None, typer.Option(help=f"{CORES} Default: all.")]
-Hosts = Annotated[str | None, typer.Option(help="Machines for the ranks, with commas. The first is this one.")]
+Hosts = Annotated[
+    tuple[str, ...] | None, Names(), typer.Option(help="Machines for the ranks, with commas. The first is this one.")
+]
 Set = Annotated[list[str] | None, typer.Option("--set", help=SET)]
 Modes = Annotated[str | None, typer.Option(help=MODES)]
 Replicas = Annotated[int | None, typer.Option(min=2, help=f"{REPLICAS} Default: 2.")]
-Workers = Annotated[str | None, typer.Option(help=WORKERS)]
+Workers = Annotated[tuple[int, ...] | None, Integers(least=0), typer.Option(help=WORKERS)]
 Resume = Annotated[
     Path | None, typer.Option(metavar="DIR", help="Continue what is in this results folder, with all its settings.")
 ]
@@ -99,7 +113,7 @@ Sign = Annotated[Path | None, typer.Option(metavar="KEY", help="Sign the results
 Signers = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Demand a signature by a key in this file of ssh's allowed signers.")
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print everything as JSON.")]
+AsJson = commands.AsJson
 
 
 def contestants(
@@ -136,6 +150,7 @@ def fields(**options: Any) -> dict[str, Any]:
     return values
 
 
+grouped = commands.command()
 _NOT_SPEC_FIELDS = ("preset", "spec_file", "assignments")
 
 
@@ -176,7 +191,7 @@ class _SpecOptionGroup:
 
 @dataclass(frozen=True, kw_only=True)
 class SpecOptions(_SpecOptionGroup):
-    """A group of options, see `grouped`: the spec of the run."""
+    """A group of options, see `commands.command`: the spec of the run."""
 
     preset: PresetName = None
     spec_file: SpecFile = None
@@ -229,7 +244,7 @@ class MatrixOptions(_SpecOptionGroup):
                 continue
             is_numeric = name in ("batch_size", "image_size")
             parsed: list[Any] = (
-                [*parse_integers(f"--{name.replace('_', '-')}", text, least=1)] if is_numeric else split_names(text)
+                [*Integers(least=1).parse(f"--{name.replace('_', '-')}", text)] if is_numeric else split_names(text)
             )
             if name == "data":
                 parsed = _join_settings(parsed)
@@ -258,32 +273,3 @@ class ContestantOptions:
     def twins(self, in_file: Mapping[str, Any], *, has_other_interpreters: bool = False) -> Twins:
         """Return the contestants, see `contestants`."""
         return contestants(self.frameworks, self.contestant, in_file, has_other_interpreters=has_other_interpreters)
-
-
-def grouped(command: Callable[..., None]) -> Callable[..., None]:
-    """Let a command take groups of options: a parameter whose type is a dataclass stands for the options of its fields."""
-    parameters: list[inspect.Parameter] = []
-    groups: dict[str, Any] = {}
-    for parameter in inspect.signature(command, eval_str=True).parameters.values():
-        if not dataclasses.is_dataclass(parameter.annotation):
-            parameters.append(parameter)
-            continue
-        groups[parameter.name] = parameter.annotation
-        types = get_type_hints(parameter.annotation, include_extras=True)
-        parameters += [
-            inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=field.default, annotation=types[field.name])
-            for field in dataclasses.fields(parameter.annotation)
-        ]
-
-    @functools.wraps(command)
-    def wrapper(**values: Any) -> None:
-        group_arguments = {
-            name: group(**{field.name: values.pop(field.name) for field in dataclasses.fields(group)})
-            for name, group in groups.items()
-        }
-        command(**values, **group_arguments)
-
-    # Typer looks for the options of a command here.
-    vars(wrapper)["__signature__"] = inspect.Signature(parameters)
-    wrapper.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    return wrapper

@@ -99,6 +99,11 @@ class ProofRecord(Exact):
     """Copies of the run, which earlier versions made. Nothing reads them any more."""
     spot_checks: list[SpotCheck] = []
 
+    @property
+    def reason(self) -> str:
+        """Why the verdict is so: the stored sentence without the verdict, which it may begin with."""
+        return self.sentence.removeprefix(f"{self.verdict}: ").removesuffix(".")
+
 
 class ReplacedRun(Exact):
     """A good run that `--again disturbed` made again. Its result still counts in ratios to undisturbed runs."""

@@ -1,1 +1,1 @@
-"""Figures and sentences from stored results: what was measured, and what it allows to be said."""
+"""Figures and statements from stored results: what was measured, and what it allows to be said."""

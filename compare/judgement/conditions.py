@@ -6,12 +6,15 @@ from collections.abc import Collection, Mapping, Sequence
 from itertools import chain, combinations
 from typing import Literal, NamedTuple
 
+from pydantic import JsonValue
+
 from common.artifacts.schema import RunResult
 from compare.core import wording
 from compare.core.statistics import JudgedRatio
 from compare.execution import matrix
 from compare.execution.matrix import Row
 from compare.execution.store import StoredComparison
+from compare.judgement.statement import Statement
 
 CONDITIONS = {
     "layout": "memory layout",
@@ -47,9 +50,6 @@ INPUT_CONDITIONS = ("threads", "mechanism", "data", "allocator")
 """Conditions that apply to a run of the input alone."""
 
 NOT_RECORDED = "not recorded"
-DISAGREE = "THE DIVISIONS DISAGREE"
-"""Start of a sentence on two divisions that name different frameworks as the faster one."""
-
 
 DIVISION_WORDS = {
     "closed": "equal conditions (closed division)",
@@ -125,8 +125,8 @@ def division(stored: StoredComparison, one: Row, other: Row, ignored: Collection
     return ComparisonDivision("neither", ", ".join(differences), tuple(differences))
 
 
-def division_sentences(stored: StoredComparison, names: dict[str, str]) -> list[str]:
-    """One line for each pair of rows of two frameworks: its division.
+def division_statements(stored: StoredComparison, names: Mapping[str, str]) -> list[Statement]:
+    """The division of each pair of rows of two frameworks. Pairs with the same one share a statement.
 
     Args:
         names: row id: its name without the framework. Rows without one are left out.
@@ -140,34 +140,39 @@ def division_sentences(stored: StoredComparison, names: dict[str, str]) -> list[
             # Switches that the user has set apart are what is compared.
             on_purpose = switches.get(one.contestant, {}) != switches.get(other.contestant, {})
             can_be_equalised = can_be_equalised or (pair_division.kind == "neither" and not on_purpose)
-    sentences = _merged_sentences(pairs_by_division)
+    statements = _merged_divisions(pairs_by_division)
     levels = {row.spec.switches for row in stored.comparison.rows}
     if levels <= {"plain", "usual"} and can_be_equalised:
-        sentences.append(
-            "For equal conditions add --switches closed; for each one's best run `optimize`, then add --switches best."
-        )
-    return sentences
+        statements.append(Statement(kind="can_be_equalised", level="info"))
+    return statements
 
 
-def _merged_sentences(pairs_by_division: Mapping[ComparisonDivision, Sequence[str]]) -> list[str]:
-    """A line for each division. Conditions that differ in all pairs stand before those that differ in some."""
+def _merged_divisions(pairs_by_division: Mapping[ComparisonDivision, list[str]]) -> list[Statement]:
+    """A statement for each division. Conditions that differ in all pairs stand before those that differ in some."""
     neither = {key: pairs for key, pairs in pairs_by_division.items() if key.differing}
     first = next((key.differing for key in neither), ())
     shared = [difference for difference in first if all(difference in key.differing for key in neither)]
-    sentences: list[str] = []
+    statements: list[Statement] = []
     merged = len(neither) > 1 and bool(shared)
     if merged:
-        sentences.append(
-            f"{DIVISION_WORDS['neither'].capitalize()} in {'; '.join(chain(*neither.values()))}: {', '.join(shared)}."
-        )
-        for group_division, pairs in neither.items():
-            if others := [difference for difference in group_division.differing if difference not in shared]:
-                sentences[-1] += f" Of {'; '.join(pairs)} also {', '.join(others)}."
-    for group_division, pairs in pairs_by_division.items():
-        if not (merged and group_division in neither):
-            detail = f": {group_division.detail}" if group_division.detail else ""
-            sentences.append(f"{DIVISION_WORDS[group_division.kind].capitalize()} in {'; '.join(pairs)}{detail}.")
-    return sentences
+        others: list[JsonValue] = [
+            {"pairs": [*pairs], "conditions": [*differences]}
+            for key, pairs in neither.items()
+            if (differences := [difference for difference in key.differing if difference not in shared])
+        ]
+        values: dict[str, JsonValue] = {
+            "division": "neither",
+            "pairs": [*chain(*neither.values())],
+            "detail": ", ".join(shared),
+            "others": others,
+        }
+        statements.append(Statement(kind="division", level="info", values=values))
+    statements += [
+        Statement(kind="division", level="info", values={"division": key.kind, "pairs": [*pairs], "detail": key.detail})
+        for key, pairs in pairs_by_division.items()
+        if not (merged and key in neither)
+    ]
+    return statements
 
 
 class FasterFramework(NamedTuple):
@@ -202,14 +207,20 @@ def faster_frameworks(
     return results
 
 
-def disagreements(results: Sequence[FasterFramework]) -> list[str]:
-    """One sentence for each work. Two divisions or levels of switches name different frameworks as the faster one."""
+def disagreements(results: Sequence[FasterFramework]) -> list[Statement]:
+    """One statement for each work. Two divisions or levels of switches name different frameworks as the faster one."""
     by_work: dict[str, list[FasterFramework]] = {}
     for result in results:
         by_work.setdefault(result.work_hash, []).append(result)
-    sentences: list[str] = []
-    for group in by_work.values():
-        if len({result.faster for result in group}) > 1:
-            clauses = [f"{result.faster} is faster with {result.conditions}" for result in group]
-            sentences.append(f"{DISAGREE} on {group[0].configuration}: {'; '.join(clauses)}.")
-    return sentences
+    return [
+        Statement(
+            kind="divisions_disagree",
+            level="trouble",
+            values={
+                "configuration": group[0].configuration,
+                "faster": [{"framework": result.faster, "conditions": result.conditions} for result in group],
+            },
+        )
+        for group in by_work.values()
+        if len({result.faster for result in group}) > 1
+    ]

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from compare.core import wording
+from pydantic import JsonValue
+
 from compare.core.statistics import JudgedRatio
-from compare.core.verdict_words import percent_words
 from compare.execution.store import Comparison, StoredComparison
 from compare.judgement.run_pairs import was_interrupted
+from compare.judgement.statement import Advice, Statement
 from compare.judgement.summary import compared_row_ids
 
 _DECIDED = ("above", "below", "no difference that matters")
@@ -25,31 +26,37 @@ def is_hopeful(judged: JudgedRatio, comparison: Comparison) -> bool:
     return 2 * judged.ratio.n >= len(both)
 
 
-def sentence(stored: StoredComparison, verdicts: Sequence[JudgedRatio]) -> str | None:
+def statement(stored: StoredComparison, verdicts: Sequence[JudgedRatio]) -> Statement | None:
     """How many repeats it took to decide every question, or which ones are open. None without `--until-decided`."""
     comparison = stored.comparison
-    until, repeats = comparison.until, wording.count(comparison.repeats, "repeat")
-    if until is None:
+    if (until := comparison.until) is None:
         return None
-    matters = f"A difference below {percent_words(until.smallest_effect)} does not matter here (--smallest-effect)."
-    undecided_verdicts = undecided(verdicts)
-    questions = wording.count(len(verdicts), "question")
-    names = "; ".join(
-        judged.name if " against " in judged.name else f"{judged.name} against serial" for judged in undecided_verdicts
-    )
+    open_verdicts = undecided(verdicts)
+    values: dict[str, JsonValue] = {
+        "repeats": comparison.repeats,
+        "questions": len(verdicts),
+        "open": [_question(comparison, judged) for judged in open_verdicts],
+        "smallest_effect": until.smallest_effect,
+    }
     if _is_cut_short(stored):  # questions of which no run has been made are not among these
-        known = f" Open so far: {len(undecided_verdicts)} of {questions} ({names})." if undecided_verdicts else ""
-        return f"Not all of {repeats} were made, so not all is decided.{known} --resume makes the rest. {matters}"
+        return Statement(kind="decision_cut_short", level="caution", values=values, advice=Advice(kind="make_rest"))
     if not verdicts:
-        return f"Not decided after {repeats}: no two runs can be compared."
-    if not undecided_verdicts:
-        fewer = "Rows whose questions were decided before that ran fewer times. " if comparison.left_out else ""
-        return f"{questions} {'was' if len(verdicts) == 1 else 'were all'} decided after {repeats}. {fewer}{matters}"
-    end = f"The most is {until.most_repeats} (--most-repeats)."
-    if comparison.repeats < until.most_repeats:
-        is_stuck = not any(is_hopeful(judged, comparison) for judged in undecided_verdicts)
-        end = "Fewer than half of their runs made pairs, so repeats were not added." if is_stuck else "--resume adds repeats."
-    return f"Not decided after {repeats}: {len(undecided_verdicts)} of {questions} ({names}). {end} {matters}"
+        return Statement(kind="nothing_to_decide", level="caution", values=values)
+    if not open_verdicts:
+        return Statement(kind="decided", level="info", values=values | {"some_ran_fewer": bool(comparison.left_out)})
+    is_stuck = not any(is_hopeful(judged, comparison) for judged in open_verdicts)
+    can_go_on = comparison.repeats < until.most_repeats and not is_stuck
+    return Statement(
+        kind="not_decided",
+        level="caution",
+        values=values | {"most_repeats": until.most_repeats, "stuck": is_stuck},
+        advice=Advice(kind="add_repeats") if can_go_on else None,
+    )
+
+
+def _question(comparison: Comparison, judged: JudgedRatio) -> str:
+    is_mode = judged.name in {row.id for row in comparison.rows}
+    return f"{judged.name} against serial" if is_mode else judged.name
 
 
 def _is_cut_short(stored: StoredComparison) -> bool:

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from itertools import combinations
 
+from pydantic import JsonValue
+
 from common.artifacts.schema import Environment
 from common.machine.machine import Facts
 from compare.execution import contestants
 from compare.execution.store import StoredComparison
+from compare.judgement.statement import Statement
 
-_MOST_NAMED = 6
 _GPU_LIBRARIES = ("NVIDIA driver", "CUDA", "cuDNN", "NCCL")
 
 
@@ -25,23 +27,22 @@ def relevant_environments(environments: Mapping[str, Environment], facts: Facts)
     return {name: without_unused(environment) for name, environment in environments.items()}
 
 
-def sentences(environments: Mapping[str, Environment]) -> list[str]:
-    """One sentence for each pair of environments that differ.
+def statements(environments: Mapping[str, Environment]) -> list[Statement]:
+    """One statement for each pair of environments that differ.
 
     Args:
         environments: by contestant or side of a measurement, see `relevant_environments`.
     """
-    texts: list[str] = []
+    statements: list[Statement] = []
     for (one, ours), (other, theirs) in combinations(environments.items(), 2):
         differing = contestants.version_differences(ours, theirs)
+        values: dict[str, JsonValue] = {"one": one, "other": other}
         if differing:
-            words = [
-                f"{distribution} {then or 'not there'} against {now or 'not there'}" for distribution, then, now in differing
-            ]
-            texts.append(f"{one} against {other}: {contestants.join_first(words, _MOST_NAMED)}.")
+            versions: list[JsonValue] = [{"name": name, "one": then, "other": now} for name, then, now in differing]
+            statements.append(Statement(kind="other_versions", level="caution", values={**values, "versions": versions}))
         elif ours.interpreter != theirs.interpreter:
-            texts.append(f"{one} and {other}: two interpreters with the same distributions.")
-    return texts
+            statements.append(Statement(kind="other_interpreter", level="caution", values=values))
+    return statements
 
 
 def differences(environments: Mapping[str, Environment]) -> list[dict[str, str | None]]:
@@ -66,12 +67,13 @@ def differences(environments: Mapping[str, Environment]) -> list[dict[str, str |
     ]
 
 
-def cautions(stored: StoredComparison) -> list[str]:
+def cautions(stored: StoredComparison) -> list[Statement]:
     """Runs that were made in another environment than their contestant had before the proof."""
-    sentences: list[str] = []
+    statements: list[Statement] = []
     for row in stored.comparison.rows:
         expected = stored.comparison.environments.get(row.contestant)
         for repeat, run in stored.runs.get(row.id, {}).items():
             if expected and run.environment and (changed := contestants.describe_changes(expected, run.environment)):
-                sentences.append(f"{row.id}, repeat {repeat + 1}: ANOTHER ENVIRONMENT than before the proof: {changed}.")
-    return sentences
+                values: dict[str, JsonValue] = {"repeat": repeat + 1, "changes": changed}
+                statements.append(Statement(kind="another_environment", level="trouble", rows=(row.id,), values=values))
+    return statements

@@ -15,14 +15,14 @@ from common.artifacts.schema import Environment, Metrics, RunResult
 from common.frozen import Frozen
 from common.machine import machine, plain_file
 from common.machine.plain_file import PlainFileError
-from common.spec import Spec
+from common.spec import EFFECTS, Spec
 from compare.core.errors import FolderError
 from compare.core.statistics import Spread, spread
 from compare.core.wording import count, joined, visible
 from compare.execution import store
 from compare.execution.matrix import Row
 from compare.execution.store import StoredComparison
-from compare.judgement import cautions, environments, sameness
+from compare.judgement import cautions, environments, sameness, statement_words
 from compare.judgement.figures import metrics
 from compare.judgement.row_figures import Summary
 from compare.judgement.run_figures import disturbing_cores, doubt
@@ -36,19 +36,6 @@ MACHINE_KEY = "convtwins"
 
 SECONDS = "seconds"
 """Name of a benchmark's only metric: seconds per round."""
-
-FIELDS_WITHOUT_EFFECT_ON_WORK = ("data.source", "paths.cache_dir", "hang_seconds", "least_replicas", "profile_steps", "device")
-"""Fields of a spec that do not change its work. Data is compared by content, devices by name."""
-
-
-FIELDS_IN_DATA_HASH = ("source", "image_size", "limit", "on_bad", "duplicates", "drawn_part", "seed")
-"""Fields of `data` that the hash of its content covers."""
-
-
-def is_in_data_hash(name: str) -> bool:
-    """Whether data of equal content make a dotted field of a spec irrelevant."""
-    group, _, field = name.partition(".")
-    return group == "data" and field in FIELDS_IN_DATA_HASH
 
 
 class MeasuredSubject(Frozen):
@@ -93,9 +80,12 @@ class MeasuredSubject(Frozen):
 
     @property
     def work(self) -> dict[str, Any]:
-        """Fields of the spec that decide the work, by dotted name. Empty for a benchmark."""
+        """Fields of the spec that decide the work, by dotted name. Empty for a benchmark.
+
+        Data is compared by content, devices by name.
+        """
         fields = store.flatten(self.spec.model_dump(mode="json")) if self.spec else {}
-        return {name: value for name, value in fields.items() if name not in FIELDS_WITHOUT_EFFECT_ON_WORK}
+        return EFFECTS.relevant(fields, "work")
 
 
 class Measurement(Frozen):
@@ -260,10 +250,10 @@ def _comparison(folder: Path) -> Measurement:
         data_name=comparison.data_name,
         data_hash=comparison.data_hash,
         proof=f"{comparison.headline}: {comparison.proof.sentence}" if comparison.proof else None,
-        set_aside=[*cautions.signature(stored), *stored.set_aside],
+        set_aside=[*statement_words.sentences(cautions.signature(stored)), *stored.set_aside],
         is_damaged=bool(stored.set_aside),
         environments=environments.relevant_environments(comparison.environments, facts),
-        environment_changes=environments.cautions(stored),
+        environment_changes=statement_words.sentences(environments.cautions(stored)),
         subjects={
             row.id: _row_subject(stored, row, summary)
             for row, summary in zip(comparison.rows, summarize(stored), strict=True)

@@ -96,8 +96,7 @@ def median(values: Sequence[float]) -> float | None:
 
 def _status(row: Row, results: Sequence[RunResult], repeats: int, torn: int) -> tuple[str, str | None]:
     if row.unavailable:
-        status, _, reason = row.unavailable.partition(": ")
-        return status, reason
+        return row.unavailable.status, row.unavailable.reason
     # A repeat that a user interrupted is missing like one that was never started. A row without a finished one has only that.
     has_finished = any(result.status in store.FINISHED for result in results)
     interrupted = [result for result in results if has_finished and was_interrupted(result)]

@@ -78,6 +78,11 @@ def disturbance_words(result: RunResult) -> str:
     return "" if (cores := disturbing_cores(result)) is None else f"disturbed: {cores_words(cores)} cores taken"
 
 
+def ending(result: RunResult) -> tuple[RunResult, str]:
+    """Return a run and its disturbance, for its progress line."""
+    return result, disturbance_words(result)
+
+
 def doubt(result: RunResult) -> str | None:
     """Why no time of a run is reliable, as a predicate of several runs: `were disturbed`. None if its times are."""
     if disturbing_cores(result) is not None:

@@ -17,9 +17,6 @@ MIN_GAP_SECONDS = 60.0
 """Seconds between the starts of two runs, up to which they count as interleaved whatever their wall times. Wall times do not
 include starts of processes and writes."""
 
-_MODE_FIELDS = ("mode", "replicas", "least_replicas", "cores", "hosts", "parameter_server", "pipeline", "hybrid")
-"""Fields of a spec that may differ between a row and its serial row."""
-
 
 def finished_runs(stored: StoredComparison, row: Row) -> dict[int, RunResult]:
     """Runs of a row that finished with all their replicas, by repeat. Others are reported separately and never averaged in."""
@@ -60,10 +57,14 @@ def serial_row_of(comparison: Comparison, row: Row, *, cores: int | None = None,
         cores: number of cores of the serial row. None: as many.
         batch: global batch of the serial row. None: the same.
     """
-    fields = {"cores": cores or row.spec.cores, "global_batch_size": batch or row.spec.global_batch_size}
+    size = cores or row.spec.cores, batch or row.spec.global_batch_size
     for other in comparison.rows:
-        serial_spec = row.spec.model_copy(update={name: getattr(other.spec, name) for name in _MODE_FIELDS} | fields)
-        if other.contestant == row.contestant and not other.spec.is_parallel and other.spec == serial_spec:
+        if (
+            other.contestant == row.contestant
+            and not other.spec.is_parallel
+            and (other.spec.cores, other.spec.global_batch_size) == size
+            and not other.spec.differs(row.spec, in_="serial_run", excluded=("global_batch_size",))
+        ):
             return other
     return None
 

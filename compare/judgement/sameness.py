@@ -7,13 +7,15 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from pydantic import JsonValue
+
 from common.artifacts.schema import Metrics, RunResult
-from compare.core import wording
 from compare.core.differences import FLOAT32_TOLERANCE, relative_difference
 from compare.execution import matrix
 from compare.execution.matrix import Row
 from compare.execution.store import SpotCheck, StoredComparison
 from compare.judgement.row_figures import Summary
+from compare.judgement.statement import Statement
 
 FIRST_STEP_TOLERANCE = {"float32": FLOAT32_TOLERANCE, "float64": 1e-12}
 """Largest relative difference of the first losses of timed runs, before any update. It allows only for rounding. See
@@ -23,15 +25,10 @@ MAX_OWN_TOLERANCE = 1e-3
 UNEXPLAINED_IMAGES, UNEXPLAINED_PART = 3, 0.01
 """Numbers of images above which ties do not explain that scores differ though losses are equal: at least so many, and more than
 this fraction of all."""
-NATIVE_OPTIMIZER_DIFFERENCE = {"sgd": "1.1e-03", "adam": "1.2e-02"}
+NATIVE_OPTIMIZER_DIFFERENCE = {"sgd": 1.1e-3, "adam": 1.2e-2}
 """Relative difference of float64 losses at step 20, by optimizer, if each framework trains by its own update rule.
 
 The model is simple_cnn on digits. docs/proof.md has the command."""
-_AGREEMENT = {
-    True: "agrees",
-    None: "within what rounding may do here, which is too much to tell",
-    False: "DOES NOT AGREE: figures do not compare",
-}
 FIRST_LOSSES = "8 one step in float32: losses"
 """Start of the name of the rung that has the tolerance of the first loss."""
 
@@ -108,53 +105,28 @@ def first_losses_agree(stored: StoredComparison, summary: Summary) -> bool | Non
     return False if difference > allowed else None if allowed >= MAX_OWN_TOLERANCE else True
 
 
-def update_rule_sentence(optimizer: str) -> str:
-    """A sentence on the update rule that the proof is for, and on what another one would change."""
-    return (
-        "Update rule: the suite's own, one formula in all frameworks. With each framework's own (--set optimizer.native=true) "
-        f"the losses part: by {NATIVE_OPTIMIZER_DIFFERENCE[optimizer]} at step 20 ({optimizer}, simple_cnn on digits, float64)."
-    )
+def update_rule(optimizer: str) -> Statement:
+    """The update rule that the proof is for, and what another one would change."""
+    values: dict[str, JsonValue] = {"optimizer": optimizer, "difference": NATIVE_OPTIMIZER_DIFFERENCE[optimizer]}
+    return Statement(kind="update_rule", level="info", values=values)
 
 
-def sentences(stored: StoredComparison, summaries: Sequence[Summary]) -> list[str]:
+def statements(stored: StoredComparison, summaries: Sequence[Summary]) -> list[Statement]:
     proof = stored.comparison.proof
-    runs = _all_runs(stored)
-    twins = {row.framework for row in stored.comparison.rows}
-    who = "the frameworks" if len(twins) > 1 else "the contestants"
-    verdict_text = "not claimed: it was not examined"
-    if proof:
-        headline = stored.comparison.headline
-        verdict_text = f"{headline}: {proof.sentence.removeprefix(f'{proof.verdict}: ')}".replace("the frameworks", who)
-        if headline != proof.verdict:
-            some = any(summary.parity == "proved" for summary in summaries)
-            rows = "Not every row is proved as it is timed: the table says which" if some else "No row is proved as it is timed"
-            verdict_text = f"{verdict_text.removesuffix('.')}. {rows}"
-    results = [f"Identical training: {verdict_text.removesuffix('.')}."]
+    results = [_identical_training(stored, summaries)]
     if _rungs(stored) and not stored.comparison.rows[0].spec.optimizer.native:
-        results.append(update_rule_sentence(stored.comparison.rows[0].spec.optimizer.name))
-    results += _spot_checks(proof.spot_checks if proof else [])
-    results += [f"{mode}: not claimed: {reason}." for mode, reason in (proof.not_claimed if proof else {}).items()]
-    results += [
-        f"{mode}: compared with {other}. The serial runs here see whole batches."
-        for mode, other in (proof.compared_with if proof else {}).items()
-    ]
-    compared_summaries = [summary for summary in summaries if summary.first_step_difference is not None]
-    if compared_summaries:
-        worst = max(compared_summaries, key=lambda summary: summary.first_step_difference or 0.0)
-        what = f"differ between {who} by at most {worst.first_step_difference:.1e} (relative; {worst.mode})"
-        if not worst.first_step_difference:
-            what = f"are the same number in all {who.removeprefix('the ')}"
-        verdict = _AGREEMENT[
-            min((first_losses_agree(stored, summary) for summary in compared_summaries), key=(False, None, True).index)
+        results.append(update_rule(stored.comparison.rows[0].spec.optimizer.name))
+    if proof:
+        results += _spot_checks(proof.spot_checks)
+        results += [
+            Statement(kind="mode_not_claimed", level="info", values={"mode": mode, "reason": reason})
+            for mode, reason in proof.not_claimed.items()
         ]
-        allowed = f"tolerance {first_loss_tolerance(stored, worst.precision):.0e}"
-        results.append(f"Timed configuration: {verdict}: the first {worst.precision} losses {what}, {allowed}.")
-        failed_rungs = [rung for rung in _first_losses(stored) if rung.get("status") == "failed"]
-        results += dict.fromkeys(
-            f" {rung.get('framework')}, {rung.get('mode') or 'serial'}: {rung.get('where')}." for rung in failed_rungs
-        )
-        if unexplained := _unexplained_scores(stored):
-            results.append(f" {unexplained}")
+        results += [
+            Statement(kind="mode_compared_with", level="info", values={"mode": mode, "other": other})
+            for mode, other in proof.compared_with.items()
+        ]
+    results += _timed_configuration(stored, summaries)
     reduced_precision = {
         f"{row.contestant} with {switch}"
         for row in stored.comparison.rows
@@ -162,81 +134,119 @@ def sentences(stored: StoredComparison, summaries: Sequence[Summary]) -> list[st
         for switch in run.reduced
     }
     if reduced_precision:
-        results.append(
-            f"Fewer digits than the precision says: {', '.join(sorted(reduced_precision))}. Those first losses are compared "
-            "with no others."
-        )
-    if any(summary.part != "training" for summary in summaries):
-        return [*results, *_merge_statements([_hash_statement([runs], "data", lambda result: result.data_hash)])]
-    equal = (
-        _hash_statement([runs], "data", lambda result: result.data_hash),
-        _hash_statement(_by_seed(runs), "initial weights", lambda result: result.weights_hash),
-        _order_statement([run for run in runs if run.status == "ok"]),
-    )
-    return [*results, *_merge_statements(equal)]
+        results.append(Statement(kind="reduced_precision", level="caution", values={"switches": [*sorted(reduced_precision)]}))
+    return [*results, *_equal_hashes(stored, is_training=all(summary.part == "training" for summary in summaries))]
 
 
-def _spot_checks(checks: Sequence[SpotCheck]) -> list[str]:
-    """Sentences on the recorded steps of the timed runs, the faults first."""
+def _contestants_noun(stored: StoredComparison) -> str:
+    """`frameworks`, or `contestants` if all are of one framework."""
+    return "frameworks" if len({row.framework for row in stored.comparison.rows}) > 1 else "contestants"
+
+
+def _identical_training(stored: StoredComparison, summaries: Sequence[Summary]) -> Statement:
+    """The verdict of the proof."""
+    proof, headline = stored.comparison.proof, stored.comparison.headline
+    if proof is None:
+        return Statement(kind="not_examined", level="finding")
+    values: dict[str, JsonValue] = {"verdict": headline, "reason": proof.reason}
+    if headline != proof.verdict:
+        values["some_rows_proved"] = any(summary.parity == "proved" for summary in summaries)
+    return Statement(kind="identical_training", level="finding", values=values)
+
+
+def _timed_configuration(stored: StoredComparison, summaries: Sequence[Summary]) -> list[Statement]:
+    """Whether the first losses of the timed runs agree, and what is behind a difference."""
+    compared_summaries = [summary for summary in summaries if summary.first_step_difference is not None]
+    if not compared_summaries:
+        return []
+    worst = max(compared_summaries, key=lambda summary: summary.first_step_difference or 0.0)
+    agree = min((first_losses_agree(stored, summary) for summary in compared_summaries), key=(False, None, True).index)
+    values: dict[str, JsonValue] = {
+        "agree": agree,
+        "precision": worst.precision,
+        "difference": worst.first_step_difference,
+        "mode": worst.mode,
+        "between": _contestants_noun(stored),
+        "tolerance": first_loss_tolerance(stored, worst.precision),
+    }
+    results = [Statement(kind="first_losses", level="trouble" if agree is False else "finding", values=values)]
+    for rung in _first_losses(stored):
+        if rung.get("status") == "failed":
+            place: dict[str, JsonValue] = {
+                "framework": rung.get("framework"),
+                "mode": rung.get("mode") or "serial",
+                "where": rung.get("where"),
+            }
+            failed = Statement(kind="first_loss_failed", level="caution", values=place)
+            results += [failed] if failed not in results else []
+    return [*results, *_unexplained_scores(stored)]
+
+
+def _spot_checks(checks: Sequence[SpotCheck]) -> list[Statement]:
+    """Statements on the recorded steps of the timed runs, the faults first."""
     results = [
-        f"Spot checks: NOT AS PLANNED: {check.row}, repeat {check.repeat + 1}: {'; '.join(check.faults)}."
+        Statement(
+            kind="spot_check_failed",
+            level="trouble",
+            rows=(check.row,),
+            values={"repeat": check.repeat + 1, "faults": [*check.faults]},
+        )
         for check in checks
         if check.faults
     ]
     silent = sum(not check.steps and not check.has_fingerprints for check in checks)
     if silent:
-        results.append(
-            f"Spot checks: {wording.count(silent, 'timed run')} recorded nothing: images on a device, or an older version."
-        )
+        results.append(Statement(kind="nothing_recorded", level="info", values={"runs": silent}))
     if missing := [check for check in checks if check.missing]:
-        steps = sum(len(check.missing) for check in missing)
-        results.append(
-            f"Spot checks: {wording.count(steps, 'record')} of {wording.count(len(missing), 'timed run')} are not there."
-        )
+        values: dict[str, JsonValue] = {"records": sum(len(check.missing) for check in missing), "runs": len(missing)}
+        results.append(Statement(kind="records_missing", level="caution", values=values))
     if good := [check for check in checks if check.steps and not check.faults]:
-        steps, epochs = sum(len(check.steps) for check in good), sum(check.epochs for check in good)
-        num_recomputed = sum(len(check.computed) for check in good if not check.shown)
-        recomputed_words = (
-            f" The referee computed loss and gradients of {num_recomputed} of them again: they agree." if num_recomputed else ""
-        )
-        images = f" Every example, label and pixel of {wording.count(epochs, 'epoch')} is the plan's." if epochs else ""
-        results.append(
-            f"Spot checks: {wording.count(steps, 'step')} of {wording.count(len(good), 'timed run')}, drawn while they ran, "
-            f"had the batch, learning rate and update of the plan.{recomputed_words}{images}"
-        )
+        values = {
+            "steps": sum(len(check.steps) for check in good),
+            "runs": len(good),
+            "recomputed": sum(len(check.computed) for check in good if not check.shown),
+            "epochs": sum(check.epochs for check in good),
+        }
+        results.append(Statement(kind="spot_checks_passed", level="finding", values=values))
     results += [
-        f"Spot checks: gradients prove nothing: {reason}."
+        Statement(kind="gradients_prove_nothing", level="caution", values={"reason": reason})
         for reason in dict.fromkeys(check.shown for check in checks if check.shown)
     ]
     return results
 
 
-_Statement = tuple[str, str] | None
-"""(what was compared, sentence). The sentence has the fields `{what}` and `{it}` if it may apply to several subjects."""
+def _equal_hashes(stored: StoredComparison, *, is_training: bool) -> list[Statement]:
+    """Whether the runs recorded the same data, and in training the same weights and order of examples.
 
-
-def _merge_statements(statements: Sequence[_Statement]) -> list[str]:
-    """Merge statements that say the same about several subjects into one sentence each."""
-    subjects_by_sentence: dict[str, list[str]] = {}
-    for subject, sentence in filter(None, statements):
-        subjects_by_sentence.setdefault(sentence, []).append(subject)
+    Statements with equal values are one statement on several subjects.
+    """
+    runs = _all_runs(stored)
+    candidates = [("data", _hash_statement([runs], lambda result: result.data_hash))]
+    if is_training:
+        candidates.append(("initial weights", _hash_statement(_by_seed(runs), lambda result: result.weights_hash)))
+        candidates.append(("order of examples", _order_statement([run for run in runs if run.status == "ok"])))
+    merged: list[tuple[Statement, list[JsonValue]]] = []
+    for subject, statement in candidates:
+        same = next((subjects for other, subjects in merged if other == statement), None)
+        if same is not None:
+            same.append(subject)
+        elif statement is not None:
+            merged.append((statement, [subject]))
     return [
-        sentence.format(what=wording.joined(subjects), it="them" if len(subjects) > 1 else "it")
-        for sentence, subjects in subjects_by_sentence.items()
+        statement.model_copy(update={"values": {**statement.values, "subjects": subjects}}) for statement, subjects in merged
     ]
 
 
-def _order_statement(runs: Sequence[RunResult]) -> _Statement:
+def _order_statement(runs: Sequence[RunResult]) -> Statement | None:
     """A statement on the order of examples of runs of equal length. With `best_epoch.patience` lengths may differ."""
     by_seed = _by_seed(runs)
     by_length = [same_length for same_seed in by_seed for same_length in _by_length(same_seed)]
-    statement = _hash_statement(by_length, "order of examples", lambda result: result.order_hash)
+    statement = _hash_statement(by_length, lambda result: result.order_hash)
     if statement is None or len(by_length) == len(by_seed):
         return statement
-    subject, sentence = statement
     if all(len(group) == 1 for group in by_length):
-        return subject, "Order of examples: the runs ended after different numbers of epochs, so that it cannot be compared."
-    return subject, f"{sentence} Only runs that ended after the same number of epochs are compared in this."
+        return Statement(kind="order_not_compared", level="info")
+    return statement.model_copy(update={"values": {**statement.values, "of_equal_length": True}})
 
 
 def _twin_rows(stored: StoredComparison) -> list[tuple[Row, Row]]:
@@ -257,8 +267,8 @@ def _rungs(stored: StoredComparison) -> list[dict[str, Any]]:
     return stored.comparison.proof.rungs if stored.comparison.proof else []
 
 
-def _unexplained_scores(stored: StoredComparison) -> str | None:
-    """The largest difference of scores between two runs whose losses agree at every step. None without a difference."""
+def _unexplained_scores(stored: StoredComparison) -> list[Statement]:
+    """The largest difference of scores between two runs whose losses agree at every step. Empty without a difference."""
     differences_found = [
         (
             abs(their_scores.num_correct - our_scores.num_correct),
@@ -275,17 +285,19 @@ def _unexplained_scores(stored: StoredComparison) -> str | None:
         if our_scores.accuracy != their_scores.accuracy
     ]
     if not differences_found:
-        return None
+        return []
     num_different, num_images, split, mode, losses = max(
         differences_found, key=lambda difference: (_is_beyond_ties(difference[0], difference[1]), difference[0] / difference[1])
     )
-    text = (
-        f"The losses agree within {losses:.1e} at every step. The {split} scores differ by {num_different} of "
-        f"{wording.count(num_images, 'image')} ({mode})."
-    )
-    if _is_beyond_ties(num_different, num_images):
-        return f"{text} The losses do not explain the scores."
-    return f"{text} Rounding can do that where two logits of an image are nearly equal."
+    values: dict[str, JsonValue] = {
+        "loss_difference": losses,
+        "split": split,
+        "different": num_different,
+        "images": num_images,
+        "mode": mode,
+        "explained": not _is_beyond_ties(num_different, num_images),
+    }
+    return [Statement(kind="scores_differ", level="caution", values=values)]
 
 
 def _is_beyond_ties(num_different: int, num_images: int) -> bool:
@@ -308,21 +320,17 @@ def _final_scores(ours: RunResult, theirs: RunResult) -> Iterator[tuple[str, Met
             yield split, our_scores, their_scores
 
 
-def _hash_statement(groups: Sequence[Sequence[RunResult]], subject: str, pick: Callable[[RunResult], str | None]) -> _Statement:
-    """A statement whether the runs of each group have equal hashes. Several groups are those of several seeds.
-
-    Args:
-        subject: what the hash is of, in words.
-    """
+def _hash_statement(groups: Sequence[Sequence[RunResult]], pick: Callable[[RunResult], str | None]) -> Statement | None:
+    """A statement whether the runs of each group have equal hashes. Several groups are those of several seeds."""
     hashes = [[value for run in runs if (value := pick(run)) is not None] for runs in groups]
     number = sum(map(len, hashes))
     if number == 0:
         return None
     if number == 1:
-        return subject, f"Same {subject}: one run alone has nothing to be compared with."
+        return Statement(kind="one_hash", level="info")
     seeds = len({run.spec.seed for runs in groups for run in runs})
-    within = f", within each of {seeds} seeds" if len(groups) > 1 and seeds > 1 else ""
     kinds = max(len(set(group)) for group in hashes)
+    values: dict[str, JsonValue] = {"runs": number, "seeds": seeds if len(groups) > 1 else 1}
     if kinds == 1:
-        return subject, f"Same {{what}} in all {number} runs that recorded {{it}}{within}."
-    return subject, f"NOT the same {subject}: {kinds} different among {number} runs{within}. Their figures do not compare."
+        return Statement(kind="same_hashes", level="finding", values=values)
+    return Statement(kind="other_hashes", level="trouble", values={**values, "different": kinds})

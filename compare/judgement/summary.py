@@ -76,7 +76,7 @@ def family(stored: StoredComparison, summaries: Sequence[Summary]) -> Family:
         for summary in summaries
         if summary.is_parallel and summary.speedup_same_cores is not None
     ]
-    named_ratios = [*((f"{first.id} against {second.id}", ratio) for first, second, ratio in pairs), *modes]
+    named_ratios = [*((_pair_name(first, second), ratio) for first, second, ratio in pairs), *modes]
     until = stored.comparison.until
     judged = verdicts(named_ratios, until.smallest_effect if until else None)
     contestants = [(first, second, judged_pair) for (first, second, _), judged_pair in zip(pairs, judged, strict=False)]
@@ -87,9 +87,15 @@ def compared_row_ids(comparison: Comparison, judged: JudgedRatio) -> list[str]:
     """Ids of the two rows of a judged comparison."""
     row = next((row for row in comparison.rows if row.id == judged.name), None)
     if row is None:
-        return judged.name.split(" against ")
+        return next(
+            [one.id, other.id] for one, other in combinations(comparison.rows, 2) if _pair_name(one, other) == judged.name
+        )
     serial = serial_row_of(comparison, row)
     return [row.id, *([serial.id] if serial else [])]
+
+
+def _pair_name(one: matrix.Row | Summary, other: matrix.Row | Summary) -> str:
+    return f"{one.id} against {other.id}"
 
 
 def has_comparisons(comparison: Comparison) -> bool:

@@ -44,8 +44,8 @@ class GalleryEntry(NamedTuple):
     def answer(self) -> str:
         """Which framework is faster, or which mode pays, without the conditions that several verdicts share."""
         findings = self.compared.findings
-        sentences = findings.contestants or findings.modes
-        return next((sentence for sentence in sentences if not sentence.startswith("All ")), "no two rows that were compared")
+        verdicts = [verdict for verdict in findings.contestants or findings.modes if verdict.rows]
+        return next(iter(self.compared.in_words(verdicts)), "no two rows that were compared")
 
 
 @commands.command()

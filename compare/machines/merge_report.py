@@ -185,7 +185,7 @@ def _cautions(machines: Sequence[MeasuredMachine]) -> list[str]:
     sentences: list[str] = []
     for machine in machines:
         for folder, compared in machine.folders:
-            sentences += [f"{machine.name}, {folder}: {trouble}" for trouble in compared.findings.troubles]
+            sentences += [f"{machine.name}, {folder}: {trouble}" for trouble in compared.in_words(compared.findings.troubles)]
             for versions in compared.stored.comparison.versions.values():
                 for package, version in versions.items():
                     names = packages.setdefault(package, {}).setdefault(version, [])

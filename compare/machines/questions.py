@@ -11,22 +11,19 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from common.machine import machine
+from common.spec import EFFECTS
 from compare.core.errors import FolderError
 from compare.core.statistics import JudgedRatio, MeanEstimate, Ratio, mean_difference, paired_ratio, verdicts
 from compare.core.wording import count
 from compare.execution import store, workspace
 from compare.execution.matrix import Row
 from compare.execution.store import StoredComparison
-from compare.judgement.measurements import FIELDS_WITHOUT_EFFECT_ON_WORK, is_in_data_hash
 from compare.judgement.row_figures import Summary
 from compare.judgement.run_pairs import pairs_of_seconds, serial_row_of, uses_accelerator
 from compare.judgement.summary import family
 from compare.machines.random_effects import LEAST_MACHINES, Overall, overall
 from compare.reporting import comparison_report
 from compare.reporting.comparison_report import JudgedComparison
-
-_FIELDS_OF_THE_MACHINE = (*FIELDS_WITHOUT_EFFECT_ON_WORK, "cores", "hosts", "epochs", "steps", "seed", "checkpoint_seconds")
-"""Fields of a spec that may differ between machines: none of them changes the work of an epoch."""
 
 
 @dataclass
@@ -279,10 +276,11 @@ def _work(stored: StoredComparison, both: tuple[Summary, Summary], rows: dict[st
     for summary in both:
         row = rows[summary.id]
         switch_prefixes = ("framework_options.",) if row.spec.switches == "best" else ()  # each machine has its best
+        spec_fields = store.flatten(row.spec.model_dump(mode="json"))
         fields = {
             name: value
-            for name, value in store.flatten(row.spec.model_dump(mode="json")).items()
-            if name not in _FIELDS_OF_THE_MACHINE and not name.startswith(switch_prefixes) and not is_in_data_hash(name)
+            for name, value in EFFECTS.relevant(spec_fields, "epoch_elsewhere", same_data=True).items()
+            if not name.startswith(switch_prefixes)
         }
         row_fields.append({**fields, "framework": row.framework, "accelerated": uses_accelerator(summary.device)})
     spec = rows[both[0].id].spec

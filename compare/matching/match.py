@@ -16,10 +16,12 @@ from common.models import user_code
 from common.spec import SpecError
 from compare.core import commands, exits, wording
 from compare.core.commands import Invocation, Outcome
-from compare.core.option_parsing import parse_choices, split_names
+from compare.core.option_parsing import parse_choices
+from compare.core.option_types import Names, Parsed
 from compare.core.terminal import FULL
 from compare.execution import options
 from compare.execution.workspace import FolderKind
+from compare.judgement import statement_words
 from compare.matching import model_comparison, pair_file
 from compare.matching.causes import BIASED_VARIANCE, KNOWN_CAUSES, Cause
 from compare.matching.model_comparison import LayerPair, Match
@@ -34,13 +36,26 @@ _LARGEST = 4096
 _IN_ORDER = "PyTorch's, then Keras's"
 
 
+def image_shape(text: str) -> tuple[int, int, int]:
+    """Return (height, width, channels) of `28x28x1`."""
+    sizes = text.lower().split("x")
+    if len(sizes) != 3 or not all(size.isdecimal() and 0 < int(size) <= _LARGEST for size in sizes):
+        raise SpecError(f"--input must be height x width x channels. Received: {text!r}. Use e.g. 28x28x1.")
+    height, width, channels = map(int, sizes)
+    return height, width, channels
+
+
 @commands.command()
 def command(
     invocation: Invocation,
     *,
     net: Annotated[str, typer.Argument(metavar="PACKAGE.MODULE:NAME", help="A torch.nn.Module, its class, or a function.")],
     model: Annotated[str, typer.Argument(metavar="PACKAGE.MODULE:NAME", help="A keras.Model, its class, or a function.")],
-    input_shape: Annotated[str, typer.Option("--input", metavar="HxWxC", help="Size of the images, e.g. 28x28x1.")],
+    input_shape: Annotated[
+        tuple[int, int, int],
+        Parsed(image_shape),
+        typer.Option("--input", metavar="HxWxC", help="Size of the images, e.g. 28x28x1."),
+    ],
     classes: Annotated[int, typer.Option(min=2, help="Number of outputs.")],
     weights: Annotated[
         list[str] | None,
@@ -61,7 +76,9 @@ def command(
         tuple[str, str] | None, typer.Option(help=f"Losses: {_IN_ORDER}. Default: cross-entropy of logits.")
     ] = None,
     optimizer: Annotated[tuple[str, str] | None, typer.Option(help=f"Functions that make optimizers: {_IN_ORDER}.")] = None,
-    accept: Annotated[str, typer.Option(metavar="CAUSE,...", help="Causes that do not count, e.g. biased-variance.")] = "",
+    accept: Annotated[
+        tuple[str, ...], Names(), typer.Option(metavar="CAUSE,...", help="Causes that do not count, e.g. biased-variance.")
+    ] = (),
     write: Annotated[
         Path | None, typer.Option(metavar="FOLDER/FILE.py", help="Write the pair as a model that `run --model` takes.")
     ] = None,
@@ -73,8 +90,8 @@ def command(
     FolderKind[None](noun="match", file=RESULTS_FILE).check(out)
     typer.echo(f"Comparing {net} with {model}. This may take minutes.", err=True)
     result = match(
-        net, model, image=image_shape(input_shape), classes=classes, weights=weights or [], maps=maps or [],
-        as_built=as_built, steps=steps, prepare=prepare, loss=loss, optimizer=optimizer, accept=split_names(accept),
+        net, model, image=input_shape, classes=classes, weights=weights or [], maps=maps or [],
+        as_built=as_built, steps=steps, prepare=prepare, loss=loss, optimizer=optimizer, accept=accept,
         progress=invocation.progress.tell,
     )  # fmt: skip
     refused: SpecError | None = None
@@ -177,15 +194,6 @@ def _check_exists(name: str) -> None:
         )
     if (file := user_code.file_of(place, here)) is not None and file.suffix == ".py":
         user_code.refuse_absent(name, file)
-
-
-def image_shape(text: str) -> tuple[int, int, int]:
-    """Return (height, width, channels) of `28x28x1`."""
-    sizes = text.lower().split("x")
-    if len(sizes) != 3 or not all(size.isdecimal() and 0 < int(size) <= _LARGEST for size in sizes):
-        raise SpecError(f"--input must be height x width x channels. Received: {text!r}. Use e.g. 28x28x1.")
-    height, width, channels = map(int, sizes)
-    return height, width, channels
 
 
 def _check_numbers(image: object, classes: object, steps: object) -> None:
@@ -291,6 +299,7 @@ def report(result: Match, words: Sequence[str], written: Sequence[str] = ()) -> 
             "holds": result.holds,
             "rungs": [{**_plain(rung), "causes": [cause._asdict() for cause in rung.causes]} for rung in result.rungs],
             "notes": [cause._asdict() for cause in result.notes],
+            "statements": result.statements,
         },
         exit_code=0 if result.holds else exits.RUN_FAILED,
         screen=_screen(result, verdict, written),
@@ -309,11 +318,12 @@ def _screen(result: Match, verdict: str, written: Sequence[str]) -> Screen:
         whys.insert(0, "None of the known causes explains it.")
     between = [f"The fault lies {rung.between}." for rung in rungs if rung.between]
     tone = "good" if result.holds else "warn" if verdict == "cannot tell" else "bad"
+    answer_words = statement_words.sentences([result.answer, *(result.describe_rung(first) if first else [])])
     answers = (
-        Paragraph(_LABELS.get(verdict, "Same, but"), [result.answer, *(result.describe_rung(first) if first else [])], tone),
+        Paragraph(_LABELS.get(verdict, "Same, but"), answer_words, tone),
         Paragraph("Why", [*whys, *between]),
         Paragraph("Settings", [wording.listed(result.settings_differences, MAX_NAMED)] if result.settings_differences else []),
-        Paragraph("Not compared", result.caveats),
+        Paragraph("Not compared", statement_words.sentences(result.caveats)),
         Paragraph("The pair", written),
     )
     differing = [rung for rung in result.rungs if rung.status != model_comparison.PASSED]

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import safetensors.numpy
+from pydantic import JsonValue
 
 from common.machine import heartbeat
 from common.matching.records import OWN_RULE, ROUNDING_JITTERS, Array, Layer, ModelReport, OpenRequest, images, stress_inputs
@@ -22,6 +23,8 @@ from common.spec import SpecError
 from compare.core import wording
 from compare.core.errors import LaunchError
 from compare.execution import launch
+from compare.judgement import statement_words
+from compare.judgement.statement import Statement
 from compare.matching import causes, formulas
 from compare.matching.alignment import Alignment, align, pair_layers
 from compare.matching.causes import BIASED_VARIANCE, LOWER_PRECISION, ROUNDING_CAUSES, Cause, MeasuredModel
@@ -169,74 +172,71 @@ class Match:
         return [f"{pair.left.name} ({pair.settings})" for pair in pairs if pair.left is not None]
 
     @property
-    def answer(self) -> str:
-        """Sentence: same or not, and the first rung that differs."""
-        models = f"{self.requests[0].model} and {self.requests[1].model}"
-        rungs = (
-            f"In float64 all {len(self.rungs)} rungs agree: outputs, gradients, updates, and "
-            f"{wording.count(self.requests[0].steps, 'step')} of training."
-        )
+    def answer(self) -> Statement:
+        """The answer: same or not, and the first rung that differs."""
+        values: dict[str, JsonValue] = {"models": [request.model for request in self.requests]}
+        agreement: dict[str, JsonValue] = {**values, "rungs": len(self.rungs), "steps": self.requests[0].steps}
         if self.same:
-            return f"Yes: {models} are the same model. {rungs}"
+            return Statement(kind="models_same", level="finding", values=agreement)
         if self._agrees:
-            return f"Yes, but for {self.tolerated_difference}: {models}. {rungs}"
-        failed = [rung for rung in self.rungs if rung.status == FAILED]
-        unjudged = [rung.name for rung in self.rungs if rung.status == UNJUDGED]
+            return Statement(kind="models_agree", level="finding", values={**agreement, "but": self.tolerated_difference})
+        failed = [rung.name for rung in self.rungs if rung.status == FAILED]
         if self.only_biased_variance:
-            return (
-                f"No: they part at {_STATISTICS} alone. There Keras has a convention of its own: "
-                f"add --accept {BIASED_VARIANCE}."
-            )
+            values = {**values, "rung": _STATISTICS, "accept": BIASED_VARIANCE}
+            return Statement(kind="models_part_by_convention", level="finding", values=values)
         if failed:
-            return f"No: they part first at: {failed[0].name}."
-        if unjudged:
-            return (
-                f"Cannot tell: what was accepted changes all that follows, so these were not judged: {', '.join(unjudged)}. "
-                "Mend the port, and match again."
-            )
-        return f"Yes, but for {self.tolerated_difference}."
+            return Statement(kind="models_part", level="finding", values={**values, "rung": failed[0]})
+        if unjudged := [rung.name for rung in self.rungs if rung.status == UNJUDGED]:
+            return Statement(kind="models_not_judged", level="finding", values={**values, "unjudged": [*unjudged]})
+        return Statement(kind="models_hold", level="finding", values={**values, "but": self.tolerated_difference})
+
+    @property
+    def statements(self) -> list[Statement]:
+        """Statements: the answer, the differences, and their causes."""
+        statements = [self.answer]
+        if not self._agrees:
+            for rung in self.primary_rungs:
+                statements += [*self.describe_rung(rung), *self._explain_rung(rung)]
+            if any(rung.between for rung in self.primary_rungs) and any(model.unrecorded for model in self.opened):
+                statements.append(Statement(kind="faults_without_name", level="caution"))
+        if self.settings_differences:
+            kind = "settings_may_part" if self._agrees else "settings_may_even_out"
+            statements.append(Statement(kind=kind, level="caution", values={"settings": [*self.settings_differences]}))
+        return statements + self.caveats
 
     @property
     def sentences(self) -> list[str]:
-        """Sentences: the answer, the differences, and their causes."""
-        sentences = [self.answer]
-        if self._agrees:
-            if self.settings_differences:
-                others = ", ".join(self.settings_differences)
-                sentences.append(
-                    f"Other settings, which agree on all values that were compared and may part on others: {others}."
-                )
-            return sentences + self.caveats
-        rungs = self.primary_rungs
-        for rung in rungs:
-            sentences += self.describe_rung(rung)
-            sentences += [f" {cause.full_text}" for cause in rung.causes]
-            if rung.status == FAILED and not rung.causes:
-                hint = " The table of layers shows where the difference begins." if self._is_in_table(rung) else ""
-                sentences.append(f" None of the known causes explains it.{hint}")
-            if rung.between:
-                sentences.append(f" The fault lies {rung.between}.")
-        if any(rung.between for rung in rungs) and any(model.unrecorded for model in self.opened):
-            sentences.append(
-                "Functions that a subclassed Keras model calls are not recorded. A fault in one of them has no name here."
-            )
-        if self.settings_differences:
-            sentences.append(
-                f"Other settings, which other layers may even out: {wording.listed(self.settings_differences, 6)}."
-            )
-        return sentences + self.caveats
+        return statement_words.sentences(self.statements)
 
-    def describe_rung(self, rung: RungResult) -> list[str]:
+    def describe_rung(self, rung: RungResult) -> list[Statement]:
         """Describe how much a rung differs, and where the difference begins."""
-        size = f" by {rung.difference:.1e}" if math.isfinite(rung.difference) else ""
-        at = f" at {rung.where}" if rung.where and rung.first is None else ""
-        qualifier = {ACCEPTED: ", accepted", ROUNDS: f", only by {_describe_rounding(self.rungs)}"}.get(rung.status, "")
-        under = f", with {rung.under}" if rung.under else ""
-        sentences = [f"{rung.name}: differs{size}{at}{qualifier}{under}."]
+        values: dict[str, JsonValue] = {
+            "rung": rung.name,
+            "difference": rung.difference if math.isfinite(rung.difference) else None,
+            "where": rung.where if rung.first is None else "",
+            "accepted": rung.status == ACCEPTED,
+            "rounding": _describe_rounding(self.rungs) if rung.status == ROUNDS else "",
+            "under": rung.under,
+        }
+        statements = [Statement(kind="rung_differs", level="finding", values=values)]
         if rung.first is not None:
-            reservation = "" if rung.at_the_end or rung.status in (ACCEPTED, ROUNDS) else " What is behind it was not judged."
-            sentences.append(f" It begins at {rung.where}, by {rung.first:.1e}.{reservation}")
-        return sentences
+            is_rest_judged = rung.at_the_end or rung.status in (ACCEPTED, ROUNDS)
+            begins: dict[str, JsonValue] = {"where": rung.where, "by": rung.first, "rest_judged": is_rest_judged}
+            statements.append(Statement(kind="difference_begins", level="finding", values=begins))
+        return statements
+
+    def _explain_rung(self, rung: RungResult) -> list[Statement]:
+        """The causes of a difference, or that none is known, and the layers that the fault lies between."""
+        statements = [
+            Statement(kind="cause", level="finding", values={"name": cause.name, "sentence": cause.full_text})
+            for cause in rung.causes
+        ]
+        if rung.status == FAILED and not rung.causes:
+            in_table = self._is_in_table(rung)
+            statements.append(Statement(kind="no_known_cause", level="finding", values={"in_table": in_table}))
+        if rung.between:
+            statements.append(Statement(kind="fault_between", level="finding", values={"place": rung.between}))
+        return statements
 
     def _is_in_table(self, rung: RungResult) -> bool:
         """Return whether the table of layers shows the difference of a rung."""
@@ -244,17 +244,18 @@ class Match:
         return mode in ("inference", "training") and any((getattr(pair, mode) or 0.0) > rung.tolerance for pair in self.lines)
 
     @property
-    def caveats(self) -> list[str]:
-        """Sentences on what was not compared."""
-        sentences = [f"{rung.name}: nothing is proved by {'; '.join(rung.left_out)}." for rung in self.rungs if rung.left_out]
+    def caveats(self) -> list[Statement]:
+        """Statements on what was not compared."""
+        statements = [
+            Statement(kind="nothing_proved", level="caution", values={"rung": rung.name, "by": [*rung.left_out]})
+            for rung in self.rungs
+            if rung.left_out
+        ]
         if self.optimizers and not any(self.optimizers in cause.sentence for rung in self.rungs for cause in rung.causes):
-            sentences.append(f"{self.optimizers} They may act later than in these steps.")
+            statements.append(Statement(kind="optimizers_differ", level="caution", values={"settings": self.optimizers}))
         if self.holds and any(model.unrecorded for model in self.opened):
-            sentences.append(
-                "Functions that a subclassed Keras model calls are not recorded. What they gave was compared, their settings "
-                "were not."
-            )
-        return sentences
+            statements.append(Statement(kind="functions_not_recorded", level="caution"))
+        return statements
 
     @property
     def tolerated_difference(self) -> str:

@@ -10,9 +10,11 @@ from common.artifacts.schema import Metrics, RunResult
 from compare.core import statistics, verdict_words
 from compare.core.statistics import SIGNIFICANCE, VERDICT_PAIRS, JudgedRatio, Ratio
 from compare.core.wording import count
+from compare.judgement.row_figures import Summary
 from compare.judgement.run_pairs import ratio_of_seconds
+from compare.judgement.statement_words import DOUBTS, NO_FINDING
 from compare.judgement.summary import family
-from compare.judgement.verdict_sentences import DISTURBED, NO_FINDING, doubt_warning
+from compare.judgement.verdict_statements import doubt
 from compare.papers.local_results import LocalResults
 from compare.papers.plan import CORRECTED
 
@@ -26,7 +28,6 @@ Judgement = tuple[Verdict, list[str]]
 EQUIVALENT = 0.01
 """Largest loss of accuracy, 0..1, that counts as none: one point."""
 
-NO_RATIO = NO_FINDING.strip()
 """Text in place of a ratio of times that other work disturbed."""
 
 SURELY = 10.0
@@ -234,7 +235,7 @@ def unless_disturbed(
         who: text before "no finding" where other work disturbed a row. The ratio is left out then.
     """
     reason = doubt_reason(results, training, rows)
-    words = f"{who}no finding" if reason == NO_RATIO else judged[1]
+    words = f"{who}no finding" if is_without_ratio(results, training, rows) else judged[1]
     return (CANNOT_TELL, f"{words}. {reason.removesuffix('.')}") if reason else judged
 
 
@@ -247,8 +248,19 @@ def doubt_reason(results: LocalResults, training: str, rows: Sequence[str]) -> s
     """Say why the times of these rows are not reliable. Empty if nothing disturbed them."""
     if training == CORRECTED and (reason := unsound_reason(results)):
         return reason
-    reason = doubt_warning(*(summary for row in rows if (summary := results.summary(training, row))))
-    return NO_RATIO if reason == DISTURBED else reason.strip()
+    if is_without_ratio(results, training, rows):
+        return NO_FINDING
+    return DOUBTS[doubt(*_summaries(results, training, rows))]
+
+
+def is_without_ratio(results: LocalResults, training: str, rows: Sequence[str]) -> bool:
+    """Whether other work disturbed one of these rows, so that no ratio is given. Unsound runs show nothing anyway."""
+    is_sound = training != CORRECTED or not unsound_reason(results)
+    return is_sound and doubt(*_summaries(results, training, rows)) == "disturbed"
+
+
+def _summaries(results: LocalResults, training: str, rows: Sequence[str]) -> list[Summary]:
+    return [summary for row in rows if (summary := results.summary(training, row))]
 
 
 def unsound_reason(results: LocalResults) -> str:

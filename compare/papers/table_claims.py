@@ -43,7 +43,7 @@ def ordering(results: LocalResults, claim: schema.Ordering) -> Judgement:
         words = _by_run(results, {run: f"{milliseconds:.2f} ms an image" for run, milliseconds in per_image.items()})
         evidence.append(f"By the images that each trains on: {words}.")
         if report := results.trainings.get(CORRECTED):
-            evidence += [f"Identical models here: {sentence}" for sentence in report.findings.contestants]
+            evidence += [f"Identical models here: {sentence}" for sentence in report.in_words(report.findings.contestants)]
     else:
         last = min(map(len, columns.values()))
         orders = [{run: figures[last - 1] for run, figures in columns.items()}]

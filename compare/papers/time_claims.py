@@ -48,8 +48,9 @@ def gains_more(results: LocalResults, claim: schema.GainsMore) -> Judgement:
             rows[name] = name, _serial_of(results, name)
     ratios = {name: judging.seconds_ratio(results, training, alone, row) for name, (row, alone) in rows.items()}
     complete = {name: ratio for name, ratio in ratios.items() if ratio}
-    doubt = judging.doubt_reason(results, training, list(dict.fromkeys(row for pair in rows.values() for row in pair)))
-    reliable = {} if doubt == judging.NO_RATIO else complete
+    all_rows = list(dict.fromkeys(row for pair in rows.values() for row in pair))
+    doubt = judging.doubt_reason(results, training, all_rows)
+    reliable = {} if judging.is_without_ratio(results, training, all_rows) else complete
     evidence = [f"{name}: {verdict_words.interval_words(ratio)} times as fast as serial." for name, ratio in reliable.items()]
     if claim.table:
         table, column = claim.table

@@ -25,7 +25,7 @@ from compare.execution.matrix import Row
 from compare.execution.twins import Twins
 from compare.judgement.run_figures import times_in_doubt
 from compare.judgement.run_pairs import finished_runs
-from compare.judgement.verdict_sentences import DISTURBED
+from compare.judgement.statement_words import DISTURBED
 from compare.planning import layouts, machine_file, measuring, prediction, projection, schedules
 from compare.planning.accuracy import TIE, PredictionPair
 from compare.planning.case import Case
@@ -118,13 +118,13 @@ def predict(request: PlanRequest, progress: Display) -> PlanResult:
         rows = [matrix.build_row(f"{name}-{index}", twins[name], layout.run) for index, layout in enumerate(candidates)]
         checked_rows = matrix.check_rows(rows, descriptions, twins.contestants, oversubscribe=True)
         layouts_here = [PlannedLayout(layout.words, row.spec) for layout, row in zip(candidates, checked_rows, strict=True)]
-        unavailable = [row.unavailable for row in checked_rows]
+        unavailable = [str(row.unavailable) if row.unavailable else None for row in checked_rows]
         costs = measuring.model_costs(
             twins, name, layouts_here[0].run, _batches(layouts_here, planned_machine), planned_machine.cores_of_device, progress
         )
         if costs.disturbed or planned_machine.frameworks[name].disturbed:
             plan.disturbed.append(name)
-            plan.cautions.append(f"{name}: other work took cores while layers or messages were timed.{DISTURBED}")
+            plan.cautions.append(f"{name}: other work took cores while layers or messages were timed. {DISTURBED}")
         progress.stage(f"{name}: simulating {len(layouts_here)} layouts")
         _predict_framework(plan, request, name, layouts_here, unavailable, architecture, costs, examples, descriptions[name])
         plan.predicted += [
@@ -271,7 +271,7 @@ def measure(request: PlanRequest, plan: PlanResult, folder: Path) -> None:
     )
     if doubtful := sum(pair.in_doubt for pair in plan.pairs):
         num_runs = sum(pair.n for pair in plan.pairs)
-        plan.cautions.append(f"{doubtful} of {num_runs} measured runs are in doubt: other work took cores of them.{DISTURBED}")
+        plan.cautions.append(f"{doubtful} of {num_runs} measured runs are in doubt: other work took cores of them. {DISTURBED}")
     if not plan.pairs:
         raise LaunchError(f"No measured run went well. {folder} has their results and logs.")
 

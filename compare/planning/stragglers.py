@@ -10,14 +10,14 @@ from common.machine.private_folder import PrivateFolder
 from common.spec import SpecError
 from compare.core import commands
 from compare.core.commands import Invocation, Outcome
-from compare.core.option_parsing import parse_factors
+from compare.core.option_types import Factors
 from compare.execution import options, run_settings
 from compare.execution.workspace import FolderKind, Workspace
 from compare.planning import machine_file, planner, stragglers_report, straggling
 from compare.planning.slow_rank import Straggler
 from compare.reporting import document
 
-MODES, REPEATS, FACTORS = "all", 5, "1.5,2,4"
+MODES, REPEATS, FACTORS = "all", 5, (1.5, 2.0, 4.0)
 
 
 @commands.command()
@@ -26,7 +26,9 @@ def command(
     *,
     spec_options: options.SpecOptions,
     contestant_options: options.ContestantOptions,
-    factor: Annotated[str, typer.Option(help="Times as slow as the others that one rank is, with commas.")] = FACTORS,
+    factor: Annotated[
+        tuple[float, ...], Factors(above=1.0), typer.Option(help="Times as slow as the others that one rank is, with commas.")
+    ] = FACTORS,
     jitter: Annotated[
         bool, typer.Option("--jitter", help="Also with each rank slow in turn, for a tenth of a second, by the largest factor.")
     ] = False,
@@ -38,7 +40,7 @@ def command(
     out: options.OutOrNone = None,
 ) -> Outcome:
     """Slow one rank down, and measure which mode suffers how much. The same command with the same --out goes on."""
-    stragglers = [Straggler(number) for number in parse_factors("--factor", factor, above=1.0)]
+    stragglers = [Straggler(number) for number in factor]
     if jitter:
         stragglers.append(Straggler(max(straggler.factor for straggler in stragglers), moves=True))
     settings = run_settings.settings(*spec_options.to_request(limit=limit, cores=cores, replicas=replicas))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from compare.core.statistics import VERDICT_PAIRS
 from compare.core.wording import count, joined, percent
-from compare.judgement.verdict_sentences import DISTURBED
+from compare.judgement.statement_words import DISTURBED
 from compare.planning.slow_rank import PERIOD_SECONDS
 from compare.planning.straggling import SlowdownResult, StragglerResults
 from compare.reporting import document
@@ -82,7 +82,7 @@ def verdicts(slowdowns: list[SlowdownResult]) -> list[str]:
         least, most = (choose(group, key=_value) for choose in (min, max))
         num_pairs = min(slowdown.n for slowdown in group)
         if any(slowdown.in_doubt for slowdown in group):
-            sentences.append(f"{name}, {straggler}: no finding.{DISTURBED} The same command makes disturbed runs again.")
+            sentences.append(f"{name}, {straggler}: no finding. {DISTURBED} The same command makes disturbed runs again.")
         elif num_pairs < VERDICT_PAIRS:
             sentences.append(f"{name}, {straggler}: {num_pairs} of the {count(VERDICT_PAIRS, 'pair')} that a verdict needs.")
         elif least is most:

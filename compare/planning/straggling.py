@@ -8,7 +8,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from common.artifacts.schema import RunResult
 from common.frozen import Frozen
@@ -19,7 +19,7 @@ from compare.core.errors import LaunchError
 from compare.core.progress import Display
 from compare.core.statistics import Ratio, paired_ratio
 from compare.execution import code_digest, executor, matrix, store
-from compare.execution.interleaving import turn
+from compare.execution.interleaving import Job, rounds, run_in_turns
 from compare.execution.matrix import Row
 from compare.execution.twins import Twins
 from compare.execution.workspace import FolderKind, Workspace
@@ -206,6 +206,24 @@ _RunsByRepeat = dict[int, RunResult]
 """Good runs by repeat."""
 
 
+class _SlowedRow(NamedTuple):
+    """A row with a slow rank."""
+
+    layout: str
+    """Id of the row of the layout."""
+    straggler: Straggler
+    row: Row
+    """The row, with an id for this slow rank."""
+
+
+class _SlowedRun(NamedTuple):
+    """A run with a slow rank."""
+
+    result: RunResult
+    unfit_factor: float | None
+    """How slow the rank was, if that was not as planned."""
+
+
 def _runs(
     record: StragglerRecord,
     twins: Twins,
@@ -214,44 +232,52 @@ def _runs(
     progress: Display,
     cautions: list[str],
 ) -> Mapping[tuple[str, Straggler], _RunsByRepeat]:
-    all_stragglers = [EVEN, *stragglers]
-    jobs = [
-        (row, straggler, repeat)
-        for repeat in range(record.repeats)
-        for row in turn(record.rows, repeat)
-        for straggler in turn(all_stragglers, repeat)
+    items = [
+        _SlowedRow(row.id, straggler, row.model_copy(update={"id": f"{row.id}-{straggler.key}"}))
+        for row in record.rows
+        for straggler in (EVEN, *stragglers)
     ]
-    progress.plan([_with_straggler_id(row, straggler).id for row, straggler, _ in jobs])
-    runs: dict[tuple[str, Straggler], _RunsByRepeat] = {
-        (row.id, straggler): {} for row in record.rows for straggler in all_stragglers
-    }
-    for row, straggler, repeat in jobs:
-        job_row = _with_straggler_id(row, straggler)
-        progress.begin(job_row.id, f"{job_row.id} ({repeat + 1} of {record.repeats})")
-        result = (
-            store.load_result(folder, job_row, repeat) if comparison_plan.has_good_result(folder, job_row, repeat) else None
-        )
-        if result is None or disturbance_words(result):  # nothing was found from disturbed runs, so none is chosen
-            shutil.rmtree(store.run_folder(folder, job_row.id, repeat), ignore_errors=True)
-            with Brake(straggler, row.spec.replicas) as brake:
-                result = executor.execute(twins[row.contestant], job_row, repeat, folder, progress.watch)
-            if result.status in store.FINISHED and abs(brake.factor / straggler.factor - 1.0) > MAX_FACTOR_ERROR:
-                cautions.append(
-                    f"{job_row.id}, repeat {repeat + 1}: left out, since the rank was {brake.factor:.2f} times as slow."
-                )
-                shutil.rmtree(store.run_folder(folder, job_row.id, repeat), ignore_errors=True)
-                progress.end(result)
-                continue
-        progress.end(result, disturbance_words(result))
-        if result.status in store.FINISHED:
-            runs[row.id, straggler][repeat] = result
-        else:
-            cautions.append(f"{job_row.id}, repeat {repeat + 1}: {result.status}: {result.reason}")
+    runs: dict[tuple[str, Straggler], _RunsByRepeat] = {(item.layout, item.straggler): {} for item in items}
+
+    def stored(job: Job[_SlowedRow]) -> _SlowedRun | None:
+        result = comparison_plan.good_result(folder, job.item.row, job.repeat)
+        # Nothing was found from disturbed runs, so none is chosen.
+        return None if result is None or disturbance_words(result) else _SlowedRun(result, unfit_factor=None)
+
+    def execute(job: Job[_SlowedRow]) -> _SlowedRun:
+        row, straggler = job.item.row, job.item.straggler
+        directory = store.run_folder(folder, row.id, job.repeat)
+        shutil.rmtree(directory, ignore_errors=True)
+        with Brake(straggler, row.spec.replicas) as brake:
+            result = executor.execute(twins[row.contestant], row, job.repeat, folder, progress.watch)
+        if result.status not in store.FINISHED or abs(brake.factor / straggler.factor - 1.0) <= MAX_FACTOR_ERROR:
+            return _SlowedRun(result, unfit_factor=None)
+        shutil.rmtree(directory, ignore_errors=True)
+        return _SlowedRun(result, brake.factor)
+
+    def accept(job: Job[_SlowedRow], run: _SlowedRun) -> bool:
+        words = None
+        if run.unfit_factor is not None:
+            words = f"left out, since the rank was {run.unfit_factor:.2f} times as slow."
+        elif run.result.status not in store.FINISHED:
+            words = f"{run.result.status}: {run.result.reason}"
+        if words is not None:
+            cautions.append(f"{job.item.row.id}, repeat {job.repeat + 1}: {words}")
+        return words is None
+
+    for ended in run_in_turns(
+        rounds(items, record.repeats),
+        execute,
+        progress,
+        name=lambda item: item.row.id,
+        label=lambda job: f"{job.item.row.id} ({job.repeat + 1} of {record.repeats})",
+        stored=stored,
+        accept=accept,
+        ending=lambda run: (run.result, disturbance_words(run.result) if run.unfit_factor is None else ""),
+    ):
+        for (item, repeat), run in ended:
+            runs[item.layout, item.straggler][repeat] = run.result
     return runs
-
-
-def _with_straggler_id(row: Row, straggler: Straggler) -> Row:
-    return row.model_copy(update={"id": f"{row.id}-{straggler.key}"})
 
 
 def _compare_runs(

@@ -8,7 +8,6 @@ from common.frozen import Frozen
 from common.spec import MODES
 
 Verdict = Literal["proved", "not proved", "not claimed"]
-LOSSES_RUNG = "5 losses"
 LOSS_RISES = "the loss rises at every learning rate that was tried"
 """Start of the reason of losses that are only shown because they rise."""
 _MAX_ROUNDING = 1e-4
@@ -45,6 +44,25 @@ class Rung(Frozen):
     of_terms: dict[str, float] = {}
     """Gradients that differ by more than the tolerance, and are judged on the scale of what each component adds up: parameter
     to largest difference, relative to the largest component."""
+
+    @property
+    def number(self) -> int:
+        """Number of the rung on the ladder. 0: a name without one."""
+        number = self.name.partition(" ")[0]
+        return int(number) if number.isdecimal() else 0
+
+    @property
+    def aspect(self) -> str:
+        """Name of the compared values, such as `losses`, `gradients` or `weights after one step`."""
+        text = self.name.partition(", switches ")[0]
+        if self.number in (6, 8):
+            return text.partition(": ")[2] or "losses"
+        return text.partition(" ")[2]
+
+    @property
+    def is_twin_losses(self) -> bool:
+        """Whether it compares the free-running losses of the frameworks."""
+        return (self.number, self.aspect) == (5, "losses")
 
 
 def _may_be_rounding(rung: Rung) -> bool:
@@ -108,9 +126,9 @@ class Proof(Frozen):
     def _later_rungs(self, framework: str | None, mode: str | None) -> tuple[list[Rung], list[Rung]]:
         """Return the rungs about later updates than the first: (losses, gradients of single steps)."""
         mode_rungs = [rung for rung in self.rungs if rung.mode == mode and framework in (None, rung.framework)]
-        twins = [rung for rung in self.rungs if rung.name == LOSSES_RUNG]
-        losses = twins if mode is None else [rung for rung in mode_rungs if rung.name == f"6 {mode} against serial"]
-        return losses, [rung for rung in mode_rungs if rung.name.startswith("8 ") and ": gradients" in rung.name]
+        twins = [rung for rung in self.rungs if rung.is_twin_losses]
+        losses = twins if mode is None else [rung for rung in mode_rungs if (rung.number, rung.aspect) == (6, "losses")]
+        return losses, [rung for rung in mode_rungs if (rung.number, rung.aspect) == (8, "gradients")]
 
     def why_one_update(self, framework: str | None = None, mode: str | None = None) -> str:
         """Say why nothing is claimed, though some rungs passed: one update alone was judged."""
@@ -128,6 +146,11 @@ class Proof(Frozen):
     @property
     def sentence(self) -> str:
         """The verdict with its numbers."""
+        return f"{self.verdict}: {self.reason}"
+
+    @property
+    def reason(self) -> str:
+        """The numbers of the verdict."""
         failed = [rung for rung in self.rungs if rung.status == "failed"]
         if failed:
             first = failed[0]
@@ -135,18 +158,18 @@ class Proof(Frozen):
             parts = (first.framework, first.mode, first.where and f"at {first.where}") if first.framework else ()
             where = [part for part in parts if part]
             return (
-                f"not proved: {len(failed)} of {len(self.rungs)} rungs failed, first {first.name} "
+                f"{len(failed)} of {len(self.rungs)} rungs failed, first {first.name} "
                 f"({first.max_relative_difference:.1e}, tolerance {first.tolerance:.0e}{'; ' * bool(where)}{' '.join(where)})"
                 + f". This may come from what `match` found: {self.rounded}"
                 * bool(self.rounded and all(map(_may_be_rounding, failed)))
             )
         passed = sum(rung.status == "passed" for rung in self.rungs)
         if not passed:
-            return "not claimed: nothing was compared"
-        num_shown = sum(rung.status == "shown" and rung.name != LOSSES_RUNG for rung in self.rungs)
+            return "nothing was compared"
+        num_shown = sum(rung.status == "shown" and not rung.is_twin_losses for rung in self.rungs)
         judged_text = f"{passed} rungs passed" + f", {num_shown} shown and not judged" * bool(num_shown)
         when = f", remembered from {self.made_at}" if self.remembered else ""
-        free = [rung for rung in self.rungs if rung.name == LOSSES_RUNG]
+        free = [rung for rung in self.rungs if rung.is_twin_losses]
         losses = [rung for rung in free if rung.status == "passed"]
         if free and (not losses or self.verdict == "not claimed"):
             worst = max((rung for rung in free if rung not in losses), key=lambda rung: rung.max_relative_difference)
@@ -154,17 +177,17 @@ class Proof(Frozen):
             prefix = f"the first {worst.judged_steps} of " if few else ""
             growth = f"differ by up to {worst.max_relative_difference:.1e} in {prefix}{worst.steps} steps"
             if self.verdict == "not claimed":
-                return f"not claimed: {judged_text}; {self.why_one_update()}; free-running losses {growth}{when}"
-            return f"proved: {judged_text}; free-running losses {growth}, which is shown and proves nothing{when}"
+                return f"{judged_text}; {self.why_one_update()}; free-running losses {growth}{when}"
+            return f"{judged_text}; free-running losses {growth}, which is shown and proves nothing{when}"
         if not losses:
-            return f"proved: each mode trains as serial does in the same framework; {judged_text}{when}"
+            return f"each mode trains as serial does in the same framework; {judged_text}{when}"
         proving = [rung for rung in losses if rung.precision == "float64"] or losses
         worst = max(proving, key=lambda rung: rung.max_relative_difference)
         steps = (
             f"at each of {worst.judged_steps} steps ({worst.where})" if worst.precision == "float64" else "at the first step"
         )
         return (
-            f"proved: in {worst.precision} the losses of the frameworks agree within {worst.max_relative_difference:.1e} "
+            f"in {worst.precision} the losses agree within {worst.max_relative_difference:.1e} "
             f"(relative) {steps}{self._setting_text}; {judged_text}{when}"
         )
 
@@ -203,5 +226,5 @@ class Proof(Frozen):
 
         In float64 all others are compared with the serial run of the first framework, which therefore has none.
         """
-        frameworks = {rung.framework for rung in self.rungs if rung.name.startswith("8 ") and rung.mode is None}
+        frameworks = {rung.framework for rung in self.rungs if rung.number == 8 and rung.mode is None}
         return framework if framework in frameworks else None

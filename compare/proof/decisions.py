@@ -19,14 +19,11 @@ import numpy.typing as npt
 from common.models.architectures import (
     Architecture,
     BatchNorm,
-    Concatenation,
     Conv,
     Dense,
     Dropout,
     Layer,
     MaxPool,
-    ReLU,
-    Residual,
 )
 from common.training.tracing import unpack
 from compare.proof.referee import layers, network
@@ -227,8 +224,8 @@ class Decider:
         for point in self.points:
             point.values = np.zeros(0)
 
-    def decide(self, x: Array, layer: MaxPool | None = None) -> tuple[int, Any]:
-        """Return (index of this point; which values pass a ReLU, or which value each window of a pooling takes)."""
+    def decide(self, x: Array, layer: MaxPool | None = None) -> Any:
+        """Return which values pass a ReLU, or which value each window of a pooling takes."""
         number, self._next = self._next, self._next + 1
         if self._is_leader:
             decisions = x > 0
@@ -236,14 +233,14 @@ class Decider:
                 flat = layers.windows(x, layer.kernel_size, layer.stride, layer.padding)
                 decisions = flat.argmax(3)[:, :, :, None].astype(np.int16)
             self.points.append(_DecisionPoint(x, decisions, layer))
-            return number, decisions
+            return decisions
         if number in self.recorded_decisions:
-            return number, self.recorded_decisions[number]
+            return self.recorded_decisions[number]
         point = self.points[number]
         if self._measures:
             point.measure(x)
         changes = [turn for tie in self._turned_ties for turn in tie.changes_at(number)]
-        return number, replace_decisions(point.decisions, changes) if changes else point.decisions
+        return replace_decisions(point.decisions, changes) if changes else point.decisions
 
 
 def replace_decisions(decisions: Any, changes: Sequence[tuple[int, int]]) -> Any:
@@ -254,33 +251,12 @@ def replace_decisions(decisions: Any, changes: Sequence[tuple[int, int]]) -> Any
     return decisions
 
 
-class _ZeroGradient:
-    """Zero gradient with which nothing needs to be computed."""
-
-    __array_ufunc__ = None  # so that NumPy calls `__radd__`
-
-    def __add__(self, other: Any) -> Any:
-        return other
-
-    __radd__ = __add__
-
-    def __getitem__(self, place: Any) -> Any:
-        return self
-
-
-_ZERO: Any = _ZeroGradient()
-
-
 class _DeciderPass(Network):
-    """Pass whose decisions come from a decider. Its backward pass skips layers that receive `_ZERO`."""
+    """Pass whose decisions come from a decider."""
 
     def __init__(self, weights: Any, batch: RefereeBatch, decider: Decider) -> None:
         super().__init__(weights, batch)
         self._decider = decider
-        self.output_gradients: dict[int, tuple[Array, Array, Any, MaxPool | None]] = {}
-        """Point: (dL/dy, x, decisions, layer)."""
-        self.injected_gradients: dict[int, Array] = {}
-        """Point: gradient that is added to dL/dx."""
         self.terms: dict[str, Array] | None = None
         """Parameter: sum of the absolute values that its gradient adds up. The backward pass computes these in place of
         gradients. None: it computes gradients."""
@@ -295,8 +271,6 @@ class _DeciderPass(Network):
             y, backward = _image_by_image(partial(super()._layer, layer), x)
         else:
             y, backward = super()._layer(layer, x)
-        if isinstance(layer, ReLU | MaxPool | Residual | Concatenation):
-            return y, backward  # inside, something may be injected
 
         def gradients(dy: Array) -> tuple[Array, dict[str, Array]]:
             dx, by_role = backward(dy)
@@ -308,8 +282,6 @@ class _DeciderPass(Network):
         saved: Any = y if isinstance(layer, BatchNorm) else x if isinstance(layer, Conv | Dense) else None
 
         def outer_backward(dy: Array) -> tuple[Array, dict[str, Array]]:
-            if dy is _ZERO:
-                return dy, {}
             if self.terms is None:
                 dx, by_role = gradients(dy)
                 shares: dict[str, Array] = {}
@@ -346,37 +318,13 @@ class _DeciderPass(Network):
         return by_role
 
     def relu(self, x: Array) -> tuple[Array, Backward]:
-        point, decisions = self._decider.decide(x)
+        decisions = self._decider.decide(x)
         # A product with truth values takes four times as long in float64.
-        return x * decisions.astype(x.dtype), self._recording_backward(
-            point, lambda dy: (dy * decisions.astype(dy.dtype), {}), x, decisions, None
-        )
+        return x * decisions.astype(x.dtype), lambda dy: (dy * decisions.astype(dy.dtype), {})
 
     def max_pooling(self, layer: MaxPool, x: Array) -> tuple[Array, Backward]:
-        point, decisions = self._decider.decide(x, layer)
-        y, backward = _max_pool(x, layer, decisions)
-        return y, self._recording_backward(point, backward, x, decisions, layer)
-
-    def _recording_backward(self, point: int, backward: Backward, x: Array, decisions: Any, layer: MaxPool | None) -> Backward:
-        def recording_backward(dy: Array) -> tuple[Array, dict[str, Array]]:
-            self.output_gradients.setdefault(point, (dy, x, decisions, layer))
-            dx: Any = dy if dy is _ZERO else backward(dy)[0]
-            return dx + self.injected_gradients.get(point, _ZERO), {}
-
-        return recording_backward
-
-    def gradient_change(self, tie: Tie) -> Array:
-        """Return the change of dL/dx at a tie's point if the tie is turned."""
-        dy, x, decisions, layer = self.output_gradients[tie.point]
-        single = np.zeros_like(dy)
-        single.flat[tie.place] = dy.flat[tie.place]
-        if layer is None:
-            single.flat[tie.place] += sum(self.output_gradients[tie.point + 1][0].flat[window] for window, _ in tie.windows)
-            return single if tie.other_decision else -single
-        return (
-            _max_pool(x, layer, replace_decisions(decisions, tie.changes_at(tie.point)))[1](single)[0]
-            - _max_pool(x, layer, decisions)[1](single)[0]
-        )
+        decisions = self._decider.decide(x, layer).astype(np.int64)
+        return layers.max_pooling(x, layer.kernel_size, layer.stride, layer.padding, decisions)
 
 
 def _image_by_image(convolve: Callable[[Array], tuple[Array, Any]], x: Array) -> tuple[Array, Any]:
@@ -389,10 +337,6 @@ def _image_by_image(convolve: Callable[[Array], tuple[Array, Any]], x: Array) ->
         return np.concatenate([dx for dx, _ in results]), summed
 
     return np.concatenate([y for y, _ in passes]), backward
-
-
-def _max_pool(x: Array, layer: MaxPool, decisions: Any) -> tuple[Array, Backward]:
-    return layers.max_pooling(x, layer.kernel_size, layer.stride, layer.padding, decisions.astype(np.int64))
 
 
 def share_name(name: str, rank: int) -> str:
@@ -504,30 +448,6 @@ def absolute_terms(
     return terms
 
 
-def tie_effects(
-    architecture: Architecture,
-    weights: dict[str, Array],
-    batch: RefereeBatch,
-    chains: list[list[Any]],
-    decider: Decider,
-    ties: Sequence[Tie],
-) -> Iterator[dict[str, Array]]:
-    """Yield the change of the gradients of a step if one tie alone is turned, for each tie.
-
-    `ties` are in the order of points.
-    """
-    remaining = list(ties)
-    for chain in chains:
-        for network_pass, _, _, backward, dlogits in _passes(architecture, dict(weights), batch, chain, decider):
-            backward(dlogits)
-            while remaining and remaining[0].point in network_pass.output_gradients:
-                tie = remaining.pop(0)
-                network_pass.injected_gradients = {tie.point: network_pass.gradient_change(tie)}
-                network_pass.gradients = {}
-                backward(_ZERO)
-                yield network_pass.gradients
-
-
 def _passes(
     architecture: Architecture, state: dict[str, Array], batch: RefereeBatch, chain: list[Any], decider: Decider
 ) -> Iterator[tuple[_DeciderPass, Array, npt.NDArray[np.int64], Backward, Array]]:
@@ -591,39 +511,21 @@ def term_after_term(product: Array, x: Array, y: Array, max_terms: int = MAX_TER
 
 
 def explaining_ties(residual: Array, effects: Array, ties: Sequence[Tie]) -> list[Tie]:
-    """Return the ties whose effects together explain an array best, in the sense of least squares.
+    """Return the ties whose effects together explain an array.
+
+    The tie that explains most of what is left is turned, or turned back, until none explains more than rounding.
 
     Args:
-        residual: array to explain, [P], in units of the rounding error. A gain below 1 explains nothing.
+        residual: array to explain, [P], in units of the rounding error.
         effects: effect of each tie, [K, P], in the same units.
-        ties: the K ties. Each is turned or not. At most one tie at a place is turned.
-
-    Returns:
-        The ties that are turned. The start is the rounded least-squares solution. Then the best single change is made until
-        none is better.
+        ties: the K ties.
     """
-    gram, projections = effects @ effects.T, effects @ residual
-    place_keys = np.array([tie.point * 2**40 + tie.place for tie in ties])
-    shares = np.where(np.diag(gram) > 1, np.linalg.lstsq(gram, projections, rcond=None)[0], 0.0)
-    is_turned = np.zeros(len(ties), bool)
-    for place in np.unique(place_keys):
-        options = np.flatnonzero(place_keys == place)
-        if shares[options].sum() > 0.5:
-            is_turned[options[shares[options].argmax()]] = True
+    rest, signs, sizes = residual.copy(), np.ones(len(ties), np.float32), np.square(effects).sum(1)
     for _ in range(4 * len(ties)):
-        rest = projections - gram @ is_turned
-        turned_at = {place_keys[other]: other for other in np.flatnonzero(is_turned)}
-        gains = 2 * rest - np.diag(gram)
-        for tie, place in enumerate(place_keys):
-            if place in turned_at:  # it makes way
-                other = turned_at[place]
-                gains[tie] = (
-                    -2 * rest[other] - gram[other, other] + (gains[tie] + 2 * gram[tie, other] if tie != other else 0.0)
-                )
+        gains = 2 * signs * (effects @ rest) - sizes
         best = int(gains.argmax())
         if gains[best] <= 1:
             break
-        if place_keys[best] in turned_at and turned_at[place_keys[best]] != best:
-            is_turned[turned_at[place_keys[best]]] = False
-        is_turned[best] = not is_turned[best]
-    return [tie for tie, turned in zip(ties, is_turned, strict=True) if turned]
+        rest -= signs[best] * effects[best]
+        signs[best] = -signs[best]
+    return [tie for tie, sign in zip(ties, signs, strict=True) if sign < 0]

@@ -12,11 +12,11 @@ import sys
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from datetime import UTC, datetime
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Self
 
 from threadpoolctl import threadpool_limits
 
@@ -57,75 +57,125 @@ _EVEN_LABEL = "serial"
 """Label of the recordings with which the frameworks are compared."""
 
 
+@dataclass(frozen=True)
+class ProofRequest:
+    """Run that a proof is for, and what the proof compares."""
+
+    timed_spec: Spec
+    """The run that the proof is for. The proof sets its own length, precision and mode. Where the timed batch would take too
+    long, its batch is smaller. Then its learning rate falls with it, so that as many examples move the weights as far."""
+    twins: Twins
+    """At least one contestant. All others are compared with the first."""
+    modes: Sequence[str]
+    """Words of `spec.MODES`. Each is compared with serial if it claims the same mathematics and the machine has it."""
+    _: KW_ONLY
+    replicas: int
+    """Number of replicas of those modes."""
+    steps: int | None = None
+    """Number of steps of rung 5. None: `STEPS`, or fewer of a large model."""
+    precision: spec.Precision = "float64"
+    """float64 proves. float32 shows how rounding grows."""
+    runs: Sequence[tuple[str, Spec]] = ()
+    """(contestant, spec) of all timed runs. Their levels of switches are proved. Empty: the level of `timed_spec`."""
+
+    @classmethod
+    def for_rows(cls, rows: Sequence[Row], twins: Twins, *, replicas: int, steps: int | None = None) -> Self:
+        """Request a proof for the checked rows of a comparison, see `matrix.check_rows`.
+
+        Serial runs stand for all modes, because switches are the same in all.
+        """
+        first = rows[0].spec
+        on_most_cores = sorted(rows, key=lambda row: -row.spec.cores)
+        return cls(
+            first.with_fields(hosts=(), cores=min(first.cores, machine.available_cores())),  # the mathematics are the same
+            twins,
+            timed_rows.available_modes(rows),
+            replicas=replicas,
+            steps=steps,
+            runs=[(row.contestant, spec.build(spec.with_variant(row.spec.model_dump(), "serial", 1))) for row in on_most_cores],
+        )
+
+    @property
+    def parallel_modes(self) -> tuple[str, ...]:
+        return tuple(mode for mode in self.modes if spec.MODES[mode].is_parallel)
+
+    @property
+    def timed_runs(self) -> Sequence[tuple[str, Spec]]:
+        return self.runs or [(name, self.timed_spec) for name in self.twins.names]
+
+    @cached_property
+    def levels(self) -> tuple[str, ...]:
+        """Levels of switches. The base has the first."""
+        return timed_rows.proved_levels(self.twins, self.timed_runs)
+
+    @property
+    def base(self) -> Spec:
+        """Serial spec that the proof trains."""
+        return self._base_and_share[0]
+
+    @property
+    def share(self) -> float:
+        """Share of the full number of steps that the proof makes."""
+        return self._base_and_share[1]
+
+    @cached_property
+    def _base_and_share(self) -> tuple[Spec, float]:
+        return _base_spec(self.timed_spec, self.replicas, self.steps, self.precision, self.levels[0])
+
+    @cached_property
+    def key(self) -> str:
+        """Key of the stored proof."""
+        options = f"{self.share:.3f} of the steps", self.parallel_modes, self.levels
+        return proof_cache.key(self.base, self.twins, options, self.replicas)
+
+    def stored_proof(self) -> Proof | None:
+        """Return the stored proof of the same code, versions and spec.
+
+        The modules of a user's own model are not all known, so a stored proof of it may be stale.
+        """
+        return proof_cache.load(self.key) if self.base.model in spec.MODELS else None
+
+    def claims(self, architecture: Architecture) -> dict[str, Any]:
+        """Return the fields of a proof that depend on the timed run itself, which is not in the key."""
+        with_switches = [
+            name
+            for name in self.twins.names
+            if not any(timed_rows.covers(self.levels, self.twins, name, run) for other, run in self.timed_runs if other == name)
+        ]
+        return {
+            "not_claimed": claims.reasons_not_claimed(
+                self.timed_spec, architecture, self.parallel_modes, self.replicas, with_switches
+            ),
+            "compared_with": claims.other_baselines(self.timed_spec, architecture, self.parallel_modes),
+            "timed": _setting(self.timed_spec),
+        }
+
+
 def prove(
-    timed_spec: Spec,
-    twins: Twins,
-    modes: Sequence[str],
-    *,
-    replicas: int,
-    out: Path,
-    progress: Callable[[str], None],
-    steps: int | None = None,
-    precision: spec.Precision = "float64",
-    runs: Sequence[tuple[str, Spec]] = (),
-    remember: bool = True,
-    keep: bool = False,
+    request: ProofRequest, *, out: Path, progress: Callable[[str], None], remember: bool = True, keep: bool = False
 ) -> Proof:
     """Climb the ladder for the model, data and optimizer of a spec.
 
     Args:
-        timed_spec: the run that the proof is for. The proof sets its own length, precision and mode. Where the timed batch
-            would take too long, its batch is smaller. Then its learning rate falls with it, so that as many examples move the
-            weights as far.
-        twins: at least one contestant. All others are compared with the first.
-        modes: words of `spec.MODES`. Each is compared with serial if it claims the same mathematics and the machine has
-            it.
-        replicas: number of replicas of those modes.
+        request: what is proved.
         out: folder for specs, recordings and logs.
         progress: called with a message about the current work.
-        steps: number of steps of rung 5. None: `STEPS`, or fewer of a large model.
-        precision: float64 proves. float32 shows how rounding grows.
-        runs: (contestant, spec) of all timed runs. Their levels of switches are proved. Empty: the level of `timed_spec`.
         remember: use a stored proof of the same code, versions and spec, and store this one.
         keep: whether all recordings stay. Else they stay only if a rung failed, as evidence.
     """
-    plan = _plan_proof(timed_spec, twins, modes, replicas, steps, precision, runs)
-    ladder = _Ladder(plan.base, twins, plan.modes, replicas, plan.levels[1:], out, progress)
-    ladder.parallel_steps = 2 * math.ceil(plan.share * PARALLEL_STEPS / 2)
-    # The claims depend on the timed run itself, which is not in the key.
-    with_switches = [
-        name
-        for name in twins.names
-        if not any(
-            timed_rows.covers(plan.levels, twins, name, run) for other, run in runs or [(name, timed_spec)] if other == name
-        )
-    ]
-    claim_fields: dict[str, Any] = {
-        "not_claimed": claims.reasons_not_claimed(timed_spec, ladder.architecture, plan.modes, replicas, with_switches),
-        "compared_with": claims.other_baselines(timed_spec, ladder.architecture, plan.modes),
-        "timed": _setting(timed_spec),
-    }
-    # The modules of a user's own model are not all known, so a stored proof of it may be stale.
-    remember = remember and plan.base.model in spec.MODELS
-    if remember and (proof := proof_cache.load(plan.key)):
+    ladder = Ladder(request, out, progress)
+    claim_fields = request.claims(ladder.architecture)
+    if remember and (stored := request.stored_proof()):
         progress("proof remembered: same code, versions, machine and spec")
-        return proof.model_copy(update=claim_fields)
+        return stored.model_copy(update=claim_fields)
     start = time.perf_counter()
-    with fast_referee(), contextlib.closing(ladder):
-        ladder.record()
-        if ladder.settle_learning_rate():
-            ladder.record()
-        step_sets = ladder.single_steps()
-        all_rungs = ladder.climb()
-        for step_set in step_sets:
-            all_rungs += ladder.rungs_of_step_set(step_set)
-    made_at = datetime.now(UTC).isoformat(timespec="seconds")
+    all_rungs = ladder.climb()
     first_layer = ladder.architecture.layers[0]
     proof = Proof(
         rungs=all_rungs,
         seconds=time.perf_counter() - start,
-        made_at=made_at,
-        levels=list(plan.levels),
+        made_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        levels=list(request.levels),
         proved=_setting(ladder.base),
         rounded=first_layer.rounded if isinstance(first_layer, architectures.Opaque) else "",
         **claim_fields,
@@ -133,40 +183,29 @@ def prove(
     if proof.verdict != "not proved":
         if not keep:
             ladder.recorder.forget_all()
-        if remember:
-            proof_cache.save(plan.key, proof)
+        if remember and request.base.model in spec.MODELS:
+            proof_cache.save(request.key, proof)
     return proof
 
 
-def prove_rows(rows: Sequence[Row], twins: Twins, *, replicas: int, **options: Any) -> Proof:
-    """Climb the ladder for the rows of a comparison.
-
-    Args:
-        rows: checked rows, see `matrix.check_rows`.
-        twins, replicas, options: see `prove`.
-    """
-    return prove(**_arguments_for_rows(rows, twins, replicas), **options)
+def prove_rows(rows: Sequence[Row], twins: Twins, *, replicas: int, steps: int | None = None, **options: Any) -> Proof:
+    """Climb the ladder for the rows of a comparison, see `ProofRequest.for_rows` and `prove`."""
+    return prove(ProofRequest.for_rows(rows, twins, replicas=replicas, steps=steps), **options)
 
 
-def judge_every_step(
-    timed_spec: Spec,
-    twins: Twins,
-    modes: Sequence[str],
-    *,
-    replicas: int,
-    out: Path,
-    progress: Callable[[str], None],
-    steps: int = STEPS,
-) -> list[Rung]:
+def judge_every_step(request: ProofRequest, *, out: Path, progress: Callable[[str], None]) -> list[Rung]:
     """Return rung 8 in float64 alone, at each step, for all synchronous modes that claim serial's mathematics.
 
+    A recording is deleted when it has been judged: it may be large.
+
     Args:
-        timed_spec: spec with the model, data, optimizer and batch size.
-        modes, replicas, out, progress: see `prove`. A recording is deleted when it has been judged: it may be large.
+        request: what is judged.
+        out, progress: see `prove`.
     """
-    base = proof_spec(timed_spec, timed_spec.global_batch_size, steps, "float64")
-    parallel = tuple(mode for mode in modes if spec.MODES[mode].is_parallel)
-    ladder = _Ladder(base, twins, parallel, replicas, (), out, progress, every_step=True)
+    timed_spec = request.timed_spec
+    ladder = Ladder(request, out, progress)
+    ladder.base = proof_spec(timed_spec, timed_spec.global_batch_size, request.steps or STEPS, "float64")
+    ladder.other_levels, ladder.parallel_steps, ladder.every_step = (), PARALLEL_STEPS, True
     all_rungs: list[Rung] = []
     with fast_referee(), contextlib.closing(ladder):
         for step_set in ladder.single_steps():
@@ -183,59 +222,7 @@ def judge_every_step(
 
 def is_remembered(rows: Sequence[Row], twins: Twins, *, replicas: int) -> bool:
     """Whether `prove_rows` finds a stored proof."""
-    plan = _plan_proof(**_arguments_for_rows(rows, twins, replicas), steps=None, precision="float64")
-    return plan.base.model in spec.MODELS and proof_cache.load(plan.key) is not None
-
-
-class _ProofPlan(NamedTuple):
-    """Plan of a proof: its spec, modes and levels, and the key of its cache entry."""
-
-    base: Spec
-    """Serial spec that the proof trains."""
-    share: float
-    """Share of the full number of steps that the proof makes."""
-    modes: tuple[str, ...]
-    """Parallel ones."""
-    levels: tuple[str, ...]
-    """Levels of switches. The base has the first."""
-    key: str
-    """Key of the stored proof."""
-
-
-def _plan_proof(
-    timed_spec: Spec,
-    twins: Twins,
-    modes: Sequence[str],
-    replicas: int,
-    steps: int | None,
-    precision: spec.Precision,
-    runs: Sequence[tuple[str, Spec]],
-) -> _ProofPlan:
-    levels = timed_rows.proved_levels(twins, runs or [(name, timed_spec) for name in twins.names])
-    parallel = tuple(mode for mode in modes if spec.MODES[mode].is_parallel)
-    base, share = _base_spec(timed_spec, replicas, steps, precision, levels[0])
-    key = proof_cache.key(base, twins, (f"{share:.3f} of the steps", parallel, levels), replicas)
-    return _ProofPlan(base, share, parallel, levels, key)
-
-
-def _arguments_for_rows(rows: Sequence[Row], twins: Twins, replicas: int) -> dict[str, Any]:
-    """Return the arguments of `prove` for rows. Serial runs stand for all modes, because switches are the same in all."""
-    first = rows[0].spec
-    on_most_cores = sorted(rows, key=lambda row: -row.spec.cores)
-    return {
-        "timed_spec": first.with_fields(
-            hosts=(), cores=min(first.cores, machine.available_cores())
-        ),  # the mathematics are the same
-        "twins": twins,
-        "modes": timed_rows.available_modes(rows),
-        "replicas": replicas,
-        "runs": [(row.contestant, spec.build(spec.with_variant(row.spec.model_dump(), "serial", 1))) for row in on_most_cores],
-    }
-
-
-def base_spec_of_rows(rows: Sequence[Row], twins: Twins, replicas: int) -> Spec:
-    """Return the serial spec that the proof of these rows trains."""
-    return _plan_proof(**_arguments_for_rows(rows, twins, replicas), steps=None, precision="float64").base
+    return ProofRequest.for_rows(rows, twins, replicas=replicas).stored_proof() is not None
 
 
 def _base_spec(timed_spec: Spec, replicas: int, steps: int | None, precision: spec.Precision, level: str) -> tuple[Spec, float]:
@@ -314,40 +301,45 @@ class _StepSet:
     """Suffix of the rungs' names."""
 
 
-@dataclass
-class _Ladder:
-    base: Spec
-    twins: Twins
-    modes: tuple[str, ...]
-    """Parallel ones."""
-    replicas: int
-    other_levels: tuple[str, ...]
-    """Levels of switches besides that of the base."""
-    out: Path
-    progress: Callable[[str], None]
-    _judges: dict[str, single_steps.StepJudge] = field(default_factory=dict[str, single_steps.StepJudge])
-    """Judges of single steps, by the teacher's label."""
-    _rung_futures: dict[Path, Future[list[Rung]]] = field(default_factory=dict[Path, Future[list[Rung]]])
-    """Rungs of single steps, by recording. They are judged while other recordings are made."""
-    _judged_teachers: set[str] = field(default_factory=set[str])
-    parallel_steps: int = PARALLEL_STEPS
-    every_step: bool = False
-    """Whether all float64 steps are judged, also those of a large model."""
+class Ladder:
+    """The rungs of one request.
 
-    def __post_init__(self) -> None:
+    Args:
+        request: what is proved.
+        out, progress: see `prove`.
+    """
+
+    def __init__(self, request: ProofRequest, out: Path, progress: Callable[[str], None]) -> None:
+        self.base, self.twins, self.modes = request.base, request.twins, request.parallel_modes
+        self.frameworks = request.twins.names
+        self.replicas, self.progress = request.replicas, progress
+        self.other_levels = request.levels[1:]
+        """Levels of switches besides that of the base."""
+        self.parallel_steps = 2 * math.ceil(request.share * PARALLEL_STEPS / 2)
+        self.every_step = False
+        """Whether all float64 steps are judged, also those of a large model."""
+        self.recorder = Recorder(request.twins, out, progress)
         self._first_rate = self.base.optimizer.learning_rate
-        self.recorder = Recorder(self.twins, self.out, self.progress)
+        self._judges: dict[str, single_steps.StepJudge] = {}
+        """Judges of single steps, by the teacher's label."""
+        self._rung_futures: dict[Path, Future[list[Rung]]] = {}
+        """Rungs of single steps, by recording. They are judged while other recordings are made."""
+        self._judged_teachers: set[str] = set()
         self._judge_pool = ThreadPoolExecutor(1)
 
-    @property
-    def frameworks(self) -> list[str]:
-        """Names of the contestants."""
-        return self.twins.names
+    def climb(self) -> list[Rung]:
+        """Return all rungs."""
+        with fast_referee(), contextlib.closing(self):
+            self.record()
+            if self.settle_learning_rate():
+                self.record()
+            step_sets = self.single_steps()
+            return [*self._whole_runs(), *(rung for step_set in step_sets for rung in self.rungs_of_step_set(step_set))]
 
     def close(self) -> None:
         """Stop judging."""
         for judge in self._judges.values():
-            judge.stopped = True
+            judge.stop()
         self._judge_pool.shutdown(wait=False, cancel_futures=True)
 
     def record(self) -> None:
@@ -357,15 +349,8 @@ class _Ladder:
         def judge_recorded() -> None:
             for step_set in step_sets:
                 if self._learning_rate_is_settled and self.recorder.is_made(step_set.teacher):
-                    requests = self._to_judge(step_set)
-                    awaited = {
-                        request.framework
-                        for request in requests
-                        if not request.spec.is_parallel and not self.recorder.is_made(request)
-                    }
-                    for recording in filter(self.recorder.is_made, requests):
-                        if recording.framework not in awaited:  # its serial run tells what it decides
-                            self._judge(step_set, recording)
+                    for recording in filter(self.recorder.is_made, self._to_judge(step_set)):
+                        self._judge(step_set, recording)
 
         self.recorder.make(
             [
@@ -417,7 +402,7 @@ class _Ladder:
 
     def _mark_exhibit(self, rung: Rung) -> Rung:
         """Mark a passed rung of free-running losses as shown if the loss rises, or add its lowered learning rate."""
-        if rung.name != "5 losses" or rung.status != "passed":
+        if not rung.is_twin_losses or rung.status != "passed":
             return rung
         if self._loss_rises:
             reason = f"shown: {LOSS_RISES}, and such a run proves nothing; {rung.reason}"
@@ -426,7 +411,7 @@ class _Ladder:
             return rung
         return rung.model_copy(update={"where": f"{rung.where}, at learning rate {self.base.optimizer.learning_rate:g}"})
 
-    def climb(self) -> list[Rung]:
+    def _whole_runs(self) -> list[Rung]:
         """Return rungs 1 to 7."""
         comparisons = [
             *self._twin_comparisons(),

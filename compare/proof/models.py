@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,8 +18,8 @@ from common.data import sources
 from common.models import work
 from common.models.architectures import Architecture
 from compare.core import commands, exits
-from compare.core.option_parsing import require_distinct, split_names
-from compare.execution import contestants, launch, options, twin_client
+from compare.core.option_types import DistinctNames
+from compare.execution import options, twin_client
 from compare.execution.contestants import Contestant
 
 
@@ -43,22 +44,23 @@ class ModelSummaries:
 
 @commands.command()
 def command(
-    model: Annotated[str, typer.Option(help=f"{options.MODEL} Several, with commas.")] = ",".join(spec.MODELS),
+    model: Annotated[
+        tuple[str, ...], DistinctNames(spec.MODELS), typer.Option(help=f"{options.MODEL} Several, with commas.")
+    ] = spec.MODELS,
     data: Annotated[str, typer.Option(help=f"{options.DATA} It gives classes and size.")] = "digits",
     image_size: options.ImageSize = None,
     frameworks: options.Frameworks = options.ALL_FRAMEWORKS,
 ) -> ModelSummaries:
     """Print layers, output shapes, values and FLOPs of the models as each framework has built them."""
-    twins = contestants.builtin_twins("--frameworks", split_names(frameworks), launch.FRAMEWORKS)
     summaries: list[dict[str, Any]] = []
-    for name in require_distinct("--model", split_names(model), spec.MODELS):
+    for name in model:
         run_spec = spec.build({"model": name, "data": {"source": data, "image_size": image_size}})
         architecture = sources.architecture_of(run_spec)
-        summaries.append(summarize(architecture, run_spec, twins))
+        summaries.append(summarize(architecture, run_spec, frameworks))
     return ModelSummaries(summaries)
 
 
-def summarize(architecture: Architecture, run_spec: spec.Spec, frameworks: list[str]) -> dict[str, Any]:
+def summarize(architecture: Architecture, run_spec: spec.Spec, frameworks: Sequence[str]) -> dict[str, Any]:
     """Return the architecture's layers with their FLOPs, and beside them the layers that each framework built."""
     built: dict[str, dict[str, Any]] = {
         name: json.loads(twin_client.query(Contestant.plain(name), "models", run_spec)) for name in frameworks

@@ -6,6 +6,7 @@ import itertools
 import json
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -15,43 +16,53 @@ from rich.console import Console
 from common import spec
 from common.machine.private_folder import PrivateFolder
 from common.spec import Spec, SpecError
-from compare.core import exits, wording
-from compare.core.interrupt import interruptible
-from compare.core.option_parsing import parse_modes, require_distinct, split_names, unexpected_options
+from compare.core import commands, exits, wording
+from compare.core.commands import Invocation, Outcome
+from compare.core.option_parsing import parse_modes, require_distinct, split_names
+from compare.core.option_rules import AllExcept, Excludes
 from compare.core.presets import Preset
 from compare.execution import matrix, options, run_settings
 from compare.execution.matrix import Row
 from compare.execution.options import OPTIMIZERS
 from compare.execution.store import IN_FLOAT64
+from compare.execution.twins import Twins
 from compare.execution.workspace import FolderKind
-from compare.judgement import sameness
+from compare.judgement import sameness, statement_words
 from compare.proof import ladder, referee_check, serial_run
 from compare.proof.certificate import Proof, Rung
+from compare.proof.ladder import ProofRequest
 from compare.proof.referee_check import RefereeComparison
 from compare.proof.serial_run import RecordedRun
-from compare.proof.single_steps import TERM_SCALE, TOLERANCE
+from compare.proof.single_steps import TERM_SCALE
+from compare.proof.step_truth import TOLERANCE
 from compare.reporting import document
 from compare.reporting.document import Mark, Report
 from compare.reporting.screen import Paragraph, Screen
 from compare.reporting.tables import Column, Table
 
 NAME, RESULTS_FILE = "parity", "parity.json"
-_SPEC_PARAMETERS = (
-    "spec_file", "preset", "assignments", "modes", "replicas", "frameworks", "contestant", "steps", "out", "remember",
-    "as_json", "referee", "record",
-)  # fmt: skip
-"""Command parameters that are allowed with a spec file or a preset, which sets everything else."""
-_PROOF_PARAMETERS = ("modes", "replicas", "remember")
-"""Command parameters that have no effect on a recording of the serial run."""
 
 FREE_RUNNING_DEPTHS = {"resnet34": 0.5, "resnet50": 0.34, "vgg16_bn": 0.6}
 """Model: its depth in runs over many steps, unless `--set depth=` says another. At full depth a framework differs too much from
 itself in another order of its sums. See docs/proof.md."""
 
 
-@options.grouped
+@commands.command(
+    Excludes(
+        ["--spec", "--preset"],
+        AllExcept(
+            *("--spec", "--preset", "--set", "--modes", "--replicas", "--frameworks", "--contestant", "--steps", "--out"),
+            *("--remember", "--json", "--referee", "--record"),
+        ),
+        why="says what is run",
+        advice="Use --set field=value instead.",
+    ),
+    Excludes("--referee", ["--single-steps", "--record"]),
+    Excludes("--single-steps", "--record"),
+    Excludes("--record", ["--modes", "--replicas", "--remember"], why="writes the serial run"),
+)
 def command(
-    context: typer.Context,
+    invocation: Invocation,
     *,
     spec_file: options.SpecFile = None,
     preset: options.PresetName = None,
@@ -92,8 +103,7 @@ def command(
     ] = None,
     out: options.OutOrNone = None,
     remember: Annotated[bool, typer.Option(help="Use a stored proof of the same code, versions and spec.")] = True,
-    as_json: options.AsJson = False,
-) -> None:
+) -> Outcome:
     """Prove that the frameworks and their parallel modes train the same; exit code 1 where a rung fails.
 
     With --spec or --preset, prove what `run` with the same words times.
@@ -103,113 +113,114 @@ def command(
     def progress(text: str) -> None:
         console.print(text, style="dim", highlight=False)
 
-    with exits.exit_on_error(), interruptible(), PrivateFolder() as temporary:
-        folder = out or temporary.path
-        rows: list[Row] = []
-        if spec_file is not None or preset is not None:
-            if others := unexpected_options(context, _SPEC_PARAMETERS):
-                raise SpecError(
-                    f"--spec and --preset say what is run. Received also: {', '.join(others)}. Use --set field=value instead."
-                )
-            settings = run_settings.settings(preset, spec_file, {}, assignments or [])
-            twins = compared.twins(settings.contestants)
-            modes_to_prove = list(settings.modes) if modes is None else parse_modes(modes)
-            replicas = replicas or settings.replicas
-            rows = matrix.build_rows(
-                settings.values, twins.contestants, modes_to_prove, replicas, settings.workers, one_core=settings.one_core
+    if spec_file is not None or preset is not None:
+        subject = _subject_of_run(compared, preset, spec_file, assignments or [], modes, replicas)
+    else:
+        twins = compared.twins({})
+        fields = {"data": {"source": data, "image_size": image_size}, "precision": precision, "seed": seed}
+        specs = _specs(model, optimizer, fields, assignments or [], at_full_depth=single_steps)
+        modes_to_prove = list(Preset().modes) if modes is None else parse_modes(modes)
+        subject = _Subject(specs, twins, modes_to_prove, replicas or 2)
+    if record is not None:
+        _refuse_recording(subject, record)
+    FolderKind[None](noun="proof", file=RESULTS_FILE, allowed=(*spec.MODELS, *subject.models)).check(out)
+    subject.refuse_switches()
+    how: dict[str, Any] = {"out": out or invocation.hold(PrivateFolder()).path, "progress": progress}
+    if referee:
+        return Outcome(_against_referee(subject, **how), out)
+    if record is not None:
+        return Outcome(_recording(subject, record, steps, **how), out)
+    if single_steps:
+        return Outcome(_single_steps(subject, steps, **how), out)
+    return Outcome(_ladder(subject, steps, **how, remember=remember), out)
+
+
+@dataclass(frozen=True)
+class _Subject:
+    """Trainings that are proved: models, or the rows that `run` times."""
+
+    specs: list[Spec]
+    twins: Twins
+    modes: list[str]
+    replicas: int
+    rows: Sequence[Row] = ()
+    """Rows of `run` with the same words. Empty: none are timed."""
+
+    @property
+    def models(self) -> list[str]:
+        return [run_spec.model for run_spec in self.specs]
+
+    def request(self, run_spec: Spec, steps: int | None) -> ProofRequest:
+        return ProofRequest(run_spec, self.twins, self.modes, replicas=self.replicas, steps=steps, precision=run_spec.precision)
+
+    def refuse_switches(self) -> None:
+        """Refuse a switch that a contestant's twin lacks. Rows are checked later."""
+        with_switches = [contestant for contestant in self.twins.definitions if contestant.switches]
+        for run_spec in self.specs if not self.rows else ():
+            matrix.check_rows(
+                [matrix.build_row(contestant.name, contestant, run_spec) for contestant in with_switches],
+                {contestant.name: self.twins.describe(contestant.name) for contestant in with_switches},
+                with_switches,
             )
-            specs = [rows[0].spec]
-        else:
-            twins = compared.twins({})
-            specs = [
-                _spec(
-                    name,
-                    rule,
-                    data,
-                    image_size,
-                    precision,
-                    seed,
-                    assignments or [],
-                    free_running=not single_steps,
-                )
-                for name, rule in itertools.product(
-                    require_distinct("--model", split_names(model), spec.MODELS),
-                    require_distinct("--optimizer", split_names(optimizer), tuple(OPTIMIZERS)),
-                )
-            ]
-            modes_to_prove = list(Preset().modes) if modes is None else parse_modes(modes)
-        reports = {"--referee": referee, "--single-steps": single_steps, "--record": record is not None}
-        if len(reports_requested := [option for option, is_requested in reports.items() if is_requested]) > 1:
-            raise SpecError(f"{' and '.join(reports_requested)} make a report each. Use one of them.")
-        if record is not None:
-            parameters = {parameter.name or "" for parameter in context.command.params}
-            if others := unexpected_options(context, parameters.difference(_PROOF_PARAMETERS)):
-                raise SpecError(f"--record writes the serial run. Received also: {', '.join(others)}. Leave them out.")
-            if len(specs) > 1:
-                received = ", ".join(f"{run_spec.model} with {run_spec.optimizer.name}" for run_spec in specs)
-                raise SpecError(f"--record writes one training. Received: {received}. Name one with --model and --optimizer.")
-            FolderKind[None](noun="recording", option="--record").check(record)
-        models = (*spec.MODELS, *(run_spec.model for run_spec in specs))
-        FolderKind[None](noun="proof", file=RESULTS_FILE, allowed=models).check(out)
-        if not rows:
-            with_switches = [contestant for contestant in twins.definitions if contestant.switches]
-            for run_spec in specs:  # refuse a switch that a contestant's twin lacks
-                matrix.check_rows(
-                    [matrix.build_row(contestant.name, contestant, run_spec) for contestant in with_switches],
-                    {contestant.name: twins.describe(contestant.name) for contestant in with_switches},
-                    with_switches,
-                )
-        if referee:
-            referee_specs = [run_spec for timed_spec in specs for run_spec in referee_check.referee_specs(timed_spec)]
-            proof_report = referee_report(referee_check.judge(referee_specs, twins, folder, progress))
-        elif record is not None:
-            proof_report = recorded_report(
-                serial_run.record(
-                    specs[0],
-                    twins,
-                    record,
-                    precision="float64" if rows else specs[0].precision,
-                    steps=steps,
-                    out=folder,
-                    progress=progress,
-                ),
-                record,
-            )
-        elif single_steps:
-            rungs_by_spec = [
-                ladder.judge_every_step(
-                    run_spec,
-                    twins,
-                    modes_to_prove,
-                    replicas=replicas or 2,
-                    out=folder,
-                    progress=progress,
-                    steps=steps or ladder.STEPS,
-                )
-                for run_spec in specs
-            ]
-            proof_report = single_steps_report([rung for rungs in rungs_by_spec for rung in rungs])
-        else:
-            if len(twins.names) < 2 and not any(spec.MODES[mode].is_parallel for mode in modes_to_prove):
-                raise SpecError(
-                    f"--frameworks has nothing to compare {twins.names[0]} with. "
-                    "Received: one framework and no parallel mode. Name two frameworks, or a mode."
-                )
-            shared: dict[str, Any] = {
-                "replicas": replicas or 2, "out": folder, "progress": progress, "steps": steps, "remember": remember,
-                "keep": True,
-            }  # fmt: skip
-            if rows:
-                descriptions = {name: twins.describe(name) for name in twins.names}
-                checked_rows = matrix.check_rows(rows, descriptions, twins.contestants, oversubscribe=True)
-                proofs = [ladder.prove_rows(checked_rows, twins, **shared)]
-            else:
-                proofs = [
-                    ladder.prove(run_spec, twins, modes_to_prove, precision=run_spec.precision, **shared) for run_spec in specs
-                ]
-            proof_report = report(specs, proofs, twins.names, for_rows=bool(rows))
-        code = proof_report.deliver(out, as_json=as_json)
-    raise typer.Exit(code)
+
+
+def _subject_of_run(
+    compared: options.ContestantOptions,
+    preset: str | None,
+    spec_file: Path | None,
+    assignments: list[str],
+    modes: str | None,
+    replicas: int | None,
+) -> _Subject:
+    """Return what `run` times with the same words."""
+    settings = run_settings.settings(preset, spec_file, {}, assignments)
+    twins = compared.twins(settings.contestants)
+    modes_to_prove = list(settings.modes) if modes is None else parse_modes(modes)
+    replicas = replicas or settings.replicas
+    rows = matrix.build_rows(
+        settings.values, twins.contestants, modes_to_prove, replicas, settings.workers, one_core=settings.one_core
+    )
+    return _Subject([rows[0].spec], twins, modes_to_prove, replicas or 2, rows)
+
+
+def _refuse_recording(subject: _Subject, folder: Path) -> None:
+    if len(subject.specs) > 1:
+        received = ", ".join(f"{run_spec.model} with {run_spec.optimizer.name}" for run_spec in subject.specs)
+        raise SpecError(f"--record writes one training. Received: {received}. Name one with --model and --optimizer.")
+    FolderKind[None](noun="recording", option="--record").check(folder)
+
+
+def _ladder(subject: _Subject, steps: int | None, *, remember: bool, **how: Any) -> Report:
+    twins, names = subject.twins, subject.twins.names
+    if len(names) < 2 and not any(spec.MODES[mode].is_parallel for mode in subject.modes):
+        raise SpecError(
+            f"--frameworks has nothing to compare {names[0]} with. "
+            "Received: one framework and no parallel mode. Name two frameworks, or a mode."
+        )
+    requests = [subject.request(run_spec, steps) for run_spec in subject.specs]
+    if subject.rows:
+        descriptions = {name: twins.describe(name) for name in names}
+        rows = matrix.check_rows(subject.rows, descriptions, twins.contestants, oversubscribe=True)
+        requests = [ProofRequest.for_rows(rows, twins, replicas=subject.replicas, steps=steps)]
+    proofs = [ladder.prove(request, **how, remember=remember, keep=True) for request in requests]
+    return report(subject.specs, proofs, names, for_rows=bool(subject.rows))
+
+
+def _single_steps(subject: _Subject, steps: int | None, **how: Any) -> Report:
+    rungs = [ladder.judge_every_step(subject.request(run_spec, steps), **how) for run_spec in subject.specs]
+    return single_steps_report(list(itertools.chain.from_iterable(rungs)))
+
+
+def _against_referee(subject: _Subject, **how: Any) -> Report:
+    specs = [run_spec for timed_spec in subject.specs for run_spec in referee_check.referee_specs(timed_spec)]
+    return referee_report(referee_check.judge(specs, subject.twins, **how))
+
+
+def _recording(subject: _Subject, folder: Path, steps: int | None, **how: Any) -> Report:
+    (run_spec,) = subject.specs
+    precision = "float64" if subject.rows else run_spec.precision
+    recordings = serial_run.record(run_spec, subject.twins, folder, precision=precision, steps=steps, **how)
+    return recorded_report(recordings, folder)
 
 
 _RUNG_COLUMNS = (
@@ -248,13 +259,11 @@ def report(
     verdict = min((proof.verdict for proof in proofs), key=("not proved", "not claimed", "proved").index)
     headline = IN_FLOAT64 if for_rows and verdict == "proved" else verdict
     sentences = [
-        f"{run_spec.model_label}, {run_spec.optimizer.name}: {proof.verdict}: "
-        f"{proof.sentence.removeprefix(f'{proof.verdict}: ')}"
+        f"{run_spec.model_label}, {run_spec.optimizer.name}: {proof.sentence}"
         for run_spec, proof in zip(specs, proofs, strict=True)
     ]
-    sentences += [
-        sameness.update_rule_sentence(optimizer) for optimizer in dict.fromkeys(run_spec.optimizer.name for run_spec in specs)
-    ]
+    optimizers = dict.fromkeys(run_spec.optimizer.name for run_spec in specs)
+    sentences += statement_words.sentences(map(sameness.update_rule, optimizers))
     # By way of JSON, which has no word for an infinite difference.
     records = [json.loads(rung.model_dump_json()) for rung in rungs]
     return Report(
@@ -276,7 +285,7 @@ def _screen(specs: Sequence[Spec], proofs: Sequence[Proof], contestants: Sequenc
     answers: list[Paragraph] = []
     for verdict, tone in _TONES.items():
         sentences = [
-            f"{run_spec.model_label} with {run_spec.optimizer.name}: {proof.sentence.removeprefix(f'{verdict}: ')}."
+            f"{run_spec.model_label} with {run_spec.optimizer.name}: {proof.reason}."
             for run_spec, proof in zip(specs, proofs, strict=True)
             if proof.verdict == verdict
         ]
@@ -468,30 +477,20 @@ def _report_command() -> tuple[str, str]:
     return "This report:", f"{document.COMPARE} {wording.shell(sys.argv[1:])}"
 
 
-def _spec(
-    model: str,
-    optimizer: str,
-    data: str,
-    image_size: int | None,
-    precision: str,
-    seed: int,
-    assignments: list[str],
-    *,
-    free_running: bool,
-) -> Spec:
-    if optimizer not in OPTIMIZERS:
-        raise SpecError(f"--optimizer is unknown. Received: {optimizer!r}. Use {' or '.join(OPTIMIZERS)}.")
-    if precision not in ("float32", "float64"):
-        raise SpecError(f"--precision is unknown. Received: {precision!r}. Use float64 or float32.")
-    depth = FREE_RUNNING_DEPTHS.get(model, 1.0) if free_running else 1.0
-    values = {
-        "model": model,
-        "depth": depth,
-        "data": {"source": data, "image_size": image_size},
-        "optimizer": OPTIMIZERS[optimizer],
+def _specs(models: str, optimizers: str, fields: dict[str, Any], assignments: list[str], *, at_full_depth: bool) -> list[Spec]:
+    """Return each model with each optimizer."""
+    fixed = {
         "augmentation": {"horizontal_flip": True, "shift_px": 2},
-        "precision": precision,
         "global_batch_size": ladder.BATCH_SIZE,  # the learning rate is meant for it
-        "seed": seed,
     }
-    return spec.build(spec.overlay(values, spec.parse_assignments(assignments)))
+    specs: list[Spec] = []
+    for model in require_distinct("--model", split_names(models), spec.MODELS):
+        for optimizer in require_distinct("--optimizer", split_names(optimizers), tuple(OPTIMIZERS)):
+            if optimizer not in OPTIMIZERS:
+                raise SpecError(f"--optimizer is unknown. Received: {optimizer!r}. Use {' or '.join(OPTIMIZERS)}.")
+            if (precision := fields["precision"]) not in ("float32", "float64"):
+                raise SpecError(f"--precision is unknown. Received: {precision!r}. Use float64 or float32.")
+            depth = 1.0 if at_full_depth else FREE_RUNNING_DEPTHS.get(model, 1.0)
+            values = {**fields, **fixed, "model": model, "depth": depth, "optimizer": OPTIMIZERS[optimizer]}
+            specs.append(spec.build(spec.overlay(values, spec.parse_assignments(assignments))))
+    return specs

@@ -17,7 +17,7 @@ from common.models.architectures import Architecture
 from common.spec import Optimizer, Spec
 from compare.core.differences import absolute, relative
 from compare.execution.twins import Twins
-from compare.proof import ladder, single_steps
+from compare.proof import ladder, single_steps, step_truth
 from compare.proof.differences import Arrays, group, largest_difference, on_scale
 from compare.proof.recordings import Recorder, TraceRequest
 from compare.proof.referee import network, training
@@ -208,10 +208,11 @@ def _difference_with_framework_decisions(
     }
     judge = single_steps.StepJudge(architecture, teacher, [0], BatchPlan(spec, architecture, num_examples))
     gradients = {name: np.asarray(array, np.float64) for name, array in group(arrays, "gradient/").items()}
-    decided = judge.differing_ties(spec, 0, gradients)
-    if decided is None:
+    explanation = judge.truth(spec, 0).with_found_ties(gradients)
+    if explanation is None:
         return {}
-    ties, theirs = decided
+    ties, truth = explanation
+    theirs = truth.step.gradients
     return {f"{_GRADIENTS} with {len(ties)} {_TIES} as there": _difference_to_largest(gradients, theirs, theirs)}
 
 
@@ -268,7 +269,7 @@ def _with_default_epsilon(
         error = NOISE_FACTOR * max(float(absolute(gradient, recorded.get(name)).max()), _UNIT * float(np.abs(gradient).max()))
         size = np.maximum(np.abs(gradient + settings.weight_decay * initial[name]) - error, 0.0)
         directions[name] = np.minimum(error * settings.epsilon / (size + settings.epsilon) ** 2, 2.0)
-    biases_without_effect = single_steps.biases_cancelled_by_batch_norm(architecture)
+    biases_without_effect = step_truth.biases_cancelled_by_batch_norm(architecture)
     judged_names = [name for name in directions if name not in biases_without_effect]
     first = _nearest_to_tolerance(
         arrays, "stepped/", truth.first, list(directions), directions, rates[0], TOLERANCES["weights"]

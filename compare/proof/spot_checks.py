@@ -13,6 +13,7 @@ The ids, labels, pixels and learning rates of all steps leave a fingerprint for 
 
 from __future__ import annotations
 
+import json
 import math
 import random
 from collections import Counter
@@ -37,7 +38,7 @@ from common.data.sources import Dataset
 from common.machine import machine
 from common.models import architectures, weights, work
 from common.models.architectures import Architecture
-from common.spec import Spec
+from common.spec import EFFECTS, Spec
 from common.training.spot_checks import AFTER_FILE, BEFORE_FILE, DECISIONS_FILE, StepDraw, example_hashes, fingerprint, strata
 from common.training.tracing import state
 from compare.core import wording
@@ -51,6 +52,8 @@ from compare.proof import claims, ladder, single_steps
 from compare.proof.augmentation import augment
 from compare.proof.certificate import Rung
 from compare.proof.differences import make_rung
+from compare.proof.step_comparison import UpdateRule
+from compare.proof.step_truth import UNIT
 
 COMPUTED_FLOPS = 4e10
 """FLOPs of the recorded steps that the referee computes again, for all runs together: some six seconds on two cores. Each row
@@ -63,14 +66,15 @@ HASHED_BYTES = 2**33
 some epochs are drawn, and the first one in which runs differ."""
 SAMPLING_COST = 30
 """Time of an image that is sampled between pixels, divided by the time of another image."""
-_FIELDS_WITHOUT_EFFECT_ON_EXAMPLES = {
-    "mode", "replicas", "least_replicas", "hosts", "cores", "switches", "communication", "framework_options"
-}  # fmt: skip
-"""Fields of a spec without effect on the examples of a step, and on their pixels."""
 _RESULT_TOLERANCE = 1e-6
 """Largest relative difference of a loss in a record and in a result, which may be added up in another order."""
 MAX_LEVELS = 1
 """Largest difference of a pixel that is sampled between others, in levels."""
+
+
+def _examples_key(run_spec: Spec) -> str:
+    """Return a key that is equal for runs with the same examples in each step."""
+    return json.dumps(EFFECTS.relevant(store.flatten(run_spec.model_dump(mode="json")), "examples"))
 
 
 def is_checked(run_spec: Spec) -> bool:
@@ -157,9 +161,7 @@ def judge(
     truths: dict[str, _ExpectedTraining] = {}
 
     def truth_of(run_spec: Spec) -> _ExpectedTraining:
-        return truths.setdefault(
-            run_spec.model_dump_json(exclude=_FIELDS_WITHOUT_EFFECT_ON_EXAMPLES), _ExpectedTraining(run_spec)
-        )
+        return truths.setdefault(_examples_key(run_spec), _ExpectedTraining(run_spec))
 
     num_computed = sum(len(check.computed) for check in known_checks)
     computed = set(_choose_steps(steps, truth_of(steps[0].row.spec).flops, num_computed)) if steps else set[_RecordedStep]()
@@ -169,7 +171,7 @@ def judge(
         judged = pool.map(partial(_judge_step, twins), steps, truths_of, [step in computed for step in steps])
         answers = list(zip(steps, judged, strict=True))
     for result in [*(run.result for run in runs), *others]:
-        if (key := result.spec.model_dump_json(exclude=_FIELDS_WITHOUT_EFFECT_ON_EXAMPLES)) in truths:
+        if (key := _examples_key(result.spec)) in truths:
             truths[key].note(result)
     checks: list[SpotCheck] = []
     for row, repeat, result, folder in runs:
@@ -241,7 +243,7 @@ def first_losses(stored: StoredComparison) -> list[Rung]:
                 if result.first_step_loss is not None and not result.reduced:
                     run_spec = result.spec
                     key = (
-                        run_spec.model_dump_json(exclude=_FIELDS_WITHOUT_EFFECT_ON_EXAMPLES),
+                        _examples_key(run_spec),
                         run_spec.variant,
                         run_spec.replicas,
                     )
@@ -259,7 +261,7 @@ def first_losses(stored: StoredComparison) -> list[Rung]:
                 continue  # an honest image may differ from the referee's by a level
             if key[0] not in judges:
                 judges[key[0]] = single_steps.StepJudge(truth.architecture, truth.first_step(), [0], truth.plan, is_timed=True)
-            loss, allowed = judges[key[0]].loss(run_spec, 0)
+            loss, allowed = judges[key[0]].truth(run_spec, 0).loss
             rungs += [
                 make_rung(
                     run_spec,
@@ -492,9 +494,9 @@ def _judge_record(twins: Twins, recorded: _RecordedStep, truth: _ExpectedTrainin
     rungs = judge.rungs(run_spec, arrays, recorded.row.contestant)
     for rung in rungs:
         if rung.status == "failed":
-            aspect, where = rung.name.rpartition(": ")[2], f" ({rung.where})" if rung.where else ""
+            where = f" ({rung.where})" if rung.where else ""
             faults.append(
-                f"{recorded.label}: {aspect} differ from the referee's by {rung.max_relative_difference:.1e}{where}, "
+                f"{recorded.label}: {rung.aspect} differ from the referee's by {rung.max_relative_difference:.1e}{where}, "
                 f"tolerance {rung.tolerance:.1e}"
             )
     shown_reason = next((rung.reason for rung in rungs if rung.status == "shown"), "")
@@ -551,13 +553,13 @@ def _update_faults(truth: _ExpectedTraining, run_spec: Spec, arrays: Mapping[str
     rate = single_steps.learning_rates(run_spec, truth.plan.steps_per_epoch, truth.plan.total_steps)(step + 1)
     if not before:
         return []
-    names = next(iter(before.values()))
+    names, unit = next(iter(before.values())), UNIT[run_spec.precision]
     ratios: dict[str, float] = {}
     for name in names:
         weight = np.asarray(weights[name], np.float64)
         slots_after = {slot: np.asarray(values[name], np.float64) for slot, values in slots.items()}
-        update, limit = single_steps.expected_update(run_spec, slots_after, rate, step + 1)
-        limit = limit + 3 * single_steps.UNIT[run_spec.precision] * np.abs(weight)
+        update, limit = UpdateRule(run_spec.optimizer, {}, unit).update(slots_after, rate, step + 1)
+        limit = limit + 3 * unit * np.abs(weight)
         difference = np.abs(weight - update - np.asarray(after[name], np.float64))
         worst = float(np.max(difference / np.maximum(limit, np.finfo(np.float64).tiny)))
         if not worst <= 1.0:

@@ -26,6 +26,35 @@ def row_verdicts(proof: Proof, twins: Twins, rows: Sequence[Row]) -> dict[str, s
     return verdicts
 
 
+def reasons_not_claimed(proof: Proof, twins: Twins, rows: Sequence[Row]) -> dict[str, str]:
+    """Return why nothing is claimed of modes, contestants and rows, by name or id."""
+    reasons, verdicts = dict(proof.not_claimed), row_verdicts(proof, twins, rows)
+    for row in rows:
+        contestant, mode = row.contestant, row.spec.variant
+        if verdicts[row.id] != "not claimed":
+            continue
+        if proof.mode_verdict(contestant, mode) == "proved":
+            reasons[row.id] = claims.WITHOUT_SWITCHES
+        elif (
+            proof.verdict == "proved"
+            and not {contestant, mode} & proof.not_claimed.keys()
+            and proof.is_one_update(contestant, mode)
+        ):
+            reasons[row.id] = proof.why_one_update(contestant, mode)
+    return reasons
+
+
+def why_nothing_to_prove(rows: Sequence[Row], contestants: Sequence[str]) -> str | None:
+    """Explain why a proof of these rows would compare nothing. None: it compares something."""
+    if rows[0].spec.part != "training":
+        return "a part of the training learns nothing"
+    if all(row.unavailable is not None for row in rows):
+        return "no row can run here"
+    if len(contestants) < 2 and not any(row.spec.is_parallel for row in rows if row.unavailable is None):
+        return "one framework alone has nothing to be compared with"
+    return None
+
+
 def proved_levels(twins: Twins, runs: Sequence[tuple[str, Spec]]) -> tuple[str, ...]:
     """Return the levels of switches for the float64 proof, that of the first run first.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -13,12 +12,14 @@ from compare.comparison.comparison_plan import ComparisonRequest
 from compare.core import commands, wording
 from compare.core.commands import Invocation, Outcome
 from compare.core.option_rules import Needs, OneOf
+from compare.core.option_types import Parsed, Percent
 from compare.core.progress import Display
 from compare.core.statistics import VERDICT_PAIRS
 from compare.execution import options, store
-from compare.regression import bisect_report, candidates, regress, requests, revisions
+from compare.execution.workspace import Workspace
+from compare.regression import bisect_report, candidates, requests, revisions
 from compare.regression.bisection import BisectionOutcome
-from compare.regression.candidates import BisectionQuery, Candidates
+from compare.regression.candidates import Bisection, BisectionQuery, Candidates
 from compare.regression.records import JUDGED, choices, metrics_named
 
 MOST_PAIRS = 30
@@ -43,8 +44,12 @@ def command(
     others: Annotated[
         list[str] | None, typer.Argument(metavar="[B ...]", help="The other environments of --environments.")
     ] = None,
-    metric: Annotated[str, typer.Option(help=f"{options.METRIC} Here one. Of {', '.join(choices())}.")] = JUDGED[0],
-    threshold: Annotated[str, typer.Option(help=f"{options.THRESHOLD} Between the ends: less is not searched.")] = "5%",
+    metric: Annotated[
+        tuple[str, ...], Parsed(metrics_named), typer.Option(help=f"{options.METRIC} Here one. Of {', '.join(choices())}.")
+    ] = JUDGED[:1],
+    threshold: Annotated[
+        float, Percent(), typer.Option(help=f"{options.THRESHOLD} Between the ends: less is not searched.")
+    ] = 0.05,
     most_repeats: Annotated[int, typer.Option(min=VERDICT_PAIRS, help=f"{options.MOST_REPEATS} In pairs.")] = MOST_PAIRS,
     only: Annotated[str | None, typer.Option(help=f"{options.ONLY} Here one.")] = None,
     of_spec: options.TrainingOptions,
@@ -56,36 +61,35 @@ def command(
 
     The same command with the same --out continues what was interrupted.
     """
-    metrics = metrics_named(metric)
-    if len(metrics) > 1:
-        raise SpecError(f"bisect follows one metric. Received: {metric}. Name one.")
+    figure, *others_named = metric
+    if others_named:
+        raise SpecError(f"bisect follows one metric. Received: {', '.join(metric)}. Name one.")
     all_environments = tuple(filter(None, [environments, *(others or [])]))
     settings = requests.build_settings(*of_spec.to_request(), modes, most_repeats, most_repeats)
     twins = contestants.twins(settings.contestants, has_other_interpreters=bool(all_environments))
     folder = (out or store.new_folder("bisect")).resolve()
-    query = BisectionQuery(metrics[0], regress.threshold_of("--threshold", threshold), good, bad or "HEAD", all_environments)
+    query = BisectionQuery(figure, threshold, good, bad or "HEAD", all_environments)
     again = f"The same command with {wording.shell(['--out', str(folder)])} continues."
     invocation.interrupt_message = f"Interrupted. Finished runs are in {folder}. {again}"
     request = requests.build_request(settings, twins, folder, only)
-    outcome, candidate_list = bisect(request, query, folder, invocation.progress)
+    workspace = invocation.hold(candidates.open_workspace(request, query, folder))
+    outcome, candidate_list = bisect(request, query, workspace, invocation.progress)
     return Outcome(bisect_report.report(outcome, candidate_list, query), folder)
 
 
 def bisect(
-    request: ComparisonRequest, query: BisectionQuery, folder: Path, progress: Display
+    request: ComparisonRequest, query: BisectionQuery, workspace: Workspace[Bisection], progress: Display
 ) -> tuple[BisectionOutcome, Candidates]:
     """Search for the change. Return the outcome and the candidates."""
-    with candidates.open_workspace(request, query, folder) as workspace:
-        progress.stage(revisions.PREPARING)
-        if query.environments:
-            candidate_list = candidates.from_environments(query.environments, request, progress)
-        else:
-            request = revisions.with_absolute_path(request)
-            plan = comparison_plan.build_plan(request, progress)
-            candidate_list = candidates.from_revisions(query.good or "", query.bad, plan)
-        if len(candidate_list.rows) > 1:
-            raise SpecError(
-                f"bisect follows one row. Received: {', '.join(row.id for row in candidate_list.rows)}. Choose with "
-                "--frameworks, --modes and --only."
-            )
-        return candidates.search(candidate_list, request, query, workspace, progress), candidate_list
+    progress.stage(revisions.PREPARING)
+    if query.environments:
+        candidate_list = candidates.from_environments(query.environments, request, progress)
+    else:
+        request = revisions.with_absolute_path(request)
+        candidate_list = candidates.from_revisions(query.good or "", query.bad, comparison_plan.build_plan(request, progress))
+    if len(candidate_list.rows) > 1:
+        raise SpecError(
+            f"bisect follows one row. Received: {', '.join(row.id for row in candidate_list.rows)}. Choose with "
+            "--frameworks, --modes and --only."
+        )
+    return candidates.search(candidate_list, request, query, workspace, progress), candidate_list

@@ -11,7 +11,7 @@ from compare.core import verdict_words
 from compare.core.statistics import SIGNIFICANCE, VERDICT_PAIRS
 from compare.core.terminal import FULL
 from compare.core.wording import count, percent
-from compare.judgement import environments
+from compare.judgement import environments, statement_words
 from compare.regression import bisection
 from compare.regression.bisection import BisectionOutcome, BisectionTest, NamedCandidate
 from compare.regression.candidates import BisectionQuery, Candidates
@@ -63,7 +63,7 @@ def report(outcome: BisectionOutcome, candidates: Candidates, query: BisectionQu
         end_environments = {titles[place]: candidates.environments[place] for place in (outcome.last_good, outcome.first_bad)}
     end_environments = environments.relevant_environments(end_environments, facts)
     tables += comparison_tables.environment_table(environments.differences(end_environments))
-    sentences.insert(1, (comparison_tables.ENVIRONMENTS, environments.sentences(end_environments)))
+    sentences.insert(1, (comparison_tables.ENVIRONMENTS, statement_words.sentences(environments.statements(end_environments))))
     tables += [Table("skipped", "What could not be measured", _SKIPPED, skipped)] if skipped else []
     suspects = [candidates.items[place].identity for place in outcome.suspects]
     answer = bisection.BisectionReport(
@@ -72,7 +72,7 @@ def report(outcome: BisectionOutcome, candidates: Candidates, query: BisectionQu
         first_bad=suspects[0] if outcome.outcome == "found" else None,
         suspects=suspects,
         metric=query.metric,
-        environments=environments.sentences(end_environments),
+        environments=statement_words.sentences(environments.statements(end_environments)),
     )
     code = EXIT_OK if outcome.outcome == "found" else EXIT_UNDECIDED
     ends = f"{count(len(titles) - 1, 'candidate')} after {titles[0]}, up to {titles[-1]}"

@@ -25,6 +25,7 @@ from compare.execution.store import Comparison
 from compare.execution.workspace import FolderKind, Workspace
 from compare.judgement import measurements, run_figures
 from compare.judgement.figures import times
+from compare.judgement.statement_words import unreliable_words
 from compare.regression import bisection, facts, revisions
 from compare.regression.bisection import BisectionOutcome, BisectionTest, Enough, Unmeasurable
 from compare.regression.revisions import BASE, HEAD, LOCK_FILES, RevisionError, SideRunner
@@ -283,5 +284,9 @@ def _with_doubts(trial: BisectionTest, candidates: Candidates, folder: Path, met
     if metric not in times():
         return trial.model_copy(update={"pairs": len(repeats)})
     disturbed = repeats & (pair.before.cores_taken.keys() | pair.now.cores_taken.keys())
-    doubts = [sentence for subject, place in sides for sentence in facts.doubts(subject, f"of {candidates.items[place].title}")]
+    doubts = [
+        unreliable_words(runs.values)
+        for subject, place in sides
+        for runs in facts.unreliable_runs(subject, f"of {candidates.items[place].title}")
+    ]
     return trial.model_copy(update={"pairs": len(repeats), "disturbed": len(disturbed), "doubts": doubts})

@@ -5,21 +5,20 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 
-from common.machine.interference import DISTURBED_FROM
+from pydantic import JsonValue
+
 from compare.core.statistics import VERDICT_PAIRS
 from compare.core.wording import count
 from compare.execution.store import IN_FLOAT64
 from compare.judgement.measurements import SECONDS, MeasuredSubject, Measurement
 from compare.judgement.row_figures import FAILURES, UNFINISHED
 from compare.judgement.run_figures import DISTURBED
+from compare.judgement.statement import Level, Statement
 from compare.regression.records import ACCURACY, Criteria, Fact, Verdict, heading
 from compare.regression.samples import SubjectPair, usable_samples
 
-UNWATCHED = "Files of pytest-benchmark do not say whether other work disturbed a benchmark."
 _MAX_MEDIAN_RATIO = 1.5
 """A file whose median is more times the smallest of its commit than this gets a caution."""
-PROOF = "The candidate's proof:"
-UNPROVED = "Neither side has a proof that both frameworks train the same."
 _AGREEMENT = {None: "not recorded on both sides", True: "agrees", False: "does not agree"}
 
 
@@ -106,16 +105,25 @@ def _agreement_verdict(before: bool | None, now: bool) -> Verdict:
     return "no change shown" if before == now else "better" if now else "regression"
 
 
-def doubts(subject: MeasuredSubject, whose: str) -> Iterator[str]:
-    """How many runs have no reliable times, one sentence for each reason."""
+def unreliable_runs(subject: MeasuredSubject, whose: str) -> Iterator[Statement]:
+    """How many runs have no reliable times, one statement for each reason.
+
+    Args:
+        whose: side of the runs, in words.
+    """
     reasons = list(subject.unreliable_repeats.values())
     for why in dict.fromkeys(reasons):
-        words = f"{reasons.count(why)} of {count(len(subject.seeds), 'run')} {whose} {why}"
+        values: dict[str, JsonValue] = {
+            "name": subject.name,
+            "unreliable": reasons.count(why),
+            "runs": len(subject.seeds),
+            "whose": whose,
+            "why": why,
+        }
         if why == DISTURBED:
-            taken = dict.fromkeys(f"{end(subject.cores_taken.values()):.2f}" for end in (min, max))
-            budget = f" of a budget of {subject.spec.cores}" if subject.spec else ""
-            words += f": other work or the hypervisor took {' to '.join(taken)} cores{budget}, more than {DISTURBED_FROM}"
-        yield f"{words}."
+            values["cores_taken"] = [*subject.cores_taken.values()]
+            values["cores"] = subject.spec.cores if subject.spec else None
+        yield Statement(kind="unreliable_runs", level="caution", values=values)
 
 
 def _hashes_differ(hashes: Mapping[int, str], others: Mapping[int, str]) -> bool:
@@ -125,59 +133,52 @@ def _hashes_differ(hashes: Mapping[int, str], others: Mapping[int, str]) -> bool
     return bool(hashes and others) and {*hashes.values()}.isdisjoint(others.values())
 
 
-def cautions(baseline: Measurement, candidate: Measurement, pairs: Sequence[SubjectPair], criteria: Criteria) -> list[str]:
-    """Sentences on what differs between the two measurements besides the code, and on what was left out."""
+def cautions(
+    baseline: Measurement, candidate: Measurement, pairs: Sequence[SubjectPair], criteria: Criteria
+) -> list[Statement]:
+    """Statements on what differs between the two measurements besides the code, and on what was left out."""
     sides = ((baseline, "baseline"), (candidate, "candidate"))
-    lines: list[str] = []
+    statements: list[Statement] = []
+
+    def add(kind: str, level: Level = "caution", **values: JsonValue) -> None:
+        statements.append(Statement(kind=kind, level=level, values=values))
+
     for package in {**baseline.versions, **candidate.versions}:
-        old, new = (measurement.versions.get(package) for measurement, _ in sides)
+        old, new = (measurement.versions.get(package, "not recorded") for measurement, _ in sides)
         if old != new:
-            lines.append(f"{package} was {old or 'not recorded'} and is {new or 'not recorded'}.")
-    lines += [f"The {what} was measured with uncommitted changes." for measured, what in sides if measured.dirty]
-    lines += [
-        f"The {what}: {sentence}"
-        for measured, what in sides
-        for sentence in (*measured.environment_changes, *measured.set_aside)
-    ]
+            add("package_changed", package=package, baseline=old, candidate=new)
+    for measured, side in sides:
+        if measured.dirty:
+            add("uncommitted_changes", side=side)
+    for measured, side in sides:
+        for sentence in (*measured.environment_changes, *measured.set_aside):
+            add("caution_of_side", side=side, sentence=sentence)
     for pair in pairs:
-        before, now = pair.before, pair.now
-        lines += [
-            f"{now.name}: the {what} changed, so the runs compute something else than before."
-            for what, hashes in before.hashes.items()
-            if _hashes_differ(hashes, now.hashes.get(what, {}))
-        ]
-        sided = ((before, "baseline"), (now, "candidate"))
-        lines += [
-            f"{now.name}: {measured - above} of {measured} figures of the {what} do not count ({heading(metric)}): not above 0."
-            for metric in criteria.metrics_of(now)
-            for subject, what in sided
-            if (measured := len(subject.samples.get(metric, ())))
-            > (above := len(usable_samples(subject, metric, in_doubt=True)))
-            > 0
-        ]
-        lines += [
-            f"{now.name}: {count(alone, 'figure')} without a partner in the pairs, not counted ({heading(metric)})."
-            for metric in criteria.metrics_of(now)
-            if (both := [subject.samples.get(metric, {}).keys() for subject, _ in sided])
-            and all(both)
-            and pair.paired
-            and (alone := len(both[0] ^ both[1]))
-        ]
-        if candidate.kind == "benchmarks":
-            lines += [
-                f"{now.name}: the medians of the {what}'s files differ by up to {max(files) / min(files):.1f} times."
-                for subject, what in sided
-                if (files := [*usable_samples(subject, SECONDS).values()]) and max(files) > _MAX_MEDIAN_RATIO * min(files)
-            ]
-        lines += [
-            f"{now.name}: {words} Their times do not count."
-            for subject, what in sided
-            for words in doubts(subject, f"of the {what}")
-        ]
+        name, metrics, both = pair.now.name, criteria.metrics_of(pair.now), (pair.before, pair.now)
+        sided = tuple(zip(both, ("baseline", "candidate"), strict=True))
+        for what, hashes in pair.before.hashes.items():
+            if _hashes_differ(hashes, pair.now.hashes.get(what, {})):
+                add("other_work", name=name, what=what)
+        for metric in metrics:
+            for subject, side in sided:
+                figures, above = len(subject.samples.get(metric, ())), len(usable_samples(subject, metric, in_doubt=True))
+                if figures > above > 0:
+                    left_out = figures - above
+                    add("not_above_zero", name=name, left_out=left_out, figures=figures, side=side, metric=heading(metric))
+        for metric in metrics:
+            repeats = [subject.samples.get(metric, {}).keys() for subject in both]
+            if pair.paired and all(repeats) and (alone := len(repeats[0] ^ repeats[1])):
+                add("without_partner", name=name, figures=alone, metric=heading(metric))
+        for subject, side in sided if candidate.kind == "benchmarks" else ():
+            medians = [*usable_samples(subject, SECONDS).values()]
+            if medians and max(medians) > _MAX_MEDIAN_RATIO * min(medians):
+                add("medians_differ", name=name, side=side, times=max(medians) / min(medians))
+        for subject, side in sided:
+            statements += unreliable_runs(subject.model_copy(update={"name": name}), f"of the {side}")
     if {subject.parity for pair in pairs for subject in (pair.before, pair.now)} == {"not examined"}:
-        lines.append(UNPROVED)
+        add("neither_side_proved", "info")
     if candidate.kind == "benchmarks":
-        lines.append(UNWATCHED)
+        add("files_unwatched", "info")
     if candidate.proof is not None:
-        lines.append(f"{PROOF} {candidate.proof.removesuffix('.')}.")
-    return lines
+        add("proof_of_candidate", "info", proof=candidate.proof.removesuffix("."))
+    return statements

@@ -27,14 +27,15 @@ from compare.core import commands, exits, wording
 from compare.core.commands import Outcome
 from compare.core.errors import FolderError
 from compare.core.option_parsing import parse_choices, split_names
+from compare.core.option_types import Parsed
 from compare.core.statistics import Spread, spread
 from compare.core.wording import one_line, visible
 from compare.execution import options
 from compare.execution.workspace import FolderKind
 from compare.judgement import figures, measurements
 from compare.judgement.measurements import SECONDS, MeasuredSubject, Measurement
+from compare.judgement.statement_words import FILES_UNWATCHED
 from compare.regression import revisions
-from compare.regression.facts import UNWATCHED
 from compare.regression.records import HistoryPoint, heading
 from compare.regression.revisions import RevisionError
 from compare.reporting import document
@@ -67,12 +68,19 @@ class HistoryReport(Report):
             return super().write(folder)
 
 
+def metrics_of(text: str) -> tuple[str, ...]:
+    """Return the figures that `--metric` names."""
+    return tuple(parse_choices("--metric", split_names(text), (*figures.metrics(), SECONDS)))
+
+
 @commands.command()
 def command(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="Holds results folders, or pytest-benchmark's files, or both.")],
     metric: Annotated[
-        str, typer.Option(help=f"{options.METRIC} Of {', '.join(figures.metrics())}; {SECONDS} of benchmarks.")
-    ] = ",".join(_DEFAULT),
+        tuple[str, ...],
+        Parsed(metrics_of),
+        typer.Option(help=f"{options.METRIC} Of {', '.join(figures.metrics())}; {SECONDS} of benchmarks."),
+    ] = _DEFAULT,
     only: Annotated[str | None, typer.Option(help=options.ONLY)] = None,
     separate_files: Annotated[
         bool, typer.Option("--each", help="Each of pytest-benchmark's files, instead of one row a commit.")
@@ -80,13 +88,12 @@ def command(
     out: options.OutOrNone = None,
 ) -> Outcome:
     """Show a figure over the measured commits, separately for each machine."""
-    metrics = parse_choices("--metric", split_names(metric), (*figures.metrics(), SECONDS))
     if out is not None and out.resolve() != folder.resolve():
         FolderKind[None](noun="history", allowed=document.report_files(NAME)).check(out)
-    history_points, left_out, is_damaged = points(folder, metrics, only, separate_files=separate_files)
+    history_points, left_out, is_damaged = points(folder, metric, only, separate_files=separate_files)
     for line in left_out_lines(left_out):
         typer.echo(line, err=True)
-    arguments = [] if metrics == list(_DEFAULT) else ["--metric", ",".join(metrics)]
+    arguments = [] if metric == _DEFAULT else ["--metric", ",".join(metric)]
     for option, value in (("--only", only), ("--out", out)):
         arguments += [] if value is None else [option, str(value)]
     arguments += ["--each"] * separate_files
@@ -369,7 +376,7 @@ def _screen(points: Sequence[HistoryPoint], folder: Path, trouble: Sequence[str]
                 "How sure",
                 [
                     "Medians of runs that other work did not disturb. No change is tested: regress judges two measurements.",
-                    *[UNWATCHED] * (SECONDS in metrics),
+                    *[FILES_UNWATCHED] * (SECONDS in metrics),
                 ],
             ),
             *([Paragraph("Trouble", trouble, "bad")] if trouble else []),
@@ -417,12 +424,13 @@ def history_table(points: Sequence[HistoryPoint], name: str) -> Table:
         }
         for point in points
     ]
-    note = "Median (25 % to 75 % quantile) of n repeats, in the order of the commits. *: with uncommitted changes."
-    if points[0].metric == SECONDS:
-        counted = "n files of the same versions, each its median, or of the rounds of one file"
-        note = (
-            f"{note.replace('n repeats', counted)} {UNWATCHED} --each shows each file. Those without a commit, or with "
-            "changes, always stand alone: nothing says that they measured the same code."
+    is_of_files = points[0].metric == SECONDS
+    counted = "n files of the same versions, each its median, or of the rounds of one file" if is_of_files else "n repeats"
+    note = f"Median (25 % to 75 % quantile) of {counted}, in the order of the commits. *: with uncommitted changes."
+    if is_of_files:
+        note += (
+            f" {FILES_UNWATCHED} --each shows each file. Those without a commit, or with changes, always stand alone: nothing "
+            "says that they measured the same code."
         )
     return Table(name, one_line(f"{title} on {points[0].machine}"), columns, rows, note=note)
 

@@ -23,7 +23,7 @@ from compare.core.statistics import (
     mean_difference_of_samples,
     spread,
 )
-from compare.judgement import environments
+from compare.judgement import environments, statement_words
 from compare.judgement.measurements import Measurement
 from compare.regression import facts
 from compare.regression.records import ACCURACY, Change, Criteria, Judgement, MeasuredSide, OperationChange, Verdict
@@ -68,6 +68,7 @@ def judge(baseline: Measurement, candidate: Measurement, criteria: Criteria, *, 
     shared = [name for name in baseline.environments if name in candidate.environments]
     environment_pairs = [{f"{side}'s {name}": measurement.environments[name] for side, measurement in sides} for name in shared]
     changes = _changes(pairs, criteria, one_look=one_look)
+    cautions = facts.cautions(baseline, candidate, pairs, criteria)
     return Judgement(
         baseline=_side(baseline),
         candidate=_side(candidate),
@@ -83,8 +84,11 @@ def judge(baseline: Measurement, candidate: Measurement, criteria: Criteria, *, 
         operations=sorted(_operations(pairs), key=lambda change: -abs(change.milliseconds)),
         missing=[baseline.subjects[subject_id].name for subject_id in baseline_ids if subject_id not in candidate.subjects],
         added=[candidate.subjects[subject_id].name for subject_id in candidate_ids if subject_id not in baseline.subjects],
-        cautions=facts.cautions(baseline, candidate, pairs, criteria),
-        environments=[sentence for both in environment_pairs for sentence in environments.sentences(both)],
+        cautions=statement_words.sentences(cautions),
+        statements=cautions,
+        environments=[
+            sentence for both in environment_pairs for sentence in statement_words.sentences(environments.statements(both))
+        ],
         differences=environments.differences(
             {name: environment for both in environment_pairs for name, environment in both.items()}
         ),

@@ -11,6 +11,7 @@ from compare.core.option_parsing import parse_choices, split_names
 from compare.core.statistics import Ratio, Spread
 from compare.judgement.figures import metrics
 from compare.judgement.measurements import SECONDS, Kind, MeasuredSubject
+from compare.judgement.statement import Statement
 
 Verdict = Literal[
     "regression", "worse, within the threshold", "no change shown", "better", "not tested", "too few to tell", "cannot tell",
@@ -37,10 +38,10 @@ def heading(metric: str) -> str:
     return "seconds a round" if metric == SECONDS else metrics()[metric].label
 
 
-def metrics_named(text: str) -> list[str]:
+def metrics_named(text: str) -> tuple[str, ...]:
     """The metrics of `--metric`, by name or by heading: `epoch_seconds` is `seconds_per_epoch`."""
     by_heading = {heading(name).replace(" ", "_"): name for name in choices()}
-    return parse_choices("--metric", [by_heading.get(word, word) for word in split_names(text)], choices())
+    return tuple(parse_choices("--metric", [by_heading.get(word, word) for word in split_names(text)], choices()))
 
 
 @dataclass(frozen=True)
@@ -156,6 +157,8 @@ class Judgement(Frozen):
     """Rows or benchmarks of the baseline that the candidate lacks."""
     added: list[str]
     cautions: list[str]
+    statements: list[Statement] = []
+    """The cautions as facts."""
     environments: list[str] = []
     """Sentences on what differs between the environments of the two sides."""
     differences: list[dict[str, str | None]] = []

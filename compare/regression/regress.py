@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -12,13 +11,12 @@ from typing import Annotated
 import typer
 
 from common.errors import UserError
-from common.spec import SpecError
 from compare.comparison import run
 from compare.core import commands, exits, wording
 from compare.core.commands import Invocation, Outcome
 from compare.core.errors import FolderError
-from compare.core.option_parsing import parse_fraction
 from compare.core.option_rules import AllExcept, Excludes, Needs, OneOf
+from compare.core.option_types import Parsed, Percent
 from compare.execution import options, store
 from compare.judgement import measurements
 from compare.judgement.figures import times
@@ -58,10 +56,11 @@ def command(
             help="Now. Default: the other commit in that folder, or the newest beside it that shares a row or benchmark."
         ),
     ] = None,
-    threshold: Annotated[str, typer.Option(help=f"{options.THRESHOLD} Of seconds or MiB.")] = "5%",
-    accuracy_threshold: Annotated[str, typer.Option(help="Loss of accuracy that counts, of 100 %.")] = "1%",
+    threshold: Annotated[float, Percent(), typer.Option(help=f"{options.THRESHOLD} Of seconds or MiB.")] = 0.05,
+    accuracy_threshold: Annotated[float, Percent(), typer.Option(help="Loss of accuracy that counts, of 100 %.")] = 0.01,
     metric: Annotated[
-        str | None,
+        tuple[str, ...] | None,
+        Parsed(metrics_named),
         typer.Option(help=f"{options.METRIC} Of {', '.join(choices())}. Default: {', '.join(JUDGED)}, where measured."),
     ] = None,
     only: Annotated[str | None, typer.Option(help=options.ONLY)] = None,
@@ -99,12 +98,7 @@ def command(
     continues what was interrupted.
     """
     with _errors_in(markdown):
-        criteria = Criteria(
-            threshold=threshold_of("--threshold", threshold),
-            accuracy_threshold=threshold_of("--accuracy-threshold", accuracy_threshold),
-            metrics=None if metric is None else tuple(metrics_named(metric)),
-            only=only,
-        )
+        criteria = Criteria(threshold=threshold, accuracy_threshold=accuracy_threshold, metrics=metric, only=only)
         folder = None
         num_new_pairs = 0
         if baseline is not None:
@@ -226,18 +220,6 @@ def _are_interleaved(before: Measurement, now: Measurement) -> bool:
     """Whether the two are the sides of one interleaved measurement."""
     base, head = (measured.source.resolve() for measured in (before, now))
     return (base.name, head.name) == (BASE, HEAD) and base.parent == head.parent and revisions.is_side(base)
-
-
-def threshold_of(option: str, text: str) -> float:
-    """The fraction that an option names."""
-    value = parse_fraction(text)
-    if value >= 1.0 and "%" not in text:
-        raise SpecError(
-            f"{option} must have a percent sign from 1 on. Received: {text!r}, which is {value:.0%}. Write {text}%."
-        )
-    if not (math.isfinite(value) and value >= 0.0):
-        raise SpecError(f"{option} must be a fraction of at least 0. Received: {text!r}. Use e.g. 5% or 0.05.")
-    return value
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from compare.core.statistics import CONFIDENCE, VERDICT_PAIRS, Spread, pairs_needed
-from compare.core.verdict_words import UNBOUNDED, p_words, percent_words, resolution_words
+from compare.core.verdict_words import UNBOUNDED, p_value_words, p_words, percent_words, resolution_words
 from compare.core.wording import count, joined, percent
 from compare.regression import regress_screen
 from compare.regression.records import ACCURACY, EXIT_OK, EXIT_REGRESSION, UNDECIDED, Change, Judgement, heading
@@ -168,7 +168,7 @@ def _not_judged_words(change: Change) -> str:
     """Say that a figure is shown and not judged, with its medians. Empty for other figures."""
     if change.verdict != "not judged":
         return ""
-    medians = [_spread_words(figure).partition(" ")[0] for figure in (change.baseline, change.candidate)]
+    medians = [_number(figure.median) for figure in (change.baseline, change.candidate)]
     match change.unreliable:
         case []:
             why, scope = "no pair has reliable times on both sides", " of the reliable ones"
@@ -240,7 +240,7 @@ def _cells(change: Change) -> dict[str, Cell]:
         "metric": heading(change.metric),
         "verdict": f"{change.verdict}{', not ruled out' if change.not_ruled_out else ''}",
         "change": change.change,
-        "p": "-" if change.adjusted_p is None else p_words(change.adjusted_p).removeprefix("= "),
+        "p": "-" if change.adjusted_p is None else p_value_words(change.adjusted_p),
         "baseline": _spread_words(change.baseline),
         "candidate": _spread_words(change.candidate),
         "n": f"{change.baseline.n}, {change.candidate.n}" if len(numbers) > 1 else str(change.change.n),
@@ -288,8 +288,10 @@ def _method(judgement: Judgement) -> list[str]:
     return lines
 
 
+def _number(value: float) -> str:
+    return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+
+
 def _spread_words(spread: Spread) -> str:
-    median, low, high = (
-        f"{value:.0f}" if abs(value) >= 1000 else f"{value:.4g}" for value in (spread.median, spread.low, spread.high)
-    )
+    median, low, high = map(_number, (spread.median, spread.low, spread.high))
     return median if low == median == high else f"{median} ({low} to {high})"

@@ -12,8 +12,8 @@ from compare.core.statistics import POWER, VERDICT_PAIRS, resolution
 from compare.core.terminal import FULL
 from compare.core.verdict_words import UNBOUNDED, difference_words, percent_words
 from compare.core.wording import command, count, percent, shortened
+from compare.judgement import statement_words
 from compare.judgement.figures import times
-from compare.regression.facts import PROOF, UNPROVED, UNWATCHED
 from compare.regression.records import EXIT_OK, EXIT_REGRESSION, JUDGED, UNDECIDED, Change, Judgement, MeasuredSide, heading
 from compare.reporting.screen import WIDTH, Paragraph, Screen
 
@@ -51,7 +51,7 @@ def screen(judgement: Judgement, undecided_reasons: Sequence[str], pairs: int | 
     """
     question = [f"Is {_side_words(judgement.candidate)} worse than {_side_words(judgement.baseline)}?", judgement.machine]
     verdict = _verdict(judgement)
-    serious = [caution for caution in judgement.cautions if not caution.startswith((PROOF, UNPROVED, UNWATCHED))]
+    serious = statement_words.sentences(caution for caution in judgement.statements if caution.level != "info")
     others = len(judgement.cautions) - len(serious) + len(judgement.environments)
     cautions = f" {count(others, 'caution')}: {FULL}." if others and not serious else ""
     parts = (

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from common import USER_PATH, spec
 from common.artifacts import atomic_files, records
@@ -30,7 +30,7 @@ from compare.core.statistics import VERDICT_PAIRS
 from compare.execution import code_digest, contestants, executor, launch, store
 from compare.execution.contestants import Contestant
 from compare.execution.executor import CodeOverride
-from compare.execution.interleaving import turn
+from compare.execution.interleaving import Job, remaining, rounds, run_in_turns, turn
 from compare.execution.matrix import Row
 from compare.execution.store import Comparison, ProofRecord
 from compare.execution.workspace import COMPARISON, FolderKind, Workspace
@@ -188,9 +188,16 @@ def worktree(commit: str, repository: Path | None = None) -> Generator[Checkout]
             git("worktree", "prune", at=repository)  # for a checkout that was interrupted before it was complete
 
 
-def order(rows: Sequence[Row], pairs: int) -> list[tuple[Row, int, str]]:
-    """Return the runs in order. Base and head of a row run next to each other: A B, then B A."""
-    return [(row, pair, side) for pair in range(pairs) for row in turn(rows, pair) for side in turn((BASE, HEAD), pair)]
+class SideRow(NamedTuple):
+    """A row as one side runs it."""
+
+    row: Row
+    side: str
+
+
+def order(rows: Sequence[Row], pairs: int) -> list[list[Job[SideRow]]]:
+    """Return the runs of each pair, in order. Base and head of a row run next to each other: A B, then B A."""
+    return rounds([SideRow(row, side) for row in rows for side in (BASE, HEAD)], pairs)
 
 
 def measure(revision: str, request: ComparisonRequest, out: Path, progress: Display, *, remake: bool = True) -> None:
@@ -511,16 +518,18 @@ def run_interleaved(
         side: COMPARISON.resume(out / side, runner.plan) if _has_runs(out) else runner.plan for side, runner in sides.items()
     }
 
-    def is_complete(row: Row, pair: int) -> bool:
-        """Whether both of its runs are there. Else both are made: they must meet the same state of the machine."""
-        runs = _completed_pair(head, row, pair, out)
+    def is_complete(job: Job[SideRow]) -> bool:
+        """Whether both runs of a pair are there. Else both are made: they must meet the same state of the machine."""
+        row = job.item.row
+        runs = _completed_pair(head, row, job.repeat, out)
         return bool(runs) and not any(needs_rerun(row, run) for run in runs)
 
-    all_jobs = order(rows, head.repeats)
-    jobs = [(row, pair, side) for row, pair, side in all_jobs if not is_complete(row, pair)]
-    if len(jobs) < len(all_jobs):
-        progress.stage(f"{(len(all_jobs) - len(jobs)) // 2} of {len(all_jobs) // 2} pairs are in {out}")
-    if not jobs:
+    planned = order(rows, head.repeats)
+    left = remaining(planned, is_complete)
+    num_planned, num_left = (sum(map(len, jobs)) // 2 for jobs in (planned, left))
+    if num_left < num_planned:
+        progress.stage(f"{num_planned - num_left} of {num_planned} pairs are in {out}")
+    if not left:
         return
     _warm_up(
         rows,
@@ -531,36 +540,48 @@ def run_interleaved(
     )
     for side, plan in plans.items():
         store.write_plan(out / side, plan)
-    progress.plan([row.id for row, _, _ in jobs])
-    for place, (row, pair, side) in enumerate(jobs):
-        is_first_of_pair = place == 0 or jobs[place - 1][:2] != (row, pair)
-        for name in sides if is_first_of_pair else ():
-            shutil.rmtree(store.run_folder(out / name, row.id, pair), ignore_errors=True)
-        label = f"{row.id}, {side} ({pair + 1} of {'at most ' if enough is not None else ''}{head.repeats})"
-        progress.begin(row.id, label)
+
+    def label(job: Job[SideRow]) -> str:
+        (row, side), pair = job
+        return f"{row.id}, {side} ({pair + 1} of {'at most ' if enough is not None else ''}{head.repeats})"
+
+    def execute(job: Job[SideRow]) -> RunResult:
+        (row, side), pair = job
+        if side == turn((BASE, HEAD), pair)[0]:  # the first of its pair
+            for name in sides:
+                shutil.rmtree(store.run_folder(out / name, row.id, pair), ignore_errors=True)
         result = sides[side].execute(head.row_for_repeat(row, pair), pair, out / side, progress.watch)
         if result.status not in store.FINISHED and not executor.is_stored_with_space_left(
             store.run_folder(out / side, row.id, pair)
         ):
-            raise OSError(f"{label}: {result.reason}. The measurement stops here; regress {out} judges its runs")
-        progress.end(result, run_figures.disturbance_words(result))
-        if enough is None:
-            continue
-        if result.status not in store.FINISHED:
-            words = f"{row.id} did not end well ({result.status}: {result.reason})."
-            if side == BASE:
-                raise LaunchError(f"{base_name}: {words} It had ended well before. The same command continues.")
-            raise RevisionError(words)
-        is_last_of_pair = place + 1 == len(jobs) or jobs[place + 1][1] != pair
-        if is_last_of_pair and enough():
+            raise OSError(f"{label(job)}: {result.reason}. The measurement stops here; regress {out} judges its runs")
+        return result
+
+    def accept(job: Job[SideRow], result: RunResult) -> bool:
+        if enough is None or result.status in store.FINISHED:
+            return True
+        words = f"{job.item.row.id} did not end well ({result.status}: {result.reason})."
+        if job.item.side == BASE:
+            raise LaunchError(f"{base_name}: {words} It had ended well before. The same command continues.")
+        raise RevisionError(words)
+
+    for _ in run_in_turns(
+        left,
+        execute,
+        progress,
+        name=lambda item: item.row.id,
+        label=label,
+        accept=accept,
+        ending=run_figures.ending,
+    ):
+        if enough is not None and enough():
             return
 
 
 def _completed_pair(plan: Comparison, row: Row, pair: int, out: Path) -> list[RunResult]:
     """Return the runs of both sides that ended well. Empty: one of them is missing."""
     row = plan.row_for_repeat(row, pair)
-    folders = [out / side for side in (BASE, HEAD) if comparison_plan.has_good_result(out / side, row, pair)]
-    runs = [run for folder in folders if (run := store.load_result(folder, row, pair)) is not None]
+    runs = [run for side in (BASE, HEAD) if (run := comparison_plan.good_result(out / side, row, pair)) is not None]
     return runs if len(runs) == 2 else []
 
 

@@ -18,10 +18,10 @@ from compare.core.statistics import VERDICT_PAIRS
 from compare.core.terminal import FULL
 from compare.execution import launch, signing, store
 from compare.execution.store import SPEC_FILE, Comparison, StoredComparison
-from compare.judgement import cautions, environments
-from compare.judgement.cautions import RESUME_PLACEHOLDER
+from compare.judgement import cautions, environments, statement_words
 from compare.judgement.findings import ComparisonFindings, findings
 from compare.judgement.row_figures import FAILURES, UNFINISHED, Summary
+from compare.judgement.statement import Statement
 from compare.judgement.summary import summarize
 from compare.reporting import (
     class_tables,
@@ -74,9 +74,17 @@ class JudgedComparison:
     findings: ComparisonFindings
 
     @property
-    def cautions(self) -> list[str]:
+    def cautions(self) -> list[Statement]:
         """All cautions but those on the signature, which is one of the facts."""
-        return [caution for caution in self.findings.troubles if caution not in cautions.signature(self.stored)]
+        return [caution for caution in self.findings.troubles if caution.kind != "signature"]
+
+    def in_words(self, statements: Sequence[Statement], folder: Path | None = None) -> list[str]:
+        """Statements on this comparison as sentences.
+
+        Args:
+            folder: folder of the comparison, which advice names. None: `DIR` stands for it.
+        """
+        return statement_words.sentences(statements, self.summaries, folder)
 
     @property
     def failures(self) -> list[str]:
@@ -126,7 +134,6 @@ def report(compared: JudgedComparison, folder: Path, out: Path | None = None) ->
         out: folder that `report` writes to. None: `folder`.
     """
     values = _json_values(compared)
-    compared = _with_folder_in_findings(compared, folder)
     stored, summaries = compared.stored, compared.summaries
     comparison = stored.comparison
     omitted = comparison_plots.omitted_rows(summaries)
@@ -136,9 +143,9 @@ def report(compared: JudgedComparison, folder: Path, out: Path | None = None) ->
         title="Comparison",
         json_file=RESULTS_FILE,
         facts=facts(compared),
-        first_sentences=compared.findings.divisions,
+        first_sentences=compared.in_words(compared.findings.divisions),
         marks=_marks(compared),
-        findings=sections(compared),
+        findings=sections(compared, folder),
         tables=all_tables,
         detail_tables=class_tables.confusion_table(summaries, comparison.class_names),
         terminal_tables=comparison_tables.terminal_tables(summaries, cautions.score_caution(stored.comparison.data_notes)),
@@ -157,24 +164,15 @@ def report(compared: JudgedComparison, folder: Path, out: Path | None = None) ->
     )
 
 
-def with_folder(sentences: Sequence[str], folder: Path | str) -> list[str]:
-    """Sentences of a comparison whose commands name its folder."""
-    return [sentence.replace(RESUME_PLACEHOLDER, wording.command("run", "--resume", str(folder))) for sentence in sentences]
-
-
-def _with_folder_in_findings(compared: JudgedComparison, folder: Path) -> JudgedComparison:
-    """The comparison, with findings whose commands name its folder."""
-    sentences = {name: with_folder(getattr(compared.findings, name), folder) for name in ("contestants", "modes", "troubles")}
-    return replace(compared, findings=compared.findings.model_copy(update=sentences))
-
-
 def _json_values(compared: JudgedComparison) -> dict[str, Any]:
-    """Plan, proof, findings and the result of every run."""
-    stored = compared.stored
+    """Plan, proof, findings in words and as statements, and the result of every run."""
+    stored, findings = compared.stored, compared.findings
+    sentences = {subject: compared.in_words(statements) for subject, statements in findings.statements.items()}
     return {
         "schema_version": store.SCHEMA_VERSION,
         "comparison": stored.comparison.model_dump(mode="python"),
-        "findings": compared.findings.model_dump(),
+        "findings": {**sentences, "comparable": findings.comparable, "verdicts": findings.verdicts},
+        "statements": findings.statements,
         "summaries": [summary.model_dump() | {"name": summary.name} for summary in compared.summaries],
         "runs": {row_id: [result for _, result in sorted(repeats.items())] for row_id, repeats in stored.runs.items()},
         "set_aside": stored.set_aside,
@@ -209,18 +207,17 @@ def _page_values(
     shown_separately = {"accuracy", *_PROOF_TABLES, *_CLASS_TABLES, *folded}
     pictures = {name: picture for name, picture in plot_elements.items() if name != comparison_plots.CONFUSION}
     heat_maps = [_heat_map(summary, comparison.class_names) for summary in compared.summaries if summary.confusion]
-    title = wording.one_line(f"{comparison.rows[0].spec.model_label} on {comparison.data_name}")
     return {
-        "title": title,
+        "title": wording.one_line(_training(comparison)),
         "overline": "Comparison of frameworks",
-        "facts": [wording.one_line(fact).removeprefix(f"{title}, ") for fact in facts(compared)],
+        "facts": list(map(wording.one_line, [_settings(compared), *facts(compared)[1:]])),
         "pace": [pictures[_PACE_PLOT]] if _PACE_PLOT in pictures else [],
         "main_table": page.grid(_narrow(comparison_tables.without_empty_speedups(grids[_MAIN_TABLE])))
         if _MAIN_TABLE in grids
         else None,
-        "divisions": list(map(wording.one_line, compared.findings.divisions)),
-        "findings": [(title, list(map(wording.one_line, sentences))) for title, sentences in sections(compared)[1:]],
-        "sameness": list(map(wording.one_line, compared.findings.sameness)),
+        "divisions": list(map(wording.one_line, compared.in_words(compared.findings.divisions))),
+        "findings": [(title, list(map(wording.one_line, sentences))) for title, sentences in sections(compared, folder)[1:]],
+        "sameness": list(map(wording.one_line, compared.in_words(compared.findings.sameness))),
         "proof_is_open": compared.exit_code != 0,
         "contents": _contents(pictures, heat_maps),
         "proof": page.grid(_without(grids["proof"], _REDUNDANT_PROOF_COLUMNS)) if "proof" in grids else None,
@@ -308,9 +305,14 @@ def _heat_map(summary: Summary, class_names: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def sections(compared: JudgedComparison) -> list[tuple[str, list[str]]]:
+def sections(compared: JudgedComparison, folder: Path | None = None) -> list[tuple[str, list[str]]]:
+    """The findings in words, by heading.
+
+    Args:
+        folder: folder of the comparison, which advice names.
+    """
     findings = compared.findings
-    sections = [
+    sections: list[tuple[str, list[Statement]]] = [
         ("Is it the same training?", findings.sameness),
         (f"Which {'contestant' if compared.stored.comparison.contestants else 'framework'} is faster?", findings.contestants),
         ("Which modes pay?", findings.modes),
@@ -320,13 +322,20 @@ def sections(compared: JudgedComparison) -> list[tuple[str, list[str]]]:
         ("Input or model: what bounds the runs?", findings.bounds),
         (comparison_tables.ENVIRONMENTS, findings.environments),
         ("Cautions", compared.cautions),
-        ("The data", compared.stored.comparison.data_notes),
     ]
-    return [(title, sentences) for title, sentences in sections if sentences]
+    in_words = [(title, compared.in_words(statements, folder)) for title, statements in sections]
+    return [
+        (title, sentences) for title, sentences in [*in_words, ("The data", compared.stored.comparison.data_notes)] if sentences
+    ]
 
 
-def facts(compared: JudgedComparison) -> list[str]:
-    """Lines that say what was trained, on which machine, and who signed it."""
+def _training(comparison: Comparison) -> str:
+    """Model and data: `simple_cnn on digits`."""
+    return f"{comparison.rows[0].spec.model_label} on {comparison.data_name}"
+
+
+def _settings(compared: JudgedComparison) -> str:
+    """Settings that the runs share: optimizer, batch, length, precision, seeds and repeats."""
     comparison = compared.stored.comparison
     spec = comparison.rows[0].spec
     length = wording.count(spec.epochs, "epoch") if spec.epochs is not None else wording.count(spec.steps or 0, "step")
@@ -334,9 +343,14 @@ def facts(compared: JudgedComparison) -> list[str]:
     repeat_words = _repeats(compared)[1]
     repeats = f"repeats: {repeat_words}" if "planned" in repeat_words else wording.count(comparison.repeats, "repeat")
     part = {"training": "", "input": "; the input path alone", "compute": "; the model alone, on one batch"}[spec.part]
+    return f"{spec.optimizer.name}, global batch {spec.global_batch_size}, {length}, {spec.precision}, {seeds}, {repeats}{part}"
+
+
+def facts(compared: JudgedComparison) -> list[str]:
+    """Lines that say what was trained, on which machine, and who signed it."""
+    comparison = compared.stored.comparison
     return [
-        f"{spec.model_label} on {comparison.data_name}, {spec.optimizer.name}, global batch {spec.global_batch_size}, "
-        f"{length}, {spec.precision}, {seeds}, {repeats}{part}",
+        f"{_training(comparison)}, {_settings(compared)}",
         *([f"Other than by default: {', '.join(others)}"] if (others := _not_default(comparison)) else []),
         document.hardware_and_versions(
             comparison.machine, comparison.versions, cores=max(row.spec.cores for row in comparison.rows)

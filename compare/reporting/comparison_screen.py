@@ -18,8 +18,7 @@ from compare.core.wording import percent
 from compare.execution import matrix, store
 from compare.execution.matrix import Row
 from compare.execution.store import IN_FLOAT64, StoredComparison
-from compare.judgement import cautions, conditions
-from compare.judgement.conditions import DISAGREE
+from compare.judgement import cautions, conditions, statement_words
 from compare.judgement.findings import ComparisonFindings
 from compare.judgement.row_figures import FAILURES, UNFINISHED, Summary
 from compare.judgement.run_pairs import uses_accelerator, was_interrupted
@@ -44,7 +43,7 @@ class RowRatio(NamedTuple):
 
     @property
     def is_of_contestants(self) -> bool:
-        return " against " in self.judged.name
+        return self.slow.contestant != self.fast.contestant
 
     @property
     def is_decided(self) -> bool:
@@ -65,6 +64,7 @@ class RowRatio(NamedTuple):
 
 def screen(stored: StoredComparison, summaries: Sequence[Summary], findings: ComparisonFindings, folder: Path) -> Screen:
     """The first screen of a comparison in a folder. The report adds the paths of its files."""
+    disagreements = [statement for statement in findings.divisions if statement.kind == "divisions_disagree"]
     short, proof = _short_names(summaries), _proof_failures(stored, summaries)
     ratios = [] if proof else _ratios(stored, summaries, findings)
     answers = [
@@ -73,9 +73,7 @@ def screen(stored: StoredComparison, summaries: Sequence[Summary], findings: Com
             if proof
             else [Paragraph("Faster", _faster(findings, summaries, ratios, short))]
         ),
-        Paragraph(
-            "Divisions", [] if proof else [sentence for sentence in findings.divisions if sentence.startswith(DISAGREE)], "warn"
-        ),
+        Paragraph("Divisions", [] if proof else statement_words.sentences(disagreements), "warn"),
         Paragraph("Parallel", _parallel(ratios, short)),
         Paragraph("Target", _target(summaries, short)),
         Paragraph("Fair?", _fair(stored, summaries, short, findings)),
@@ -162,7 +160,7 @@ def _proof_failures(stored: StoredComparison, summaries: Sequence[Summary]) -> l
         )
         reasons.append(f"{len(failed)} of {len(proof.rungs)} rungs failed, first: {name}{f' ({who})' if who else ''}")
     # A proof may fail in other ways: it may have broken off.
-    reasons = reasons or [proof.sentence.removeprefix(f"{proof.verdict}: ").removesuffix(".")]
+    reasons = reasons or [proof.reason]
     return [*reasons, "the times may be those of two different trainings"]
 
 
@@ -355,7 +353,7 @@ def _proof_sentences(stored: StoredComparison, summaries: Sequence[Summary]) -> 
     if proof is None:
         return ["the same training? not examined (--proof full)"]
     if comparison.headline not in ("proved", IN_FLOAT64):
-        return [f"the same training? {proof.verdict}: {proof.sentence.removeprefix(f'{proof.verdict}: ').removesuffix('.')}"]
+        return [f"the same training? {proof.verdict}: {proof.reason}"]
     lengths = [rung["steps"] for rung in proof.rungs if rung.get("status") == "passed" and rung.get("precision") == "float64"]
     over = f" over {wording.count(max(lengths), 'step')}" if lengths else ""
     good = [check for check in proof.spot_checks if check.steps and not check.faults]
@@ -376,7 +374,7 @@ def _proof_sentences(stored: StoredComparison, summaries: Sequence[Summary]) -> 
 
 def _trouble(stored: StoredComparison, summaries: Sequence[Summary], findings: ComparisonFindings) -> list[str]:
     """Say what changes the answer, a line each: first for the whole comparison, then by rows."""
-    sentences = [*cautions.nothing_can_run(stored.comparison), *cautions.signature(stored)]
+    sentences = statement_words.sentences([*cautions.nothing_can_run(stored.comparison), *cautions.signature(stored)])
     if not findings.comparable:
         proof = stored.comparison.proof
         faults: dict[str, list[str]] = {}
@@ -388,7 +386,9 @@ def _trouble(stored: StoredComparison, summaries: Sequence[Summary], findings: C
             for row, row_faults in faults.items()
             if row_faults
         ]
-        contradictions = [sentence for sentence in findings.sameness if "NOT" in sentence]
+        contradictions = statement_words.sentences(
+            [statement for statement in findings.sameness if statement.level == "trouble"]
+        )
         sentences += by_row or contradictions[:1] or ["the timed runs did not train the same"]
     rows_by_trouble: dict[str, list[Summary]] = {}
     for summary in summaries:
@@ -514,6 +514,6 @@ def _remarks(
         remarks.append(f"Not serial's mathematics, by design: {modes}.")
     if stored.signature is not None and stored.signature.confirmed:
         remarks.append(stored.signature.sentence)
-    if number := len(findings.troubles) + len(findings.environments):
+    if number := len(statement_words.sentences([*findings.troubles, *findings.environments], summaries)):
         remarks.append(f"{wording.count(number, 'caution')} in all: {FULL}.")
     return remarks

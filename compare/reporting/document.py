@@ -461,13 +461,13 @@ def to_json(values: Mapping[str, Any]) -> str:
 
 
 def findings_to_markdown(findings: SentenceGroups, *, level: int) -> list[str]:
-    """Lines of Markdown. A sentence that starts with a space belongs below the one before."""
+    """Lines of Markdown. A `Detail` stands below the sentence before."""
     lines: list[str] = []
     for heading, sentences in findings:
         if not sentences:
             continue
         lines += [f"{'#' * level} {tables.escaped(heading)}", ""]
-        lines += [f"{'  ' if sentence.startswith(' ') else ''}- {tables.escaped(sentence)}" for sentence in sentences]
+        lines += [f"{'  ' * isinstance(sentence, wording.Detail)}- {tables.escaped(sentence)}" for sentence in sentences]
         lines += [""]
     return lines
 

@@ -17,6 +17,7 @@ from common.machine.machine import INSTALLED
 from common.spec import SpecError
 from compare.core import commands, wording
 from compare.core.errors import FolderError
+from compare.core.option_types import Choice
 from compare.execution import options, store
 from compare.execution.store import StoredComparison
 from compare.execution.workspace import FolderKind
@@ -24,6 +25,11 @@ from compare.reporting import tables
 
 EXTRAS_FILE = "requirements-tracking.txt"
 
+VIEWERS = {
+    "tensorboard": "tensorboard --logdir {out}",
+    "mlflow": "mlflow ui --backend-store-uri sqlite:///{out}/mlflow.db",
+}
+"""Command that shows what a tool has written."""
 _MLFLOW_LENGTH = 6000
 """Most characters of a parameter in MLflow."""
 _MLFLOW_PARAMS = 100
@@ -33,12 +39,10 @@ _MLFLOW_PARAMS = 100
 @commands.command()
 def command(
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="The results folder of a comparison.")],
-    to: Annotated[str, typer.Option(help="tensorboard: event files; mlflow: a store in SQLite.")],
+    to: Annotated[str, Choice(tuple(VIEWERS)), typer.Option(help="tensorboard: event files; mlflow: a store in SQLite.")],
     out: Annotated[Path, typer.Option(help=f"{options.OUT} A new or an empty one.")],
 ) -> None:
     """Write the runs of a comparison as TensorBoard event files, or into an MLflow store."""
-    if to not in TOOLS:
-        raise SpecError(f"--to is unknown. Received: {to!r}. Use {' or '.join(TOOLS)}.")
     FolderKind[None](noun="export").check(out)  # runs would be in it twice
     stored = store.read(folder)
     try:
@@ -46,7 +50,7 @@ def command(
     except OSError as error:
         advice = atomic_files.remedy(error, "choose another --out")
         raise FolderError(f"{out} cannot be written ({error}). {advice}") from None
-    typer.echo(f"{wording.count(count, 'run')} written. Look at them with: {_VIEWERS[to].format(out=out)}")
+    typer.echo(f"{wording.count(count, 'run')} written. Look at them with: {VIEWERS[to].format(out=out)}")
 
 
 def export(stored: StoredComparison, to: str, out: Path) -> int:
@@ -117,10 +121,6 @@ def _mlflow(stored: StoredComparison, runs: list[tuple[str, RunResult]], out: Pa
 TOOLS: dict[str, Callable[[StoredComparison, list[tuple[str, RunResult]], Path], None]] = {
     "tensorboard": _tensorboard,
     "mlflow": _mlflow,
-}
-_VIEWERS = {
-    "tensorboard": "tensorboard --logdir {out}",
-    "mlflow": "mlflow ui --backend-store-uri sqlite:///{out}/mlflow.db",
 }
 
 

@@ -107,7 +107,11 @@ def report(results: MatrixResults, folder: Path, out: Path | None = None) -> Rep
     cell_failures = [
         f"{name}: {', and '.join(compared.failures)}" for name, compared in results.compared.items() if compared.failures
     ]
-    troubles = [f"{name}: {trouble}" for name, compared in results.compared.items() for trouble in compared.findings.troubles]
+    troubles = [
+        f"{name}: {trouble}"
+        for name, compared in results.compared.items()
+        for trouble in compared.in_words(compared.findings.troubles, folder)
+    ]
     again = ["report", str(folder), *(["--out", str(out)] if out else [])]
     done = len(results.compared)
     stored = {name: compared.stored for name, compared in results.compared.items()}
@@ -128,7 +132,7 @@ def report(results: MatrixResults, folder: Path, out: Path | None = None) -> Rep
         ],
         findings=[
             ("Who wins where?", [*_sentences(pair_verdicts), *_machine_caution(results)]),
-            ("Cautions", comparison_report.with_folder([*failed, *troubles], folder)),
+            ("Cautions", [*failed, *troubles]),
         ],
         tables=[winners_table(plan, pair_verdicts), _cells_table(results)],
         drawings={"wins": lambda figure: _draw(figure, pair_verdicts)},
@@ -274,7 +278,7 @@ def _section(cell: Cell, compared: JudgedComparison, folder: Path, out: Path | N
         name=cell.name,
         title=", ".join(f"{axis} {label}" for axis, label in cell.labels.items()),
         findings=[
-            ("Is it the same training?", compared.findings.sameness[:1]),
+            ("Is it the same training?", compared.in_words(compared.findings.sameness[:1])),
             *([("Who signed it?", [signature.sentence])] if signature is not None and signature.confirmed else []),
         ],
         tables=[narrow],

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from common.machine import machine
+from common.spec import EFFECTS
 from compare.core import exits, wording
 from compare.core.differences import relative_difference
 from compare.core.errors import FolderError
@@ -19,12 +20,12 @@ from compare.execution import store
 from compare.execution.workspace import FolderKind
 from compare.judgement import cautions, conditions
 from compare.judgement.findings import undisturbed_pairs
-from compare.judgement.measurements import FIELDS_WITHOUT_EFFECT_ON_WORK, is_in_data_hash
 from compare.judgement.row_figures import DISTURBED, Summary
 from compare.judgement.run_figures import epoch_seconds
 from compare.judgement.run_pairs import comparable_runs
+from compare.judgement.statement_words import NOT_PROVED, advice_words, doubt_words, sentences
 from compare.judgement.summary import family
-from compare.judgement.verdict_sentences import RERUN_ADVICE, doubt_warning, proof_warning
+from compare.judgement.verdict_statements import AGAIN, is_proof_missing
 from compare.reporting import comparison_report, document, tables
 from compare.reporting.comparison_report import JudgedComparison
 from compare.reporting.document import Mark, Report
@@ -41,8 +42,6 @@ _SPEED, _SAME, _MISSING, _CAUTIONS = (
     "Cautions",
 )
 _ALWAYS_DIFFERENT = ("made at",)
-_FIELDS_WITHOUT_EFFECT_ON_EPOCH = (*FIELDS_WITHOUT_EFFECT_ON_WORK, "epochs", "steps", "seed", "checkpoint_seconds")
-"""Fields of a spec that do not change the work of an epoch. A framework's own switches do not change it either."""
 
 _ComparedPair = tuple[JudgedComparison, JudgedComparison]
 
@@ -188,7 +187,7 @@ def _disagreements(compared: _ComparedPair) -> list[str]:
             f"{name}, ",
         )
     ]
-    return conditions.disagreements(winners)
+    return sentences(conditions.disagreements(winners))
 
 
 def _reasons_not_comparable(compared: _ComparedPair, ours: Summary, theirs: Summary) -> list[str]:
@@ -199,9 +198,8 @@ def _reasons_not_comparable(compared: _ComparedPair, ours: Summary, theirs: Summ
         name
         for name in {**before, **now}
         if before.get(name) != now.get(name)
-        and name not in _FIELDS_WITHOUT_EFFECT_ON_EPOCH
-        and not name.startswith("framework_options.")
-        and not (same_data and is_in_data_hash(name))
+        and EFFECTS.changes(name, "epoch", same_data=same_data)
+        and not name.startswith("framework_options.")  # a framework's own switches do not change the work either
     ]
     if not same_data and not any(name.startswith("data.") for name in differing):
         differing.append("content of the data")
@@ -267,7 +265,7 @@ def _sentences(
     cautions = [
         f"{name}: {trouble}"
         for name, folder, comparison in zip("AB", folders, compared, strict=True)
-        for trouble in comparison_report.with_folder(comparison.findings.troubles, folder)
+        for trouble in comparison.in_words(comparison.findings.troubles, folder)
     ]
     parts = (
         (_SPEED, speed),
@@ -283,9 +281,8 @@ def _speed(ours: Summary, theirs: Summary, judged: JudgedRatio, folders: tuple[P
     times = f"B is {interval_words(judged.ratio)} times as fast as A"
     if ours.disturbed or theirs.disturbed:
         disturbed = [folder for folder, summary in zip(folders, (ours, theirs), strict=True) if summary.disturbed]
-        advice = [comparison_report.with_folder([RERUN_ADVICE], folder)[0] for folder in disturbed]
-        return f"{ours.name}: no finding.{' '.join(advice)}"
-    doubt = proof_warning(ours, theirs) + doubt_warning(ours, theirs)
+        return " ".join([f"{ours.name}: no finding.", *(advice_words(AGAIN, folder) for folder in disturbed)])
+    doubt = f" {NOT_PROVED}" * is_proof_missing(ours, theirs) + doubt_words(ours, theirs)
     if judged.verdict == "too few repeats to tell":
         return f"{ours.name}: {judged.verdict} ({judged.ratio.n} of {VERDICT_PAIRS}); {times} here.{doubt}"
     unclear = f"{judged.verdict}; " if judged.verdict == "no difference shown" else ""
@@ -298,7 +295,7 @@ def _no_verdict(ours: Summary, theirs: Summary, reasons: Sequence[str]) -> str:
         f" An image took {milliseconds[0]:.3g} ms in A and {milliseconds[1]:.3g} ms in B." if len(milliseconds) == 2 else ""
     )
     other = f"other {', '.join(reasons)}"
-    return f"{ours.name}: no verdict: epochs of A and B are not the same work ({other}).{by_image}{doubt_warning(ours, theirs)}"
+    return f"{ours.name}: no verdict: epochs of A and B are not the same work ({other}).{by_image}{doubt_words(ours, theirs)}"
 
 
 def _first_losses(matched: Sequence[_MatchedRow]) -> list[str]:

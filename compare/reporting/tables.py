@@ -24,7 +24,7 @@ from rich.text import Text
 
 from compare.core.statistics import Ratio, Spread
 from compare.core.verdict_words import UNBOUNDED
-from compare.core.wording import one_line, shortened
+from compare.core.wording import Detail, one_line, shortened
 
 Cell = str | int | float | Spread | Ratio | None
 
@@ -210,14 +210,14 @@ def print_tables(console: Console, tables: Sequence[Table], *, where: str) -> No
 
 
 def print_findings(console: Console, findings: Sequence[tuple[str, Sequence[str]]]) -> None:
-    """Print sentences under their headings. A sentence that starts with a space belongs below the one before."""
+    """Print sentences under their headings, a `Detail` below the sentence before."""
     for heading, sentences in findings:
         if not sentences:
             continue
         console.print()
         console.print(Text(one_line(heading), style="bold"))
         for sentence in sentences:
-            indent = 4 if sentence.startswith(" ") else 2
+            indent = 4 if isinstance(sentence, Detail) else 2
             console.print(Padding(Text(one_line(sentence)), (0, 0, 0, indent), expand=False))
 
 

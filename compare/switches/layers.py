@@ -25,10 +25,10 @@ from compare.core.commands import Invocation, Outcome
 from compare.core.progress import Display
 from compare.core.statistics import Spread, spread
 from compare.execution import matrix, options, run_settings, twin_client
-from compare.execution.interleaving import turn
+from compare.execution.interleaving import Job, LabelDisplay, rounds, run_in_turns
 from compare.execution.twins import Twins
 from compare.execution.workspace import FolderKind, Workspace
-from compare.judgement import verdict_sentences
+from compare.judgement import statement_words
 from compare.judgement.row_figures import DISTURBED
 from compare.reporting import document
 from compare.reporting.document import Report
@@ -179,11 +179,20 @@ def measure(run_spec: Spec, twins: Twins, repeats: int, calls: int, progress: Di
     progress.say("measuring what the machine can do")
     machine_rates = rates.measure_in_subprocess(run_spec.cores)
     measurements: dict[str, list[LayerTimes]] = {name: [] for name in twins.names}
-    for repeat in range(repeats):
-        for name in turn(twins.names, repeat):
-            progress.say(f"{name}, process {repeat + 1} of {repeats}")
-            output = twin_client.query(twins[name], "layers", specs[name], "--calls", str(calls))
-            measurements[name].append(LayerTimes.model_validate_json(output))
+
+    def time_layers(job: Job[str]) -> LayerTimes:
+        output = twin_client.query(twins[job.item], "layers", specs[job.item], "--calls", str(calls))
+        return LayerTimes.model_validate_json(output)
+
+    for ended in run_in_turns(
+        rounds(twins.names, repeats),
+        time_layers,
+        LabelDisplay(progress.say),
+        name=str,
+        label=lambda job: f"{job.item}, process {job.repeat + 1} of {repeats}",
+    ):
+        for job, times in ended:
+            measurements[job.item].append(times)
     return LayerTimings(run_spec, layers.unique_layers(architecture), machine_rates, gpus, measurements, specs)
 
 
@@ -201,7 +210,7 @@ def sentences(timed: LayerTimings) -> list[str]:
             f"{'' if cores_taken else f' ({whole_model / sum_of_layers:.2f} times that)'}."
         )
         if cores_taken:
-            texts.append(f"{framework}: other work took up to {cores_taken:.2f} cores.{verdict_sentences.DISTURBED}")
+            texts.append(f"{framework}: other work took up to {cores_taken:.2f} cores. {statement_words.DISTURBED}")
         if left_out := sorted(timed.spec.framework_options.keys() - timed.specs[framework].framework_options.keys()):
             texts.append(f"{framework} has no {' or '.join(left_out)}. It was timed without it.")
     if timed.peak_rates is None:

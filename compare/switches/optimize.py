@@ -22,9 +22,10 @@ from common.spec import Spec, SpecError
 from compare.comparison import comparison_plan
 from compare.core import commands, wording
 from compare.core.commands import Invocation, Outcome
-from compare.core.option_parsing import parse_choices, split_names
+from compare.core.option_parsing import parse_choices
+from compare.core.option_types import Names
 from compare.core.progress import Display
-from compare.execution import best_switches, code_digest, contestants, launch, options, store
+from compare.execution import best_switches, code_digest, contestants, options, store
 from compare.execution.best_switches import BestSwitches, SwitchSearchBudget
 from compare.execution.twins import Twins
 from compare.execution.workspace import FolderKind, Workspace
@@ -77,7 +78,7 @@ def command(
     *,
     spec_options: options.SpecOptions,
     frameworks: options.Frameworks = options.ALL_FRAMEWORKS,
-    only: Annotated[str | None, typer.Option(help="Switches to try, with commas. Default: all.")] = None,
+    only: Annotated[tuple[str, ...] | None, Names(), typer.Option(help="Switches to try, with commas. Default: all.")] = None,
     repeats: Annotated[int, typer.Option(min=2, help=f"{options.REPEATS} In turns.")] = 5,
     steps: Annotated[
         int,
@@ -94,17 +95,17 @@ def command(
     out: options.Out = None,
 ) -> Outcome:
     """Search the switches that make training fastest here, and store them for `run --switches best`."""
-    framework_names = contestants.builtin_twins("--frameworks", split_names(frameworks), launch.FRAMEWORKS)
     base = comparison_plan.single_run_spec("optimize", *spec_options.to_request(cores=cores))
     _check_fixed_fields(base)
     folder = out or store.new_folder("optimize", base.model)
-    switches = None if only is None else split_names(only)
-    request = SearchRequest(spec=base, switches=switches, rounds=repeats, steps=steps, max_loss_drift=max_loss_drift)
+    request = SearchRequest(
+        spec=base, switches=None if only is None else [*only], rounds=repeats, steps=steps, max_loss_drift=max_loss_drift
+    )
     again = f"To continue, run the same command with {wording.shell(['--out', str(folder)])}."
     invocation.interrupt_message = f"Interrupted. {again}"
-    early = {"request": request.model_dump(mode="json"), "frameworks": framework_names}
+    early = {"request": request.model_dump(mode="json"), "frameworks": [*frameworks]}
     workspace = invocation.hold(Workspace.open(folder, SEARCH, early=early))
-    outcomes, facts = _search(request, framework_names, workspace, invocation.progress)
+    outcomes, facts = _search(request, [*frameworks], workspace, invocation.progress)
     return Outcome(report(outcomes, facts, folder), folder)
 
 

@@ -27,7 +27,7 @@ from compare.core import errors
 from compare.core.statistics import SIGNIFICANCE, Ratio, Spread, paired_ratio, spread
 from compare.execution import executor, launch, store
 from compare.execution.contestants import Contestant
-from compare.execution.interleaving import turn
+from compare.execution.interleaving import Job, LabelDisplay, one_round, run_in_turns
 from compare.execution.matrix import Row
 from compare.judgement.run_figures import images_per_second, times_in_doubt
 
@@ -234,14 +234,25 @@ class SwitchSearch:
 
     def _measure(self, configurations: Sequence[_Configuration], number: int) -> None:
         """Measure one round: A B, and B A in the next. So a machine that grows warmer or busier favours none."""
-        for configuration in turn(configurations, number):
-            if configuration.is_candidate:
-                self.report(f"{self.framework}, {configuration.name}, round {number + 1}")
-                result = self._result(configuration, number)
-                if result.status == "ok" or self._is_stopped(configuration, result, number):
-                    configuration.rounds[number] = result
-                else:
-                    configuration.failure = f"{result.status}: {result.reason}"
+
+        def accept(job: Job[_Configuration], result: RunResult) -> bool:
+            configuration = job.item
+            if result.status == "ok" or self._is_stopped(configuration, result, number):
+                configuration.rounds[number] = result
+            else:
+                configuration.failure = f"{result.status}: {result.reason}"
+            return configuration.is_candidate
+
+        candidates = [configuration for configuration in configurations if configuration.is_candidate]
+        for _ in run_in_turns(
+            [one_round(candidates, number)],
+            lambda job: self._result(job.item, number),
+            LabelDisplay(self.report),
+            name=lambda configuration: configuration.name,
+            label=lambda job: f"{self.framework}, {job.item.name}, round {number + 1}",
+            accept=accept,
+        ):
+            pass
         if self._usual.failure is not None:
             raise errors.LaunchError(f"{self.framework} cannot run {self._timed_spec.model}: {self._usual.failure}")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -12,13 +12,24 @@ from compare.comparison import comparison_plan
 from compare.core import commands, wording
 from compare.core.commands import Invocation, Outcome
 from compare.core.interrupt import Interrupted
-from compare.core.option_parsing import parse_choices, parse_integers, split_names
 from compare.core.option_rules import AllExcept, Excludes
-from compare.execution import contestants, launch, options, signing, store
+from compare.core.option_types import Choice, Integers
+from compare.execution import options, signing, store
 from compare.reporting import document
 from compare.reporting.document import Report
 from compare.tuning import optuna_study, search_space, tuner, tuning_report
-from compare.tuning.records import BACKENDS, OBJECTIVES, PRUNERS, SAMPLERS, Tuning, TuningRecord
+from compare.tuning.records import (
+    BACKENDS,
+    OBJECTIVES,
+    PRUNERS,
+    SAMPLERS,
+    Backend,
+    Objective,
+    Pruner,
+    Sampler,
+    Tuning,
+    TuningRecord,
+)
 
 EPOCHS = 5
 """Epochs of each trial, by default."""
@@ -36,15 +47,23 @@ def command(
     invocation: Invocation,
     *,
     space: Annotated[Path | None, typer.Option(help="YAML file: ranges by field of the spec. Default: docs/tuning.md.")] = None,
-    sampler: Annotated[str, typer.Option(help=f"Proposes settings: {', '.join(SAMPLERS)}.")] = "tpe",
+    sampler: Annotated[Sampler, Choice(SAMPLERS), typer.Option(help=f"Proposes settings: {', '.join(SAMPLERS)}.")] = "tpe",
     trials: Annotated[int, typer.Option(min=1, help="Trials of each search.")] = 20,
-    jobs: Annotated[str, typer.Option(help="Parallel trials. Several numbers, with commas, make a search of each.")] = "1",
+    jobs: Annotated[
+        tuple[int, ...],
+        Integers(least=1),
+        typer.Option(help="Parallel trials. Several numbers, with commas, make a search of each."),
+    ] = (1,),
     backend: Annotated[
-        str, typer.Option(help="threads of one framework process; processes; dask: on a cluster's workers.")
+        Backend,
+        Choice(BACKENDS),
+        typer.Option(help="threads of one framework process; processes; dask: on a cluster's workers."),
     ] = "threads",
     scheduler: Annotated[str | None, typer.Option(help=f"{options.SCHEDULER} Default: a local one.")] = None,
-    pruner: Annotated[str, typer.Option(help=f"Stops bad trials early: {', '.join(PRUNERS)}.")] = "none",
-    objective: Annotated[str, typer.Option(help=f"Score on the validation split: {', '.join(OBJECTIVES)}.")] = "loss",
+    pruner: Annotated[Pruner, Choice(PRUNERS), typer.Option(help=f"Stops bad trials early: {', '.join(PRUNERS)}.")] = "none",
+    objective: Annotated[
+        Objective, Choice(OBJECTIVES), typer.Option(help=f"Score on the validation split: {', '.join(OBJECTIVES)}.")
+    ] = "loss",
     repeats: Annotated[
         int, typer.Option(min=1, help=f"{options.REPEATS} Each search, with other sampler seeds. Verdicts need 5.")
     ] = 1,
@@ -72,28 +91,26 @@ def command(
         values = comparison_plan.single_run_values(*of_spec.to_request(epochs=epochs, limit=limit, cores=cores, seed=seed))
         if values.get("epochs") is None and values.get("steps") is None:
             values["epochs"] = EPOCHS
-        known = (("sampler", sampler, SAMPLERS), ("pruner", pruner, PRUNERS), ("objective", objective, OBJECTIVES))
-        choices: dict[str, Any] = {
-            name: parse_choices(f"--{name}", [word], words)[0] for name, word, words in (*known, ("backend", backend, BACKENDS))
-        }
         settings = Tuning(
             values=values,
             space=search_space.read(space),
             space_name=str(space) if space else search_space.DEFAULT_NAME,
             trials=trials,
-            jobs=parse_integers("--jobs", jobs, least=1),
+            jobs=jobs,
             repeats=repeats,
             scheduler=scheduler,
             storage=storage,
-            frameworks=tuple(contestants.builtin_twins("--frameworks", split_names(frameworks), launch.FRAMEWORKS)),
-            **choices,
+            frameworks=frameworks,
+            sampler=sampler,
+            pruner=pruner,
+            objective=objective,
+            backend=backend,
         )
     folder = out or store.new_folder("tune", settings.model)
     resume_command = wording.command("tune", "--resume", str(folder))
     invocation.interrupt_message = f"Interrupted. Finished trials are saved. Resume with: {resume_command}"
-    workspace = invocation.hold(tuner.open_workspace(settings, folder))
     try:
-        tuned = tuner.tune(settings, workspace)
+        tuned = tuner.tune(settings, invocation.hold(tuner.open_workspace(settings, folder)))
     except Interrupted:
         if (folder / tuner.RECORD_FILE).exists():
             _report(tuner.read(folder), folder, sign).write(folder)

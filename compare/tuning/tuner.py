@@ -18,7 +18,7 @@ from common.spec import Spec, SpecError
 from compare.core.errors import FolderError
 from compare.core.progress import Display, display
 from compare.execution import code_digest, contestants, launch, matrix, store
-from compare.execution.interleaving import turn
+from compare.execution.interleaving import rounds
 from compare.execution.matrix import Row
 from compare.execution.twins import Twins
 from compare.execution.workspace import FolderKind, Workspace
@@ -205,8 +205,8 @@ def _searches(settings: Tuning, plan: TuningPlan, space: Space, values: dict[str
     seed = spec.build(settings.values).seed
     pairs = [(jobs, framework) for jobs in settings.jobs for framework in settings.frameworks]
     searches: list[SearchJob] = []
-    for repeat in range(plan.settings.repeats):
-        for jobs, framework in turn(pairs, repeat):
+    for round_jobs in rounds(pairs, plan.settings.repeats):
+        for (jobs, framework), repeat in round_jobs:
             name = f"{framework}-{settings.backend}-{jobs}jobs-r{repeat}"
             searches.append(
                 SearchJob(

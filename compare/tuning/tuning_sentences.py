@@ -10,8 +10,9 @@ from compare.core.differences import relative_difference
 from compare.core.statistics import VERDICT_PAIRS, JudgedRatio
 from compare.core.verdict_words import family_words, interval_words, p_value_text, verdict_text, within_margin_text
 from compare.core.wording import count, percent
+from compare.judgement import statement_words
 from compare.judgement.cautions import data_cautions
-from compare.judgement.verdict_sentences import DISTURBED, NO_FINDING
+from compare.judgement.statement_words import DISTURBED, NO_FINDING
 from compare.tuning.optuna_study import random_trials
 from compare.tuning.records import TunedTrial, TuningRecord, TuningSearch
 from compare.tuning.tuning_findings import IMPORTANCE_TRIALS, Findings, Gain, cores_taken, disturbs, settings_scored
@@ -32,7 +33,7 @@ def sentences(tuned: TuningRecord, findings: Findings) -> list[tuple[str, list[s
         ("Does it cost quality?", [sentence for gain in findings.gains for sentence in _costs(tuned, gain)]),
         ("Which fields matter?", _importances(tuned, findings)),
         ("How sure is that?", _certainty(tuned, findings)),
-        ("Cautions", [*_cautions(tuned), *data_cautions(tuned.plan.data_notes)]),
+        ("Cautions", [*_cautions(tuned), *statement_words.sentences(data_cautions(tuned.plan.data_notes))]),
         ("The data", tuned.plan.data_notes),
     ]
     return [(title, sentences) for title, sentences in parts if sentences]
@@ -106,7 +107,7 @@ def trouble_sentences(tuned: TuningRecord) -> list[str]:
         )
     if num_disturbed := sum(cores_taken(tuned, search) > DISTURBED_FROM for search in tuned.searches):
         lines.append(f"Other work disturbed {count(num_disturbed, 'search', 'searches')}: do not rely on their times.")
-    return [*lines, *data_cautions(tuned.plan.data_notes)]
+    return [*lines, *statement_words.sentences(data_cautions(tuned.plan.data_notes))]
 
 
 def _bests(tuned: TuningRecord) -> list[str]:
@@ -175,14 +176,14 @@ def _with_size(judged: JudgedRatio, verdict: str) -> str:
 
 def _gain(tuned: TuningRecord, gain: Gain, judged: JudgedRatio) -> str:
     if disturbs(tuned, gain.contestant, gain.jobs, gain.against):
-        return f"{_subject(gain)}: no finding.{NO_FINDING}"
+        return f"{_subject(gain)}: no finding. {NO_FINDING}"
     verdict_words = _with_size(judged, verdict(tuned, judged, seconds=True))
     return f"{_subject(gain)}: {interval_words(judged.ratio)} times as fast{p_value_text(judged)}: {verdict_words}."
 
 
 def _doubt(tuned: TuningRecord, gain: Gain) -> str:
     """Return a caution for verdicts after the same seconds, if other work disturbed these."""
-    return DISTURBED if disturbs(tuned, gain.contestant, gain.jobs, gain.against) else ""
+    return f" {DISTURBED}" if disturbs(tuned, gain.contestant, gain.jobs, gain.against) else ""
 
 
 def _costs(tuned: TuningRecord, gain: Gain) -> list[str]:

@@ -18,7 +18,7 @@ from common.machine import machine
 from compare.comparison import comparison_plan, estimate, run
 from compare.core import commands, wording
 from compare.core.commands import Invocation, Outcome
-from compare.core.option_parsing import parse_choices
+from compare.core.option_types import Choice
 from compare.core.presets import Preset
 from compare.core.progress import Display, display
 from compare.data import engine_scans, preprocess_report
@@ -76,7 +76,7 @@ def command(
         ),
     ],
     scale: Annotated[
-        str, typer.Option(help=f"How much of it: {', '.join(SCALES)}. The last is the report's own size.")
+        str, Choice(SCALES), typer.Option(help=f"How much of it: {', '.join(SCALES)}. The last is the report's own size.")
     ] = "quick",
     data: Annotated[
         str | None,
@@ -91,7 +91,6 @@ def command(
     """Run a published report again, as it was and as it should have been, and judge each of its claims."""
     signing.check_key(sign)
     published = schema.find_paper(paper)
-    parse_choices("--scale", [scale], SCALES)
     size = SCALES[SCALES.index(scale)]
     values = spec.overlay({}, spec.parse_assignments(assignments or []))
     common = spec.build(values)  # refuses unknown fields
@@ -349,7 +348,7 @@ def _faithful(plan: ReproductionPlan, folder: Path, passed: PassedValues) -> Ste
     cautions = [
         sentence
         for name, (comparison, _) in comparisons.items()
-        for sentence in comparison_report.with_folder(comparison.findings.troubles, folder / name)
+        for sentence in comparison.in_words(comparison.findings.troubles, folder / name)
     ]
     part = Section(
         name=AS_IT_WAS,

@@ -12,6 +12,7 @@ from common.machine.machine import processors
 from common.spec import Spec
 from compare.core import commands, wording
 from compare.core.commands import Invocation, Outcome
+from compare.core.option_types import Choice, Names
 from compare.execution import options, signing
 from compare.execution.workspace import Workspace
 from compare.reporting.document import Report
@@ -28,9 +29,11 @@ KIND = "study"
 def command(
     invocation: Invocation,
     study_file: Annotated[Path, typer.Argument(metavar="STUDY.yaml", help="What is studied; studies/ holds three.")],
-    scale: Annotated[str, typer.Option(help=f"How much of it: {', '.join(SCALES)}.")] = "quick",
+    scale: Annotated[str, Choice(SCALES), typer.Option(help=f"How much of it: {', '.join(SCALES)}.")] = "quick",
     data: Annotated[str | None, typer.Option(help=f"{options.DATA} Default: as the file says.")] = None,
-    frameworks: Annotated[str | None, typer.Option(help=f"{options.FRAMEWORKS} Default: as the file says.")] = None,
+    frameworks: Annotated[
+        tuple[str, ...] | None, Names(), typer.Option(help=f"{options.FRAMEWORKS} Default: as the file says.")
+    ] = None,
     assignments: Annotated[
         list[str] | None, typer.Option("--set", help="field=value of the study, e.g. pretrain.repeats=5 or spec.seed=1.")
     ] = None,
@@ -44,7 +47,7 @@ def command(
     signing.check_key(sign)
     overrides: dict[str, Any] = {} if data is None else {"spec.data.source": data}
     if frameworks is not None:
-        overrides["frameworks"] = [word.strip() for word in frameworks.split(",")]
+        overrides["frameworks"] = [*frameworks]
     study = Study.read(study_file, scale, overrides | spec.parse_assignments(assignments or []))
     if "source" not in study.spec.get("data", {}):
         default = study.base().data.source

@@ -150,7 +150,7 @@ def comparison_section(comparison: JudgedComparison, folder: Path, *, name: str,
     """Return the section of a comparison that was run in this folder."""
     findings = comparison.findings
     report = comparison_report.report(comparison, folder)
-    conclusions = comparison_report.with_folder([*findings.contestants, *findings.modes, *findings.scores], folder)
+    conclusions = comparison.in_words([*findings.contestants, *findings.modes, *findings.scores], folder)
     return _section(report, folder, name, title, conclusions, only=_COMPARISON_TABLES)
 
 

@@ -6,12 +6,11 @@ import copy
 import functools
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from typing import Any
 
-import numpy as np
-import numpy.typing as npt
 import torch
 
 from common.data.sources import DatasetSplit
@@ -20,6 +19,7 @@ from common.training.communication import reduce_bytes, statistics_payload_bytes
 from common.training.trainer import Batch, ComputeAndExchange, StepBreakdown, Update
 from pytorch_impl import evaluate, train
 from pytorch_impl.compression import Compressor
+from pytorch_impl.decisions import DecisionRecorder
 from pytorch_impl.parallel.trainer import Trainer
 
 
@@ -98,18 +98,22 @@ class DataParallel(Trainer):
         losses, predictions = zip(*self._threads.run(score_replica), strict=True)
         return torch.stack(losses).sum(), torch.cat(predictions)
 
-    def decisions(self, batch: Batch, num_examples: int) -> list[npt.NDArray[Any]]:
-        if self._threads is None:
-            return []
-        images, labels, masks = self._to_device(batch)
+    @contextmanager
+    def _recorders(self) -> Iterator[list[DecisionRecorder]]:
+        threads, recorders = self._threads, [DecisionRecorder() for _ in self._replicas]
+        assert threads is not None, "nn.DataParallel needs a GPU"
+        run_threads = threads.run
 
-        def replica_decisions(rank: int) -> list[npt.NDArray[Any]]:
-            shard_slice = self._shard_of(rank, labels)
-            return self._record_decisions(
-                self._replicas[rank], images[shard_slice], [mask[shard_slice] for mask in masks], num_examples
-            )
+        def run_recorded(work: Callable[[int], Any]) -> list[Any]:
+            def recorded_work(rank: int) -> Any:
+                with recorders[rank]:  # a recorder sees its own thread alone
+                    return work(rank)
 
-        return [np.concatenate(parts) for parts in zip(*self._threads.run(replica_decisions), strict=True)]
+            return run_threads(recorded_work)
+
+        threads.run = run_recorded
+        yield recorders
+        del threads.run
 
     def broadcast_statistics(self) -> None:
         if self._threads is None:

@@ -16,7 +16,7 @@ from torch import distributed
 from common.artifacts.schema import StepParts
 from common.data.sources import DatasetSplit
 from common.machine import flight
-from common.models import stages
+from common.models import architectures, stages
 from common.models.architectures import Parameter
 from common.models.weights import ReadOnlyWeights, Weights
 from common.training.trainer import Batch, Update
@@ -153,8 +153,11 @@ class Pipeline(Trainer):
         collectives.broadcast(stacked, self._group, self._stage.num_stages - 1)
         return stacked.cpu().numpy()
 
-    def decisions(self, batch: Batch, num_examples: int) -> list[npt.NDArray[Any]]:
-        return []
+    def _of_all_stages(self, arrays: list[npt.NDArray[Any]]) -> list[npt.NDArray[Any]]:
+        names = [name for name, _ in architectures.decision_layers(self._stage.architecture.layers)]
+        stage_arrays = collectives.gather_objects(dict(zip(names, arrays, strict=True)), self._group)
+        by_name = {name: array for stage in stage_arrays for name, array in stage.items()}
+        return [by_name[name] for name, _ in architectures.decision_layers(self._architecture.layers)]
 
     def report(self, test: DatasetSplit) -> dict[str, Any]:
         """Report the bytes that the stages send."""

@@ -6,13 +6,12 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any, cast
 
-import numpy.typing as npt
 import torch
 from torch import distributed
 
 from common.data.sources import DatasetSplit
 from common.training.communication import ring_all_reduce_bytes, statistics_payload_bytes
-from common.training.trainer import Batch, Update
+from common.training.trainer import Update
 from pytorch_impl import optim, shards, train
 from pytorch_impl.parallel import group
 from pytorch_impl.parallel.trainer import Trainer
@@ -49,11 +48,6 @@ class ShardedDataParallel(Trainer):
         # `fully_shard` waits for a backward pass. The next one would otherwise gather a unit once more, for this forward pass.
         cast(Any, self._model).reset_iter_state()
         return scores
-
-    def decisions(self, batch: Batch, num_examples: int) -> list[npt.NDArray[Any]]:
-        arrays = super().decisions(batch, num_examples)
-        cast(Any, self._model).reset_iter_state()
-        return arrays
 
     def broadcast_statistics(self) -> None:
         self._shards.broadcast(self._model.buffers())

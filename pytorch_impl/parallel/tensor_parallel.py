@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy.typing as npt
 from torch import distributed
 
 from common.data.sources import DatasetSplit
-from common.training.trainer import Batch, Update
+from common.training.trainer import Update
 from pytorch_impl import channels, models, train
 from pytorch_impl.batch_norm import ReplicaGroup
 from pytorch_impl.parallel import group
@@ -32,9 +31,6 @@ class TensorParallel(Trainer):
 
     def _train_step(self, images: Any, labels: Any, masks: Any, update: Update) -> Any:
         return train.train_step(self._objective, self._model, self._optimizer, images, labels, masks, update)
-
-    def decisions(self, batch: Batch, num_examples: int) -> list[npt.NDArray[Any]]:
-        return []
 
     def report(self, test: DatasetSplit) -> dict[str, Any]:
         """Report the bytes of the activations and of their gradients."""

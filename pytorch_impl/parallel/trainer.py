@@ -130,9 +130,16 @@ class Trainer(trainer.BaseTrainer):
             self._model.train()
             return self._model(input.scale(images, device.dtype(self._spec), self._plan.scaling), *masks).cpu().numpy()
 
-    def decisions(self, batch: Batch, num_examples: int) -> list[npt.NDArray[Any]]:
-        images, _, masks = self._to_device(batch)
-        return self._record_decisions(self._model, images, masks, num_examples)
+    def record_step(self, batch: Batch, num_examples: int, learning_rate: float) -> tuple[Any, Any, list[npt.NDArray[Any]]]:
+        # A compiled graph calls no functions, and a user's own builder may call any. On a GPU nobody has tried it.
+        user_built = user_code.builder(self._architecture.name, "pytorch")
+        if self._switches["graph"] != "eager" or self._device.type == "cuda" or user_built:
+            return (*self.train_step(batch, num_examples, learning_rate), [])
+        with self._recorders() as recorders:
+            outcome = self.train_step(batch, num_examples, learning_rate)
+        number = self._spec.micro_batches(num_examples)
+        by_replica = [recorder.by_layer(number) for recorder in recorders]
+        return (*outcome, self._of_all_stages([np.concatenate(arrays) for arrays in zip(*by_replica, strict=True)]))
 
     def error_feedback(self) -> list[npt.NDArray[Any]]:
         residuals_by_replica = (compressor.residuals for compressor in self._compressors_of_replicas)
@@ -150,23 +157,15 @@ class Trainer(trainer.BaseTrainer):
         items = (item for value in vars(self).values() for item in (value if isinstance(value, list) else [value]))
         return [item for item in items if isinstance(item, Compressor)]
 
-    def _record_decisions(self, model: torch.nn.Module, images: Any, masks: Any, num_examples: int) -> list[npt.NDArray[Any]]:
-        """Record the decisions of a whole model on its own examples of a global batch, micro-batch by micro-batch."""
-        # Compiled kernels round otherwise. On a GPU a forward pass alone may take other kernels than a step. A user's own
-        # builder may call anything.
-        user_built = user_code.builder(self._architecture.name, "pytorch")
-        if self._switches["graph"] != "eager" or self._device.type == "cuda" or user_built:
-            return []
-        model.train()
-        number = self._spec.micro_batches(num_examples)
-        parts: list[list[npt.NDArray[Any]]] = []
-        for micro_batch_images, *own_masks in zip(
-            *(train.micro_batches(values, number) for values in (images, *masks)), strict=True
-        ):
-            with torch.no_grad(), decisions.DecisionRecorder() as recorder:
-                model(input.scale(micro_batch_images, device.dtype(self._spec), self._plan.scaling), *own_masks)
-            parts.append(recorder.arrays)
-        return [np.concatenate(arrays) for arrays in zip(*parts, strict=True)]
+    @contextmanager
+    def _recorders(self) -> Iterator[list[decisions.DecisionRecorder]]:
+        """Record the decisions of each replica of this process."""
+        with decisions.DecisionRecorder() as recorder:
+            yield [recorder]
+
+    def _of_all_stages(self, arrays: list[npt.NDArray[Any]]) -> list[npt.NDArray[Any]]:
+        """Return the decisions of all layers. This process has all layers."""
+        return arrays
 
     def _new_model(self, group: ReplicaGroup | None) -> torch.nn.Module:
         """Build a replica on this process's device; the group sums for synchronised BatchNorm."""

@@ -111,9 +111,6 @@ class Pipeline(Trainer):
             self._whole_batch_size = num_examples
         return super().train_step(batch, num_examples, learning_rate)
 
-    def decisions(self, batch: Batch, num_examples: int) -> list[npt.NDArray[Any]]:
-        return []
-
     def report(self, test: DatasetSplit) -> dict[str, Any]:
         """Report the bytes that the stages send."""
         assert self._whole_batch_size is not None, "a run has at least one step"

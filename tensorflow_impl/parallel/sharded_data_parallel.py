@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import numpy.typing as npt
 import tensorflow as tf
 
 from common.data.sources import DatasetSplit
 from common.training.communication import ring_all_reduce_bytes, statistics_payload_bytes
-from common.training.trainer import Batch, Update
+from common.training.trainer import Update
 from tensorflow_impl import evaluate, shards
 from tensorflow_impl.parallel.data_parallel import mirrored_group, run_on_shards, sum_replicas
 from tensorflow_impl.parallel.trainer import Trainer
@@ -60,10 +59,6 @@ class ShardedDataParallel(Trainer):
 
         losses, predictions = self._run_replicas(replica_fn, images, labels, ())
         return sum_replicas(self._strategy, losses), tf.concat(self._strategy.experimental_local_results(predictions), 0)
-
-    def decisions(self, batch: Batch, num_examples: int) -> list[npt.NDArray[Any]]:
-        # Twin: TensorFlow finds a cycle in the forward graph of a gathered ResNet. What serial decides is tried for this mode.
-        return []
 
     def broadcast_statistics(self) -> None:
         self._replicas.broadcast(self._statistics())

@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import keras
-import numpy.typing as npt
 import tensorflow as tf
 
 from common.data.sources import DatasetSplit
-from common.training.trainer import Batch, Update
+from common.training.trainer import Update
 from tensorflow_impl import channels, train
 from tensorflow_impl.batch_norm import ReplicaGroup
 from tensorflow_impl.parallel.trainer import Trainer
@@ -31,9 +30,6 @@ class TensorParallel(Trainer):
 
     def _train_step(self, images: Any, labels: Any, masks: Any, update: Update) -> Any:
         return train.train_step(self._objective, self._model, self._optimizer, images, labels, masks, update)
-
-    def decisions(self, batch: Batch, num_examples: int) -> list[npt.NDArray[Any]]:
-        return []
 
     def report(self, test: DatasetSplit) -> dict[str, Any]:
         """Report the bytes of the activations and of their gradients."""

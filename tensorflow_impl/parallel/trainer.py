@@ -6,7 +6,7 @@ import math
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 from typing import Any, cast
 
@@ -58,7 +58,7 @@ class Trainer(trainer.BaseTrainer):
         self._build()
         # Twin: TensorFlow makes a graph by default, one for each number of micro-batches. PyTorch runs the step eagerly.
         self._train = cache(self._new_step_graph)
-        self._decide = cache(self._new_decision_graph)
+        self._record = cache(self._new_recording_graph)
         self._score = device.graph(self._score_batch, input_signature=(images, labels))
         self._score.get_concrete_function()  # traced now, so that the first evaluation is timed like the others
         self.load_weights(initial)
@@ -128,17 +128,30 @@ class Trainer(trainer.BaseTrainer):
             [input.scale(batch.images, device.dtype(self._spec), self._plan.scaling), *batch.masks], training=True
         ).numpy()
 
-    def decisions(self, batch: Batch, num_examples: int) -> list[npt.NDArray[Any]]:
-        # Compiled kernels round otherwise. On a GPU a forward pass alone may take other kernels than a step. A user's own
-        # builder may name its layers as it likes.
+    def record_step(self, batch: Batch, num_examples: int, learning_rate: float) -> tuple[Any, Any, list[npt.NDArray[Any]]]:
+        # Compiled kernels round otherwise. On a GPU nobody has tried it. A user's own builder may name its layers as it likes.
         user_built = user_code.builder(self._architecture.name, "tensorflow")
         if self._switches["graph"] == "xla" or device.gpus() or user_built:
-            return []
-        if not any(architectures.decision_layers(self._architecture.layers)):
-            return []
-        recorder, graph = self._decide(self._spec.micro_batches(num_examples))
-        observed = self._call(graph, *self._arguments(batch, num_examples, 0.0))
-        return recorder.to_arrays([tf.concat(device.copies(values), 0) for values in observed])
+            return (*self.train_step(batch, num_examples, learning_rate), [])
+        recorders, graph = self._record(self._spec.micro_batches(num_examples))
+        observed: list[dict[str, Any]] = []
+
+        def run(*arguments: Any) -> Any:
+            outcome, values = graph(*arguments)
+            observed.extend(values)
+            return outcome
+
+        train, self._train = self._train, lambda *_: run
+        outcome = self.train_step(batch, num_examples, learning_rate)
+        self._train = train
+        by_recorder = list(zip(recorders, observed, strict=True))
+        return (
+            *outcome,
+            [
+                np.concatenate([recorder.to_array(name, values[name]) for recorder, values in by_recorder if name in values])
+                for name, _ in architectures.decision_layers(self._architecture.layers)
+            ],
+        )
 
     def error_feedback(self) -> list[npt.NDArray[Any]]:
         compressor: Compressor | None = getattr(self, "_compressor", None)
@@ -226,23 +239,18 @@ class Trainer(trainer.BaseTrainer):
         """Call a graph in which replicas may exchange tensors."""
         return graph(*arguments)
 
-    def _new_decision_graph(self, micro_batches: int) -> tuple[decisions.DecisionRecorder, Any]:
-        """Build a graph of the forward pass that returns the observations of `decisions.DecisionRecorder`."""
-        recorder = decisions.DecisionRecorder(self._model, self._architecture)
+    def _new_recording_graph(self, micro_batches: int) -> tuple[list[decisions.DecisionRecorder], Any]:
+        """Build a graph of a step that also returns what recorders of all models observe."""
+        recorders = [decisions.DecisionRecorder(model, self._architecture) for model in self._trained_models()]
 
-        def replica_fn(images: Any, _: Any, masks: Any) -> Any:
-            cut = [train.micro_batches(values, micro_batches) for values in (images, *masks)]
-            dtype = device.dtype(self._spec)
-            parts = [
-                recorder.observe([input.scale(micro_batch_images, dtype, self._plan.scaling), *own_masks])
-                for micro_batch_images, *own_masks in zip(*cut, strict=True)
-            ]
-            return [tf.concat(tensors, 0) for tensors in zip(*parts, strict=True)]
+        def step(images: Any, labels: Any, masks: Any, update: Update) -> Any:
+            with ExitStack() as stack:
+                for recorder in recorders:
+                    stack.enter_context(recorder)
+                outcome = self._train_step(images, labels, masks, update)
+            return outcome, [recorder.observed() for recorder in recorders]
 
-        def run_step(images: Any, labels: Any, masks: Any, update: Update) -> Any:
-            return self._run_replicas(replica_fn, images, labels, masks)
-
-        return recorder, self._new_step_graph(micro_batches, body=run_step)
+        return recorders, self._new_step_graph(micro_batches, body=step)
 
     def _blank(self, examples: int) -> Batch:
         images, labels, masks = tf.nest.map_structure(

@@ -21,16 +21,8 @@ def test_seconds_of_a_proof_of_serial_training(benchmark: BenchmarkFixture, tmp_
         return (folder,), {}
 
     def prove(folder: Path) -> Proof:
-        return ladder.prove(
-            spec.build({}),
-            twins,
-            ["serial"],
-            replicas=2,
-            out=folder,
-            progress=lambda text: None,
-            steps=5,
-            remember=False,
-        )
+        request = ladder.ProofRequest(spec.build({}), twins, ["serial"], replicas=2, steps=5)
+        return ladder.prove(request, out=folder, progress=lambda text: None, remember=False)
 
     for framework in launch.FRAMEWORKS:
         twins.describe(framework)  # asked once

@@ -25,13 +25,14 @@ _AGES = "TensorFlow keeps weights of several ages; torch's updates wait."
 _FLATTENED = "Torch flattens images channels first, and a user's own model is not changed; the canonical order is TensorFlow's."
 _TURNED = "Torch would turn each kernel into the canonical layout, which is Keras'."
 _GROUPS = "Keras compiles a grouped convolution with XLA, which is slow on a CPU; torch has a kernel for it."
-_WATCHED = "Torch's functions are watched as they are called; a Keras model names its layers' inputs."
+_WATCHED = "Torch's functions are watched as they are called; a graph computes later what its layers compute."
 _CALLED = "Torch's exchanges are Python's calls; TensorFlow's run inside a graph, which is called as a whole."
 EXCEPTIONS: dict[tuple[str, str], str] = {
     **{
         ("collectives.py", name): _CALLED
         for name in (
             *("Pending", "Pending.__init__", "Pending.wait", "all_reduce", "start_all_reduce", "start_all_gather", "broadcast"),
+            "gather_objects",
             *("barrier", "new_group", "swap", "send", "receive", "begin_message", "run_graph"),
             *(f"RecordedDistributedDataParallel{method}" for method in ("", ".__init__", ".forward", ".finish_exchange")),
         )
@@ -45,9 +46,8 @@ EXCEPTIONS: dict[tuple[str, str], str] = {
     ("native.py", "UserModel.constants"): "Torch counts a model's constants (buffers) with its statistics. Keras has none.",
     **{
         ("decisions.py", f"DecisionRecorder{method}"): _WATCHED
-        for method in ("", ".__init__", ".__torch_function__", ".observe", ".to_arrays")
+        for method in ("", ".__init__", ".__torch_function__", ".by_layer", ".__enter__", ".__exit__", ".observed", ".to_array")
     },
-    ("parallel/data_parallel.py", "DataParallel.decisions"): _WATCHED,
     ("models.py", "build_layers"): "Keras is told the shape in front of layers; torch hears of it from the values.",
     **{
         ("parallel/data_parallel.py", name): "A shard cut in TensorFlow's graph; torch's replicas are told theirs."

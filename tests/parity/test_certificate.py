@@ -194,8 +194,8 @@ RUN = {
 def _proofs_asked_for(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
     asked: list[tuple[Any, ...]] = []
 
-    def prove(timed_spec: Any, twins: Any, modes: Any, **options: Any) -> Proof:
-        asked.append((timed_spec, twins.names, list(modes), options["replicas"], dict(options["runs"])))
+    def prove(request: ladder.ProofRequest, **_: Any) -> Proof:
+        asked.append((request.timed_spec, request.twins.names, list(request.modes), request.replicas, dict(request.runs)))
         return Proof(rungs=[], seconds=0.0)
 
     monkeypatch.setattr(ladder, "prove", prove)  # what two commands ask of it is compared

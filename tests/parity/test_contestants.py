@@ -23,7 +23,7 @@ OPTIONS: dict[str, Any] = {
 @pytest.fixture(autouse=True)
 def only_float64(twins: FakeTwins, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only the rungs in float64: those of the timed runs know nothing of contestants."""
-    monkeypatch.setattr(ladder._Ladder, "single_steps", lambda *arguments: [])
+    monkeypatch.setattr(ladder.Ladder, "single_steps", lambda *arguments: [])
     twins.described["options"] = OPTIONS
 
 
@@ -31,10 +31,8 @@ def prove(tmp_path: Path, **switches: str) -> Proof:
     compared = [Contestant(name="usual", twin="pytorch"), Contestant(name="own", twin="pytorch", switches=dict(switches))]
     timed = spec.build({"model": "simple_cnn"})
     runs = [("usual", timed), ("own", timed.with_fields(framework_options=switches))]
-    return ladder.prove(
-        timed, Twins(["usual", "own"], compared), ["serial"], replicas=2, out=tmp_path / "out", progress=lambda text: None,
-        steps=5, runs=runs, remember=False,
-    )  # fmt: skip
+    request = ladder.ProofRequest(timed, Twins(["usual", "own"], compared), ["serial"], replicas=2, steps=5, runs=runs)
+    return ladder.prove(request, out=tmp_path / "out", progress=lambda text: None, remember=False)
 
 
 def test_a_switch_that_keeps_all_digits_is_set_in_the_float64_proof(twins: FakeTwins, tmp_path: Path) -> None:

@@ -21,7 +21,8 @@ def twins() -> Twins:
 
 def _proved(tmp_path: Path, model: str, steps: int, modes: list[str]) -> ladder.Proof:
     what = spec.build({"model": model, "data": {"limit": 100}, "optimizer": options.OPTIMIZERS["sgd"]})
-    return ladder.prove(what, twins(), modes, replicas=2, out=tmp_path, progress=lambda text: None, steps=steps, remember=False)
+    request = ladder.ProofRequest(what, twins(), modes, replicas=2, steps=steps)
+    return ladder.prove(request, out=tmp_path, progress=lambda text: None, remember=False)
 
 
 @pytest.mark.slow

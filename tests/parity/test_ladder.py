@@ -50,17 +50,10 @@ def prove(
             "augmentation": {"horizontal_flip": True, "shift_px": 2},
         }
     )
-    return ladder.prove(
-        timed,
-        Twins(["pytorch", "tensorflow"]),
-        modes,
-        replicas=replicas,
-        out=out,
-        progress=lambda text: None,
-        steps=steps,
-        precision=precision,
-        remember=False,
+    request = ladder.ProofRequest(
+        timed, Twins(("pytorch", "tensorflow")), modes, replicas=replicas, steps=steps, precision=precision
     )
+    return ladder.prove(request, out=out, progress=lambda text: None, remember=False)
 
 
 def assert_proved(proof: Proof, *, amplifies: bool = False) -> None:

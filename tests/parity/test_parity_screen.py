@@ -7,7 +7,7 @@ import pytest
 
 from common import spec
 from compare.proof import parity
-from compare.proof.certificate import LOSSES_RUNG, Proof, Rung
+from compare.proof.certificate import Proof, Rung
 from compare.reporting.document import Report
 from tests.parity.test_referee_check import line
 from tests.support.comparisons import with_fields
@@ -24,7 +24,7 @@ def rung(name: str, difference: float = 3e-15, status: Any = "passed", tolerance
 
 
 def losses(difference: float = 3.4e-14, status: Any = "passed", **fields: Any) -> Rung:
-    return rung(LOSSES_RUNG, difference, status, step=50, judged_steps=50, where="loss from 2.31 to 0.42", **fields)
+    return rung("5 losses", difference, status, step=50, judged_steps=50, where="loss from 2.31 to 0.42", **fields)
 
 
 MODES = [

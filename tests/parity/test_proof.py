@@ -39,10 +39,11 @@ def timed(**fields: Any) -> Spec:
 def prove(
     tmp_path: Path, what: Spec, modes: tuple[str, ...] = ("serial",), said: list[str] | None = None, **options: Any
 ) -> Proof:
-    settings: dict[str, Any] = {"replicas": 2, "steps": 5, "remember": False, **options}
-    frameworks = settings.pop("frameworks", FRAMEWORKS)
+    ways = {name: options.pop(name) for name in ("remember", "keep") if name in options}
+    settings: dict[str, Any] = {"replicas": 2, "steps": 5, **options}
+    request = ladder.ProofRequest(what, Twins(settings.pop("frameworks", FRAMEWORKS)), modes, **settings)
     progress = (said if said is not None else []).append
-    return ladder.prove(what, Twins(frameworks), modes, out=tmp_path / "out", progress=progress, **settings)
+    return ladder.prove(request, out=tmp_path / "out", progress=progress, **{"remember": False, **ways})
 
 
 def losses_of(proof: Proof) -> Rung:
@@ -251,13 +252,13 @@ def test_float64_steps_are_judged_while_others_are_recorded_once_the_learning_ra
     for name in FRAMEWORKS:
         twins.changes[name, "serial"] = rises(twins, below)
     judged: list[tuple[float, int]] = []
-    judge, twins.polls = ladder._Ladder._judge, True
+    judge, twins.polls = ladder.Ladder._judge, True
 
     def noted(climbing: Any, steps: Any, recorded: Any) -> Any:
         judged.append((recorded.spec.optimizer.learning_rate, len(twins.stepped)))
         return judge(climbing, steps, recorded)
 
-    monkeypatch.setattr(ladder._Ladder, "_judge", noted)  # no result says when a step was judged
+    monkeypatch.setattr(ladder.Ladder, "_judge", noted)  # no result says when a step was judged
     assert prove(tmp_path, timed(optimizer={"learning_rate": 0.05}), MODES, steps=50).verdict == "proved"
     rate = twins.stepped[-1][1].optimizer.learning_rate
     assert {each for each, _ in judged} == {rate}, "steps at another learning rate were judged"

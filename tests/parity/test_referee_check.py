@@ -79,9 +79,8 @@ def _step_with_ties_turned() -> tuple[Spec, Architecture, Arrays, Arrays]:
     )
     architecture, steps = architecture_of(what), recording_of_steps(what, [0])
     judging = single_steps.StepJudge(architecture, {**steps}, [0], BatchPlan(what, architecture, 2))
-    truth = judging._truth(what, 0)
-    turned = judging._with_turned_ties(what, 0, truth, [tie for tie in truth.ties if tie.nearness <= 2])
-    return what, architecture, steps, turned.step.gradients
+    truth = judging.truth(what, 0)
+    return what, architecture, steps, truth.gradients_with([tie for tie in truth.truth.ties if tie.nearness <= 2])
 
 
 @pytest.mark.slow
@@ -181,8 +180,8 @@ def test_a_deep_model_is_followed_with_fewer_blocks_and_named_so(
         asked.extend(specs)
         return []
 
-    def every_step(what: Spec, *_: object, **__: object) -> list[object]:
-        asked.append(what)
+    def every_step(request: ladder.ProofRequest, **_: object) -> list[object]:
+        asked.append(request.timed_spec)
         return []
 
     monkeypatch.setattr(referee_check, "judge", judged)

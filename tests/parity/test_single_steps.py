@@ -1,6 +1,5 @@
 """Rung 8: one step from the same state, with planted defects, and cases in which only rounding is left."""
 
-import copy
 import json
 import math
 import re
@@ -21,7 +20,7 @@ from common.spec import Spec
 from common.training import tracing
 from common.training.tracing import state_before
 from compare.execution.twins import Twins
-from compare.proof import decisions, ladder, single_steps
+from compare.proof import decisions, ladder, single_steps, step_comparison, step_truth
 from compare.proof.certificate import Proof, Rung
 from compare.proof.referee import layers, network
 from tests.parity.made_up import FakeTwins, architecture_of, recording_of_steps
@@ -116,11 +115,11 @@ def _drawn(what: Spec, **limits: Any) -> list[int]:
     return single_steps.drawn_steps(what, architecture, BatchPlan(what, architecture, what.data.limit or 0), **limits)
 
 
-def _judge(what: Spec, teacher: dict[str, Any], drawn: Sequence[int] | None = None) -> single_steps.StepJudge:
+def _judge(what: Spec, teacher: dict[str, Any], drawn: Sequence[int] | None = None, **options: Any) -> single_steps.StepJudge:
     """Of the drawn steps of a recording. None: those that `what` draws."""
     architecture = architecture_of(what)
     plan = BatchPlan(what, architecture, what.data.limit or 0)
-    return single_steps.StepJudge(architecture, teacher, _drawn(what) if drawn is None else drawn, plan)
+    return single_steps.StepJudge(architecture, teacher, _drawn(what) if drawn is None else drawn, plan, **options)
 
 
 @pytest.mark.parametrize(("states", "flops", "number"), [(50, 1.0, 50), (12, 1.0, 12), (50, 0.3, 15), (2, 1.0, 2)])
@@ -327,11 +326,11 @@ def test_both_frameworks_tell_what_their_relus_and_maxima_decide(recorded: Recor
     judging = _judge(what, recorded("pytorch", "sgd-teacher-nothing"))
     told = recorded(framework, f"sgd-{name}-nothing")
     for step in _drawn(what):
-        truth, division = judging._truth(what, step), judging._division(what, step)
-        (chain,), leader = division.chains, judging._leaders[step, division.key]
+        truth = judging.truth(what, step)
+        ties, (chain,), leader = truth.truth.ties, truth.division.chains, truth.leader
         arrays = [told[f"decisions/{step}/{number}"] for number in range(len(leader.points))]
         found = leader.follow_recording(arrays, chain)
-        assert found is not None and found[1] <= len(truth.ties) and found[2] == 0, step
+        assert found is not None and found[1] <= len(ties) and found[2] == 0, step
         far = next(point for point in leader.points if (point.half_error_distances > 2 * decisions.RECORDED_REACH).any())
         opposite = far.decisions.copy()
         opposite.flat[np.argmax(far.half_error_distances)] ^= True  # rounding cannot turn it
@@ -347,31 +346,30 @@ def test_both_frameworks_tell_what_their_relus_and_maxima_decide(recorded: Recor
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fields", [{"model": LENET}, {"model": "resnet18", "width": 0.125}])
-def test_every_mode_whose_replicas_hold_the_whole_model_tells_its_decisions(tmp_path: Path, fields: dict[str, Any]) -> None:
-    modes = ("data_parallel", "multi_process", "sharded_data_parallel", "parameter_server")
+def test_every_mode_tells_its_decisions(tmp_path: Path, fields: dict[str, Any]) -> None:
+    whole = ("data_parallel", "multi_process", "sharded_data_parallel", "parameter_server")
+    divided = ("model_parallel", "tensor_parallel", "pipeline", "pipeline_1f1b")
     what = _spec(**fields, optimizer={"name": "sgd"}, global_batch_size=16, data={"limit": 88}, schedule={})
-    ladder.prove(
-        what, Twins(("pytorch", "tensorflow")), ("serial", *modes), replicas=2, out=tmp_path, progress=lambda text: None,
-        precision="float32", steps=4, remember=False,
-    )  # fmt: skip
-    (teacher,) = tmp_path.rglob("single-steps-float32-1-parts-pytorch.safetensors")
-    found = spec.build(json.loads(teacher.with_suffix(".json").read_text("utf-8")))
-    loaded = safetensors.numpy.load_file(teacher)
-    drawn = sorted(int(name.rpartition("/")[2]) for name in loaded if name.startswith("labels/"))
-    judging = _judge(found, loaded, drawn)
-    recordings = [teacher, *tmp_path.rglob("single-steps-float32-1-parts-*-*.safetensors")]
-    silent = [path for path in recordings if path.stem.endswith("sharded_data_parallel-tensorflow")]
-    assert len(recordings) == 2 * (1 + len(modes)) and len(silent) == 1
-    for path in set(recordings) - set(silent):
-        told = safetensors.numpy.load_file(path)
-        own = spec.build(json.loads(path.with_suffix(".json").read_text("utf-8")))
-        for step in drawn:
-            judging._truth(own, step)
-            division = judging._division(own, step)
-            leader = judging._leaders[step, division.key]
-            arrays = [told[f"decisions/{step}/{number}"] for number in range(len(leader.points))]
-            compared = leader.follow_recording(arrays, division.parts)
-            assert compared is not None and compared[2] == 0, (path.stem, step)
+    request = ladder.ProofRequest(
+        what, Twins(("pytorch", "tensorflow")), ("serial", *whole, *divided), replicas=2, precision="float32", steps=4
+    )
+    proof = ladder.prove(request, out=tmp_path, progress=lambda text: None, remember=False, keep=True)
+    assert {rung.status for rung in proof.rungs if rung.number == 8} == {"passed"}
+    number = 0
+    for teacher in tmp_path.rglob("single-steps-float32-*-parts-pytorch.safetensors"):
+        taught = spec.build(json.loads(teacher.with_suffix(".json").read_text("utf-8")))
+        loaded = safetensors.numpy.load_file(teacher)
+        drawn = sorted(int(name.rpartition("/")[2]) for name in loaded if name.startswith("labels/"))
+        judging = _judge(taught, loaded, drawn)
+        for path in teacher.parent.glob(f"{teacher.stem.removesuffix('pytorch')}*.safetensors"):
+            told = safetensors.numpy.load_file(path)
+            own = spec.build(json.loads(path.with_suffix(".json").read_text("utf-8")))
+            number += 1
+            for step in drawn:
+                replay = judging.truth(own, step).with_recorded_decisions(told, np.float32)
+                assert replay is not None and replay.unexplained == 0, (path.stem, step)
+    teachers = 2  # pipelines have one of their own, whose batches are in parts
+    assert number == 2 * (teachers + len(whole) + len(divided))
 
 
 def _assert_too_long_gradients_are_found(
@@ -416,7 +414,7 @@ def test_gradients_that_the_weights_hide_are_found_in_modes_of_several_ranks(tmp
 def test_a_bias_has_no_effect_in_front_of_batch_norm_alone() -> None:
     """ReLU between them changes what BatchNorm takes away: such a bias is judged on its own scale."""
     free = {
-        name: list(single_steps.biases_cancelled_by_batch_norm(architecture_of(setting(name)))) for name in ("sgd", "relu_norm")
+        name: list(step_truth.biases_cancelled_by_batch_norm(architecture_of(setting(name)))) for name in ("sgd", "relu_norm")
     }
     assert free == {"sgd": ["conv.bias", "pointwise.bias"], "relu_norm": []}
 
@@ -544,12 +542,14 @@ def test_gradients_that_are_a_little_wrong_are_found(made: Any, model: str, arra
 def test_what_is_beyond_three_copies_is_judged_by_twelve_and_no_looser(made: Any) -> None:
     what, recording, _ = made("mini_xception")
     judging = _judge(what, recording)
-    few = judging._truth(what, 0).error_limits.gradients
-    many = judging._referee_truth(what, 0, judging._division(what, 0), single_steps.MOST_COPIES).error_limits.gradients
+    few = judging.truth(what, 0).truth.error_limits.gradients
+    with_more = _judge(what, recording).truth(what, 0)
+    with_more.add_copies()
+    many = with_more.truth.error_limits.gradients
     assert all(many[name] >= limit for name, limit in few.items())
     name = max(few, key=lambda each: many[each] / few[each])
     assert many[name] > 1.05 * few[name], "three copies were close to the truth by chance"
-    right = judging._truth(what, 0).step.gradients
+    right = judging.truth(what, 0).truth.step.gradients
     for error, status in ((1.02 * few[name], "passed"), (1.1 * many[name], "failed"), (3.0 * many[name], "failed")):
         other = {each: array.copy() for each, array in right.items()}
         other[name].flat[np.abs(other[name]).argmax()] += error
@@ -559,11 +559,9 @@ def test_what_is_beyond_three_copies_is_judged_by_twelve_and_no_looser(made: Any
 
 def test_decisions_that_rounding_turned_are_taken_over_and_the_rest_is_judged_as_strictly(made: Any) -> None:
     what, recording, judging = made("mini_xception")
-    truth = judging._truth(what, 0)
-    tie = next(
-        tie for tie in truth.ties if judging._explaining_ties(what, 0, truth, _turned(judging, what, truth, [tie]), [tie])
-    )
-    other = _with_gradients(what, recording, _turned(judging, what, truth, [tie]))
+    truth = judging.truth(what, 0)
+    tie = _telling_tie(truth)
+    other = _with_gradients(what, recording, truth.gradients_with([tie]))
     gradients = _gradients_of(judging.rungs(what, other, "turned"))
     assert gradients.status == "passed" and _counts(gradients, DECIDED) == [1]
     wrong = _wrong(other, what, CHANGES["times 1.005"], "block1")
@@ -573,12 +571,11 @@ def test_decisions_that_rounding_turned_are_taken_over_and_the_rest_is_judged_as
 def test_many_decisions_that_a_run_tells_are_taken_over_and_the_rest_is_judged_as_strictly(made: Any) -> None:
     """More than anybody could find by the gradients."""
     what, recording, judging = made("mini_xception")
-    judging = _that_tries_no_ties(judging)
-    truth = judging._truth(what, 0)
-    turned = truth.ties[::2]
-    other = _with_gradients(what, recording, _turned(judging, what, truth, turned))
-    (leader,) = judging._leaders.values()
-    for number, point in enumerate(leader.points):
+    judging = _judge(what, recording, [0], max_flops=0)
+    truth = judging.truth(what, 0)
+    turned = truth.truth.ties[::2]
+    other = _with_gradients(what, recording, truth.gradients_with(turned))
+    for number, point in enumerate(truth.leader.points):
         decided = decisions.replace_decisions(point.decisions, [turn for tie in turned for turn in tie.changes_at(number)])
         other[f"decisions/0/{number}"] = tracing.pack(decided)
     assert len(turned) > 3
@@ -586,12 +583,11 @@ def test_many_decisions_that_a_run_tells_are_taken_over_and_the_rest_is_judged_a
     assert gradients.status == "passed" and _counts(gradients, DECIDED)
     wrong = _wrong(other, what, CHANGES["times 1.005"], "block1")
     assert _gradients_of(judging.rungs(what, wrong, "wrong")).status == "failed"
-    in_float32, in_float64 = (judging._replay_decisions(what, other, truth, 0, dtype)[0].step.gradients for dtype in FLOATS)
-    limits = truth.error_limits.gradients
+    in_float32, in_float64 = (truth.with_recorded_decisions(other, dtype).truth.step.gradients for dtype in FLOATS)
+    limits = truth.truth.error_limits.gradients
     apart = [float(np.abs(in_float32[name] - in_float64[name]).max()) / limits[name] for name in limits if limits[name]]
-    assert 0 < max(apart) < 1 - single_steps.SCREENING_MARGIN, "what is sure in float32 would pass in float64"
+    assert 0 < max(apart) < 1 - step_comparison.SCREENING_MARGIN, "what is sure in float32 would pass in float64"
     silent = {name: array for name, array in other.items() if not name.startswith("decisions/")}
-    assert _gradients_of(judging.rungs(what, silent, "telling")).status == "passed", "the framework's serial run tells it"
     assert _gradients_of(judging.rungs(what, silent, "silent")).status != "passed"
 
 
@@ -600,14 +596,12 @@ def test_with_one_decision_that_rounding_does_not_explain_none_told_is_taken_ove
     made: Any, found_by_gradients: bool
 ) -> None:
     what, recording, judging = made("mini_xception")
-    truth = judging._truth(what, 0)
-    tie = next(
-        tie for tie in truth.ties if judging._explaining_ties(what, 0, truth, _turned(judging, what, truth, [tie]), [tie])
-    )
     if not found_by_gradients:
-        judging = _that_tries_no_ties(judging)
-    other = _with_gradients(what, recording, _turned(judging, what, truth, [tie]))
-    (leader,) = judging._leaders.values()
+        judging = _judge(what, recording, [0], max_flops=0)
+    truth = judging.truth(what, 0)
+    tie = _telling_tie(truth)
+    other = _with_gradients(what, recording, truth.gradients_with([tie]))
+    leader = truth.leader
     chosen = [
         decisions.replace_decisions(point.decisions, tie.changes_at(number)) for number, point in enumerate(leader.points)
     ]
@@ -622,7 +616,7 @@ def test_with_one_decision_that_rounding_does_not_explain_none_told_is_taken_ove
     assert gradients.status == "shown" and _counts(gradients, UNEXPLAINED) == [1]
     assert _counts(gradients, DECIDED) == [1] * found_by_gradients
     # The same for one that makes its gradients with such a decision: they differ, and what it tells excuses nothing.
-    wrong, _, unexplained = judging._replay_decisions(what, told, truth, 0, np.float64)
+    wrong, _, unexplained = truth.with_recorded_decisions(told, np.float64)
     assert unexplained == 1
     lying = _with_gradients(what, recording, wrong.step.gradients) | told
     assert _gradients_of(judging.rungs(what, lying, "lying")).status == "failed"
@@ -674,7 +668,7 @@ def test_a_kernel_added_up_in_one_long_sum_errs_more_than_in_blocks_and_a_copy_d
     what, recording, _ = made("simple_cnn")
     # Planted in what copies add up, to see that they do.
     monkeypatch.setattr(decisions, "term_after_term", lambda product, x, y: product + np.float32(1))
-    limits = _judge(what, recording, [0])._truth(what, 0).error_limits.gradients
+    limits = _judge(what, recording, [0]).truth(what, 0).truth.error_limits.gradients
     assert {name for name, limit in limits.items() if limit > 1} == {f"conv{number}.kernel" for number in (1, 2, 3, 4)}
 
 
@@ -687,19 +681,13 @@ def _with_gradients(what: Spec, recording: dict[str, Any], gradients: dict[str, 
     return found
 
 
-def _turned(judging: single_steps.StepJudge, what: Spec, truth: single_steps.Truth, ties: list[Any]) -> dict[str, Any]:
-    return judging._with_turned_ties(what, 0, truth, ties).step.gradients
+def _telling_tie(truth: step_truth.StepTruth) -> decisions.Tie:
+    """The first tie that the gradients tell."""
+    return next(tie for tie in truth.truth.ties if truth.explaining_ties(truth.gradients_with([tie]), [tie]))
 
 
 def _failed(found: list[Rung]) -> list[str]:
     return [rung.name for rung in found if rung.status == "failed"]
-
-
-def _that_tries_no_ties(judging: single_steps.StepJudge) -> single_steps.StepJudge:
-    """The same judge, with what it has computed so far."""
-    poor = copy.copy(judging)
-    poor.max_flops = 0
-    return poor
 
 
 DECIDED, UNEXPLAINED = "it decided", "rounding does not explain"
@@ -716,10 +704,8 @@ def _gradients_of(found: list[Rung]) -> Rung:
 
 def _proved(out: Path, **fields: Any) -> list[Rung]:
     what = spec.build({"augmentation": {"horizontal_flip": True, "shift_px": 2}, **fields})
-    proof = ladder.prove(
-        what, Twins(("pytorch", "tensorflow")), ("serial",), replicas=2, out=out, progress=lambda text: None,
-        precision="float32", remember=False, steps=2,
-    )  # fmt: skip
+    request = ladder.ProofRequest(what, Twins(("pytorch", "tensorflow")), ("serial",), replicas=2, precision="float32", steps=2)
+    proof = ladder.prove(request, out=out, progress=lambda text: None, remember=False)
     return [rung for rung in proof.rungs if rung.name.startswith("8")]
 
 
@@ -734,7 +720,8 @@ def _float64(out: Path, model: str, optimizer: str, modes: tuple[str, ...], step
     rate = {"sgd": 0.05, "adam": 1e-3}[optimizer]
     what = spec.build({"model": model, "optimizer": {"name": optimizer, "learning_rate": rate}, "global_batch_size": 16})
     frameworks = "pytorch", "tensorflow"
-    return ladder.judge_every_step(what, Twins(frameworks), modes, replicas=2, out=out, progress=lambda text: None, steps=steps)
+    request = ladder.ProofRequest(what, Twins(frameworks), modes, replicas=2, steps=steps)
+    return ladder.judge_every_step(request, out=out, progress=lambda text: None)
 
 
 def _assert_within_1e_12(found: list[Rung], steps: int) -> None:

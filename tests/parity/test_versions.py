@@ -30,8 +30,6 @@ def test_another_version_trains_as_the_pinned_one_does(place: str, optimizer: st
     for other in usable:
         settings = options.OPTIMIZERS[optimizer]
         what = spec.build({"model": "mini_xception", "data": {"limit": 100}, "optimizer": settings})
-        proof = ladder.prove(
-            what, Twins([other.twin, other.name], [other]), [], replicas=2, out=tmp_path / other.twin,
-            progress=lambda text: None, steps=5, remember=False,
-        )  # fmt: skip
+        request = ladder.ProofRequest(what, Twins([other.twin, other.name], [other]), [], replicas=2, steps=5)
+        proof = ladder.prove(request, out=tmp_path / other.twin, progress=lambda text: None, remember=False)
         assert proof.verdict == "proved", proof.sentence

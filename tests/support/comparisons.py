@@ -16,7 +16,7 @@ from common.artifacts.schema import EpochRecord, Metrics, Noise, Phases, Profile
 from common.machine.interference import Usage
 from common.machine.rates import Rates
 from common.models.work import Work
-from compare.execution.matrix import Row
+from compare.execution.matrix import Row, Unavailable
 from compare.execution.store import Comparison, ProofRecord, StoredComparison, run_folder, write_plan
 
 Record = TypeVar("Record", bound=pydantic.BaseModel)
@@ -25,7 +25,12 @@ Record = TypeVar("Record", bound=pydantic.BaseModel)
 def row(framework: str, mode: str = "serial", cores: int = 2, unavailable: str | None = None) -> Row:
     replicas = 1 if mode == "serial" else 2
     made = spec.build({"mode": mode, "replicas": replicas, "cores": cores, "epochs": 2})
-    return Row(id=f"{framework}-{mode}-{cores}", contestant=framework, spec=made, unavailable=unavailable)
+    return Row(
+        id=f"{framework}-{mode}-{cores}",
+        contestant=framework,
+        spec=made,
+        unavailable=Unavailable.read(unavailable) if unavailable else None,
+    )
 
 
 def score(accuracy: float, loss: float, images: int = 100) -> Metrics:

@@ -14,14 +14,13 @@ from compare.core.statistics import SIGNIFICANCE, Ratio
 from compare.execution import store
 from compare.execution.matrix import Row
 from compare.execution.store import StoredComparison
-from compare.judgement import cautions
 from compare.judgement.run_figures import disturbing_cores, epoch_seconds
 from compare.judgement.run_pairs import comparable_runs, pairs_of_seconds, ratio_of_seconds
-from compare.judgement.summary import summarize
 from compare.proof import ladder
 from tests.compare.conftest import behave
 from tests.support import comparisons
 from tests.support.command_line import convtwins, convtwins_json
+from tests.support.statements import in_words
 
 QUICK = ("--frameworks", "left,right", "--cores", "2", "--no-proof", "--modes", "serial", "--no-one-core", "--repeats", "3")
 DISTURBED = "right-serial-2cores"
@@ -226,7 +225,7 @@ def test_whoever_makes_repeats_again_until_equal_runs_differ_has_no_more_false_a
 
 def test_the_caution_shows_whether_replaced_repeats_favoured_a_side() -> None:
     stored = again(of_three(np.array([[2.0] * 5, [3.0] * 5, [4.0] * 5]), loud=1), np.array([7.0, 7.0, 8.0]))
-    (sentence,) = [sentence for sentence in cautions.sentences(stored, summarize(stored)) if "--again disturbed" in sentence]
+    (sentence,) = [sentence for sentence in in_words(stored)["troubles"] if "--again disturbed" in sentence]
     assert "Repeat 2 " in sentence and "3 runs in all" in sentence
     assert "jax-serial-2 over pytorch-serial-2: 2.000 in 1 replaced pair, 1.143 now" in sentence
     assert "jax-serial-2 over tensorflow-serial-2: 1.333 in 1 replaced pair, 1.143 now" in sentence

@@ -24,6 +24,7 @@ from compare.execution import executor, launch, run_settings, store, workspace
 from compare.execution.twins import Twins
 from compare.execution.workspace import COMPARISON
 from compare.judgement import cautions
+from compare.judgement.statement_words import sentences
 from compare.proof import certificate, ladder, spot_checks
 from compare.reporting import plots
 from tests.compare.conftest import behave, write_empty
@@ -337,8 +338,8 @@ def test_a_mode_of_a_spec_file_is_the_word_that_its_fields_make(tmp_path: Path, 
 
 def test_repeats_are_interleaved_and_unavailable_rows_left_out() -> None:
     rows = [comparisons.row("a"), comparisons.row("b", unavailable="not available: no"), comparisons.row("c")]
-    order = [(row.contestant, repeat) for row, repeat in comparison_plan.order(rows, 3)]
-    assert order == [("a", 0), ("c", 0), ("c", 1), ("a", 1), ("a", 2), ("c", 2)]
+    order = [[(row.contestant, repeat) for row, repeat in jobs] for jobs in comparison_plan.order(rows, 3)]
+    assert order == [[("a", 0), ("c", 0)], [("c", 1), ("a", 1)], [("a", 2), ("c", 2)]]
 
 
 def test_rows_that_differ_by_their_framework_alone_are_run_next_to_each_other() -> None:
@@ -346,7 +347,7 @@ def test_rows_that_differ_by_their_framework_alone_are_run_next_to_each_other() 
     rows = [comparisons.row(framework, mode) for framework in "ab" for mode in ("serial", "data_parallel", "multi_process")]
     modes = ("serial-2", "data_parallel-2", "multi_process-2")
     there = [f"{framework}-{mode}" for mode in modes for framework in "ab"]
-    assert [row.id for row, _ in comparison_plan.order(rows, 2)] == [*there, *reversed(there)]
+    assert [[row.id for row, _ in jobs] for jobs in comparison_plan.order(rows, 2)] == [there, [*reversed(there)]]
 
 
 @pytest.mark.parametrize(("status", "verdict", "code"), [("passed", "proved", 0), ("failed", "not proved", 1)])
@@ -449,7 +450,7 @@ def test_a_comparison_of_which_no_row_can_run_fails_and_says_first_why_and_what_
     arguments = ("--frameworks", "left,right", "--cores", "2", "--replicas", "8", "--modes", "data_parallel")
     rehearsed = convtwins("run", *arguments, "--dry-run").succeeded()
     done = convtwins("run", *arguments, "--out", out)
-    (first,) = cautions.nothing_can_run(store.read_plan(out))
+    (first,) = sentences(cautions.nothing_can_run(store.read_plan(out)))
     assert done.exit_code == 1 and "not parallel: 8 replicas" in first and "2 cores" in first and "--oversubscribe" in first
     assert " ".join(rehearsed.stdout.split()).startswith(first) and first in " ".join(done.stdout.split())
     assert (out / "report.md").read_text().count(first) == 1

@@ -18,9 +18,9 @@ from compare.core.interrupt import Interrupted
 from compare.core.until_decided import UntilDecided
 from compare.execution import executor, store
 from compare.execution.matrix import Row
-from compare.reporting import comparison_report
 from tests.support import comparisons, trees
 from tests.support.command_line import convtwins, convtwins_json
+from tests.support.statements import in_words
 
 ASKED = ("--modes", "serial", "--cores", "1", "--frameworks", "left,right", "--no-proof")
 
@@ -78,7 +78,7 @@ def test_repeats_are_added_until_every_question_is_decided(
     assert repeats == least and len(runs.made) == 2 * repeats and len(set(runs.made)) == len(runs.made)
     assert verdicts == [verdict]
     assert sentence == snapshot
-    (contestants, *_) = comparison_report.read(tmp_path / "out").findings.contestants
+    (contestants, *_) = in_words(store.read(tmp_path / "out"))["contestants"]
     assert ("no difference of 5 % or more between left and right" in contestants) == (verdict != "above")
 
 

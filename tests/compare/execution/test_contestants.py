@@ -17,6 +17,7 @@ from compare.execution import code_digest, contestants, launch, store
 from compare.execution.contestants import Contestant
 from compare.execution.twins import Twins
 from compare.judgement import environments, measurements
+from compare.judgement.statement_words import sentences
 from compare.reporting import comparison_report
 from tests.compare.conftest import describe_as
 from tests.support import comparisons, trees
@@ -402,11 +403,11 @@ def test_a_report_says_in_which_environments_two_contestants_differ_and_names_ru
     folder = comparisons.stored_in(stored, tmp_path)
     compared = comparison_report.read(folder)
     (caution,) = measurements.read(folder).environment_changes
-    assert caution in compared.findings.troubles and caution.startswith(f"{first}, repeat 2: ")
+    assert caution in compared.in_words(compared.findings.troubles) and caution.startswith(f"{first}, repeat 2: ")
     assert "numpy was 2.4.6, now 2.4.7" in caution
     text = comparison_report.report(compared, folder).to_markdown()
     assert "In what do the environments differ?" in text and "| torch | 2.14.1 |" in text
-    assert compared.findings.environments == environments.sentences({"pytorch": one, "tensorflow": made_up("numpy==2.4.6")})
+    assert compared.findings.environments == environments.statements({"pytorch": one, "tensorflow": made_up("numpy==2.4.6")})
     on_gpu = environments.relevant_environments(both, {"gpus": ["A"]})
     assert environments.differences(on_gpu) == [
         {"what": "torch", "pytorch": "2.14.1", "tensorflow": None},
@@ -419,7 +420,7 @@ def test_without_a_gpu_libraries_for_gpus_do_not_count_and_all_others_do() -> No
     found = environments.relevant_environments(
         {"a": made_up(**libraries, oneDNN="3.7"), "b": made_up(CUDA="12.5", oneDNN="3.9")}, {}
     )
-    assert environments.sentences(found) == ["a against b: oneDNN 3.7 against 3.9."]
+    assert sentences(environments.statements(found)) == ["a against b: oneDNN 3.7 against 3.9."]
     assert environments.differences(found) == [{"what": "oneDNN", "a": "3.7", "b": "3.9"}]
 
 

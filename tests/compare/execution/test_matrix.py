@@ -43,7 +43,7 @@ def test_replicas_that_take_turns_on_a_core_are_not_parallel() -> None:
     made = matrix.build_rows({"cores": 1}, PYTORCH, ["serial", "data_parallel"], 2)
     serial, parallel = matrix.check_rows(made, {"pytorch": CPU}, PYTORCH)
     assert serial.unavailable is None
-    assert parallel.unavailable == "not parallel: 2 replicas would take turns on 1 core"
+    assert str(parallel.unavailable) == "not parallel: 2 replicas would take turns on 1 core"
 
 
 def test_replicas_on_gpus_need_no_core_each() -> None:

@@ -11,13 +11,15 @@ from compare.execution.best_switches import SwitchSearchBudget
 from compare.execution.contestants import Contestant
 from compare.execution.store import StoredComparison
 from compare.judgement import conditions
-from compare.judgement.conditions import CONDITIONS, DISAGREE, DIVISION_WORDS
+from compare.judgement.conditions import CONDITIONS, DIVISION_WORDS
 from compare.judgement.row_figures import NOT_COMPARABLE, OTHER_DATA
 from compare.judgement.summary import summarize
 from compare.reporting import comparison_report, comparison_tables, side_by_side, tables
 from tests.support import comparisons
 from tests.support.comparisons import of_rows, row, with_fields, with_plan, with_runs
+from tests.support.statements import in_words
 
+DISAGREE = "THE DIVISIONS DISAGREE"
 EQUAL = comparisons.conditions(row("pytorch"))
 OTHER_LAYOUT = EQUAL | {"layout": "NHWC"}
 BUDGET = SwitchSearchBudget(switches=None, rounds=5, steps=30, configurations=21)
@@ -48,10 +50,11 @@ def _with_budgets(stored: StoredComparison, *budgets: SwitchSearchBudget | None)
 def _division(stored: StoredComparison) -> tuple[str, str]:
     """Kind and reason of the division of both rows. The verdict ends with the kind, and the first line gives both."""
     found = conditions.division(stored, *stored.comparison.rows)
-    divided = comparison_report.judge(stored).findings
-    (verdict,) = divided.contestants
+    sentences = in_words(stored)
+    (verdict,) = sentences["contestants"]
     assert verdict.endswith(f", {DIVISION_WORDS[found.kind]}.")
-    assert divided.divisions[0].lower().startswith(DIVISION_WORDS[found.kind]) and found.detail in divided.divisions[0]
+    first = sentences["divisions"][0]
+    assert first.lower().startswith(DIVISION_WORDS[found.kind]) and found.detail in first
     return found.kind, found.detail
 
 
@@ -127,7 +130,7 @@ def test_a_verdict_names_the_switch_of_kernels_that_differs(switch: str, value: 
 def test_conditions_that_the_user_has_set_apart_are_not_to_be_evened_out(named: dict[str, Any]) -> None:
     apart = [Contestant(name="tensorflow", twin="tensorflow", switches=named)]
     stored = with_plan(_pair(EQUAL, EQUAL | {"graph": "graph"}), contestants=apart)
-    hints = [line for line in comparison_report.judge(stored).findings.divisions if "--switches closed" in line]
+    hints = [line for line in in_words(stored)["divisions"] if "--switches closed" in line]
     assert len(hints) == (0 if named else 1)
 
 
@@ -140,8 +143,8 @@ def test_what_a_device_or_a_mode_does_not_use_is_no_condition() -> None:
 
 def test_equal_conditions_are_the_closed_division_under_any_level(snapshot: SnapshotAssertion) -> None:
     assert _division(_pair(EQUAL, EQUAL)) == ("closed", "")
-    found = comparison_report.judge(_pair(EQUAL, EQUAL)).findings
-    assert [found.contestants, found.divisions] == snapshot
+    sentences = in_words(_pair(EQUAL, EQUAL))
+    assert [sentences["contestants"], sentences["divisions"]] == snapshot
 
 
 def test_results_without_conditions_are_in_no_division() -> None:
@@ -197,14 +200,14 @@ def test_every_division_has_its_line_beside_others(snapshot: SnapshotAssertion) 
     closed = _pair(EQUAL, EQUAL, suffix="-closed", switches="closed")
     layout = _pair(EQUAL, OTHER_LAYOUT, suffix="-layout")
     graph = _pair(EQUAL, EQUAL | {"graph": "another"}, suffix="-graph", seed=1)
-    lines = [comparison_report.judge(_together(*both)).findings.divisions for both in ((closed, layout), (layout, graph))]
+    lines = [in_words(_together(*both))["divisions"] for both in ((closed, layout), (layout, graph))]
     assert [[DIVISION_WORDS["neither"] in line.lower() for line in of][:2] for of in lines] == [[False, True], [True, True]]
     assert lines == snapshot
 
 
 def test_divisions_that_disagree_are_told_in_the_first_lines(snapshot: SnapshotAssertion) -> None:
     judged = comparison_report.judge(_closed_and_best("pytorch"))
-    first, *_ = judged.findings.divisions
+    first, *_ = judged.in_words(judged.findings.divisions)
     assert first.startswith(DISAGREE) and first == snapshot
     report = comparison_report.report(judged, Path("out"))
     assert report.screen is not None
@@ -223,7 +226,7 @@ def test_two_reports_side_by_side_tell_that_their_divisions_disagree(snapshot: S
 
 
 def test_divisions_that_agree_are_not_told_to_disagree() -> None:
-    lines = comparison_report.judge(_closed_and_best("tensorflow")).findings.divisions
+    lines = in_words(_closed_and_best("tensorflow"))["divisions"]
     assert lines and not any(DISAGREE in line for line in lines)
 
 
@@ -268,5 +271,5 @@ def test_a_twins_description_gives_the_conditions_of_a_run() -> None:
 
 @pytest.mark.parametrize(("level", "is_told"), [("usual", True), ("plain", True), ("closed", False), ("best", False)])
 def test_the_way_to_the_divisions_is_told_where_no_row_took_it(level: str, is_told: bool, snapshot: SnapshotAssertion) -> None:
-    lines = comparison_report.judge(_pair(EQUAL, OTHER_LAYOUT, switches=level)).findings.divisions
+    lines = in_words(_pair(EQUAL, OTHER_LAYOUT, switches=level))["divisions"]
     assert any("--switches closed" in line for line in lines) == is_told and lines == snapshot

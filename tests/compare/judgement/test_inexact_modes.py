@@ -6,10 +6,9 @@ from syrupy.assertion import SnapshotAssertion
 from common import spec
 from common.artifacts.schema import Members, Staleness
 from compare.execution.matrix import Row
-from compare.judgement import inexact_modes
-from compare.judgement.summary import summarize
 from tests.support import comparisons
 from tests.support.comparisons import score, with_runs
+from tests.support.statements import in_words
 
 
 def _sentences(word: str, **facts: object) -> list[str]:
@@ -17,7 +16,7 @@ def _sentences(word: str, **facts: object) -> list[str]:
     parallel = spec.build(spec.with_variant({"cores": 2, "epochs": 2}, word, 2))
     rows = [comparisons.row("pytorch"), Row(id="pytorch-other", contestant="pytorch", spec=parallel)]
     stored = with_runs(comparisons.of_rows(rows, (2.0, 1.0)), "pytorch-other", test=score(0.8, 1.0), **facts)
-    return inexact_modes.sentences(stored, summarize(stored))
+    return in_words(stored)["inexact_modes"]
 
 
 def test_late_gradients_are_counted_beside_serials_accuracy(snapshot: SnapshotAssertion) -> None:

@@ -10,6 +10,7 @@ from compare.judgement import sameness
 from compare.judgement.summary import summarize
 from tests.support import comparisons
 from tests.support.comparisons import score, with_plan, with_runs
+from tests.support.statements import in_words
 
 LOSSES = [2.3 - 0.01 * step for step in range(20)]
 PROVED = ProofRecord(verdict="proved", sentence="")
@@ -22,7 +23,7 @@ def _stored(proof: ProofRecord = PROVED, **fields: Any) -> StoredComparison:
 
 
 def _sentences(stored: StoredComparison) -> list[str]:
-    return sameness.sentences(stored, summarize(stored))
+    return in_words(stored)["sameness"]
 
 
 @pytest.mark.parametrize(

@@ -20,12 +20,14 @@ from compare.judgement.findings import ComparisonFindings, findings
 from compare.judgement.row_figures import NOT_COMPARABLE, unreliable_rows_note
 from compare.judgement.run_figures import epoch_seconds, images_per_second, limit, time_to_accuracy
 from compare.judgement.run_pairs import pairs_of_seconds
+from compare.judgement.statement_words import sentences as sentences_of
 from compare.judgement.summary import summarize
 from compare.reporting import comparison_report, comparison_tables, latex, step_tables, tables
 from compare.reporting.epoch_tables import target_table
 from compare.reporting.step_tables import limit_table
 from tests.support import comparisons
 from tests.support.comparisons import epoch, good, of_rows, repeated, row, score, with_fields, with_plan, with_runs
+from tests.support.statements import in_words
 
 FIRST = "pytorch-serial-2"
 """Row of `comparisons.repeated`."""
@@ -81,7 +83,7 @@ def test_rows_of_other_batches_are_never_held_against_each_other(snapshot: Snaps
     ]
     speedups = [summary.speedup_same_cores.value for summary in judged.summaries if summary.speedup_same_cores]
     assert speedups == pytest.approx([2.0, 2.0, 4.01 / 6.0, 4.01 / 6.0], rel=0.03)
-    assert judged.findings.contestants == snapshot
+    assert judged.in_words(judged.findings.contestants) == snapshot
 
 
 def test_on_accelerators_efficiency_counts_devices() -> None:
@@ -142,8 +144,9 @@ def test_the_first_losses_may_differ_by_what_the_arithmetic_of_a_deep_network_al
     stored = _apart(2.5e-5, rungs)
     assert sameness.first_losses_agree(stored, summarize(stored)[0]) is agrees
     found = _find(stored)
+    sentences = in_words(stored)
     assert found.comparable is agrees
-    assert any(sentence.startswith("Timed configuration: agrees:") for sentence in found.sameness) is agrees
+    assert any(sentence.startswith("Timed configuration: agrees:") for sentence in sentences["sameness"]) is agrees
 
 
 @pytest.mark.parametrize("allowed", [1.6e-3, 6e-4])
@@ -153,7 +156,7 @@ def test_a_tolerance_that_proves_nothing_lets_nothing_agree(
 ) -> None:
     stored = _apart(difference, [_losses_rung(name, allowed) for name in ("pytorch", "tensorflow")])
     assert sameness.first_losses_agree(stored, summarize(stored)[0]) is agrees
-    assert [sentence for sentence in _find(stored).sameness if "first float32 losses" in sentence] == snapshot
+    assert [sentence for sentence in in_words(stored)["sameness"] if "first float32 losses" in sentence] == snapshot
 
 
 @pytest.mark.parametrize(
@@ -175,7 +178,7 @@ def test_the_headline_is_no_stronger_than_the_rows(verdicts: list[str], headline
         stored, proof=ProofRecord(verdict="proved", sentence="proved: 9 rungs passed", row_verdicts=row_verdicts)
     )
     assert stored.comparison.headline == headline
-    assert _find(stored).sameness[0] == snapshot
+    assert in_words(stored)["sameness"][0] == snapshot
 
 
 def test_a_row_that_was_interrupted_names_its_repeats_without_a_result_too() -> None:
@@ -211,8 +214,8 @@ def test_the_input_alone_is_judged_by_all_its_images_over_all_its_seconds() -> N
     rate, seconds = summaries[2].images_per_second, summaries[2].epoch_seconds
     assert rate is not None and rate.median == pytest.approx(20 * 64 / 4.001)  # the mean of its epochs' rates is 100 times that
     assert seconds is not None and seconds.median == pytest.approx(640 * 4.001 / (20 * 64))
-    found = findings(stored, summaries)
-    assert len(_verdicts(found.contestants)) == 3 and found.troubles == []
+    sentences = in_words(stored)
+    assert len(_verdicts(sentences["contestants"])) == 3 and sentences["troubles"] == []
 
 
 @pytest.mark.parametrize(("timed", "too_short"), [(16, 0), (15, 1), (7, 2), (3, 3)])
@@ -220,21 +223,21 @@ def test_an_input_of_too_few_timed_batches_gets_a_caution_and_no_verdict(
     timed: int, too_short: int, snapshot: SnapshotAssertion
 ) -> None:
     """Those with most workers first: with none 4 batches are enough, with one 8, with two 16."""
-    found = _find(comparisons.input_only(timed_steps=timed))
-    assert len(_verdicts(found.contestants)) == 3 - too_short
-    assert len(found.troubles) == bool(too_short) and found.troubles == snapshot
+    sentences = in_words(comparisons.input_only(timed_steps=timed))
+    assert len(_verdicts(sentences["contestants"])) == 3 - too_short
+    assert len(sentences["troubles"]) == bool(too_short) and sentences["troubles"] == snapshot
 
 
 def test_the_input_alone_says_nothing_of_weights_and_order() -> None:
-    *_, data = _find(comparisons.input_only()).sameness
+    *_, data = in_words(comparisons.input_only())["sameness"]
     assert data == "Same data in all 30 runs that recorded it."
-    assert not {"weights", "order"} & set(" ".join(_find(comparisons.input_only()).sameness).split())
+    assert not {"weights", "order"} & set(" ".join(in_words(comparisons.input_only())["sameness"]).split())
 
 
 def test_runs_of_one_step_have_no_seconds_and_no_verdict() -> None:
     stored = with_runs(repeated(), epochs=_untimed)
     assert all(summary.epoch_seconds is None and summary.speedup_same_cores is None for summary in summarize(stored))
-    assert _find(stored).contestants == []
+    assert in_words(stored)["contestants"] == []
 
 
 @pytest.mark.parametrize(
@@ -246,7 +249,7 @@ def test_no_speedup_and_no_verdict_is_shown_where_the_runs_did_not_train_the_sam
 ) -> None:
     """Planted in one framework alone: in one run, or in all of a row. What differs is called out."""
     judged = comparison_report.judge(with_runs(repeated(), "pytorch-data_parallel-2", repeats, **fields))
-    assert not judged.findings.comparable and judged.findings.sameness == snapshot
+    assert not judged.findings.comparable and judged.in_words(judged.findings.sameness) == snapshot
     parallel = [summary for summary in judged.summaries if summary.mode == "data_parallel"]
     assert [summary.pays for summary in parallel] == [NOT_COMPARABLE] * 2
     assert [summary.reported_ratio("speedup_same_cores") for summary in parallel] == [NOT_COMPARABLE] * 2
@@ -257,7 +260,8 @@ def test_no_speedup_and_no_verdict_is_shown_where_the_runs_did_not_train_the_sam
 def test_the_order_is_that_of_runs_that_trained_as_long(snapshot: SnapshotAssertion) -> None:
     stored = with_runs(repeated(), "tensorflow", epochs=lambda run: run.epochs[:1], order_hash="a shorter one")
     found = _find(stored)
-    assert found.comparable and found.sameness == snapshot
+    sentences = in_words(stored)
+    assert found.comparable and sentences["sameness"] == snapshot
 
 
 def test_a_diverged_run_leaves_nan_out_of_the_medians() -> None:
@@ -281,7 +285,7 @@ def test_work_of_others_counts_where_it_takes_from_the_budget(
     (summary,) = summarize(stored)
     assert summary.cores_lost == (None if lost is None else pytest.approx(lost))
     side = with_plan(stored, argv=["regress", "--interleaved", "main"])
-    sentences = [cautions.sentences(of, [summary]) for of in (stored, side)]
+    sentences = [sentences_of(cautions.statements(of, [summary]), [summary]) for of in (stored, side)]
     assert [len(of) for of in sentences] == [int(lost is not None and lost > 0.15)] * 2
     assert sentences == snapshot
 
@@ -298,8 +302,8 @@ def test_a_reproduction_is_not_advised_what_its_scale_fixes(
     argv: list[str], advised: set[str], snapshot: SnapshotAssertion
 ) -> None:
     stored = with_runs(repeated(1), epochs=lambda run: [with_fields(record, timed_steps=0) for record in run.epochs], **BUSY)
-    found = _find(with_plan(stored, argv=argv))
-    sentences = [*found.contestants, *found.modes, *found.troubles]
+    by_subject = in_words(with_plan(stored, argv=argv))
+    sentences = [*by_subject["contestants"], *by_subject["modes"], *by_subject["troubles"]]
     assert {"--repeats", "--epochs", "--again", "--scale"} & set(" ".join(sentences).replace(".", " ").split()) == advised
     assert sentences == snapshot
 
@@ -318,7 +322,7 @@ def test_a_run_that_went_on_with_fewer_replicas_says_what_that_changed(
     planned = row("pytorch", "multi_process")
     planned = with_fields(planned, spec=planned.spec.with_fields(least_replicas=1, **fields))
     death = Restart(reason="killed by SIGKILL", epochs=1, steps=0, seconds_lost=1.0, replicas=1)
-    assert _find(of_rows([planned], restarts=[death])).troubles == snapshot
+    assert in_words(of_rows([planned], restarts=[death]))["troubles"] == snapshot
 
 
 @pytest.mark.parametrize(
@@ -338,7 +342,7 @@ def test_an_accuracy_that_is_no_better_than_guessing_is_called_so(
     stored = with_plan(repeated(1), class_names=[str(number) for number in range(len(confusion or range(10)))])
     judged = comparison_report.judge(with_runs(stored, FIRST, test=score(accuracy, 1.0), confusion=confusion))
     assert [summary.guesses for summary in judged.summaries] == [guesses, False, False, False]
-    assert [trouble.partition(":")[0] for trouble in judged.findings.troubles] == ["pytorch serial, 2 cores"] * guesses
+    assert [(trouble.kind, trouble.rows) for trouble in judged.findings.troubles] == [("guesses", (FIRST,))] * guesses
     words = "no better than guessing"
     main = comparison_tables.main_table(judged.summaries)
     assert (f"{words}: 1 of 4 rows." in main.note) == guesses
@@ -355,28 +359,29 @@ def test_a_clock_that_a_busy_machine_may_have_disturbed_is_a_caution_on_the_row_
     judged = comparison_report.judge(with_runs(repeated(), FIRST, [3], clock_caution=late))
     assert [summary.in_doubt for summary in judged.summaries] == [True, False, False, False]
     assert judged.summaries[0].status == "ok"
-    serial, parallel = _verdicts(judged.findings.contestants)
+    serial, parallel = _verdicts(judged.in_words(judged.findings.contestants))
     assert "do not rely on this" in serial and "do not rely on this" not in parallel
-    assert [judged.findings.troubles, serial] == snapshot
+    assert [judged.in_words(judged.findings.troubles), serial] == snapshot
 
 
 @pytest.mark.parametrize(("wait", "bound"), [(0.05, False), (0.3, True), (0.8, True)])
 def test_a_run_that_waits_for_its_input_is_told(wait: float, bound: bool, snapshot: SnapshotAssertion) -> None:
     """Up to half of its training time both count; above, the input bounds it."""
     waiting = {"phases__training_seconds": 10.0, "phases__input_wait_seconds": 10.0 * wait}
-    bounds = _find(with_runs(of_rows([row("pytorch")]), **waiting)).bounds
+    bounds = in_words(with_runs(of_rows([row("pytorch")]), **waiting))["bounds"]
     assert len(bounds) == bound and bounds == snapshot
 
 
 def test_verdicts_on_frameworks_and_modes_are_one_family() -> None:
     found = _find(repeated())
+    sentences = in_words(repeated())
     assert [(verdict.name, verdict.verdict, verdict.family) for verdict in found.verdicts] == [
         ("pytorch-serial-2 against tensorflow-serial-2", "no difference shown", 4),
         ("pytorch-data_parallel-2 against tensorflow-data_parallel-2", "above", 4),
         ("pytorch-data_parallel-2", "above", 4),
         ("tensorflow-data_parallel-2", "below", 4),
     ]
-    assert found.surety and found.surety[0].startswith("4 comparisons ")
+    assert sentences["surety"] and sentences["surety"][0].startswith("4 comparisons ")
 
 
 def test_a_gain_that_is_lost_among_many_comparisons_does_not_pay_in_the_table_either(snapshot: SnapshotAssertion) -> None:
@@ -391,7 +396,7 @@ def test_a_gain_that_is_lost_among_many_comparisons_does_not_pay_in_the_table_ei
     assert [summary.pays for summary in summarize(alone)] == [None, "pays"]
     judged = comparison_report.judge(with_fields(stored, runs=stored.runs | runs))
     assert judged.summaries[1].pays == "no gain shown"
-    assert [sentence for sentence in judged.findings.modes if sentence.startswith("pytorch")] == snapshot
+    assert [sentence for sentence in judged.in_words(judged.findings.modes) if sentence.startswith("pytorch")] == snapshot
 
 
 def _with_seeds(stored: StoredComparison, seeds: tuple[int, ...]) -> StoredComparison:
@@ -412,9 +417,9 @@ def _with_seeds(stored: StoredComparison, seeds: tuple[int, ...]) -> StoredCompa
 
 def test_runs_of_several_seeds_are_the_same_training_seed_by_seed(snapshot: SnapshotAssertion) -> None:
     judged = comparison_report.judge(_with_seeds(repeated(6), (0, 1, 4)))
-    assert judged.findings.comparable and judged.findings.contestants
+    assert judged.findings.comparable and judged.in_words(judged.findings.contestants)
     assert [summary.first_step_difference for summary in judged.summaries] == [0.0] * 4
-    assert judged.findings.sameness == snapshot
+    assert judged.in_words(judged.findings.sameness) == snapshot
 
 
 @pytest.mark.parametrize(
@@ -430,8 +435,9 @@ def test_a_run_that_parts_from_its_seeds_others_makes_figures_incomparable_and_s
     rows: str, fields: dict[str, Any], snapshot: SnapshotAssertion
 ) -> None:
     found = _find(with_runs(_with_seeds(repeated(), (0, 1, 2, 3, 4)), rows, [2], **fields))
-    assert not found.comparable and found.contestants == []
-    assert found.sameness == snapshot
+    sentences = in_words(with_runs(_with_seeds(repeated(), (0, 1, 2, 3, 4)), rows, [2], **fields))
+    assert not found.comparable and sentences["contestants"] == []
+    assert sentences["sameness"] == snapshot
 
 
 def test_accuracy_over_seeds_counts_each_seed_once() -> None:
@@ -445,7 +451,7 @@ def test_accuracy_over_seeds_counts_each_seed_once() -> None:
 def test_one_seed_has_no_accuracy_over_seeds() -> None:
     judged = comparison_report.judge(repeated())
     assert all(summary.test_accuracy_over_seeds is None and summary.seeds == 1 for summary in judged.summaries)
-    assert judged.findings.scores == []
+    assert judged.in_words(judged.findings.scores) == []
 
 
 @pytest.mark.parametrize(("accuracy", "until"), [(0.5, (3.85, 1)), (0.75, (7.85, 2)), (0.76, None)])
@@ -473,7 +479,7 @@ def test_repeats_that_never_reach_the_accuracy_are_counted(snapshot: SnapshotAss
     assert (target.reached, target.seconds.n, judged.summaries[0].repeats_done) == (4, 5, 5)
     (table,) = target_table(judged.summaries)
     assert [cells["reached"] for cells in table.rows] == ["4 of 5", "5 of 5", "5 of 5", "5 of 5"]
-    assert judged.findings.scores[0] == snapshot
+    assert judged.in_words(judged.findings.scores)[0] == snapshot
 
 
 def test_repeats_that_diverge_before_the_accuracy_are_counted_too() -> None:
@@ -488,7 +494,7 @@ def test_a_few_quick_repeats_do_not_pass_for_all(snapshot: SnapshotAssertion) ->
     stored = with_runs(with_plan(repeated(), target_accuracy=0.75), FIRST, [1, 2, 4], epochs=lambda run: run.epochs[:1])
     target = summarize(stored)[0].target
     assert target is not None and (target.reached, target.seconds, target.epochs) == (2, None, None)
-    assert _find(stored).scores[0] == snapshot
+    assert in_words(stored)["scores"][0] == snapshot
 
 
 @pytest.mark.parametrize(("apart", "paired"), [(0, True), (100, True), (7200, False)])
@@ -502,7 +508,7 @@ def test_runs_that_were_not_made_in_turn_are_no_pairs(apart: float, paired: bool
     stored = with_runs(stored, FIRST, started_at=lambda run: started_at(run, 0))
     first, other, *_ = stored.comparison.rows
     assert len(pairs_of_seconds(stored, slow=first, fast=other)) == (5 if paired else 0)
-    troubles = _find(stored).troubles
+    troubles = in_words(stored)["troubles"]
     assert bool(troubles) == (not paired) and troubles == snapshot
 
 
@@ -538,7 +544,7 @@ def test_training_seconds_are_the_median_over_repeats_and_not_of_the_repeat_with
 
 @pytest.mark.parametrize(("rows", "is_said"), [(FIRST, True), ("", False)])
 def test_nothing_is_said_of_how_sure_verdicts_are_where_none_is_given(rows: str, is_said: bool) -> None:
-    assert bool(_find(with_runs(repeated(), rows, noise=Noise(cores_stolen=1.0))).surety) is is_said
+    assert bool(in_words(with_runs(repeated(), rows, noise=Noise(cores_stolen=1.0)))["surety"]) is is_said
 
 
 @pytest.mark.parametrize(
@@ -555,7 +561,7 @@ def test_a_noisy_run_says_so(noise: Noise, is_said: bool, snapshot: SnapshotAsse
     """One repeat of the first of four rows, on a machine of two cores."""
     quiet = Noise(load_start=1.0, load_end=2.0, frequency_start_mhz=2000.0, frequency_end_mhz=3000.0, cores_stolen=0.0)
     stored = with_plan(with_runs(repeated(), noise=quiet), machine={"logical_cores": 2})
-    troubles = _find(with_runs(stored, FIRST, [3], noise=noise)).troubles
+    troubles = in_words(with_runs(stored, FIRST, [3], noise=noise))["troubles"]
     assert [trouble.partition(":")[0] for trouble in troubles] == ["pytorch serial, 2 cores"] * is_said
     assert troubles == snapshot
 
@@ -568,9 +574,9 @@ def test_work_on_the_very_cpus_of_a_run_counts_though_others_were_free() -> None
 
 def test_stolen_time_takes_the_verdicts_reliability(snapshot: SnapshotAssertion) -> None:
     judged = comparison_report.judge(with_runs(repeated(), FIRST, [0], noise=Noise(cores_stolen=0.5)))
-    serial = _verdicts(judged.findings.contestants)[0]
+    serial = _verdicts(judged.in_words(judged.findings.contestants))[0]
     assert "no finding" in serial and "times as fast" not in serial and serial == snapshot
-    doubts = {sentence.split()[0]: "disturbed" in sentence for sentence in _verdicts(judged.findings.modes)}
+    doubts = {sentence.split()[0]: "disturbed" in sentence for sentence in _verdicts(judged.in_words(judged.findings.modes))}
     assert doubts == {"pytorch": True, "tensorflow": False}  # whose serial row, and whose not
     parallel = [summary for summary in judged.summaries if summary.mode != "serial"]
     assert [summary.pays == "disturbed" for summary in parallel] == [True, False]
@@ -676,7 +682,7 @@ def test_a_training_without_a_timed_step_says_that_its_batch_is_larger_than_the_
 ) -> None:
     stored = with_runs(with_plan(repeated(), train_examples=examples), FIRST, epochs=_untimed)
     assert stored.comparison.rows[0].spec.global_batch_size == 64
-    (caution,) = _find(stored).troubles
+    (caution,) = in_words(stored)["troubles"]
     assert ("larger than the training split" in caution) == larger and caution == snapshot
 
 
@@ -684,7 +690,11 @@ def test_a_run_too_short_to_know_of_other_work_says_so(snapshot: SnapshotAsserti
     """As do the verdicts on it, and no others."""
     judged = comparison_report.judge(with_runs(repeated(), FIRST, cores_used=None))
     assert [summary.in_doubt for summary in judged.summaries] == [True, False, False, False]
-    assert [judged.findings.troubles, judged.findings.contestants, judged.findings.modes] == snapshot
+    assert [
+        judged.in_words(judged.findings.troubles),
+        judged.in_words(judged.findings.contestants),
+        judged.in_words(judged.findings.modes),
+    ] == snapshot
 
 
 @pytest.mark.parametrize(
@@ -703,7 +713,7 @@ def test_a_training_that_breaks_down_in_the_end_gets_a_caution(
 ) -> None:
     scores = zip(accuracies, losses, strict=True)
     epochs = [epoch(number, 1.0, accuracy, loss) for number, (accuracy, loss) in enumerate(scores, start=1)]
-    troubles = _find(with_runs(repeated(3), FIRST, [0, 2], epochs=epochs)).troubles
+    troubles = in_words(with_runs(repeated(3), FIRST, [0, 2], epochs=epochs))["troubles"]
     assert len(troubles) == broke_down and troubles == snapshot
 
 
@@ -711,7 +721,7 @@ def test_a_training_that_breaks_down_in_the_end_gets_a_caution(
 def test_a_training_that_was_never_better_than_guessing_cannot_break_down(largest: int, broke_down: bool) -> None:
     epochs = [epoch(1, 1.0, 0.9), epoch(2, 1.0, 0.2)]
     stored = with_runs(repeated(1), FIRST, epochs=epochs, confusion=[[largest, 0], [100 - largest, 0]])
-    assert any("broke down" in caution for caution in _find(stored).troubles) == broke_down
+    assert any("broke down" in caution for caution in in_words(stored)["troubles"]) == broke_down
 
 
 def _restarted(seconds_lost: float) -> StoredComparison:
@@ -755,11 +765,11 @@ CAUTIONS: dict[str, Callable[[], StoredComparison]] = {
 
 @pytest.mark.parametrize("name", CAUTIONS)
 def test_cautions(name: str, snapshot: SnapshotAssertion) -> None:
-    assert _find(CAUTIONS[name]()).troubles == snapshot
+    assert in_words(CAUTIONS[name]())["troubles"] == snapshot
 
 
 def test_a_comparison_without_trouble_has_no_caution() -> None:
-    assert _find(repeated()).troubles == _find(repeated(1)).troubles == []
+    assert in_words(repeated())["troubles"] == in_words(repeated(1))["troubles"] == []
 
 
 def test_images_in_two_splits_are_told_in_the_captions_of_scores() -> None:
@@ -797,7 +807,7 @@ def test_a_single_verdict_names_all_its_conditions_and_the_switches_that_decide(
     stored = of_rows([row("pytorch"), row("tensorflow")], (4.0, 2.0), repeats=5)
     for name, own in (("pytorch", {"graph": "eager", "memory_format": "contiguous"}), ("tensorflow", {"graph": "function"})):
         stored = with_runs(stored, name, switches={"onednn": True, **own}, epochs=_slower_by_repeat)
-    assert _find(stored).contestants == snapshot
+    assert in_words(stored)["contestants"] == snapshot
 
 
 def _slower_by_repeat(run: RunResult) -> list[EpochRecord]:

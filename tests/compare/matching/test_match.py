@@ -16,6 +16,8 @@ from common.spec import SpecError
 from compare import api
 from compare.execution import launch
 from compare.execution.twins import Twins
+from compare.judgement.statement import Statement
+from compare.judgement.statement_words import sentences
 from compare.matching import causes, model_comparison, pair_file
 from compare.matching import match as matching
 from compare.matching.causes import KNOWN_CAUSES, Cause
@@ -133,7 +135,7 @@ def test_a_right_port_is_the_same_model(both: Both, net: str, model: str, option
     found = matched(both, net, model, **options)
     assert found.same, found.sentences
     # No settings are told that zeros in front even out, but that a subclassed Keras model's functions are not recorded.
-    assert found.sentences[1:] == found.caveats and len(found.caveats) == bool(found.opened[1].unrecorded)
+    assert found.statements[1:] == found.caveats and len(found.caveats) == bool(found.opened[1].unrecorded)
     rules = 1 if "optimizer" in options else 2
     assert len(found.rungs) == 7 + 2 * rules + bool(options.get("as_built"))
 
@@ -575,7 +577,7 @@ def test_what_tensorflow_computes_in_float32_is_said_and_accepted(both: Both, sn
     inference = rung(found, INFERENCE)
     assert inference.status == ROUNDS and cause_names(inference) == ["lower-precision"]
     assert 1e-9 < (inference.first or 0) < 3e-7
-    assert without_sizes(*found.describe_rung(inference)[:1]) == snapshot
+    assert without_sizes(*sentences(found.describe_rung(inference)[:1])) == snapshot
 
 
 def test_a_rounded_constant_is_remembered_behind_a_rung_that_the_tolerance_lets_pass() -> None:
@@ -625,7 +627,9 @@ def test_a_difference_says_where_it_begins_and_what_was_not_compared(both: Both)
     assert inference.first is not None and f"{inference.first:.1e}".startswith("4.") and 4e-4 <= inference.first < 5e-4
     (cause,) = inference.causes
     assert cause.name == "epsilon" and cause.residual is not None
-    assert found.sentences[1:4] == [*found.describe_rung(inference), f" {cause.full_text}"]
+    by_cause = Statement(kind="cause", level="finding", values={"name": cause.name, "sentence": cause.full_text})
+    assert found.statements[1:4] == [*found.describe_rung(inference), by_cause]
+    assert found.sentences[3] == cause.full_text
 
 
 def test_a_rung_with_a_cause_of_its_own_follows_from_no_other_and_other_settings_are_told(both: Both) -> None:
@@ -785,9 +789,8 @@ def test_a_written_pair_with_buffers_is_proved_and_a_proof_that_tensorflow_round
     pair_file.write(matched(both, net, model), Path(f"{model}_pair", "net.py"))
     data = {"source": "leaves:classes=5,images=60,size=16", "image_size": 8}
     what = spec.build({"model": name, "data": data, "global_batch_size": 8})
-    proof = ladder.prove(
-        what, Twins(launch.FRAMEWORKS), ("serial",), replicas=2, steps=2, out=home / "proof", remember=False, progress=print
-    )
+    request = ladder.ProofRequest(what, Twins(launch.FRAMEWORKS), ("serial",), replicas=2, steps=2)
+    proof = ladder.prove(request, out=home / "proof", remember=False, progress=print)
     assert proof.verdict == verdict, proof.sentence
     assert user_code.module(name).MODEL.rounded in proof.sentence  # empty where nothing is
 

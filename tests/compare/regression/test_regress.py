@@ -25,6 +25,7 @@ from tests.support import comparisons, trees
 from tests.support.command_line import convtwins, convtwins_json
 from tests.support.refusals import check_ended, refused
 
+UNPROVED = "Neither side has a proof that both frameworks train the same."
 BOTH = {"pytorch": 4.0, "tensorflow": 5.0}
 NOISY = (1.0, 1.3, 0.8, 1.1, 0.9)
 """Of five runs whose mean may as well be a third longer."""
@@ -318,12 +319,12 @@ def test_a_copy_of_the_baseline_is_no_candidate(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("now", "cautions"),
     [
-        ({}, [facts.UNPROVED]),
+        ({}, [UNPROVED]),
         ({"verdict": "proved"}, ["The candidate's proof: proved: Losses agree."]),
         ({"verdict": "not claimed"}, ["The candidate's proof: not claimed: Losses agree."]),
         (
             {"versions": {"pytorch": {"torch": "2.5"}, "tensorflow": {"tensorflow": "2.1"}}, "machine": {"dirty": True}},
-            ["torch was 2.0 and is 2.5.", "The candidate was measured with uncommitted changes.", facts.UNPROVED],
+            ["torch was 2.0 and is 2.5.", "The candidate was measured with uncommitted changes.", UNPROVED],
         ),
         (
             {"changed": {"weights_hash": "others"}},
@@ -332,7 +333,7 @@ def test_a_copy_of_the_baseline_is_no_candidate(tmp_path: Path) -> None:
                     f"{name} serial, 2 cores: the initial weights changed, so the runs compute something else than before."
                     for name in BOTH
                 ),
-                facts.UNPROVED,
+                UNPROVED,
             ],
         ),
     ],

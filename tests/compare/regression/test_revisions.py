@@ -51,7 +51,8 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_base_and_head_take_turns_and_so_do_the_rows() -> None:
     first, second = comparisons.row("pytorch"), comparisons.row("tensorflow")
-    jobs = [(row.contestant, pair, side) for row, pair, side in revisions.order([first, second], 2)]
+    pairs = revisions.order([first, second], 2)
+    jobs = [(row.contestant, pair, side) for pair_jobs in pairs for (row, side), pair in pair_jobs]
     assert jobs == [
         ("pytorch", 0, "base"), ("pytorch", 0, "head"), ("tensorflow", 0, "base"), ("tensorflow", 0, "head"),
         ("tensorflow", 1, "head"), ("tensorflow", 1, "base"), ("pytorch", 1, "head"), ("pytorch", 1, "base"),

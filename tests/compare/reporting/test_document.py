@@ -48,7 +48,7 @@ def small(**fields: Any) -> Report:
             "json_file": "small.json",
             "facts": ["simple_cnn on digits", "a machine of 2 cores"],
             "marks": [Mark("Rows", "1 of 2", "warn")],
-            "findings": [("Which is faster?", ["None.", " It is a draw."]), ("Cautions", ["One run failed."])],
+            "findings": [("Which is faster?", ["None.", wording.Detail("It is a draw.")]), ("Cautions", ["One run failed."])],
             "tables": [table()],
             "detail_tables": [table("every_time", "Every time")],
             "drawings": {"line": line, "nothing": lambda figure: False},

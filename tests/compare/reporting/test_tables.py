@@ -246,7 +246,7 @@ def test_tables_that_some_comparisons_have_on_the_terminal_and_in_markdown(name:
     assert len(written) == len(names) and on_terminal
     shown = {f"{width} columns": rendered(width, *on_terminal) for width in (80, 120)}
     assert all(len(line) <= int(width.split()[0]) for width, text in shown.items() for line in text.splitlines())
-    sentences = rendered(120, *compared.findings.scores)
+    sentences = rendered(120, *compared.in_words(compared.findings.scores))
     assert {"markdown": "\n".join(map(tables.to_markdown, written)), **shown, "sentences": sentences} == snapshot
 
 

@@ -1,0 +1,611 @@
+"""The words of every statement: one template for each kind. A sentence is made here, last, and nothing reads it afterwards."""
+
+from __future__ import annotations
+
+import re
+import string
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from common.machine.interference import DISTURBED_FROM
+from compare.core import verdict_words, wording
+from compare.core.statistics import VERDICT_PAIRS, JudgedRatio, Spread
+from compare.core.verdict_words import percent_words
+from compare.core.wording import Detail, count
+from compare.execution import contestants, store
+from compare.judgement.conditions import DIVISION_WORDS
+from compare.judgement.row_figures import GUESSING, Summary, Target
+from compare.judgement.run_figures import cores_words
+from compare.judgement.statement import Advice, Statement
+from compare.judgement.verdict_statements import Doubt, doubt
+
+DISTURBED = "Other work disturbed it: do not rely on this."
+NO_FINDING = "Other work disturbed these runs. Make them again on an idle machine."
+DOUBTS: dict[Doubt | None, str] = {
+    None: "",
+    "disturbed": DISTURBED,
+    "late_losses": "Its losses came after the clock had stopped, so some work may not be timed: do not rely on this.",
+    "unwatched": "Too short to tell whether other work disturbed it: do not rely on this.",
+}
+"""Sentence behind one on times that are not reliable, see `verdict_statements.doubt`."""
+NOT_PROVED = "The same training is not proved."
+
+FILES_UNWATCHED = "Files of pytest-benchmark do not say whether other work disturbed a benchmark."
+
+_MODELS = "{models[0]} and {models[1]}"
+_RUNGS_AGREE = "In float64 all {rungs} rungs agree: outputs, gradients, updates, and {steps:step} of training."
+_RELY_ON_NO_TIME = "Do not rely on these times."
+_NEEDS = f"A verdict needs {VERDICT_PAIRS} repeats."
+_AGAIN = f"{NO_FINDING.removesuffix('.')}: {{resume}}."
+_MOST_PACKAGES = 6
+
+Template = str | Callable[[Mapping[str, Any]], str]
+"""Text with fields, see `Fields`, or a function of the values."""
+
+
+class RowTemplate(NamedTuple):
+    """Words on one row. Rows with the same words share a sentence, which names each with its figure."""
+
+    text: Template
+    """Clause without a subject."""
+    figure: Template = ""
+    """Figure of the row: behind a colon if it is the only row, else in brackets behind its name. May be empty."""
+    rest: str = ""
+    """Further sentences."""
+
+
+class Fields(string.Formatter):
+    """Fill in the fields of a template.
+
+    `{steps:step}` is a number with its noun, `{rows:;}` a list with semicolons, `{names:and}` a list whose last name stands
+    behind `and`, `{names:,}` a list with commas, `{names:3}` its first three names.
+    """
+
+    def format_field(self, value: Any, format_spec: str) -> str:
+        if isinstance(value, list):
+            return _list_words(list(map(str, value)), format_spec)
+        if re.fullmatch("[a-z][a-z ]+", format_spec):
+            return count(value, format_spec)
+        return super().format_field(value, format_spec)
+
+
+def _list_words(names: Sequence[str], format_spec: str) -> str:
+    if format_spec == "and":
+        return wording.joined(names)
+    return wording.listed(names, int(format_spec)) if format_spec.isdigit() else f"{format_spec} ".join(names)
+
+
+def _restarted(values: Mapping[str, Any]) -> str:
+    seconds = values["seconds_lost"]
+    duration = "less than a second" if seconds < 0.95 else f"{seconds:.1f} s" if seconds < 9.95 else f"{seconds:.0f} s"
+    return f"{wording.listed(values['reasons'])}; {duration} of work lost"
+
+
+def _fewer_replicas(values: Mapping[str, Any]) -> str:
+    changes: list[str] = []
+    if "batch_norm_images" in values:
+        sizes = f"{values['batch_norm_images']} images and not {values['planned_batch_norm_images']}"
+        changes.append(f"BatchNorm, where the model has it, normalised the {sizes} of a replica")
+    if "learning_rate_for_replicas" in values:
+        changes.append(f"the learning rate was scaled for {count(values['learning_rate_for_replicas'], 'replica')}")
+    change = " and ".join(changes) or "sums have fewer parts, so the same mathematics but for rounding"
+    replicas = ", then ".join(map(str, values["replicas"]))
+    return f"{replicas} of {values['planned_replicas']} when it had finished {count(values['epochs'], 'epoch')}: {change}"
+
+
+def _nothing_timed(values: Mapping[str, Any]) -> str:
+    batch, images = values["batch"], values["images"]
+    large = f"a batch of {batch} is larger than the training split of {images}, and " if batch > images > 0 else ""
+    return f"no epoch time can be told: {large}the first step of a run is not timed, and there was no other"
+
+
+def _broke_down(values: Mapping[str, Any]) -> str:
+    which = f", in {values['broken']} of {values['repeats']} repeats" if values["repeats"] > 1 else ""
+    text = "{score} {best:.4f} at epoch {best_epoch}, {end:.4f} at epoch {last_epoch}, the last"
+    return f"{Fields().format(text, **values)}{which}"
+
+
+def _failed(values: Mapping[str, Any]) -> str:
+    end = f"after {count(values['epochs'], 'epoch')}" if values["epochs"] else "before the end of its first epoch"
+    return f"{values['status']} {end}: {values['reason']}"
+
+
+def _repeat_words(repeats: Sequence[int], *verb: str) -> str:
+    """Repeats as a subject, with the verb in singular and plural if there is one: `Repeats 2, 3 were`."""
+    is_many = len(repeats) > 1
+    return " ".join([f"Repeat{'s' if is_many else ''} {', '.join(map(str, repeats))}", *verb[is_many : is_many + 1]])
+
+
+def _unplanned(values: Mapping[str, Any]) -> str:
+    runs, folder = values["runs"], f"{store.RUNS_FOLDER}/"
+    results = count(len(runs), "result")
+    return f"{results} in {folder} that the plan does not ask for and no figure counts: {wording.listed(runs)}."
+
+
+def _cores_taken(values: Mapping[str, Any]) -> str:
+    return f"{cores_words(values['cores_taken'])} of {values['cores']}"
+
+
+def _not_interleaved(values: Mapping[str, Any]) -> str:
+    return (
+        f"{_repeat_words(values['repeats'])}: not all runs were made in turn. Up to {values['hours']:.1f} hours lie between "
+        "them. Runs so far apart are in no ratio: they did not meet the same machine."
+    )
+
+
+def _set_apart(values: Mapping[str, Any]) -> str:
+    return f"{_repeat_words(values['repeats'], 'was', 'were')} set apart (--again disturbed), not yet made again."
+
+
+def _made_again(values: Mapping[str, Any]) -> str:
+    disturbed = [f"{run['row']}, repeat {run['repeat']}: {run['cores_taken']:.2f}" for run in values["disturbed"]]
+    ratios = [
+        f"{ratio['slow']} over {ratio['fast']}: {ratio['before']:.3f} in {count(ratio['pairs'], 'replaced pair')}, "
+        f"{ratio['now']:.3f} now"
+        for ratio in values["ratios"]
+    ]
+    before = f" Ratios of epoch seconds in these repeats: {'; '.join(ratios)}." if ratios else ""
+    return (
+        f"{_repeat_words(values['repeats'], 'was', 'were')} made again with all rows (--again disturbed), "
+        f"{count(values['runs'], 'run')} in all. Other work had taken cores of {len(disturbed)} of them "
+        f"({wording.listed(disturbed)}). Of the old runs, pairs that were both undisturbed stay in ratios, and no other figure "
+        f"has them. They are kept in runs/*.replaced*.{before}"
+    )
+
+
+def _other_versions(values: Mapping[str, Any]) -> str:
+    versions = [
+        f"{version['name']} {version['one'] or 'not there'} against {version['other'] or 'not there'}"
+        for version in values["versions"]
+    ]
+    return f"{values['one']} against {values['other']}: {contestants.join_first(versions, _MOST_PACKAGES)}."
+
+
+def _identical_training(values: Mapping[str, Any]) -> str:
+    reason = values["reason"].rstrip(".")
+    if "some_rows_proved" not in values:
+        return f"Identical training: {values['verdict']}: {reason}."
+    rows = "Not every row is proved as it is timed: the table says which" if values["some_rows_proved"] else ""
+    return f"Identical training: {values['verdict']}: {reason}. {rows or 'No row is proved as it is timed'}."
+
+
+def _spot_checks_passed(values: Mapping[str, Any]) -> str:
+    again = f" The referee computed loss and gradients of {values['recomputed']} of them again: they agree."
+    images = f" Every example, label and pixel of {count(values['epochs'], 'epoch')} is the plan's."
+    return (
+        f"Spot checks: {count(values['steps'], 'step')} of {count(values['runs'], 'timed run')}, drawn while they ran, had the "
+        f"batch, learning rate and update of the plan.{again * bool(values['recomputed'])}{images * bool(values['epochs'])}"
+    )
+
+
+def _first_losses(values: Mapping[str, Any]) -> str:
+    verdict = {
+        True: "agrees",
+        None: "within what rounding may do here, which is too much to tell",
+        False: "DOES NOT AGREE: figures do not compare",
+    }[values["agree"]]
+    differ = f"differ between the {values['between']} by at most {values['difference']:.1e} (relative; {values['mode']})"
+    losses = differ if values["difference"] else f"are the same number in all {values['between']}"
+    tolerance = f"tolerance {values['tolerance']:.0e}"
+    return f"Timed configuration: {verdict}: the first {values['precision']} losses {losses}, {tolerance}."
+
+
+def _scores_differ(values: Mapping[str, Any]) -> str:
+    text = (
+        f"The losses agree within {values['loss_difference']:.1e} at every step. The {values['split']} scores differ by "
+        f"{values['different']} of {count(values['images'], 'image')} ({values['mode']})."
+    )
+    if values["explained"]:
+        return f"{text} Rounding can do that where two logits of an image are nearly equal."
+    return f"{text} The losses do not explain the scores."
+
+
+def _hashes(values: Mapping[str, Any]) -> str:
+    """The end of a sentence on hashes: within what runs are compared."""
+    within = f", within each of {values['seeds']} seeds" if values["seeds"] > 1 else ""
+    return f"{within}." + " Only runs that ended after the same number of epochs are compared in this." * bool(
+        values.get("of_equal_length")
+    )
+
+
+def _same_hashes(values: Mapping[str, Any]) -> str:
+    subjects = values["subjects"]
+    it = "them" if len(subjects) > 1 else "it"
+    return f"Same {wording.joined(subjects)} in all {values['runs']} runs that recorded {it}{_hashes(values)}"
+
+
+def _other_hashes(values: Mapping[str, Any]) -> str:
+    text = f"NOT the same {wording.joined(values['subjects'])}: {values['different']} different among {values['runs']} runs"
+    return f"{text}{_hashes(values)} Their figures do not compare."
+
+
+def _division(values: Mapping[str, Any]) -> str:
+    others = [f" Of {'; '.join(other['pairs'])} also {', '.join(other['conditions'])}." for other in values.get("others", ())]
+    detail = f": {values['detail']}" if values["detail"] else ""
+    return f"{DIVISION_WORDS[values['division']].capitalize()} in {'; '.join(values['pairs'])}{detail}.{''.join(others)}"
+
+
+def _divisions_disagree(values: Mapping[str, Any]) -> str:
+    clauses = [f"{faster['framework']} is faster with {faster['conditions']}" for faster in values["faster"]]
+    return f"THE DIVISIONS DISAGREE on {values['configuration']}: {'; '.join(clauses)}."
+
+
+def _shared_conditions(values: Mapping[str, Any]) -> str:
+    conditions = values["conditions"].values()
+    return f"All {', '.join(['as above', *conditions])}." if values["as_above"] else f"All with {', '.join(conditions)}."
+
+
+def _verdict(values: Mapping[str, Any], text: str, separator: str) -> str:
+    """A verdict with the conditions that it does not share with others, and what is to be doubted."""
+    conditions = [words for name, words in values["conditions"].items() if name not in values["shared_conditions"]]
+    doubts = [] if values["doubt"] == "disturbed" else [NOT_PROVED * values["proof_missing"], DOUBTS[values["doubt"]]]
+    return " ".join(filter(None, [f"{separator.join(filter(None, [text, ', '.join(conditions)]))}.", *doubts]))
+
+
+def _contestants_compared(values: Mapping[str, Any]) -> str:
+    first, second = values["contestants"]
+    if values["doubt"] == "disturbed":
+        return _verdict(values, f"{first} against {second}: no finding", ": ")
+    return _verdict(values, verdict_words.faster(JudgedRatio.model_validate(values["judged"]), first, second), ": ")
+
+
+def _mode_compared(values: Mapping[str, Any]) -> str:
+    name, speedup = values["row"], JudgedRatio.model_validate(values["judged"])
+    times = f"{verdict_words.interval_words(speedup.ratio)} times as fast as serial on {count(values['cores'], 'core')}"
+    word = verdict_words.speedup_verdict(speedup)
+    if values["doubt"] == "disturbed":
+        text = f"{name}: no finding"
+    elif speedup.verdict == "too few repeats to tell":
+        text = f"{name}: too few repeats to tell ({speedup.ratio.n} of {VERDICT_PAIRS}); it is {times} here"
+    else:
+        start = f"{name} {word}: it" if speedup.verdict in ("above", "below") else f"{name}: {word}; it"
+        text = f"{start} is {times}{verdict_words.p_value_text(speedup)}"
+    return _verdict(values, text, "; ")
+
+
+def _family(values: Mapping[str, Any]) -> str:
+    return verdict_words.family_words([JudgedRatio.model_validate(judged) for judged in values["judged"]]) or ""
+
+
+def _unmattering(values: Mapping[str, Any]) -> str:
+    return f"A difference below {percent_words(values['smallest_effect'])} does not matter here (--smallest-effect)."
+
+
+def _open_questions(values: Mapping[str, Any]) -> str:
+    return f"{len(values['open'])} of {count(values['questions'], 'question')} ({'; '.join(values['open'])})."
+
+
+def _decision_cut_short(values: Mapping[str, Any]) -> str:
+    known = f" Open so far: {_open_questions(values)}" if values["open"] else ""
+    repeats = count(values["repeats"], "repeat")
+    return f"Not all of {repeats} were made, so not all is decided.{known} {_unmattering(values)}"
+
+
+def _decided(values: Mapping[str, Any]) -> str:
+    fewer = "Rows whose questions were decided before that ran fewer times. " if values["some_ran_fewer"] else ""
+    decided = "was" if values["questions"] == 1 else "were all"
+    questions, repeats = count(values["questions"], "question"), count(values["repeats"], "repeat")
+    return f"{questions} {decided} decided after {repeats}. {fewer}{_unmattering(values)}"
+
+
+def _not_decided(values: Mapping[str, Any]) -> str:
+    end = "Fewer than half of their runs made pairs, so repeats were not added. " if values["stuck"] else ""
+    if values["repeats"] >= values["most_repeats"]:
+        end = f"The most is {values['most_repeats']} (--most-repeats). "
+    repeats = count(values["repeats"], "repeat")
+    return f"Not decided after {repeats}: {_open_questions(values)} {end}{_unmattering(values)}"
+
+
+def _accuracy_over_seeds(values: Mapping[str, Any]) -> str:
+    accuracy = Spread.model_validate(values["accuracy"])
+    guessing = f", {GUESSING}" if values["guesses"] else ""
+    quartiles = f"(quartiles {accuracy.low:.4f} to {accuracy.high:.4f}){guessing}"
+    return f"{values['row']}: test accuracy {accuracy.median:.4f} over {accuracy.n} seeds {quartiles}."
+
+
+def _target_accuracy(values: Mapping[str, Any]) -> str:
+    target, pace = Target.model_validate(values["target"]), values["epoch_seconds"]
+    repeats = f"{target.reached} of {target.repeats} repeats"
+    text = f"validation accuracy {target.accuracy:g} was not reached in {count(values['epochs_done'], 'epoch')}"
+    if target.reached:
+        text = f"validation accuracy {target.accuracy:g} was reached in {repeats}, which leaves no median"
+    if target.seconds is not None and target.epochs is not None:
+        seconds = target.seconds
+        spread = f" ({seconds.low:.2f} to {seconds.high:.2f})" if seconds.n > 1 else ""
+        after = count(target.epochs.median, "epoch")
+        text = f"validation accuracy {target.accuracy:g} after {seconds.median:.2f} s{spread} and {after}"
+        text += f", in {repeats}" if target.repeats > 1 else ""
+    return f"{values['row']}: {text}{'' if pace is None else f'; {pace:.2f} s per epoch'}."
+
+
+def _inexact_mode(values: Mapping[str, Any]) -> str:
+    reached = f"{values['accuracy']:.4f}{f' ({GUESSING})' if values['guesses'] else ''}"
+    serial = values["serial_accuracy"]
+    beside = "" if serial is None else f", serial's {serial:.4f}"
+    parts = [f"{values['difference']}: test accuracy {reached}{beside}"]
+    if "staleness" in values:
+        parts.append(
+            Fields().format(
+                "gradients late by {mean:.2f} updates in the mean and {most} at most, over {pushes} pushes; "
+                "{waiting_seconds:.2f} s of waiting",
+                **values["staleness"],
+            )
+        )
+    if "members" in values:
+        alone = "the average of the members {average:.4f}, their vote {vote:.4f}, each alone {least:.4f} to {most:.4f}"
+        parts.append(Fields().format(alone, **values["members"]))
+    return f"{values['row']}: {'; '.join(parts)}."
+
+
+def _input_wait(values: Mapping[str, Any]) -> str:
+    conclusion = "the input bounds it" if values["wait"] > 0.5 else "both count"
+    text = f"{values['row']}: waits {wording.percent(values['wait'])} of its training time for its input: {conclusion}."
+    return " ".join(filter(None, [text, DOUBTS[values["doubt"]]]))
+
+
+def unreliable_words(values: Mapping[str, Any]) -> str:
+    """How many runs of a side have no reliable times, and why. The values are those of `unreliable_runs`."""
+    text = f"{values['unreliable']} of {count(values['runs'], 'run')} {values['whose']} {values['why']}"
+    if taken := values.get("cores_taken"):
+        ends = dict.fromkeys(f"{end(taken):.2f}" for end in (min, max))
+        budget = f" of a budget of {values['cores']}" if values["cores"] else ""
+        text += f": other work or the hypervisor took {' to '.join(ends)} cores{budget}, more than {DISTURBED_FROM}"
+    return f"{text}."
+
+
+def _rung_differs(values: Mapping[str, Any]) -> str:
+    size = "" if values["difference"] is None else f" by {values['difference']:.1e}"
+    where = f" at {values['where']}" if values["where"] else ""
+    qualifier = ", accepted" if values["accepted"] else f", only by {values['rounding']}" if values["rounding"] else ""
+    under = f", with {values['under']}" if values["under"] else ""
+    return f"{values['rung']}: differs{size}{where}{qualifier}{under}."
+
+
+def _difference_begins(values: Mapping[str, Any]) -> str:
+    rest = "" if values["rest_judged"] else " What is behind it was not judged."
+    return f"It begins at {values['where']}, by {values['by']:.1e}.{rest}"
+
+
+def _no_known_cause(values: Mapping[str, Any]) -> str:
+    hint = " The table of layers shows where the difference begins." if values["in_table"] else ""
+    return f"None of the known causes explains it.{hint}"
+
+
+TEMPLATES: dict[str, Template | RowTemplate] = {
+    # Cautions on the whole comparison.
+    "signature": "{sentence}",
+    "set_aside": "Set aside: {reason}",
+    "unplanned": _unplanned,
+    "data": "The data: {note}.",
+    "contradicting_labels": (
+        "The data: {note}. So some of them have a wrong label, or the classes overlap. convtwins data FOLDER names them."
+    ),
+    "images_in_two_splits": (
+        "The data: {note}. Accuracy on them is no accuracy on new images. convtwins data FOLDER names them."
+    ),
+    "shared_cores": (
+        "A budget of {cores} cores was {cores} hardware threads of {physical_cores:physical core}. Two threads of a core do "
+        "less than two cores."
+    ),
+    "not_interleaved": _not_interleaved,
+    "made_again": _made_again,
+    "set_apart": _set_apart,
+    "another_environment": "{row_id}, repeat {repeat}: ANOTHER ENVIRONMENT than before the proof: {changes}.",
+    "other_versions": _other_versions,
+    "other_interpreter": "{one} and {other}: two interpreters with the same distributions.",
+    "nothing_can_run": "NO ROW CAN RUN on this machine, so nothing is trained ({reasons:;}).",
+    # Cautions on rows.
+    "resumed": RowTemplate(
+        "cut short and continued from a checkpoint",
+        "{resumes:time}",
+        "The wall time leaves out what was lost in between. Each epoch is timed by itself.",
+    ),
+    "restarted": RowTemplate("restarted automatically ({options:and})", _restarted),
+    "fewer_replicas": RowTemplate(
+        "went on from a checkpoint with fewer replicas (--elastic)", _fewer_replicas, "Such runs do not count."
+    ),
+    "started_over": RowTemplate("started over: {reason}"),
+    "failed": RowTemplate(_failed),
+    "not_finished": RowTemplate("{status}: {reason}"),
+    "broke_down": RowTemplate("broke down", _broke_down, "Scores are those of the end."),
+    "guesses": RowTemplate(
+        "guessing is right on {chance:.4f} of {images} test images, and the test accuracy is not shown to be better",
+        "{accuracy:.4f}",
+    ),
+    "oversubscribed": RowTemplate("oversubscribed, so replicas share cores", "{replicas} replicas on {cores:core}"),
+    "fewer_micro_batches": RowTemplate(
+        "batches are cut into fewer parts than asked, since all parts of every replica's share are of one size",
+        "{parts}, not {requested}",
+    ),
+    "exceeds_budget": RowTemplate("used more cores than the budget", "{cores_used:.2f} of {cores}"),
+    "nothing_timed": RowTemplate(_nothing_timed),
+    "too_short": RowTemplate(
+        "too few timed batches to show a steady pace", "{batches} of {needed}", "Do not rely on these rates."
+    ),
+    "unwatched": RowTemplate("too short to tell whether other work disturbed it", rest=_RELY_ON_NO_TIME),
+    "late_losses": RowTemplate("some work may not be timed", "{reason}", _RELY_ON_NO_TIME),
+    "disturbed": RowTemplate(
+        "{by} took cores of the budget",
+        _cores_taken,
+        _RELY_ON_NO_TIME,
+    ),
+    "busy": RowTemplate("began at a high load average on {logical_cores:logical core}", "{load:.1f}"),
+    "throttled": RowTemplate(
+        "CPUs ended at a lower clock than those of another row, so these times do not compare well",
+        "{mhz:.0f} MHz, others {fastest_mhz:.0f}",
+    ),
+    # The same training.
+    "not_examined": "Identical training: not claimed: it was not examined.",
+    "identical_training": _identical_training,
+    "update_rule": (
+        "Update rule: the suite's own, one formula in all frameworks. With each framework's own (--set optimizer.native=true) "
+        "the losses part: by {difference:.1e} at step 20 ({optimizer}, simple_cnn on digits, float64)."
+    ),
+    "spot_check_failed": "Spot checks: NOT AS PLANNED: {row_id}, repeat {repeat}: {faults:;}.",
+    "nothing_recorded": "Spot checks: {runs:timed run} recorded nothing: images on a device, or an older version.",
+    "records_missing": "Spot checks: {records:record} of {runs:timed run} are not there.",
+    "spot_checks_passed": _spot_checks_passed,
+    "gradients_prove_nothing": "Spot checks: gradients prove nothing: {reason}.",
+    "mode_not_claimed": "{mode}: not claimed: {reason}.",
+    "mode_compared_with": "{mode}: compared with {other}. The serial runs here see whole batches.",
+    "first_losses": _first_losses,
+    "first_loss_failed": "{framework}, {mode}: {where}.",
+    "scores_differ": _scores_differ,
+    "reduced_precision": (
+        "Fewer digits than the precision says: {switches:,}. Those first losses are compared with no others."
+    ),
+    "one_hash": "Same {subjects:and}: one run alone has nothing to be compared with.",
+    "same_hashes": _same_hashes,
+    "other_hashes": _other_hashes,
+    "order_not_compared": (
+        "Order of examples: the runs ended after different numbers of epochs, so that it cannot be compared."
+    ),
+    # Verdicts and the conditions that they hold for.
+    "divisions_disagree": _divisions_disagree,
+    "division": _division,
+    "can_be_equalised": (
+        "For equal conditions add --switches closed; for each one's best run `optimize`, then add --switches best."
+    ),
+    "shared_conditions": _shared_conditions,
+    "contestants_compared": _contestants_compared,
+    "mode_compared": _mode_compared,
+    "no_finding": "No finding:",
+    "family": _family,
+    "decision_cut_short": _decision_cut_short,
+    "nothing_to_decide": "Not decided after {repeats:repeat}: no two runs can be compared.",
+    "decided": _decided,
+    "not_decided": _not_decided,
+    # Two measurements.
+    "package_changed": "{package} was {baseline} and is {candidate}.",
+    "uncommitted_changes": "The {side} was measured with uncommitted changes.",
+    "caution_of_side": "The {side}: {sentence}",
+    "other_work": "{name}: the {what} changed, so the runs compute something else than before.",
+    "not_above_zero": "{name}: {left_out} of {figures} figures of the {side} do not count ({metric}): not above 0.",
+    "without_partner": "{name}: {figures:figure} without a partner in the pairs, not counted ({metric}).",
+    "medians_differ": "{name}: the medians of the {side}'s files differ by up to {times:.1f} times.",
+    "unreliable_runs": lambda values: f"{values['name']}: {unreliable_words(values)} Their times do not count.",
+    "neither_side_proved": "Neither side has a proof that both frameworks train the same.",
+    "files_unwatched": FILES_UNWATCHED,
+    "proof_of_candidate": "The candidate's proof: {proof}.",
+    # Two models.
+    "models_same": f"Yes: {_MODELS} are the same model. {_RUNGS_AGREE}",
+    "models_agree": f"Yes, but for {{but}}: {_MODELS}. {_RUNGS_AGREE}",
+    "models_hold": "Yes, but for {but}.",
+    "models_part": "No: they part first at: {rung}.",
+    "models_part_by_convention": (
+        "No: they part at {rung} alone. There Keras has a convention of its own: add --accept {accept}."
+    ),
+    "models_not_judged": (
+        "Cannot tell: what was accepted changes all that follows, so these were not judged: {unjudged:,}. Mend the port, and "
+        "match again."
+    ),
+    "settings_may_part": ("Other settings, which agree on all values that were compared and may part on others: {settings:,}."),
+    "settings_may_even_out": "Other settings, which other layers may even out: {settings:6}.",
+    "rung_differs": _rung_differs,
+    "difference_begins": _difference_begins,
+    "cause": "{sentence}",
+    "no_known_cause": _no_known_cause,
+    "fault_between": "The fault lies {place}.",
+    "faults_without_name": (
+        "Functions that a subclassed Keras model calls are not recorded. A fault in one of them has no name here."
+    ),
+    "functions_not_recorded": (
+        "Functions that a subclassed Keras model calls are not recorded. What they gave was compared, their settings were not."
+    ),
+    "nothing_proved": "{rung}: nothing is proved by {by:;}.",
+    "optimizers_differ": "{settings} They may act later than in these steps.",
+    # What a row reached.
+    "accuracy_over_seeds": _accuracy_over_seeds,
+    "target_accuracy": _target_accuracy,
+    "inexact_mode": _inexact_mode,
+    "input_wait": _input_wait,
+}
+"""Words by kind of statement. A field `row` is the name of its only row, `row_id` the id."""
+
+DETAILS = frozenset(["first_loss_failed", "scores_differ", "difference_begins", "cause", "no_known_cause", "fault_between"])
+"""Kinds that belong below the statement before."""
+
+ADVICE: dict[str, str] = {
+    "doctor": f"To see what it can run: {wording.command('doctor')}",
+    "share_cores": "Ask for fewer replicas, or add --oversubscribe, which lets replicas share cores.",
+    "smaller_learning_rate": "Try a smaller learning rate.",
+    "train_longer": "Train for longer, or test on more images.",
+    "more_steps": "Use a smaller --batch-size, or more images or --epochs.",
+    "more_epochs": "Use more --epochs.",
+    "larger_scale": "A larger --scale helps.",
+    "again": "{resume} makes disturbed repeats again.",
+    "again_when_idle": _AGAIN,
+    "again_with_repeats": f"{_AGAIN} {_NEEDS}",
+    "again_at_scale": f"{_AGAIN} {_NEEDS} A larger --scale helps.",
+    "make_runs": "{resume} makes the runs.",
+    "make_rest": "--resume makes the rest.",
+    "add_repeats": "--resume adds repeats.",
+}
+"""Sentences by kind of advice. `{resume}` is the command that resumes the comparison, with the options of the advice."""
+
+
+def sentences(
+    statements: Iterable[Statement], summaries: Sequence[Summary] = (), folder: Path | str | None = None
+) -> list[str]:
+    """Statements in words, in their order. Statements on rows that have the same words share a sentence.
+
+    Args:
+        summaries: all rows of the comparison. None are needed for statements that name no row.
+        folder: folder of the comparison, which advice names. None: `DIR` stands for it.
+    """
+    names = {summary.id: summary.name for summary in summaries}
+    sentences: dict[tuple[object, ...], str] = {}
+    rows: dict[tuple[object, ...], dict[str, str]] = {}
+    for place, statement in enumerate(statements):
+        template, advised = TEMPLATES[statement.kind], advice_words(statement.advice, folder)
+        row_id = next(iter(statement.rows), "")
+        name = names.get(row_id, row_id)
+        values = {**statement.values, "row": name, "row_id": row_id}
+        if not isinstance(template, RowTemplate):
+            text = _joined(_fill(template, values), advised)
+            sentences[place,] = Detail(text) if statement.kind in DETAILS else text
+            continue
+        text, rest = _fill(template.text, values), _joined(template.rest, advised)
+        sentences.setdefault((statement.kind, text, rest), "")
+        rows.setdefault((statement.kind, text, rest), {}).setdefault(name, _fill(template.figure, values))
+    return [
+        _row_sentence(rows[key], len(names), *map(str, key[1:])) if key in rows else text for key, text in sentences.items()
+    ]
+
+
+def _row_sentence(figures: Mapping[str, str], num_rows: int, text: str, rest: str) -> str:
+    """One sentence on all rows with the same words, and what follows from it.
+
+    Args:
+        figures: name of each row: its figure, or an empty text.
+    """
+    if len(figures) == 1:
+        ((name, figure),) = figures.items()
+        return _joined(f"{name}: {text}{f': {figure}' if figure else ''}.", rest)
+    which = "Both rows" if num_rows == 2 else f"All {num_rows} rows"
+    which = which if len(figures) == num_rows else f"{len(figures)} of {num_rows} rows"
+    listed = "; ".join(f"{name} ({figure})" if figure else name for name, figure in figures.items())
+    return _joined(f"{which}: {text}.", rest, f"These are: {listed}.")
+
+
+def _joined(*sentences: str) -> str:
+    return " ".join(filter(None, sentences))
+
+
+def _fill(template: Template, values: Mapping[str, Any]) -> str:
+    return Fields().vformat(template, (), values) if isinstance(template, str) else template(values)
+
+
+def advice_words(advice: Advice | None, folder: Path | str | None = None) -> str:
+    """Advice in words. Empty if there is none."""
+    if advice is None:
+        return ""
+    resume = ["run", "--resume", "DIR" if folder is None else str(folder), *advice.options]
+    command = wording.command(*resume) if folder is not None else wording.shell(resume)
+    return ADVICE[advice.kind].format(resume=command)
+
+
+def doubt_words(*summaries: Summary) -> str:
+    """Sentence behind one on the times of these rows. Empty if they are reliable."""
+    return DOUBTS[doubt(*summaries)]

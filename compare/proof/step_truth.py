@@ -1,0 +1,486 @@
+"""Expected result of one step, and by how much rounding may change it.
+
+In float32, the referee's float64 step from the same state is the truth. The tolerance comes from the referee alone. It does
+the step again in plain float32, from weights and pixels moved by one unit in the last place. Its means of BatchNorm, and
+gradients of convolutions' kernels, err as long sums do. A framework may be `ROUNDING_FACTOR` times as far from the truth as
+the farthest of these copies. Three copies may all come close to it by chance. So before a framework is called wrong, more are
+made. The larger counts: the farthest of the first three, or the root mean square of all `MOST_COPIES`. ReLU and max-pooling
+decide in the copies as they do in float64. Where rounding decided otherwise, the referee takes the decision over (see
+`decisions`).
+
+In float64 the step of the first framework is the truth, or for a timed run that of the referee.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from concurrent.futures import CancelledError
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from common.models import architectures, work
+from common.models.architectures import Architecture, Layer
+from common.models.sharding import shard
+from common.models.weights import Weights
+from common.spec import Optimizer, Spec
+from common.training.tracing import SCORED, group, state, state_before
+from compare.core.differences import absolute
+from compare.proof import decisions
+from compare.proof.decisions import Decider, StepOutcome, Tie
+from compare.proof.referee import network
+from compare.proof.referee.layers import Array
+from compare.proof.referee.network import RefereeBatch
+
+TOLERANCE = 1e-12
+"""Tolerance in float64, relative to the largest component of each gradient and statistic."""
+COPIES = 3
+"""Number of copies of a step in float32. BatchNorm of the first adds in eight lanes, as a vector unit does. That of the others
+errs as sums in the worst order do, see `decisions.rough_mean`. The second adds up convolutions' kernels as one thread does."""
+MOST_COPIES = 12
+"""Number of copies of a step if a framework exceeds the tolerance of the first ones. BatchNorm may see few values. One
+direction then carries most of the rounding, and each copy errs by a single random number. Three of these are all small once in
+some hundred steps."""
+ROUNDING_FACTOR = 8.0
+TIE_FACTOR = 2.0
+"""Distance from zero, or from another maximum, up to which rounding may decide, in errors of the copies (root mean square).
+Beyond that lie 2 % of the values that an error of this size would turn."""
+MOST_FLOPS = 1.5e11
+"""FLOPs to find the ties that a step decided otherwise, where no decisions are recorded. Each takes a step in float64."""
+MAX_COMPONENTS = 100_000
+"""Number of components of the gradients by which these ties are found."""
+MAX_CACHED_GRADIENTS = 3
+"""Number of gradients with recorded decisions that are cached for each step: two of the serial runs, and those of a mode."""
+UNIT = {"float32": 2.0**-24, "float64": 2.0**-53}
+"""Relative rounding of one number."""
+
+
+class Truth(NamedTuple):
+    """Expected result of a step, and the largest rounding error of each number or array."""
+
+    step: StepOutcome
+    error_limits: StepOutcome
+    """Largest errors, given the decisions of `step`."""
+    scales: Mapping[str, float]
+    """Scale of each gradient, see `_scales`."""
+    ties: tuple[Tie, ...] = ()
+    copies: int = 0
+    """Number of float32 copies from which `error_limits` comes. 0 in float64."""
+
+    def with_gradients(self, gradients: dict[str, Array]) -> Truth:
+        return self._replace(step=self.step._replace(gradients=gradients))
+
+    def with_limits(self, gradients: dict[str, Any]) -> Truth:
+        """Replace the largest errors of gradients."""
+        return self._replace(error_limits=self.error_limits._replace(gradients=gradients))
+
+
+class Replay(NamedTuple):
+    """A truth with the decisions that a run recorded."""
+
+    truth: Truth
+    turned: int
+    """Number of recorded decisions that differ from the referee's and change a gradient."""
+    unexplained: int
+    """Number of these that rounding does not explain."""
+
+
+class Division(NamedTuple):
+    """Division of a batch in a step of a run."""
+
+    chains: list[list[Any]]
+    """Chains of parts, see `decisions.compute_step`."""
+    shards: tuple[tuple[int, int], ...] = ()
+    """Bounds of each replica's examples. Empty if gradients are not compressed."""
+
+    @classmethod
+    def for_batch(cls, spec: Spec, architecture: Architecture, size: int) -> Division:
+        """Return the division of a batch of this size."""
+        shards = tuple(shard(size, spec.data_replicas, rank) for rank in range(spec.data_replicas if spec.compresses else 0))
+        return cls(_chains(spec, size) if architecture.has_batch_norm else [[np.arange(size)]], shards)
+
+    @property
+    def key(self) -> Any:
+        return tuple(tuple(map(bytes, chain)) for chain in self.chains), self.shards
+
+    @property
+    def parts(self) -> list[Any]:
+        return [part for chain in self.chains for part in chain]
+
+
+class TaughtSteps:
+    """Steps whose states and batches a recording holds, computed by the referee.
+
+    Args:
+        architecture: the model's architecture.
+        teacher: the recording.
+        is_timed: whether the recording is of a timed run, which trained all steps before each of these. Then the referee is the
+            truth in float64 too.
+        max_flops: FLOPs to find the ties that a step decided otherwise.
+    """
+
+    def __init__(
+        self,
+        architecture: Architecture,
+        teacher: Mapping[str, npt.NDArray[Any]],
+        *,
+        is_timed: bool = False,
+        max_flops: float = MOST_FLOPS,
+    ) -> None:
+        self.architecture, self.teacher, self.is_timed, self.max_flops = architecture, teacher, is_timed, max_flops
+        self.stopped = False
+        """Whether the work is cancelled. Another thread sets it."""
+
+    def size(self, step: int) -> int:
+        """Return the size of a step's batch."""
+        return len(self.teacher[f"labels/{step}"])
+
+    def state_before(self, step: int) -> tuple[Weights, dict[str, Weights]]:
+        return state_before(self.teacher, step)
+
+    def inputs(self, step: int, dtype: Any, seed: int | None = None) -> tuple[dict[str, Array], RefereeBatch]:
+        """Return (weights, batch). With a seed, weights and pixels are moved by one unit in the last place."""
+        generator = None if seed is None else np.random.default_rng(seed)
+
+        def cast(array: Any) -> Any:
+            return array.astype(dtype) if generator is None else _perturb(array.astype(dtype), generator)
+
+        scaling = self.teacher["pixel_mean"].tolist(), self.teacher["pixel_std"].tolist()
+        images = cast(network.scaled(self.teacher[f"images/{step}"], *scaling, dtype))
+        masks = [self.teacher[f"masks/{step}/{index}"] for index in range(len(self.architecture.dropouts))]
+        weights, _ = self.state_before(step)
+        return {name: cast(array) for name, array in weights.items()}, RefereeBatch(
+            images, self.teacher[f"labels/{step}"], masks
+        )
+
+    def compute(
+        self,
+        step: int,
+        division: Division,
+        decider: Decider,
+        dtype: Any,
+        seed: int | None = None,
+        *,
+        forward_only: bool = False,
+    ) -> tuple[StepOutcome, Array]:
+        """Compute the referee's step, see `decisions.compute_step`. For the seed, see `inputs`."""
+        if self.stopped:
+            raise CancelledError
+        inputs = self.inputs(step, dtype, seed)
+        chains, shards = division.chains, division.shards
+        return decisions.compute_step(self.architecture, *inputs, chains, decider, shards, forward_only=forward_only)
+
+
+class StepTruth:
+    """Truth of one step and one division of its batch, with all that the referee has computed of it so far.
+
+    Args:
+        taught: the steps of the recording that teaches.
+        spec: spec of a run with this division.
+        step: index of the step, from 0.
+        division: the division of the step's batch.
+    """
+
+    def __init__(self, taught: TaughtSteps, spec: Spec, step: int, division: Division) -> None:
+        self.step = step
+        self.division = division
+        self._taught = taught
+        self._precision, self._optimizer = spec.precision, spec.optimizer
+        self._truth: Truth | None = None
+        self.leader = Decider()
+        """Decider of the float64 step. The copies follow it."""
+        self._first_copy_gradients: dict[str, Array] = {}
+        self._replayed: dict[bytes, tuple[dict[str, Array], int, int]] = {}
+        self._terms: dict[str, Array] = {}
+        self._forget_limits()
+
+    def _forget_limits(self) -> None:
+        """Forget what depends on the number of copies."""
+        self._any_decision: Truth | None = None
+        self._evaluation: tuple[Array, Array, float] | None = None
+        self._effects: dict[int, Array] = {}
+        """Number of ties: effect of each, in units of the tolerances."""
+
+    @property
+    def truth(self) -> Truth:
+        """The truth as it is known so far."""
+        if self._precision == "float64":
+            return self._float64_truth()  # quickly read, and too large to be kept
+        if self._truth is None:
+            self._truth = self._float32_truth(COPIES)
+        return self._truth
+
+    def add_copies(self) -> None:
+        """Derive the tolerances from `MOST_COPIES` copies."""
+        if self.truth.copies < MOST_COPIES:
+            self._truth = self._float32_truth(MOST_COPIES)
+            self._forget_limits()
+
+    def _float64_truth(self) -> Truth:
+        if self._taught.is_timed:
+            true, _ = self._compute(Decider(), np.float64)
+            loss, gradients, statistics = float(true.loss), true.gradients, true.statistics
+        else:
+            teacher = self._taught.teacher
+            gradients = self.recorded_gradients(teacher)
+            stepped, _ = state(teacher, f"after/{self.step}")
+            statistics = {name: array for name, array in stepped.items() if name not in gradients}
+            loss = teacher[f"loss/{self.step}"].item()
+        scales = _scales(self._taught.architecture, gradients)
+        allowed = StepOutcome(
+            TOLERANCE * abs(loss),
+            {name: TOLERANCE * scales[name] for name in gradients},
+            {name: TOLERANCE * float(np.abs(array).max()) for name, array in statistics.items()},
+        )
+        return Truth(StepOutcome(loss, gradients, statistics), allowed, scales)
+
+    def _float32_truth(self, copies: int) -> Truth:
+        self.leader = Decider()
+        true, losses = self._compute(self.leader, np.float64)
+        copy_steps = [
+            self._compute(decider, np.float32, seed) for seed, decider in enumerate(_copy_deciders(self.leader, copies))
+        ]
+        ties = tuple(self.leader.ties())
+        self.leader.forget_values()
+        self._first_copy_gradients = copy_steps[0][0].gradients
+
+        def rounding(select: Callable[[StepOutcome], dict[str, Any]]) -> dict[str, float]:
+            differences = [_largest_differences(select(true), select(copy_step)) for copy_step, _ in copy_steps]
+            return {
+                name: ROUNDING_FACTOR * _rounding([difference[name] for difference in differences]) for name in select(true)
+            }
+
+        logits_rounding = _rounding([float(np.abs(copy_step.logits - true.logits).max()) for copy_step, _ in copy_steps])
+        limits = StepOutcome(
+            _loss_error(true, losses, copy_steps),
+            rounding(lambda outcome: outcome.gradients),
+            rounding(lambda outcome: outcome.statistics),
+            logits=ROUNDING_FACTOR * (logits_rounding + UNIT["float32"] * float(np.abs(true.logits).max())),
+        )
+        return Truth(true, limits, _scales(self._taught.architecture, true.gradients), ties, copies)
+
+    @cached_property
+    def loss(self) -> tuple[float, float]:
+        """(loss of the float32 step, its largest rounding error)."""
+        leader = Decider()
+        true, losses = self._compute(leader, np.float64, forward_only=True)
+        moved = [
+            self._compute(decider, np.float32, seed, forward_only=True)
+            for seed, decider in enumerate(_copy_deciders(leader, MOST_COPIES))
+        ]
+        return true.loss, _loss_error(true, losses, moved)
+
+    def evaluation(self) -> tuple[Array, Array, float]:
+        """Return (logits and losses of some images before the step in evaluation mode, largest rounding error of a logit)."""
+        if self._evaluation is None:
+            seeds = [(np.float64, None), *((np.float32, seed) for seed in range(self.truth.copies))]
+            (logits, losses), *copies = (
+                decisions.score_in_evaluation(
+                    self._taught.architecture, weights, RefereeBatch(batch.images[:SCORED], batch.labels[:SCORED], [])
+                )
+                for weights, batch in (self._taught.inputs(self.step, dtype, seed) for dtype, seed in seeds)
+            )
+            rounding = _rounding([float(np.abs(copy_logits - logits).max()) for copy_logits, _ in copies])
+            error = ROUNDING_FACTOR * (rounding + UNIT["float32"] * float(np.abs(logits).max()))
+            self._evaluation = logits, losses, error
+        return self._evaluation
+
+    def recorded_gradients(self, recorded: Mapping[str, npt.NDArray[Any]]) -> dict[str, Array]:
+        """Compute the gradients of a recorded step from its optimizer state."""
+        (weights, before), (_, after) = self._taught.state_before(self.step), state(recorded, f"after/{self.step}")
+        slot, factor, share = gradient_slot(self._optimizer)
+        return {
+            name: (np.asarray(after[slot][name], np.float64) - factor * np.asarray(before[slot][name], np.float64)) / share
+            - self._optimizer.weight_decay * np.asarray(weights[name], np.float64)
+            for name in before[slot]
+        }
+
+    def with_term_limits(self, arrays: Collection[str]) -> Truth:
+        """Widen the tolerance of these gradients to the sum of their absolute terms."""
+        if any(name not in self._terms for name in arrays):  # those of all kernels are as large as the model
+            inputs = self._taught.inputs(self.step, np.float64)
+            self._terms |= decisions.absolute_terms(self._taught.architecture, *inputs, self.division.chains, arrays)
+        truth = self.truth
+        return truth.with_limits(truth.error_limits.gradients | {name: TOLERANCE * self._terms[name] for name in arrays})
+
+    def with_any_decision(self) -> Truth:
+        """Widen the tolerances of gradients so far that they cover any decision of the ties."""
+        if self._any_decision is None:
+            truth = self.truth
+            near_ties = [tie for tie in truth.ties if tie.nearness <= TIE_FACTOR]
+            coins = np.random.default_rng(1).random(len(near_ties)) < 0.5
+            # One copy tosses a coin at each tie, the other decides the opposite.
+            halves = [[tie for tie, coin in zip(near_ties, coins, strict=True) if coin == heads] for heads in (True, False)]
+            deciders = (self.leader.follower(turned) for turned in halves if turned)
+            tossed = [self._compute(decider, np.float32, seed)[0] for seed, decider in enumerate(deciders)]
+            differences = [_largest_differences(truth.step.gradients, outcome.gradients) for outcome in tossed]
+            largest = {
+                name: max((difference[name] for difference in differences), default=0.0) for name in truth.step.gradients
+            }
+            allowed = truth.error_limits.gradients
+            self._any_decision = truth.with_limits({name: allowed[name] + TIE_FACTOR * largest[name] for name in allowed})
+        return self._any_decision
+
+    def with_recorded_decisions(self, recorded: Mapping[str, npt.NDArray[Any]], dtype: Any) -> Replay | None:
+        """Take over the decisions that a run recorded. None: it recorded none that fit.
+
+        In float32, the change by these decisions comes from a pass with the first copy's inputs.
+        """
+        recorded_arrays = group(recorded, f"decisions/{self.step}/")
+        arrays = [recorded_arrays[str(number)] for number in range(len(recorded_arrays))]
+        digest = hashlib.sha256(b"".join(map(bytes, arrays))).digest() + np.dtype(dtype).str.encode()
+        truth = self.truth
+        if digest not in self._replayed:  # often the same in several recordings
+            followed = self.leader.follow_recording(arrays, self.division.parts) if arrays else None
+            if followed is None:
+                return None
+            while len(self._replayed) >= MAX_CACHED_GRADIENTS:
+                del self._replayed[next(iter(self._replayed))]
+            follower, turned, unexplained = followed
+            gradients = self._compute(follower, dtype, seed=0 if dtype == np.float32 else None)[0].gradients
+            if dtype == np.float32:
+                first = self._first_copy_gradients
+                changes = {name: np.subtract(array, first[name], dtype=np.float64) for name, array in gradients.items()}
+                gradients = {name: array + changes[name] for name, array in truth.step.gradients.items()}
+            self._replayed[digest] = gradients, turned, unexplained
+        gradients, turned, unexplained = self._replayed[digest]
+        return Replay(truth.with_gradients(gradients), turned, unexplained)
+
+    def with_found_ties(self, recorded_gradients: Mapping[str, Array]) -> tuple[list[Tie], Truth] | None:
+        """Find the ties that float32 gradients decided otherwise, by the gradients themselves.
+
+        Returns:
+            (the ties, the truth with these decisions). None: the nearest ties do not explain the gradients, and there are too
+            many to try all.
+        """
+        truth = self.truth
+        flops = work.count(self._taught.architecture).flops * self._taught.size(self.step)
+        nearest = sorted(truth.ties, key=lambda tie: tie.nearness)[: int(self._taught.max_flops // flops)]
+        explanation: tuple[list[Tie], Truth] = [], truth
+        for reach in (TIE_FACTOR, decisions.REACH):
+            ties = sorted(tie for tie in nearest if tie.nearness <= reach)
+            if ties and (turned := self.explaining_ties(recorded_gradients, ties)):
+                explanation = turned, truth.with_gradients(self.gradients_with(turned))
+                limits, expected = truth.error_limits.gradients, explanation[1].step.gradients
+                if all(float(absolute(expected[name], recorded_gradients[name]).max()) <= limits[name] for name in limits):
+                    return explanation
+        return explanation if len(nearest) == len(truth.ties) else None
+
+    def gradients_with(self, turned: Sequence[Tie]) -> dict[str, Array]:
+        """Compute the gradients with some ties decided otherwise."""
+        return self._compute(self.leader.follower(turned), np.float64)[0].gradients
+
+    def explaining_ties(self, recorded_gradients: Mapping[str, Array], ties: Sequence[Tie]) -> list[Tie]:
+        """Return the ties that explain the gradients if the recorded step decided them otherwise than the referee."""
+        truth = self.truth
+        sizes = {name: max(limit, np.finfo(np.float32).tiny) for name, limit in truth.error_limits.gradients.items()}
+        stride = max(1, sum(array.size for array in truth.step.gradients.values()) // MAX_COMPONENTS)
+
+        def change(arrays: Mapping[str, Array]) -> Array:
+            """Sample the differences of all arrays from the truth, each in units of its rounding error."""
+            return np.concatenate(
+                [
+                    ((arrays[name] - array).ravel()[:: stride if array.size > MAX_COMPONENTS // 100 else 1] / sizes[name])
+                    for name, array in truth.step.gradients.items()
+                ]
+            ).astype(np.float32)
+
+        if len(ties) not in self._effects:
+            self._effects[len(ties)] = np.stack([change(self.gradients_with([tie])) for tie in ties])
+        return decisions.explaining_ties(change(recorded_gradients), self._effects[len(ties)], ties)
+
+    def _compute(
+        self, decider: Decider, dtype: Any, seed: int | None = None, *, forward_only: bool = False
+    ) -> tuple[StepOutcome, Array]:
+        return self._taught.compute(self.step, self.division, decider, dtype, seed, forward_only=forward_only)
+
+
+def gradient_slot(settings: Optimizer) -> tuple[str, float, float]:
+    """Return (the optimizer's slot that adds up gradients, the factor of its old value, the share of a new gradient)."""
+    return ("mean", settings.beta_1, 1.0 - settings.beta_1) if settings.name == "adam" else ("buffer", settings.momentum, 1.0)
+
+
+def _copy_deciders(leader: Decider, number: int) -> Iterator[Decider]:
+    """Yield the deciders of float32 copies of a step, which decide as the leader. The first `COPIES` measure its ties."""
+    yield Decider(leader)
+    for seed in range(number - 1):
+        resum = decisions.term_after_term if seed == 0 else None
+        yield Decider(leader, mean_of=decisions.rough_mean(seed), resum=resum, measures=seed < COPIES - 1)
+
+
+def _loss_error(true: StepOutcome, losses: Array, copy_steps: Sequence[tuple[StepOutcome, Array]]) -> float:
+    """Return the largest rounding error of a step's loss: errors of its examples' losses need not cancel."""
+    error = _rounding([float(np.abs(other - losses).mean()) for _, other in copy_steps])
+    return ROUNDING_FACTOR * (error + UNIT["float32"] * abs(true.loss))
+
+
+def _largest_differences(truth: Mapping[str, Array], other: Mapping[str, Array]) -> dict[str, float]:
+    """Return the largest difference of each array."""
+    return {name: float(np.abs(other[name] - array).max()) for name, array in truth.items()}
+
+
+def _rounding(errors: Sequence[float]) -> float:
+    """Return the rounding error from the errors of copies.
+
+    It is the largest of the first `COPIES`, or the root mean square of all if that is larger.
+    """
+    return max(*errors[:COPIES], float(np.sqrt(np.mean(np.square(errors)))))
+
+
+def _chains(spec: Spec, size: int) -> list[list[npt.NDArray[np.int64]]]:
+    """Return the positions that BatchNorm sees together: by replica with its own statistics, then by micro-batch."""
+    parts = spec.micro_batches(size)
+    shards = [np.arange(*shard(size, spec.data_replicas, rank)) for rank in range(spec.data_replicas)]
+    parts_by_replica = [np.split(positions, parts) for positions in shards]
+    if spec.batch_norm_statistics == "synchronised":
+        return [[np.concatenate(parts_of_all) for parts_of_all in zip(*parts_by_replica, strict=True)]]
+    return [list(positions) for positions in parts_by_replica]
+
+
+def _perturb(array: Array, generator: np.random.Generator) -> Array:
+    """Move every value one unit in the last place up or down.
+
+    A zero stays. Its neighbours are subnormal numbers, which change no sum and make BLAS ten times as slow.
+    """
+    up = generator.random(array.shape, np.float32) < 0.5
+    perturbed = np.nextafter(array, np.where(up, array.dtype.type(np.inf), array.dtype.type(-np.inf)))
+    return np.where(array == 0, array, perturbed)
+
+
+def _scales(architecture: Architecture, gradients: dict[str, Array]) -> dict[str, float]:
+    """Return the largest component of each gradient. A bias without effect has the scale of its layer's kernel."""
+    scales = {name: float(np.abs(gradient).max()) for name, gradient in gradients.items()}
+    return scales | {
+        name: scales[f"{name.removesuffix('bias')}kernel"] for name in biases_cancelled_by_batch_norm(architecture)
+    }
+
+
+def biases_cancelled_by_batch_norm(architecture: Architecture) -> dict[str, str]:
+    """Return the biases in front of BatchNorm, which subtracts them with the mean. Each with the name of its BatchNorm.
+
+    In exact arithmetic such a bias has no gradient: its terms add up to zero. What is left is the rounding of this sum.
+    """
+    trained = {parameter.name for parameter in architecture.parameters()}
+
+    def last_layers(layer: Layer) -> Iterator[Layer]:
+        """Yield the layers whose outputs are the output of a layer, are added up to it, or are concatenated to it."""
+        branches = architectures.branches(layer)
+        for branch in branches if not getattr(layer, "relu", False) else ():
+            yield from last_layers(branch[-1]) if branch else ()
+        if not branches:
+            yield layer
+
+    def layers_before_batch_norm(layers: tuple[Layer, ...]) -> Iterator[tuple[Layer, str]]:
+        for first, second in itertools.pairwise(layers):
+            if isinstance(second, architectures.BatchNorm):
+                yield from ((output_layer, second.name) for output_layer in last_layers(first))
+        for layer in layers:
+            for branch in (layer.layers,) if isinstance(layer, architectures.Opaque) else architectures.branches(layer):
+                yield from layers_before_batch_norm(branch)
+
+    biases = {f"{layer.name}.bias": following for layer, following in layers_before_batch_norm(architecture.layers)}
+    return {name: following for name, following in biases.items() if name in trained}

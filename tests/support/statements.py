@@ -1,0 +1,10 @@
+"""What the report of a comparison says, in words."""
+
+from compare.execution.store import StoredComparison
+from compare.reporting import comparison_report
+
+
+def in_words(stored: StoredComparison) -> dict[str, list[str]]:
+    """The sentences of a comparison, by subject."""
+    judged = comparison_report.judge(stored)
+    return {subject: judged.in_words(statements) for subject, statements in judged.findings.statements.items()}
