@@ -314,7 +314,7 @@ class Spec(Finite):
 
 
 EFFECTS = Effects(Spec)
-"""What each field of a spec keeps of a run, as it says where it is declared."""
+"""Statements on all fields of a spec, which stand where the fields are declared."""
 
 
 def build(values: dict[str, Any]) -> Spec:

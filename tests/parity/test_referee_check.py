@@ -180,8 +180,8 @@ def test_a_deep_model_is_followed_with_fewer_blocks_and_named_so(
         asked.extend(specs)
         return []
 
-    def every_step(what: Spec, *_: object, **__: object) -> list[object]:
-        asked.append(what)
+    def every_step(request: ladder.ProofRequest, **_: object) -> list[object]:
+        asked.append(request.timed_spec)
         return []
 
     monkeypatch.setattr(referee_check, "judge", judged)

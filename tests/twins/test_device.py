@@ -49,6 +49,17 @@ def test_one_gpu_is_not_enough_for_a_mode_of_one_machine(framework: str, monkeyp
     assert spec.check_against(asked, device.describe()) == "not available: needs 2 CUDA devices, found 1"
 
 
+def test_a_mode_without_a_trainer_is_not_available(framework: str) -> None:
+    parallel = importlib.import_module(f"{framework}_impl.parallel")
+    mode = spec.Mode(
+        name="gossip", variant="gossip", divides=frozenset({"batch"}), processes="each", needs="two machines that talk"
+    )
+    with spec.MODES.extended(mode):
+        run = spec.build({"mode": "gossip", "replicas": 2, "cores": 1})
+        with pytest.raises(spec.SpecError, match=rf"{framework} has no trainer of mode gossip in {framework}_impl/parallel"):
+            parallel.build(run, None, None, None, None)
+
+
 def test_a_run_for_the_cpu_is_held_against_what_there_is_without_the_gpus(
     framework: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -15,6 +15,8 @@ from common.models import architectures, user_code, work
 from common.spec import SpecError
 from compare import api
 from compare.execution import launch
+from compare.judgement.statement import Statement
+from compare.judgement.statement_words import sentences
 from compare.matching import causes, model_comparison, pair_file
 from compare.matching import match as matching
 from compare.matching.causes import KNOWN_CAUSES, Cause
@@ -574,7 +576,7 @@ def test_what_tensorflow_computes_in_float32_is_said_and_accepted(both: Both, sn
     inference = rung(found, INFERENCE)
     assert inference.status == ROUNDS and cause_names(inference) == ["lower-precision"]
     assert 1e-9 < (inference.first or 0) < 3e-7
-    assert without_sizes(*found.describe_rung(inference)[:1]) == snapshot
+    assert without_sizes(*sentences(found.describe_rung(inference)[:1])) == snapshot
 
 
 def test_a_rounded_constant_is_remembered_behind_a_rung_that_the_tolerance_lets_pass() -> None:
@@ -624,7 +626,9 @@ def test_a_difference_says_where_it_begins_and_what_was_not_compared(both: Both)
     assert inference.first is not None and f"{inference.first:.1e}".startswith("4.") and 4e-4 <= inference.first < 5e-4
     (cause,) = inference.causes
     assert cause.name == "epsilon" and cause.residual is not None
-    assert found.sentences[1:4] == [*found.describe_rung(inference), f" {cause.full_text}"]
+    by_cause = Statement(kind="cause", level="finding", values={"name": cause.name, "sentence": cause.full_text})
+    assert found.statements[1:4] == [*found.describe_rung(inference), by_cause]
+    assert found.sentences[3] == cause.full_text
 
 
 def test_a_rung_with_a_cause_of_its_own_follows_from_no_other_and_other_settings_are_told(both: Both) -> None:
