@@ -18,15 +18,16 @@ from common.processes import signals
 from common.spec import SpecError
 from compare.comparison import comparison_plan, estimate, matrix_run, reruns, spread
 from compare.comparison.comparison_plan import ComparisonRequest
-from compare.core import exits, wording
+from compare.core import commands, exits, wording
+from compare.core.commands import Invocation
 from compare.core.errors import FolderError, LaunchError
 from compare.core.interrupt import SIGNAL_EXIT_BASE, Interrupted, interruptible
-from compare.core.option_parsing import parse_levels, parse_modes, unexpected_options
+from compare.core.option_parsing import parse_levels, parse_modes
+from compare.core.option_rules import AllExcept, Excludes, Needs
 from compare.core.option_types import Integers, Range
 from compare.core.presets import Preset
 from compare.core.progress import Display, display
 from compare.core.statistics import VERDICT_PAIRS
-from compare.core.until_decided import FIELDS as UNTIL_FIELDS
 from compare.core.until_decided import UntilDecided, stopping_rule_from_options
 from compare.execution import cells, executor, options, run_settings, signing, store
 from compare.execution.cells import MatrixPlan
@@ -45,26 +46,26 @@ from compare.reporting.live import Live
 PROFILE_STEPS = 20
 """Profiled steps of the segment that `--profile` adds to a run."""
 
-_PARAMETERS_WITH_RESUME = (
-    "resume",
-    "again",
-    "repeats",
-    "restarts",
-    *UNTIL_FIELDS,
-    "as_json",
-    "dry_run",
-    "times_from",
-    "live",
-    "sign",
-    "on",
-)
-"""Command parameters that do not change what is compared."""
 _FLOAT64_PREFIX = "The float64 proof alone: "
 
 
-@options.grouped
+@commands.command(
+    Needs("--from", "--dry-run"),
+    Needs("--again", "--resume", "Name the results folder with --resume."),
+    Excludes("--on", ["--from", "--again", "--live"], "runs comparisons on other machines"),
+    Excludes("--input-only", "--compute-only", advice="Use one of them, or neither."),
+    Excludes(
+        "--resume",
+        AllExcept(
+            *("--resume", "--again", "--repeats", "--restarts", "--until-decided", "--most-repeats", "--smallest-effect"),
+            *("--json", "--dry-run", "--from", "--live", "--sign", "--on"),
+        ),
+        "takes all settings but --repeats, --restarts, --until-decided and --on from its folder",
+        "Leave them out, or start another comparison.",
+    ),
+)
 def command(
-    context: typer.Context,
+    invocation: Invocation,
     *,
     spec_options: options.MatrixOptions,
     contestant_options: options.ContestantOptions,
@@ -91,7 +92,8 @@ def command(
         str | None, typer.Option(help="With --until-decided: the difference that matters. Default: 5%.")
     ] = None,
     seeds: Annotated[
-        str | None,
+        tuple[int, ...] | None,
+        Integers(least=0),
         typer.Option(help="A seed for each repeat, with commas, the same in all rows. The splits keep --seed."),
     ] = None,
     target_accuracy: Annotated[
@@ -124,7 +126,8 @@ def command(
         typer.Option(min=0, max=10_000, help="How often a run whose process dies goes on from its checkpoint. Default: 0."),
     ] = None,
     elastic: Annotated[
-        str | None,
+        tuple[int, int] | None,
+        Range(),
         typer.Option(metavar="MIN:MAX", help="Replicas: a run whose process dies goes on with fewer. It does not count."),
     ] = None,
     profile: Annotated[bool, typer.Option("--profile", help=f"{options.PROFILE} A trace is written too.")] = False,
@@ -135,80 +138,74 @@ def command(
         typer.Option(metavar="slurm|tcp://HOST:PORT", help="Run each comparison as a job of Slurm or of a Dask cluster."),
     ] = None,
     sign: options.Sign = None,
-    as_json: options.AsJson = False,
-) -> None:
+) -> int:
     """Train the same CNN in every framework and mode, and compare."""
-    with exits.exit_on_error():
-        if times_from is not None and not dry_run:
-            raise SpecError(f"--from goes with --dry-run. Received: {times_from} without it. Add --dry-run, or leave it out.")
-        if again is not None and resume is None:
-            raise SpecError(f"--again goes with --resume. Received: {again} without it. Name the results folder with --resume.")
-        if on is not None:
-            spread.check_backend(on)
-            if times_from is not None or again is not None or live:
-                raise SpecError("--on goes without --from, --again and --live. Received: one of them. Leave it out.")
-        signing.check_key(sign)
-        make_stopping_rule = partial(stopping_rule_from_options, until_decided, most_repeats, smallest_effect)
-        request: ComparisonRequest | MatrixPlan
-        if resume is not None:
-            _only_with_resume(context)
-            request, out = _stored_request(resume, repeats, restarts, make_stopping_rule, live=live, on=on), resume
-        else:
-            min_replicas, replicas = _parse_elastic(elastic, replicas)
-            spec_request = spec_options.to_request(
-                replicas=replicas, least_replicas=min_replicas,
-                input=input_kind, part=_part(input_only, compute_only), on_bad=on_bad, duplicates=duplicates,
-                profile_steps=PROFILE_STEPS if profile else None, hosts=hosts and [*hosts],
+    if on is not None:
+        spread.check_backend(on)
+    signing.check_key(sign)
+    make_stopping_rule = partial(stopping_rule_from_options, until_decided, most_repeats, smallest_effect)
+    request: ComparisonRequest | MatrixPlan
+    if resume is not None:
+        request, out = _stored_request(resume, repeats, restarts, make_stopping_rule, live=live, on=on), resume
+    else:
+        if elastic is not None and replicas not in (None, elastic[1]):
+            received = f"{elastic[0]}:{elastic[1]} and --replicas {replicas}"
+            raise SpecError(f"--elastic says how many replicas there are. Received: {received}. Give one.")
+        min_replicas, replicas = elastic or (None, replicas)
+        part = "input" if input_only else "compute" if compute_only else None
+        spec_request = spec_options.to_request(
+            replicas=replicas, least_replicas=min_replicas,
+            input=input_kind, part=part, on_bad=on_bad, duplicates=duplicates,
+            profile_steps=PROFILE_STEPS if profile else None, hosts=hosts and [*hosts],
+        )  # fmt: skip
+        cell_settings = run_settings.settings_of_cells(*spec_request)
+        twins = contestant_options.twins(cell_settings[0][1].contestants)
+        target = _check_target_accuracy(target_accuracy)
+
+        def build_request(settings: Preset) -> ComparisonRequest:
+            if modes is not None:
+                settings = replace(settings, modes=tuple(parse_modes(modes)))
+            if one_core is not None:
+                settings = replace(settings, one_core=one_core)
+            if switches is not None:
+                settings = replace(settings, levels=tuple(parse_levels(switches)))
+            if workers is not None:
+                settings = replace(settings, workers=workers)
+            if min_replicas is not None and not any(spec.MODES[mode].is_elastic for mode in settings.modes):
+                allowed = " or ".join(spec.MODES.names(lambda mode: mode.is_elastic))
+                raise SpecError(f"--elastic is for {allowed}. Received: {', '.join(settings.modes)}. Add one to --modes.")
+            settings = replace(settings, until=make_stopping_rule(settings.until))
+            if repeats is not None:
+                settings = replace(settings, repeats=repeats)
+            if seeds is not None:
+                settings = comparison_plan.with_seeds(settings, seeds, repeats)
+            return ComparisonRequest(
+                settings, twins, out, proof,
+                oversubscribe=oversubscribe, restarts=restarts or 0, target_accuracy=target, live=live,
             )  # fmt: skip
-            cell_settings = run_settings.settings_of_cells(*spec_request)
-            twins = contestant_options.twins(cell_settings[0][1].contestants)
-            target = _check_target_accuracy(target_accuracy)
 
-            def build_request(settings: Preset) -> ComparisonRequest:
-                if modes is not None:
-                    settings = replace(settings, modes=tuple(parse_modes(modes)))
-                if one_core is not None:
-                    settings = replace(settings, one_core=one_core)
-                if switches is not None:
-                    settings = replace(settings, levels=tuple(parse_levels(switches)))
-                if workers is not None:
-                    settings = replace(settings, workers=workers)
-                if min_replicas is not None and not any(spec.MODES[mode].is_elastic for mode in settings.modes):
-                    allowed = " or ".join(spec.MODES.names(lambda mode: mode.is_elastic))
-                    raise SpecError(f"--elastic is for {allowed}. Received: {', '.join(settings.modes)}. Add one to --modes.")
-                settings = replace(settings, until=make_stopping_rule(settings.until))
-                if repeats is not None:
-                    settings = replace(settings, repeats=repeats)
-                if seeds is not None:
-                    settings = comparison_plan.with_seeds(settings, Integers(least=0).parse("--seeds", seeds), repeats)
-                return ComparisonRequest(
-                    settings, twins, out, proof,
-                    oversubscribe=oversubscribe, restarts=restarts or 0, target_accuracy=target, live=live,
-                )  # fmt: skip
+        requests = [(labels, build_request(settings)) for labels, settings in cell_settings]
+        request = matrix_run.build_plan(requests, on) if requests[0][0] or on else requests[0][1]
+    if isinstance(request, MatrixPlan) and dry_run:
+        return matrix_run.rehearse(request, out, as_json=invocation.as_json, times_from=times_from, again=again is not None)
+    if isinstance(request, MatrixPlan):
+        folder = out or store.new_folder(cells.KIND)
+        codes: list[int] = []
 
-            requests = [(labels, build_request(settings)) for labels, settings in cell_settings]
-            request = matrix_run.build_plan(requests, on) if requests[0][0] or on else requests[0][1]
-        if isinstance(request, MatrixPlan) and dry_run:
-            code = matrix_run.rehearse(request, out, as_json=as_json, times_from=times_from, again=again is not None)
-        elif isinstance(request, MatrixPlan):
-            folder = out or store.new_folder(cells.KIND)
-            codes: list[int] = []
+        def run_cell(cell_request: ComparisonRequest, cell_folder: Path) -> None:
+            codes.append(run_nested(replace(cell_request, sign=sign, again=again is not None), cell_folder)[1])
 
-            def run_cell(cell_request: ComparisonRequest, cell_folder: Path) -> None:
-                codes.append(run_nested(replace(cell_request, sign=sign, again=again is not None), cell_folder)[1])
+        def on_received(cell_folder: Path) -> None:
+            codes.append(_finish_received(cell_folder, sign))
 
-            def on_received(cell_folder: Path) -> None:
-                codes.append(_finish_received(cell_folder, sign))
-
-            deliver = partial(Report.deliver, as_json=as_json)
-            code = matrix_run.run_all(request, folder, run_cell, deliver, live=live, on_received=on_received)
-            code = code or max(codes, default=0)
-            if code > SIGNAL_EXIT_BASE:
-                typer.echo(f"Interrupted. {_resume_hint(folder)}", err=True)
-        else:
-            execute = partial(estimate.rehearse, times_from=times_from) if dry_run else run
-            code = execute(replace(request, sign=sign, again=again is not None), as_json=as_json)
-    raise typer.Exit(code)
+        deliver = partial(Report.deliver, as_json=invocation.as_json)
+        code = matrix_run.run_all(request, folder, run_cell, deliver, live=live, on_received=on_received)
+        code = code or max(codes, default=0)
+        if code > SIGNAL_EXIT_BASE:
+            typer.echo(f"Interrupted. {_resume_hint(folder)}", err=True)
+        return code
+    execute = partial(estimate.rehearse, times_from=times_from) if dry_run else run
+    return execute(replace(request, sign=sign, again=again is not None), as_json=invocation.as_json)
 
 
 def run(request: ComparisonRequest, *, as_json: bool, view: Callable[[JudgedComparison, Path], Report] | None = None) -> int:
@@ -350,16 +347,6 @@ def _run_comparison(request: ComparisonRequest) -> ComparisonOutcome:
             raise
         live.finish("Interrupted." if code else "All runs have ended.")
     return ComparisonOutcome(compared, report, folder, code, unwritten)
-
-
-def _parse_elastic(text: str | None, replicas: int | None) -> tuple[int | None, int | None]:
-    """Parse `--elastic` into (fewest replicas, replicas)."""
-    if text is None:
-        return None, replicas
-    min_replicas, max_replicas = Range().parse("--elastic", text)
-    if replicas not in (None, max_replicas):
-        raise SpecError(f"--elastic says how many replicas there are. Received: {text} and --replicas {replicas}. Give one.")
-    return min_replicas, max_replicas
 
 
 def _with_proof(comparison: Comparison, request: ComparisonRequest, folder: Path, progress: Display) -> Comparison:
@@ -564,19 +551,3 @@ def _check_target_accuracy(accuracy: float | None) -> float | None:
 def _resume_hint(folder: Path) -> str:
     resume_command = wording.command("run", "--resume", str(folder))
     return f"To continue, run the same command with {wording.shell(['--out', str(folder)])}, or {resume_command}"
-
-
-def _only_with_resume(context: typer.Context) -> None:
-    """Refuse options that would change the comparison in the folder."""
-    others = unexpected_options(context, _PARAMETERS_WITH_RESUME)
-    if others:
-        raise SpecError(
-            "--resume takes all settings but --repeats, --restarts, --until-decided and --on from its folder. "
-            f"Received also: {', '.join(others)}. Leave them out, or start another comparison."
-        )
-
-
-def _part(input_only: bool, compute_only: bool) -> str | None:
-    if input_only and compute_only:
-        raise SpecError("--input-only and --compute-only exclude each other. Received: both. Use one of them, or neither.")
-    return "input" if input_only else "compute" if compute_only else None

@@ -89,7 +89,8 @@ def command(*rules: OptionRule) -> Callable[[Callable[..., Any]], Callable[..., 
     """Make a command of a function from settings to a report, for `MODULES` of `compare/__main__.py`.
 
     The function returns a report, which is printed, or an `Outcome`, which names its folder too. Such a command has `--json`.
-    A function that prints its output itself returns None, or the exit code. An error that a user can fix is raised.
+    A function that delivers its report itself returns the exit code. One that only prints a text returns None.
+    An error that a user can fix is raised.
 
     A parameter of type `Invocation` is given by the frame. One whose type is a dataclass stands for the options of its fields.
     One with an `OptionType` in its annotation gets the value of the text that a user types.
@@ -111,18 +112,16 @@ def command(*rules: OptionRule) -> Callable[[Callable[..., Any]], Callable[..., 
                 parameters += _group_parameters(parameter.annotation)
             else:
                 parameters.append(parameter)
-        is_reporting = signature.return_annotation not in (None, int)
+        is_reporting = signature.return_annotation is not None
         if is_reporting:
             parameters.append(_parameter("as_json", AsJson, default=False))
-        context_names = [parameter.name for parameter in parameters if parameter.annotation is typer.Context]
-        parameters += [] if context_names else [_parameter("context", typer.Context)]
+        parameters.append(_parameter("context", typer.Context))
         defaults = {parameter.name: parameter.default for parameter in parameters}
         option_types = {parameter.name: kind for parameter in parameters if (kind := _option_type(parameter)) is not None}
         parameters = [_as_text(parameter, option_types.get(parameter.name)) for parameter in parameters]
 
         @functools.wraps(function)
-        def wrapper(**values: Any) -> None:
-            context = values[context_names[0]] if context_names else values.pop("context")
+        def wrapper(context: typer.Context, **values: Any) -> None:
             invocation = Invocation(as_json=is_reporting and values.pop("as_json"))
             with exits.exit_on_error():
                 given = GivenOptions(context)

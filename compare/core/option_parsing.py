@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection, Sequence
-
-import typer
+from collections.abc import Sequence
 
 from common.spec import LEVELS, MODES, SpecError
 
@@ -47,16 +45,3 @@ def parse_modes(modes: str) -> list[str]:
 def parse_levels(switches: str) -> list[str]:
     """Return the levels named by `--switches`."""
     return parse_choices("--switches", split_names(switches), LEVELS)
-
-
-def unexpected_options(context: typer.Context, allowed: Collection[str]) -> list[str]:
-    """Return the options that were typed on the command line, by the names a user types, except the allowed parameters.
-
-    `--full` is always allowed, because it only sets how much is printed.
-    """
-    typed: list[str] = []
-    for option in context.command.params:
-        source = context.get_parameter_source(option.name or "")
-        if source is not None and source.name == "COMMANDLINE" and option.name not in (*allowed, "full"):
-            typed.append("/".join((option.opts[0], *option.secondary_opts[:1])))
-    return typed

@@ -13,7 +13,7 @@ import typer
 
 from common import spec
 from common.data import sources
-from compare.core import commands, presets
+from compare.core import presets
 from compare.core.option_parsing import parse_choices, split_names
 from compare.core.option_types import Integers, Names, OptionType
 from compare.execution import contestants as named_contestants
@@ -113,7 +113,6 @@ Sign = Annotated[Path | None, typer.Option(metavar="KEY", help="Sign the results
 Signers = Annotated[
     Path | None, typer.Option(metavar="FILE", help="Demand a signature by a key in this file of ssh's allowed signers.")
 ]
-AsJson = commands.AsJson
 
 
 def contestants(
@@ -150,7 +149,6 @@ def fields(**options: Any) -> dict[str, Any]:
     return values
 
 
-grouped = commands.command()
 _NOT_SPEC_FIELDS = ("preset", "spec_file", "assignments")
 
 

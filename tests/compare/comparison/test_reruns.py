@@ -248,7 +248,7 @@ def test_runs_are_set_apart_after_the_proof_and_not_called_made_again_before_the
     assert made_at(folder) == before and not store.read_plan(folder).replaced
     store.write_plan(folder, plan)
     with monkeypatch.context() as patch:
-        patch.setattr(comparison_plan, "jobs", killed)  # and here
+        patch.setattr(comparison_plan, "remaining_rounds", killed)  # and here
         assert convtwins("run", "--resume", folder, "--again", "disturbed").exit_code != 0
     troubles = convtwins_json("report", folder, exit_code=1)["findings"]["troubles"]
     (caution,) = [sentence for sentence in troubles if "--again disturbed" in sentence]

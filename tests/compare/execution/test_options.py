@@ -1,13 +1,10 @@
 """Options that several commands share, as groups."""
 
-import inspect
 import re
 from typing import Any
 
 import pytest
-import typer
 from typer.main import get_command
-from typer.testing import CliRunner
 
 from common.spec import SpecError
 from compare.__main__ import MODULES, app
@@ -64,23 +61,6 @@ def test_an_option_has_the_same_help_type_and_range_in_every_command() -> None:
         if {found[option][command]} == {seen for other, seen in found[option].items() if (other, option) not in OTHERS}
     ]
     assert not needless
-
-
-def test_a_group_stands_for_its_options_where_the_command_has_it() -> None:
-    seen: list[Any] = []
-
-    @options.grouped
-    def command(first: int = 0, *, of_spec: options.TrainingOptions, last: int = 0) -> None:
-        """What it does."""
-        seen.append((first, of_spec, last))
-
-    names = list(inspect.signature(command).parameters)
-    assert names[:4] == ["first", "preset", "spec_file", "data"] and names[-2:] == ["seed", "last"]
-    app = typer.Typer(add_completion=False)
-    app.command()(command)
-    done = CliRunner().invoke(app, ["--model", "resnet18", "--set", "cores=1", "--seed", "3", "--last", "2"])
-    assert done.exit_code == 0, done.output
-    assert seen == [(0, options.TrainingOptions(model="resnet18", assignments=["cores=1"], seed=3), 2)]
 
 
 def test_a_group_gives_the_fields_of_the_spec_with_those_of_the_command() -> None:

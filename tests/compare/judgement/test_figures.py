@@ -46,7 +46,7 @@ def table() -> str:
     for figure in figures.all_figures():
         places = {"JSON": figure.is_in_summary, "`runs.csv`": figure.is_in_frame, "`--metric`": figure.metric}
         values, columns = ", ".join(name for name, there in places.items() if there), ", ".join(figure.tables)
-        lines.append(f"| `{figure.name}` | {figure.docs} | {values} | {columns} |")
+        lines.append(f"| {figure.name} | {figure.docs} | {values} | {columns} |")
     return "\n".join(lines)
 
 
@@ -80,9 +80,7 @@ def test_a_figure_that_is_declared_once_is_a_metric_of_regress_and_history(tmp_p
 
 @pytest.mark.usefixtures("another_figure")
 def test_a_figure_that_is_declared_once_is_a_row_of_the_page() -> None:
-    assert (
-        "| `joules` | Energy of a run, made up. | JSON, `runs.csv`, `--metric` | comparison, phases |" in table().splitlines()
-    )
+    assert "| joules | Energy of a run, made up. | JSON, `runs.csv`, `--metric` | comparison, phases |" in table().splitlines()
 
 
 def test_a_registered_figure_goes_again_and_no_name_is_taken_twice() -> None:
