@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import inspect
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Protocol, TypeVar, get_type_hints
@@ -85,7 +85,9 @@ class Invocation:
             raise
 
 
-def command(*rules: OptionRule) -> Callable[[Callable[..., Any]], Callable[..., None]]:
+def command(
+    *rules: OptionRule, within: Callable[[Mapping[str, Any]], AbstractContextManager[Any]] = nullcontext
+) -> Callable[[Callable[..., Any]], Callable[..., None]]:
     """Make a command of a function from settings to a report, for `MODULES` of `compare/__main__.py`.
 
     The function returns a report, which is printed, or an `Outcome`, which names its folder too. Such a command has `--json`.
@@ -97,6 +99,8 @@ def command(*rules: OptionRule) -> Callable[[Callable[..., Any]], Callable[..., 
 
     Args:
         rules: which options go together. They are checked in this order, before the function is called.
+        within: returns a context for the whole command, e.g. one that writes an error to a file. It gets the values of the
+            options by parameter, an option with an `OptionType` as text.
     """
 
     def decorate(function: Callable[..., Any]) -> Callable[..., None]:
@@ -123,7 +127,7 @@ def command(*rules: OptionRule) -> Callable[[Callable[..., Any]], Callable[..., 
         @functools.wraps(function)
         def wrapper(context: typer.Context, **values: Any) -> None:
             invocation = Invocation(as_json=is_reporting and values.pop("as_json"))
-            with exits.exit_on_error():
+            with exits.exit_on_error(), within(values):
                 given = GivenOptions(context)
                 for rule in rules:
                     rule.check(given)

@@ -6,7 +6,7 @@ from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -33,6 +33,27 @@ _OF_STORED = ("BASELINE", "CANDIDATE", "--threshold", "--accuracy-threshold", "-
 """Options that have an effect without those that measure."""
 
 
+@contextmanager
+def _errors_in_markdown(values: Mapping[str, Any]) -> Generator[None]:
+    """On an error, write the reason to the file of `--markdown`."""
+    try:
+        yield
+    except (UserError, OSError) as error:
+        if (markdown := values["markdown"]) is not None:
+            _append(markdown, f"# No verdict\n\n{tables.escaped(str(error))}\n")
+        raise
+
+
+def _append(path: Path, text: str) -> str | None:
+    """Add text to a file. Returns why that failed, or None."""
+    try:
+        with path.open("a", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as error:
+        return f"The report cannot be written to {path} ({error.strerror}). Choose another --markdown."
+    return None
+
+
 @commands.command(
     Excludes("--interleaved", "--environments"),
     Excludes(_MEASURING, "BASELINE", "measures both sides itself"),
@@ -40,6 +61,7 @@ _OF_STORED = ("BASELINE", "CANDIDATE", "--threshold", "--accuracy-threshold", "-
         ["BASELINE", *_MEASURING], "Name a results folder or a benchmark file, or give --interleaved REV or --environments A B."
     ),
     Needs(AllExcept(*_OF_STORED, *_MEASURING), _MEASURING),
+    within=_errors_in_markdown,
 )
 def command(
     invocation: Invocation,
@@ -97,31 +119,30 @@ def command(
     The options of runs, from --repeats to --out, need --interleaved or --environments. The same command with the same --out
     continues what was interrupted.
     """
-    with _errors_in(markdown):
-        criteria = Criteria(threshold=threshold, accuracy_threshold=accuracy_threshold, metrics=metric, only=only)
-        folder = None
-        num_new_pairs = 0
-        if baseline is not None:
-            judgement = judge_stored(baseline, candidate, criteria)
-        else:
-            remake = any(name in times() for name in criteria.judged)
-            measure = (
-                partial(revisions.measure_environments, environments, remake=remake)
-                if environments is not None
-                else partial(revisions.measure, revision or "", remake=remake)
-            )
-            spec_request = of_spec.to_request(profile_steps=run.PROFILE_STEPS if profile else None)
-            settings = requests.build_settings(*spec_request, modes, repeats, PAIRS)
-            folder = (out or store.new_folder("regress")).resolve()
-            num_new_pairs = settings.repeats
-            twins = contestants.twins(settings.contestants, has_other_interpreters=environments is not None)
-            request = requests.build_request(settings, twins, folder, criteria.only, prove=proof)
-            removed = "The other checkout is removed. " if revision is not None else ""
-            again = f"The same command with {wording.shell(['--out', str(folder)])} continues."
-            invocation.interrupt_message = f"Interrupted. {removed}Finished runs are in {folder}. {again}"
-            measure(request, folder, invocation.progress)
-            judgement = judge_stored(folder, None, criteria)
-        report = regress_report.report(judgement, num_new_pairs)
+    criteria = Criteria(threshold=threshold, accuracy_threshold=accuracy_threshold, metrics=metric, only=only)
+    folder = None
+    num_new_pairs = 0
+    if baseline is not None:
+        judgement = judge_stored(baseline, candidate, criteria)
+    else:
+        remake = any(name in times() for name in criteria.judged)
+        measure = (
+            partial(revisions.measure_environments, environments, remake=remake)
+            if environments is not None
+            else partial(revisions.measure, revision or "", remake=remake)
+        )
+        spec_request = of_spec.to_request(profile_steps=run.PROFILE_STEPS if profile else None)
+        settings = requests.build_settings(*spec_request, modes, repeats, PAIRS)
+        folder = (out or store.new_folder("regress")).resolve()
+        num_new_pairs = settings.repeats
+        twins = contestants.twins(settings.contestants, has_other_interpreters=environments is not None)
+        request = requests.build_request(settings, twins, folder, criteria.only, prove=proof)
+        removed = "The other checkout is removed. " if revision is not None else ""
+        again = f"The same command with {wording.shell(['--out', str(folder)])} continues."
+        invocation.interrupt_message = f"Interrupted. {removed}Finished runs are in {folder}. {again}"
+        measure(request, folder, invocation.progress)
+        judgement = judge_stored(folder, None, criteria)
+    report = regress_report.report(judgement, num_new_pairs)
 
     def append_report(code: int) -> int:
         if markdown is None or not (unwritten := _append(markdown, report.to_markdown())):
@@ -220,24 +241,3 @@ def _are_interleaved(before: Measurement, now: Measurement) -> bool:
     """Whether the two are the sides of one interleaved measurement."""
     base, head = (measured.source.resolve() for measured in (before, now))
     return (base.name, head.name) == (BASE, HEAD) and base.parent == head.parent and revisions.is_side(base)
-
-
-@contextmanager
-def _errors_in(markdown: Path | None) -> Generator[None]:
-    """On an error, write the reason to the report's file."""
-    try:
-        yield
-    except (UserError, OSError) as error:
-        if markdown is not None:
-            _append(markdown, f"# No verdict\n\n{tables.escaped(str(error))}\n")
-        raise
-
-
-def _append(path: Path, text: str) -> str | None:
-    """Add text to a file. Returns why that failed, or None."""
-    try:
-        with path.open("a", encoding="utf-8") as file:
-            file.write(text)
-    except OSError as error:
-        return f"The report cannot be written to {path} ({error.strerror}). Choose another --markdown."
-    return None

@@ -660,6 +660,22 @@ def test_where_there_is_no_verdict_the_markdown_says_why(tmp_path: Path) -> None
     assert summary.read_text().startswith("# No verdict\n\nThere is no baseline at ")
 
 
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["--threshold", "much"], "--threshold must be a percentage or a fraction"),
+        (["--metric", "speed"], "--metric names something unknown"),
+        (["--interleaved", "HEAD"], "--interleaved measures both sides itself"),
+        (["--repeats", 3], "--repeats goes with --interleaved REV or --environments A B"),
+    ],
+)
+def test_an_option_that_is_refused_is_a_reason_in_the_markdown_too(tmp_path: Path, words: list[object], reason: str) -> None:
+    summary = tmp_path / "summary.md"
+    done = convtwins("regress", tmp_path, *words, "--markdown", summary)
+    assert done.exit_code == 2 and done.stderr.startswith(reason)
+    assert summary.read_text().startswith(f"# No verdict\n\n{reason}")
+
+
 def test_a_row_that_was_not_run_before_is_not_better_for_being_run() -> None:
     assert [facts.status_verdict(before, "ok") for before in ("not run", "failed")] == ["cannot tell", "better"]
 
