@@ -282,11 +282,12 @@ def _speed(ours: Summary, theirs: Summary, judged: JudgedRatio, folders: tuple[P
     if ours.disturbed or theirs.disturbed:
         disturbed = [folder for folder, summary in zip(folders, (ours, theirs), strict=True) if summary.disturbed]
         return " ".join([f"{ours.name}: no finding.", *(advice_words(AGAIN, folder) for folder in disturbed)])
-    doubt = f" {NOT_PROVED}" * is_proof_missing(ours, theirs) + doubt_words(ours, theirs)
-    if judged.verdict == "too few repeats to tell":
-        return f"{ours.name}: {judged.verdict} ({judged.ratio.n} of {VERDICT_PAIRS}); {times} here.{doubt}"
     unclear = f"{judged.verdict}; " if judged.verdict == "no difference shown" else ""
-    return f"{ours.name}: {unclear}{times}{p_value_text(judged)}.{doubt}"
+    text = f"{ours.name}: {unclear}{times}{p_value_text(judged)}."
+    if judged.verdict == "too few repeats to tell":
+        text = f"{ours.name}: {judged.verdict} ({judged.ratio.n} of {VERDICT_PAIRS}); {times} here."
+    not_proved = NOT_PROVED if is_proof_missing(ours, theirs) else ""
+    return " ".join(filter(None, [text, not_proved, doubt_words(ours, theirs)]))
 
 
 def _no_verdict(ours: Summary, theirs: Summary, reasons: Sequence[str]) -> str:
@@ -295,7 +296,8 @@ def _no_verdict(ours: Summary, theirs: Summary, reasons: Sequence[str]) -> str:
         f" An image took {milliseconds[0]:.3g} ms in A and {milliseconds[1]:.3g} ms in B." if len(milliseconds) == 2 else ""
     )
     other = f"other {', '.join(reasons)}"
-    return f"{ours.name}: no verdict: epochs of A and B are not the same work ({other}).{by_image}{doubt_words(ours, theirs)}"
+    text = f"{ours.name}: no verdict: epochs of A and B are not the same work ({other}).{by_image}"
+    return " ".join(filter(None, [text, doubt_words(ours, theirs)]))
 
 
 def _first_losses(matched: Sequence[_MatchedRow]) -> list[str]:

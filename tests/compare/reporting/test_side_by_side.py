@@ -77,6 +77,14 @@ def test_a_verdict_on_rows_whose_proof_failed_says_so(tmp_path: Path, side: str)
         assert ("not proved" in sentence) is sentence.startswith("pytorch")
 
 
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_a_doubt_about_times_is_a_sentence_of_its_own(tmp_path: Path, device: str) -> None:
+    late = with_runs(repeated(), clock_caution="the last losses came late", device=device)
+    for sentence in (sentence for sentence in pair(tmp_path, late).verdicts if sentence.startswith("pytorch")):
+        assert ". Its losses came after the clock had stopped" in sentence
+        assert ("no verdict" in sentence) is (device == "cuda")
+
+
 def test_where_machines_differ_nothing_is_said_about_speed(tmp_path: Path, snapshot: SnapshotAssertion) -> None:
     found = pair(tmp_path, faster(repeated(), 2.0, machine={"processor": "Another CPU"}))
     assert "times as fast" not in " ".join(found.verdicts) and found.verdicts == snapshot
