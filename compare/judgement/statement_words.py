@@ -556,7 +556,7 @@ def sentences(
     """
     names = {summary.id: summary.name for summary in summaries}
     sentences: dict[tuple[object, ...], str] = {}
-    rows: dict[tuple[object, ...], dict[str, str]] = {}
+    rows: dict[tuple[object, ...], dict[str, list[str]]] = {}
     for place, statement in enumerate(statements):
         template, advised = TEMPLATES[statement.kind], advice_words(statement.advice, folder)
         row_id = next(iter(statement.rows), "")
@@ -568,24 +568,27 @@ def sentences(
             continue
         text, rest = _fill(template.text, values), _joined(template.rest, advised)
         sentences.setdefault((statement.kind, text, rest), "")
-        rows.setdefault((statement.kind, text, rest), {}).setdefault(name, _fill(template.figure, values))
+        figures = rows.setdefault((statement.kind, text, rest), {}).setdefault(name, [])
+        if (figure := _fill(template.figure, values)) and figure not in figures:
+            figures.append(figure)
     return [
         _row_sentence(rows[key], len(names), *map(str, key[1:])) if key in rows else text for key, text in sentences.items()
     ]
 
 
-def _row_sentence(figures: Mapping[str, str], num_rows: int, text: str, rest: str) -> str:
+def _row_sentence(figures: Mapping[str, Sequence[str]], num_rows: int, text: str, rest: str) -> str:
     """One sentence on all rows with the same words, and what follows from it.
 
     Args:
-        figures: name of each row: its figure, or an empty text.
+        figures: name of each row: its figures. Each of its runs may have one.
     """
-    if len(figures) == 1:
-        ((name, figure),) = figures.items()
+    words = {name: "; ".join(row_figures) for name, row_figures in figures.items()}
+    if len(words) == 1:
+        ((name, figure),) = words.items()
         return _joined(f"{name}: {text}{f': {figure}' if figure else ''}.", rest)
     which = "Both rows" if num_rows == 2 else f"All {num_rows} rows"
-    which = which if len(figures) == num_rows else f"{len(figures)} of {num_rows} rows"
-    listed = "; ".join(f"{name} ({figure})" if figure else name for name, figure in figures.items())
+    which = which if len(words) == num_rows else f"{len(words)} of {num_rows} rows"
+    listed = "; ".join(f"{name} ({figure})" if figure else name for name, figure in words.items())
     return _joined(f"{which}: {text}.", rest, f"These are: {listed}.")
 
 

@@ -101,6 +101,14 @@ def test_rows_with_the_same_words_share_a_sentence_that_names_each_with_its_figu
     assert (f"{number} of {len(ids)} rows" in sentence) == (number > 1 and others > 0)
 
 
+def test_runs_of_one_row_share_a_sentence_with_the_figure_of_each() -> None:
+    used = [
+        Statement(kind="exceeds_budget", level="caution", rows=("row",), values={"cores_used": cores_used, "cores": 2})
+        for cores_used in (2.5, 3.0, 2.5)
+    ]
+    assert sentences(used) == ["row: used more cores than the budget: 2.50 of 2; 3.00 of 2."]
+
+
 @given(st.integers(0, 10**6))
 def test_a_noun_follows_its_number(number: int) -> None:
     text = Fields().format("{steps:timed step}", steps=number)
