@@ -198,7 +198,7 @@ class Decider:
         """Return (follower of a framework's decisions; number that differ; number of these that rounding does not explain).
 
         Args:
-            recorded: by layer, decisions of the whole batch, see `tracing.packed`.
+            recorded: by layer, decisions of the whole batch, see `tracing.pack`.
             parts: the positions of each part of the batch, in the order in which they pass.
 
         Returns:
