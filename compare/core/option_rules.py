@@ -55,12 +55,14 @@ class GivenOption:
     @property
     def usage(self) -> str:
         """The option with the word that stands for its value, e.g. `--good REV`."""
-        return f"{self.names[0]} {self._metavar}" if self._metavar and not self.is_argument else self.names[0]
+        metavar = "" if self.is_argument else (self._metavar or "").removesuffix(" ...")
+        return f"{self.names[0]} {metavar}".strip()
 
     @property
     def typed_words(self) -> str:
-        """The option with the value that the user typed."""
-        return self.value if self.is_argument else f"{self.names[0]} {self.value}".strip()
+        """The option with the value that the user typed. `--no-proof` is the last name of `--proof`."""
+        name = self.names[-1] if self._value is False else self.names[0]
+        return self.value if self.is_argument else f"{name} {self.value}".strip()
 
 
 class GivenOptions:

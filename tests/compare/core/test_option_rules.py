@@ -23,6 +23,7 @@ def measure(
     baseline: Annotated[str | None, typer.Argument()] = None,
     out: str | None = None,
     sizes: Annotated[tuple[int, int] | None, typer.Option(metavar="A B")] = None,
+    places: Annotated[str | None, typer.Option(metavar="A ...")] = None,
     proof: bool = True,
     dry_run: Annotated[bool, typer.Option("--dry-run")] = False,
     full: Annotated[bool, typer.Option("--full")] = False,
@@ -68,8 +69,9 @@ def test_options_that_keep_a_rule_are_accepted(rule: OptionRule, words: list[str
         (
             Needs(AllExcept("BASELINE"), "BASELINE"),
             ["--no-proof", "--sizes", "1", "2"],
-            {"field": "--sizes, --proof/--no-proof", "received": "--sizes 1 2", "fix": "BASELINE"},
+            {"field": "--sizes, --proof/--no-proof", "received": "--sizes 1 2, --no-proof", "fix": "BASELINE"},
         ),
+        (Needs("--out", "--places"), ["--out", "x"], {"field": "--out goes with --places A", "fix": "Add --places A, or"}),
         (Needs("BASELINE", "--out"), ["a"], {"field": "a", "received": "a", "fix": "--out"}),
         (Needs("--out", "--dry-run", "Do it."), ["--out", "x"], {"fix": "Do it"}),
         (Excludes("--out", "--dry-run"), ["--dry-run", "--out", "x"], {"field": "--out", "received": "both"}),
