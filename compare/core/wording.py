@@ -5,6 +5,9 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated
+
+from pydantic import AfterValidator, PlainSerializer
 
 from common.machine.machine import COMMAND
 
@@ -16,6 +19,18 @@ _CONTROL = re.compile(
 
 class Detail(str):
     """A sentence that belongs below the one before."""
+
+
+def _read(text: str) -> str:
+    return Detail(text.lstrip()) if text.startswith(" ") else text
+
+
+def _to_store(sentence: str) -> str:
+    return f" {sentence}" if isinstance(sentence, Detail) else sentence
+
+
+Sentence = Annotated[str, AfterValidator(_read), PlainSerializer(_to_store)]
+"""A sentence of a record. A space before it says that it is a `Detail`."""
 
 
 def visible(name: str) -> str:

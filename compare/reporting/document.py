@@ -22,6 +22,7 @@ from common.data import cache
 from common.machine import machine, plain_file
 from common.machine.machine import processors
 from compare.core import exits, terminal, wording
+from compare.core.wording import Sentence
 from compare.execution import signing, store
 from compare.reporting import latex, page, plots, screen, svg, tables
 from compare.reporting.plots import Drawing
@@ -66,7 +67,7 @@ class Section:
     name: str
     """One word: name of the step's folder, and of its anchor in the page."""
     title: str
-    findings: list[tuple[str, list[str]]] = field(default_factory=list[tuple[str, list[str]]])
+    findings: list[tuple[str, list[Sentence]]] = field(default_factory=list[tuple[str, list[Sentence]]])
     """Sentences by heading."""
     tables: list[Table] = field(default_factory=list[Table])
     pictures: list[str] = field(default_factory=list[str])

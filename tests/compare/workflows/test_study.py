@@ -14,10 +14,11 @@ from common.artifacts.schema import Noise
 from common.data.sources import DataRefused
 from compare.core.errors import FolderError
 from compare.core.interrupt import Interrupted
+from compare.core.wording import Detail
 from compare.execution import launch, store
 from compare.judgement.summary import summarize
 from compare.reporting import comparison_report, comparison_tables
-from compare.reporting.document import Section
+from compare.reporting.document import Section, findings_to_markdown
 from compare.reporting.tables import Column, Table
 from compare.workflows import step_runner, study, study_steps
 from compare.workflows.step_runner import FinishedStep, PassedValues, StepResult, StepsRecord, WorkflowStep
@@ -349,6 +350,15 @@ def test_a_step_stores_every_table_of_a_comparison_and_reads_it_back(kind: str) 
     )
     read = step_runner.FinishedStep.model_validate_json(done.model_dump_json())
     assert [table.rows for table in read.part.tables] and read.part.tables[0].columns == tables[0].columns
+
+
+def test_a_step_stores_which_sentences_stand_below_others() -> None:
+    part = Section(name="a", title="A", findings=[("Same?", ["No.", Detail("The first layer differs.")])])
+    done = step_runner.FinishedStep(part=part, passed=PassedValues(), seconds=1.0, exit_code=0)
+    read = step_runner.FinishedStep.model_validate_json(done.model_dump_json())
+    for section in (part, read.part):
+        lines = findings_to_markdown(section.findings, level=2)
+        assert lines[2:4] == ["- No.", "  - The first layer differs."]
 
 
 STEPS = {
