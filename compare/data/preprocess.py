@@ -17,6 +17,8 @@ from compare.execution import launch, options
 from compare.execution.workspace import FolderKind, Workspace
 from compare.reporting import document
 
+WORKERS = (1, 2, 4, 8)
+
 
 @commands.command()
 def command(
@@ -25,12 +27,7 @@ def command(
     engines: Annotated[
         tuple[str, ...], options.BuiltinTwins(others=tuple(launch.SUITE_WORKERS)), typer.Option(help="Engines, with commas.")
     ] = (*launch.SUITE_WORKERS, *launch.FRAMEWORKS),
-    workers: Annotated[tuple[int, ...], Integers(least=1), typer.Option(help="Numbers of workers, with commas.")] = (
-        1,
-        2,
-        4,
-        8,
-    ),
+    workers: Annotated[tuple[int, ...], Integers(least=1), typer.Option(help="Numbers of workers, with commas.")] = WORKERS,
     scheduler: Annotated[str, typer.Option(help=f"{options.SCHEDULER} Or threads or processes of this machine.")] = "threads",
     limit: options.Limit = None,
     repeats: Annotated[int, typer.Option(min=1, help=f"{options.REPEATS} The median counts.")] = 3,

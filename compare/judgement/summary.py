@@ -7,10 +7,7 @@ from collections.abc import Sequence
 from itertools import combinations
 from typing import NamedTuple
 
-from compare.core.statistics import (
-    JudgedRatio,
-    verdicts,
-)
+from compare.core.statistics import JudgedRatio, verdicts
 from compare.core.verdict_words import speedup_verdict
 from compare.execution import matrix
 from compare.execution.store import Comparison, StoredComparison
