@@ -555,24 +555,27 @@ def sentences(
         folder: folder of the comparison, which advice names. None: `DIR` stands for it.
     """
     names = {summary.id: summary.name for summary in summaries}
-    sentences: dict[tuple[object, ...], str] = {}
-    rows: dict[tuple[object, ...], dict[str, list[str]]] = {}
-    for place, statement in enumerate(statements):
+    sentences: list[str | tuple[str, str, str]] = []
+    figures_by_row: dict[tuple[str, str, str], dict[str, list[str]]] = {}
+    for statement in statements:
         template, advised = TEMPLATES[statement.kind], advice_words(statement.advice, folder)
         row_id = next(iter(statement.rows), "")
         name = names.get(row_id, row_id)
         values = {**statement.values, "row": name, "row_id": row_id}
         if not isinstance(template, RowTemplate):
             text = _joined(_fill(template, values), advised)
-            sentences[place,] = Detail(text) if statement.kind in DETAILS else text
+            sentences.append(Detail(text) if statement.kind in DETAILS else text)
             continue
-        text, rest = _fill(template.text, values), _joined(template.rest, advised)
-        sentences.setdefault((statement.kind, text, rest), "")
-        figures = rows.setdefault((statement.kind, text, rest), {}).setdefault(name, [])
+        shared = statement.kind, _fill(template.text, values), _joined(template.rest, advised)
+        if shared not in figures_by_row:
+            figures_by_row[shared] = {}
+            sentences.append(shared)
+        figures = figures_by_row[shared].setdefault(name, [])
         if (figure := _fill(template.figure, values)) and figure not in figures:
             figures.append(figure)
     return [
-        _row_sentence(rows[key], len(names), *map(str, key[1:])) if key in rows else text for key, text in sentences.items()
+        sentence if isinstance(sentence, str) else _row_sentence(figures_by_row[sentence], len(names), *sentence[1:])
+        for sentence in sentences
     ]
 
 
