@@ -16,15 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from common.models.architectures import (
-    Architecture,
-    BatchNorm,
-    Conv,
-    Dense,
-    Dropout,
-    Layer,
-    MaxPool,
-)
+from common.models.architectures import Architecture, BatchNorm, Conv, Dense, Dropout, Layer, MaxPool
 from common.training.tracing import unpack
 from compare.proof.referee import layers, network
 from compare.proof.referee.layers import Array, Backward
