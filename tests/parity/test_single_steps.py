@@ -567,6 +567,20 @@ def test_decisions_that_rounding_turned_are_taken_over_and_the_rest_is_judged_as
     assert _gradients_of(judging.rungs(what, wrong, "wrong")).status == "failed"
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_ties_whose_effects_are_alike_are_told_apart(seed: int) -> None:
+    """So are those of one channel: each adds much the same inputs."""
+    generator = np.random.default_rng(seed)
+    alike, apart = generator.normal(size=400), generator.normal(size=(16, 400))
+    effects = np.float32(30 * generator.random((16, 1)) * (alike + 0.2 * apart))
+    ties = [decisions.Tie(point=0, place=place, other_decision=1, nearness=1.0) for place in range(16)]
+    turned = [tie for tie in ties if generator.random() < 0.4]
+    residual = effects[[tie.place for tie in turned]].sum(0) + np.float32(0.2 * generator.normal(size=400))
+    found = decisions.explaining_ties(residual, effects, ties)
+    changes = [np.square(effects[tie.place]).sum() for tie in {*turned} ^ {*found}]
+    assert len(turned) > 1 and max(changes, default=0.0) < 100.0, "another tie was turned"
+
+
 def test_many_decisions_that_a_run_tells_are_taken_over_and_the_rest_is_judged_as_strictly(made: Any) -> None:
     """More than anybody could find by the gradients."""
     what, recording, judging = made("mini_xception")
