@@ -21,6 +21,8 @@ from compare.core import commands, wording
 from compare.core.errors import LaunchError
 from compare.data import cache
 from compare.execution import launch, matrix
+from compare.execution.contestants import Contestant
+from compare.execution.twins import Twins
 from compare.reporting.document import Report
 from compare.reporting.screen import Paragraph, Screen
 from compare.reporting.tables import Column, Table
@@ -41,7 +43,7 @@ def command() -> Report:
 
 def examine(frameworks: Sequence[str]) -> dict[str, Any]:
     """Return everything that is known of this machine, JSON-ready. Each framework answers in a process of its own."""
-    with launch.describe_all(frameworks, defer_errors=True) as answer:
+    with Twins(frameworks).describe_all(defer_errors=True) as answer:
         framework_facts = [_framework(name, answer) for name in frameworks]
     memory = psutil.virtual_memory()
     facts: dict[str, Any] = {
@@ -186,7 +188,8 @@ def _framework(framework: str, answer: Callable[[str], dict[str, Any]]) -> dict[
         description = answer(framework)
     except LaunchError as error:
         return {"framework": framework, "error": str(error)}
-    rows = matrix.check_rows(matrix.build_rows({}, [framework], list(spec.MODES), 2), {framework: description})
+    twin = [Contestant.plain(framework)]
+    rows = matrix.check_rows(matrix.build_rows({}, twin, list(spec.MODES), 2), {framework: description}, twin)
     row_by_mode = {row.spec.variant: row for row in rows}  # of serial's rows the one on all cores
     modes = [
         {

@@ -12,7 +12,7 @@ from common.data.sources import archives
 from common.machine import machine
 from common.processes import signals
 from compare.core.errors import FolderError
-from compare.execution import code_digest, store
+from compare.execution import code_digest, contestants, store
 from compare.execution.cells import Cell, MatrixPlan
 from compare.execution.workspace import COMPARISON, locked
 
@@ -92,7 +92,8 @@ def refuse_other_comparison(folder: Path, plan: MatrixPlan, cell: Cell) -> None:
     """Check that a folder holds the requested comparison, made by this code on one machine. It is not changed."""
     stored = store.read(folder)
     COMPARISON.check(folder, {"rows": cell.rows, "seeds": plan.seeds})
-    code_hash = code_digest.compute(list(dict.fromkeys(row.contestant for row in cell.rows)), cell.rows[0].spec.model)
+    names = dict.fromkeys(row.contestant for row in cell.rows)
+    code_hash = code_digest.compute(contestants.resolve(names, plan.contestants), cell.rows[0].spec.model)
     if stored.comparison.code_hash != code_hash:
         raise FolderError(
             f"{cell.name} was made by other code. Received: {stored.comparison.code_hash[:12]}. Install this one."

@@ -18,7 +18,7 @@ from common.machine.private_folder import PrivateFolder
 from compare.cluster import archive, jobs
 from compare.cluster.jobs import JobEnd, JobEnds, JobStatus, Say
 from compare.core.errors import LaunchError
-from compare.execution import cells, contestants, store
+from compare.execution import cells, store
 from compare.execution.cells import Cell, MatrixPlan
 
 if TYPE_CHECKING:
@@ -114,7 +114,6 @@ def _answers(client: distributed.Client, worker: str) -> bool:
 def probe(plan: str) -> dict[str, Any]:
     """Describe a worker's code and machine, or say why it cannot run a matrix. Runs on the worker."""
     matrix_plan = MatrixPlan.model_validate_json(plan)
-    contestants.register(matrix_plan.contestants)
     try:
         return {"failure": None, "code": jobs.matrix_code_hash(matrix_plan), "machine": machine.describe()}
     except (ValueError, RuntimeError, OSError) as error:

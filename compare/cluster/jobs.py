@@ -14,7 +14,7 @@ from common.artifacts import records
 from common.frozen import Exact
 from common.machine import machine
 from compare.core.errors import FolderError
-from compare.execution import code_digest, launch
+from compare.execution import code_digest, contestants, launch
 from compare.execution.cells import MatrixPlan
 
 FOLDER = "jobs"
@@ -73,7 +73,10 @@ def matrix_code_hash(plan: MatrixPlan) -> str:
     models_and_contestants = {
         (cell.rows[0].spec.model, tuple(dict.fromkeys(row.contestant for row in cell.rows))) for cell in plan.cells
     }
-    digests = [code_digest.compute(names, model) for model, names in sorted(models_and_contestants)]
+    digests = [
+        code_digest.compute(contestants.resolve(names, plan.contestants), model)
+        for model, names in sorted(models_and_contestants)
+    ]
     return hashlib.sha256(" ".join([machine.code_digest([machine.PROJECT_ROOT / "compare"]), *digests]).encode()).hexdigest()
 
 

@@ -28,6 +28,7 @@ from compare.execution.contestants import Contestant
 from compare.execution.interleaving import Job, remaining, rounds
 from compare.execution.matrix import Row
 from compare.execution.store import Comparison
+from compare.execution.twins import Twins
 from compare.judgement.summary import has_comparisons
 
 
@@ -36,20 +37,20 @@ class ComparisonRequest:
     """The options of the command line, parsed but not yet checked."""
 
     settings: Preset
-    frameworks: list[str]
-    """Names of contestants."""
+    twins: Twins
+    """The contestants."""
     out: Path | None
     prove: bool
-    lay_out: Callable[[Preset, Sequence[str]], list[Row]] = lambda settings, frameworks: matrix.build_rows(
+    lay_out: Callable[[Preset, Sequence[Contestant]], list[Row]] = lambda settings, contestants: matrix.build_rows(
         settings.values,
-        frameworks,
+        contestants,
         settings.modes,
         settings.replicas,
         settings.workers,
         settings.levels,
         one_core=settings.one_core,
     )
-    """Function that lays out the rows of these settings for these frameworks."""
+    """Function that lays out the rows of these settings for these contestants."""
     oversubscribe: bool = False
     """Whether to run modes with more replicas than cores. The replicas then share cores."""
     restarts: int = 0
@@ -74,7 +75,7 @@ def stored_request(folder: Path, repeats: int | None = None) -> ComparisonReques
     """
     stored = store.read_plan(folder)
     refuse_fewer(repeats, stored.repeats, folder)
-    register_contestants(stored.contestants, folder)
+    check_contestants(stored.contestants, folder)
     return request_for_rows(stored.rows, stored, folder, repeats)
 
 
@@ -86,9 +87,8 @@ def refuse_fewer(repeats: int | None, planned: int, folder: Path) -> None:
         )
 
 
-def register_contestants(stored: Sequence[Contestant], folder: Path) -> None:
-    """Register the contestants of a results folder."""
-    contestants.register(stored)
+def check_contestants(stored: Sequence[Contestant], folder: Path) -> None:
+    """Name the interpreters that a results folder will start. One in the folder itself is refused."""
     for contestant in stored:
         if contestant.python is None or contestant.python == sys.executable:
             continue
@@ -102,9 +102,17 @@ def register_contestants(stored: Sequence[Contestant], folder: Path) -> None:
 
 
 def request_for_rows(
-    rows: Sequence[Row], plan: Comparison | MatrixPlan, out: Path | None, repeats: int | None = None
+    rows: Sequence[Row],
+    plan: Comparison | MatrixPlan,
+    out: Path | None,
+    repeats: int | None = None,
+    twins: Twins | None = None,
 ) -> ComparisonRequest:
-    """Return the request for rows that are laid out already, with the settings of a plan."""
+    """Return the request for rows that are laid out already, with the settings of a plan.
+
+    Args:
+        twins: the contestants. None: those of the plan, none of which has described itself.
+    """
     parallel = [row.spec for row in rows if row.spec.is_parallel]
     copies = [run.replicas_requested for run in parallel]
     settings = Preset(
@@ -113,13 +121,14 @@ def request_for_rows(
         seeds=tuple(plan.seeds),
         until=plan.until,
     )
+    twins = twins or Twins(dict.fromkeys(row.contestant for row in rows), plan.contestants)
     available_rows = [row.model_copy(update={"unavailable": None}) for row in rows]
     return ComparisonRequest(
         settings,
-        list(dict.fromkeys(row.contestant for row in rows)),
+        twins,
         out,
         plan.prove,
-        lay_out=lambda settings, frameworks: available_rows,
+        lay_out=lambda settings, contestants: available_rows,
         oversubscribe=plan.oversubscribe,
         restarts=plan.restarts,
         target_accuracy=plan.target_accuracy,
@@ -201,17 +210,18 @@ def check_repeats(settings: Preset) -> Preset:
 
 def early_identity(request: ComparisonRequest) -> dict[str, Any]:
     """Return what is known of a comparison before anything is prepared, see `workspace.COMPARISON`."""
-    return {"rows": request.lay_out(request.settings, request.frameworks), "seeds": request.settings.seeds}
+    return {"rows": request.lay_out(request.settings, request.twins.contestants), "seeds": request.settings.seeds}
 
 
 def build_plan(request: ComparisonRequest, progress: Display) -> Comparison:
     """Check every run against the frameworks, the machine and the data before the first one starts."""
     settings = check_repeats(request.settings)
-    rows = request.lay_out(settings, request.frameworks)
+    twins = request.twins
+    rows = request.lay_out(settings, twins.contestants)
     progress.say("asking the frameworks what they can do here")
-    with launch.describe_all(request.frameworks) as answer:
-        descriptions = {framework: answer(framework) for framework in request.frameworks}
-    rows = matrix.check_rows(rows, descriptions, oversubscribe=request.oversubscribe)
+    with twins.describe_all() as answer:
+        descriptions = {name: answer(name) for name in twins.names}
+    rows = matrix.check_rows(rows, descriptions, twins.contestants, oversubscribe=request.oversubscribe)
     progress.say("reading the data")
     _refuse_other_first_hosts(rows)
     run_spec = rows[0].spec
@@ -228,9 +238,9 @@ def build_plan(request: ComparisonRequest, progress: Display) -> Comparison:
         data_notes=[f"images in training: {dataset.image_size} x {dataset.image_size} pixels", *dataset.notes],
         class_names=list(dataset.class_names),
         trainable_values=sum(parameter.size for parameter in architecture.parameters() if parameter.trainable),
-        code_hash=code_digest.compute(request.frameworks, run_spec.model),
+        code_hash=code_digest.compute(twins.contestants, run_spec.model),
         versions={name: description["versions"] for name, description in descriptions.items()},
-        contestants=contestants.registered(request.frameworks),
+        contestants=twins.definitions,
         environments={
             name: Environment.model_validate(description["environment"])
             for name, description in descriptions.items()
@@ -256,8 +266,9 @@ def build_plan(request: ComparisonRequest, progress: Display) -> Comparison:
 
 def refuse_changed_environments(comparison: Comparison) -> None:
     """Check that every contestant's environment is still what it was before the proof."""
-    for name, before in comparison.environments.items():
-        if changes := contestants.describe_changes(before, launch.current_environment(name)):
+    planned = contestants.resolve(comparison.environments, comparison.contestants)
+    for contestant, (name, before) in zip(planned, comparison.environments.items(), strict=True):
+        if changes := contestants.describe_changes(before, launch.current_environment(contestant)):
             raise LaunchError(
                 f"The environment of {name} has changed since the proof: {changes}. Nothing was trained. Run the comparison "
                 "again in another folder, and leave the environment alone meanwhile."

@@ -20,8 +20,10 @@ from compare.core import exits, wording
 from compare.core.interrupt import interruptible
 from compare.core.progress import display
 from compare.execution import executor, store
+from compare.execution.contestants import Contestant
 from compare.execution.matrix import Row
 from compare.execution.store import Comparison
+from compare.execution.twins import Twins
 from compare.execution.workspace import COMPARISON
 from compare.judgement import cautions
 from compare.judgement.statement_words import sentences
@@ -83,7 +85,9 @@ def rehearsal_report(request: ComparisonRequest, times_from: Path | None) -> Rep
         plan = comparison_plan.build_plan(request, progress)
         if warning := comparison_plan.large_batch_caution(plan):
             typer.echo(warning, err=True)
-        find_result = measure_by_contestant(plan.rows, progress.say) if times_from is None else stored_results(times_from)
+        find_result = (
+            measure_by_contestant(plan.rows, request.twins, progress.say) if times_from is None else stored_results(times_from)
+        )
         jobs = [job for jobs in comparison_plan.remaining_rounds(plan, request.out, _runs_to_repeat(request)) for job in jobs]
         estimates = estimate(plan, jobs, find_result)
         why_unproved = why_no_proof(plan, request) if jobs else "no run is left"
@@ -153,9 +157,9 @@ def why_no_proof(comparison: Comparison, request: ComparisonRequest) -> str | No
     """Explain why no proof is made. None: one is made."""
     if not comparison.prove:
         return "none was asked for (--no-proof)"
-    if why_not := timed_rows.why_nothing_to_prove(comparison.rows, request.frameworks):
+    if why_not := timed_rows.why_nothing_to_prove(comparison.rows, request.twins.names):
         return f"there is nothing to prove: {why_not}"
-    if ladder.is_remembered(comparison.rows, request.frameworks, replicas=request.settings.replicas):
+    if ladder.is_remembered(comparison.rows, request.twins, replicas=request.settings.replicas):
         return "it is remembered from an earlier comparison"
     return None
 
@@ -169,8 +173,8 @@ def proof_seconds(
     """
     rows = [row for row in comparison.rows if row.unavailable is None]
     seconds = 0.0
-    base = ladder.ProofRequest.for_rows(rows, request.frameworks, replicas=request.settings.replicas).base
-    for name in request.frameworks:
+    base = ladder.ProofRequest.for_rows(rows, request.twins, replicas=request.settings.replicas).base
+    for name in request.twins.names:
         contestant_rows = [row for row in rows if row.contestant == name]
         similar_results = [similar[0] for row in contestant_rows if isinstance(similar := find_result(row), tuple)]
         if not similar_results or similar_results[0].phases is None:
@@ -209,7 +213,9 @@ def checkpoint_bytes(rows: Sequence[Row], comparison: Comparison) -> int:
     return (2 + comparison.restarts) * largest
 
 
-def measure_by_contestant(rows: Sequence[Row], say: Callable[[str], None]) -> Callable[[Row], tuple[RunResult, str] | str]:
+def measure_by_contestant(
+    rows: Sequence[Row], twins: Twins, say: Callable[[str], None]
+) -> Callable[[Row], tuple[RunResult, str] | str]:
     """Return a function that measures one row of each contestant: serial on the most cores, if there is one.
 
     The other rows of the contestant are taken to be like it.
@@ -221,20 +227,20 @@ def measure_by_contestant(rows: Sequence[Row], say: Callable[[str], None]) -> Ca
         first = min(contestant_rows, key=lambda candidate: (candidate.spec.is_parallel, -candidate.spec.cores))
         if first.id not in measurements:
             say(f"a few steps of {first.id}")
-            measurements[first.id] = measure_row(first)
+            measurements[first.id] = measure_row(twins[first.contestant], first)
         measurement = measurements[first.id]
         return measurement if row.id == first.id or isinstance(measurement, str) else (measurement[0], f"as {first.id}")
 
     return find_result
 
 
-def measure_row(row: Row) -> tuple[RunResult, str] | str:
+def measure_row(contestant: Contestant, row: Row) -> tuple[RunResult, str] | str:
     """Train a few steps of a row in a temporary folder. Returns the result and its source, or why it failed."""
     spec = row.spec
     length = min(STEPS, spec.steps or STEPS)
     short = spec.with_fields(epochs=None, steps=length, profile_steps=0, checkpoint_seconds=None)
     with PrivateFolder() as temporary:
-        result = executor.execute(row.model_copy(update={"spec": short}), 0, temporary.path, lambda events: None)
+        result = executor.execute(contestant, row.model_copy(update={"spec": short}), 0, temporary.path, lambda events: None)
     if result.status not in ("ok", "not parallel"):
         return f"{result.status}: {result.reason}"
     return result, f"{length} steps measured now"

@@ -19,8 +19,9 @@ from compare.comparison import comparison_plan, estimate, spread
 from compare.comparison.comparison_plan import ComparisonRequest
 from compare.core import exits, wording
 from compare.core.interrupt import SIGNAL_EXIT_BASE, Interrupted, interruptible
-from compare.execution import cells, code_digest, contestants, store
+from compare.execution import cells, code_digest, store
 from compare.execution.cells import Cell, MatrixPlan
+from compare.execution.twins import Twins
 from compare.execution.workspace import COMPARISON, FolderKind, Workspace
 from compare.reporting import matrix_report
 from compare.reporting.document import Report
@@ -39,7 +40,7 @@ def build_plan(requests: Sequence[tuple[dict[str, str], ComparisonRequest]], on:
         spread.check_rows([request for _, request in requests])
     first = requests[0][1]
     comparison_plan.check_repeats(first.settings)
-    cell_rows = [request.lay_out(request.settings, request.frameworks) for _, request in requests]
+    cell_rows = [request.lay_out(request.settings, request.twins.contestants) for _, request in requests]
     cell_labels = [
         labels or {cells.AXES["model"]: rows[0].spec.model} for (labels, _), rows in zip(requests, cell_rows, strict=True)
     ]
@@ -47,7 +48,7 @@ def build_plan(requests: Sequence[tuple[dict[str, str], ComparisonRequest]], on:
     return MatrixPlan(
         created_at=datetime.now(UTC).isoformat(timespec="seconds"),
         argv=list(first.argv),
-        code_hash=code_digest.compute(first.frameworks, cell_rows[0][0].spec.model),
+        code_hash=code_digest.compute(first.twins.contestants, cell_rows[0][0].spec.model),
         # Whichever machine waits for the jobs makes no run.
         machine=machine.describe() if on is None else {},
         cells=[
@@ -56,7 +57,7 @@ def build_plan(requests: Sequence[tuple[dict[str, str], ComparisonRequest]], on:
         repeats=first.settings.repeats,
         seeds=list(first.settings.seeds),
         until=first.settings.until,
-        contestants=contestants.registered(first.frameworks),
+        contestants=first.twins.definitions,
         prove=first.prove,
         oversubscribe=first.oversubscribe,
         restarts=first.restarts,
@@ -106,10 +107,10 @@ def run_all(
 
 def _run_cells(plan: MatrixPlan, folder: Path, run_cell: RunCell, *, live: bool) -> None:
     """Run the cells one after the other, and record which were refused."""
-    has_started, refusal = False, None
+    has_started, refusal, twins = False, None, _twins(plan)
     for number, cell in enumerate(plan.cells):
         typer.echo(f"Comparison {number + 1} of {len(plan.cells)}: {cell.name}", err=True)
-        request = comparison_plan.request_for_rows(cell.rows, plan, folder / cell.name)
+        request = comparison_plan.request_for_rows(cell.rows, plan, folder / cell.name, twins=twins)
         failure = None
         try:
             run_cell(replace(request, live=live), folder / cell.name)
@@ -130,7 +131,7 @@ def stored_plan(folder: Path, repeats: int | None) -> MatrixPlan:
     """Return the plan of a stored matrix, to continue it."""
     plan = cells.read(folder)
     comparison_plan.refuse_fewer(repeats, plan.repeats, folder)
-    comparison_plan.register_contestants(plan.contestants, folder)
+    comparison_plan.check_contestants(plan.contestants, folder)
     return plan.model_copy(update={"repeats": plan.repeats if repeats is None else repeats})
 
 
@@ -142,10 +143,11 @@ def rehearse(plan: MatrixPlan, out: Path | None, *, as_json: bool, times_from: P
     estimate.print_measurement_notice(times_from)
     reports: dict[str, Report] = {}
     refusals: dict[str, str] = {}
+    twins = _twins(plan)
     for cell in plan.cells:
         cell_folder = out / cell.name if out and (out / cell.name / store.PLAN_FILE).exists() else None
         try:
-            request = comparison_plan.request_for_rows(cell.rows, plan, cell_folder)
+            request = comparison_plan.request_for_rows(cell.rows, plan, cell_folder, twins=twins)
             COMPARISON.check(request.out, comparison_plan.early_identity(request))
             reports[cell.name] = estimate.rehearsal_report(replace(request, again=again), times_from)
         except UserError as error:
@@ -186,6 +188,11 @@ def rehearse(plan: MatrixPlan, out: Path | None, *, as_json: bool, times_from: P
         values={"cells": values, "refused": refusals, **total},
         exit_code=exits.RUN_FAILED if refusals or any(report.exit_code for report in reports.values()) else 0,
     ).deliver(None, as_json=as_json)
+
+
+def _twins(plan: MatrixPlan) -> Twins:
+    """Return the contestants of all comparisons. The rows of each comparison have all of them."""
+    return Twins(dict.fromkeys(row.contestant for row in plan.cells[0].rows), plan.contestants)
 
 
 def _has_started(folder: Path) -> bool:

@@ -34,6 +34,7 @@ from compare.execution.cells import MatrixPlan
 from compare.execution.interleaving import Job, run_in_turns
 from compare.execution.matrix import Row
 from compare.execution.store import Comparison, ProofRecord
+from compare.execution.twins import Twins
 from compare.execution.workspace import COMPARISON, Workspace, locked
 from compare.judgement import decision, run_figures, summary
 from compare.proof import ladder, spot_checks, timed_rows
@@ -158,7 +159,7 @@ def command(
             profile_steps=PROFILE_STEPS if profile else None, hosts=hosts and [*hosts],
         )  # fmt: skip
         cell_settings = run_settings.settings_of_cells(*spec_request)
-        contestant_names = contestant_options.names(cell_settings[0][1].contestants)
+        twins = contestant_options.twins(cell_settings[0][1].contestants)
         target = _check_target_accuracy(target_accuracy)
 
         def build_request(settings: Preset) -> ComparisonRequest:
@@ -179,7 +180,7 @@ def command(
             if seeds is not None:
                 settings = comparison_plan.with_seeds(settings, seeds, repeats)
             return ComparisonRequest(
-                settings, contestant_names, out, proof,
+                settings, twins, out, proof,
                 oversubscribe=oversubscribe, restarts=restarts or 0, target_accuracy=target, live=live,
             )  # fmt: skip
 
@@ -329,8 +330,8 @@ def _run_comparison(request: ComparisonRequest) -> ComparisonOutcome:
                 comparison = _with_proof(comparison, request, folder, live)
                 if request.again:  # after the proof: an interrupted one leaves all runs where they are
                     comparison = reruns.archive_and_requeue(comparison, folder)
-                unwritten_runs = run_all(comparison, folder, live)
-                _judge_spot_checks(folder, live)
+                unwritten_runs = run_all(comparison, request.twins, folder, live)
+                _judge_spot_checks(folder, request.twins, live)
             except Interrupted as interruption:
                 code = interruption.exit_code
             with signals.record_signals() as late_signals:
@@ -371,14 +372,14 @@ def _with_rates(comparison: Comparison, progress: Display) -> Comparison:
 
 def proof(comparison: Comparison, request: ComparisonRequest, folder: Path, progress: Display) -> ProofRecord:
     """Prove that the frameworks train the same. A proof that fails with an error proves nothing, and stops no run."""
-    if why_not := timed_rows.why_nothing_to_prove(comparison.rows, request.frameworks):
+    if why_not := timed_rows.why_nothing_to_prove(comparison.rows, request.twins.names):
         return ProofRecord(verdict="not claimed", sentence=why_not)
     modes = timed_rows.available_modes(comparison.rows)
     progress.stage("proof that the training is the same, which may take minutes")
     try:
         proof = ladder.prove_rows(
             comparison.rows,
-            request.frameworks,
+            request.twins,
             replicas=request.settings.replicas,
             out=folder / store.PROOF_FOLDER,
             progress=progress.say,
@@ -386,8 +387,8 @@ def proof(comparison: Comparison, request: ComparisonRequest, folder: Path, prog
     except (LaunchError, SpecError) as error:
         rows = {row.id: "not proved" for row in comparison.rows if row.spec.not_serial_because is None}
         return ProofRecord(verdict="not proved", sentence=f"the proof broke off: {error}", row_verdicts=rows)
-    verdicts = {framework: {mode: proof.mode_verdict(framework, mode) for mode in modes} for framework in request.frameworks}
-    rows = timed_rows.row_verdicts(proof, comparison.rows)
+    verdicts = {name: {mode: proof.mode_verdict(name, mode) for mode in modes} for name in request.twins.names}
+    rows = timed_rows.row_verdicts(proof, request.twins, comparison.rows)
     rungs, previous = [rung.model_dump() for rung in proof.rungs], comparison.proof
     # The proof is from before an interruption of this comparison, unless its sentence is about runs that are judged again.
     is_clean = previous is not None and not any(check.faults for check in previous.spot_checks)
@@ -397,7 +398,7 @@ def proof(comparison: Comparison, request: ComparisonRequest, folder: Path, prog
         sentence=previous.sentence if previous is not None and is_resumed_proof else proof.sentence,
         mode_verdicts=verdicts,
         row_verdicts=rows,
-        not_claimed=timed_rows.reasons_not_claimed(proof, comparison.rows),
+        not_claimed=timed_rows.reasons_not_claimed(proof, request.twins, comparison.rows),
         compared_with=proof.compared_with,
         rungs=rungs,
         spot_checks=previous.spot_checks if previous is not None else [],
@@ -409,7 +410,7 @@ def _without_first_losses(rungs: Sequence[dict[str, Any]]) -> list[dict[str, Any
     return [rung for rung in rungs if rung.get("first_tolerance") is None]
 
 
-def _judge_spot_checks(folder: Path, progress: Display, *, has_more_runs: bool = False) -> None:
+def _judge_spot_checks(folder: Path, twins: Twins, progress: Display, *, has_more_runs: bool = False) -> None:
     """Judge the steps that the timed runs recorded, and give each row the verdict of its own runs.
 
     Args:
@@ -424,7 +425,9 @@ def _judge_spot_checks(folder: Path, progress: Display, *, has_more_runs: bool =
     all_runs = [run for repeats in stored.runs.values() for run in repeats.values()]
     checks = [
         *known_checks,
-        *spot_checks.judge(spot_checks.unjudged_runs(folder, stored, known_checks), known_checks, progress.say, all_runs),
+        *spot_checks.judge(
+            twins, spot_checks.unjudged_runs(folder, stored, known_checks), known_checks, progress.say, all_runs
+        ),
     ]
     losses = [] if has_more_runs else spot_checks.first_losses(stored)
     failed_modes = {(loss.framework, loss.mode or "serial") for loss in losses if loss.status == "failed"}
@@ -443,7 +446,7 @@ def _judge_spot_checks(folder: Path, progress: Display, *, has_more_runs: bool =
     store.write_plan(folder, stored.comparison.model_copy(update={"proof": proof}))
 
 
-def run_all(comparison: Comparison, folder: Path, progress: Display) -> list[tuple[str, RunResult]]:
+def run_all(comparison: Comparison, twins: Twins, folder: Path, progress: Display) -> list[tuple[str, RunResult]]:
     """Make every run of a comparison that has no good result in its folder yet. Until it is decided, repeats are added.
 
     An added repeat runs the rows of open questions alone.
@@ -451,7 +454,7 @@ def run_all(comparison: Comparison, folder: Path, progress: Display) -> list[tup
     Returns:
         (row id, result) of each result that could not be written there.
     """
-    unwritten = _run_rounds(comparison, comparison_plan.remaining_rounds(comparison, folder), folder, progress)
+    unwritten = _run_rounds(comparison, twins, comparison_plan.remaining_rounds(comparison, folder), folder, progress)
     while not unwritten and (needed_rows := _rows_needing_repeats(comparison, folder)):
         new_repeat = comparison.repeats
         skipped_rows = [row.id for row in comparison.rows if row.id not in needed_rows]
@@ -461,7 +464,7 @@ def run_all(comparison: Comparison, folder: Path, progress: Display) -> list[tup
         store.write_plan(folder, comparison)
         remaining = comparison_plan.remaining_rounds(comparison, folder)
         added = [jobs for jobs in remaining if jobs[0].repeat == new_repeat]
-        unwritten = _run_rounds(comparison, added, folder, progress)
+        unwritten = _run_rounds(comparison, twins, added, folder, progress)
     return unwritten
 
 
@@ -475,7 +478,7 @@ def _rows_needing_repeats(comparison: Comparison, folder: Path) -> set[str]:
 
 
 def _run_rounds(
-    comparison: Comparison, planned: Sequence[Sequence[Job[Row]]], folder: Path, progress: Display
+    comparison: Comparison, twins: Twins, planned: Sequence[Sequence[Job[Row]]], folder: Path, progress: Display
 ) -> list[tuple[str, RunResult]]:
     """Run these rounds. Returns (row id, result) of each result that could not be written."""
     unwritten: list[tuple[str, RunResult]] = []
@@ -489,7 +492,13 @@ def _run_rounds(
     def execute(job: Job[Row]) -> RunResult:
         has_spot_checks = comparison.proof is not None and spot_checks.is_checked(job.item.spec)
         return executor.execute(
-            job.item, job.repeat, folder, progress.watch, restarts=comparison.restarts, has_spot_checks=has_spot_checks
+            twins[job.item.contestant],
+            job.item,
+            job.repeat,
+            folder,
+            progress.watch,
+            restarts=comparison.restarts,
+            has_spot_checks=has_spot_checks,
         )
 
     for ended in run_in_turns(planned, execute, progress, name=lambda row: row.id, label=label, ending=run_figures.ending):
@@ -500,7 +509,7 @@ def _run_rounds(
             num_bytes += spot_checks.num_bytes(run_folder)
         # Between two runs of a pair the machine must not change. Recorded steps of a large model would fill the disk.
         if num_bytes > spot_checks.MOST_BYTES:
-            _judge_spot_checks(folder, progress, has_more_runs=True)
+            _judge_spot_checks(folder, twins, progress, has_more_runs=True)
             num_bytes = 0
     return unwritten
 

@@ -104,17 +104,13 @@ def _run(spec: dict[str, Any] | str, out: str | None, frameworks: list[str] | No
     key = None if sign is None else Path(sign)
     signing.check_key(key)
     cell_settings = run_settings.settings_of_cells(None, Path(spec) if isinstance(spec, str) else spec, {}, [])
-    contestant_names = options.contestants(
-        None if frameworks is None else ",".join(frameworks), None, cell_settings[0][1].contestants
-    )
+    twins = options.contestants(None if frameworks is None else ",".join(frameworks), None, cell_settings[0][1].contestants)
     argv = ["run", *(["--spec", spec] if isinstance(spec, str) else spec_to_options(spec))]
-    argv += ["--frameworks", ",".join(contestant_names)] if frameworks is not None else []
+    argv += ["--frameworks", ",".join(twins.names)] if frameworks is not None else []
     argv += ["--out", out] if out is not None else []
     argv += [] if proof else ["--no-proof"]
     folder = None if out is None else Path(out)
-    requests = [
-        (labels, ComparisonRequest(settings, contestant_names, folder, proof, argv=argv)) for labels, settings in cell_settings
-    ]
+    requests = [(labels, ComparisonRequest(settings, twins, folder, proof, argv=argv)) for labels, settings in cell_settings]
     return run.run_quietly(matrix_run.build_plan(requests) if requests[0][0] else requests[0][1], folder, key)
 
 

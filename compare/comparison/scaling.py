@@ -79,8 +79,6 @@ def command(
         settings = replace(settings, workers=workers)
     sizes = tuple(size for size in replicas if size != 1)
     lay_out = partial(scaling_rows.build_rows, sizes=sizes, kinds=[kind for kind in scaling_rows.KINDS if kind in kinds])
-    contestant_names = contestants.names(settings.contestants)
-    request = run.ComparisonRequest(
-        settings, contestant_names, out, prove=False, lay_out=lay_out, oversubscribe=True, sign=sign
-    )
+    twins = contestants.twins(settings.contestants)
+    request = run.ComparisonRequest(settings, twins, out, prove=False, lay_out=lay_out, oversubscribe=True, sign=sign)
     return run.run(request, as_json=invocation.as_json, view=view)

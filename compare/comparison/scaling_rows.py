@@ -9,15 +9,17 @@ from common import spec
 from common.spec import SpecError
 from compare.core.option_parsing import parse_choices
 from compare.core.presets import Preset
-from compare.execution import contestants as registry
-from compare.execution import launch, matrix
+from compare.execution import matrix
+from compare.execution.contestants import Contestant
 from compare.execution.matrix import Row
 
 Kind = Literal["strong", "weak"]
 KINDS: tuple[Kind, ...] = ("strong", "weak")
 
 
-def build_rows(settings: Preset, contestants: Sequence[str], *, sizes: Sequence[int], kinds: Sequence[Kind]) -> list[Row]:
+def build_rows(
+    settings: Preset, contestants: Sequence[Contestant], *, sizes: Sequence[int], kinds: Sequence[Kind]
+) -> list[Row]:
     """Build the rows of a scaling.
 
     Args:
@@ -26,7 +28,6 @@ def build_rows(settings: Preset, contestants: Sequence[str], *, sizes: Sequence[
         kinds: kinds of scaling, from KINDS.
     """
     values = settings.values
-    registry.check(contestants, launch.FRAMEWORKS)
     parse_choices("--modes", settings.modes, tuple(spec.MODES))
     available, batch = _cores_and_batch(values)
     rows: dict[str, Row] = {}
@@ -34,7 +35,7 @@ def build_rows(settings: Preset, contestants: Sequence[str], *, sizes: Sequence[
         for input_values in [matrix.with_workers(values, number) for number in settings.workers] or [values]:
             suffix = f"-{input_values['workers']}workers" if len(settings.workers) > 1 else ""
             for name, fields in _configurations(input_values, settings.modes, sizes, kinds, available, batch):
-                row_id = f"{contestant}-{name}{suffix}"
+                row_id = f"{contestant.name}-{name}{suffix}"
                 rows.setdefault(row_id, matrix.build_row(row_id, contestant, spec.build(fields)))
     return list(rows.values())
 

@@ -26,9 +26,11 @@ from compare.core.statistics import VERDICT_PAIRS, JudgedRatio, Ratio, paired_ra
 from compare.core.until_decided import UntilDecided
 from compare.core.verdict_words import interval_words
 from compare.core.wording import percent
-from compare.execution import options, store
+from compare.execution import matrix, options, store
+from compare.execution.contestants import Contestant
 from compare.execution.matrix import Row
 from compare.execution.store import StoredComparison
+from compare.execution.twins import Twins
 from compare.execution.workspace import COMPARISON
 from compare.judgement import scaling_laws
 from compare.judgement.run_figures import epoch_seconds
@@ -357,21 +359,19 @@ def _tolerance(rate: float, trials: int) -> float:
     return max(0.01, float(special.ndtri(0.9995)) * math.sqrt(rate * (1.0 - rate) / trials))
 
 
-def rows(settings: Preset, contestants: Sequence[str]) -> list[Row]:
+def rows(settings: Preset, contestants: Sequence[Contestant]) -> list[Row]:
     """Build two equal rows of each framework, and one whose epoch is a tenth longer."""
     return [
-        Row(
-            id=f"{contestant}-{name}",
-            contestant=contestant,
-            spec=spec.build(spec.overlay(settings.values, {"data.limit": images})),
+        matrix.build_row(
+            f"{contestant.name}-{name}", contestant, spec.build(spec.overlay(settings.values, {"data.limit": images}))
         )
         for contestant in contestants
         for name, images in (("equal-1", IMAGES), ("equal-2", IMAGES), ("slower", SLOWER_IMAGES))
     ]
 
 
-def _equal_rows(settings: Preset, frameworks: Sequence[str]) -> list[Row]:
-    return rows(settings, frameworks)[:2]
+def _equal_rows(settings: Preset, contestants: Sequence[Contestant]) -> list[Row]:
+    return rows(settings, contestants)[:2]
 
 
 def judge(compared: JudgedComparison) -> Selftest:
@@ -456,7 +456,7 @@ def _run_trials(contestants: Sequence[str]) -> Selftest:
     with PrivateFolder() as temporary:
         settings = Preset(values=VALUES, modes=("serial",), repeats=VERDICT_PAIRS)
         out = temporary.path / "runs"
-        compared, _ = run.run_nested(ComparisonRequest(settings, list(contestants), out, prove=False, lay_out=rows), out)
+        compared, _ = run.run_nested(ComparisonRequest(settings, Twins(contestants), out, prove=False, lay_out=rows), out)
     return judge(compared)
 
 
@@ -464,7 +464,7 @@ def _pairs_request(framework: str, pairs: int, out: Path | None) -> ComparisonRe
     """Return the request for pairs of equal, interleaved runs of one framework."""
     settings = Preset(values=VALUES | {"epochs": PAIR_EPOCHS}, modes=("serial",), repeats=pairs)
     folder = out or store.new_folder("selftest", framework)
-    return ComparisonRequest(settings, [framework], folder, prove=False, lay_out=_equal_rows)
+    return ComparisonRequest(settings, Twins([framework]), folder, prove=False, lay_out=_equal_rows)
 
 
 def _run_pairs(request: ComparisonRequest, seed: int) -> Selftest:

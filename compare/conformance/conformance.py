@@ -19,7 +19,8 @@ from compare.conformance.trial import Faults, TwinUnderTest
 from compare.core import commands, exits, wording
 from compare.core.commands import Invocation, Outcome
 from compare.core.option_types import Names
-from compare.execution import contestants, launch, options
+from compare.execution import launch, options
+from compare.execution.twins import Twins
 from compare.execution.workspace import FolderKind
 from compare.reporting import document
 from compare.reporting.document import Mark, Report
@@ -98,8 +99,10 @@ def command(
         console.print(text, style="dim", highlight=False)
 
     name = twin.partition("@")[0]
-    (name,) = contestants.choose(None, [f"{name}={twin}"], {}, launch.FRAMEWORKS)
-    results = conform(TwinUnderTest(name, prepare_trial_folder(out or invocation.hold(PrivateFolder()).path), progress), checks)
+    twins = Twins.choose(None, [f"{name}={twin}"], {}, launch.FRAMEWORKS)
+    results = conform(
+        TwinUnderTest(twins, prepare_trial_folder(out or invocation.hold(PrivateFolder()).path), progress), checks
+    )
     return Outcome(report(name, results), out)
 
 

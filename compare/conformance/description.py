@@ -7,7 +7,6 @@ from typing import Any
 
 from common.spec import MODES
 from compare.conformance.trial import Faults, TwinUnderTest
-from compare.execution import contestants
 
 FIELDS: dict[str, type] = {
     "framework": str, "versions": dict, "supported": dict, "libraries": dict, "devices": list, "modes": dict, "options": dict,
@@ -53,4 +52,4 @@ def description_faults(description: Mapping[str, Any], framework: str) -> Faults
 
 
 def check(trial: TwinUnderTest) -> Faults:
-    yield from description_faults(trial.description, contestants.by_name(trial.name).twin)
+    yield from description_faults(trial.description, trial.contestant.twin)

@@ -15,7 +15,7 @@ def check(trial: TwinUnderTest) -> Faults:
             continue
         # BatchNorm over all replicas is tried where they share a process.
         serial = spec_of("mini_xception" if spec.MODES[words[0]].processes == "one" else "simple_cnn")
-        request = ladder.ProofRequest(serial, [trial.name], words, replicas=2, steps=5)
+        request = ladder.ProofRequest(serial, trial.twins, words, replicas=2, steps=5)
         proof = ladder.prove(request, out=trial.out / name, progress=trial.progress, remember=False)
         yield from rung_faults(proof.rungs)
         for word in words:

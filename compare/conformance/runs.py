@@ -23,7 +23,7 @@ from compare.conformance import evaluation
 from compare.conformance.trial import TOLERANCE, Faults, TwinUnderTest, last_line, load_data_and_model, spec_of
 from compare.core.differences import FLOAT32_TOLERANCE, relative_difference
 from compare.core.errors import LaunchError
-from compare.execution import contestants, launch
+from compare.execution import launch
 from compare.proof.differences import scaled_difference
 
 _EPOCHS = 12
@@ -48,7 +48,7 @@ def check(trial: TwinUnderTest) -> Faults:
     plan = BatchPlan(spec, architecture, len(dataset.train))
     order = np.concatenate([plan.draw(epoch).ids[: plan.batch(plan.steps_per_epoch - 1)[1]] for epoch in range(1, _EPOCHS + 1)])
     expected = {
-        "framework": contestants.by_name(trial.name).twin,
+        "framework": trial.contestant.twin,
         "order_hash": order_digest(order),
         "data_hash": dataset.content_hash,
         "weights_hash": weights.digest(

@@ -17,6 +17,8 @@ from common.models.architectures import Architecture
 from common.spec import Spec
 from compare.core import wording
 from compare.execution import launch, options
+from compare.execution.contestants import Contestant
+from compare.execution.twins import Twins
 from compare.proof import ladder
 from compare.proof.certificate import Rung
 from compare.proof.differences import Arrays
@@ -43,7 +45,8 @@ class TwinUnderTest:
         precisions: precisions of single steps.
     """
 
-    name: str
+    twins: Twins
+    """The twin alone."""
     out: Path
     progress: Callable[[str], None] = lambda text: None
     model_steps: Mapping[str, int] = field(default_factory=MODEL_STEPS.copy)
@@ -51,9 +54,17 @@ class TwinUnderTest:
     precisions: Sequence[str] = ("float32", "float64")
     _count: int = field(default=0)
 
+    @property
+    def name(self) -> str:
+        return self.contestant.name
+
+    @property
+    def contestant(self) -> Contestant:
+        return self.twins.contestants[0]
+
     @cached_property
     def description(self) -> dict[str, Any]:
-        return launch.describe(self.name)
+        return self.twins.describe(self.name)
 
     def call(self, words: Sequence[str | Path]) -> tuple[int, str]:
         """Run one command of the twin. Return (exit code, output)."""
@@ -66,7 +77,7 @@ class TwinUnderTest:
             self._count += 1
             log = self.out / f"{self._count}.log"
             log.unlink(missing_ok=True)
-            calls.append(launch.Call(self.name, [str(word) for word in words], log))
+            calls.append(launch.Call(self.contestant, [str(word) for word in words], log))
         waiting, codes = iter(calls), dict[Path, int]()
         launch.call_all(
             lambda: next(waiting, None), lambda ended, code: codes.update({ended.log: code}), machine.available_cores()
@@ -75,7 +86,7 @@ class TwinUnderTest:
 
     def start(self, words: Sequence[str], log: Path) -> launch.StartedProcess:
         """Start one command of the twin."""
-        return launch.start(self.name, words, log=log)
+        return launch.start(self.contestant, words, log=log)
 
     def write_spec(self, run_spec: Spec | str, name: str) -> Path:
         """Write a spec to a file of this name. Return its path."""
@@ -86,7 +97,7 @@ class TwinUnderTest:
 
     @cached_property
     def recorder(self) -> Recorder:
-        return Recorder(self.out, self.progress)
+        return Recorder(self.twins, self.out, self.progress)
 
     def record(self, run_spec: Spec, label: str, *options: str, teacher: TraceRequest | None = None) -> Arrays:
         """Return the arrays of a recording of the twin."""

@@ -21,6 +21,7 @@ from common.spec import Spec, SpecError
 from compare.core import exits, wording
 from compare.core.progress import Display
 from compare.execution import launch
+from compare.execution.contestants import Contestant
 from compare.execution.interleaving import Job, rounds, run_in_turns
 
 LOGS = "logs"
@@ -162,7 +163,7 @@ def _scan(row: ScanRow, scheduler: str, folder: Path, log: Path) -> None:
     arguments = [str(folder / "job.npz"), "--workers", str(row.workers), "--out", str(result)]
     arguments = [*arguments, "--scheduler", scheduler] if row.engine in launch.SUITE_WORKERS else ["preprocess", *arguments]
     log.unlink(missing_ok=True)
-    code = launch.call(row.engine, arguments, log=log)
+    code = launch.call(Contestant.plain(row.engine), arguments, log=log)
     try:
         row.scans.append(Scan.model_validate_json(result.read_bytes()))
     except (OSError, pydantic.ValidationError):

@@ -13,8 +13,9 @@ from common.machine import environment
 from compare.core import exits, wording
 from compare.core.errors import LaunchError
 from compare.environments import creating
-from compare.execution import contestants, launch
+from compare.execution import launch
 from compare.execution.contestants import Contestant
+from compare.execution.twins import Twins
 from compare.reporting.document import Mark, Report
 from compare.reporting.tables import Column, Table
 
@@ -75,18 +76,18 @@ def inspect(name: str, python: str | None) -> EnvironmentCheck:
         name: name of the environment.
         python: its interpreter. None: this process's.
     """
-    subjects = [_register(twin, name, python) for twin in launch.FRAMEWORKS]
-    interpreter = launch.interpreter(subjects[0])
+    subjects = {twin: _contestant(twin, name, python) for twin in launch.FRAMEWORKS}
+    interpreter = next(iter(subjects.values())).interpreter
     try:
-        answers = {twin: launch.inspect(_contestant_name(twin, name), "--clashes") for twin in launch.FRAMEWORKS}
+        answers = {twin: launch.inspect(subject, "--clashes") for twin, subject in subjects.items()}
         for twin in next(iter(answers.values()))["brought"]:
             try:
-                _register(twin, name, python)
+                subject = _contestant(twin, name, python)
             except pydantic.ValidationError:
                 refusal = "Its name cannot stand in a contestant. Use letters, digits, dots, dashes and underscores."
                 answers[twin] = {"refusal": refusal, "installed": False, "libraries": {}}
                 continue
-            answers[twin] = launch.inspect(_contestant_name(twin, name))
+            answers[twin] = launch.inspect(subject)
     except LaunchError as error:
         return EnvironmentCheck(name=name, interpreter=interpreter, error=str(error))
     facts = next(iter(answers.values()))
@@ -111,30 +112,28 @@ def check(name: str, python: str | None) -> EnvironmentCheck:
     """List an environment as `inspect` does, and import every framework that is there, each in a process of its own."""
     result = inspect(name, python)
     usable = [twin.twin for twin in result.twins if twin.refusal is None]
-    with launch.describe_all([_contestant_name(twin, name) for twin in usable]) as answer:
-        twins = [_with_description(twin, name, answer) if twin.twin in usable else twin for twin in result.twins]
+    subjects = {twin: _contestant(twin, name, python) for twin in usable}
+    session = Twins([subject.name for subject in subjects.values()], subjects.values())
+    with session.describe_all() as answer:
+        twins = [
+            _with_description(twin, subjects[twin.twin].name, answer) if twin.twin in usable else twin for twin in result.twins
+        ]
     return result.model_copy(update={"twins": twins})
 
 
-def _contestant_name(twin: str, name: str) -> str:
-    """Name of the contestant in messages."""
-    return f"{twin} in {wording.visible(name)}"
-
-
-def _register(twin: str, name: str, python: str | None) -> str:
-    """Register the contestant and return its name. Its letters are refused elsewhere. It stands in messages alone.
+def _contestant(twin: str, name: str, python: str | None) -> Contestant:
+    """Return a twin of an environment. Letters of its name are refused elsewhere. The name stands in messages alone.
 
     Raises:
         ValidationError: the twin's name has such letters.
     """
-    contestant = Contestant(name=twin, twin=twin, python=python).model_copy(update={"name": _contestant_name(twin, name)})
-    contestants.register([contestant])
-    return contestant.name
+    contestant = Contestant(name=twin, twin=twin, python=python)
+    return contestant.model_copy(update={"name": f"{twin} in {wording.visible(name)}"})
 
 
 def _with_description(status: TwinStatus, name: str, answer: Callable[[str], dict[str, Any]]) -> TwinStatus:
     try:
-        description = answer(_contestant_name(status.twin, name))
+        description = answer(name)
     except LaunchError as error:
         return status.model_copy(update={"refusal": str(error)})
     libraries = status.libraries | description.get("libraries", {})

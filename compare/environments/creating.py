@@ -17,7 +17,7 @@ from common.machine import plain_file
 from common.machine.machine import PROJECT_ROOT
 from common.spec import SpecError
 from compare.core.errors import FolderError, LaunchError
-from compare.execution import contestants, launch
+from compare.execution import launch
 from compare.execution.contestants import Contestant
 
 RECORD_FILE = "convtwins-environment.json"
@@ -55,8 +55,7 @@ def create(name: str, lock: Path, folder: Path, python: str | None = None, *, no
     """
     base = _contestant(name, python)
     lock, content = _read_lock(lock)
-    contestants.register([base])
-    launch.inspect(name)
+    launch.inspect(base)
     target = (folder / name).absolute()
     folder.mkdir(parents=True, exist_ok=True)
     try:
@@ -65,9 +64,9 @@ def create(name: str, lock: Path, folder: Path, python: str | None = None, *, no
         raise FolderError(f"There is an environment {name} in {folder}. Choose another name, or remove {target}.") from None
     interpreter, uv = target / "bin" / "python", shutil.which("uv")
     try:
-        _install(name, lock, target, uv, folder / f"{name}.log", ["--no-deps"] * no_deps)
-        contestants.register([Contestant(name=name, twin=base.twin, python=str(interpreter))])
-        if missing := [package for package, version in launch.inspect(name)["needed"].items() if version is None]:
+        _install(base, lock, target, uv, folder / f"{name}.log", ["--no-deps"] * no_deps)
+        created = Contestant(name=name, twin=base.twin, python=str(interpreter))
+        if missing := [package for package, version in launch.inspect(created)["needed"].items() if version is None]:
             raise LaunchError(
                 f"The environment {name} would run no twin: {lock} installs no {', '.join(missing)}. Add what locks/common.txt "
                 "names (-r common.txt), and lock again."
@@ -108,15 +107,15 @@ def _read_lock(lock: Path) -> tuple[Path, bytes]:
         ) from None
 
 
-def _install(name: str, lock: Path, target: Path, uv: str | None, log: Path, options: Sequence[str]) -> None:
+def _install(base: Contestant, lock: Path, target: Path, uv: str | None, log: Path, options: Sequence[str]) -> None:
     """Make the environment in a folder and install the lock, with uv or with venv and pip."""
-    base, python = launch.interpreter(name), str(target / "bin" / "python")
+    python = str(target / "bin" / "python")
     requirements = [*options, "-r", str(lock.absolute())]
     steps = [
-        [uv, "venv", "--python", base, str(target)],
+        [uv, "venv", "--python", base.interpreter, str(target)],
         [uv, "pip", "install", "--python", python, *requirements],
     ] if uv else [
-        [base, "-I", "-m", "venv", str(target)],
+        [base.interpreter, "-I", "-m", "venv", str(target)],
         [python, "-I", "-m", "pip", "install", "--disable-pip-version-check", *requirements],
     ]  # fmt: skip
     with log.open("wb") as output:
@@ -125,7 +124,7 @@ def _install(name: str, lock: Path, target: Path, uv: str | None, log: Path, opt
     if code != 0:
         lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
         raise LaunchError(
-            f"The environment {name} cannot be made from {lock} ({launch.describe_exit(code)}). See {log}.\n"
+            f"The environment {base.name} cannot be made from {lock} ({launch.describe_exit(code)}). See {log}.\n"
             + "\n".join(lines[-_LAST_LINES:])
         )
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Annotated
 
@@ -18,7 +17,9 @@ from common.models.weights import WeightsError
 from common.spec import SpecError
 from compare.core import commands
 from compare.execution import launch, twin_client
+from compare.execution.contestants import Contestant
 from compare.execution.twin_client import CustomModel
+from compare.execution.twins import Twins
 
 CARD_SUFFIX = ".card.json"
 """Suffix of the card of a framework's own file. Such a file holds weights alone; the card holds the rest."""
@@ -67,7 +68,7 @@ def convert(source: Path, target: Path, *, like: Path | None = None, own_model: 
             checkpoint, card_file = folder / f"model{SUFFIX}", folder / "card.json"
             atomic_files.write_atomically(card_file, _card(source, like, own_model).model_dump_json(indent=1))
             words = ["read", source, "--card", card_file, "--out", checkpoint]
-            twin_client.call(reader, [*words, *_model_option(own_model)], folder / "log.txt")
+            twin_client.call(Contestant.plain(reader), [*words, *_model_option(own_model)], folder / "log.txt")
         trained_model = trained.load(checkpoint, own_model)
         if writer is None:
             trained.save(trained_model.card, trained_model.weights, target)
@@ -75,7 +76,7 @@ def convert(source: Path, target: Path, *, like: Path | None = None, own_model: 
             target.parent.mkdir(parents=True, exist_ok=True)
             _check_space(target, sum(array.nbytes for array in trained_model.weights.values()))
             words = ["write", checkpoint, "--out", target, *twin_client.model_arguments(trained_model)]
-            twin_client.call(writer, words, folder / "log.txt")
+            twin_client.call(Contestant.plain(writer), words, folder / "log.txt")
             atomic_files.write_atomically(_card_path(target), trained_model.card.model_dump_json(indent=1) + "\n")
     return trained_model.card
 
@@ -84,8 +85,8 @@ def _frameworks(*paths: Path) -> list[str | None]:
     """Return the framework of each file, by its suffix. None for the suite's own form."""
     if all(path.name.endswith(SUFFIX) for path in paths):
         return [None] * len(paths)
-    with ThreadPoolExecutor() as pool:
-        descriptions = dict(zip(launch.FRAMEWORKS, pool.map(launch.describe, launch.FRAMEWORKS), strict=True))
+    with Twins(launch.FRAMEWORKS).describe_all() as answer:
+        descriptions = {framework: answer(framework) for framework in launch.FRAMEWORKS}
     known: dict[str, str | None] = {SUFFIX: None}
     known |= {suffix: framework for framework, description in descriptions.items() for suffix in description["formats"]}
     frameworks: list[str | None] = []

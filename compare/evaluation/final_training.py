@@ -25,6 +25,7 @@ from compare.evaluation.scoring import KIND, LOGITS_FOLDER, TRAINING_FOLDER, Eva
 from compare.execution import contestants, launch, store
 from compare.execution.matrix import Row
 from compare.execution.store import Comparison, StoredComparison
+from compare.execution.twins import Twins
 from compare.execution.workspace import COMPARISON, FolderKind, Workspace
 from compare.reporting import comparison_report
 
@@ -116,10 +117,10 @@ def _request(settings: EvaluationSettings, folder: Path) -> run.ComparisonReques
     seeds = tuple(range(first, first + settings.repeats)) if settings.repeats > 1 else ()
     return run.ComparisonRequest(
         Preset(repeats=settings.repeats, seeds=seeds),
-        list(settings.frameworks),
+        Twins(settings.frameworks),
         folder,
         prove=False,
-        lay_out=lambda preset, frameworks: training_rows,
+        lay_out=lambda preset, contestants: training_rows,
     )
 
 
@@ -128,7 +129,7 @@ def _run_training(request: run.ComparisonRequest, workspace: Workspace[Compariso
     plan = comparison_plan.build_plan(request, progress)
     if unavailable := [f"{row.id}: {row.unavailable}" for row in plan.rows if row.unavailable]:
         raise SpecError(f"{unavailable[0]}. Choose a mode that this machine can do.")
-    run.run_all(workspace.claim(plan), folder, progress)
+    run.run_all(workspace.claim(plan), request.twins, folder, progress)
     progress.say("report of the training")
     compared = comparison_report.read(folder)
     if unwritten := comparison_report.report(compared, folder).write(folder):

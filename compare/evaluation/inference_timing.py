@@ -25,7 +25,8 @@ from compare.core import errors, exits, statistics, wording
 from compare.core.errors import FolderError
 from compare.core.progress import Display
 from compare.core.statistics import JudgedRatio, Ratio, Spread, paired_ratio, spread
-from compare.execution import code_digest, launch, store, twin_client
+from compare.execution import code_digest, contestants, launch, store, twin_client
+from compare.execution.contestants import Contestant
 from compare.execution.interleaving import Job, rounds, run_in_turns
 from compare.execution.matrix import FileName
 from compare.execution.workspace import FolderKind, Workspace
@@ -139,7 +140,7 @@ def measure(
     plan = InferencePlan(
         settings=settings,
         weights_hash=weights.digest(model.weights),
-        code_hash=code_digest.compute(settings.frameworks, model.card.model),
+        code_hash=code_digest.compute(contestants.resolve(settings.frameworks), model.card.model),
         machine=machine.describe(),
     )
     workspace.claim(plan)
@@ -210,7 +211,7 @@ def _time_process(
     words += ["--batches", ",".join(map(str, settings.batches)), *twin_client.model_arguments(model)]
     failure: str | None = None
     try:
-        twin_client.call(framework, ["infer", checkpoint, "--out", path, *words], path.with_suffix(".txt"))
+        twin_client.call(Contestant.plain(framework), ["infer", checkpoint, "--out", path, *words], path.with_suffix(".txt"))
     except errors.LaunchError as error:
         failure = str(error)
     latencies = _load_latencies(path)

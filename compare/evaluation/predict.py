@@ -21,6 +21,7 @@ from common.spec import SpecError
 from common.training import scores
 from compare.core import commands, statistics, wording
 from compare.execution import contestants, launch, options, twin_client
+from compare.execution.contestants import Contestant
 from compare.execution.twin_client import CustomModel
 from compare.judgement.row_figures import GUESSING
 from compare.reporting.document import Report
@@ -53,15 +54,16 @@ def command(
     model: CustomModel = None,
 ) -> Report:
     """Label images with a trained model, and show the probability of each class."""
-    names = options.contestants(frameworks, contestant, {}) if frameworks or contestant else [None]
-    if len(names) > 1:
-        raise SpecError(f"predict uses one framework. Received: {', '.join(map(str, names))}. Name one.")
-    predictions = predict(checkpoint, images, names[0], own_model=model)
+    chosen = options.contestants(frameworks, contestant, {}).contestants if frameworks or contestant else []
+    if len(chosen) > 1:
+        names = ", ".join(twin.name for twin in chosen)
+        raise SpecError(f"predict uses one framework. Received: {names}. Name one.")
+    predictions = predict(checkpoint, images, *chosen, own_model=model)
     return report(predictions, checkpoint, top)
 
 
 def predict(
-    checkpoint: Path, paths: Sequence[Path], framework: str | None = None, *, own_model: str | None = None
+    checkpoint: Path, paths: Sequence[Path], contestant: Contestant | None = None, *, own_model: str | None = None
 ) -> Predictions:
     """Label images.
 
@@ -70,16 +72,17 @@ def predict(
     Args:
         checkpoint: the file of a trained model.
         paths: at least one image file.
-        framework: runs the model. None: the framework that trained it.
+        contestant: runs the model. None: the framework that trained it.
         own_model: see `trained.load`.
     """
     trained_model = trained.load(checkpoint, own_model)
-    (chosen_framework,) = contestants.check([framework or trained_model.card.framework], launch.FRAMEWORKS)
-    if contestants.by_name(chosen_framework).python is not None:
-        launch.probe(chosen_framework)
+    if contestant is None:
+        contestant = Contestant.plain(*contestants.check([trained_model.card.framework], [*launch.FRAMEWORKS]))
+    elif contestant.python is not None:
+        launch.probe(contestant)
     pixels = read_images(paths, trained_model.card.image_size)
-    logits = twin_client.logits(chosen_framework, checkpoint, trained_model, pixels)
-    return Predictions(chosen_framework, trained_model, paths, scores.probabilities(logits))
+    logits = twin_client.logits(contestant, checkpoint, trained_model, pixels)
+    return Predictions(contestant.name, trained_model, paths, scores.probabilities(logits))
 
 
 def read_images(paths: Sequence[Path], image_size: int) -> npt.NDArray[np.uint8]:

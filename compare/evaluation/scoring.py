@@ -25,6 +25,7 @@ from common.training.scores import Agreement, Confusion, SplitScores
 from compare.core import statistics, wording
 from compare.core.progress import Display
 from compare.execution import store, twin_client
+from compare.execution.contestants import Contestant
 from compare.execution.matrix import FileName, Row
 from compare.execution.store import Comparison, StoredComparison
 
@@ -238,7 +239,7 @@ class _Scorer:
         atomic_files.write_atomically(spec_file, row.spec.to_json())
         cores = str(min(row.spec.cores, machine.available_cores()))
         options = ["--cores", cores, "--device", row.spec.device, "--out", out, *twin_client.model_arguments(model)]
-        twin_client.call(contestant, ["score", path, "--data-of", spec_file, "--split", split, *options], log)
+        twin_client.call(Contestant.plain(contestant), ["score", path, "--data-of", spec_file, "--split", split, *options], log)
         return inference.load_logits(out, model, count)
 
 

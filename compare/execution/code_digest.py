@@ -3,35 +3,34 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from common.machine import machine
 from common.models import user_code
-from compare.execution import contestants, launch
+from compare.execution import launch
+from compare.execution.contestants import Contestant
 
 
 def compute(
-    names: Sequence[str],
+    contestants: Iterable[Contestant],
     model: str,
     in_other_checkout: Callable[[Path], Path] = lambda folder: folder,
     *,
-    code_of: Callable[[str], str] = lambda name: launch.probe(name)["code"],
+    code_of: Callable[[Contestant], str] = lambda contestant: launch.probe(contestant)["code"],
 ) -> str:
     """Compute SHA-256 over the twins' shared code, the twins of these contestants, and a user's own model with its package.
 
     Args:
-        names: names of the contestants.
+        contestants: the contestants.
         model: the model as a spec names it.
         in_other_checkout: maps a folder of the model to the same folder in another checkout.
-        code_of: returns the digest of somebody else's twin, by the name of its contestant.
+        code_of: returns the digest of somebody else's twin, from its contestant.
     """
-    names_by_twin = {(contestant.twin, contestant.python): contestant.name for contestant in map(contestants.by_name, names)}
-    twin_folders = [
-        folder for twin, folder in launch.FRAMEWORKS.items() if any(twin == used_twin for used_twin, _ in names_by_twin)
-    ]
+    by_twin = {(contestant.twin, contestant.python): contestant for contestant in contestants}
+    twin_folders = [folder for twin, folder in launch.FRAMEWORKS.items() if any(twin == used_twin for used_twin, _ in by_twin)]
     # Somebody else's twin lies where only its own interpreter finds it, and each interpreter may have another version.
-    other_digests = [code_of(name) for (twin, _), name in names_by_twin.items() if twin not in launch.FRAMEWORKS]
+    other_digests = [code_of(contestant) for (twin, _), contestant in by_twin.items() if twin not in launch.FRAMEWORKS]
     folders = [machine.PROJECT_ROOT / folder for folder in ("common", *twin_folders)]
     digest = machine.code_digest([*folders, *map(in_other_checkout, user_code.folders(model))])
     return hashlib.sha256(" ".join([digest, *other_digests]).encode()).hexdigest() if other_digests else digest

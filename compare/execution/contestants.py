@@ -1,12 +1,13 @@
 """Contestants: what is compared. Each is a twin with an interpreter and switches, under a name of its own.
 
-A name that is not registered is the twin of that name, in this interpreter, with the usual switches.
+A name without a definition is the twin of that name, in this interpreter, with the usual switches.
 """
 
 from __future__ import annotations
 
 import os
 import shutil
+import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Self, cast
@@ -44,12 +45,22 @@ class Contestant(Frozen):
     switches: dict[str, bool | int | float | str] = Field(default={}, strict=True)
     """Switches of the twin, by the names that its `describe` lists. They override those of the spec."""
 
+    @property
+    def interpreter(self) -> str:
+        """Path of the interpreter that runs the twin."""
+        return self.python or sys.executable
+
     @field_validator("python", mode="before")
     @classmethod
     def _absolute_path(cls, python: Any) -> Any:
         if isinstance(python, str) and (not python or "\0" in python):
             raise ValueError("it is no path")
         return str(interpreter(python)) if isinstance(python, str) else python
+
+    @classmethod
+    def plain(cls, twin: str) -> Self:
+        """Return a twin under its own name, in this interpreter, with the usual switches."""
+        return cls(name=twin, twin=twin)
 
     @classmethod
     def from_option(cls, word: str) -> Self:
@@ -89,9 +100,6 @@ class Contestant(Frozen):
             ) from None
 
 
-_REGISTRY: dict[str, Contestant] = {}
-
-
 def interpreter(python: str) -> Path:
     """The absolute path of an interpreter. Links are not followed, because a virtual environment is known by its own.
 
@@ -107,83 +115,31 @@ def interpreter(python: str) -> Path:
     return Path(path, "bin", "python") if os.path.isdir(path) else Path(path)  # noqa: PTH112
 
 
-def register(contestants: Iterable[Contestant]) -> None:
-    """Register contestants by their names. Each replaces an earlier one of its name."""
-    _REGISTRY.update({contestant.name: contestant for contestant in contestants})
+def resolve(names: Iterable[str], definitions: Iterable[Contestant] = ()) -> list[Contestant]:
+    """Return the contestants of these names. A name without a definition stands for the twin of that name."""
+    defined = {definition.name: definition for definition in definitions}
+    return [defined.get(name) or Contestant.plain(name) for name in names]
 
 
-def clear_registry() -> None:
-    """Remove all contestants from the registry."""
-    _REGISTRY.clear()
-
-
-def by_name(name: str) -> Contestant:
-    """Return the registered contestant, or the twin of this name with this interpreter and the usual switches."""
-    return _REGISTRY.get(name) or Contestant(name=name, twin=name)
-
-
-def registered(names: Iterable[str]) -> list[Contestant]:
-    """Return the registered contestants among these names. Names that stand for a plain twin are skipped."""
-    return [_REGISTRY[name] for name in names if name in _REGISTRY]
-
-
-def check(names: Sequence[str], twins: Collection[str]) -> list[str]:
-    """Check names of contestants: each once, each registered or a twin's that this interpreter has."""
-    known = dict.fromkeys([*twins, *_REGISTRY])
-    return parse_choices("--frameworks", names, tuple(known if known.keys() >= set(names) else known | _installed_twins()))
-
-
-def choose(
-    frameworks: Sequence[str] | None,
-    words: Sequence[str],
-    in_file: Mapping[str, Any],
-    twins: Collection[str],
-    *,
-    has_other_interpreters: bool = False,
-) -> list[str]:
-    """Register the contestants of a command, and return the names of those that are compared.
-
-    Args:
-        frameworks: values of `--frameworks`: twins, or contestants of the spec file. None: not given.
-        words: values of `--contestant`.
-        in_file: `contestants` of the spec file. They are compared if the command line names none.
-        twins: names of the twins of this interpreter.
-        has_other_interpreters: whether other interpreters run them all. Each says for itself which twins it has.
-    """
-    clear_registry()
-    file_contestants = [Contestant.from_fields(name, fields) for name, fields in in_file.items()]
-    option_contestants = [Contestant.from_option(word) for word in words]
-    names = [contestant.name for contestant in option_contestants]
-    for duplicate in (name for name in names if names.count(name) > 1 or name in (frameworks or ())):
-        raise SpecError(f"Two contestants are named {duplicate}. Received: {' and '.join(words)}. Give each a name of its own.")
-    for contestant in (*file_contestants, *option_contestants):
-        if contestant.name != contestant.twin and (contestant.name in twins or contestant.name in _installed_twins()):
-            received = f"{contestant.name}={contestant.twin}"
-            raise SpecError(f"{contestant.name} is the name of another twin. Received: {received}. Choose another name.")
-        if contestant.python is None and contestant.twin not in twins and not has_other_interpreters:
-            parse_choices(f"The twin of {contestant.name}", [contestant.twin], (*twins, *_installed_twins()))
-    register([*file_contestants, *option_contestants])
-    if frameworks is not None or option_contestants:
-        selection = [*(frameworks or ()), *names]
-        if has_other_interpreters:
-            register(Contestant.from_fields(name, {"twin": name}) for name in selection if name not in _REGISTRY)
-        return check(selection, twins)
-    return [contestant.name for contestant in file_contestants] or list(twins)
+def check(names: Sequence[str], known: Collection[str]) -> list[str]:
+    """Check names of contestants: each once, each known or the twin of a package that this interpreter has."""
+    return parse_choices(
+        "--frameworks", names, tuple(known if set(known) >= set(names) else dict.fromkeys([*known, *installed_twins()]))
+    )
 
 
 def builtin_twins(option: str, words: Sequence[str], twins: Collection[str]) -> list[str]:
     """Check the values of an option that takes the suite's own twins only."""
     for word in words:
-        if word not in twins and (word in _REGISTRY or word in _installed_twins()):
-            kind = "a contestant" if word in _REGISTRY else "the twin of a package"
+        if word not in twins and word in installed_twins():
             raise SpecError(
-                f"{option} takes the suite's own twins here. Received: {word!r}, {kind}. Use {', '.join(twins)}. "
-                f"{TAKE_CONTESTANTS} take {kind}."
+                f"{option} takes the suite's own twins here. Received: {word!r}, the twin of a package. Use "
+                f"{', '.join(twins)}. {TAKE_CONTESTANTS} take the twin of a package."
             )
     return parse_choices(option, words, tuple(twins))
 
 
-def _installed_twins() -> dict[str, Any]:
+def installed_twins() -> dict[str, Any]:
     """Twins of packages that are installed in this interpreter. Reading them takes a tenth of a second."""
     return dict(plugins.installed(plugins.TWINS))
 

@@ -17,6 +17,7 @@ from common.machine import placement
 from common.processes import signals
 from common.spec import Spec
 from compare.execution import launch, store
+from compare.execution.contestants import Contestant
 from compare.execution.launchers_clock import LaunchersClock
 from compare.execution.matrix import Row
 
@@ -42,6 +43,7 @@ _POLL_SECONDS = 0.25
 
 
 def execute(
+    contestant: Contestant,
     row: Row,
     repeat: int,
     folder: Path,
@@ -57,6 +59,7 @@ def execute(
     be stored. Then the run counts as missing, and the others continue.
 
     Args:
+        contestant: the row's contestant.
         restarts: how often a run that something from outside ended is started again, all its processes, from its last
             checkpoint. What a run gives a reason for itself would end it again: an error, refused data, a divergence. So would
             a lack of memory. An elastic run is restarted with fewer replicas first, as often as it has some to lose.
@@ -65,7 +68,9 @@ def execute(
     directory = store.run_folder(folder, row.id, repeat)
     deaths, remaining_spec = _earlier_deaths(directory), row.spec
     while True:
-        result, death = _run_attempt(row, repeat, folder, watch, code, deaths, remaining_spec, has_spot_checks=has_spot_checks)
+        result, death = _run_attempt(
+            contestant, row, repeat, folder, watch, code, deaths, remaining_spec, has_spot_checks=has_spot_checks
+        )
         if death is None:
             return result
         if (smaller_spec := remaining_spec.with_fewer_replicas) is not None:
@@ -95,6 +100,7 @@ def _earlier_deaths(directory: Path) -> list[Restart]:
 
 
 def _run_attempt(
+    contestant: Contestant,
     row: Row,
     repeat: int,
     folder: Path,
@@ -131,7 +137,7 @@ def _run_attempt(
                 environment = {**environment, placement.SPOT_CHECKS_VARIABLE: nonce}
             with signals.defer_signals():
                 process = launch.start(
-                    row.contestant, arguments, log=log, root=root, environment=environment, folder=working_directory
+                    contestant, arguments, log=log, root=root, environment=environment, folder=working_directory
                 )
         except OSError as error:
             return _not_stored(row, repeat, f"it cannot be started: {error}"), None

@@ -16,7 +16,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -33,7 +33,7 @@ from common.processes import signals, watchdog
 from common.processes.process_spec import KILL_SECONDS, RESERVED_VARIABLES
 from compare.core import wording
 from compare.core.errors import LaunchError, UnfitError
-from compare.execution import contestants
+from compare.execution.contestants import Contestant
 
 FRAMEWORKS = {"pytorch": "pytorch_impl", "tensorflow": "tensorflow_impl"}
 """The suite's own twins."""
@@ -55,81 +55,29 @@ _STACK_OF_NATIVE_CODE = re.compile(r"\s*(PC: )?@ +0x|frame #\d+: |\*\*\* Check f
 LACKED_MEMORY = "; out of memory: the kernel ended a process for lack of it meanwhile"
 
 
-DESCRIPTIONS: dict[str, dict[str, Any]] = {}
-"""Cache of descriptions, by twin and interpreter. Each twin is asked once per process: importing a framework takes seconds."""
-
-
-def describe(contestant: str) -> dict[str, Any]:
-    """Return a contestant's description on this machine: versions, devices, modes, options."""
-    with describe_all([contestant]) as answer:
-        return answer(contestant)
-
-
-@contextlib.contextmanager
-def describe_all(names: Sequence[str], *, defer_errors: bool = False) -> Generator[Callable[[str], dict[str, Any]]]:
-    """Ask contestants to describe themselves, at the same time. If the block raises, none is waited for.
-
-    Args:
-        names: names of the contestants.
-        defer_errors: whether a contestant that cannot run raises only when its description is requested.
-
-    Yields:
-        A function that returns the description of one of them, as `describe` does.
-    """
-    errors: dict[str, LaunchError] = {}
-    missing = {_description_key(name): name for name in reversed(names) if _description_key(name) not in DESCRIPTIONS}
-    for key, name in list(missing.items()):
-        try:
-            _check_usable(name)
-        except LaunchError as error:
-            if not defer_errors:
-                raise
-            errors[key] = error
-            del missing[key]
-    with contextlib.ExitStack() as process_stack:
-        processes: dict[str, _CapturedProcess] = {}
-        for key, name in missing.items():
-            with signals.defer_signals():
-                processes[key] = process_stack.enter_context(_CapturedProcess(_command(name, ["describe"])))
-
-        def answer(name: str) -> dict[str, Any]:
-            if (key := _description_key(name)) in errors:
-                raise errors[key]
-            if key not in DESCRIPTIONS:
-                DESCRIPTIONS[key] = _read_description(name, processes[key])
-            return DESCRIPTIONS[key]
-
-        yield answer
-
-
-def _description_key(name: str) -> str:
-    """Key of a contestant's description in DESCRIPTIONS. Switches do not change it."""
-    contestant = contestants.by_name(name)
-    return contestant.twin if contestant.python is None else f"{contestant.twin}@{contestant.python}"
-
-
-def _check_usable(name: str) -> None:
+def check_usable(contestant: Contestant) -> None:
     """Check that a contestant can run, as far as versions say. The suite's own twins are checked without a process."""
-    contestant = contestants.by_name(name)
     if contestant.python is not None or contestant.twin not in FRAMEWORKS:
-        probe(name)
+        probe(contestant)
         return
     if (refusal := environment.why_unusable_here(FRAMEWORKS[contestant.twin])) is not None:
         raise UnfitError(
-            f"{name} cannot run here: {refusal} Received: {sys.executable}. Install convtwins[{contestant.twin}], or choose "
-            "other frameworks."
+            f"{contestant.name} cannot run here: {refusal} Received: {sys.executable}. Install "
+            f"convtwins[{contestant.twin}], or choose other frameworks."
         )
 
 
-def probe(name: str) -> dict[str, Any]:
+def probe(contestant: Contestant) -> dict[str, Any]:
     """Describe a contestant's interpreter without importing its framework: see `common.machine.environment`."""
-    facts = inspect(name)
+    facts = inspect(contestant)
     if facts["refusal"] is not None:
-        raise UnfitError(f"The interpreter of {name} cannot run it: {facts['refusal']} Received: {interpreter(name)}.")
+        raise UnfitError(
+            f"The interpreter of {contestant.name} cannot run it: {facts['refusal']} Received: {contestant.interpreter}."
+        )
     return facts
 
 
-def inspect(name: str, *options: str, answer_seconds: float = PROBE_SECONDS) -> dict[str, Any]:
+def inspect(contestant: Contestant, *options: str, answer_seconds: float = PROBE_SECONDS) -> dict[str, Any]:
     """Describe a contestant's interpreter as `probe` does, also if it lacks a version that the twin supports.
 
     The field `refusal` says why the interpreter cannot run the twin. None: it can, as far as versions say.
@@ -137,7 +85,7 @@ def inspect(name: str, *options: str, answer_seconds: float = PROBE_SECONDS) -> 
     Args:
         answer_seconds: limit of each answer of the interpreter.
     """
-    python = interpreter(name)
+    name, twin, python = contestant.name, contestant.twin, contestant.interpreter
     version, stderr, code = platform.python_version(), "", 0
     if python != sys.executable:
         program = "import platform; print(platform.python_version())"
@@ -150,7 +98,6 @@ def inspect(name: str, *options: str, answer_seconds: float = PROBE_SECONDS) -> 
         )
     if (refusal := environment.describe_unsupported({"Python": environment.PYTHONS}, {"Python": version.strip()})) is not None:
         raise UnfitError(f"The interpreter of {name} cannot run it: {refusal} Received: {python}.")
-    twin = contestants.by_name(name).twin
     package = FRAMEWORKS.get(twin, f"{plugins.TWINS}:{twin}")
     command = [python, "-m", environment.__name__, package, *options]
     printed, stderr, code = _run_captured(name, command, seconds=answer_seconds)
@@ -166,24 +113,21 @@ def inspect(name: str, *options: str, answer_seconds: float = PROBE_SECONDS) -> 
     return facts
 
 
-def current_environment(name: str) -> Environment:
+def current_environment(contestant: Contestant) -> Environment:
     """Return a contestant's environment as it is now. The framework is not imported, so its libraries are left out."""
-    facts = probe(name)
+    facts = probe(contestant)
     return Environment.model_validate({field: facts[field] for field in Environment.model_fields})
 
 
-def interpreter(name: str) -> str:
-    """Path of a contestant's interpreter."""
-    return contestants.by_name(name).python or sys.executable
-
-
 def run_program(
-    name: str, program: str, arguments: Sequence[str], *, folder: Path | None, environment: Mapping[str, str]
+    contestant: Contestant, program: str, arguments: Sequence[str], *, folder: Path | None, environment: Mapping[str, str]
 ) -> str:
     """Run a short program in a contestant's interpreter, in this folder and environment. Returns what it prints."""
-    stdout, stderr, code = _run_captured(name, [interpreter(name), "-c", program, *arguments], folder, environment)
+    stdout, stderr, code = _run_captured(
+        contestant.name, [contestant.interpreter, "-c", program, *arguments], folder, environment
+    )
     if code != 0:
-        raise LaunchError(f"The interpreter of {name} does not work ({describe_exit(code)}).\n{_last_lines(stderr)}")
+        raise LaunchError(f"The interpreter of {contestant.name} does not work ({describe_exit(code)}).\n{_last_lines(stderr)}")
     return stdout
 
 
@@ -235,30 +179,40 @@ class _CapturedProcess(subprocess.Popen[str]):
         super().__exit__(*raised)
 
 
-def _read_description(name: str, process: _CapturedProcess) -> dict[str, Any]:
-    try:
-        stdout, stderr = process.communicate(timeout=_DESCRIBE_SECONDS)
-    except subprocess.TimeoutExpired:
-        raise LaunchError(f"{name} gave no description in {_DESCRIBE_SECONDS:.0f} s. Run: {_describe_command(name)}") from None
-    last_lines = _last_lines(stderr)
-    if process.returncode != 0:
-        ending = describe_exit(process.returncode)
-        if process.returncode == -signal.SIGKILL and memory_kills() > process.kills:
-            ending += LACKED_MEMORY
-        raise LaunchError(f"{name} cannot describe itself ({ending}). Run: {_describe_command(name)}\n{last_lines}".rstrip())
-    try:
-        description = json.loads(stdout)
-    except json.JSONDecodeError:
-        description = None
-    if not isinstance(description, dict):
-        raise LaunchError(
-            f"{name} must describe itself as a JSON object. Received: {stdout[:200]!r}. Run: {_describe_command(name)}\n"
-            f"{last_lines}".rstrip()
-        )
-    fields: dict[str, Any] = description
-    if (refusal := environment.describe_unsupported(fields.get("supported", {}), fields.get("versions", {}))) is not None:
-        raise UnfitError(f"The interpreter of {name} cannot run it: {refusal} Received: {interpreter(name)}.")
-    return fields
+class DescribingProcess(_CapturedProcess):
+    """A twin that describes itself."""
+
+    def __init__(self, contestant: Contestant) -> None:
+        self.contestant = contestant
+        super().__init__(_command(contestant, ["describe"]))
+
+    def description(self) -> dict[str, Any]:
+        """Return the description once the process has ended."""
+        name, command = self.contestant.name, _describe_command(self.contestant)
+        try:
+            stdout, stderr = self.communicate(timeout=_DESCRIBE_SECONDS)
+        except subprocess.TimeoutExpired:
+            raise LaunchError(f"{name} gave no description in {_DESCRIBE_SECONDS:.0f} s. Run: {command}") from None
+        last_lines = _last_lines(stderr)
+        if self.returncode != 0:
+            ending = describe_exit(self.returncode)
+            if self.returncode == -signal.SIGKILL and memory_kills() > self.kills:
+                ending += LACKED_MEMORY
+            raise LaunchError(f"{name} cannot describe itself ({ending}). Run: {command}\n{last_lines}".rstrip())
+        try:
+            description = json.loads(stdout)
+        except json.JSONDecodeError:
+            description = None
+        if not isinstance(description, dict):
+            raise LaunchError(
+                f"{name} must describe itself as a JSON object. Received: {stdout[:200]!r}. Run: {command}\n"
+                f"{last_lines}".rstrip()
+            )
+        fields: dict[str, Any] = description
+        refusal = environment.describe_unsupported(fields.get("supported", {}), fields.get("versions", {}))
+        if refusal is not None:
+            raise UnfitError(f"The interpreter of {name} cannot run it: {refusal} Received: {self.contestant.interpreter}.")
+        return fields
 
 
 def _last_lines(text: str) -> str:
@@ -305,7 +259,7 @@ class StartedProcess(subprocess.Popen[bytes]):
 
 
 def start(
-    name: str,
+    contestant: Contestant,
     arguments: Sequence[str],
     *,
     log: Path,
@@ -323,7 +277,9 @@ def start(
 
     Call it within `signals.defer_signals`, and store the process there for the code that stops it.
     """
-    return StartedProcess(_command(name, arguments), log, root, with_pipes=with_pipes, environment=environment, folder=folder)
+    return StartedProcess(
+        _command(contestant, arguments), log, root, with_pipes=with_pipes, environment=environment, folder=folder
+    )
 
 
 def stop(process: StartedProcess, *, grace_seconds: float = _GRACE_SECONDS, kill_seconds: float = KILL_SECONDS) -> None:
@@ -387,7 +343,7 @@ def _stop_if_hung(process: StartedProcess, hang_monitor: watchdog.Watchdog, fold
 class Call(NamedTuple):
     """One call `python -m <twin> arguments...` for `call_all`."""
 
-    framework: str
+    contestant: Contestant
     arguments: Sequence[str]
     log: Path
     hang_seconds: float = heartbeat.HANG_SECONDS
@@ -395,13 +351,13 @@ class Call(NamedTuple):
     """Environment variables added to what every twin gets."""
 
 
-def call(name: str, arguments: Sequence[str], *, log: Path, hang_seconds: float = heartbeat.HANG_SECONDS) -> int:
+def call(contestant: Contestant, arguments: Sequence[str], *, log: Path, hang_seconds: float = heartbeat.HANG_SECONDS) -> int:
     """Start a contestant's twin and wait for it. No process of it is left running, whatever happens.
 
     Returns:
         Its exit code. Negative: the signal that ended it. A hung twin is ended by SIGTERM or SIGKILL. The log states this.
     """
-    waiting, codes = [Call(name, arguments, log, hang_seconds)], list[int]()
+    waiting, codes = [Call(contestant, arguments, log, hang_seconds)], list[int]()
     call_all(lambda: waiting.pop() if waiting else None, lambda _, code: codes.append(code))
     return codes[0]
 
@@ -425,7 +381,7 @@ def call_all(
         while True:
             while len(running) < most_parallel and (new_call := next_call()) is not None:
                 with signals.defer_signals():
-                    process = start(new_call.framework, new_call.arguments, log=new_call.log, environment=new_call.environment)
+                    process = start(new_call.contestant, new_call.arguments, log=new_call.log, environment=new_call.environment)
                     hang_monitor = watchdog.Watchdog(
                         [watchdog.WatchTarget("the process", process.watched)], new_call.hang_seconds
                     )
@@ -505,9 +461,9 @@ def describe_exit(code: int) -> str:
     return f"exit code {code}" if code >= 0 else f"killed by {signals.name(-code)}"
 
 
-def _command(name: str, arguments: Sequence[str]) -> list[str]:
-    python = interpreter(name)
-    return tied_to_parent([python, "-m", *_module(name), *arguments], python)
+def _command(contestant: Contestant, arguments: Sequence[str]) -> list[str]:
+    command = [contestant.interpreter, "-m", *module(contestant.twin), *arguments]
+    return tied_to_parent(command, contestant.interpreter)
 
 
 def start_suite_module(name: str, *words: str, stderr: int | None = None) -> subprocess.Popen[str]:
@@ -516,23 +472,14 @@ def start_suite_module(name: str, *words: str, stderr: int | None = None) -> sub
     return subprocess.Popen(command, env=_environment(), stdin=pipe, stdout=pipe, stderr=stderr, text=True, errors="replace")
 
 
-def _describe_command(name: str) -> str:
-    return " ".join([contestants.by_name(name).python or "python", "-m", *_module(name), "describe"])
+def _describe_command(contestant: Contestant) -> str:
+    return " ".join([contestant.python or "python", "-m", *module(contestant.twin), "describe"])
 
 
 def module(twin: str) -> list[str]:
-    """Return the words behind `python -m` that run a twin."""
-    package = FRAMEWORKS.get(twin)
+    """Return the words behind `python -m` that run a twin or the suite's own work."""
+    package = FRAMEWORKS.get(twin) or SUITE_WORKERS.get(twin)
     return ["common.processes.plugin", twin] if package is None else [package]
-
-
-def _module(name: str) -> list[str]:
-    """Return the words behind `python -m` that run a contestant or the suite's own work."""
-    return (
-        [SUITE_WORKERS[name]]
-        if name in SUITE_WORKERS and not contestants.registered([name])
-        else module(contestants.by_name(name).twin)
-    )
 
 
 def _environment(root: Path | None = None) -> dict[str, str]:

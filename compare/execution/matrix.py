@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 import numpy as np
@@ -16,7 +16,8 @@ from common.models import architectures
 from common.models.architectures import Architecture, Opaque
 from common.spec import Spec, SpecError
 from compare.core import option_parsing, wording
-from compare.execution import best_switches, contestants, launch
+from compare.execution import best_switches
+from compare.execution.contestants import Contestant
 
 FileName = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", max_length=200)]
 """A plain file name, without a path, that leaves room for what is put behind it."""
@@ -73,7 +74,7 @@ class Row(Frozen):
 
 def build_rows(
     values: dict[str, Any],
-    frameworks: Sequence[str],
+    contestants: Sequence[Contestant],
     modes: Sequence[str],
     replicas: int,
     workers: Sequence[int] = (),
@@ -85,17 +86,16 @@ def build_rows(
 
     Args:
         values: the spec's nested plain values. `mode`, `replicas` and, for the one-core row, `cores` are set here.
-        frameworks: names of contestants, or of `launch.FRAMEWORKS`.
+        contestants: the contestants.
         modes: words of `spec.MODES`.
         replicas: replicas of the parallel modes. For hybrids: copies of the model.
         workers: numbers of input workers. Each makes rows of its own. Empty: the number in `values`.
         levels: levels of switches. Each makes rows of its own. Empty: the level in `values`.
         one_core: whether serial also runs on one core.
     """
-    contestants.check(frameworks, launch.FRAMEWORKS)
     option_parsing.parse_choices("--modes", modes, tuple(spec.MODES))
     matrix_rows: list[Row] = []
-    for framework in frameworks:
+    for contestant in contestants:
         for mode in modes:
             input_variants = [with_workers(values, number) for number in workers] or [values]
             for row_values in [
@@ -107,9 +107,9 @@ def build_rows(
                 usable_cores = run.cores // num_sharing * num_sharing or run.cores
                 serial_cores = {usable_cores, run.cores} | ({1} if one_core else set())
                 for cores in [usable_cores] if run.is_parallel else sorted(serial_cores):
-                    name = _row_id(framework, run, cores) + (f"-{run.workers}workers" if len(workers) > 1 else "")
+                    name = _row_id(contestant.name, run, cores) + (f"-{run.workers}workers" if len(workers) > 1 else "")
                     name += f"-{run.switches}" if len(levels) > 1 else ""
-                    matrix_rows.append(build_row(name, framework, run.with_fields(cores=cores)))
+                    matrix_rows.append(build_row(name, contestant, run.with_fields(cores=cores)))
     if len(matrix_rows) > MOST_ROWS:
         raise SpecError(
             f"A comparison has at most {MOST_ROWS:,} rows. Received: {len(matrix_rows):,}. Name fewer modes or workers."
@@ -117,10 +117,10 @@ def build_rows(
     return matrix_rows
 
 
-def build_row(row_id: str, contestant: str, run: Spec) -> Row:
-    """Build the row of a contestant by its name."""
-    twin = contestants.by_name(contestant).twin
-    return Row(id=row_id, contestant=contestant, twin=None if twin == contestant else twin, spec=run)
+def build_row(row_id: str, contestant: Contestant, run: Spec) -> Row:
+    """Build the row of a contestant."""
+    twin = None if contestant.twin == contestant.name else contestant.twin
+    return Row(id=row_id, contestant=contestant.name, twin=twin, spec=run)
 
 
 def with_workers(values: dict[str, Any], workers: int) -> dict[str, Any]:
@@ -136,12 +136,22 @@ def same_except_contestant(one: Row, other: Row) -> bool:
     )
 
 
-def check_rows(rows: Sequence[Row], descriptions: Mapping[str, dict[str, Any]], *, oversubscribe: bool = False) -> list[Row]:
+def check_rows(
+    rows: Sequence[Row],
+    descriptions: Mapping[str, dict[str, Any]],
+    contestants: Iterable[Contestant],
+    *,
+    oversubscribe: bool = False,
+) -> list[Row]:
     """Check every row against its framework, and give each framework the switches that it has.
 
     Args:
+        rows: the rows.
+        descriptions: {contestant: its description}.
+        contestants: the contestants, some of which have switches.
         oversubscribe: whether to run more replicas than cores.
     """
+    switches = {contestant.name: contestant.switches for contestant in contestants}
     known = {name for description in descriptions.values() for name in description["options"]}
     checked_rows: list[Row] = []
     for row in rows:
@@ -150,7 +160,7 @@ def check_rows(rows: Sequence[Row], descriptions: Mapping[str, dict[str, Any]], 
             name: value
             for name, value in row.spec.framework_options.items()
             if name in description["options"] or name not in known  # known to none: refused below
-        } | contestants.by_name(row.contestant).switches
+        } | switches[row.contestant]
         budget = None
         if row.spec.switches == "best":
             best, search_budget = best_switches.options(row.spec, row.framework, description)

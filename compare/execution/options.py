@@ -18,6 +18,7 @@ from compare.core.option_parsing import parse_choices, split_names
 from compare.core.option_types import Integers, Names, OptionType
 from compare.execution import contestants as named_contestants
 from compare.execution import launch
+from compare.execution.twins import Twins
 
 ALL_FRAMEWORKS = tuple(launch.FRAMEWORKS)
 
@@ -116,17 +117,15 @@ Signers = Annotated[
 
 def contestants(
     frameworks: str | None, words: list[str] | None, in_file: Mapping[str, Any], *, has_other_interpreters: bool = False
-) -> list[str]:
-    """Register the contestants that a command compares, and return their names.
+) -> Twins:
+    """Return the contestants that a command compares.
 
     Args:
         in_file: `contestants` of the spec file.
-        has_other_interpreters: whether other interpreters run them, see `contestants.choose`.
+        has_other_interpreters: whether other interpreters run them, see `Twins.choose`.
     """
     framework_names = None if frameworks is None else split_names(frameworks)
-    return named_contestants.choose(
-        framework_names, words or [], in_file, launch.FRAMEWORKS, has_other_interpreters=has_other_interpreters
-    )
+    return Twins.choose(framework_names, words or [], in_file, launch.FRAMEWORKS, has_other_interpreters=has_other_interpreters)
 
 
 _FIELDS = {
@@ -269,6 +268,6 @@ class ContestantOptions:
     frameworks: SomeFrameworks = None
     contestant: Contestants = None
 
-    def names(self, in_file: Mapping[str, Any], *, has_other_interpreters: bool = False) -> list[str]:
-        """Register the contestants and return their names, see `contestants`."""
+    def twins(self, in_file: Mapping[str, Any], *, has_other_interpreters: bool = False) -> Twins:
+        """Return the contestants, see `contestants`."""
         return contestants(self.frameworks, self.contestant, in_file, has_other_interpreters=has_other_interpreters)

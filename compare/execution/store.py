@@ -186,6 +186,16 @@ class Comparison(Exact):
         is_less = IN_FLOAT64 in rows.values() or not serial <= {None, "proved"}
         return IN_FLOAT64 if self.proof.verdict == "proved" and is_less else self.proof.verdict
 
+    @property
+    def contestant_names(self) -> list[str]:
+        """Names of the contestants, in the order of the rows."""
+        return list(dict.fromkeys(row.contestant for row in self.rows))
+
+    def contestant_of(self, row: Row) -> Contestant:
+        """Return the contestant that a row measures."""
+        (contestant,) = contestants.resolve([row.contestant], self.contestants)
+        return contestant
+
     def repeats_of(self, row_id: str) -> list[int]:
         """Return the repeats that are to be run of a row."""
         return [repeat for repeat in range(self.repeats) if repeat not in self.left_out.get(row_id, ())]

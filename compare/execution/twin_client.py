@@ -18,13 +18,14 @@ from common.training import inference
 from compare.core import exits
 from compare.core.errors import LaunchError
 from compare.execution import launch
+from compare.execution.contestants import Contestant
 
 CustomModel = Annotated[
     str | None, typer.Option("--model", help="Your own package.module that the checkpoint may name and import.")
 ]
 
 
-def call(framework: str, arguments: Sequence[str | Path], log: Path) -> None:
+def call(contestant: Contestant, arguments: Sequence[str | Path], log: Path) -> None:
     """Run one command of a twin.
 
     Args:
@@ -32,29 +33,29 @@ def call(framework: str, arguments: Sequence[str | Path], log: Path) -> None:
         log: file that gets its output.
     """
     log.unlink(missing_ok=True)
-    code = launch.call(framework, [str(word) for word in arguments], log=log)
+    code = launch.call(contestant, [str(word) for word in arguments], log=log)
     if code == 0:
         return
     last = launch.last_line(log)
     if code == exits.USAGE:
         raise WeightsError(last)
-    raise LaunchError(f"{framework} cannot {arguments[0]} ({launch.describe_exit(code)}): {last}")
+    raise LaunchError(f"{contestant.name} cannot {arguments[0]} ({launch.describe_exit(code)}): {last}")
 
 
-def query(framework: str, command: str, spec: Spec, *options: str) -> bytes:
+def query(contestant: Contestant, command: str, spec: Spec, *options: str) -> bytes:
     """Run a command of a twin about a spec, and return what it writes."""
     with PrivateFolder() as temporary:
         path, out, log = (temporary.path / name for name in ("spec.json", "answer", "log.txt"))
         path.write_text(spec.to_json(), encoding="utf-8")
         words = [command, str(path), "--out", str(out), *options]
-        if (code := launch.call(framework, words, log=log, hang_seconds=spec.hang_seconds)) != 0:
+        if (code := launch.call(contestant, words, log=log, hang_seconds=spec.hang_seconds)) != 0:
             message = launch.last_line(log) or launch.describe_exit(code)
-            raise (SpecError if code == exits.USAGE else LaunchError)(f"{framework}: {message}")
+            raise (SpecError if code == exits.USAGE else LaunchError)(f"{contestant.name}: {message}")
         return out.read_bytes()
 
 
-def logits(framework: str, path: Path, model: Trained, images: npt.NDArray[np.uint8]) -> npt.NDArray[np.floating]:
-    """Compute a framework's logits of a few images.
+def logits(contestant: Contestant, path: Path, model: Trained, images: npt.NDArray[np.uint8]) -> npt.NDArray[np.floating]:
+    """Compute a contestant's logits of a few images.
 
     Args:
         images: uint8 [N, S, S, 3].
@@ -66,7 +67,7 @@ def logits(framework: str, path: Path, model: Trained, images: npt.NDArray[np.ui
         images_file, out = temporary.path / "images.npy", temporary.path / "logits.safetensors"
         np.save(images_file, images, allow_pickle=False)
         call(
-            framework,
+            contestant,
             ["score", path, "--images", images_file, "--out", out, *model_arguments(model)],
             temporary.path / "log.txt",
         )

@@ -12,9 +12,10 @@ from common.spec import Spec, SpecError
 from compare.core import wording
 from compare.data import engine_scans
 from compare.evaluation.final_training import EvaluationSettings
-from compare.execution import launch, matrix
+from compare.execution import contestants, launch, matrix
 from compare.execution.matrix import Row
 from compare.execution.store import flatten
+from compare.execution.twins import Twins
 from compare.papers.schema import SCALES, SMOKE, Fields, Paper, Scale
 from compare.tuning.records import Tuning
 
@@ -84,6 +85,7 @@ class ReproductionPlan:
     tuning: Tuning | None = None
     final: EvaluationSettings | None = None
     """Settings of the final training, without what the search will find."""
+    twins: Twins = field(default_factory=lambda: Twins(launch.FRAMEWORKS))
 
     @property
     def trainings(self) -> list[PaperTraining]:
@@ -192,7 +194,7 @@ def _corrected(paper: Paper, setting: ReproductionSetting, shared: Fields) -> Pa
     """Return serial and data-parallel runs of one spec, a seed for each repeat, on one division of the data."""
     size = paper.scales[setting.scale]
     values = setting.merge({"data.seed": 0}, shared, paper.corrected, size.corrected)
-    rows = matrix.build_rows(values, tuple(launch.FRAMEWORKS), ("serial", "data_parallel"), REPLICAS)
+    rows = matrix.build_rows(values, contestants.resolve(launch.FRAMEWORKS), ("serial", "data_parallel"), REPLICAS)
     if setting.scale != "full":  # the papers do not use one core
         num_cores = max(row.spec.cores for row in rows if row.spec.is_parallel)
         rows = [row for row in rows if row.spec.cores == num_cores]

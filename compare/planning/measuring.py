@@ -21,7 +21,9 @@ from common.training.layers import LayerTimes
 from compare.core import wording
 from compare.core.errors import LaunchError
 from compare.core.progress import Display
-from compare.execution import executor, launch, matrix, twin_client
+from compare.execution import executor, matrix, twin_client
+from compare.execution.contestants import Contestant
+from compare.execution.twins import Twins
 from compare.judgement.scaling_laws import LinkModel, exchange_terms
 from compare.planning import machine_file
 from compare.planning.case import SLOTS
@@ -38,7 +40,7 @@ STEPS, PROFILED_STEPS = 12, 5
 
 
 def measure_framework(
-    name: str,
+    contestant: Contestant,
     versions: dict[str, str],
     run_spec: Spec,
     replicas: int,
@@ -66,8 +68,8 @@ def measure_framework(
     }  # fmt: skip
     exchanges: list[ExchangeTimings] = []
     for mode in ("multi_process", "parameter_server")[: 1 + server]:
-        progress.stage(f"{name}: what {replicas} processes send each other, {mode}")
-        answer = twin_client.query(name, "exchanges", spec.build({**values, "mode": mode}))
+        progress.stage(f"{contestant.name}: what {replicas} processes send each other, {mode}")
+        answer = twin_client.query(contestant, "exchanges", spec.build({**values, "mode": mode}))
         exchanges.append(ExchangeTimings.model_validate_json(answer))
     ranks = exchanges[0]
     crowding = ranks.together_seconds / ranks.alone_seconds if ranks.alone_seconds and ranks.together_seconds else 1.0
@@ -87,7 +89,7 @@ def _is_disturbed(meter: Meter, run_spec: Spec) -> bool:
 
 
 def this_machine(
-    names: Sequence[str],
+    twins: Twins,
     run_spec: Spec,
     replicas: int,
     hosts: Sequence[str],
@@ -99,14 +101,14 @@ def this_machine(
     """Return this machine, measured now or read from the cache folder.
 
     Args:
-        names: contestants to measure.
+        twins: contestants to measure.
         run_spec: spec of the planned run. Only its cores, device and cache folder matter.
         replicas: number of replicas that share its cores or accelerators.
         hosts: equal machines that the replicas are spread over. The first is this one. Empty: all replicas are here.
         server: whether messages of a parameter server are timed, too.
         measure: times a framework that the cache folder does not hold.
     """
-    described = {name: spec.description_for_device(run_spec, launch.describe(name)) for name in names}
+    described = {name: spec.description_for_device(run_spec, twins.describe(name)) for name in twins.names}
     entries = next(iter(described.values()))["devices"]
     on_cpu = all(entry["kind"] == "cpu" for entry in entries)
     cores = _cores_of_replica(run_spec.cores, len(entries), replicas, max(len(hosts), 1), on_cpu=on_cpu)
@@ -115,11 +117,11 @@ def this_machine(
     known = machine_file.read(path) if path.exists() else None
     known_timings = known.frameworks if known is not None else {}
     fresh: dict[str, FrameworkTimings] = {}
-    for name in names:
+    for name in twins.names:
         timings, versions = known_timings.get(name), described[name]["versions"]
         has_links = timings is not None and (timings.links.server or not server or replicas < 2)
         if timings is None or timings.versions != versions or not has_links:
-            timings = measure(name, versions, run_spec, replicas, hosts, cores, progress, server=server)
+            timings = measure(twins[name], versions, run_spec, replicas, hosts, cores, progress, server=server)
         fresh[name] = timings
     facts = machine.describe() | {"gpus": None if on_cpu else device_names}
     planned_machine = PlannedMachine(
@@ -171,17 +173,19 @@ def fit_link(name: str, samples: Sequence[MessageTiming], terms: Callable[[float
     return LinkModel(name=name, alpha_seconds=alpha, beta_seconds_per_byte=beta)
 
 
-def model_costs(name: str, run_spec: Spec, batches: Collection[tuple[int, int]], cores: int, progress: Display) -> Costs:
+def model_costs(
+    twins: Twins, name: str, run_spec: Spec, batches: Collection[tuple[int, int]], cores: int, progress: Display
+) -> Costs:
     """Return the costs of a model in a framework, measured now or read from the cache folder.
 
     Args:
-        name: the contestant.
+        name: the contestant's name.
         run_spec: spec of a serial run of the model.
         batches: (cores, batch size) at which its layers are timed.
         cores: number of cores of the serial run that is timed.
     """
     fields = run_spec.model_dump(mode="json", exclude={"steps", "epochs", "mode", "replicas", "paths", "hang_seconds", "cores"})
-    versions = launch.describe(name)["versions"]
+    versions = twins.describe(name)["versions"]
     key = {"spec": fields, "versions": versions, "batches": sorted(batches), "cores": cores, "machine": machine.describe()}
     path = cache.folder(run_spec.paths.cache_dir) / FOLDER / f"{atomic_files.digest({**key, 'framework': name})[:16]}.json"
     if path.exists():
@@ -195,12 +199,12 @@ def model_costs(name: str, run_spec: Spec, batches: Collection[tuple[int, int]],
     for own_cores, size in sorted(batches):
         progress.stage(f"{name}: layers at batch {size} on {wording.count(own_cores, 'core')}")
         serial_spec = run_spec.with_fields(global_batch_size=size, cores=own_cores)
-        measured = LayerTimes.model_validate_json(twin_client.query(name, "layers", serial_spec, "--calls", str(CALLS)))
+        measured = LayerTimes.model_validate_json(twin_client.query(twins[name], "layers", serial_spec, "--calls", str(CALLS)))
         seconds = {layer: measured.seconds[index] for index, unit in enumerate(units) for layer in unit.names}
         times.append(ModelTimes(cores=own_cores, batch_size=size, seconds=seconds, whole_seconds=measured.whole_seconds))
     size = max(batch for device_cores, batch in batches if device_cores == cores)
     progress.stage(f"{name}: a short serial run")
-    result = _short_run(name, run_spec.with_fields(global_batch_size=size, cores=cores))
+    result = _short_run(twins[name], run_spec.with_fields(global_batch_size=size, cores=cores))
     weights = item_bytes(run_spec) * sum(parameter.size for parameter in architecture.parameters() if parameter.trainable)
     activation_bytes = sum(len(unit.names) * float(np.prod(unit.output_shape)) for unit in units) * item_bytes(run_spec) * size
     costs = _costs_from_run(times, result, cores, size, activation_bytes + (2 + SLOTS[run_spec.optimizer.name]) * weights)
@@ -212,12 +216,13 @@ def model_costs(name: str, run_spec: Spec, batches: Collection[tuple[int, int]],
     return costs
 
 
-def _short_run(name: str, run_spec: Spec) -> RunResult:
+def _short_run(contestant: Contestant, run_spec: Spec) -> RunResult:
     short_spec = run_spec.with_fields(epochs=None, steps=STEPS, profile_steps=PROFILED_STEPS, checkpoint_seconds=None)
+    row = matrix.build_row("serial", contestant, short_spec)
     with PrivateFolder() as temporary:
-        result = executor.execute(matrix.build_row("serial", name, short_spec), 0, temporary.path, lambda events: None)
+        result = executor.execute(contestant, row, 0, temporary.path, lambda events: None)
     if result.status != "ok":
-        raise LaunchError(f"{name}: the short serial run ended as {result.status}: {result.reason}")
+        raise LaunchError(f"{contestant.name}: the short serial run ended as {result.status}: {result.reason}")
     return result
 
 

@@ -61,7 +61,7 @@ def command(
     if "model" not in settings.values:
         raise SpecError("plan needs a model. Received: none. Add --model, or name one in --spec.")
     request = planner.PlanRequest(
-        settings, contestant_options.names(settings.contestants), machine, memory_limit, score, project or (), maps
+        settings, contestant_options.twins(settings.contestants), machine, memory_limit, score, project or (), maps
     )
     own_files = (*document.report_files(), plan_report.MACHINE_FILE, plan_report.MEASURED_FOLDER)
     kind = FolderKind[None](noun="plan", file=plan_report.RESULTS_FILE, allowed=own_files)

@@ -20,8 +20,9 @@ from compare.comparison.comparison_plan import ComparisonRequest
 from compare.core.errors import LaunchError
 from compare.core.presets import Preset
 from compare.core.progress import Display
-from compare.execution import launch, matrix
+from compare.execution import matrix
 from compare.execution.matrix import Row
+from compare.execution.twins import Twins
 from compare.judgement.run_figures import times_in_doubt
 from compare.judgement.run_pairs import finished_runs
 from compare.judgement.statement_words import DISTURBED
@@ -44,7 +45,7 @@ class PlanRequest:
     """The parsed options of the command line."""
 
     settings: Preset
-    contestants: list[str]
+    twins: Twins
     machine: str
     """Path of a machine's file, or `machine_file.HERE`."""
     limit_mib: float | None
@@ -91,17 +92,17 @@ class PlanResult:
 
 def predict(request: PlanRequest, progress: Display) -> PlanResult:
     """Measure what the cache folder does not hold yet, and simulate every layout."""
-    start, replicas, names = progress.clock(), request.settings.replicas, request.contestants
+    start, replicas, twins = progress.clock(), request.settings.replicas, request.twins
     stored_machine = None if request.machine == machine_file.HERE else _read_machine(request)
     run_spec = spec.build(spec.with_variant(request.settings.values, "serial", 1))
     progress.stage("asking the frameworks what they can do here")
-    with launch.describe_all(names) as answer:
-        descriptions = {name: spec.description_for_device(run_spec, answer(name)) for name in names}
+    with twins.describe_all() as answer:
+        descriptions = {name: spec.description_for_device(run_spec, answer(name)) for name in twins.names}
     hosts = request.settings.values.get("hosts") or ()
     architecture = sources.architecture_of(run_spec)
     architectures.refuse_opaque(architecture, "plan")
     server = any(spec.MODES[mode].has_server for mode in request.settings.modes)
-    planned_machine = stored_machine or measuring.this_machine(names, run_spec, replicas, hosts, progress, server=server)
+    planned_machine = stored_machine or measuring.this_machine(twins, run_spec, replicas, hosts, progress, server=server)
     examples = len(sources.load(run_spec.data, seed=run_spec.split_seed, cache_dir=run_spec.paths.cache_dir).train)
     # A spec has no more cores than there are here. Those of the devices count.
     local_cores = machine.available_cores() * max(len(hosts), 1)
@@ -113,13 +114,13 @@ def predict(request: PlanRequest, progress: Display) -> PlanResult:
     if stored_machine is None and run_spec.cores > planned_machine.cores_of_device:
         candidates.insert(1, PlannedLayout(f"serial, {run_spec.cores} cores", serial.with_fields(cores=run_spec.cores)))
     plan = PlanResult(serial, planned_machine, [], is_local=stored_machine is None)
-    for name in names:
-        rows = [matrix.build_row(f"{name}-{index}", name, layout.run) for index, layout in enumerate(candidates)]
-        checked_rows = matrix.check_rows(rows, descriptions, oversubscribe=True)
+    for name in twins.names:
+        rows = [matrix.build_row(f"{name}-{index}", twins[name], layout.run) for index, layout in enumerate(candidates)]
+        checked_rows = matrix.check_rows(rows, descriptions, twins.contestants, oversubscribe=True)
         layouts_here = [PlannedLayout(layout.words, row.spec) for layout, row in zip(candidates, checked_rows, strict=True)]
         unavailable = [str(row.unavailable) if row.unavailable else None for row in checked_rows]
         costs = measuring.model_costs(
-            name, layouts_here[0].run, _batches(layouts_here, planned_machine), planned_machine.cores_of_device, progress
+            twins, name, layouts_here[0].run, _batches(layouts_here, planned_machine), planned_machine.cores_of_device, progress
         )
         if costs.disturbed or planned_machine.frameworks[name].disturbed:
             plan.disturbed.append(name)
@@ -139,7 +140,7 @@ def _read_machine(request: PlanRequest) -> PlannedMachine:
     """Read the machine from its file."""
     replicas = request.settings.replicas
     planned_machine = machine_file.read(Path(request.machine))
-    if missing := [name for name in request.contestants if name not in planned_machine.frameworks]:
+    if missing := [name for name in request.twins.names if name not in planned_machine.frameworks]:
         raise SpecError(
             f"{request.machine} says nothing of {', '.join(missing)}. It has "
             f"{', '.join(planned_machine.frameworks) or 'none'}. Choose with --frameworks, or add them to the file."
@@ -254,13 +255,13 @@ def _format_speedup(resource: str, factor: float) -> str:
 
 def measure(request: PlanRequest, plan: PlanResult, folder: Path) -> None:
     """Run serial and the best layouts of each framework, interleaved, in fresh processes, for a few steps."""
-    rows = measured_rows(plan, every_mode=request.every_mode)
+    rows = measured_rows(plan, request.twins, every_mode=request.every_mode)
     comparison_request = ComparisonRequest(
         Preset(repeats=request.settings.repeats, replicas=request.settings.replicas),
-        request.contestants,
+        request.twins,
         None,
         prove=False,
-        lay_out=lambda settings, frameworks: list(rows),
+        lay_out=lambda settings, contestants: list(rows),
         oversubscribe=True,
     )
     outcome, _ = run.run_nested(comparison_request, folder)
@@ -275,11 +276,12 @@ def measure(request: PlanRequest, plan: PlanResult, folder: Path) -> None:
         raise LaunchError(f"No measured run went well. {folder} has their results and logs.")
 
 
-def measured_rows(plan: PlanResult, *, every_mode: bool = False) -> list[Row]:
+def measured_rows(plan: PlanResult, twins: Twins, *, every_mode: bool = False) -> list[Row]:
     """Return the rows to measure: for each framework serial on one device, and the best layouts.
 
     Args:
         plan: the predictions.
+        twins: the contestants.
         every_mode: whether to measure the best layout of each mode, and serial on all cores.
     """
     rows: list[Row] = []
@@ -297,7 +299,7 @@ def measured_rows(plan: PlanResult, *, every_mode: bool = False) -> list[Row]:
         for layout in [*serial, *best]:
             steps = min(layout.run.steps or MEASURED_STEPS, MEASURED_STEPS)
             short_spec = layout.run.with_fields(epochs=None, steps=steps, checkpoint_seconds=None)
-            rows.append(matrix.build_row(row_id(layout), name, short_spec))
+            rows.append(matrix.build_row(row_id(layout), twins[name], short_spec))
     return rows
 
 

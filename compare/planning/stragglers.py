@@ -49,7 +49,7 @@ def command(
         raise SpecError("stragglers needs a model. Received: none. Add --model, or name one in --spec.")
     if settings.values.get("hosts"):
         raise SpecError("stragglers slows ranks of this machine. Received: hosts. Leave them out.")
-    request = planner.PlanRequest(settings, contestant_options.names(settings.contestants), machine_file.HERE, None)
+    request = planner.PlanRequest(settings, contestant_options.twins(settings.contestants), machine_file.HERE, None)
     kind = FolderKind[None](
         noun="measurement of stragglers",
         file=stragglers_report.RESULTS_FILE,
@@ -59,5 +59,5 @@ def command(
     invocation.hold(Workspace.open(out, kind)).lock()
     folder = (out or invocation.hold(PrivateFolder()).path) / stragglers_report.MEASURED_FOLDER
     plan = planner.predict(request, invocation.progress)
-    results = straggling.measure(plan, stragglers, settings.repeats, folder, invocation.progress)
+    results = straggling.measure(plan, request.twins, stragglers, settings.repeats, folder, invocation.progress)
     return Outcome(stragglers_report.report(results, settings.repeats), out)

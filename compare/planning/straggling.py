@@ -21,6 +21,7 @@ from compare.core.statistics import Ratio, paired_ratio
 from compare.execution import code_digest, executor, matrix, store
 from compare.execution.interleaving import Job, rounds, run_in_turns
 from compare.execution.matrix import Row
+from compare.execution.twins import Twins
 from compare.execution.workspace import FolderKind, Workspace
 from compare.judgement.run_figures import disturbance_words, times_in_doubt
 from compare.planning import planner, schedules
@@ -144,19 +145,19 @@ def measurable_layouts(plan: PlanResult) -> tuple[list[PredictedLayout], dict[st
     return list(best.values()), one_process_modes
 
 
-def build_rows(layouts: Sequence[PredictedLayout]) -> list[Row]:
+def build_rows(layouts: Sequence[PredictedLayout], twins: Twins) -> list[Row]:
     """Return a row for each layout, with the number of steps that takes a few seconds."""
     rows: list[Row] = []
     for layout in layouts:
         assert layout.step_seconds is not None
         steps = min(max(math.ceil(MEASURED_SECONDS / layout.step_seconds), MIN_STEPS), MAX_STEPS)
         short_spec = layout.run.with_fields(epochs=None, steps=steps, checkpoint_seconds=None)
-        rows.append(matrix.build_row(planner.row_id(layout), layout.contestant, short_spec))
+        rows.append(matrix.build_row(planner.row_id(layout), twins[layout.contestant], short_spec))
     return rows
 
 
 def measure(
-    plan: PlanResult, stragglers: Sequence[Straggler], repeats: int, folder: Path, progress: Display
+    plan: PlanResult, twins: Twins, stragglers: Sequence[Straggler], repeats: int, folder: Path, progress: Display
 ) -> StragglerResults:
     """Run each layout without a slow rank and with each, interleaved, in fresh processes.
 
@@ -169,15 +170,15 @@ def measure(
         return results
     record = StragglerRecord(
         spec=plan.run.model_dump(mode="json"),
-        rows=build_rows(layouts),
+        rows=build_rows(layouts, twins),
         stragglers=[(straggler.factor, straggler.moves) for straggler in stragglers],
         repeats=repeats,
-        code_hash=code_digest.compute([*plan.cases], plan.run.model),
+        code_hash=code_digest.compute([twins[name] for name in plan.cases], plan.run.model),
         machine=machine.describe(),
     )
     with Workspace.open(folder, STRAGGLERS) as workspace:
         stored_record = workspace.claim(record)
-        runs = _runs(stored_record, stragglers, folder, progress, results.cautions)
+        runs = _runs(stored_record, twins, stragglers, folder, progress, results.cautions)
     for row in stored_record.rows:
         for straggler in stragglers:
             results.slowdowns.append(_compare_runs(by_id[row.id], plan, straggler, runs[row.id, straggler], runs[row.id, EVEN]))
@@ -224,7 +225,12 @@ class _SlowedRun(NamedTuple):
 
 
 def _runs(
-    record: StragglerRecord, stragglers: Sequence[Straggler], folder: Path, progress: Display, cautions: list[str]
+    record: StragglerRecord,
+    twins: Twins,
+    stragglers: Sequence[Straggler],
+    folder: Path,
+    progress: Display,
+    cautions: list[str],
 ) -> Mapping[tuple[str, Straggler], _RunsByRepeat]:
     items = [
         _SlowedRow(row.id, straggler, row.model_copy(update={"id": f"{row.id}-{straggler.key}"}))
@@ -243,7 +249,7 @@ def _runs(
         directory = store.run_folder(folder, row.id, job.repeat)
         shutil.rmtree(directory, ignore_errors=True)
         with Brake(straggler, row.spec.replicas) as brake:
-            result = executor.execute(row, job.repeat, folder, progress.watch)
+            result = executor.execute(twins[row.contestant], row, job.repeat, folder, progress.watch)
         if result.status not in store.FINISHED or abs(brake.factor / straggler.factor - 1.0) <= MAX_FACTOR_ERROR:
             return _SlowedRun(result, unfit_factor=None)
         shutil.rmtree(directory, ignore_errors=True)

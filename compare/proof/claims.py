@@ -9,7 +9,8 @@ from common import spec
 from common.models import user_code
 from common.models.architectures import Architecture
 from common.spec import Spec
-from compare.execution import contestants, launch
+from compare.execution import launch
+from compare.execution.twins import Twins
 
 WITHOUT_SWITCHES = "the float64 proof is made without its switches"
 
@@ -75,26 +76,26 @@ def has_switches(timed_spec: Spec) -> bool:
     return bool(timed_spec.framework_options) or timed_spec.switches != "usual"
 
 
-def keeps_mathematics(name: str, timed_spec: Spec) -> bool:
+def keeps_mathematics(twins: Twins, name: str, timed_spec: Spec) -> bool:
     """Whether the float64 proof covers a run's switches: those of a level and of the contestant, if they keep full precision.
 
     Layout, graph, threads and kernels do not change the mathematics. Switches that a spec names, or that were searched, differ
     between frameworks, so no single proof covers them.
     """
-    switches = proved_switches(name, timed_spec.with_fields(precision="float64"))
+    switches = proved_switches(twins, name, timed_spec.with_fields(precision="float64"))
     return (
         timed_spec.switches != "best"
         and timed_spec.framework_options.items() <= switches.items()
-        and not reduced_precision_switches(name, timed_spec)
+        and not reduced_precision_switches(twins, name, timed_spec)
     )
 
 
-def proved_switches(name: str, *specs: Spec) -> dict[str, Any]:
+def proved_switches(twins: Twins, name: str, *specs: Spec) -> dict[str, Any]:
     """Return the switches of a contestant in its float64 proof: those that keep full precision and fit all these specs."""
-    contestant_switches = contestants.by_name(name).switches
+    contestant_switches = twins[name].switches
     if not contestant_switches:
         return {}
-    options = spec.description_for_device(specs[0], launch.describe(name))["options"]
+    options = spec.description_for_device(specs[0], twins.describe(name))["options"]
     return {
         switch: value
         for switch, value in contestant_switches.items()
@@ -103,12 +104,10 @@ def proved_switches(name: str, *specs: Spec) -> dict[str, Any]:
     }
 
 
-def reduced_precision_switches(framework: str, timed_spec: Spec) -> list[str]:
-    """Return the switches that reduce the precision of a run. The framework is queried only if there are switches."""
+def reduced_precision_switches(twins: Twins, name: str, timed_spec: Spec) -> list[str]:
+    """Return the switches that reduce the precision of a run. The twin is asked only if there are switches."""
     return (
-        spec.reduced_precision_switches(
-            timed_spec, spec.description_for_device(timed_spec, launch.describe(framework))["options"]
-        )
+        spec.reduced_precision_switches(timed_spec, spec.description_for_device(timed_spec, twins.describe(name))["options"])
         if has_switches(timed_spec)
         else []
     )

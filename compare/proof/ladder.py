@@ -28,8 +28,8 @@ from common.machine import machine
 from common.models import architectures, work
 from common.models.architectures import Architecture
 from common.spec import Spec
-from compare.execution import launch
 from compare.execution.matrix import Row
+from compare.execution.twins import Twins
 from compare.proof import claims, proof_cache, rungs, single_steps, timed_rows, tolerances
 from compare.proof.certificate import LOSS_RISES, Proof, Rung, TrainingSetting
 from compare.proof.differences import Arrays
@@ -64,8 +64,8 @@ class ProofRequest:
     timed_spec: Spec
     """The run that the proof is for. The proof sets its own length, precision and mode. Where the timed batch would take too
     long, its batch is smaller. Then its learning rate falls with it, so that as many examples move the weights as far."""
-    frameworks: Sequence[str]
-    """At least one. All others are compared with the first."""
+    twins: Twins
+    """At least one contestant. All others are compared with the first."""
     modes: Sequence[str]
     """Words of `spec.MODES`. Each is compared with serial if it claims the same mathematics and the machine has it."""
     _: KW_ONLY
@@ -76,10 +76,10 @@ class ProofRequest:
     precision: spec.Precision = "float64"
     """float64 proves. float32 shows how rounding grows."""
     runs: Sequence[tuple[str, Spec]] = ()
-    """(framework, spec) of all timed runs. Their levels of switches are proved. Empty: the level of `timed_spec`."""
+    """(contestant, spec) of all timed runs. Their levels of switches are proved. Empty: the level of `timed_spec`."""
 
     @classmethod
-    def for_rows(cls, rows: Sequence[Row], frameworks: Sequence[str], *, replicas: int, steps: int | None = None) -> Self:
+    def for_rows(cls, rows: Sequence[Row], twins: Twins, *, replicas: int, steps: int | None = None) -> Self:
         """Request a proof for the checked rows of a comparison, see `matrix.check_rows`.
 
         Serial runs stand for all modes, because switches are the same in all.
@@ -88,7 +88,7 @@ class ProofRequest:
         on_most_cores = sorted(rows, key=lambda row: -row.spec.cores)
         return cls(
             first.with_fields(hosts=(), cores=min(first.cores, machine.available_cores())),  # the mathematics are the same
-            frameworks,
+            twins,
             timed_rows.available_modes(rows),
             replicas=replicas,
             steps=steps,
@@ -101,12 +101,12 @@ class ProofRequest:
 
     @property
     def timed_runs(self) -> Sequence[tuple[str, Spec]]:
-        return self.runs or [(name, self.timed_spec) for name in self.frameworks]
+        return self.runs or [(name, self.timed_spec) for name in self.twins.names]
 
     @cached_property
     def levels(self) -> tuple[str, ...]:
         """Levels of switches. The base has the first."""
-        return timed_rows.proved_levels(self.timed_runs)
+        return timed_rows.proved_levels(self.twins, self.timed_runs)
 
     @property
     def base(self) -> Spec:
@@ -126,7 +126,7 @@ class ProofRequest:
     def key(self) -> str:
         """Key of the stored proof."""
         options = f"{self.share:.3f} of the steps", self.parallel_modes, self.levels
-        return proof_cache.key(self.base, self.frameworks, options, self.replicas)
+        return proof_cache.key(self.base, self.twins, options, self.replicas)
 
     def stored_proof(self) -> Proof | None:
         """Return the stored proof of the same code, versions and spec.
@@ -139,8 +139,8 @@ class ProofRequest:
         """Return the fields of a proof that depend on the timed run itself, which is not in the key."""
         with_switches = [
             name
-            for name in self.frameworks
-            if not any(timed_rows.covers(self.levels, name, run) for other, run in self.timed_runs if other == name)
+            for name in self.twins.names
+            if not any(timed_rows.covers(self.levels, self.twins, name, run) for other, run in self.timed_runs if other == name)
         ]
         return {
             "not_claimed": claims.reasons_not_claimed(
@@ -188,11 +188,9 @@ def prove(
     return proof
 
 
-def prove_rows(
-    rows: Sequence[Row], frameworks: Sequence[str], *, replicas: int, steps: int | None = None, **options: Any
-) -> Proof:
+def prove_rows(rows: Sequence[Row], twins: Twins, *, replicas: int, steps: int | None = None, **options: Any) -> Proof:
     """Climb the ladder for the rows of a comparison, see `ProofRequest.for_rows` and `prove`."""
-    return prove(ProofRequest.for_rows(rows, frameworks, replicas=replicas, steps=steps), **options)
+    return prove(ProofRequest.for_rows(rows, twins, replicas=replicas, steps=steps), **options)
 
 
 def judge_every_step(request: ProofRequest, *, out: Path, progress: Callable[[str], None]) -> list[Rung]:
@@ -222,9 +220,9 @@ def judge_every_step(request: ProofRequest, *, out: Path, progress: Callable[[st
     return all_rungs
 
 
-def is_remembered(rows: Sequence[Row], frameworks: Sequence[str], *, replicas: int) -> bool:
+def is_remembered(rows: Sequence[Row], twins: Twins, *, replicas: int) -> bool:
     """Whether `prove_rows` finds a stored proof."""
-    return ProofRequest.for_rows(rows, frameworks, replicas=replicas).stored_proof() is not None
+    return ProofRequest.for_rows(rows, twins, replicas=replicas).stored_proof() is not None
 
 
 def _base_spec(timed_spec: Spec, replicas: int, steps: int | None, precision: spec.Precision, level: str) -> tuple[Spec, float]:
@@ -312,14 +310,15 @@ class Ladder:
     """
 
     def __init__(self, request: ProofRequest, out: Path, progress: Callable[[str], None]) -> None:
-        self.base, self.frameworks, self.modes = request.base, tuple(request.frameworks), request.parallel_modes
+        self.base, self.twins, self.modes = request.base, request.twins, request.parallel_modes
+        self.frameworks = request.twins.names
         self.replicas, self.progress = request.replicas, progress
         self.other_levels = request.levels[1:]
         """Levels of switches besides that of the base."""
         self.parallel_steps = 2 * math.ceil(request.share * PARALLEL_STEPS / 2)
         self.every_step = False
         """Whether all float64 steps are judged, also those of a large model."""
-        self.recorder = Recorder(out, progress)
+        self.recorder = Recorder(request.twins, out, progress)
         self._first_rate = self.base.optimizer.learning_rate
         self._judges: dict[str, single_steps.StepJudge] = {}
         """Judges of single steps, by the teacher's label."""
@@ -481,7 +480,7 @@ class Ladder:
             if architectures.why_not_divisible(parallel) is not None:
                 continue
             available_frameworks = tuple(
-                name for name in self.frameworks if spec.check_against(parallel, launch.describe(name)) is None
+                name for name in self.frameworks if spec.check_against(parallel, self.twins.describe(name)) is None
             )
             if available_frameworks:
                 claims_by_mode[mode] = _Claim(
@@ -522,7 +521,7 @@ class Ladder:
             students = tuple(
                 TraceRequest(f"{label}-{run_spec.variant}", name, run_spec, options, teacher)
                 for name, run_spec in [*((name, serial) for name in others), *parallel]
-                if spec.check_against(run_spec, launch.describe(name)) is None
+                if spec.check_against(run_spec, self.twins.describe(name)) is None
             )
             yield _StepSet(teacher, students, drawn, plan, name_suffix)
 

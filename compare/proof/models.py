@@ -20,6 +20,7 @@ from common.models.architectures import Architecture
 from compare.core import commands, exits
 from compare.core.option_types import DistinctNames
 from compare.execution import options, twin_client
+from compare.execution.contestants import Contestant
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,9 @@ def command(
 
 def summarize(architecture: Architecture, run_spec: spec.Spec, frameworks: Sequence[str]) -> dict[str, Any]:
     """Return the architecture's layers with their FLOPs, and beside them the layers that each framework built."""
-    built: dict[str, dict[str, Any]] = {name: json.loads(twin_client.query(name, "models", run_spec)) for name in frameworks}
+    built: dict[str, dict[str, Any]] = {
+        name: json.loads(twin_client.query(Contestant.plain(name), "models", run_spec)) for name in frameworks
+    }
     by_layer = {framework: {layer["name"]: layer for layer in summary["layers"]} for framework, summary in built.items()}
     first = by_layer[frameworks[0]]
     layers: list[dict[str, Any]] = []

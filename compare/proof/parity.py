@@ -21,10 +21,11 @@ from compare.core.commands import Invocation, Outcome
 from compare.core.option_parsing import parse_modes, require_distinct, split_names
 from compare.core.option_rules import AllExcept, Excludes
 from compare.core.presets import Preset
-from compare.execution import contestants, launch, matrix, options, run_settings
+from compare.execution import matrix, options, run_settings
 from compare.execution.matrix import Row
 from compare.execution.options import OPTIMIZERS
 from compare.execution.store import IN_FLOAT64
+from compare.execution.twins import Twins
 from compare.execution.workspace import FolderKind
 from compare.judgement import sameness, statement_words
 from compare.proof import ladder, referee_check, serial_run
@@ -115,11 +116,11 @@ def command(
     if spec_file is not None or preset is not None:
         subject = _subject_of_run(compared, preset, spec_file, assignments or [], modes, replicas)
     else:
-        names = compared.names({})
+        twins = compared.twins({})
         fields = {"data": {"source": data, "image_size": image_size}, "precision": precision, "seed": seed}
         specs = _specs(model, optimizer, fields, assignments or [], at_full_depth=single_steps)
         modes_to_prove = list(Preset().modes) if modes is None else parse_modes(modes)
-        subject = _Subject(specs, names, modes_to_prove, replicas or 2)
+        subject = _Subject(specs, twins, modes_to_prove, replicas or 2)
     if record is not None:
         _refuse_recording(subject, record)
     FolderKind[None](noun="proof", file=RESULTS_FILE, allowed=(*spec.MODELS, *subject.models)).check(out)
@@ -139,7 +140,7 @@ class _Subject:
     """Trainings that are proved: models, or the rows that `run` times."""
 
     specs: list[Spec]
-    contestants: list[str]
+    twins: Twins
     modes: list[str]
     replicas: int
     rows: Sequence[Row] = ()
@@ -150,17 +151,16 @@ class _Subject:
         return [run_spec.model for run_spec in self.specs]
 
     def request(self, run_spec: Spec, steps: int | None) -> ProofRequest:
-        return ProofRequest(
-            run_spec, self.contestants, self.modes, replicas=self.replicas, steps=steps, precision=run_spec.precision
-        )
+        return ProofRequest(run_spec, self.twins, self.modes, replicas=self.replicas, steps=steps, precision=run_spec.precision)
 
     def refuse_switches(self) -> None:
         """Refuse a switch that a contestant's twin lacks. Rows are checked later."""
-        with_switches = [contestant.name for contestant in contestants.registered(self.contestants) if contestant.switches]
+        with_switches = [contestant for contestant in self.twins.definitions if contestant.switches]
         for run_spec in self.specs if not self.rows else ():
             matrix.check_rows(
-                [matrix.build_row(name, name, run_spec) for name in with_switches],
-                {name: launch.describe(name) for name in with_switches},
+                [matrix.build_row(contestant.name, contestant, run_spec) for contestant in with_switches],
+                {contestant.name: self.twins.describe(contestant.name) for contestant in with_switches},
+                with_switches,
             )
 
 
@@ -174,11 +174,13 @@ def _subject_of_run(
 ) -> _Subject:
     """Return what `run` times with the same words."""
     settings = run_settings.settings(preset, spec_file, {}, assignments)
-    names = compared.names(settings.contestants)
+    twins = compared.twins(settings.contestants)
     modes_to_prove = list(settings.modes) if modes is None else parse_modes(modes)
     replicas = replicas or settings.replicas
-    rows = matrix.build_rows(settings.values, names, modes_to_prove, replicas, settings.workers, one_core=settings.one_core)
-    return _Subject([rows[0].spec], names, modes_to_prove, replicas or 2, rows)
+    rows = matrix.build_rows(
+        settings.values, twins.contestants, modes_to_prove, replicas, settings.workers, one_core=settings.one_core
+    )
+    return _Subject([rows[0].spec], twins, modes_to_prove, replicas or 2, rows)
 
 
 def _refuse_recording(subject: _Subject, folder: Path) -> None:
@@ -189,7 +191,7 @@ def _refuse_recording(subject: _Subject, folder: Path) -> None:
 
 
 def _ladder(subject: _Subject, steps: int | None, *, remember: bool, **how: Any) -> Report:
-    names = subject.contestants
+    twins, names = subject.twins, subject.twins.names
     if len(names) < 2 and not any(spec.MODES[mode].is_parallel for mode in subject.modes):
         raise SpecError(
             f"--frameworks has nothing to compare {names[0]} with. "
@@ -197,8 +199,9 @@ def _ladder(subject: _Subject, steps: int | None, *, remember: bool, **how: Any)
         )
     requests = [subject.request(run_spec, steps) for run_spec in subject.specs]
     if subject.rows:
-        rows = matrix.check_rows(subject.rows, {name: launch.describe(name) for name in names}, oversubscribe=True)
-        requests = [ProofRequest.for_rows(rows, names, replicas=subject.replicas, steps=steps)]
+        descriptions = {name: twins.describe(name) for name in names}
+        rows = matrix.check_rows(subject.rows, descriptions, twins.contestants, oversubscribe=True)
+        requests = [ProofRequest.for_rows(rows, twins, replicas=subject.replicas, steps=steps)]
     proofs = [ladder.prove(request, **how, remember=remember, keep=True) for request in requests]
     return report(subject.specs, proofs, names, for_rows=bool(subject.rows))
 
@@ -210,13 +213,13 @@ def _single_steps(subject: _Subject, steps: int | None, **how: Any) -> Report:
 
 def _against_referee(subject: _Subject, **how: Any) -> Report:
     specs = [run_spec for timed_spec in subject.specs for run_spec in referee_check.referee_specs(timed_spec)]
-    return referee_report(referee_check.judge(specs, subject.contestants, **how))
+    return referee_report(referee_check.judge(specs, subject.twins, **how))
 
 
 def _recording(subject: _Subject, folder: Path, steps: int | None, **how: Any) -> Report:
     (run_spec,) = subject.specs
     precision = "float64" if subject.rows else run_spec.precision
-    recordings = serial_run.record(run_spec, subject.contestants, folder, precision=precision, steps=steps, **how)
+    recordings = serial_run.record(run_spec, subject.twins, folder, precision=precision, steps=steps, **how)
     return recorded_report(recordings, folder)
 
 

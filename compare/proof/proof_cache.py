@@ -19,7 +19,8 @@ from common.machine import machine
 from common.processes.process_spec import KERNEL_VARIABLES
 from common.spec import Spec
 from compare.core import differences
-from compare.execution import code_digest, contestants, launch
+from compare.execution import code_digest, launch
+from compare.execution.twins import Twins
 from compare.proof.certificate import Proof
 
 _KERNEL_VARIABLES = re.compile(
@@ -32,9 +33,9 @@ most of them from the twins. It lets others through, and this process obeys some
 count."""
 
 
-def key(base: Spec, frameworks: Sequence[str], options: Sequence[object], replicas: int) -> str:
+def key(base: Spec, twins: Twins, options: Sequence[object], replicas: int) -> str:
     """Return the SHA-256 over everything that a proof depends on, see `facts`."""
-    return digest(facts(base, frameworks, options, replicas))
+    return digest(facts(base, twins, options, replicas))
 
 
 def digest(facts: Mapping[str, Any]) -> str:
@@ -42,13 +43,13 @@ def digest(facts: Mapping[str, Any]) -> str:
     return hashlib.sha256(repr(facts).encode()).hexdigest()
 
 
-def facts(base: Spec, frameworks: Sequence[str], options: Sequence[object], replicas: int) -> dict[str, Any]:
+def facts(base: Spec, twins: Twins, options: Sequence[object], replicas: int) -> dict[str, Any]:
     """Return all that can change the outcome of a proof: code, versions, machine, environment, data, spec and options."""
-    descriptions = {name: launch.describe(name) for name in frameworks}
+    descriptions = {name: twins.describe(name) for name in twins.names}
     machine_facts = machine.describe()
     dataset = sources.load(base.data, seed=base.split_seed, cache_dir=base.paths.cache_dir)
     return {
-        "twins": code_digest.compute(frameworks, base.model),
+        "twins": code_digest.compute(twins.contestants, base.model),
         "proof": machine.code_digest([Path(file).parent for file in (__file__, launch.__file__, differences.__file__)]),
         "packages": machine.versions("numpy", "pillow"),
         "machine": {fact: machine_facts[fact] for fact in ("processor", "cores", "logical_cores", "host", "system", "python")},
@@ -60,7 +61,7 @@ def facts(base: Spec, frameworks: Sequence[str], options: Sequence[object], repl
         "distributions": {
             name: description.get("environment", {}).get("distributions_hash") for name, description in descriptions.items()
         },
-        "contestants": [contestants.by_name(name).model_dump_json() for name in frameworks],
+        "contestants": [contestant.model_dump_json() for contestant in twins.contestants],
         "devices": {name: description["devices"] for name, description in descriptions.items()},
         "data": dataset.content_hash,
         "spec": base.to_json(),

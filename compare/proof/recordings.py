@@ -14,6 +14,7 @@ from common.processes.entry import PROCESS_WIDE_FIELDS
 from common.spec import Spec
 from compare.core.errors import LaunchError
 from compare.execution import launch
+from compare.execution.twins import Twins
 from compare.proof import claims
 from compare.proof.differences import Arrays
 
@@ -35,16 +36,6 @@ class TraceRequest(NamedTuple):
     teacher: TraceRequest | None = None
     """Recording whose states this one loads."""
 
-    @property
-    def process_key(self) -> Any:
-        """Key that is equal for requests that one process, or the ranks of one launch, can record.
-
-        A parameter server has one run.
-        """
-        single_run = self.label if self.spec.traits.has_server else None
-        switches = claims.proved_switches(self.framework, self.spec)
-        return self.framework, single_run, switches, [getattr(self.spec, name) for name in PROCESS_WIDE_FIELDS]
-
 
 class Recorder:
     """Starts the twins that make recordings, and knows the recordings that are there.
@@ -52,11 +43,13 @@ class Recorder:
     Nothing is timed here. So two processes run at the same time if there are two cores: each imports for seconds on one core.
 
     Args:
+        twins: the contestants that are recorded.
         out: folder for specs, recordings and logs.
         progress: called with a message about the current work.
     """
 
-    def __init__(self, out: Path, progress: Callable[[str], None]) -> None:
+    def __init__(self, twins: Twins, out: Path, progress: Callable[[str], None]) -> None:
+        self._twins = twins
         self._out = out
         self._progress = progress
         self._recorded: dict[Path, TraceRequest] = {}
@@ -102,7 +95,7 @@ class Recorder:
             if self.is_made(request) or any(request in process for process in pending):
                 continue
             for process in pending:
-                if process[0].process_key == request.process_key:
+                if self._process_key(process[0]) == self._process_key(request):
                     process.append(request)
                     break
             else:
@@ -145,10 +138,19 @@ class Recorder:
         if pending:
             raise LaunchError(f"{_labels(pending[0])} of {pending[0][0].framework} waits for a recording that waits for it.")
 
+    def _process_key(self, request: TraceRequest) -> Any:
+        """Key that is equal for requests that one process, or the ranks of one launch, can record.
+
+        A parameter server has one run.
+        """
+        single_run = request.label if request.spec.traits.has_server else None
+        switches = claims.proved_switches(self._twins, request.framework, request.spec)
+        return request.framework, single_run, switches, [getattr(request.spec, name) for name in PROCESS_WIDE_FIELDS]
+
     def _has_gpu(self, processes: Sequence[Sequence[TraceRequest]]) -> bool:
         """Whether a twin uses an accelerator, whose memory may not hold two processes."""
         names = {process[0].framework for process in processes}
-        return any(device["kind"] != "cpu" for name in names for device in launch.describe(name).get("devices", ()))
+        return any(device["kind"] != "cpu" for name in names for device in self._twins.describe(name).get("devices", ()))
 
     def is_made(self, request: TraceRequest) -> bool:
         """Whether a recording has been made."""
@@ -159,7 +161,7 @@ class Recorder:
         self._progress(f"proof: {spec.model}, {spec.optimizer.name}, {_labels(process)}, {framework}")
         words: list[str] = []
         for request in sorted(process, key=lambda request: request not in teachers):  # other processes wait for a teacher
-            switches = claims.proved_switches(framework, request.spec)
+            switches = claims.proved_switches(self._twins, framework, request.spec)
             path = self.path(request)
             path.parent.mkdir(parents=True, exist_ok=True)
             path.unlink(missing_ok=True)  # never judge a recording of an earlier proof
@@ -174,7 +176,7 @@ class Recorder:
             if request.teacher is not None:
                 words += ["--teacher", str(self.path(request.teacher))]
         log = self.path(process[0]).with_suffix(".log")
-        return launch.Call(framework, words, log, spec.hang_seconds, environment=_TWIN_ENVIRONMENT)
+        return launch.Call(self._twins[framework], words, log, spec.hang_seconds, environment=_TWIN_ENVIRONMENT)
 
 
 def _labels(process: Sequence[TraceRequest]) -> str:
@@ -186,6 +188,6 @@ def _recording_error(call: launch.Call, process: Sequence[TraceRequest], code: i
     """Return the error of a twin that could not record, with the last lines of its log."""
     ending = launch.describe_exit(code) + launch.describe_full_disk(call.log.parent)
     log_hint = "With --out DIR its log is kept" if private_folder.contains(call.log) else f"See {call.log}"
-    first = f"{call.framework} could not record {_labels(process)} ({ending}). {log_hint}."
+    first = f"{call.contestant.name} could not record {_labels(process)} ({ending}). {log_hint}."
     lines = call.log.read_text(encoding="utf-8", errors="replace").splitlines()
     return LaunchError("\n".join([first, *lines[-_LAST_LINES:]]))

@@ -16,6 +16,7 @@ from common.models import architectures
 from common.models.architectures import Architecture
 from common.spec import Optimizer, Spec
 from compare.core.differences import absolute, relative
+from compare.execution.twins import Twins
 from compare.proof import ladder, single_steps, step_truth
 from compare.proof.differences import Arrays, group, largest_difference, on_scale
 from compare.proof.recordings import Recorder, TraceRequest
@@ -84,19 +85,17 @@ def referee_specs(timed_spec: Spec) -> list[Spec]:
     return [first, *([with_default_epsilon] if with_default_epsilon != first else [])]
 
 
-def judge(
-    specs: Sequence[Spec], frameworks: Sequence[str], out: Path, progress: Callable[[str], None]
-) -> list[RefereeComparison]:
+def judge(specs: Sequence[Spec], twins: Twins, out: Path, progress: Callable[[str], None]) -> list[RefereeComparison]:
     """Compare every spec's first steps in every framework with the referee.
 
     Args:
         specs: serial specs in float64, see `referee_specs`.
-        frameworks: the frameworks to compare.
+        twins: the contestants to compare.
         out: folder of recordings and logs.
         progress: called with a message about the current work.
     """
     lines: list[RefereeComparison] = []
-    recorder = Recorder(out, progress)
+    recorder = Recorder(twins, out, progress)
     for spec in specs:
         dataset = sources.load(spec.data, seed=spec.split_seed, cache_dir=spec.paths.cache_dir)
         architecture = architectures.build(spec, len(dataset.class_names), dataset.image_size)
@@ -108,10 +107,12 @@ def judge(
         runs.append(("referee-float32", spec.with_fields(precision="float32", steps=1), np.float64))
         if has_default_epsilon(spec.optimizer):
             runs = [("referee-own-epsilon", spec, np.float64)]
-        recorder.make(TraceRequest(label, name, run_spec, ("--batches",)) for name in frameworks for label, run_spec, _ in runs)
+        recorder.make(
+            TraceRequest(label, name, run_spec, ("--batches",)) for name in twins.names for label, run_spec, _ in runs
+        )
         for label, run_spec, dtype in runs:
             progress(f"referee: {spec.model}, {spec.optimizer.name}, {run_spec.steps} steps in {np.dtype(dtype).name}")
-            recordings = {name: recorder.arrays(TraceRequest(label, name, run_spec, ("--batches",))) for name in frameworks}
+            recordings = {name: recorder.arrays(TraceRequest(label, name, run_spec, ("--batches",))) for name in twins.names}
             with ladder.fast_referee():
                 lines += compare(run_spec, architecture, len(dataset.train.labels), recordings, dtype)
     return lines

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,6 +12,7 @@ import numpy as np
 from common.artifacts import array_file, atomic_files
 from common.spec import Precision, Spec
 from compare.core.differences import relative
+from compare.execution.twins import Twins
 from compare.proof import ladder
 from compare.proof.recordings import Recorder, TraceRequest
 
@@ -32,7 +33,7 @@ class RecordedRun(NamedTuple):
 
 def record(
     timed_spec: Spec,
-    frameworks: Sequence[str],
+    twins: Twins,
     folder: Path,
     *,
     precision: Precision,
@@ -40,7 +41,7 @@ def record(
     out: Path,
     progress: Callable[[str], None],
 ) -> list[RecordedRun]:
-    """Write a spec and each framework's recording of it: initial weights, batches, masks, learning rates, losses, last weights.
+    """Write a spec and each twin's recording of it: initial weights, batches, masks, learning rates, losses, last weights.
 
     Args:
         timed_spec: spec with the model, data, optimizer and batch size.
@@ -49,8 +50,8 @@ def record(
         out, progress: see `Recorder`.
     """
     spec = ladder.proof_spec(timed_spec, timed_spec.global_batch_size, steps or ladder.STEPS, precision)
-    requests = [TraceRequest("serial", name, spec, ("--batches",)) for name in frameworks]
-    recorder = Recorder(out, progress)
+    requests = [TraceRequest("serial", name, spec, ("--batches",)) for name in twins.names]
+    recorder = Recorder(twins, out, progress)
     recorder.make(requests)
     folder.mkdir(parents=True, exist_ok=True)
     atomic_files.write_atomically(folder / SPEC_FILE, spec.to_json())

@@ -20,7 +20,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -46,6 +46,7 @@ from compare.core.differences import FLOAT32_TOLERANCE, relative_difference
 from compare.execution import store
 from compare.execution.matrix import Row
 from compare.execution.store import IN_FLOAT64, SpotCheck, StoredComparison
+from compare.execution.twins import Twins
 from compare.judgement import sameness
 from compare.proof import claims, ladder, single_steps
 from compare.proof.augmentation import augment
@@ -136,6 +137,7 @@ def num_bytes(folder: Path) -> int:
 
 
 def judge(
+    twins: Twins,
     runs: Sequence[TimedRun],
     known_checks: Sequence[SpotCheck],
     progress: Callable[[str], None],
@@ -144,6 +146,7 @@ def judge(
     """Judge timed runs by what they recorded. Files of recorded steps are deleted where nothing is wrong.
 
     Args:
+        twins: the contestants of the comparison.
         runs: timed runs of one comparison.
         known_checks: checks of its other runs.
         progress: called with a message about the current work.
@@ -165,7 +168,7 @@ def judge(
     progress(f"spot checks: {len(steps)} recorded steps, {len(computed)} computed again")
     with ladder.fast_referee(), ThreadPoolExecutor(machine.available_cores()) as pool:
         truths_of = [truth_of(step.row.spec) for step in steps]
-        judged = pool.map(_judge_step, steps, truths_of, [step in computed for step in steps])
+        judged = pool.map(partial(_judge_step, twins), steps, truths_of, [step in computed for step in steps])
         answers = list(zip(steps, judged, strict=True))
     for result in [*(run.result for run in runs), *others]:
         if (key := _examples_key(result.spec)) in truths:
@@ -454,15 +457,15 @@ def _draw_faults(truth: _ExpectedTraining, result: RunResult, folder: Path) -> l
     )
 
 
-def _judge_step(recorded: _RecordedStep, truth: _ExpectedTraining, is_computed: bool) -> _StepAnswer:
+def _judge_step(twins: Twins, recorded: _RecordedStep, truth: _ExpectedTraining, is_computed: bool) -> _StepAnswer:
     """Judge a recorded step. A record of a faulty twin, or from a damaged disk, may hold anything, and becomes a fault."""
     try:
-        return _judge_record(recorded, truth, is_computed)
+        return _judge_record(twins, recorded, truth, is_computed)
     except (OSError, ValueError, KeyError, TypeError, safetensors.SafetensorError) as error:
         return _StepAnswer([f"{recorded.label}: its record cannot be judged: {type(error).__name__}: {error}"])
 
 
-def _judge_record(recorded: _RecordedStep, truth: _ExpectedTraining, is_computed: bool) -> _StepAnswer:
+def _judge_record(twins: Twins, recorded: _RecordedStep, truth: _ExpectedTraining, is_computed: bool) -> _StepAnswer:
     run_spec, step = recorded.row.spec, recorded.step
     arrays: dict[str, npt.NDArray[Any]] = {}
     for path in recorded.paths:
@@ -471,7 +474,7 @@ def _judge_record(recorded: _RecordedStep, truth: _ExpectedTraining, is_computed
     loss = arrays[f"loss/{step}"].item()
     if recorded.result_loss is not None and not relative_difference(loss, recorded.result_loss) <= _RESULT_TOLERANCE:
         faults.append(f"{recorded.label}: its loss is {loss:.7g}, and the result says {recorded.result_loss:.7g}")
-    reduced_switches = claims.reduced_precision_switches(recorded.row.contestant, run_spec)
+    reduced_switches = claims.reduced_precision_switches(twins, recorded.row.contestant, run_spec)
     if not reduced_switches:
         faults += [f"{recorded.label}: {fault}" for fault in _update_faults(truth, run_spec, arrays, step)]
     reason = (

@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from common.spec import Spec
 from compare.execution.matrix import Row
 from compare.execution.store import IN_FLOAT64
+from compare.execution.twins import Twins
 from compare.proof import claims
 from compare.proof.certificate import Proof
 
 
-def row_verdicts(proof: Proof, rows: Sequence[Row]) -> dict[str, str]:
+def row_verdicts(proof: Proof, twins: Twins, rows: Sequence[Row]) -> dict[str, str]:
     """Return the verdict on each row, by id, before the steps of its own runs are judged: see `spot_checks.row_verdicts`.
 
     A row has the verdict on its mode if the float64 proof was made with its switches. Its own runs are not examined yet.
@@ -20,14 +21,14 @@ def row_verdicts(proof: Proof, rows: Sequence[Row]) -> dict[str, str]:
     for row in rows:
         verdict: str = proof.mode_verdict(row.contestant, row.spec.variant)
         if verdict == "proved":
-            verdict = IN_FLOAT64 if covers(proof.levels, row.contestant, row.spec) else "not claimed"
+            verdict = IN_FLOAT64 if covers(proof.levels, twins, row.contestant, row.spec) else "not claimed"
         verdicts[row.id] = verdict
     return verdicts
 
 
-def reasons_not_claimed(proof: Proof, rows: Sequence[Row]) -> dict[str, str]:
+def reasons_not_claimed(proof: Proof, twins: Twins, rows: Sequence[Row]) -> dict[str, str]:
     """Return why nothing is claimed of modes, contestants and rows, by name or id."""
-    reasons, verdicts = dict(proof.not_claimed), row_verdicts(proof, rows)
+    reasons, verdicts = dict(proof.not_claimed), row_verdicts(proof, twins, rows)
     for row in rows:
         contestant, mode = row.contestant, row.spec.variant
         if verdicts[row.id] != "not claimed":
@@ -54,19 +55,20 @@ def why_nothing_to_prove(rows: Sequence[Row], contestants: Sequence[str]) -> str
     return None
 
 
-def proved_levels(runs: Sequence[tuple[str, Spec]]) -> tuple[str, ...]:
+def proved_levels(twins: Twins, runs: Sequence[tuple[str, Spec]]) -> tuple[str, ...]:
     """Return the levels of switches for the float64 proof, that of the first run first.
 
     Args:
-        runs: (framework, spec).
+        twins: the contestants.
+        runs: (contestant, spec).
     """
-    levels = dict.fromkeys(run.switches for name, run in runs if claims.keeps_mathematics(name, run))
+    levels = dict.fromkeys(run.switches for name, run in runs if claims.keeps_mathematics(twins, name, run))
     return tuple(levels) or ("usual",)
 
 
-def covers(levels: Sequence[str], framework: str, run: Spec) -> bool:
+def covers(levels: Sequence[str], twins: Twins, name: str, run: Spec) -> bool:
     """Whether a proof with these levels of switches covers a run."""
-    return run.switches in levels and claims.keeps_mathematics(framework, run)
+    return run.switches in levels and claims.keeps_mathematics(twins, name, run)
 
 
 def available_modes(rows: Sequence[Row]) -> list[str]:

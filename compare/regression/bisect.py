@@ -66,12 +66,12 @@ def command(
         raise SpecError(f"bisect follows one metric. Received: {', '.join(metric)}. Name one.")
     all_environments = tuple(filter(None, [environments, *(others or [])]))
     settings = requests.build_settings(*of_spec.to_request(), modes, most_repeats, most_repeats)
-    contestant_names = contestants.names(settings.contestants, has_other_interpreters=bool(all_environments))
+    twins = contestants.twins(settings.contestants, has_other_interpreters=bool(all_environments))
     folder = (out or store.new_folder("bisect")).resolve()
     query = BisectionQuery(figure, threshold, good, bad or "HEAD", all_environments)
     again = f"The same command with {wording.shell(['--out', str(folder)])} continues."
     invocation.interrupt_message = f"Interrupted. Finished runs are in {folder}. {again}"
-    request = requests.build_request(settings, contestant_names, folder, only)
+    request = requests.build_request(settings, twins, folder, only)
     workspace = invocation.hold(candidates.open_workspace(request, query, folder))
     outcome, candidate_list = bisect(request, query, workspace, invocation.progress)
     return Outcome(bisect_report.report(outcome, candidate_list, query), folder)

@@ -114,8 +114,8 @@ def command(
             settings = requests.build_settings(*spec_request, modes, repeats, PAIRS)
             folder = (out or store.new_folder("regress")).resolve()
             num_new_pairs = settings.repeats
-            contestant_names = contestants.names(settings.contestants, has_other_interpreters=environments is not None)
-            request = requests.build_request(settings, contestant_names, folder, criteria.only, prove=proof)
+            twins = contestants.twins(settings.contestants, has_other_interpreters=environments is not None)
+            request = requests.build_request(settings, twins, folder, criteria.only, prove=proof)
             removed = "The other checkout is removed. " if revision is not None else ""
             again = f"The same command with {wording.shell(['--out', str(folder)])} continues."
             invocation.interrupt_message = f"Interrupted. {removed}Finished runs are in {folder}. {again}"

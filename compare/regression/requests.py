@@ -12,7 +12,9 @@ from compare.comparison import comparison_plan
 from compare.comparison.comparison_plan import ComparisonRequest
 from compare.core.presets import Preset
 from compare.execution import matrix, run_settings
+from compare.execution.contestants import Contestant
 from compare.execution.matrix import Row
+from compare.execution.twins import Twins
 
 _EPOCHS = 4
 """Epochs of a run, by default: a few seconds a run, the median of a few epochs."""
@@ -42,13 +44,11 @@ def build_settings(
     return comparison_plan.with_seeds(settings, tuple(range(first, first + settings.repeats)), settings.repeats)
 
 
-def build_request(
-    settings: Preset, frameworks: Sequence[str], folder: Path, only: str | None, *, prove: bool = False
-) -> ComparisonRequest:
+def build_request(settings: Preset, twins: Twins, folder: Path, only: str | None, *, prove: bool = False) -> ComparisonRequest:
     """Build the request for the rows that `only` matches. None: all rows."""
 
-    def lay_out(settings: Preset, frameworks: Sequence[str]) -> list[Row]:
-        all_rows = matrix.build_rows(settings.values, frameworks, settings.modes, settings.replicas, settings.workers)
+    def lay_out(settings: Preset, contestants: Sequence[Contestant]) -> list[Row]:
+        all_rows = matrix.build_rows(settings.values, contestants, settings.modes, settings.replicas, settings.workers)
         max_cores = {
             row.contestant: max(other.spec.cores for other in all_rows if other.contestant == row.contestant)
             for row in all_rows
@@ -60,4 +60,4 @@ def build_request(
             raise SpecError(f"--only matches no row. Received: {only!r}. Rows: {', '.join(row.id for row in rows)}.")
         return chosen
 
-    return ComparisonRequest(settings, list(frameworks), folder, prove=prove, lay_out=lay_out)
+    return ComparisonRequest(settings, twins, folder, prove=prove, lay_out=lay_out)

@@ -75,13 +75,10 @@ class SideRunner:
     plan: Comparison
     code: CodeOverride | None = None
     """Code that the runs use. None: that of this checkout."""
-    contestants: Sequence[Contestant] = ()
-    """Contestants that are registered before each run."""
 
     def execute(self, row: Row, repeat: int, folder: Path, watch: executor.Watch) -> RunResult:
         """Run a row."""
-        contestants.register(self.contestants)
-        result = executor.execute(row, repeat, folder, watch, self.code)
+        result = executor.execute(self.plan.contestant_of(row), row, repeat, folder, watch, self.code)
         planned = self.plan.environments.get(row.contestant)
         if planned and result.environment and (changed := contestants.describe_changes(planned, result.environment)):
             shutil.rmtree(store.run_folder(folder, row.id, repeat), ignore_errors=True)
@@ -93,7 +90,6 @@ class SideRunner:
 
     def refuse_changed(self) -> None:
         """Check that the environments are still the plan's."""
-        contestants.register(self.contestants)
         comparison_plan.refuse_changed_environments(self.plan)
 
 
@@ -229,7 +225,7 @@ def measure(revision: str, request: ComparisonRequest, out: Path, progress: Disp
             before = side_of(base, revision, head, rows)
             now = SideRunner(head, CodeOverride(machine.PROJECT_ROOT, lambda row: row.spec.to_json()))
         else:
-            before, now = sides_of_model(base, revision, repository, head, request.frameworks)
+            before, now = sides_of_model(base, revision, repository, head, request.twins.contestants)
         sides = {BASE: before, HEAD: now}
         claim_folder(out, sides, {"revision": revision, "repeats": head.repeats, "proof": request.prove})
         if request.prove:
@@ -267,7 +263,7 @@ def repository_of(model: str | None) -> Path:
 
 
 def sides_of_model(
-    checkout: Checkout, revision: str, repository: Path, head: Comparison, names: Sequence[str]
+    checkout: Checkout, revision: str, repository: Path, head: Comparison, compared: Sequence[Contestant]
 ) -> tuple[SideRunner, SideRunner]:
     """Two revisions of the repository that a user's own model lies in, trained by this suite.
 
@@ -276,7 +272,7 @@ def sides_of_model(
         revision: for messages.
         repository: its folder, the head.
         head: the plan of the head.
-        names: names of the contestants.
+        compared: the contestants.
     """
 
     def to_base(path: Path) -> Path:
@@ -305,7 +301,7 @@ def sides_of_model(
     now = {**head.machine, **suite_fields, **_commit("HEAD", repository)}
     base_fields = {
         "machine": {**now, "repository": str(checkout.repository), **_commit(checkout.commit, checkout.repository)},
-        "code_hash": code_digest.compute(names, model, to_base),
+        "code_hash": code_digest.compute(compared, model, to_base),
         "proof": None,
     }
     return SideRunner(head.model_copy(update=base_fields), code), SideRunner(head.model_copy(update={"machine": now}))
@@ -344,9 +340,9 @@ def _prove_imports(code: CodeOverride, checkout: Checkout, revision: str, module
 
     Each interpreter is asked, and imports none of them.
     """
-    contestants_of = {launch.interpreter(row.contestant): row.contestant for row in runnable(head)}
-    for python, name in contestants_of.items():
-        printed = launch.run_program(name, _PRINT_FILES, modules, folder=code.folder, environment=code.environment)
+    by_python = {contestant.interpreter: contestant for contestant in map(head.contestant_of, runnable(head))}
+    for python, contestant in by_python.items():
+        printed = launch.run_program(contestant, _PRINT_FILES, modules, folder=code.folder, environment=code.environment)
         module_files: dict[str, str | None] = json.loads(printed.splitlines()[-1])
         for module, file in module_files.items():
             if file is None or not Path(file).is_relative_to(checkout.root):
@@ -402,8 +398,12 @@ def measure_environments(
 
 def _proof_between(sides: Mapping[str, SideRunner], request: ComparisonRequest, out: Path, progress: Display) -> ProofRecord:
     """Prove that the contestants of both environments train the same, for the head. All are compared with the base's first."""
-    names = {f"{contestant.name}-{side}": contestant for side, runner in sides.items() for contestant in runner.contestants}
-    contestants.register(contestant.model_copy(update={"name": name}) for name, contestant in names.items())
+    both_sides = [
+        contestant.model_copy(update={"name": f"{contestant.name}-{side}"})
+        for side, runner in sides.items()
+        for contestant in runner.plan.contestants
+    ]
+    twins = request.twins.with_contestants(both_sides)
     rows = {
         f"{row.id}-{side}": row.model_copy(
             update={"id": f"{row.id}-{side}", "contestant": f"{row.contestant}-{side}", "twin": row.framework}
@@ -412,14 +412,14 @@ def _proof_between(sides: Mapping[str, SideRunner], request: ComparisonRequest, 
         for row in runner.plan.rows
     }
     both = sides[HEAD].plan.model_copy(update={"rows": list(rows.values())})
-    proof = run.proof(both, replace(request, frameworks=list(names)), out, progress)
+    proof = run.proof(both, replace(request, twins=twins), out, progress)
+
+    names = {*twins.names, *rows}
 
     def head_entries(values: Mapping[str, Any]) -> dict[str, Any]:
         end = f"-{HEAD}"
-        head_values = {
-            name.removesuffix(end): value for name, value in values.items() if name in names | rows and name.endswith(end)
-        }
-        return {name: value for name, value in values.items() if name not in names | rows} | head_values
+        head_values = {name.removesuffix(end): value for name, value in values.items() if name in names and name.endswith(end)}
+        return {name: value for name, value in values.items() if name not in names} | head_values
 
     fields = ("mode_verdicts", "row_verdicts", "not_claimed")
     return proof.model_copy(update={field: head_entries(getattr(proof, field)) for field in fields})
@@ -427,7 +427,7 @@ def _proof_between(sides: Mapping[str, SideRunner], request: ComparisonRequest, 
 
 def sides_of_environments(pythons: Sequence[str], request: ComparisonRequest, progress: Display) -> list[SideRunner]:
     """Return each environment as a side."""
-    named = [contestants.by_name(name) for name in request.frameworks]
+    named = request.twins.contestants
     if with_python := [contestant for contestant in named if contestant.python is not None]:
         raise RevisionError(
             f"--environments names the interpreters. Received also: {with_python[0].name}@{with_python[0].python}. "
@@ -438,8 +438,8 @@ def sides_of_environments(pythons: Sequence[str], request: ComparisonRequest, pr
         side_contestants = [
             Contestant.from_fields(contestant.name, {**contestant.model_dump(), "python": python}) for contestant in named
         ]
-        contestants.register(side_contestants)
-        sides.append(SideRunner(comparison_plan.build_plan(request, progress), contestants=side_contestants))
+        side_request = replace(request, twins=request.twins.with_contestants(side_contestants))
+        sides.append(SideRunner(comparison_plan.build_plan(side_request, progress)))
     for side, python in zip(sides, pythons, strict=True):
         if [(row.spec, row.unavailable) for row in side.plan.rows] != [
             (row.spec, row.unavailable) for row in sides[-1].plan.rows

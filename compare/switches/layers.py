@@ -24,8 +24,9 @@ from compare.core import commands
 from compare.core.commands import Invocation, Outcome
 from compare.core.progress import Display
 from compare.core.statistics import Spread, spread
-from compare.execution import launch, matrix, options, run_settings, twin_client
+from compare.execution import matrix, options, run_settings, twin_client
 from compare.execution.interleaving import Job, LabelDisplay, rounds, run_in_turns
+from compare.execution.twins import Twins
 from compare.execution.workspace import FolderKind, Workspace
 from compare.judgement import statement_words
 from compare.judgement.row_figures import DISTURBED
@@ -124,13 +125,13 @@ def command(
 ) -> Outcome:
     """Time each layer of a model alone, forward and backward, and compare it with the limits of the machine."""
     spec_request = spec_options.to_request(cores=cores)
-    contestant_names = contestant_options.names(run_settings.settings(*spec_request).contestants)
+    twins = contestant_options.twins(run_settings.settings(*spec_request).contestants)
     run_spec = comparison_plan.single_run_spec("layers", *spec_request, with_contestants=True)
     if run_spec.is_parallel:
         raise SpecError(f"layers times one replica. Received: mode {run_spec.mode}. Leave it out.")
     kind = FolderKind[None](noun="timing of layers", file=RESULTS_FILE, allowed=document.report_files())
     invocation.hold(Workspace.open(out, kind)).lock()
-    return Outcome(report(measure(run_spec, contestant_names, repeats, calls, invocation.progress)), out)
+    return Outcome(report(measure(run_spec, twins, repeats, calls, invocation.progress)), out)
 
 
 def report(timed: LayerTimings) -> Report:
@@ -163,27 +164,28 @@ def report(timed: LayerTimings) -> Report:
     )
 
 
-def measure(run_spec: Spec, frameworks: list[str], repeats: int, calls: int, progress: Display) -> LayerTimings:
+def measure(run_spec: Spec, twins: Twins, repeats: int, calls: int, progress: Display) -> LayerTimings:
     """Time the layers of a model in fresh processes. The frameworks alternate."""
     progress.say("asking the frameworks what they can do here")
-    with launch.describe_all(frameworks) as answer:
-        rows = [matrix.build_row(framework, framework, run_spec) for framework in frameworks]
-        rows = matrix.check_rows(rows, {framework: answer(framework) for framework in frameworks})
-        gpus = spec.gpus(run_spec, map(answer, frameworks))
+    with twins.describe_all() as answer:
+        descriptions = {name: answer(name) for name in twins.names}
+    rows = [matrix.build_row(contestant.name, contestant, run_spec) for contestant in twins.contestants]
+    rows = matrix.check_rows(rows, descriptions, twins.contestants)
+    gpus = spec.gpus(run_spec, descriptions.values())
     if refusals := [f"{row.contestant}: {row.unavailable}" for row in rows if row.unavailable is not None]:
         raise SpecError(refusals[0])
     specs = {row.contestant: row.spec for row in rows}
     architecture = sources.architecture_of(run_spec)
     progress.say("measuring what the machine can do")
     machine_rates = rates.measure_in_subprocess(run_spec.cores)
-    measurements: dict[str, list[LayerTimes]] = {framework: [] for framework in frameworks}
+    measurements: dict[str, list[LayerTimes]] = {name: [] for name in twins.names}
 
     def time_layers(job: Job[str]) -> LayerTimes:
-        output = twin_client.query(job.item, "layers", specs[job.item], "--calls", str(calls))
+        output = twin_client.query(twins[job.item], "layers", specs[job.item], "--calls", str(calls))
         return LayerTimes.model_validate_json(output)
 
     for ended in run_in_turns(
-        rounds(frameworks, repeats),
+        rounds(twins.names, repeats),
         time_layers,
         LabelDisplay(progress.say),
         name=str,

@@ -25,8 +25,9 @@ from compare.core.commands import Invocation, Outcome
 from compare.core.option_parsing import parse_choices
 from compare.core.option_types import Names
 from compare.core.progress import Display
-from compare.execution import best_switches, code_digest, launch, options, store
+from compare.execution import best_switches, code_digest, contestants, options, store
 from compare.execution.best_switches import BestSwitches, SwitchSearchBudget
+from compare.execution.twins import Twins
 from compare.execution.workspace import FolderKind, Workspace
 from compare.reporting import document, tables
 from compare.reporting.document import Report
@@ -190,7 +191,7 @@ def _search(
     """Search each framework's switches. Returns the outcomes and the machine's facts."""
     base, folder = request.spec, workspace.folder
     progress.say("asking the frameworks what they can do here")
-    with launch.describe_all(framework_names) as answer:
+    with Twins(framework_names).describe_all() as answer:
         descriptions = {framework: spec.description_for_device(base, answer(framework)) for framework in framework_names}
     if request.switches is not None:
         option_names = {name: None for description in descriptions.values() for name in description["options"]}
@@ -222,7 +223,7 @@ def _record(request: SearchRequest, descriptions: Mapping[str, dict[str, Any]], 
     return SearchRecord(
         request=request,
         frameworks=list(descriptions),
-        code_hash=code_digest.compute(list(descriptions), request.spec.model),
+        code_hash=code_digest.compute(contestants.resolve(descriptions), request.spec.model),
         machine={fact: machine.describe().get(fact) for fact in (*machine.IDENTITY, "python")}
         | {"gpus": spec.gpus(request.spec, descriptions.values())},
         versions={framework: description["versions"] for framework, description in descriptions.items()},

@@ -26,6 +26,7 @@ from common.spec import Spec
 from compare.core import errors
 from compare.core.statistics import SIGNIFICANCE, Ratio, Spread, paired_ratio, spread
 from compare.execution import executor, launch, store
+from compare.execution.contestants import Contestant
 from compare.execution.interleaving import Job, LabelDisplay, one_round, run_in_turns
 from compare.execution.matrix import Row
 from compare.judgement.run_figures import images_per_second, times_in_doubt
@@ -274,7 +275,7 @@ class SwitchSearch:
                 raise _HopelessError
 
         try:
-            return executor.execute(row, number, self.folder, watch)
+            return executor.execute(Contestant.plain(self.framework), row, number, self.folder, watch)
         except _HopelessError:
             result = store.load_result(self.folder, row, number)
             assert result is not None  # as killed, with its epochs
@@ -345,10 +346,8 @@ class SwitchSearch:
             path.write_text(self._spec(configuration, self._drift_spec).to_json(), encoding="utf-8")
             partial = recording.with_suffix(".partial")  # of a trace that is cut short
             words = ["trace", str(path), "--out", str(partial)]
-            if (
-                launch.call(self.framework, words, log=path.with_suffix(".log"), hang_seconds=self._drift_spec.hang_seconds)
-                != 0
-            ):
+            log, hang_seconds = path.with_suffix(".log"), self._drift_spec.hang_seconds
+            if launch.call(Contestant.plain(self.framework), words, log=log, hang_seconds=hang_seconds) != 0:
                 return None
             partial.replace(recording)
         return np.asarray(safetensors.numpy.load_file(recording)["loss"], np.float64)

@@ -20,6 +20,7 @@ from common.processes import watchdog
 from common.spec import SpecError
 from compare.core.errors import LaunchError
 from compare.execution import executor, launch
+from compare.execution.contestants import Contestant
 from compare.tuning.records import Backend
 
 ENDED = "ended"
@@ -79,7 +80,7 @@ class LocalServer:
         self._log = log
         self._hang: str | None = None
         self._kills = launch.memory_kills()
-        self._process = launch.start(framework, arguments, log=log, with_pipes=True)
+        self._process = launch.start(Contestant.plain(framework), arguments, log=log, with_pipes=True)
         self.expect()
         threading.Thread(target=self._listen, args=(listener,), daemon=True).start()
 

@@ -20,6 +20,7 @@ from compare.core.progress import Display, display
 from compare.execution import code_digest, contestants, launch, matrix, store
 from compare.execution.interleaving import rounds
 from compare.execution.matrix import Row
+from compare.execution.twins import Twins
 from compare.execution.workspace import FolderKind, Workspace
 from compare.tuning import conductor, optuna_study, search_space, servers
 from compare.tuning.optuna_study import SearchJob
@@ -136,9 +137,10 @@ def _check_and_plan(settings: Tuning, progress: Display) -> tuple[TuningPlan, Sp
     """
     base, space, values = check(settings)
     progress.say("asking the frameworks what they can do here")
-    descriptions = {framework: launch.describe(framework) for framework in settings.frameworks}
+    twins = Twins(settings.frameworks)
+    descriptions = {framework: twins.describe(framework) for framework in settings.frameworks}
     rows = [Row(id=framework, contestant=framework, spec=base) for framework in settings.frameworks]
-    rows = matrix.check_rows(rows, descriptions)
+    rows = matrix.check_rows(rows, descriptions, twins.contestants)
     for row in rows:
         if row.unavailable is not None:
             raise SpecError(f"{row.contestant}: {row.unavailable}. Received: --frameworks {','.join(settings.frameworks)}.")
@@ -161,7 +163,7 @@ def _check_and_plan(settings: Tuning, progress: Display) -> tuple[TuningPlan, Sp
         data_notes=list(dataset.notes),
         train_examples=len(dataset.train),
         validation_examples=len(dataset.validation.labels),
-        code_hash=code_digest.compute(settings.frameworks, base.model),
+        code_hash=code_digest.compute(twins.contestants, base.model),
         versions={framework: description["versions"] for framework, description in descriptions.items()},
         machine=machine.describe() | {"gpus": spec.gpus(base, descriptions.values())},
     )

@@ -27,6 +27,7 @@ from compare.evaluation.scoring import EvaluationRecord
 from compare.execution import launch, options, signing, store
 from compare.execution.matrix import Row
 from compare.execution.store import Comparison
+from compare.execution.twins import Twins
 from compare.execution.workspace import Workspace
 from compare.papers import cells, claims, curves, schema
 from compare.papers.judging import CANNOT_TELL, CONTRADICTED, Verdict
@@ -97,10 +98,12 @@ def command(
     folder = out or Path("results") / f"{published.name}-{size}"
     settings: dict[str, Any] = {"paper": published.name, "scale": size, "source": source, "values": values}
     workspace = invocation.hold(Workspace.open(folder, step_runner.folder_kind(KIND), early=settings))
-    gpus = 0 if common.device == "cpu" else _gpus(published.gpu_frameworks)
+    twins = Twins(launch.FRAMEWORKS)
+    gpus = 0 if common.device == "cpu" else _gpus(twins, published.gpu_frameworks)
     reproduction = build_plan(
         published, ReproductionSetting(size, source, gpus, values, synthetic=data is None and size == SMOKE)
     )
+    reproduction = replace(reproduction, twins=twins)
     settings["gpus"] = gpus
     settings["rows"] = [row.spec.model_dump(mode="json") for training in reproduction.trainings for row in training.rows]
     settings["repeats"] = [training.repeats for training in reproduction.trainings]
@@ -141,9 +144,9 @@ def _cached_data(paper: Paper, folder: Path) -> str | None:
     return next((str(path) for path in paths if path.exists()), None)
 
 
-def _gpus(frameworks: Sequence[str]) -> int:
+def _gpus(twins: Twins, frameworks: Sequence[str]) -> int:
     """Return the number of accelerators that each of these frameworks sees here."""
-    with launch.describe_all(list(frameworks)) as answer:
+    with twins.describe_all(frameworks) as answer:
         devices_by_framework = [answer(framework)["devices"] for framework in frameworks]
     return min(sum(device["kind"] != "cpu" for device in devices) for devices in devices_by_framework)
 
@@ -160,7 +163,9 @@ def _steps(plan: ReproductionPlan) -> list[WorkflowStep[ReproductionPlan]]:
         WorkflowStep(
             CORRECTED,
             "the same question, asked of identical models",
-            lambda _, at, __: study_steps.comparison_step(_request(corrected, at), at, name=CORRECTED, title=corrected.title),
+            lambda plan, at, _: study_steps.comparison_step(
+                _request(plan.twins, corrected, at), at, name=CORRECTED, title=corrected.title
+            ),
         ),
         tuning and WorkflowStep("tune", "the search for better fields", lambda _, at, __: study_steps.tuning_step(tuning, at)),
         final
@@ -174,15 +179,14 @@ def _steps(plan: ReproductionPlan) -> list[WorkflowStep[ReproductionPlan]]:
     return [step for step in steps if step]
 
 
-def _request(training: PaperTraining, folder: Path) -> run.ComparisonRequest:
+def _request(twins: Twins, training: PaperTraining, folder: Path) -> run.ComparisonRequest:
     settings = Preset(replicas=REPLICAS, repeats=training.repeats, seeds=training.seeds)
-    frameworks = list(dict.fromkeys(row.contestant for row in training.rows))
     return run.ComparisonRequest(
         settings,
-        frameworks,
+        twins.only(dict.fromkeys(row.contestant for row in training.rows)),
         folder,
         prove=training.prove,
-        lay_out=lambda settings, frameworks: training.rows,
+        lay_out=lambda settings, contestants: training.rows,
         oversubscribe=training.oversubscribe,
     )
 
@@ -193,7 +197,8 @@ def _plan_step(plan: ReproductionPlan, folder: Path, passed: PassedValues) -> St
     scans: float | None = None
     with display() as progress:
         comparisons = [
-            (training, comparison_plan.build_plan(_request(training, folder), progress)) for training in plan.trainings
+            (training, comparison_plan.build_plan(_request(plan.twins, training, folder), progress))
+            for training in plan.trainings
         ]
         # Trials and the final training use the images of the published runs.
         for training, comparison in [*comparisons, *((later, comparisons[0][1]) for later in _search_and_final(plan))]:
@@ -314,7 +319,8 @@ def _seconds(training: PaperTraining, row: Row, comparison: Comparison, paces: d
     kind = f"{row.contestant} {row.spec.model_label} {row.spec.global_batch_size} {row.spec.data}"
     if kind not in paces:
         serial = [other for other in training.rows if other.contestant == row.contestant and not other.spec.is_parallel]
-        paces[kind] = estimate.measure_row(max(serial or [row], key=lambda other: other.spec.cores))
+        first = max(serial or [row], key=lambda other: other.spec.cores)
+        paces[kind] = estimate.measure_row(comparison.contestant_of(first), first)
     like: tuple[RunResult, str] | str = paces[kind]
     if isinstance(like, str):
         return None
@@ -336,7 +342,7 @@ def _line(training: PaperTraining, row: Row, comparison: Comparison) -> dict[str
 
 def _faithful(plan: ReproductionPlan, folder: Path, passed: PassedValues) -> StepResult:
     comparisons = {
-        training.name: run.run_nested(_request(training, folder / training.name), folder / training.name)
+        training.name: run.run_nested(_request(plan.twins, training, folder / training.name), folder / training.name)
         for training in plan.faithful
     }
     cautions = [

@@ -21,7 +21,7 @@ from compare.core import exits, wording
 from compare.core.commands import Outcome
 from compare.core.errors import FolderError, LaunchError
 from compare.core.interrupt import Interrupted
-from compare.execution import code_digest, signing, store
+from compare.execution import code_digest, contestants, signing, store
 from compare.execution.workspace import FolderKind, Workspace
 from compare.reporting import document, tables
 from compare.reporting.document import COMPARE, SET_UP, Mark, Report, Section
@@ -102,7 +102,7 @@ class StepsRecord(Exact):
             created_at=datetime.now(UTC).isoformat(timespec="seconds"),
             argv=sys.argv[1:],
             settings=settings,
-            code_hash=code_digest.compute(frameworks, model),
+            code_hash=code_digest.compute(contestants.resolve(frameworks), model),
             machine=machine.describe(),
         )
 

@@ -16,6 +16,7 @@ from compare.core.progress import display
 from compare.data import data, data_report, engine_scans, exploration, preprocess_report
 from compare.evaluation import evaluation_report, final_training
 from compare.evaluation.final_training import EvaluationSettings
+from compare.execution.twins import Twins
 from compare.execution.workspace import Workspace
 from compare.reporting import comparison_report, document, proof_tables
 from compare.reporting.comparison_report import JudgedComparison
@@ -162,7 +163,7 @@ def _request(study: Study, folder: Path) -> run.ComparisonRequest:
     settings = Preset(
         values=study.values(epochs=pretrain.epochs), modes=pretrain.modes, replicas=pretrain.replicas, repeats=pretrain.repeats
     )
-    return run.ComparisonRequest(settings, list(study.frameworks), folder, prove=True)
+    return run.ComparisonRequest(settings, Twins(study.frameworks), folder, prove=True)
 
 
 def _section(

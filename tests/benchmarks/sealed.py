@@ -8,6 +8,7 @@ from common.artifacts import results
 from common.artifacts.schema import RunResult
 from common.spec import Spec
 from compare.execution import launch
+from compare.execution.contestants import Contestant
 from compare.judgement.run_figures import times_in_doubt
 
 
@@ -28,7 +29,7 @@ class Runs:
         what = wanted if isinstance(wanted, Spec) else spec.build(wanted)
         path, log = self.folder / "spec.json", self.folder / "log.txt"
         path.write_text(what.to_json(), "utf-8")
-        code = launch.call(framework, ["run", str(path), "--out", str(self.folder)], log=log)
+        code = launch.call(Contestant.plain(framework), ["run", str(path), "--out", str(self.folder)], log=log)
         assert code == 0, log.read_text("utf-8")
         result = results.load(self.folder / results.RESULT_FILE)
         self.in_doubt |= times_in_doubt(result)

@@ -14,7 +14,7 @@ from pytest_benchmark.fixture import BenchmarkFixture
 from common import spec
 from common.artifacts.schema import RunResult
 from common.machine import machine
-from compare.execution import launch
+from compare.execution.twins import Twins
 from tests.benchmarks.sealed import Runs
 
 STEPS_EPOCHS, INPUT_EPOCHS = 7, 30
@@ -57,7 +57,7 @@ def test_seconds_of_a_batch_of_the_input_in_a_whole_run(
 def sealed(framework: str, values: dict[str, Any], folder: Path) -> RunResult:
     """The result of a run, or a skipped test where this machine cannot do it."""
     what = spec.build(values)
-    if (lacking := spec.check_against(what, launch.describe(framework))) is not None:
+    if (lacking := spec.check_against(what, Twins([framework]).describe(framework))) is not None:
         pytest.skip(lacking)
     return Runs(folder).ran(framework, what)
 

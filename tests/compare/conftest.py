@@ -56,16 +56,12 @@ def everything() -> Iterator[None]:
 
 
 @pytest.fixture
-def fake_twins(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
-    """Two frameworks that only pretend, on a machine of four cores; yields the patcher, to set how they behave."""
+def fake_twins(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """Two frameworks that only pretend, on a machine of four cores; returns the patcher, to set how they behave."""
     monkeypatch.setattr(launch, "FRAMEWORKS", dict(FAKES))
     monkeypatch.setattr(machine, "available_cores", lambda: 4)
     monkeypatch.setattr(rates, "measure_in_subprocess", measured_rates)
-    # As they describe themselves when asked, which takes a process each.
-    launch.DESCRIPTIONS.clear()
-    launch.DESCRIPTIONS.update({framework: fake.describe(framework, {}) for framework in launch.FRAMEWORKS})
-    yield monkeypatch
-    launch.DESCRIPTIONS.clear()
+    return monkeypatch
 
 
 @pytest.fixture(scope="module")
@@ -116,11 +112,15 @@ def measured_rates(cores: int) -> Rates:
 
 
 def behave(monkeypatch: pytest.MonkeyPatch, **behaviours: str) -> None:
-    """Set how fake runs behave: `left__serial__2="crash"` for the run of `left` in mode serial on 2 cores.
-
-    They are asked again to describe themselves.
-    """
-    launch.DESCRIPTIONS.clear()
+    """Set how fake runs behave: `left__serial__2="crash"` for the run of `left` in mode serial on 2 cores."""
     monkeypatch.setenv(
         "FAKE_TWIN_BEHAVIOUR", json.dumps({name.replace("__", "-"): value for name, value in behaviours.items()})
+    )
+
+
+def describe_as(monkeypatch: pytest.MonkeyPatch, framework: str, **fields: object) -> None:
+    """Let a fake twin describe itself with these fields. Those that it has otherwise stay."""
+    describe = fake.describe
+    monkeypatch.setattr(
+        fake, "describe", lambda name, behaviours: describe(name, behaviours) | (fields if name == framework else {})
     )

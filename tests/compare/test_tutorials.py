@@ -104,7 +104,6 @@ def test_the_first_tutorial_runs_with_twins_that_pretend(fake_twins: pytest.Monk
     fake_twins.chdir(tmp_path)
     # Beside the fixture's two, these have the names on the page.
     fake_twins.setattr(launch, "FRAMEWORKS", {name: f"tests.compare.twins.as_{name}" for name in ("pytorch", "tensorflow")})
-    launch.DESCRIPTIONS.clear()
     for line in commands(PROJECT / "docs" / "tutorials" / "head-to-head.md"):
         _, *words = shlex.split(line)
         if words[0] == "run" and "--resume" not in words:

@@ -171,13 +171,13 @@ class FakeTwins:
         asked.log.write_text("line one\nRuntimeError: no more memory\n")
         if self.code:
             return self.code
-        first = command_line.parse(asked.framework, asked.arguments)
+        first = command_line.parse(asked.contestant.name, asked.arguments)
         for each in [first, *first.then]:
             what, out = spec.from_json(each.spec.read_bytes()), str(each.out)
             if each.drawn is not None:
-                self.step(asked.framework, what, out, each.drawn)
+                self.step(asked.contestant.name, what, out, each.drawn)
             else:
-                self.record(asked.framework, what, out, reverse_batches=each.reverse_batches)
+                self.record(asked.contestant.name, what, out, reverse_batches=each.reverse_batches)
         return 0
 
     def step(self, framework: str, what: Spec, out: str, drawn: Sequence[int]) -> None:

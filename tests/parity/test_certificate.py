@@ -12,6 +12,7 @@ import pytest
 from common.machine import machine
 from compare.comparison import comparison_plan
 from compare.execution import launch, matrix, run_settings
+from compare.execution.twins import Twins
 from compare.proof import ladder
 from compare.proof.certificate import Proof
 from compare.proof.differences import Arrays
@@ -194,7 +195,7 @@ def _proofs_asked_for(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
     asked: list[tuple[Any, ...]] = []
 
     def prove(request: ladder.ProofRequest, **_: Any) -> Proof:
-        asked.append((request.timed_spec, list(request.frameworks), list(request.modes), request.replicas, dict(request.runs)))
+        asked.append((request.timed_spec, request.twins.names, list(request.modes), request.replicas, dict(request.runs)))
         return Proof(rungs=[], seconds=0.0)
 
     monkeypatch.setattr(ladder, "prove", prove)  # what two commands ask of it is compared
@@ -210,13 +211,13 @@ def test_a_spec_file_is_proved_as_run_times_it(
     asked = _proofs_asked_for(monkeypatch)
     convtwins("parity", "--spec", path, *words)
     settings = run_settings.settings(None, path, {}, list(words[1::2]))
+    compared = Twins(["pytorch", "tensorflow"])
     rows = matrix.check_rows(
-        comparison_plan.ComparisonRequest(settings, ["pytorch", "tensorflow"], None, prove=True).lay_out(
-            settings, ["pytorch", "tensorflow"]
-        ),
-        {name: twins.describe(name) for name in ("pytorch", "tensorflow")},
+        comparison_plan.ComparisonRequest(settings, compared, None, prove=True).lay_out(settings, compared.contestants),
+        {name: twins.describe(name) for name in compared.names},
+        compared.contestants,
     )
-    ladder.prove_rows(rows, ["pytorch", "tensorflow"], replicas=settings.replicas)
+    ladder.prove_rows(rows, compared, replicas=settings.replicas)
     assert len(asked) == 2 and asked[0] == asked[1]
     _, _, modes, _, timed = asked[0]
     assert modes == ["serial", "data_parallel"]

@@ -10,6 +10,7 @@ import safetensors.numpy
 
 from common import spec
 from compare.execution import launch
+from compare.execution.contestants import Contestant
 
 BASE: dict[str, Any] = {
     "model": "tests.parity.probe",
@@ -37,7 +38,7 @@ def record(folder: Path, framework: str, **fields: Any) -> Arrays:
     name = f"{framework}-{len(list(folder.iterdir()))}"
     path, out, log = (folder / f"{name}.{ending}" for ending in ("json", "safetensors", "log"))
     path.write_text(spec.build(values).to_json(), encoding="utf-8")
-    code = launch.call(framework, ["trace", str(path), "--out", str(out)], log=log)
+    code = launch.call(Contestant.plain(framework), ["trace", str(path), "--out", str(out)], log=log)
     assert code == 0, log.read_text(encoding="utf-8")[-3000:]
     return safetensors.numpy.load_file(out)
 

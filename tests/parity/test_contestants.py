@@ -1,14 +1,13 @@
 """Proofs between contestants of one twin, made of fake recordings."""
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from common import spec
-from compare.execution import contestants
 from compare.execution.contestants import Contestant
+from compare.execution.twins import Twins
 from compare.proof import ladder, proof_cache
 from compare.proof.certificate import Proof
 from compare.proof.differences import Arrays
@@ -22,21 +21,17 @@ OPTIONS: dict[str, Any] = {
 
 
 @pytest.fixture(autouse=True)
-def nobody_entered(twins: FakeTwins, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def only_float64(twins: FakeTwins, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only the rungs in float64: those of the timed runs know nothing of contestants."""
     monkeypatch.setattr(ladder.Ladder, "single_steps", lambda *arguments: [])
     twins.described["options"] = OPTIONS
-    yield
-    contestants.clear_registry()
 
 
 def prove(tmp_path: Path, **switches: str) -> Proof:
-    contestants.register(
-        [Contestant(name="usual", twin="pytorch"), Contestant(name="own", twin="pytorch", switches=dict(switches))]
-    )
+    compared = [Contestant(name="usual", twin="pytorch"), Contestant(name="own", twin="pytorch", switches=dict(switches))]
     timed = spec.build({"model": "simple_cnn"})
     runs = [("usual", timed), ("own", timed.with_fields(framework_options=switches))]
-    request = ladder.ProofRequest(timed, ["usual", "own"], ["serial"], replicas=2, steps=5, runs=runs)
+    request = ladder.ProofRequest(timed, Twins(["usual", "own"], compared), ["serial"], replicas=2, steps=5, runs=runs)
     return ladder.prove(request, out=tmp_path / "out", progress=lambda text: None, remember=False)
 
 
@@ -75,15 +70,12 @@ def test_a_defect_of_one_contestant_of_a_twin_is_caught(twins: FakeTwins, tmp_pa
 def test_a_proof_is_not_remembered_for_another_contestant_of_the_same_name(twins: FakeTwins, changed: dict[str, Any]) -> None:
     base = spec.build({"model": "simple_cnn"})
 
-    def key() -> str:
-        return proof_cache.key(base, ["own", "pytorch"], [], 2)
+    def key(own: Contestant) -> str:
+        return proof_cache.key(base, Twins(["own", "pytorch"], [own]), [], 2)
 
     own = Contestant(name="own", twin="pytorch")
-    contestants.register([own])
-    before = key()
-    assert key() == before
-    contestants.register([Contestant(**{**own.model_dump(), **changed})])
-    assert key() != before
+    assert key(own) == key(own)
+    assert key(own) != key(Contestant(**{**own.model_dump(), **changed}))
 
 
 def test_a_proof_is_not_remembered_for_other_distributions(twins: FakeTwins) -> None:
@@ -91,5 +83,5 @@ def test_a_proof_is_not_remembered_for_other_distributions(twins: FakeTwins) -> 
     keys = set[str]()
     for digest in ("a", "b"):
         twins.described["environment"] = {"distributions_hash": digest}
-        keys.add(proof_cache.key(base, ["pytorch", "tensorflow"], [], 2))
+        keys.add(proof_cache.key(base, Twins(["pytorch", "tensorflow"]), [], 2))
     assert len(keys) == 2

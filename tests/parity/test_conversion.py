@@ -13,6 +13,8 @@ from common.spec import Spec
 from common.training import scores
 from compare.evaluation import convert
 from compare.execution import launch, twin_client
+from compare.execution.contestants import Contestant
+from compare.execution.twins import Twins
 
 
 def settings(model: str) -> Spec:
@@ -37,8 +39,12 @@ def test_a_checkpoint_of_one_framework_scores_the_same_to_the_image_in_the_other
     first, second = list(launch.FRAMEWORKS)[:: -1 if writer else 1]
     wanted, spec_file = settings(model), tmp_path / "spec.json"
     spec_file.write_text(wanted.to_json())
-    assert launch.call(first, ["run", str(spec_file), "--out", str(tmp_path / "run")], log=tmp_path / "log.txt") == 0
-    suffixes = {framework: launch.describe(framework)["formats"][0] for framework in launch.FRAMEWORKS}
+    assert (
+        launch.call(Contestant.plain(first), ["run", str(spec_file), "--out", str(tmp_path / "run")], log=tmp_path / "log.txt")
+        == 0
+    )
+    twins = Twins(launch.FRAMEWORKS)
+    suffixes = {framework: twins.describe(framework)["formats"][0] for framework in launch.FRAMEWORKS}
     checkpoint = tmp_path / "run" / results.BEST_FILE
     through = [checkpoint, tmp_path / f"b{suffixes[first]}", tmp_path / f"c{suffixes[second]}", tmp_path / "d.safetensors"]
     for source, target in pairwise(through):
@@ -48,7 +54,10 @@ def test_a_checkpoint_of_one_framework_scores_the_same_to_the_image_in_the_other
     assert all(np.array_equal(before.weights[name], after.weights[name]) for name in before.weights)
     test = sources.load(wanted.data, seed=wanted.split_seed, cache_dir=None).test
     images = np.asarray(test.images)
-    made = [twin_client.logits(name, path, after, images) for name, path in ((first, checkpoint), (second, through[-1]))]
+    made = [
+        twin_client.logits(Contestant.plain(name), path, after, images)
+        for name, path in ((first, checkpoint), (second, through[-1]))
+    ]
     assert len(set(scores.predictions(made[0]).tolist())) > 3  # else the case shows nothing
     found = scores.agreement(test.labels, *made)
     assert found.labelled_differently == 0 and found.largest_difference < 1e-4

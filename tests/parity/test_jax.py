@@ -1,13 +1,13 @@
 """The JAX twin, in an environment of its own, against PyTorch. Skipped where there is no JAX. tests/twins has its contract."""
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from common import spec
-from compare.execution import contestants, launch, options
+from compare.execution import launch, options
+from compare.execution.twins import Twins
 from compare.proof import ladder
 from tests.support import jax_environment, processes
 
@@ -15,18 +15,13 @@ PYTHON = jax_environment.interpreter()
 pytestmark = pytest.mark.skipif(PYTHON is None, reason="JAX and its twin cannot be imported, see docs/a-new-twin.md")
 
 
-@pytest.fixture(autouse=True)
-def registered() -> Iterator[None]:
-    launch.DESCRIPTIONS.clear()
-    contestants.choose(["pytorch"], [f"jax=jax@{PYTHON}"], {}, launch.FRAMEWORKS)
-    yield
-    launch.DESCRIPTIONS.clear()
-    contestants.clear_registry()
+def twins() -> Twins:
+    return Twins.choose(["pytorch"], [f"jax=jax@{PYTHON}"], {}, launch.FRAMEWORKS)
 
 
 def _proved(tmp_path: Path, model: str, steps: int, modes: list[str]) -> ladder.Proof:
     what = spec.build({"model": model, "data": {"limit": 100}, "optimizer": options.OPTIMIZERS["sgd"]})
-    request = ladder.ProofRequest(what, ["pytorch", "jax"], modes, replicas=2, steps=steps)
+    request = ladder.ProofRequest(what, twins(), modes, replicas=2, steps=steps)
     return ladder.prove(request, out=tmp_path, progress=lambda text: None, remember=False)
 
 
@@ -40,10 +35,11 @@ def test_the_twin_is_proved_to_train_as_pytorch_does(model: str, steps: int, tmp
 
 
 def test_modes_that_the_twin_lacks_are_not_available() -> None:
+    description = twins().describe("jax")
     for mode in set(spec.MODES.names()) - {"serial", "data_parallel"}:
         word = next(word for word, traits in spec.MODES.items() if traits.name == mode)
         asked = spec.build(spec.with_variant(spec.build({}).model_dump(), word, 2))
-        assert spec.check_against(asked, launch.describe("jax")) == f"not available: jax has no mode {mode}"
+        assert spec.check_against(asked, description) == f"not available: jax has no mode {mode}"
 
 
 def printed(code: str) -> str:
@@ -86,6 +82,7 @@ from types import SimpleNamespace
 import jax
 from common.machine import environment
 from jax_impl import device
+from compare.execution.twins import Twins
 there = {"nvidia-cudnn-cu12": "9.1", "nvidia-nccl-cu13": "2.28", "nvidia-cuda-runtime": "13.0", "nvidia-cublas-cu12": "12.9"}
 environment.distributions = lambda: there
 for version in ("PJRT C API\\ncuda 13000", "PJRT C API\\nrocm 60300"):

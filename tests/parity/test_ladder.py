@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from common import spec
+from compare.execution.twins import Twins
 from compare.proof import ladder, parity, tolerances
 from compare.proof.certificate import Proof, Rung
 
@@ -49,7 +50,9 @@ def prove(
             "augmentation": {"horizontal_flip": True, "shift_px": 2},
         }
     )
-    request = ladder.ProofRequest(timed, ("pytorch", "tensorflow"), modes, replicas=replicas, steps=steps, precision=precision)
+    request = ladder.ProofRequest(
+        timed, Twins(("pytorch", "tensorflow")), modes, replicas=replicas, steps=steps, precision=precision
+    )
     return ladder.prove(request, out=out, progress=lambda text: None, remember=False)
 
 

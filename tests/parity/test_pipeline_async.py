@@ -8,6 +8,7 @@ import safetensors.numpy
 
 from common import spec
 from compare.execution import launch
+from compare.execution.contestants import Contestant
 from compare.proof.differences import Arrays
 from tests.parity.settings import setting
 
@@ -20,7 +21,9 @@ def record(framework: str, name: str, word: str, replicas: int, out: Path) -> Ar
     values["optimizer"]["learning_rate"] /= 10  # late updates let the loss explode, and rounding with it
     path, recording, log = (out / f"{framework}-{word}.{suffix}" for suffix in ("json", "safetensors", "log"))
     path.write_text(spec.build(spec.with_variant(values, word, replicas)).to_json(), encoding="utf-8")
-    assert launch.call(framework, ["trace", str(path), "--out", str(recording)], log=log) == 0, log.read_text()
+    assert launch.call(Contestant.plain(framework), ["trace", str(path), "--out", str(recording)], log=log) == 0, (
+        log.read_text()
+    )
     return safetensors.numpy.load_file(recording)
 
 

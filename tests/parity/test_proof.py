@@ -13,9 +13,11 @@ from common import spec
 from common.machine import machine
 from common.spec import Spec, SpecError
 from compare.core.errors import LaunchError
-from compare.execution import matrix
+from compare.execution import contestants, matrix
+from compare.execution.contestants import Contestant
 from compare.execution.matrix import Row
 from compare.execution.store import IN_FLOAT64
+from compare.execution.twins import Twins
 from compare.proof import ladder, timed_rows, tolerances
 from compare.proof.certificate import LOSS_RISES, Proof, Rung, TrainingSetting
 from compare.proof.differences import Arrays
@@ -39,7 +41,7 @@ def prove(
 ) -> Proof:
     ways = {name: options.pop(name) for name in ("remember", "keep") if name in options}
     settings: dict[str, Any] = {"replicas": 2, "steps": 5, **options}
-    request = ladder.ProofRequest(what, settings.pop("frameworks", FRAMEWORKS), modes, **settings)
+    request = ladder.ProofRequest(what, Twins(settings.pop("frameworks", FRAMEWORKS)), modes, **settings)
     progress = (said if said is not None else []).append
     return ladder.prove(request, out=tmp_path / "out", progress=progress, **{"remember": False, **ways})
 
@@ -186,8 +188,8 @@ def test_one_update_alone_is_no_proof(twins: FakeTwins, tmp_path: Path, snapshot
     shown = [with_fields(each, status="shown") if ": gradients" in each.name else each for each in proof.rungs]
     without = with_fields(proof, rungs=shown)
     assert without.verdict == "not claimed" and without.sentence == snapshot
-    rows = [matrix.build_row(name, name, timed()) for name in FRAMEWORKS]
-    assert set(timed_rows.row_verdicts(without, rows).values()) == {without.verdict} == {"not claimed"}
+    rows = [matrix.build_row(name, Contestant.plain(name), timed()) for name in FRAMEWORKS]
+    assert set(timed_rows.row_verdicts(without, Twins(FRAMEWORKS), rows).values()) == {without.verdict} == {"not claimed"}
 
 
 @pytest.mark.parametrize("status", ["passed", "shown"])
@@ -437,12 +439,13 @@ def test_a_level_that_leaves_fewer_digits_is_not_claimed(twins: FakeTwins, tmp_p
 def laid_out(monkeypatch: pytest.MonkeyPatch, modes: Sequence[str] = MODES, **options: Any) -> list[Row]:
     monkeypatch.setattr(machine, "available_cores", lambda: 2)  # a machine may have one
     values = {"model": "simple_cnn", "width": 0.25, "cores": 2, "global_batch_size": 8, "data": {"limit": 20}}
-    return matrix.build_rows(values, FRAMEWORKS, modes, 2, **options)
+    return matrix.build_rows(values, contestants.resolve(FRAMEWORKS), modes, 2, **options)
 
 
 def row_verdicts(tmp_path: Path, rows: Sequence[Row]) -> dict[str, str]:
     options: dict[str, Any] = {"out": tmp_path / "out", "progress": str, "steps": 5, "remember": False}
-    return timed_rows.row_verdicts(ladder.prove_rows(rows, FRAMEWORKS, replicas=2, **options), rows)
+    compared = Twins(FRAMEWORKS)
+    return timed_rows.row_verdicts(ladder.prove_rows(rows, compared, replicas=2, **options), compared, rows)
 
 
 def test_a_row_has_the_verdict_on_its_mode_in_float64_if_the_proof_has_its_switches(
@@ -451,11 +454,12 @@ def test_a_row_has_the_verdict_on_its_mode_in_float64_if_the_proof_has_its_switc
     """Whatever its cores and workers: they are no mathematics. `proved` is for its own runs to earn."""
     rows = laid_out(monkeypatch)
     options: dict[str, Any] = {"out": tmp_path / "out", "progress": str, "steps": 5, "remember": False}
-    proof = ladder.prove_rows(rows, FRAMEWORKS, replicas=2, **options)
-    assert set(timed_rows.row_verdicts(proof, [*rows, *laid_out(monkeypatch, workers=(2,))]).values()) == {IN_FLOAT64}
+    compared = Twins(FRAMEWORKS)
+    proof = ladder.prove_rows(rows, compared, replicas=2, **options)
+    assert set(timed_rows.row_verdicts(proof, compared, [*rows, *laid_out(monkeypatch, workers=(2,))]).values()) == {IN_FLOAT64}
     closed = laid_out(monkeypatch, levels=("closed",))
     assert {proof.mode_verdict(row.contestant, row.spec.variant) for row in closed} == {"proved"}
-    assert set(timed_rows.row_verdicts(proof, closed).values()) == {"not claimed"}
+    assert set(timed_rows.row_verdicts(proof, compared, closed).values()) == {"not claimed"}
 
 
 def test_a_searched_level_beside_the_usual_one_is_not_claimed_and_takes_nothing_from_it(

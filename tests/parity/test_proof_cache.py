@@ -11,11 +11,12 @@ from common import spec
 from common.data import sources
 from common.machine import machine
 from compare.execution import code_digest
+from compare.execution.twins import Twins
 from compare.proof import proof_cache
 from tests.parity.made_up import FakeTwins
 
 TIMED: dict[str, Any] = {"model": "simple_cnn", "epochs": 2}
-ASKED: dict[str, Any] = {"frameworks": ["pytorch", "tensorflow"], "options": ["data_parallel"], "replicas": 2}
+ASKED: dict[str, Any] = {"twins": Twins(["pytorch", "tensorflow"]), "options": ["data_parallel"], "replicas": 2}
 
 
 def base_spec(**fields: Any) -> spec.Spec:
@@ -43,7 +44,7 @@ def test_the_facts_of_a_proof_are_those_of_code_machine_software_and_data(twins:
     assert (facts["host"], facts["cpu_flags"]) == (platform.node(), machine.cpu_flags())
     assert facts["available_cores"] == machine.available_cores()
     assert facts["packages"] == machine.versions("numpy", "pillow")
-    assert facts["twins"] == code_digest.compute(ASKED["frameworks"], base.model)
+    assert facts["twins"] == code_digest.compute(ASKED["twins"].contestants, base.model)
     root = machine.PROJECT_ROOT / "compare"
     assert facts["proof"] == machine.code_digest([root / name for name in ("proof", "execution", "core")])
     assert facts["data"] == sources.load(base.data, seed=base.split_seed, cache_dir=base.paths.cache_dir).content_hash
@@ -108,7 +109,7 @@ def test_a_proof_is_forgotten_where_a_variable_may_choose_other_kernels(
         {"base": {"optimizer": {"learning_rate": 0.2}}}, {"base": {"schedule": {"name": "cosine"}}},
         {"base": {"switches": "plain"}}, {"base": {"augmentation": {"shift_px": 1}}},
         {"options": ["data_parallel", "multi_process"]}, {"options": []}, {"replicas": 3},
-        {"frameworks": ["tensorflow", "pytorch"]}, {"frameworks": ["pytorch"]},
+        {"twins": Twins(["tensorflow", "pytorch"])}, {"twins": Twins(["pytorch"])},
     ],
 )  # fmt: skip
 def test_a_proof_is_forgotten_where_it_was_asked_for_otherwise(twins: FakeTwins, options: dict[str, Any]) -> None:

@@ -8,6 +8,7 @@ from threadpoolctl import threadpool_info, threadpool_limits
 from common import spec
 from common.processes import commands
 from compare.execution import launch
+from compare.execution.twins import Twins
 from compare.proof import ladder
 from compare.proof.recordings import Recorder, TraceRequest
 from tests.parity.made_up import FakeTwins
@@ -29,7 +30,7 @@ def test_a_process_promises_just_the_recordings_that_are_read(twins: FakeTwins, 
         TraceRequest("pupil", "pytorch", parallel, drawn, teacher),
         TraceRequest("pupil", "tensorflow", serial, drawn, teacher),
     ]
-    recorder = Recorder(tmp_path, lambda text: None)
+    recorder = Recorder(Twins(["pytorch", "tensorflow"]), tmp_path, lambda text: None)
     recorder.make(wanted)
     promised = [path for call in twins.asked for path in launch.output_files(call.arguments)]
     assert sorted(promised) == sorted(recorder.path(each) for each in wanted)
@@ -42,7 +43,7 @@ def test_a_process_starts_while_its_teacher_records_and_never_before(twins: Fake
     pupils = [TraceRequest("pupil", name, serial, drawn, teacher) for name in ("tensorflow", "pytorch")]
     made: list[bool] = []
     twins.together = twins.polls = True
-    recorder = Recorder(tmp_path, lambda text: None)
+    recorder = Recorder(Twins(["pytorch", "tensorflow"]), tmp_path, lambda text: None)
     recorder.make(pupils, lambda: made.append(recorder.is_made(teacher)))
     # The process of the teacher makes one pupil too. The other starts before anything is made.
     assert twins.waves == [["teacher-pytorch", "pupil-tensorflow"]]

@@ -19,6 +19,7 @@ from common.models import work
 from common.spec import Spec
 from common.training import tracing
 from common.training.tracing import state_before
+from compare.execution.twins import Twins
 from compare.proof import decisions, ladder, single_steps, step_comparison, step_truth
 from compare.proof.certificate import Proof, Rung
 from compare.proof.referee import layers, network
@@ -350,7 +351,7 @@ def test_every_mode_tells_its_decisions(tmp_path: Path, fields: dict[str, Any]) 
     divided = ("model_parallel", "tensor_parallel", "pipeline", "pipeline_1f1b")
     what = _spec(**fields, optimizer={"name": "sgd"}, global_batch_size=16, data={"limit": 88}, schedule={})
     request = ladder.ProofRequest(
-        what, ("pytorch", "tensorflow"), ("serial", *whole, *divided), replicas=2, precision="float32", steps=4
+        what, Twins(("pytorch", "tensorflow")), ("serial", *whole, *divided), replicas=2, precision="float32", steps=4
     )
     proof = ladder.prove(request, out=tmp_path, progress=lambda text: None, remember=False, keep=True)
     assert {rung.status for rung in proof.rungs if rung.number == 8} == {"passed"}
@@ -717,7 +718,7 @@ def _gradients_of(found: list[Rung]) -> Rung:
 
 def _proved(out: Path, **fields: Any) -> list[Rung]:
     what = spec.build({"augmentation": {"horizontal_flip": True, "shift_px": 2}, **fields})
-    request = ladder.ProofRequest(what, ("pytorch", "tensorflow"), ("serial",), replicas=2, precision="float32", steps=2)
+    request = ladder.ProofRequest(what, Twins(("pytorch", "tensorflow")), ("serial",), replicas=2, precision="float32", steps=2)
     proof = ladder.prove(request, out=out, progress=lambda text: None, remember=False)
     return [rung for rung in proof.rungs if rung.name.startswith("8")]
 
@@ -733,7 +734,7 @@ def _float64(out: Path, model: str, optimizer: str, modes: tuple[str, ...], step
     rate = {"sgd": 0.05, "adam": 1e-3}[optimizer]
     what = spec.build({"model": model, "optimizer": {"name": optimizer, "learning_rate": rate}, "global_batch_size": 16})
     frameworks = "pytorch", "tensorflow"
-    request = ladder.ProofRequest(what, frameworks, modes, replicas=2, steps=steps)
+    request = ladder.ProofRequest(what, Twins(frameworks), modes, replicas=2, steps=steps)
     return ladder.judge_every_step(request, out=out, progress=lambda text: None)
 
 

@@ -17,6 +17,7 @@ from common.training.spot_checks import StepDraw, example_hashes, fingerprint, s
 from compare.execution import store
 from compare.execution.matrix import Row
 from compare.execution.store import IN_FLOAT64, SpotCheck
+from compare.execution.twins import Twins
 from compare.proof import spot_checks
 from compare.proof.augmentation import augment
 from compare.proof.certificate import Rung
@@ -72,7 +73,7 @@ def run_late(framework: str, folder: Path, *names: str, **changes: Any) -> None:
 def judged(result: RunResult, folder: Path) -> SpotCheck:
     """What is found in the recorded steps of a run."""
     row = Row(id=f"{result.framework}-row", contestant=result.framework, spec=result.spec)
-    (found,) = spot_checks.judge([TimedRun(row, 0, result, folder)], [], lambda said: None)
+    (found,) = spot_checks.judge(Twins([row.contestant]), [TimedRun(row, 0, result, folder)], [], lambda said: None)
     return found
 
 

@@ -4,27 +4,18 @@ CONVTWINS_VERSIONS names them, with colons: interpreters or folders, each with o
 """
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from common import spec
 from common.machine import machine
-from compare.execution import contestants, launch, options
+from compare.execution import launch, options
 from compare.execution.contestants import Contestant
+from compare.execution.twins import Twins
 from compare.proof import ladder
 
 ENVIRONMENTS = [word for word in os.environ.get("CONVTWINS_VERSIONS", "").split(":") if word]
-
-
-@pytest.fixture(autouse=True)
-def nobody_entered() -> Iterator[None]:
-    launch.DESCRIPTIONS.clear()
-    contestants.clear_registry()
-    yield
-    launch.DESCRIPTIONS.clear()
-    contestants.clear_registry()
 
 
 @pytest.mark.slow
@@ -32,15 +23,13 @@ def nobody_entered() -> Iterator[None]:
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 @pytest.mark.parametrize("place", ENVIRONMENTS or [""])
 def test_another_version_trains_as_the_pinned_one_does(place: str, optimizer: str, tmp_path: Path) -> None:
-    twins: list[str] = []
-    for twin in launch.FRAMEWORKS:
-        contestants.register([Contestant(name=f"other-{twin}", twin=twin, python=str(machine.PROJECT_ROOT / place))])
-        if launch.inspect(f"other-{twin}")["refusal"] is None:
-            twins.append(twin)
-    assert twins, f"{place} runs no twin. Use `env check {place}`."
-    for twin in twins:
+    python = str(machine.PROJECT_ROOT / place)
+    others = [Contestant(name=f"other-{twin}", twin=twin, python=python) for twin in launch.FRAMEWORKS]
+    usable = [other for other in others if launch.inspect(other)["refusal"] is None]
+    assert usable, f"{place} runs no twin. Use `env check {place}`."
+    for other in usable:
         settings = options.OPTIMIZERS[optimizer]
         what = spec.build({"model": "mini_xception", "data": {"limit": 100}, "optimizer": settings})
-        request = ladder.ProofRequest(what, [twin, f"other-{twin}"], [], replicas=2, steps=5)
-        proof = ladder.prove(request, out=tmp_path / twin, progress=lambda text: None, remember=False)
+        request = ladder.ProofRequest(what, Twins([other.twin, other.name], [other]), [], replicas=2, steps=5)
+        proof = ladder.prove(request, out=tmp_path / other.twin, progress=lambda text: None, remember=False)
         assert proof.verdict == "proved", proof.sentence

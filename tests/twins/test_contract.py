@@ -3,7 +3,6 @@
 Twins with planted defects are in tests/compare/conformance.
 """
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,8 @@ import pytest
 
 from compare.conformance import conformance
 from compare.conformance.trial import TwinUnderTest
-from compare.execution import contestants, launch
+from compare.execution import launch
+from compare.execution.twins import Twins
 from tests.support import jax_environment
 
 SMALL: dict[str, Any] = {"model_steps": {"simple_cnn": 3}, "optimizers": ("adam",), "precisions": ("float64",)}
@@ -20,12 +20,11 @@ QUICK = ("describe", "models", pytest.param("bad input", marks=pytest.mark.share
 
 
 @pytest.fixture
-def name(framework: str) -> Iterator[str]:
-    """The twin's name. JAX has an environment of its own, or the test is skipped."""
+def twins(framework: str) -> Twins:
+    """The twin. JAX has an environment of its own, or the test is skipped."""
     if framework == "jax":
-        contestants.choose(None, [f"jax=jax@{jax_environment.require()}"], {}, launch.FRAMEWORKS)
-    yield framework
-    contestants.clear_registry()
+        return Twins.choose(None, [f"jax=jax@{jax_environment.require()}"], {}, launch.FRAMEWORKS)
+    return Twins([framework])
 
 
 def faults(trial: TwinUnderTest, check: str) -> list[str]:
@@ -34,11 +33,11 @@ def faults(trial: TwinUnderTest, check: str) -> list[str]:
 
 
 @pytest.mark.parametrize("check", QUICK)
-def test_the_twin_keeps_the_contract_of_one_small_model(name: str, check: str, tmp_path: Path) -> None:
-    assert faults(TwinUnderTest(name, tmp_path, **SMALL), check) == []
+def test_the_twin_keeps_the_contract_of_one_small_model(twins: Twins, check: str, tmp_path: Path) -> None:
+    assert faults(TwinUnderTest(twins, tmp_path, **SMALL), check) == []
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("check", conformance.CHECKS)
-def test_the_twin_keeps_the_contract(name: str, check: str, tmp_path: Path) -> None:
-    assert faults(TwinUnderTest(name, tmp_path), check) == []
+def test_the_twin_keeps_the_contract(twins: Twins, check: str, tmp_path: Path) -> None:
+    assert faults(TwinUnderTest(twins, tmp_path), check) == []

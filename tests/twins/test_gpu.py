@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from common.artifacts.schema import RunResult
-from compare.execution import launch
+from compare.execution.twins import Twins
 from tests.conftest import VISIBLE_GPUS
 from tests.twins.runs import Run
 
@@ -33,7 +33,7 @@ def _visible(framework: str, monkeypatch: pytest.MonkeyPatch) -> None:
     else:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", os.environ[VISIBLE_GPUS])
     # Whether there is a driver is known at once, what the framework sees only after its import.
-    if not DRIVER.exists() or all(device["kind"] == "cpu" for device in launch.describe(framework)["devices"]):
+    if not DRIVER.exists() or all(device["kind"] == "cpu" for device in Twins([framework]).describe(framework)["devices"]):
         pytest.skip(f"{framework} sees no GPU")
 
 

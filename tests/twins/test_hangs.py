@@ -13,6 +13,7 @@ import pytest
 from common import spec
 from common.artifacts import results
 from compare.execution import executor, store
+from compare.execution.contestants import Contestant
 from compare.execution.matrix import Row
 from tests.twins.runs import PROJECT, RANKS, SETTINGS, Run, wait_until_gone
 
@@ -140,7 +141,7 @@ def test_a_run_of_one_process_that_hangs_is_ended_by_the_comparison(
     monkeypatch.setenv("CONVTWINS_PLANTED", planted)
     monkeypatch.chdir(PROJECT)
     row = Row(id="hangs", contestant=framework, spec=spec.build(SETTINGS | LIMIT | {"cores": 1}))
-    result = executor.execute(row, 0, tmp_path, lambda events: None)
+    result = executor.execute(Contestant.plain(framework), row, 0, tmp_path, lambda events: None)
     assert result.status == "killed"
     place = "is stopped" if planted == "stopped" else f"hangs in {PLACES[planted]}"
     assert result.reason is not None

@@ -16,7 +16,7 @@ from common import spec
 from common.artifacts import checkpoint, event_log, results
 from common.machine import placement
 from common.processes import supervisor
-from compare.execution import launch
+from compare.execution.twins import Twins
 from tests.namespaces import joined_hosts
 from tests.strangers import attack, listening
 from tests.support import processes
@@ -139,7 +139,7 @@ def test_hosts_that_do_not_begin_with_this_machine_are_refused(start: Any, mode:
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", MODES)
 def test_every_mode_listens_on_the_loopback_interface_alone(start: Any, framework: str, mode: str) -> None:
-    if launch.describe(framework)["modes"][spec.MODES[mode].name]["one_process"]:
+    if Twins([framework]).describe(framework)["modes"][spec.MODES[mode].name]["one_process"]:
         pytest.skip(f"{mode} is one process in {framework}")
     run = start("here", spec.with_variant(ENDLESS, mode, 2))
     run.wait_for_an_epoch()

@@ -21,7 +21,9 @@ import pytest
 from common import spec
 from common.artifacts import checkpoint, event_log
 from common.artifacts.schema import RunResult
-from compare.execution import executor, launch, matrix, store
+from compare.execution import executor, matrix, store
+from compare.execution.contestants import Contestant
+from compare.execution.twins import Twins
 from tests.twins.runs import PROJECT, SETTINGS
 
 ALL, SEED, DRAWN = os.environ.get("CONVTWINS_BLOWS") == "all", 29, 2
@@ -150,12 +152,13 @@ def execute(framework: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         settings = {**SETTINGS, "model": "tests.twins.own_plain_model", "data": {"image_size": 12, "limit": 256}}
         settings |= {"epochs": EPOCHS, "checkpoint_seconds": 0, "hang_seconds": HANG_SECONDS}
         settings |= {"precision": blow.precision} if blow else {}
-        row = matrix.build_row(name, framework, spec.build(spec.with_variant(settings | fields, mode, min(processes, 2))))
+        twin = Contestant.plain(framework)
+        row = matrix.build_row(name, twin, spec.build(spec.with_variant(settings | fields, mode, min(processes, 2))))
         if blow is None:
-            return executor.execute(row, 0, tmp_path, lambda events: None), None
+            return executor.execute(twin, row, 0, tmp_path, lambda events: None), None
         striker = Striker(store.run_folder(tmp_path, row.id, 0), blow, processes, random.Random(f"{SEED} {name}"))
         with striker.at_work():
-            return executor.execute(row, 0, tmp_path, lambda events: None, restarts=1), striker
+            return executor.execute(twin, row, 0, tmp_path, lambda events: None, restarts=1), striker
 
     return run
 
@@ -172,7 +175,7 @@ def learned(result: RunResult) -> list[Any]:
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", [*KEPT, *STARTING_OVER])
 def test_blows_at_random_moments_lose_double_and_change_nothing(execute: Any, framework: str, mode: str) -> None:
-    if mode != "serial" and launch.describe(framework)["modes"][spec.MODES[mode].name]["one_process"]:
+    if mode != "serial" and Twins([framework]).describe(framework)["modes"][spec.MODES[mode].name]["one_process"]:
         pytest.skip(f"{mode} is one process in {framework}")
     draw = random.Random(f"{SEED} {framework} {mode}")
     blows = Blow.all_of(mode, draw)

@@ -13,7 +13,7 @@ from common.artifacts import results
 from common.data.sources import DataRefused
 from compare.cluster import archive
 from compare.core.errors import FolderError
-from compare.execution import code_digest, store
+from compare.execution import code_digest, contestants, store
 from compare.execution.cells import MatrixPlan
 from tests.support import comparisons, trees
 from tests.support.refusals import refused
@@ -33,7 +33,7 @@ def sent(at: Path, **plan: Any) -> Path:
     """The folder of a comparison on a worker, with a report and a lock."""
     stored = comparisons.repeated()
     own = {
-        "code_hash": code_digest.compute(["pytorch", "tensorflow"], "simple_cnn"),
+        "code_hash": code_digest.compute(contestants.resolve(["pytorch", "tensorflow"]), "simple_cnn"),
         "machine": {"processor": "CPU", "cores": 2},
     }
     folder = comparisons.stored_in(comparisons.with_plan(stored, **own | plan), at)

@@ -55,7 +55,6 @@ def test_doctor_says_what_is_here_and_what_each_mode_needs(fake_twins: pytest.Mo
 @pytest.mark.slow
 def test_doctor_fails_in_the_words_of_a_framework_that_cannot_start(fake_twins: pytest.MonkeyPatch) -> None:
     launch.FRAMEWORKS["left"] = "no_such_module"
-    del launch.DESCRIPTIONS["left"]
     done = convtwins("doctor")
     shown = " ".join(done.stdout.split())
     assert done.exit_code == 1 and "left cannot describe itself" in shown and "right right 1.0" in shown

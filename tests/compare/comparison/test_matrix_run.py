@@ -164,7 +164,6 @@ def test_report_makes_it_again_and_writes_elsewhere(fake_twins: pytest.MonkeyPat
     assert "Who wins where" in (tmp_path / "b" / "report.html").read_text()
     check_ended(convtwins("report", out, out / CELLS[0]), names=["matrix"])
     launch.FRAMEWORKS["left"] = "no_such_module"  # it would be asked next
-    launch.DESCRIPTIONS.clear()
     check_ended(matrix(out, "--seed", 7, "--dry-run"), names=[out, "another matrix", "seed", "0"])
 
 

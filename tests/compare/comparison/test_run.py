@@ -21,6 +21,7 @@ from compare.core import errors
 from compare.core.interrupt import Interrupted
 from compare.core.presets import Preset
 from compare.execution import executor, launch, run_settings, store, workspace
+from compare.execution.twins import Twins
 from compare.execution.workspace import COMPARISON
 from compare.judgement import cautions
 from compare.judgement.statement_words import sentences
@@ -280,7 +281,6 @@ def test_a_folder_that_cannot_be_used_is_refused_before_anything_is_prepared(
 ) -> None:
     out = finished
     launch.FRAMEWORKS["left"] = "no_such_module"  # would be asked first of all
-    launch.DESCRIPTIONS.clear()
 
     def check(*asked: str, folder: Path = out, **parts: Any) -> None:
         for words in (asked, (*asked, "--dry-run")):
@@ -307,7 +307,6 @@ def test_a_switch_goes_to_the_framework_that_has_it(fake_twins: pytest.MonkeyPat
 
 def test_a_framework_that_cannot_describe_itself_is_named(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:
     launch.FRAMEWORKS["left"] = "no_such_module"
-    del launch.DESCRIPTIONS["left"]
     check_ended(compare_quick(tmp_path / "out"), exit_code=1, field="left", names=["No module named", "no_such_module"])
 
 
@@ -522,7 +521,7 @@ def test_what_is_interrupted_within_something_larger_leaves_the_words_to_that(
     fake_twins: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "out"
-    request = run.ComparisonRequest(Preset({"cores": 2}, ("serial",)), ["left", "right"], None, prove=False)
+    request = run.ComparisonRequest(Preset({"cores": 2}, ("serial",)), Twins(["left", "right"]), None, prove=False)
     behave(fake_twins, right__serial__1="stop")
     with pytest.raises(Interrupted) as raised:
         run.run_nested(request, out)

@@ -205,11 +205,11 @@ def test_the_recorded_command_means_what_the_values_mean(fake_twins: pytest.Monk
     fake_twins.setattr("compare.comparison.run.ComparisonRequest", lambda *fields, **others: seen.append(fields[:2]) or 1 / 0)
     expected = run_settings.settings_of_cells(None, stated, {}, [])
     convtwins("run", *run_process.spec_to_options(stated))
-    settings, names = seen[0]
+    settings, twins = seen[0]
     assert spec.build(settings.values) == spec.build(expected[0][1].values)
     for field in ("modes", "one_core", "replicas", "repeats", "until"):
         assert getattr(settings, field) == getattr(expected[0][1], field)
-    assert names == list(values.get("contestants", launch.FRAMEWORKS))
+    assert twins.names == list(values.get("contestants", launch.FRAMEWORKS))
 
 
 @pytest.mark.parametrize("kind", [Spec, SPEC_FILE])

@@ -16,6 +16,7 @@ from compare.core import statistics
 from compare.core.presets import Preset
 from compare.core.statistics import paired_ratio
 from compare.execution import store
+from compare.execution.contestants import Contestant
 from compare.judgement import scaling_laws
 from compare.judgement.scaling_laws import LinkModel
 from compare.reporting import comparison_report
@@ -265,7 +266,10 @@ def test_over_hosts_serial_has_the_first_and_fewer_replicas_fewer_hosts(fake_twi
     """Each has four cores."""
     values = {"hosts": ("a", "b", "c"), "global_batch_size": 48}
     settings = Preset(values, ("multi_process",), replicas=2)
-    rows = {row.id: row.spec for row in scaling_rows.build_rows(settings, ["left"], sizes=(2, 6), kinds=("strong",))}
+    rows = {
+        row.id: row.spec
+        for row in scaling_rows.build_rows(settings, [Contestant.plain("left")], sizes=(2, 6), kinds=("strong",))
+    }
     assert {name: (row.hosts, row.cores) for name, row in rows.items()} == {
         "left-serial-1cores-batch48": ((), 1),
         "left-multi_process-2replicas-strong": (("a", "b"), 2),

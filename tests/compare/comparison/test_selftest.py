@@ -12,7 +12,7 @@ from compare.comparison import selftest
 from compare.core import alpha_spending, statistics
 from compare.core.presets import Preset
 from compare.core.statistics import paired_ratio
-from compare.execution import launch, matrix, store
+from compare.execution import contestants, launch, matrix, store
 from compare.execution.store import StoredComparison
 from compare.judgement import scaling_laws
 from compare.judgement.summary import family, summarize
@@ -101,7 +101,9 @@ def test_an_honest_test_passes_with_few_trials_too(seed: int) -> None:
 
 
 def test_the_family_of_the_simulation_is_that_of_a_default_run() -> None:
-    rows = matrix.build_rows({"cores": 2, "epochs": 2}, tuple(launch.FRAMEWORKS), Preset().modes, Preset().replicas)
+    rows = matrix.build_rows(
+        {"cores": 2, "epochs": 2}, contestants.resolve(launch.FRAMEWORKS), Preset().modes, Preset().replicas
+    )
     stored = comparisons.of_rows(rows, 4.0, 5)
     assert len(family(stored, summarize(stored)).judged) == selftest.FAMILY
 

@@ -36,7 +36,9 @@ class Runs:
         self._draw = np.random.default_rng(2)
         patch.setattr(executor, "execute", self._execute)  # a process each would take minutes
 
-    def _execute(self, row: Row, repeat: int, folder: Path, watch: object, restarts: int = 0, **_: object) -> RunResult:
+    def _execute(
+        self, contestant: object, row: Row, repeat: int, folder: Path, watch: object, restarts: int = 0, **_: object
+    ) -> RunResult:
         if len(self.made) == self.interrupt_at:
             self.interrupt_at = math.inf
             raise Interrupted(signal.SIGINT)

@@ -23,6 +23,7 @@ from compare.conformance.description import FIELDS, description_faults
 from compare.conformance.trial import TwinUnderTest
 from compare.core.errors import FolderError, LaunchError
 from compare.execution import code_digest, contestants, launch
+from compare.execution.twins import Twins
 from compare.proof.differences import Arrays
 from tests.parity.made_up import FakeTwins
 from tests.support import comparisons, trees
@@ -122,6 +123,8 @@ object.__setattr__(loaded, "describe", two_modes)
 """
 NO_SLOTS = """
 from pytorch_impl.parallel import Trainer
+from compare.execution.twins import Twins
+from tests.compare.twins import fake
 Trainer.slots = lambda self: {"momentum_buffer": each for each in [dict()]}
 """
 
@@ -185,15 +188,12 @@ def plant(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
     place = str(trees.write(tmp_path / "site", files))
     monkeypatch.syspath_prepend(place)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([place, os.environ.get("PYTHONPATH", "")]))
-    launch.DESCRIPTIONS.clear()
 
     def planted(defect: str) -> TwinUnderTest:
         monkeypatch.setenv("PLANTED", defect)
-        return TwinUnderTest("planted", tmp_path / "out", model_steps={"simple_cnn": 3}, optimizers=("sgd",))
+        return TwinUnderTest(Twins(["planted"]), tmp_path / "out", model_steps={"simple_cnn": 3}, optimizers=("sgd",))
 
-    yield planted
-    contestants.clear_registry()
-    launch.DESCRIPTIONS.clear()
+    return planted
 
 
 def tried(trial: TwinUnderTest, check: str) -> list[str]:
@@ -204,10 +204,10 @@ def tried(trial: TwinUnderTest, check: str) -> list[str]:
 @pytest.mark.slow
 def test_a_twin_of_a_package_is_described_and_trains_as_the_referee_does(plant: Callable[[str], TwinUnderTest]) -> None:
     trial = plant("")
-    assert contestants.choose(["pytorch", "planted"], [], {}, launch.FRAMEWORKS) == ["pytorch", "planted"]
+    assert Twins.choose(["pytorch", "planted"], [], {}, launch.FRAMEWORKS).names == ["pytorch", "planted"]
     assert tried(trial, "describe") == []
     assert tried(trial, "training") == []
-    assert code_digest.compute(["planted"], "simple_cnn") != code_digest.compute(["pytorch"], "simple_cnn")
+    assert len({code_digest.compute(contestants.resolve([name]), "simple_cnn") for name in ("planted", "pytorch")}) == 2
 
 
 @pytest.mark.parametrize(
@@ -236,7 +236,7 @@ def test_a_run_that_makes_no_checkpoint_is_a_fault(exit_code: int, tmp_path: Pat
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.setitem(launch.FRAMEWORKS, "forgetful", "forgetful")  # the table of twins is what `launch` is asked with
     (fault,) = runs.resume_faults(
-        TwinUnderTest("forgetful", tmp_path), spec.build({}), comparisons.good(comparisons.row("pytorch"), 1.0)
+        TwinUnderTest(Twins(["forgetful"]), tmp_path), spec.build({}), comparisons.good(comparisons.row("pytorch"), 1.0)
     )
     for part in ("could not be tried", "checkpoint.safetensors after each epoch", f"exit code {exit_code}", "All done."):
         assert part in fault
@@ -254,7 +254,7 @@ def twins(monkeypatch: pytest.MonkeyPatch) -> FakeTwins:
 
 
 def single_step_faults(folder: Path) -> list[str]:
-    return tried(TwinUnderTest("pytorch", folder, optimizers=("sgd",), precisions=("float64",)), "single steps")
+    return tried(TwinUnderTest(Twins(["pytorch"]), folder, optimizers=("sgd",), precisions=("float64",)), "single steps")
 
 
 @pytest.mark.slow
@@ -354,11 +354,11 @@ def test_a_folder_with_other_files_is_refused(tmp_path: Path) -> None:
 
 def test_a_twin_that_no_package_brings_is_refused_by_name(plant: Callable[[str], TwinUnderTest]) -> None:
     with refused(SpecError, received="plantd", fix="planted"):
-        contestants.choose(["plantd"], [], {}, launch.FRAMEWORKS)
+        Twins.choose(["plantd"], [], {}, launch.FRAMEWORKS)
     other = Path(os.path.realpath(sys.executable))
-    contestants.choose(None, [f"third=third@{other}"], {}, launch.FRAMEWORKS)
+    twins = Twins.choose(None, [f"third=third@{other}"], {}, launch.FRAMEWORKS)
     with refused(LaunchError, names=("no twin third", "entry point third")):
-        launch.describe("third")
+        twins.describe("third")
 
 
 def test_the_report_says_what_is_missing() -> None:

@@ -7,6 +7,7 @@ import pytest
 
 from compare.__main__ import EXIT_UNFINISHED, MODULES
 from compare.execution import launch
+from compare.execution.contestants import Contestant
 from tests.support import trees
 from tests.support.command_line import convtwins
 from tests.support.refusals import check_ended
@@ -71,9 +72,9 @@ def test_a_twin_that_ends_well_and_has_written_nothing_has_failed(monkeypatch: p
     monkeypatch.setitem(launch.FRAMEWORKS, "left", "tests.compare.twins.silent")
     words = ["trace", "spec.json", "--out", str(tmp_path / "first"), "--then", "other.json", "--out", str(tmp_path / "second")]
     log = tmp_path / "log.txt"
-    assert launch.call("left", words, log=log) == 1
+    assert launch.call(Contestant.plain("left"), words, log=log) == 1
     assert "exit code 0" in log.read_text() and log.read_text().endswith(" first.\n")
     (tmp_path / "first").touch()
-    assert launch.call("left", words, log=log) == 1
+    assert launch.call(Contestant.plain("left"), words, log=log) == 1
     (tmp_path / "second").touch()
-    assert launch.call("left", words, log=log) == 0
+    assert launch.call(Contestant.plain("left"), words, log=log) == 0

@@ -5,7 +5,7 @@ import stat
 import sys
 import sysconfig
 import venv
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -43,11 +43,8 @@ NEEDED = "".join(f"{name}==1.0\n" for name in environment.REQUIRED)
 
 
 @pytest.fixture(autouse=True)
-def nobody_entered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+def empty_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    contestants.clear_registry()
-    yield
-    contestants.clear_registry()
 
 
 @pytest.fixture
@@ -155,7 +152,6 @@ def test_a_twin_of_a_package_whose_name_no_contestant_could_have_is_listed_as_re
 def test_a_check_imports_each_framework_and_names_what_dies_and_what_clashes(
     tmp_path: Path, fake_twins: pytest.MonkeyPatch
 ) -> None:
-    launch.DESCRIPTIONS.clear()
     venv.create(tmp_path / "mine", symlinks=True)
     (site,) = (tmp_path / "mine").glob("lib/python*/site-packages")
     fake_twins.setitem(launch.FRAMEWORKS, "dead", "tests.compare.twins.no_such_twin")

@@ -5,9 +5,8 @@ import io
 import json
 import re
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
-from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -32,6 +31,7 @@ from compare.evaluation.final_training import EvaluationSettings
 from compare.evaluation.inference_timing import InferenceRecord
 from compare.evaluation.scoring import Crossing, EvaluationRecord, ModelPair, ScoredModel
 from compare.execution import launch, store
+from compare.execution.contestants import Contestant
 from compare.tuning import tuner
 from compare.tuning.records import BestTrial, TunedTrial, Tuning, TuningPlan, TuningRecord
 from tests import hostile_files
@@ -50,12 +50,10 @@ SETTINGS = (
 
 
 @pytest.fixture
-def learners(monkeypatch: pytest.MonkeyPatch) -> Iterator[pytest.MonkeyPatch]:
+def learners(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     found = {side: f"tests.compare.twins.learner_{side}" for side in ("left", "right")}
     monkeypatch.setattr(launch, "FRAMEWORKS", found)
-    launch.DESCRIPTIONS.clear()
-    yield monkeypatch
-    launch.DESCRIPTIONS.clear()
+    return monkeypatch
 
 
 @pytest.fixture
@@ -65,7 +63,8 @@ def in_process(learners: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
     inference.add_commands(parser.add_subparsers(dest="command"))
     asked: list[tuple[str, ...]] = []
 
-    def call(framework: str, words: Sequence[str], *, log: Path) -> int:
+    def call(contestant: Contestant, words: Sequence[str], *, log: Path) -> int:
+        framework = contestant.name
         asked.append((framework, *words))
         arguments = parser.parse_args(words)
         log.parent.mkdir(parents=True, exist_ok=True)
@@ -77,12 +76,7 @@ def in_process(learners: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
             return 2
         return 0
 
-    @cache
-    def describe(framework: str) -> dict[str, Any]:
-        return {**learner.describe(framework), "formats": learner.inference(framework).suffixes}
-
     learners.setattr(launch, "call", call)
-    learners.setattr(launch, "describe", describe)
     return asked
 
 

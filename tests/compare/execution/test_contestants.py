@@ -4,7 +4,6 @@ import stat
 import sys
 import sysconfig
 import venv
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,21 +15,16 @@ from common.spec import SpecError
 from compare.core.errors import LaunchError
 from compare.execution import code_digest, contestants, launch, store
 from compare.execution.contestants import Contestant
+from compare.execution.twins import Twins
 from compare.judgement import environments, measurements
 from compare.judgement.statement_words import sentences
 from compare.reporting import comparison_report
+from tests.compare.conftest import describe_as
 from tests.support import comparisons, trees
 from tests.support.command_line import convtwins
 from tests.support.refusals import check_ended, refused
 
 TWINS = ("pytorch", "tensorflow")
-
-
-@pytest.fixture(autouse=True)
-def nobody_entered() -> Iterator[None]:
-    contestants.clear_registry()
-    yield
-    contestants.clear_registry()
 
 
 @pytest.fixture
@@ -100,20 +94,20 @@ def test_a_word_of_another_form_is_refused(word: str) -> None:
 )
 def test_a_name_or_switch_that_cannot_be_is_refused_by_name(word: str, parts: dict[str, Any]) -> None:
     with refused(SpecError, **parts):
-        contestants.choose(None, [word], {}, TWINS)
+        Twins.choose(None, [word], {}, TWINS)
 
 
 def test_the_command_line_goes_over_the_spec_file_and_may_name_its_contestants() -> None:
     in_file = {"old": {"twin": "pytorch", "python": "/old/bin/python"}, "new": {"twin": "pytorch"}}
-    assert contestants.choose(None, [], {}, TWINS) == ["pytorch", "tensorflow"]
-    assert contestants.choose(["tensorflow"], [], {}, TWINS) == ["tensorflow"]
-    assert contestants.choose(None, [], in_file, TWINS) == ["old", "new"]
-    assert contestants.choose(["new", "tensorflow"], [], in_file, TWINS) == ["new", "tensorflow"]
-    assert contestants.choose(None, ["mine=pytorch"], in_file, TWINS) == ["mine"]
-    assert contestants.choose(["old"], ["mine=pytorch"], in_file, TWINS) == ["old", "mine"]
-    assert contestants.by_name("old").python == "/old/bin/python"
-    assert contestants.registered(["mine", "tensorflow"]) == [Contestant(name="mine", twin="pytorch")]
-    assert contestants.by_name("tensorflow") == Contestant(name="tensorflow", twin="tensorflow")
+    assert Twins.choose(None, [], {}, TWINS).names == ["pytorch", "tensorflow"]
+    assert Twins.choose(["tensorflow"], [], {}, TWINS).names == ["tensorflow"]
+    assert Twins.choose(None, [], in_file, TWINS).names == ["old", "new"]
+    assert Twins.choose(["new", "tensorflow"], [], in_file, TWINS).names == ["new", "tensorflow"]
+    assert Twins.choose(None, ["mine=pytorch"], in_file, TWINS).names == ["mine"]
+    both = Twins.choose(["old", "tensorflow"], ["mine=pytorch"], in_file, TWINS)
+    assert both.names == ["old", "tensorflow", "mine"] and both["old"].python == "/old/bin/python"
+    assert both.definitions == [both["old"], Contestant(name="mine", twin="pytorch")]
+    assert both["tensorflow"] == Contestant(name="tensorflow", twin="tensorflow")
 
 
 @pytest.mark.parametrize(
@@ -130,7 +124,7 @@ def test_two_of_one_name_and_unknown_twins_are_refused(
     frameworks: list[str] | None, words: list[str], parts: dict[str, Any]
 ) -> None:
     with refused(SpecError, **parts):
-        contestants.choose(frameworks, words, {}, TWINS)
+        Twins.choose(frameworks, words, {}, TWINS)
 
 
 def test_contestants_of_a_spec_file_are_refused_where_a_command_has_none(
@@ -145,11 +139,10 @@ def test_contestants_of_a_spec_file_are_refused_where_a_command_has_none(
 
 def test_a_twin_that_other_interpreters_have_is_looked_up_there() -> None:
     with refused(SpecError, field="The twin of a", received="third"):
-        contestants.choose(None, ["a=third"], {}, TWINS)
-    assert contestants.choose(["third"], ["a=third"], {}, TWINS, has_other_interpreters=True) == ["third", "a"]
-    assert contestants.check(["third", "a"], TWINS) == ["third", "a"]
+        Twins.choose(None, ["a=third"], {}, TWINS)
+    assert Twins.choose(["third"], ["a=third"], {}, TWINS, has_other_interpreters=True).names == ["third", "a"]
     with refused(SpecError, field="third"):
-        contestants.choose(["third"], ["third=other"], {}, TWINS, has_other_interpreters=True)
+        Twins.choose(["third"], ["third=other"], {}, TWINS, has_other_interpreters=True)
 
 
 def install_twin(folder: Path, name: str, text: str = "") -> Path:
@@ -217,8 +210,8 @@ def test_a_word_without_a_slash_is_an_environment_or_a_program_and_no_file_of_th
 
 def check_unusable(python: Path | str, *names: object, twin: str = "pytorch", **parts: Any) -> None:
     """Hold that an interpreter is refused before its twin starts, and is named with these values."""
-    contestants.register([Contestant(name="subject", twin=twin, python=str(python))])
-    with refused(LaunchError, names=["subject", python, *names], **parts), launch.describe_all(["subject"]):
+    subject = Contestant(name="subject", twin=twin, python=str(python))
+    with refused(LaunchError, names=["subject", python, *names], **parts), Twins(["subject"], [subject]).describe_all():
         pass
 
 
@@ -246,9 +239,9 @@ def test_an_interpreter_that_does_not_work_or_is_of_another_python_is_refused(
 
 def test_an_interpreter_that_hangs_is_refused(tmp_path: Path) -> None:
     python = script(tmp_path / "python", "exec sleep 60")
-    contestants.register([Contestant(name="subject", twin="pytorch", python=str(python))])
+    subject = Contestant(name="subject", twin="pytorch", python=str(python))
     with refused(LaunchError, names=["subject", python, "0.3 s"]):
-        launch.inspect("subject", answer_seconds=0.3)
+        launch.inspect(subject, answer_seconds=0.3)
 
 
 @pytest.mark.parametrize(("twin", "package"), [("pytorch", "torch"), ("tensorflow", "tensorflow")])
@@ -277,7 +270,7 @@ def test_a_framework_that_is_missing_here_is_refused_before_anything_is_imported
     fake_twins.setitem(launch.FRAMEWORKS, "absent", "absent_impl")  # it has no __main__ that could be started
     done = convtwins("run", "--out", tmp_path / "out")
     check_ended(done, field="absent", received=sys.executable, fix="convtwins[absent]", names=["not installed"])
-    with launch.describe_all(["absent", "left"], defer_errors=True) as answer:
+    with Twins(["absent", "left"]).describe_all(defer_errors=True) as answer:
         assert answer("left")["framework"] == "left"
         with refused(LaunchError, field="absent", names=["not installed"]):
             answer("absent")
@@ -288,15 +281,15 @@ def test_a_twin_of_a_package_beside_the_suite_is_held_to_its_versions_too(
 ) -> None:
     monkeypatch.setenv("PYTHONPATH", str(install_twin(tmp_path, "third", 'SUPPORTED = {"numpy": ("99", "100")}\n')))
     with refused(LaunchError, field="third", names=["numpy", "99", "100"]):
-        launch.describe("third")
+        Twins(["third"]).describe("third")
 
 
 def test_a_framework_that_dies_on_import_is_refused(linked: Path, tmp_path: Path) -> None:
     (site,) = linked.parents[1].glob("lib/python*/site-packages")
     trees.write(site, {"torch/__init__.py": "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)"})
-    contestants.register([Contestant(name="subject", twin="pytorch", python=str(linked))])
+    subject = Contestant(name="subject", twin="pytorch", python=str(linked))
     with refused(LaunchError, field="subject", names=["SIGSEGV", f"{linked} -m pytorch_impl describe"]):
-        launch.describe("subject")
+        Twins(["subject"], [subject]).describe("subject")
 
 
 def test_a_run_with_such_an_interpreter_trains_nothing(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -366,16 +359,16 @@ def test_contestants_of_a_spec_file_are_compared(fake_twins: pytest.MonkeyPatch,
 
 def test_the_code_of_a_twin_that_two_interpreters_bring_counts_for_each() -> None:
     codes = {"/one/python": "a", "/other/python": "b"}
-    contestants.register(Contestant(name=f"of{n}", twin="brought", python=path) for n, path in enumerate(codes))
-    contestants.register([Contestant(name="switched", twin="brought", python="/other/python", switches={"x": 1})])
+    first, second = (Contestant(name=f"of{n}", twin="brought", python=path) for n, path in enumerate(codes))
+    switched = Contestant(name="switched", twin="brought", python="/other/python", switches={"x": 1})
 
-    def digest(*names: str) -> str:
-        return code_digest.compute(names, "simple_cnn", code_of=lambda name: codes[launch.interpreter(name)])
+    def digest(*compared: Contestant) -> str:
+        return code_digest.compute(compared, "simple_cnn", code_of=lambda contestant: codes[contestant.interpreter])
 
-    before = digest("of0", "of1")
-    assert digest("of1", "switched") == digest("of1") != before
+    before = digest(first, second)
+    assert digest(second, switched) == digest(second) != before
     codes["/one/python"] = "changed"
-    assert digest("of0", "of1") != before
+    assert digest(first, second) != before
 
 
 # Environments.
@@ -387,16 +380,16 @@ def test_an_environment_that_changed_since_the_proof_is_refused_before_anything_
     (site,) = linked.parents[1].glob("lib/python*/site-packages")
     out, later = tmp_path / "out", site / "Some_Thing-1.0.dist-info"
     words = ["run", "--contestant", f"a=left@{linked}", "--modes", "serial", "--cores", "1", "--no-one-core", "--out", out]
-    contestants.register([Contestant(name="a", twin="left", python=str(linked))])
-    before = launch.current_environment("a")
-    description = launch.DESCRIPTIONS[f"left@{linked}"] = {**launch.DESCRIPTIONS["left"], "environment": before.model_dump()}
+    before = launch.current_environment(Contestant(name="a", twin="left", python=str(linked)))
+    describe_as(fake_twins, "left", environment=before.model_dump())
     later.mkdir()
     check_ended(convtwins(*words), exit_code=1, field="a", names=["some-thing", "1.0", "Nothing was trained"])
     assert not (out / "runs").exists()
     later.rmdir()
     convtwins(*words).succeeded()
     without = tuple(text for text in before.distributions if not text.startswith("numpy=="))
-    description["environment"] = {**before.model_dump(), "distributions": without, "distributions_hash": "other"}
+    changed = {**before.model_dump(), "distributions": without, "distributions_hash": "other"}
+    describe_as(fake_twins, "left", environment=changed)
     check_ended(convtwins(*words), names=[out, "a", "numpy", "gone"])
 
 
@@ -457,14 +450,14 @@ def test_what_differs_between_two_environments_is_named() -> None:
 
 
 def test_an_environment_lists_what_its_interpreter_can_import(bare: Path, linked: Path) -> None:
-    contestants.register([Contestant(name="linked", twin="pytorch", python=str(linked))])
-    found, here = launch.current_environment("linked"), launch.current_environment("pytorch")
+    subject = Contestant(name="linked", twin="pytorch", python=str(linked))
+    found, here = launch.current_environment(subject), launch.current_environment(Contestant.plain("pytorch"))
     assert found.interpreter == str(linked) and here.interpreter == sys.executable
     assert found.distributions == here.distributions and found.distributions_hash == here.distributions_hash
     assert any(text.startswith("torch==") for text in found.distributions)
     (site,) = linked.parents[1].glob("lib/python*/site-packages")
     (site / "Some_Thing-1.0.dist-info").mkdir()
-    changed = launch.current_environment("linked")
+    changed = launch.current_environment(subject)
     assert contestants.describe_changes(found, changed) == "some-thing was added, now 1.0"
 
 
@@ -475,7 +468,7 @@ def test_two_distributions_that_own_the_same_file_clash(bare: Path) -> None:
         lines = [f"nvidia/cudnn/lib/libcudnn.so.9,{digest}", f"nvidia/cudnn/x.h,{digest}", "nvidia/__init__.py,sha256=e,0"]
         records[f"{name}.dist-info/RECORD"] = "\n".join([*lines, f"{name}.dist-info/RECORD,,"])
     trees.write(site, records)
-    contestants.register([Contestant(name="both", twin="pytorch", python=str(bare))])
-    assert launch.inspect("both", "--clashes")["clashes"] == [
+    subject = Contestant(name="both", twin="pytorch", python=str(bare))
+    assert launch.inspect(subject, "--clashes")["clashes"] == [
         "nvidia-cudnn-cu12 and nvidia-cudnn-cu13 both installed nvidia/cudnn/lib/libcudnn.so.9 and 1 more files"
     ]

@@ -12,16 +12,18 @@ from common.artifacts.schema import RunResult
 from common.spec import build
 from compare.core.interrupt import Interrupted, interruptible
 from compare.execution import executor, launch, matrix, store
+from compare.execution.contestants import Contestant
 from tests.compare.conftest import behave
 from tests.support import comparisons
 from tests.support.command_line import convtwins, convtwins_json
 
-ROW = matrix.build_row("serial", "left", build({"cores": 1}))
+LEFT = Contestant.plain("left")
+ROW = matrix.build_row("serial", LEFT, build({"cores": 1}))
 QUICK = ("run", "--frameworks", "left", "--modes", "serial", "--cores", "1", "--no-proof")
 
 
 def run(folder: Path, restarts: int) -> RunResult:
-    made = executor.execute(ROW, 0, folder, lambda events: None, restarts=restarts)
+    made = executor.execute(LEFT, ROW, 0, folder, lambda events: None, restarts=restarts)
     stored = store.load_result(folder, ROW, 0)
     assert stored == made
     return made
@@ -95,13 +97,13 @@ def test_a_run_that_lacked_memory_is_not_restarted_and_says_so(fake_twins: pytes
 def test_a_run_that_hangs_is_restarted(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:
     behave(fake_twins, left__serial__1="stall, ok")
     row = comparisons.with_fields(ROW, spec=ROW.spec.with_fields(hang_seconds=1.0))
-    made = executor.execute(row, 0, tmp_path, lambda events: None, restarts=1)
+    made = executor.execute(LEFT, row, 0, tmp_path, lambda events: None, restarts=1)
     (death,) = made.restarts
     assert made.status == "ok" and death.reason.startswith("the process hangs in misbehave")
 
 
 ELASTIC = matrix.build_row(
-    "ranks", "left", build({"mode": "multi_process", "replicas": 4, "least_replicas": 1, "cores": 2, "global_batch_size": 32})
+    "ranks", LEFT, build({"mode": "multi_process", "replicas": 4, "least_replicas": 1, "cores": 2, "global_batch_size": 32})
 )
 
 
@@ -109,7 +111,7 @@ def test_an_elastic_run_goes_on_with_fewer_replicas_that_divide_its_batch(
     fake_twins: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     behave(fake_twins, left__multi_process__2="kill, kill", left__serial__2="ok, ok, kill, ok")
-    made = executor.execute(ELASTIC, 0, tmp_path, lambda events: None, restarts=1)
+    made = executor.execute(LEFT, ELASTIC, 0, tmp_path, lambda events: None, restarts=1)
     assert store.load_result(tmp_path, ELASTIC, 0) == made and made.spec == ELASTIC.spec
     # 4, then 2, since 3 do not divide 32, then 1, and once more with 1 by --restarts.
     assert (made.status, [death.replicas for death in made.restarts]) == ("not parallel", [2, 1, None])
@@ -123,7 +125,7 @@ def test_an_elastic_run_goes_on_with_fewer_replicas_that_divide_its_batch(
 def test_an_elastic_run_that_loses_its_last_replicas_names_all_deaths(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:
     behave(fake_twins, left__multi_process__2="kill, kill")
     row = comparisons.with_fields(ELASTIC, spec=ELASTIC.spec.with_fields(least_replicas=2))
-    made = executor.execute(row, 0, tmp_path, lambda events: None)
+    made = executor.execute(LEFT, row, 0, tmp_path, lambda events: None)
     assert (made.status, made.spec, [death.replicas for death in made.restarts]) == ("killed", row.spec, [2])
     assert (made.reason or "").endswith(f"1. {made.restarts[0].words}")
 

@@ -15,11 +15,15 @@ from common.processes import signals, watchdog
 from common.processes.process_spec import RESERVED_VARIABLES
 from compare.core import errors
 from compare.core.interrupt import Interrupted, interruptible
-from compare.execution import contestants, executor, launch, matrix, store
+from compare.execution import executor, launch, matrix, store
+from compare.execution.contestants import Contestant
+from compare.execution.twins import Twins
 from tests.ranks import assert_gone, runs
 from tests.signalled import signalled_at_start
 from tests.support import processes, trees
 from tests.support.refusals import refused
+
+SCRIPTED = Contestant.plain("scripted")
 
 
 @pytest.fixture
@@ -28,21 +32,21 @@ def script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setitem(launch.FRAMEWORKS, "scripted", "scripted_twin")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    launch.DESCRIPTIONS.clear()
     return tmp_path / "scripted_twin.py"
 
 
 def test_describe_returns_what_the_twin_prints_and_asks_once(script: Path) -> None:
     script.write_text('import os; print(\'{"framework": "scripted", "pid": \' + str(os.getpid()) + \'}\')')
-    first = launch.describe("scripted")
+    twins = Twins(["scripted"])
+    first = twins.describe("scripted")
     assert first["framework"] == "scripted"
-    assert launch.describe("scripted") == first
+    assert twins.describe("scripted") == first
 
 
 def test_describe_names_the_exit_and_the_last_lines_of_a_twin_that_fails(script: Path) -> None:
     script.write_text("raise ImportError('no such library')")
     with refused(errors.LaunchError, field="scripted", names=["exit code 1", "python -m scripted_twin describe"]) as caught:
-        launch.describe("scripted")
+        Twins(["scripted"]).describe("scripted")
     assert str(caught.error).endswith("ImportError: no such library")
 
 
@@ -50,18 +54,18 @@ def test_describe_names_the_exit_and_the_last_lines_of_a_twin_that_fails(script:
 def test_describe_refuses_what_is_no_json_object(script: Path, printed: str) -> None:
     script.write_text(f"print({printed!r})")
     with refused(errors.LaunchError, field="scripted", received=repr(f"{printed}\n"), names=["JSON object"]):
-        launch.describe("scripted")
+        Twins(["scripted"]).describe("scripted")
 
 
 def test_call_returns_the_exit_code_and_logs_both_streams(script: Path, tmp_path: Path) -> None:
     script.write_text("import sys; print('out', sys.argv[1:]); print('err', file=sys.stderr); sys.exit(4)")
-    assert launch.call("scripted", ["run", "x y"], log=tmp_path / "deep" / "log.txt") == 4
+    assert launch.call(SCRIPTED, ["run", "x y"], log=tmp_path / "deep" / "log.txt") == 4
     assert sorted((tmp_path / "deep" / "log.txt").read_text().splitlines()) == ["err", "out ['run', 'x y']"]
 
 
 def test_call_returns_the_signal_that_ended_the_twin_as_a_negative_number(script: Path, tmp_path: Path) -> None:
     script.write_text("import os; os.kill(os.getpid(), 9)")
-    assert launch.call("scripted", ["run"], log=tmp_path / "log.txt") == -9
+    assert launch.call(SCRIPTED, ["run"], log=tmp_path / "log.txt") == -9
 
 
 RESERVED = (
@@ -83,7 +87,7 @@ def test_a_twin_inherits_no_thread_or_rank_settings_of_the_shell(
     monkeypatch.setenv("HARMLESS", "kept")
     assert not RESERVED_VARIABLES.fullmatch("TFDS_DATA_DIR") and RESERVED_VARIABLES.fullmatch("LD_PRELOAD")
     script.write_text(f"import os; print([n for n in {RESERVED.split()} if n in os.environ], os.environ['HARMLESS'])")
-    launch.call("scripted", ["run"], log=tmp_path / "log.txt")
+    launch.call(SCRIPTED, ["run"], log=tmp_path / "log.txt")
     assert (tmp_path / "log.txt").read_text() == "[] kept\n"
 
 
@@ -92,7 +96,7 @@ def test_the_project_is_found_from_any_working_directory_and_before_a_folder_of_
 ) -> None:
     trees.write(tmp_path, {"common/__init__.py": "raise ImportError('the wrong one')"})
     script.write_text("import common.spec, os; print(os.getcwd())")
-    assert launch.call("scripted", ["run"], log=tmp_path / "log.txt") == 0
+    assert launch.call(SCRIPTED, ["run"], log=tmp_path / "log.txt") == 0
     assert (tmp_path / "log.txt").read_text() == f"{tmp_path}\n"
 
 
@@ -103,7 +107,7 @@ def test_a_file_of_the_working_directory_is_taken_for_no_library_but_a_model_is_
     monkeypatch.chdir(trees.write(tmp_path / "received", {**planted, "my_model.py": ""}))
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:")  # an empty entry means the working directory to Python
     script.write_text("import common, json, numpy, my_model; print(numpy.__version__)")
-    assert launch.call("scripted", ["run"], log=tmp_path / "log.txt") == 0, (tmp_path / "log.txt").read_text()
+    assert launch.call(SCRIPTED, ["run"], log=tmp_path / "log.txt") == 0, (tmp_path / "log.txt").read_text()
 
 
 _WITH_CHILDREN = """
@@ -120,7 +124,7 @@ time.sleep(600)
 
 def test_stop_ends_a_stubborn_twin_and_children_in_other_sessions(script: Path, tmp_path: Path) -> None:
     script.write_text(_WITH_CHILDREN)
-    process = launch.start("scripted", ["run"], log=tmp_path / "log.txt")
+    process = launch.start(SCRIPTED, ["run"], log=tmp_path / "log.txt")
     pids = _wait_for_pids(tmp_path / "pids")
     launch.stop(process, grace_seconds=0.3)
     assert process.returncode == -9
@@ -137,7 +141,7 @@ pathlib.Path("pids").write_text(str(child.pid))
 os.kill(os.getpid(), signal.SIGKILL)
 """
     )
-    assert launch.call("scripted", ["run"], log=tmp_path / "log.txt") == -signal.SIGKILL
+    assert launch.call(SCRIPTED, ["run"], log=tmp_path / "log.txt") == -signal.SIGKILL
     assert_gone(_wait_for_pids(tmp_path / "pids"))
 
 
@@ -172,7 +176,7 @@ def test_a_twin_has_a_temporary_folder_of_its_own_which_goes_with_it(
     script: Path, tmp_path: Path, temporary: Path, end: str
 ) -> None:
     script.write_text(LITTERING + end)
-    launch.call("scripted", ["run"], log=tmp_path / "log.txt")
+    launch.call(SCRIPTED, ["run"], log=tmp_path / "log.txt")
     folder, mode = (tmp_path / "temporary").read_text().rsplit(maxsplit=1)
     assert Path(folder).parent == temporary
     assert mode == "0o40700"
@@ -181,7 +185,7 @@ def test_a_twin_has_a_temporary_folder_of_its_own_which_goes_with_it(
 
 def test_each_of_two_twins_keeps_its_temporary_folder_while_it_runs(script: Path, tmp_path: Path, temporary: Path) -> None:
     script.write_text("import time; time.sleep(600)")
-    first, second = (launch.start("scripted", ["run"], log=tmp_path / "log.txt") for _ in range(2))
+    first, second = (launch.start(SCRIPTED, ["run"], log=tmp_path / "log.txt") for _ in range(2))
     assert len(list(temporary.iterdir())) == 2
     launch.stop(first)
     assert [second.temporary.path] == list(temporary.iterdir())
@@ -189,13 +193,10 @@ def test_each_of_two_twins_keeps_its_temporary_folder_while_it_runs(script: Path
     assert list(temporary.iterdir()) == []
 
 
-def test_a_twin_that_cannot_be_started_leaves_no_temporary_folder(
-    tmp_path: Path, temporary: Path, request: pytest.FixtureRequest
-) -> None:
-    contestants.register([contestants.Contestant(name="missing", twin="pytorch", python=str(tmp_path / "missing"))])
-    request.addfinalizer(contestants.clear_registry)
+def test_a_twin_that_cannot_be_started_leaves_no_temporary_folder(tmp_path: Path, temporary: Path) -> None:
+    missing = Contestant(name="missing", twin="pytorch", python=str(tmp_path / "missing"))
     with pytest.raises(FileNotFoundError):
-        launch.start("missing", ["run"], log=tmp_path / "log.txt")
+        launch.start(missing, ["run"], log=tmp_path / "log.txt")
     assert list(temporary.iterdir()) == []
 
 
@@ -206,7 +207,7 @@ def test_the_next_command_removes_what_a_killed_one_left(script: Path, tmp_path:
         left = Path(_wait_for(tmp_path / "temporary").rsplit(maxsplit=1)[0])
     assert (left / "__autograph_generated_file.py").exists()
     script.write_text("")
-    launch.call("scripted", ["run"], log=tmp_path / "log.txt")
+    launch.call(SCRIPTED, ["run"], log=tmp_path / "log.txt")
     assert list(temporary.iterdir()) == []
 
 
@@ -219,8 +220,10 @@ PARENT = """
 import time
 from pathlib import Path
 from compare.execution import launch
+from compare.execution.contestants import Contestant
+from compare.execution.twins import Twins
 launch.FRAMEWORKS["scripted"] = "scripted_twin"
-launch.start("scripted", ["run"], log=Path("log.txt"))
+launch.start(Contestant.plain("scripted"), ["run"], log=Path("log.txt"))
 time.sleep(600)
 """
 
@@ -249,7 +252,7 @@ def test_a_twin_that_uses_no_time_hangs(script: Path, tmp_path: Path, monkeypatc
     monkeypatch.setattr(watchdog, "LOADING_SECONDS", 1.0)  # of a process that has not begun yet: ten minutes
     script.write_text(source)
     log = tmp_path / "log.txt"
-    assert launch.call("scripted", ["run"], log=log, hang_seconds=1.0) in (-signal.SIGTERM, -signal.SIGKILL)
+    assert launch.call(SCRIPTED, ["run"], log=log, hang_seconds=1.0) in (-signal.SIGTERM, -signal.SIGKILL)
     assert log.read_text() == "the process hangs: no progress for 0.9 s; see stacks-rank0.txt\n"
     assert (tmp_path / "log.stacks" / "stacks-rank0.txt").read_text() == "It had not begun to answer yet: no stacks.\n"
 
@@ -261,7 +264,7 @@ ATTACHED = "import time; from common.machine import heartbeat as h; h.attach(); 
 def test_a_twin_that_hangs_after_a_step_leaves_its_stacks(script: Path, tmp_path: Path) -> None:
     script.write_text(f"{ATTACHED}\ndef wait(): time.sleep(600)\nwait()")
     log = tmp_path / "log.txt"
-    launch.call("scripted", ["run"], log=log, hang_seconds=1.0)
+    launch.call(SCRIPTED, ["run"], log=log, hang_seconds=1.0)
     words = "the process hangs in wait (scripted_twin.py:2) after step 1: no progress for 0.9 s; see stacks-rank0.txt\n"
     assert log.read_text() == words
     assert "line 2 in wait" in (tmp_path / "log.stacks" / "stacks-rank0.txt").read_text()
@@ -270,7 +273,7 @@ def test_a_twin_that_hangs_after_a_step_leaves_its_stacks(script: Path, tmp_path
 def test_a_twin_that_sigkill_does_not_end_is_left_behind(script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A control group's freezer holds a process: here a SIGKILL that does nothing stands for it."""
     script.write_text("import signal, time; signal.signal(15, signal.SIG_IGN); print('ready', flush=True); time.sleep(600)")
-    process = launch.start("scripted", ["run"], log=tmp_path / "log")
+    process = launch.start(SCRIPTED, ["run"], log=tmp_path / "log")
     try:
         assert _wait_for(tmp_path / "log") == "ready\n"
         with monkeypatch.context() as held:
@@ -286,11 +289,11 @@ def test_a_twin_that_sigkill_does_not_end_is_left_behind(script: Path, tmp_path:
 def test_a_twin_that_works_is_waited_for(script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, begun: str) -> None:
     monkeypatch.setattr(watchdog, "LOADING_SECONDS", 1.0)  # of a process that has not begun yet: ten minutes
     script.write_text(f"{begun} end = time.time() + 4\nwhile time.time() < end: pass")
-    assert launch.call("scripted", ["run"], log=tmp_path / "log.txt", hang_seconds=1.0) == 0
+    assert launch.call(SCRIPTED, ["run"], log=tmp_path / "log.txt", hang_seconds=1.0) == 0
 
 
 def _calls(folder: Path, *names: str) -> list[launch.Call]:
-    return [launch.Call("scripted", [name], folder / f"{name}.txt") for name in reversed(names)]
+    return [launch.Call(SCRIPTED, [name], folder / f"{name}.txt") for name in reversed(names)]
 
 
 def test_two_twins_work_side_by_side_and_a_third_waits_for_what_it_needs(script: Path, tmp_path: Path) -> None:
@@ -333,11 +336,11 @@ def test_no_twin_is_left_by_a_signal_that_comes_while_it_is_started(
     script: Path, tmp_path: Path, start: str, number: signal.Signals, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     script.write_text("import time; time.sleep(600)")
-    row = matrix.build_row("scripted", "scripted", spec.build({}))
+    row = matrix.build_row("scripted", SCRIPTED, spec.build({}))
     starts = {
-        "call": lambda: launch.call("scripted", ["run"], log=tmp_path / "log.txt"),
-        "describe": lambda: launch.describe("scripted"),
-        "execute": lambda: executor.execute(row, 0, tmp_path, lambda events: None),
+        "call": lambda: launch.call(SCRIPTED, ["run"], log=tmp_path / "log.txt"),
+        "describe": lambda: Twins(["scripted"]).describe("scripted"),
+        "execute": lambda: executor.execute(SCRIPTED, row, 0, tmp_path, lambda events: None),
     }
     with interruptible():
         started = signalled_at_start(monkeypatch, number)

@@ -10,6 +10,7 @@ import pytest
 from common.artifacts import event_log
 from common.artifacts.schema import RunResult
 from compare.execution import executor, launch, matrix, store
+from compare.execution.contestants import Contestant
 from compare.execution.launchers_clock import LaunchersClock
 from tests.support import comparisons
 
@@ -120,8 +121,9 @@ def test_a_run_that_is_too_short_or_says_nothing_of_its_clock_is_not_judged(tmp_
 def trained(folder: Path, monkeypatch: pytest.MonkeyPatch, pace: float) -> RunResult:
     monkeypatch.setenv("CONVTWINS_PACE", str(pace))
     monkeypatch.setitem(launch.FRAMEWORKS, "left", "tests.compare.twins.learner_slow")
-    row = matrix.build_row("serial", "left", comparisons.row("left", cores=1).spec.with_fields(epochs=15))
-    result = executor.execute(row, 0, folder, lambda events: None)
+    left = Contestant.plain("left")
+    row = matrix.build_row("serial", left, comparisons.row("left", cores=1).spec.with_fields(epochs=15))
+    result = executor.execute(left, row, 0, folder, lambda events: None)
     assert store.load_result(folder, row, 0) == result
     return result
 

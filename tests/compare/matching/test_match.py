@@ -15,6 +15,7 @@ from common.models import architectures, user_code, work
 from common.spec import SpecError
 from compare import api
 from compare.execution import launch
+from compare.execution.twins import Twins
 from compare.judgement.statement import Statement
 from compare.judgement.statement_words import sentences
 from compare.matching import causes, model_comparison, pair_file
@@ -788,7 +789,7 @@ def test_a_written_pair_with_buffers_is_proved_and_a_proof_that_tensorflow_round
     pair_file.write(matched(both, net, model), Path(f"{model}_pair", "net.py"))
     data = {"source": "leaves:classes=5,images=60,size=16", "image_size": 8}
     what = spec.build({"model": name, "data": data, "global_batch_size": 8})
-    request = ladder.ProofRequest(what, launch.FRAMEWORKS, ("serial",), replicas=2, steps=2)
+    request = ladder.ProofRequest(what, Twins(launch.FRAMEWORKS), ("serial",), replicas=2, steps=2)
     proof = ladder.prove(request, out=home / "proof", remember=False, progress=print)
     assert proof.verdict == verdict, proof.sentence
     assert user_code.module(name).MODEL.rounded in proof.sentence  # empty where nothing is

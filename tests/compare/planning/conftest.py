@@ -6,6 +6,7 @@ import pytest
 
 from common.machine import machine as this_machine
 from common.spec import Spec
+from compare.execution.twins import Twins
 from compare.planning import measuring
 from compare.planning.costs import Costs, Device, FrameworkTimings, PlannedMachine
 from tests.compare.planning import made
@@ -23,15 +24,19 @@ class Times:
         self.options: dict[str, dict[str, Any]] = {}
 
     def this_machine(
-        self, names: list[str], wanted: Spec, replicas: int, hosts: list[str], shown: Any, server: bool
+        self, twins: Twins, wanted: Spec, replicas: int, hosts: list[str], shown: Any, server: bool
     ) -> PlannedMachine:
-        own = {name: FrameworkTimings(versions={name: "1.0"}, links=self.links, disturbed=self.disturbed) for name in names}
+        own = {
+            name: FrameworkTimings(versions={name: "1.0"}, links=self.links, disturbed=self.disturbed) for name in twins.names
+        }
         self.servers.append(server)
         devices = [Device(name=f"cpu {index}") for index in range(replicas)]
         facts = this_machine.describe()
         return PlannedMachine(name="made up", facts=facts, devices=devices, cores_of_device=4 // replicas, frameworks=own)
 
-    def model_costs(self, name: str, wanted: Spec, batches: set[tuple[int, int]], cores: int, shown: Any) -> Costs:
+    def model_costs(
+        self, twins: Twins, name: str, wanted: Spec, batches: set[tuple[int, int]], cores: int, shown: Any
+    ) -> Costs:
         self.batches.append(batches)
         self.options[name] = wanted.framework_options
         factor = {"left": 1.0, "right": 2.0}[name]

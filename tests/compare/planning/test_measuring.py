@@ -11,6 +11,7 @@ from common import spec
 from common.processes.exchanges import MessageTiming
 from common.spec import SpecError
 from compare.core.progress import display
+from compare.execution.twins import Twins
 from compare.judgement.scaling_laws import exchange_terms
 from compare.planning import accuracy, measuring
 from compare.planning.accuracy import PredictionPair
@@ -123,7 +124,7 @@ def test_a_measurement_is_kept_unless_other_work_disturbed_it(tmp_path: Path, di
     asked: list[tuple[int, int]] = []
 
     def one(
-        name: str, versions: Any, wanted: Any, replicas: int, hosts: Any, cores: int, shown: Any, *, server: bool
+        contestant: Any, versions: Any, wanted: Any, replicas: int, hosts: Any, cores: int, shown: Any, *, server: bool
     ) -> FrameworkTimings:
         asked.append((replicas, cores))
         links = Links(server=LinkModel(name="server", alpha_seconds=0.0, beta_seconds_per_byte=0.0) if server else None)
@@ -131,12 +132,12 @@ def test_a_measurement_is_kept_unless_other_work_disturbed_it(tmp_path: Path, di
 
     wanted = spec.build({"paths": {"cache_dir": str(tmp_path)}})
     with display() as shown:
-        found = [measuring.this_machine(["left"], wanted, 2, [], shown, measure=one) for _ in range(2)]
+        found = [measuring.this_machine(Twins(["left"]), wanted, 2, [], shown, measure=one) for _ in range(2)]
         with refused(SpecError, received="5 replicas for 4 cores", fix="--machine"):
-            measuring.this_machine(["left"], wanted, 5, [], shown, measure=one)
+            measuring.this_machine(Twins(["left"]), wanted, 5, [], shown, measure=one)
     assert asked == [(2, 2)] * measured and found[0].frameworks == found[1].frameworks
     with display() as shown:
         for server in (False, True, False):  # what lacks the messages of a server serves a plan without one, and no other
             wanted = spec.build({"paths": {"cache_dir": str(tmp_path / "other")}})
-            measuring.this_machine(["left"], wanted, 2, [], shown, server=server, measure=one)
+            measuring.this_machine(Twins(["left"]), wanted, 2, [], shown, server=server, measure=one)
     assert len(asked) == measured + (3 if disturbed else 2)

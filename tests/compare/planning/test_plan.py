@@ -9,14 +9,17 @@ import yaml
 from syrupy.assertion import SnapshotAssertion
 
 from compare.execution import launch
+from compare.execution.twins import Twins
 from compare.judgement.scaling_laws import LinkModel
 from compare.planning import machine_file, plan_report, planner, verdicts
 from compare.planning.accuracy import PredictionPair
 from compare.planning.costs import Device, PlannedMachine
 from compare.planning.planner import PlanResult
 from compare.planning.prediction import PredictedLayout
+from tests.compare.conftest import describe_as
 from tests.compare.planning import made
 from tests.compare.planning.conftest import Times
+from tests.compare.twins import fake
 from tests.support.command_line import convtwins, convtwins_json
 from tests.support.comparisons import with_fields
 from tests.support.refusals import check_ended
@@ -54,7 +57,7 @@ def test_every_mode_is_ranked_with_its_parts_by_framework(times: Times) -> None:
 def test_a_switch_of_one_framework_is_left_out_for_the_other(times: Times, monkeypatch: pytest.MonkeyPatch) -> None:
     switch = {"values": ["contiguous", "channels_last"], "default": "contiguous", "help": "layout"}
     for framework, options in (("left", {"memory_format": switch}), ("right", {})):
-        monkeypatch.setitem(launch.DESCRIPTIONS, framework, launch.DESCRIPTIONS[framework] | {"options": options})
+        describe_as(monkeypatch, framework, options=options)
     plan("--modes", "data_parallel", "--set", "framework_options.memory_format=channels_last")
     assert times.options == {"left": {"memory_format": "channels_last"}, "right": {}}
 
@@ -144,8 +147,7 @@ def test_a_machine_file_that_is_refused_says_what_to_do_before_anything_is_asked
 ) -> None:
     # Whoever asked this framework would be told that it has no such module.
     fake_twins.setitem(launch.FRAMEWORKS, "left", "no_such_module")
-    launch.DESCRIPTIONS.clear()
-    whole = times.this_machine(["left"], made.run("serial", 1), 2, [], None, server=True)
+    whole = times.this_machine(Twins(["left"]), made.run("serial", 1), 2, [], None, server=True)
     path = tmp_path / "machine.yaml"
     asked = words("--frameworks", "left", "--machine", path)
     path.write_text(yaml.safe_dump(whole.model_dump(mode="json") | change), "utf-8")
@@ -196,7 +198,7 @@ def test_a_score_measures_the_best_layout_of_every_mode() -> None:
         predicted("parameter_server x2", "parameter_server", None),
     ]
     plan = PlanResult(made.run("serial", 1), PlannedMachine(name="m", devices=[Device(name="a")], frameworks={}), found)
-    names = {each.id: each.spec for each in planner.measured_rows(plan, every_mode=True)}
+    names = {each.id: each.spec for each in planner.measured_rows(plan, Twins(["pytorch"]), every_mode=True)}
     assert [*names] == [
         "pytorch-serial", "pytorch-pipeline-x2-4-micro-batches", "pytorch-serial-2-cores",
         "pytorch-multi_process-x2", "pytorch-tensor_parallel-x2",
@@ -204,8 +206,8 @@ def test_a_score_measures_the_best_layout_of_every_mode() -> None:
     assert {each.steps for each in names.values()} == {planner.MEASURED_STEPS}
     for steps, measured in ((6, 6), (1000, planner.MEASURED_STEPS)):
         plan.predicted = [with_fields(each, run=each.run.with_fields(epochs=None, steps=steps)) for each in found]
-        assert {each.spec.steps for each in planner.measured_rows(plan)} == {measured}
-    assert [each.id for each in planner.measured_rows(plan)] == [
+        assert {each.spec.steps for each in planner.measured_rows(plan, Twins(["pytorch"]))} == {measured}
+    assert [each.id for each in planner.measured_rows(plan, Twins(["pytorch"]))] == [
         "pytorch-serial", "pytorch-pipeline-x2-4-micro-batches", "pytorch-serial-2-cores",
         "pytorch-pipeline-x2-2-micro-batches",
     ]  # fmt: skip
@@ -234,8 +236,8 @@ def test_other_work_on_the_machine_is_a_caution(times: Times, snapshot: Snapshot
 def test_the_fullest_rank_is_no_server_and_holds_all_devices_of_its_process(
     times: Times, fake_twins: pytest.MonkeyPatch
 ) -> None:
-    modes = launch.DESCRIPTIONS["left"]["modes"]
-    fake_twins.setitem(modes, "tensor_parallel", modes["tensor_parallel"] | {"one_process": True})
+    modes: Any = fake.describe("left", {})["modes"]
+    describe_as(fake_twins, "left", modes={**modes, "tensor_parallel": modes["tensor_parallel"] | {"one_process": True}})
     found = plan("--frameworks", "left", "--modes", "tensor_parallel,parameter_server,multi_process")["predicted"]
     by_mode = {each["words"].split()[0]: each for each in found}
     together, served, apart = (by_mode[mode] for mode in ("tensor_parallel", "parameter_server", "multi_process"))
@@ -246,8 +248,8 @@ def test_the_fullest_rank_is_no_server_and_holds_all_devices_of_its_process(
 
 def test_a_framework_that_cannot_run_a_mode_says_why(times: Times, fake_twins: pytest.MonkeyPatch) -> None:
     barred = {"available": False, "reason": "needs 2 CUDA devices, found 0"}
-    mode = launch.DESCRIPTIONS["left"]["modes"]["tensor_parallel"] | barred
-    fake_twins.setitem(launch.DESCRIPTIONS["left"]["modes"], "tensor_parallel", mode)
+    modes: Any = fake.describe("left", {})["modes"]
+    describe_as(fake_twins, "left", modes={**modes, "tensor_parallel": modes["tensor_parallel"] | barred})
     (found,) = [each for each in plan("--frameworks", "left")["predicted"] if each["words"].startswith("tensor")]
     assert found["step_seconds"] is None and barred["reason"] in found["why"]
 

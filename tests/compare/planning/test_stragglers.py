@@ -15,6 +15,7 @@ from common.artifacts.schema import Noise, RunResult
 from compare.core.statistics import paired_ratio
 from compare.execution import executor, store
 from compare.execution.matrix import Row
+from compare.execution.twins import Twins
 from compare.planning import slow_rank, stragglers_report, straggling
 from compare.planning.costs import Device, PlannedMachine
 from compare.planning.planner import PlanResult
@@ -36,7 +37,7 @@ def executed(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, int]]:
     """Runs that take no time; gives (row, repeat) of each. A step suffers by 3 / 4 of the factor beyond 1."""
     done: list[tuple[str, int]] = []
 
-    def execute(row: Row, repeat: int, folder: Path, watch: Any) -> RunResult:
+    def execute(contestant: Any, row: Row, repeat: int, folder: Path, watch: Any) -> RunResult:
         done.append((row.id, repeat))
         slow = float(row.id.rpartition("-x")[2].removesuffix("-moving"))
         result = comparisons.good(row, (1 + 0.75 * (slow - 1)) * (1 + 0.01 * repeat), repeat)
@@ -122,8 +123,8 @@ def test_the_best_layout_of_each_mode_is_slowed_if_it_has_ranks() -> None:
     machine = PlannedMachine(name="made", devices=[Device(name="0")], frameworks={})
     chosen, in_one = straggling.measurable_layouts(PlanResult(every[0].run, machine, every, cases={"left": cases}))
     assert [each.words for each in chosen] == ["first", "averaged"] and in_one == {"left": ["data_parallel"]}
-    assert [row.spec.steps for row in straggling.build_rows(chosen)] == [straggling.MIN_STEPS] * 2
-    assert straggling.build_rows([predicted("quick", "multi_process", 0.1)])[0].spec.steps == 40
+    assert [row.spec.steps for row in straggling.build_rows(chosen, Twins(["left"]))] == [straggling.MIN_STEPS] * 2
+    assert straggling.build_rows([predicted("quick", "multi_process", 0.1)], Twins(["left"]))[0].spec.steps == 40
 
 
 @pytest.mark.usefixtures("times", "executed")
@@ -141,8 +142,8 @@ def test_other_work_and_a_run_that_fails_are_told(
 ) -> None:
     whole = executor.execute
 
-    def troubled(row: Row, repeat: int, folder: Path, watch: Any) -> RunResult:
-        result = whole(row, repeat, folder, watch)
+    def troubled(contestant: Any, row: Row, repeat: int, folder: Path, watch: Any) -> RunResult:
+        result = whole(contestant, row, repeat, folder, watch)
         if "averaging" in row.id and row.id.endswith("x2"):
             return comparisons.bad(row, "failed", "it broke", epochs=0)
         return with_fields(result, **({"noise": Noise(cores_taken=0.97)} if "server" in row.id else {}))

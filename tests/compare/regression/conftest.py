@@ -1,14 +1,14 @@
 import sysconfig
 import venv
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from common.artifacts.schema import Environment
-from compare.execution import contestants, launch
-from compare.execution.matrix import Row
+from compare.execution import launch
+from compare.execution.contestants import Contestant
 from tests.compare.regression.stand_in import StandIn
 
 
@@ -19,14 +19,7 @@ def wide(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def registry() -> Iterator[None]:
-    """Contestants that a test registers are forgotten."""
-    yield
-    contestants.clear_registry()
-
-
-@pytest.fixture
-def interpreters(tmp_path: Path, registry: None) -> Callable[[int], list[Path]]:
+def interpreters(tmp_path: Path) -> Callable[[int], list[Path]]:
     """Makes interpreters of several environments, which reach the distributions of this one. Each has one more."""
 
     def create(number: int) -> list[Path]:
@@ -46,20 +39,20 @@ def interpreters(tmp_path: Path, registry: None) -> Callable[[int], list[Path]]:
 @pytest.fixture
 def recorded(fake_twins: pytest.MonkeyPatch) -> StandIn:
     """Runs in environments that take no time, whose descriptions and results hold the environment. The first is faster."""
-    described, known = launch._read_description, dict[str, Environment]()
+    described, known = launch.DescribingProcess.description, dict[str, Environment]()
 
-    def environment(name: str) -> Environment:
+    def environment(contestant: Contestant) -> Environment:
         """As the interpreter says it, asked once for each version of the distribution that it alone has."""
-        (there,) = Path(launch.interpreter(name)).parents[1].glob("lib/python*/site-packages/newer-*.dist-info")
-        return known.setdefault(str(there), known.get(str(there)) or launch.current_environment(name))
+        (there,) = Path(contestant.interpreter).parents[1].glob("lib/python*/site-packages/newer-*.dist-info")
+        return known.setdefault(str(there), known.get(str(there)) or launch.current_environment(contestant))
 
-    def description(name: str, process: Any) -> dict[str, Any]:
-        return described(name, process) | {"environment": environment(name).model_dump()}
+    def description(process: launch.DescribingProcess) -> dict[str, Any]:
+        return described(process) | {"environment": environment(process.contestant).model_dump()}
 
-    def fields(row: Row) -> Mapping[str, Any]:
-        return {"framework": row.framework, "environment": environment(row.contestant)}
+    def fields(contestant: Contestant) -> Mapping[str, Any]:
+        return {"framework": contestant.twin, "environment": environment(contestant)}
 
-    fake_twins.setattr(launch, "_read_description", description)  # no fake twin states its environment
+    fake_twins.setattr(launch.DescribingProcess, "description", description)  # no fake twin states its environment
     runs = StandIn(lambda python: 2.0 if "environment0" in python else 3.0, fields=fields)
     return runs.install(fake_twins, with_plan=False)
 

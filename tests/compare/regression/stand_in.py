@@ -12,7 +12,8 @@ from common.artifacts.schema import RunResult
 from common.machine import machine
 from compare.comparison import comparison_plan
 from compare.comparison.run import ComparisonRequest
-from compare.execution import executor, launch, store
+from compare.execution import executor, store
+from compare.execution.contestants import Contestant
 from compare.execution.executor import CodeOverride
 from compare.execution.matrix import Row
 from tests.compare.regression.repository import git
@@ -38,7 +39,7 @@ class StandIn:
     rows: list[Row] = field(default_factory=list[Row])
     """What is run. Empty: a row of each framework that is asked for."""
     behaviour: Behaviour = whole
-    fields: Callable[[Row], Mapping[str, Any]] = lambda row: {}
+    fields: Callable[[Contestant], Mapping[str, Any]] = lambda contestant: {}
     """Further fields of a result."""
     done: list[tuple[str, str, int]] = field(default_factory=list[tuple[str, str, int]])
     """(state, row, repeat) of each run."""
@@ -47,15 +48,17 @@ class StandIn:
     def plan(self, request: ComparisonRequest, shown: Any) -> store.Comparison:
         """Instead of `comparison_plan.build_plan`."""
         self.requests.append(request)
-        rows = self.rows or [comparisons.row(name) for name in request.frameworks]
+        rows = self.rows or [comparisons.row(name) for name in request.twins.names]
         commit = git(machine.PROJECT_ROOT, "rev-parse", "HEAD")
         here = {"processor": "Some CPU", "logical_cores": 2, "commit": commit, "dirty": False}
         planned = comparisons.comparison(rows, request.settings.repeats)
         return comparisons.with_fields(planned, machine=here, seeds=list(request.settings.seeds))
 
-    def execute(self, row: Row, repeat: int, folder: Path, watch: Any, code: CodeOverride | None) -> RunResult:
+    def execute(
+        self, contestant: Contestant, row: Row, repeat: int, folder: Path, watch: Any, code: CodeOverride | None
+    ) -> RunResult:
         """Instead of `executor.execute`."""
-        state = launch.interpreter(row.contestant)
+        state = contestant.interpreter
         if code is not None and code.root is not None and self.state_file:
             state = (code.root / self.state_file).read_text()
             atomic_files.write_atomically(store.run_folder(folder, row.id, repeat) / "spec.json", code.spec_json(row))
@@ -63,7 +66,7 @@ class StandIn:
             run = comparisons.bad(row, "failed", "exit code 1: it does not build", epochs=0)
         else:
             good = comparisons.good(row, self.seconds(state) * (1 + 0.01 * (repeat % 3)), repeat)
-            run = self.behaviour(comparisons.with_fields(good, **self.fields(row)), folder)
+            run = self.behaviour(comparisons.with_fields(good, **self.fields(contestant)), folder)
         self.done.append((state, row.id, repeat))
         if run.status == "ok":
             results.save(run, store.run_folder(folder, row.id, repeat))

@@ -375,7 +375,6 @@ def test_a_bisection_does_not_go_on_in_another_environment(
     assert found["environments"] == [f"{pythons[0]} against {pythons[1]}: newer 0.0 against 1.0."]
     runs = len(recorded.done)
     upgrade(pythons[1])
-    launch.DESCRIPTIONS.clear()
     check_ended(bisect(*words), names=[tmp_path / "out", "another bisection", "distributions_hashes"])
     assert len(recorded.done) == runs
 

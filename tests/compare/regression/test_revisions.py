@@ -18,8 +18,10 @@ from common.machine import code_version, machine
 from compare.comparison import run
 from compare.core.interrupt import Interrupted
 from compare.core.presets import Preset
-from compare.execution import code_digest, launch, store
+from compare.execution import code_digest, contestants, launch, store
+from compare.execution.contestants import Contestant
 from compare.execution.matrix import Row
+from compare.execution.twins import Twins
 from compare.proof import ladder
 from compare.proof.certificate import Proof, Rung
 from compare.regression import revisions
@@ -208,6 +210,9 @@ def test_a_revision_with_an_at_sign_is_the_repositorys_own(repository: Path, mon
 
 OWN_MODEL = """
 from common.models.architectures import Architecture, Dense, Flatten
+from compare.execution.contestants import Contestant
+from compare.execution.twins import Twins
+from compare.execution import contestants
 
 def architecture(num_classes, image_size):
     values = image_size * image_size * 3
@@ -248,10 +253,10 @@ def at_start(tmp_path: Path, program: str, monkeypatch: pytest.MonkeyPatch) -> N
 def sides(revision: str, team: Path, model: str = "nets_of_a_team.net", *, dirty: bool = False) -> list[revisions.SideRunner]:
     stored = comparisons.other_work(comparisons.repeated(1), model=model).comparison
     own = {"commit": "a" * 40, "dirty": dirty}
-    code_hash = code_digest.compute(["pytorch"], model)
+    code_hash = code_digest.compute(contestants.resolve(["pytorch"]), model)
     head = comparisons.with_fields(stored, machine={**stored.machine, **own}, code_hash=code_hash)
     with revisions.checked_out(revision, team) as base:
-        return list(revisions.sides_of_model(base, revision, team, head, ["pytorch"]))
+        return list(revisions.sides_of_model(base, revision, team, head, contestants.resolve(["pytorch"])))
 
 
 def commits(runners: Sequence[revisions.SideRunner]) -> list[str]:
@@ -559,7 +564,9 @@ def test_data_named_by_a_relative_path_is_found_from_every_checkout(tmp_path: Pa
     monkeypatch.chdir(tmp_path)
 
     def found(values: dict[str, Any]) -> dict[str, Any]:
-        return revisions.with_absolute_path(run.ComparisonRequest(Preset(values=values), [], None, False)).settings.values
+        return revisions.with_absolute_path(
+            run.ComparisonRequest(Preset(values=values), Twins([]), None, False)
+        ).settings.values
 
     whole = found({"data": {"source": "images", "limit": 5}, "seed": 1})
     assert whole == {"data": {"source": str(tmp_path / "images"), "limit": 5}, "seed": 1}
@@ -590,9 +597,9 @@ def test_two_environments_take_turns_and_each_runs_in_its_own_interpreter(
     started: list[str] = []
     command = launch._command
 
-    def listened(name: str, arguments: Any) -> list[str]:
-        started.append(launch.interpreter(name))
-        return command(name, arguments)
+    def listened(contestant: Contestant, arguments: Any) -> list[str]:
+        started.append(contestant.interpreter)
+        return command(contestant, arguments)
 
     fake_twins.setattr(launch, "_command", listened)  # it changes nothing: no result of a fake twin says what started it
     done = regress("--environments", *pythons, "--contestant", "it=left", "--repeats", "2", "--out", out, "--json")
@@ -630,9 +637,9 @@ def test_the_proof_of_an_upgrade_compares_both_environments_and_none_passes_unpr
     out, pythons = tmp_path / "out", interpreters(2)
     asked: list[dict[str, str]] = []
 
-    def prove_rows(rows: list[Row], frameworks: list[str], **options: Any) -> Proof:
-        asked.append({name: launch.interpreter(name) for name in frameworks})
-        assert [row.contestant for row in rows] == frameworks
+    def prove_rows(rows: list[Row], twins: Twins, **options: Any) -> Proof:
+        asked.append({contestant.name: contestant.interpreter for contestant in twins.contestants})
+        assert [row.contestant for row in rows] == twins.names
         rung = {
             "name": "5 losses", "model": "simple_cnn", "optimizer": "sgd", "precision": "float64", "steps": 50, "step": 1,
             "max_relative_difference": 0.0, "tolerance": 1e-12, "reason": "", "judged_steps": 50, "where": "step 1",
@@ -689,7 +696,6 @@ def test_a_twin_that_only_the_two_environments_have_is_looked_up_there(
             "third-1.0.dist-info/entry_points.txt": "[convtwins.twins]\nthird = third_impl\n",
         }
         trees.write(site, files)
-    launch.DESCRIPTIONS.clear()
     done = regress(*run_it)
     assert done.exit_code == 5, done.output  # one pair is too few to tell
     assert len(store.read(tmp_path / "out" / "head").runs["third-serial-4cores"]) == 1
@@ -703,7 +709,7 @@ def test_an_interruption_with_two_environments_speaks_of_no_checkout(
     assert done.exit_code == 143 and "checkout" not in done.stderr, done.output
 
 
-@pytest.mark.usefixtures("fake_twins", "registry")
+@pytest.mark.usefixtures("fake_twins")
 @pytest.mark.parametrize(
     ("words", "parts"),
     [

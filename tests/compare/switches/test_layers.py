@@ -12,6 +12,8 @@ from common.models.architectures import resolve
 from common.training import layers
 from common.training.layers import LayerTimes
 from compare.execution import launch
+from compare.execution.contestants import Contestant
+from tests.compare.conftest import describe_as
 from tests.support.command_line import convtwins, convtwins_json
 from tests.support.refusals import check_ended
 
@@ -19,7 +21,7 @@ UNITS = layers.unique_layers(resolve("mini_xception", 10, 32))
 BATCH = 16
 
 
-class Twins:
+class FakeTwins:
     """What the frameworks would have measured: every layer takes a millisecond, in `right` two, BatchNorm ten times that."""
 
     def __init__(self) -> None:
@@ -28,7 +30,8 @@ class Twins:
         self.failing: str | None = None
         self.cores_of_others = 0.0
 
-    def call(self, framework: str, arguments: Sequence[str], *, log: Path, **_: Any) -> int:
+    def call(self, contestant: Contestant, arguments: Sequence[str], *, log: Path, **_: Any) -> int:
+        framework = contestant.name
         self.asked.append(framework)
         self.options[framework] = json.loads(Path(arguments[1]).read_text("utf-8"))["framework_options"]
         if self.failing is not None:
@@ -51,8 +54,8 @@ class Twins:
 
 
 @pytest.fixture
-def twins(fake_twins: pytest.MonkeyPatch) -> Twins:
-    made = Twins()
+def twins(fake_twins: pytest.MonkeyPatch) -> FakeTwins:
+    made = FakeTwins()
     # Whoever starts a command hands no times in. Measured ones take seconds each, and are not known.
     fake_twins.setattr(launch, "call", made.call)
     return made
@@ -63,10 +66,10 @@ def words(*more: object) -> tuple[object, ...]:
     return "layers", "--model", "mini_xception", *size, *more
 
 
-def test_a_switch_of_one_framework_is_left_out_for_the_other(twins: Twins, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_switch_of_one_framework_is_left_out_for_the_other(twins: FakeTwins, monkeypatch: pytest.MonkeyPatch) -> None:
     switch = {"values": ["contiguous", "channels_last"], "default": "contiguous", "help": "layout"}
     for framework, options in (("left", {"memory_format": switch}), ("right", {})):
-        monkeypatch.setitem(launch.DESCRIPTIONS, framework, launch.DESCRIPTIONS[framework] | {"options": options})
+        describe_as(monkeypatch, framework, options=options)
     printed = convtwins_json(*words("--repeats", 1, "--set", "framework_options.memory_format=channels_last"))
     assert twins.asked == ["left", "right"]
     assert printed["framework_options"] == twins.options == {"left": {"memory_format": "channels_last"}, "right": {}}
@@ -80,13 +83,13 @@ def table(name: str, *more: object) -> dict[str, dict[str, Any]]:
     return {row["layers"]: row for row in found["rows"]}
 
 
-def test_contestants_are_timed_like_frameworks(twins: Twins) -> None:
+def test_contestants_are_timed_like_frameworks(twins: FakeTwins) -> None:
     rows = table("layer-kinds", "--frameworks", "left", "--contestant", "slow=right")
     assert twins.asked == ["left", "slow", "slow", "left", "left", "slow"]
     assert "slow_ms" in next(iter(rows.values()))
 
 
-def test_kinds_of_layers_stand_beside_what_the_machine_allows(twins: Twins) -> None:
+def test_kinds_of_layers_stand_beside_what_the_machine_allows(twins: FakeTwins) -> None:
     rows = table("layer-kinds", "--frameworks", "left,right")
     assert twins.asked == ["left", "right", "right", "left", "left", "right"]
     assert next(iter(rows)) == "BatchNorm" and list(rows)[-1] == "all of them"
@@ -109,7 +112,7 @@ def test_kinds_of_layers_stand_beside_what_the_machine_allows(twins: Twins) -> N
     assert convolutions["limit_ms"] >= max(1e3 * flops / 200e9, 1e3 * moved / 20e9) * 0.999
 
 
-def test_layers_that_are_alike_are_one_row(twins: Twins) -> None:
+def test_layers_that_are_alike_are_one_row(twins: FakeTwins) -> None:
     rows = table("layers", "--frameworks", "left", "--repeats", "1")
     assert len(rows) == len(UNITS) + 1
     assert rows["Conv 3x3 in 64 groups, 32x32x64"]["number"] == 9
@@ -117,7 +120,7 @@ def test_layers_that_are_alike_are_one_row(twins: Twins) -> None:
     assert rows["Conv 3x3, 32x32x3 to 32x32x32, first"]["number"] == 1
 
 
-def test_what_disturbed_it_is_said_and_tables_are_written(twins: Twins, tmp_path: Path) -> None:
+def test_what_disturbed_it_is_said_and_tables_are_written(twins: FakeTwins, tmp_path: Path) -> None:
     cores = machine.describe()["logical_cores"] or 2
     assert isinstance(cores, int)
     twins.cores_of_others = cores - 2 + 0.5  # of all cores, of which two are the budget
@@ -130,7 +133,7 @@ def test_what_disturbed_it_is_said_and_tables_are_written(twins: Twins, tmp_path
     assert {path.name for path in (tmp_path / "tables").iterdir()} >= {"layers.csv", "layer-kinds.md"}
 
 
-def test_what_cannot_be_timed_is_refused_in_a_line(twins: Twins) -> None:
+def test_what_cannot_be_timed_is_refused_in_a_line(twins: FakeTwins) -> None:
     twins.failing = "Layers are timed with framework_options.digits all. Received: few. Leave it out."
     done = convtwins(*words("--frameworks", "left"))
     assert (done.exit_code, done.stderr.strip().splitlines()[-1]) == (2, f"left: {twins.failing}")

@@ -14,8 +14,10 @@ from common.spec import Spec, from_json
 from compare.core.interrupt import Interrupted
 from compare.core.statistics import Ratio
 from compare.execution import best_switches, executor, launch, matrix, store, workspace
+from compare.execution.contestants import Contestant
 from compare.execution.matrix import Row
 from compare.switches.search import is_surely_faster
+from tests.compare.conftest import describe_as
 from tests.compare.twins import fake
 from tests.support import trees
 from tests.support.command_line import Ended, convtwins, convtwins_json
@@ -50,11 +52,14 @@ class Twin:
         self.unsteady: str | None = None
         self.fails_from: tuple[str, int] | None = None
         self.cores_of_others = 0.0
+        self.patch = monkeypatch
         # Whoever starts a command hands no runs in. Real ones take minutes, and no best switch is known of them.
         monkeypatch.setattr(executor, "execute", self.execute)
         monkeypatch.setattr(launch, "call", self.call)
 
-    def execute(self, row: Any, repeat: int, folder: Path, watch: Any, restarts: int = 0, **_: object) -> RunResult:
+    def execute(
+        self, contestant: Any, row: Any, repeat: int, folder: Path, watch: Any, restarts: int = 0, **_: object
+    ) -> RunResult:
         if self.cut_after is not None and len(self.runs) == self.cut_after:
             raise Interrupted(2)
         self.runs.append((row.id, repeat))
@@ -90,9 +95,9 @@ class Twin:
         factor *= (0.7, 1 / 0.7)[repeat % 2] if self.unsteady in values else 1.0
         return FAIR_PACE * factor * (1.0 + 0.05 * repeat) * (1.0 + 1e-3 * np.sin(17.0 * repeat + 5.0 * factor))
 
-    def call(self, framework: str, arguments: Sequence[str], **_: Any) -> int:
+    def call(self, contestant: Contestant, arguments: Sequence[str], **_: Any) -> int:
         run = from_json(Path(arguments[1]).read_text(encoding="utf-8"))
-        given = "few" if run.switches == "plain" and launch.DESCRIPTIONS["left"]["options"]["digits"].get("plain") else "all"
+        given = "few" if run.switches == "plain" and described()["options"]["digits"].get("plain") else "all"
         off = {"few": 1e-2, "fewest": 0.5}.get(run.framework_options.get("digits", given), 0.0)
         off = self.rounding if run.precision == "float64" else off
         safetensors.numpy.save_file({"loss": np.linspace(2.0, 1.0, 20) * (1.0 + off)}, arguments[3])
@@ -105,8 +110,13 @@ def phases(run: Spec, epochs: list[EpochRecord]) -> Phases:
 
 @pytest.fixture
 def twin(fake_twins: pytest.MonkeyPatch) -> Twin:
-    launch.DESCRIPTIONS["left"] = {**fake.describe("left", {}), "options": OPTIONS}
+    describe_as(fake_twins, "left", options=OPTIONS)
     return Twin(fake_twins)
+
+
+def described() -> dict[str, Any]:
+    """The description that the fake twin gives of itself."""
+    return fake.describe("left", {})
 
 
 def words(folder: Path, *more: object) -> tuple[object, ...]:
@@ -189,7 +199,7 @@ def test_compiling_stands_apart_and_is_paid_back_after_epochs(twin: Twin, tmp_pa
 
 def test_the_price_is_of_every_digit_where_a_newcomer_gets_fewer(twin: Twin, tmp_path: Path) -> None:
     digits = {"values": ["all", "few"], "default": "all", "plain": "few", "reduced": ["few"], "help": ""}
-    launch.DESCRIPTIONS["left"]["options"] = OPTIONS | {"digits": digits}
+    describe_as(twin.patch, "left", options=OPTIONS | {"digits": digits})
     steps = ladder(tmp_path / "out", "--only", "digits,order")
     assert [steps[name]["loss_drift"] for name in ("usual", "order-columns")] == [0.0, 0.0]
     assert steps["plain"]["loss_drift"] == steps["digits-few"]["loss_drift"] == pytest.approx(1e-2)
@@ -204,7 +214,7 @@ def test_on_an_accelerator_whole_epochs_are_measured_with_their_input(
     twin: Twin, tmp_path: Path, device: str, part: str, epochs: int | None, limit: int | None
 ) -> None:
     gpu = {"kind": "gpu", "name": "made up"}
-    launch.DESCRIPTIONS["left"]["devices"] = [gpu]
+    describe_as(twin.patch, "left", devices=[gpu])
     optimize(tmp_path / "out", "--only", "order", "--set", f"device={device}")
     found = results.load(store.run_folder(tmp_path / "out" / "left", "left-usual", 0) / results.RESULT_FILE)
     assert (found.spec.part, found.spec.epochs, found.spec.data.limit) == (part, epochs, limit)
@@ -249,10 +259,10 @@ def test_runs_that_other_work_disturbed_are_told(twin: Twin, tmp_path: Path) -> 
 
 
 def test_threads_that_were_found_with_other_cores_are_left_at_fair(twin: Twin, tmp_path: Path) -> None:
-    launch.DESCRIPTIONS["left"]["options"] = {"digits": OPTIONS["digits"] | {"found_for": ["cores", "mode"]}}
+    describe_as(twin.patch, "left", options={"digits": OPTIONS["digits"] | {"found_for": ["cores", "mode"]}})
     optimize(tmp_path / "out", "--repeats", "5")
     found = from_json((tmp_path / "out" / "left" / "losses" / "plain.json").read_text()).with_fields(switches="best")
-    description = launch.DESCRIPTIONS["left"]
+    description = described()
     assert best_switches.options(found, "left", description)[0] == {"digits": "few"}
     assert best_switches.options(found.with_fields(cores=1), "left", description)[0] == {}
     assert best_switches.options(found.with_fields(mode="multi_process", replicas=2), "left", description)[0] == {}
@@ -266,7 +276,7 @@ def test_a_price_may_be_allowed(twin: Twin, tmp_path: Path) -> None:
 def test_where_nothing_is_faster_that_is_stored(twin: Twin, tmp_path: Path) -> None:
     assert taken(ladder(tmp_path / "out", "--only", "order")) == ["usual"]
     assert "nothing is surely faster than usual" in optimize(tmp_path / "out", "--only", "order").stdout
-    assert best_switches.load("left", "simple_cnn", launch.DESCRIPTIONS["left"], str(tmp_path / "cache")).options == {}
+    assert best_switches.load("left", "simple_cnn", described(), str(tmp_path / "cache")).options == {}
 
 
 def test_a_search_that_was_cut_short_goes_on_without_measuring_anything_twice(twin: Twin, tmp_path: Path) -> None:
@@ -308,7 +318,8 @@ def test_run_takes_the_best_switches_that_fit_its_rows_and_those_that_it_names_i
     narrower = {**OPTIONS, "order": {**OPTIONS["order"], "only": {"columns": {"mode": ["multi_process"]}}}}
     (judged,) = matrix.check_rows(
         [Row(id="row", contestant="left", spec=ran[0].spec.with_fields(framework_options={"digits": "all"}))],
-        {"left": {**launch.DESCRIPTIONS["left"], "options": narrower}},
+        {"left": {**described(), "options": narrower}},
+        [Contestant.plain("left")],
     )
     assert judged.spec.framework_options == {"digits": "all", "graph": "compiled"} and judged.unavailable is None
     assert judged.budget is None  # a user set one of them
@@ -316,7 +327,7 @@ def test_run_takes_the_best_switches_that_fit_its_rows_and_those_that_it_names_i
 
 def test_what_is_stored_is_refused_where_it_was_changed_or_is_of_other_versions(twin: Twin, tmp_path: Path) -> None:
     optimize(tmp_path / "out", "--only", "digits", "--repeats", "2")
-    description, cache = launch.DESCRIPTIONS["left"], str(tmp_path / "cache")
+    description, cache = described(), str(tmp_path / "cache")
     newer = {**description, "versions": {"left": "2.0"}}
     with refused(names=["left 1.0", "left 2.0", "optimize"]):
         best_switches.load("left", "simple_cnn", newer, cache)

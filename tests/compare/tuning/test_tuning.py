@@ -31,6 +31,8 @@ from compare.tuning import optuna_study, tuner, tuning_findings, tuning_report, 
 from compare.tuning.records import BestTrial, TunedTrial, Tuning, TuningPlan, TuningRecord, TuningSearch
 from compare.tuning.servers import ENDED, Listener, Serving
 from compare.tuning.tuning_findings import Gain
+from tests.compare.twins import learner
+from tests.support import trees
 from tests.support.command_line import convtwins, convtwins_json
 from tests.support.comparisons import with_fields
 from tests.support.processes import started
@@ -52,9 +54,7 @@ DRIVER = Path(__file__).parents[1] / "twins" / "tune.py"
 def _learners() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(launch, "FRAMEWORKS", TWINS)
-        launch.DESCRIPTIONS.clear()
         yield
-    launch.DESCRIPTIONS.clear()
 
 
 def asked(**settings: Any) -> Tuning:
@@ -302,19 +302,21 @@ def test_options_of_the_spec_are_those_of_all_trials(tmp_path: Path) -> None:
 def test_a_server_that_does_not_start_ends_the_tuning_with_its_last_words(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    launch.describe("left")
-    monkeypatch.setitem(TWINS, "left", "no_such_module")
-    with refused(LaunchError, names=["left", "exit code 1", "No module named no_such_module"]):
+    code = "import sys\nfrom tests.compare.twins import learner\nif sys.argv[1] != 'describe':\n    import no_such_module\n"
+    folder = trees.write(tmp_path / "twins", {"silent_twin.py": f"{code}learner.main('left')\n"})
+    monkeypatch.setenv("PYTHONPATH", str(folder))
+    monkeypatch.setitem(TWINS, "left", "silent_twin")
+    with refused(LaunchError, names=["left", "exit code 1", "No module named", "no_such_module"]):
         tune(asked(), tmp_path)
 
 
 def test_a_switch_that_is_settled_when_a_process_starts_is_refused_once_and_not_in_every_trial(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    described = launch.describe("left")
+    described = learner.describe
     options = {"allocator": {"values": ["keeping", "system"], "default": "keeping", "plain": "system", "process": ["system"]}}
     # Another description of a learner, whose own has no such option.
-    monkeypatch.setitem(launch.DESCRIPTIONS, "left", {**described, "options": options})
+    monkeypatch.setattr(learner, "describe", lambda name: described(name) | ({"options": options} if name == "left" else {}))
     with refused(SpecError, field="framework_options.allocator", names=["left"]):
         tune(asked(values={**VALUES, "framework_options": {"allocator": "system"}}), tmp_path)
     assert not list(tmp_path.iterdir())

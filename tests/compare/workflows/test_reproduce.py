@@ -42,7 +42,7 @@ from compare.tuning.records import TunedTrial, Tuning, TuningPlan, TuningRecord,
 from compare.workflows import reproduce
 from compare.workflows.step_runner import FinishedStep, PassedValues, StepsRecord
 from tests import hostile_files
-from tests.compare.twins import fake
+from tests.compare.conftest import describe_as
 from tests.parity import settings as parity_settings
 from tests.planted import exercise
 from tests.support import comparisons, trees
@@ -65,7 +65,6 @@ def fakes(fake_twins: pytest.MonkeyPatch) -> None:
     """Both frameworks pretended, under their own names."""
     found = {name: f"tests.compare.twins.as_{name}" for name in ("pytorch", "tensorflow")}
     fake_twins.setattr(launch, "FRAMEWORKS", found)  # as the fixture that this one extends
-    launch.DESCRIPTIONS.update({name: fake.describe(name, {}) for name in found})
 
 
 def planned(
@@ -282,7 +281,7 @@ def test_replicas_on_the_cpu_are_no_gpus_where_the_caller_asks_for_the_cpu(
         raise SystemExit
 
     for name, number in (("pytorch", 3), ("tensorflow", 2)):
-        launch.DESCRIPTIONS[name]["devices"] += [{"name": "H200", "kind": "cuda"}] * number
+        describe_as(monkeypatch, name, devices=[{"name": "H200", "kind": "cuda"}] * number)
     monkeypatch.setattr(reproduce, "build_plan", planned)  # what comes next trains
     for more in ((), ("--set", "device=cpu")):
         reproduced(TOMATO, "--scale", "smoke", "--out", tmp_path / "out", *more)
