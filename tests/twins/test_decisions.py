@@ -1,11 +1,15 @@
 """What a recorded step does besides: it trains as any other, tells each decision, and nothing stays watched after it."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import safetensors.numpy
 
+from common import spec
 from common.models import architectures
+from tests.support import processes
 from tests.twins import made
 from tests.twins.adapters import Twin
 
@@ -35,6 +39,27 @@ def test_a_recorded_step_trains_as_another_does_and_tells_each_decision(twin: Tw
     assert [len(array) for array in decisions] == [COUNT] * len(POINTS)
     kinds = [np.int16 if isinstance(point, architectures.MaxPool) else np.bool_ for point in POINTS]
     assert [array.dtype for array in decisions] == kinds
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("word", spec.MODES.variants(lambda mode: mode.not_serial_because is not None))
+def test_a_mode_of_other_mathematics_tells_its_decisions_too(framework: str, word: str, tmp_path: Path) -> None:
+    values = {
+        "model": "tests.twins.own_plain_model",
+        "data": {"image_size": made.SIZE_PX, "limit": 16},
+        "global_batch_size": 16,
+        "epochs": 1,
+        "cores": 1,
+    }
+    for mode in ("serial", word):
+        run = spec.build(spec.with_variant(values, mode, 2))
+        (tmp_path / f"{mode}.json").write_text(run.to_json(), encoding="utf-8")
+    options = "--drawn", "0", "--out"
+    teacher, recording = (tmp_path / f"{mode}.safetensors" for mode in ("serial", word))
+    processes.twin(framework, "trace", tmp_path / "serial.json", *options, teacher).succeeded()
+    processes.twin(framework, "trace", tmp_path / f"{word}.json", *options, recording, "--teacher", teacher).succeeded()
+    arrays = safetensors.numpy.load_file(recording)
+    assert [len(arrays[f"decisions/0/{number}"]) for number in range(len(POINTS))] == [16] * len(POINTS)
 
 
 @pytest.mark.parametrize("mode", ["serial", "data_parallel"])
