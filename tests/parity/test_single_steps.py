@@ -344,15 +344,24 @@ def test_both_frameworks_tell_what_their_relus_and_maxima_decide(recorded: Recor
         assert leader.follow_recording(arrays[1:], chain) is None
 
 
+WHOLE = ("data_parallel", "multi_process", "sharded_data_parallel", "parameter_server")
+DIVIDED = ("model_parallel", "tensor_parallel", "pipeline", "pipeline_1f1b", "hybrid_tensor")
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("fields", [{"model": LENET}, {"model": "resnet18", "width": 0.125}])
-def test_every_mode_tells_its_decisions(tmp_path: Path, fields: dict[str, Any]) -> None:
-    whole = ("data_parallel", "multi_process", "sharded_data_parallel", "parameter_server")
-    divided = ("model_parallel", "tensor_parallel", "pipeline", "pipeline_1f1b")
+@pytest.mark.parametrize(
+    ("fields", "modes", "teachers"),
+    [
+        # Pipelines have a teacher of their own, whose batches are in parts.
+        ({"model": LENET}, (*WHOLE, *DIVIDED), 2),
+        ({"model": "resnet18", "width": 0.125}, (*WHOLE, *DIVIDED), 2),
+        ({"model": "simple_cnn", "width": 0.25}, ("hybrid_pipeline",), 1),
+    ],
+)
+def test_every_mode_tells_its_decisions(tmp_path: Path, fields: dict[str, Any], modes: tuple[str, ...], teachers: int) -> None:
     what = _spec(**fields, optimizer={"name": "sgd"}, global_batch_size=16, data={"limit": 88}, schedule={})
-    request = ladder.ProofRequest(
-        what, Twins(("pytorch", "tensorflow")), ("serial", *whole, *divided), replicas=2, precision="float32", steps=4
-    )
+    twins = Twins(("pytorch", "tensorflow"))
+    request = ladder.ProofRequest(what, twins, ("serial", *modes), replicas=2, precision="float32", steps=4)
     proof = ladder.prove(request, out=tmp_path, progress=lambda text: None, remember=False, keep=True)
     assert {rung.status for rung in proof.rungs if rung.number == 8} == {"passed"}
     number = 0
@@ -368,8 +377,7 @@ def test_every_mode_tells_its_decisions(tmp_path: Path, fields: dict[str, Any]) 
             for step in drawn:
                 replay = judging.truth(own, step).with_recorded_decisions(told, np.float32)
                 assert replay is not None and replay.unexplained == 0, (path.stem, step)
-    teachers = 2  # pipelines have one of their own, whose batches are in parts
-    assert number == 2 * (teachers + len(whole) + len(divided))
+    assert number == 2 * (teachers + len(modes))
 
 
 def _assert_too_long_gradients_are_found(
