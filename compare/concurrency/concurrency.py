@@ -178,8 +178,11 @@ def _first_lines(lines: Sequence[str]) -> list[str]:
 def _traces(finding: ConcurrencyFinding) -> list[str]:
     lines: list[str] = []
     for who, steps in finding.paths:
-        lines.append(f" {who}:")
-        lines += [f" {'' if step.file == finding.file else f'{step.file} '}line {step.line}: {step.says}" for step in steps]
+        lines.append(wording.Detail(f"{who}:"))
+        lines += [
+            wording.Detail(f"{'' if step.file == finding.file else f'{step.file} '}line {step.line}: {step.says}")
+            for step in steps
+        ]
     return lines
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from common.data.dataset import MAX_NAMED, join_names
 from common.data.sources.splits import CAUTION
-from compare.core.wording import count, shortened, visible
+from compare.core.wording import Detail, count, shortened, visible
 from compare.data.duplicates import NearTwins
 from compare.data.exploration import ClassCount, ExactDuplicates, Exploration, FileFacts, to_plain
 from compare.judgement.cautions import data_cautions
@@ -279,9 +279,9 @@ def _near_words(near: NearTwins | None) -> str:
 
 
 def _first(lines: Sequence[str], count: int, total: int | None = None) -> list[str]:
-    """Return the first lines, indented, and how many more there are in total."""
+    """Return the first lines, which stand below a sentence, and how many more there are in total."""
     more = (len(lines) if total is None else total) - min(count, len(lines))
-    return [*(f"  {line}" for line in lines[:count]), *([f"  and {more:,} more"] if more else [])]
+    return [Detail(line) for line in (*lines[:count], *([f"and {more:,} more"] if more else []))]
 
 
 def _shortened(name: str) -> str:

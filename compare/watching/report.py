@@ -131,7 +131,7 @@ def _stack_lines(member: JobMember) -> list[str]:
             lines.append(f"Process {pid}: no stacks: {dump.missing}.")
         for stack in dump.stacks:
             lines.append(f"Process {pid}, thread {stack.name or stack.thread}, the innermost call first:")
-            lines += [f" {frame.file}:{frame.line} {frame.function}" for frame in stack.frames[:_MAX_FRAMES]]
+            lines += [wording.Detail(f"{frame.file}:{frame.line} {frame.function}") for frame in stack.frames[:_MAX_FRAMES]]
     return lines
 
 

@@ -317,7 +317,7 @@ def test_a_run_that_fails_is_named_with_its_size_and_its_kind(fake_twins: pytest
     failed = [f"left-multi_process-4replicas-{kind}" for kind in ("strong", "weak")]
     assert done.exit_code == 1 and f"Trouble {failed[0]} failed: exit code 1: " in " ".join(done.stdout.split())
     whole = " ".join(convtwins("scaling", "--stored", tmp_path / "out", "--full").stdout.split())
-    assert "2 of 12 rows: failed: exit code 1: " in whole and all(f"{name} (after 1 epoch)" in whole for name in failed)
+    assert "2 of 12 rows: failed after 1 epoch: exit code 1: " in whole and f"These are: {failed[0]}; {failed[1]}." in whole
 
 
 def test_a_folder_without_parallel_runs_is_refused(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:
