@@ -1,4 +1,4 @@
-"""Decisions of ReLUs and max-poolings in a forward pass. Rounding may change them."""
+"""Decisions of ReLUs and max-poolings in a training step. Rounding may change them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torch.overrides import TorchFunctionMode
 from common.training import tracing
 
 
-# Twin: torch calls its functions one by one, so they can be watched. A Keras model names its layers' inputs.
+# Twin: torch calls its functions one by one, so they can be watched. A graph computes later what Keras's layers compute.
 class DecisionRecorder(TorchFunctionMode):
     """A context that appends the decisions of this thread's ReLUs and max-poolings to `arrays`.
 

@@ -1,4 +1,4 @@
-"""Decisions of ReLUs and max-poolings in a forward pass. Rounding may change them."""
+"""Decisions of ReLUs and max-poolings in a training step. Rounding may change them."""
 
 from __future__ import annotations
 

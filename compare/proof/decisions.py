@@ -16,15 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from common.models.architectures import (
-    Architecture,
-    BatchNorm,
-    Conv,
-    Dense,
-    Dropout,
-    Layer,
-    MaxPool,
-)
+from common.models.architectures import Architecture, BatchNorm, Conv, Dense, Dropout, Layer, MaxPool
 from common.training.tracing import unpack
 from compare.proof.referee import layers, network
 from compare.proof.referee.layers import Array, Backward
@@ -513,14 +505,18 @@ def term_after_term(product: Array, x: Array, y: Array, max_terms: int = MAX_TER
 def explaining_ties(residual: Array, effects: Array, ties: Sequence[Tie]) -> list[Tie]:
     """Return the ties whose effects together explain an array.
 
-    The tie that explains most of what is left is turned, or turned back, until none explains more than rounding.
+    The start is the rounded least-squares solution: effects of ties in one channel are alike. Then the tie that explains most
+    of what is left is turned, or turned back, until none explains more than rounding.
 
     Args:
         residual: array to explain, [P], in units of the rounding error.
         effects: effect of each tie, [K, P], in the same units.
         ties: the K ties.
     """
-    rest, signs, sizes = residual.copy(), np.ones(len(ties), np.float32), np.square(effects).sum(1)
+    sizes = np.square(effects).sum(1)
+    shares = np.linalg.lstsq(effects @ effects.T, effects @ residual, rcond=None)[0]
+    signs = np.where((shares > 0.5) & (sizes > 1), np.float32(-1), np.float32(1))
+    rest = residual - effects[signs < 0].sum(0)
     for _ in range(4 * len(ties)):
         gains = 2 * signs * (effects @ rest) - sizes
         best = int(gains.argmax())

@@ -19,7 +19,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import CancelledError, ThreadPoolExecutor
 from functools import partial
 from typing import Any
 
@@ -196,6 +196,8 @@ class StepJudge:
 
     def _judge_step(self, spec: Spec, recorded: Mapping[str, npt.NDArray[Any]], index: int) -> StepJudgement:
         """Compare a recorded step with the truth. If it exceeds the tolerance of few copies, more are made."""
+        if self._taught.stopped:
+            raise CancelledError
         step = self._steps[index]
         truth = self.truth(spec, step)
         number = step + 1 if self._taught.is_timed else index + 1

@@ -112,8 +112,10 @@ class DataParallel(Trainer):
             return run_threads(recorded_work)
 
         threads.run = run_recorded
-        yield recorders
-        del threads.run
+        try:
+            yield recorders
+        finally:
+            del threads.run
 
     def broadcast_statistics(self) -> None:
         if self._threads is None:

@@ -102,6 +102,9 @@ class ModelAveraging(Trainer):
         """Return a rank's forward pass, backward pass and update, or why they cannot be called one by one."""
         return self._break_down(self._local_model, batch, num_examples)
 
+    def _trained_models(self) -> list[keras.Model]:
+        return [self._local_model]
+
     def load_weights(self, values: ReadOnlyWeights) -> None:
         values = dict(values)  # each is drawn once for both models
         for model in (self._local_model, self._model):

@@ -142,8 +142,10 @@ class Trainer(trainer.BaseTrainer):
             return outcome
 
         train, self._train = self._train, lambda *_: run
-        outcome = self.train_step(batch, num_examples, learning_rate)
-        self._train = train
+        try:
+            outcome = self.train_step(batch, num_examples, learning_rate)
+        finally:
+            self._train = train
         by_recorder = list(zip(recorders, observed, strict=True))
         return (
             *outcome,

@@ -344,15 +344,24 @@ def test_both_frameworks_tell_what_their_relus_and_maxima_decide(recorded: Recor
         assert leader.follow_recording(arrays[1:], chain) is None
 
 
+WHOLE = ("data_parallel", "multi_process", "sharded_data_parallel", "parameter_server")
+DIVIDED = ("model_parallel", "tensor_parallel", "pipeline", "pipeline_1f1b", "hybrid_tensor")
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("fields", [{"model": LENET}, {"model": "resnet18", "width": 0.125}])
-def test_every_mode_tells_its_decisions(tmp_path: Path, fields: dict[str, Any]) -> None:
-    whole = ("data_parallel", "multi_process", "sharded_data_parallel", "parameter_server")
-    divided = ("model_parallel", "tensor_parallel", "pipeline", "pipeline_1f1b")
+@pytest.mark.parametrize(
+    ("fields", "modes", "teachers"),
+    [
+        # Pipelines have a teacher of their own, whose batches are in parts.
+        ({"model": LENET}, (*WHOLE, *DIVIDED), 2),
+        ({"model": "resnet18", "width": 0.125}, (*WHOLE, *DIVIDED), 2),
+        ({"model": "simple_cnn", "width": 0.25}, ("hybrid_pipeline",), 1),
+    ],
+)
+def test_every_mode_tells_its_decisions(tmp_path: Path, fields: dict[str, Any], modes: tuple[str, ...], teachers: int) -> None:
     what = _spec(**fields, optimizer={"name": "sgd"}, global_batch_size=16, data={"limit": 88}, schedule={})
-    request = ladder.ProofRequest(
-        what, Twins(("pytorch", "tensorflow")), ("serial", *whole, *divided), replicas=2, precision="float32", steps=4
-    )
+    twins = Twins(("pytorch", "tensorflow"))
+    request = ladder.ProofRequest(what, twins, ("serial", *modes), replicas=2, precision="float32", steps=4)
     proof = ladder.prove(request, out=tmp_path, progress=lambda text: None, remember=False, keep=True)
     assert {rung.status for rung in proof.rungs if rung.number == 8} == {"passed"}
     number = 0
@@ -368,8 +377,7 @@ def test_every_mode_tells_its_decisions(tmp_path: Path, fields: dict[str, Any]) 
             for step in drawn:
                 replay = judging.truth(own, step).with_recorded_decisions(told, np.float32)
                 assert replay is not None and replay.unexplained == 0, (path.stem, step)
-    teachers = 2  # pipelines have one of their own, whose batches are in parts
-    assert number == 2 * (teachers + len(whole) + len(divided))
+    assert number == 2 * (teachers + len(modes))
 
 
 def _assert_too_long_gradients_are_found(
@@ -566,6 +574,20 @@ def test_decisions_that_rounding_turned_are_taken_over_and_the_rest_is_judged_as
     assert gradients.status == "passed" and _counts(gradients, DECIDED) == [1]
     wrong = _wrong(other, what, CHANGES["times 1.005"], "block1")
     assert _gradients_of(judging.rungs(what, wrong, "wrong")).status == "failed"
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_ties_whose_effects_are_alike_are_told_apart(seed: int) -> None:
+    """So are those of one channel: each adds much the same inputs."""
+    generator = np.random.default_rng(seed)
+    alike, apart = generator.normal(size=400), generator.normal(size=(16, 400))
+    effects = np.float32(30 * generator.random((16, 1)) * (alike + 0.2 * apart))
+    ties = [decisions.Tie(point=0, place=place, other_decision=1, nearness=1.0) for place in range(16)]
+    turned = [tie for tie in ties if generator.random() < 0.4]
+    residual = effects[[tie.place for tie in turned]].sum(0) + np.float32(0.2 * generator.normal(size=400))
+    found = decisions.explaining_ties(residual, effects, ties)
+    changes = [np.square(effects[tie.place]).sum() for tie in {*turned} ^ {*found}]
+    assert len(turned) > 1 and max(changes, default=0.0) < 100.0, "another tie was turned"
 
 
 def test_many_decisions_that_a_run_tells_are_taken_over_and_the_rest_is_judged_as_strictly(made: Any) -> None:
