@@ -153,6 +153,37 @@ def test_a_twin_dies_with_a_parent_that_is_killed(script: Path, tmp_path: Path) 
     assert_gone(pids)
 
 
+KILLED = """
+import os, signal
+from pathlib import Path
+from compare.execution import launch
+from compare.execution.contestants import Contestant
+launch.FRAMEWORKS["scripted"] = "scripted_twin"
+Path("pid").write_text(str({start}.pid))
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+"""A launcher that is killed as soon as it has started a process."""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a kernel's service of Linux")
+@pytest.mark.parametrize(
+    "start",
+    [
+        'launch.start(Contestant.plain("scripted"), ["run"], log=Path("log.txt"))',
+        'launch.start_suite_module("scripted_twin")',
+    ],
+    ids=["twin", "module of the suite"],
+)
+def test_a_process_dies_with_a_launcher_that_is_killed_as_soon_as_it_has_started_it(
+    script: Path, tmp_path: Path, start: str
+) -> None:
+    script.write_text("import time; time.sleep(600)")
+    path = f"{launch.PROJECT_ROOT}:{tmp_path}"
+    done = processes.python("-c", KILLED.format(start=start), folder=tmp_path, PYTHONPATH=path)
+    assert done.exit_code == -signal.SIGKILL
+    assert_gone([int((tmp_path / "pid").read_text())])
+
+
 LITTERING = """
 import os, pathlib, signal, tempfile, time
 folder = pathlib.Path(tempfile.gettempdir())
