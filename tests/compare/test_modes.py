@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -10,20 +11,23 @@ from common import spec
 from common.models import architectures
 from common.spec import MODES, Mode
 from compare.core.option_parsing import parse_modes
-from compare.execution import launch, matrix
+from compare.execution import matrix
+from compare.execution.twins import Twins
 from compare.judgement.findings import findings
 from compare.judgement.summary import summarize
 from compare.planning import layouts, schedules
 from compare.planning.case import PredictionError
 from compare.proof import claims
+from tests.compare.conftest import describe_as
 from tests.compare.planning import made
+from tests.compare.twins import fake
 from tests.support.command_line import convtwins_json
 from tests.support.comparisons import of_rows, row
 
 
 @pytest.fixture
 def gossip() -> Iterator[Mode]:
-    """A registered mode. Twins that described themselves before lack it."""
+    """A registered mode."""
     mode = Mode(
         name="gossip",
         variant="gossip",
@@ -36,18 +40,27 @@ def gossip() -> Iterator[Mode]:
         yield mode
 
 
+def lacks_it(fake_twins: pytest.MonkeyPatch) -> None:
+    """Let the twin `left` describe itself without the mode."""
+    modes: dict[str, Any] = fake.describe("left", {})["modes"]
+    describe_as(fake_twins, "left", modes={name: answer for name, answer in modes.items() if name != "gossip"})
+
+
 def test_it_is_listed(gossip: Mode) -> None:
     assert parse_modes("all")[-1] == parse_modes("gossip")[0] == "gossip"
 
 
 def test_it_is_refused_where_a_framework_lacks_it(fake_twins: pytest.MonkeyPatch, gossip: Mode) -> None:
-    rows = matrix.build_rows({"cores": 2}, ["left"], ["serial", "gossip"], 2)
-    checked = matrix.check_rows(rows, {"left": launch.describe("left")})
+    lacks_it(fake_twins)
+    twins = Twins(["left"])
+    rows = matrix.build_rows({"cores": 2}, twins.contestants, ["serial", "gossip"], 2)
+    checked = matrix.check_rows(rows, {"left": twins.describe("left")}, twins.contestants)
     refusals = {each.spec.variant: each.unavailable and str(each.unavailable) for each in checked}
     assert refusals == {"serial": None, "gossip": "not available: left has no mode gossip"}
 
 
 def test_it_is_described(fake_twins: pytest.MonkeyPatch, gossip: Mode) -> None:
+    lacks_it(fake_twins)
     described = convtwins_json("doctor")["frameworks"][0]["modes"][-1]
     assert (described["mode"], described["needs"]) == ("gossip", "two machines that talk")
     assert (described["here"], described["cut_short"]) == ("not available: left has no mode gossip", "starts over")

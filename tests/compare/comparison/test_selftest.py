@@ -13,6 +13,7 @@ from compare.core import alpha_spending, statistics
 from compare.core.presets import Preset
 from compare.core.statistics import paired_ratio
 from compare.execution import contestants, launch, matrix, store
+from compare.execution.contestants import Contestant
 from compare.execution.store import StoredComparison
 from compare.judgement import scaling_laws
 from compare.judgement.summary import family, summarize
@@ -137,7 +138,7 @@ def trials(slower: float, equal: float = 1.0) -> JudgedComparison:
 
 def measured(seconds: Sequence[Sequence[float]]) -> JudgedComparison:
     """The trials' first rows with these seconds of an epoch, by repeat."""
-    rows = selftest.rows(Preset(values=selftest.VALUES), ["pytorch"])[: len(seconds)]
+    rows = selftest.rows(Preset(values=selftest.VALUES), [Contestant.plain("pytorch")])[: len(seconds)]
     runs = {
         row.id: {repeat: comparisons.good(row, time, repeat) for repeat, time in enumerate(times)}
         for row, times in zip(rows, seconds, strict=True)
@@ -147,7 +148,7 @@ def measured(seconds: Sequence[Sequence[float]]) -> JudgedComparison:
 
 
 def test_trials_are_equal_rows_and_one_with_a_known_tenth_more_to_do() -> None:
-    first, second, slower = selftest.rows(Preset(values=selftest.VALUES), ["pytorch"])
+    first, second, slower = selftest.rows(Preset(values=selftest.VALUES), [Contestant.plain("pytorch")])
     assert first.spec == second.spec and first.id != second.id
     assert slower.spec.data.limit is not None and first.spec.data.limit is not None
     assert slower.spec.data.limit / first.spec.data.limit == pytest.approx(selftest.SLOWDOWN)

@@ -7,7 +7,8 @@ from common.artifacts import atomic_files, results
 from common.data import sources
 from common.errors import UserError
 from compare.core.errors import FolderError
-from compare.execution import launch, matrix, store
+from compare.execution import matrix, store
+from compare.execution.twins import Twins
 from tests.support import comparisons, trees
 from tests.support.command_line import convtwins
 from tests.support.refusals import check, refused
@@ -67,7 +68,7 @@ WITH_OUT = (
 def test_a_folder_that_cannot_be_written_is_refused_first(words: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Before a framework is asked, data are read, or results are."""
     monkeypatch.chdir(trees.write(tmp_path, {"study.yaml": "title: A study\n", "file": ""}))
-    for owner, name in ((launch, "describe_all"), (sources, "load"), (sources, "describe"), (store, "read")):
+    for owner, name in ((Twins, "describe_all"), (sources, "load"), (sources, "describe"), (store, "read")):
         monkeypatch.setattr(owner, name, pytest.fail)  # each takes seconds, and none is needed
     done = convtwins(*words.split(), "--out", "file/in/it")
     assert done.exit_code == 2, done.output

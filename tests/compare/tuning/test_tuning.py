@@ -307,7 +307,7 @@ def test_a_server_that_does_not_start_ends_the_tuning_with_its_last_words(
     monkeypatch.setenv("PYTHONPATH", str(folder))
     monkeypatch.setitem(TWINS, "left", "silent_twin")
     with refused(LaunchError, names=["left", "exit code 1", "No module named", "no_such_module"]):
-        tune(asked(), tmp_path)
+        tune(asked(), tmp_path / "out")
 
 
 def test_a_switch_that_is_settled_when_a_process_starts_is_refused_once_and_not_in_every_trial(
