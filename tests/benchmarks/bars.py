@@ -40,6 +40,7 @@ from compare.execution import launch
 from compare.execution.best_switches import BestSwitches
 from compare.execution.interleaving import turn
 from compare.execution.store import StoredComparison
+from compare.execution.twins import Twins
 from compare.judgement.run_figures import epoch_seconds, images_per_second
 from compare.judgement.run_pairs import ratio_of_seconds
 from compare.judgement.summary import summarize
@@ -320,7 +321,7 @@ def _scans(folder: Path) -> tuple[scans.Scans, Path] | str:
 def _modes(frameworks: list[str], pairs: int, folder: Path) -> StoredComparison:
     modes = ("serial", "data_parallel", "multi_process", "model_averaging")
     request = run.ComparisonRequest(
-        Preset(SETTINGS | {"epochs": 2}, modes, replicas=2, repeats=pairs), frameworks, folder, prove=False
+        Preset(SETTINGS | {"epochs": 2}, modes, replicas=2, repeats=pairs), Twins(frameworks), folder, prove=False
     )
     made, _ = run.run_nested(request, folder)
     return made.stored

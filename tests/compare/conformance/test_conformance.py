@@ -294,7 +294,7 @@ class FakeTwin(TwinUnderTest):
 
 
 def fake_twin(out: Path, answer: Callable[[Sequence[str | Path]], Any]) -> FakeTwin:
-    trial = FakeTwin("third", out, model_steps={"simple_cnn": 3})
+    trial = FakeTwin(Twins(["third"]), out, model_steps={"simple_cnn": 3})
     trial.answer = answer
     return trial
 

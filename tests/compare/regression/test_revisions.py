@@ -620,10 +620,10 @@ def test_an_upgrade_in_the_middle_ends_the_measurement_and_leaves_no_run_of_it(
     out, pythons = tmp_path / "out", interpreters(2)
     of_environment = recorded.fields
 
-    def upgraded(row: Row) -> Any:
+    def upgraded(contestant: Contestant) -> Any:
         if len(recorded.done) == 4:  # after the warm-up and the first pair
             upgrade(pythons[1])
-        return of_environment(row)
+        return of_environment(contestant)
 
     recorded.fields = upgraded
     done = regress("--environments", *pythons, "--contestant", "it=left", "--repeats", "2", "--out", out)
