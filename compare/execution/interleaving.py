@@ -72,7 +72,7 @@ def rounds(items: Sequence[_Item], repeats: int) -> list[list[Job[_Item]]]:
 
 
 def remaining(planned: Iterable[Sequence[Job[_Item]]], is_done: Callable[[Job[_Item]], bool]) -> list[list[Job[_Item]]]:
-    """Return the rounds without the jobs that are done, and without the rounds of which nothing is left."""
+    """Return the jobs of each round that are not done. A round without any is left out."""
     left = ([job for job in jobs if not is_done(job)] for jobs in planned)
     return [jobs for jobs in left if jobs]
 

@@ -350,7 +350,7 @@ _FIGURES: list[Figure] = [
     ),
     # Speed-ups.
     Figure(
-        "speedup_one_core", "Seconds per epoch of serial on one core over this row's.", row=row_values.speedup_one_core,
+        "speedup_one_core", "Seconds per epoch of serial on one core over this row's.", row=lambda runs: runs.speedup_one_core,
         pick=_speedup("speedup_one_core"), digits=2, interval=True,
         tables={
             "comparison": {"heading": "speed-up, 1 core", "short": "vs 1\ncore"},
@@ -359,7 +359,7 @@ _FIGURES: list[Figure] = [
     ),
     Figure(
         "speedup_same_cores", "Seconds per epoch of serial on the same cores over this row's.",
-        row=row_values.speedup_same_cores, pick=_speedup("speedup_same_cores"), digits=2, interval=True,
+        row=lambda runs: runs.speedup_same_cores, pick=_speedup("speedup_same_cores"), digits=2, interval=True,
         tables={
             "comparison": {"heading": "speed-up, same cores", "short": "vs same\ncores"},
             "speedup": {"heading": "against serial, same cores", "short": "vs serial,\nsame cores"},

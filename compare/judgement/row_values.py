@@ -73,6 +73,16 @@ class RowRuns:
         return serial_row_of(self.comparison, self.row)
 
     @cached_property
+    def speedup_one_core(self) -> Ratio | None:
+        base = self.serial_on_one_core
+        return None if base is None or base.id == self.row.id else ratio_of_seconds(self.stored, base, self.row)
+
+    @cached_property
+    def speedup_same_cores(self) -> Ratio | None:
+        base = self.serial_on_same_cores
+        return None if base is None or not self.spec.is_parallel else ratio_of_seconds(self.stored, base, self.row)
+
+    @cached_property
     def status_and_reason(self) -> tuple[str, str | None]:
         """Worst status of the repeats, and why it is not ok."""
         return _status(self.row, self.results, self.repeats, self.stored.torn.get(self.row.id, 0))
@@ -122,22 +132,10 @@ def _status(row: Row, results: Sequence[RunResult], repeats: int, torn: int) -> 
     return "ok", None
 
 
-def speedup_one_core(runs: RowRuns) -> Ratio | None:
-    base = runs.serial_on_one_core
-    return None if base is None or base.id == runs.row.id else ratio_of_seconds(runs.stored, base, runs.row)
-
-
-def speedup_same_cores(runs: RowRuns) -> Ratio | None:
-    base = runs.serial_on_same_cores
-    return None if base is None or not runs.spec.is_parallel else ratio_of_seconds(runs.stored, base, runs.row)
-
-
 def parallel_efficiency(runs: RowRuns) -> float | None:
     if uses_accelerator(runs.device):
-        same_cores = speedup_same_cores(runs)
-        return same_cores.value / runs.spec.replicas if same_cores else None
-    one_core = speedup_one_core(runs)
-    return one_core.value / runs.spec.cores if one_core else None
+        return runs.speedup_same_cores.value / runs.spec.replicas if runs.speedup_same_cores else None
+    return runs.speedup_one_core.value / runs.spec.cores if runs.speedup_one_core else None
 
 
 def has_other_data(runs: RowRuns) -> bool:
