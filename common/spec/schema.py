@@ -187,9 +187,10 @@ class Spec(Finite):
     @property
     def data_replicas(self) -> int:
         """Number of shards of every global batch. Each belongs to one copy of the model, which may itself be divided."""
-        if not self.traits.divides_batch:
+        traits = self.traits
+        if not traits.divides_batch:
             return 1
-        return self.replicas // self.hybrid.inner_replicas if self.traits.is_nested else self.replicas
+        return self.replicas // self.hybrid.inner_replicas if traits.is_nested else self.replicas
 
     @property
     def replicas_requested(self) -> int:
@@ -258,8 +259,10 @@ class Spec(Finite):
     @property
     def scaled_learning_rate(self) -> float:
         """Base learning rate, scaled for replicas as `schedule.scaling` says."""
-        factors = {"none": 1.0, "linear": self.data_replicas, "sqrt": math.sqrt(self.data_replicas)}
-        return self.optimizer.learning_rate * factors[self.schedule.scaling]
+        if self.schedule.scaling == "none":  # every step asks
+            return self.optimizer.learning_rate
+        replicas = self.data_replicas
+        return self.optimizer.learning_rate * (replicas if self.schedule.scaling == "linear" else math.sqrt(replicas))
 
     def learning_rate(self, step: int, steps_per_epoch: int, total_steps: int) -> float:
         """Return the learning rate of one update: the base rate, scaled for replicas, warmed up and scheduled.
