@@ -36,7 +36,9 @@ REASONS = {
 def sources() -> Iterator[Path]:
     """Files that judge or report."""
     compare = PROJECT / "compare"
-    tools = chain.from_iterable(compare.rglob(f"*_{kind}.py") for kind in ("report", "screen", "sentences"))
+    tools = chain.from_iterable(
+        compare.rglob(f"*_{kind}.py") for kind in ("report", "screen", "sentences", "statements", "words")
+    )
     return iter(sorted({*(compare / "judgement").glob("*.py"), *(compare / "reporting").glob("*.py"), *tools}))
 
 

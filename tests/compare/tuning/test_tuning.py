@@ -27,7 +27,7 @@ from common.spec import SpecError
 from compare.core.errors import FolderError, LaunchError
 from compare.execution import launch
 from compare.reporting import tables
-from compare.tuning import optuna_study, tuner, tuning_findings, tuning_report, tuning_sentences
+from compare.tuning import optuna_study, tuner, tuning_findings, tuning_report
 from compare.tuning.records import BestTrial, TunedTrial, Tuning, TuningPlan, TuningRecord, TuningSearch
 from compare.tuning.servers import ENDED, Listener, Serving
 from compare.tuning.tuning_findings import Gain
@@ -167,9 +167,7 @@ def test_the_report_is_written_in_every_form(
     plots = {"best_after_trials", "best_after_seconds", "seconds_by_jobs", "parallel_coordinates"}
     assert {path.stem for path in (tmp_path / "plots").iterdir()} == plots
     assert (tmp_path / "report.html").read_text().count("<svg") == len(plots)
-    (same,) = dict(tuning_sentences.sentences(tuned, tuning_findings.judge_tuning(tuned)))[
-        "Did both frameworks search the same?"
-    ]
+    (same,) = dict(tuning_report.sections(tuned, tuning_findings.judge_tuning(tuned)))["Did both frameworks search the same?"]
     for name in ("report.html", "report.md"):
         text = (tmp_path / name).read_text()
         assert same in text and same.startswith("6 of 6 ") and "1 of 5" in text, name
@@ -552,7 +550,7 @@ def made(losses: dict[int, list[list[float]]], seconds: dict[int, float]) -> Tun
 
 def sentences(tuned: TuningRecord) -> dict[str, list[str]]:
     """What a report says, by heading."""
-    return dict(tuning_sentences.sentences(tuned, tuning_findings.judge_tuning(tuned)))
+    return dict(tuning_report.sections(tuned, tuning_findings.judge_tuning(tuned)))
 
 
 def gain(tuned: TuningRecord) -> Gain:
