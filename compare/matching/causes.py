@@ -44,83 +44,81 @@ class Cause(NamedTuple):
     """Which of the several forms of this cause it is."""
 
 
-class Correction(NamedTuple):
-    """An experiment: one side's values with the cause corrected must be the other side's."""
-
-    name: str
-    corrected: Array
-    target: Array
-    values: Mapping[str, Any]
-    variant: str = ""
-    where: str = ""
-    """See `Cause.where`. Empty: the place where the models differ."""
-    tolerance: float = math.nan
-    """Largest relative difference that may remain. NaN: the tolerance of the divergence."""
-
-    def judge(self, divergence: Divergence) -> Cause | None:
-        """Return the cause if the corrected values agree."""
-        tolerance = divergence.tolerance if math.isnan(self.tolerance) else self.tolerance
-        residual = max_relative_difference(self.corrected, self.target)
-        cause = Cause(self.name, self.values, self.where or divergence.where, residual, self.variant)
-        return cause if residual <= tolerance else None
-
-
 _Form = Callable[[Any], Array]
 """Function from an index of examples to the values of these examples."""
+_Experiments = Iterator[Cause | None]
+"""Results of the experiments on a suspected cause. None: it does not explain the difference."""
 
 
-class Forms(NamedTuple):
-    """An experiment: each side's values must be one of several forms, and no form may fit both sides."""
+def _corrected(
+    divergence: Divergence,
+    name: str,
+    corrected: Array,
+    target: Array,
+    values: Mapping[str, Any],
+    variant: str = "",
+    where: str = "",
+    *,
+    tolerance: float | None = None,
+) -> Cause | None:
+    """Return the cause if one side's values, with it corrected, are the other side's. See `Cause` for its fields."""
+    residual = max_relative_difference(corrected, target)
+    cause = Cause(name, values, where or divergence.where, residual, variant)
+    return cause if residual <= (divergence.tolerance if tolerance is None else tolerance) else None
 
-    name: str
-    outputs: Sequence[Array]
-    """float[N, ...], the values of both sides."""
-    forms: Callable[[Array], Mapping[Any, _Form]]
-    """Function from values to forms of their shape, by a key that `match_words` has words for."""
-    values: Mapping[str, Any] = {}
-    variant: str = ""
-    where: str = ""
-    """See `Cause.where`. Empty: the place where the models differ."""
-    stated: Sequence[Sequence[Any]] = ((), ())
-    """Keys that each side's layers state, preferred to others that fit."""
-    least: float = 0.0
-    """Tolerance of the forms, if it is larger than that of the divergence."""
-    sample: Any = np.s_[:1]
-    """Index of the examples that are tried first, since most forms do not fit."""
 
-    def judge(self, divergence: Divergence) -> Cause | None:
-        """Return the cause with the forms that fit each side: the stated one, or all that these values do not tell apart."""
-        tolerance = max(divergence.tolerance, self.least)
-        fits: list[dict[Any, float]] = []
-        for values in self.outputs:
-            scale = float(np.abs(values).max(initial=0.0))
-            residuals = {key: self._residual(form, values, scale, tolerance) for key, form in self.forms(values).items()}
-            fits.append({key: residual for key, residual in residuals.items() if residual <= tolerance})
-            if not fits[-1]:
-                return None
-        if fits[0].keys() & fits[1].keys():
-            return None
-        forms = [[next((key for key in keys if key in fit), None)] for keys, fit in zip(self.stated, fits, strict=True)]
-        found = [[*fit] if keys == [None] else keys for keys, fit in zip(forms, fits, strict=True)]
-        values = {**divergence.named(), **self.values, "forms": json.loads(json.dumps(found))}
-        return Cause(self.name, values, self.where or divergence.where, min(fits[1].values()), self.variant)
+def _distinguished(
+    divergence: Divergence,
+    name: str,
+    outputs: Sequence[Array],
+    forms: Callable[[Array], Mapping[Any, _Form]],
+    variant: str = "",
+    where: str = "",
+    *,
+    stated: Sequence[Sequence[Any]] = ((), ()),
+    least: float = 0.0,
+    sample: Any = np.s_[:1],
+    **values: Any,
+) -> Cause | None:
+    """Return the cause if each side's values are one of several forms, and no form fits both sides.
 
-    def _residual(self, form: _Form, values: Array, scale: float, tolerance: float) -> float:
+    Args:
+        divergence: the place where the models differ.
+        name, variant, where: see `Cause`.
+        outputs: float[N, ...], the values of both sides.
+        forms: function from values to forms of their shape, by a key that `match_words` has words for.
+        stated: keys that each side's layers state, preferred to others that fit.
+        least: tolerance of the forms, if it is larger than that of the divergence.
+        sample: index of the examples that are tried first, since most forms do not fit.
+        values: further values of the cause.
+    """
+    tolerance = max(divergence.tolerance, least)
+
+    def residual(form: _Form, values: Array, scale: float) -> float:
         try:
-            difference = max_relative_difference(form(self.sample), values[self.sample], scale)
+            difference = max_relative_difference(form(sample), values[sample], scale)
             return difference if difference > tolerance else max_relative_difference(form(np.s_[:]), values)
         except ValueError:  # a window is larger than the image
             return math.inf
 
-
-_Experiment = Cause | Correction | Forms
-"""What a hypothesis yields: a cause that it has found itself, or an experiment that decides."""
+    fits: list[dict[Any, float]] = []
+    for output in outputs:
+        scale = float(np.abs(output).max(initial=0.0))
+        residuals = {key: residual(form, output, scale) for key, form in forms(output).items()}
+        fits.append({key: value for key, value in residuals.items() if value <= tolerance})
+        if not fits[-1]:
+            return None
+    if fits[0].keys() & fits[1].keys():
+        return None
+    found = [[key for key in keys if key in fit][:1] or [*fit] for keys, fit in zip(stated, fits, strict=True)]
+    values = {**divergence.named(), **values, "forms": json.loads(json.dumps(found))}
+    return Cause(name, values, where or divergence.where, min(fits[1].values()), variant)
 
 
 class _Hypothesis(NamedTuple):
     """A suspected cause. The first of its experiments that succeeds names it."""
 
-    experiments: Callable[[Divergence], Iterator[_Experiment]]
+    experiments: Callable[[Divergence], _Experiments]
     unless: str = ""
     """Name of a cause that explains as much. It is not tried out if that one was found."""
 
@@ -130,20 +128,14 @@ def explain_divergence(divergence: Divergence) -> list[Cause]:
     causes: list[Cause] = []
     for experiments, unless in _HYPOTHESES:
         if all(cause.name != unless for cause in causes):
-            causes += _first(experiments(divergence), divergence)
+            causes += itertools.islice(filter(None, experiments(divergence)), 1)
     causes = [
         cause if (cause.residual or 0.0) < divergence.difference / 2 else cause._replace(residual=math.inf) for cause in causes
     ]
     for name in ("softmax-output", "normalisation-place"):
         if conclusive := [cause for cause in causes if cause.name == name and (cause.residual or 0.0) < math.inf]:
             return conclusive  # no activation is missing beside it
-    return sorted(causes or _first(_pairing(divergence), divergence), key=lambda cause: cause.residual is None)[:3]
-
-
-def _first(experiments: Iterable[_Experiment], divergence: Divergence) -> list[Cause]:
-    """Return the first cause that an experiment finds. Empty if none does."""
-    found = (experiment if isinstance(experiment, Cause) else experiment.judge(divergence) for experiment in experiments)
-    return [*itertools.islice((cause for cause in found if cause is not None), 1)]
+    return sorted(causes or _pairing(divergence), key=lambda cause: cause.residual is None)[:3]
 
 
 def _pairing(divergence: Divergence) -> Iterator[Cause]:
@@ -184,7 +176,7 @@ def _pairing(divergence: Divergence) -> Iterator[Cause]:
         yield Cause("pairing", {"paired": found}, divergence.where)
 
 
-def _float32(divergence: Divergence) -> Iterator[Cause]:
+def _float32(divergence: Divergence) -> _Experiments:
     difference = max_relative_difference(*divergence.outputs)
     for place, side in enumerate(divergence.sides):
         layers = side.layers[divergence.mode].values()
@@ -200,7 +192,7 @@ def _float32(divergence: Divergence) -> Iterator[Cause]:
                 yield Cause("float32", {"one": side.name}, divergence.where, max_relative_difference(one, rounded))
 
 
-def _lower_precision(divergence: Divergence) -> Iterator[Cause]:
+def _lower_precision(divergence: Divergence) -> _Experiments:
     """A layer that gives values of float32 alone, though it takes others. It may have rounded on the way, not at the end.
 
     Where a model calls functions that are not recorded, the next layer takes such values, in some of its channels perhaps.
@@ -231,7 +223,7 @@ def _is_float32(values: Array) -> bool:
         return bool(values.any()) and np.array_equal(values, values.astype(np.float32))
 
 
-def _scaling(divergence: Divergence) -> Iterator[Correction]:
+def _scaling(divergence: Divergence) -> _Experiments:
     """A layer that scales and shifts, with constants that are rounded: what it states must give what the other model has."""
     for place, side in enumerate(divergence.sides):
         for layer in divergence.layers_since_agreement[place]:
@@ -254,10 +246,10 @@ def _scaling(divergence: Divergence) -> Iterator[Correction]:
                     <= formulas.ROUNDED_TOLERANCE
                 ):
                     values = {"one": side.name, "layer": layer.name}
-                    yield Correction(ROUNDED_CONSTANTS, stated, other, values, "scaling", tolerance=formulas.CLOSE)
+                    yield _corrected(divergence, ROUNDED_CONSTANTS, stated, other, values, "scaling", tolerance=formulas.CLOSE)
 
 
-def _input(divergence: Divergence) -> Iterator[Correction]:
+def _input(divergence: Divergence) -> _Experiments:
     if divergence.layers is None or divergence.close(*divergence.inputs):
         return
     left, right = divergence.inputs
@@ -267,7 +259,7 @@ def _input(divergence: Divergence) -> Iterator[Correction]:
             if form.shape == right.shape:
                 axes = [("height", "width", "channels")[axis - 1] for axis in order]
                 values = {**divergence.named(), "layer": divergence.layers[1].name, "axes": axes}
-                yield Correction("data-format", form, right, values, "axes")
+                yield _corrected(divergence, "data-format", form, right, values, "axes")
     if len(divergence.nearest_agreeing) > 1 or left.shape != right.shape:
         return
     if left.ndim == 4:
@@ -283,7 +275,7 @@ def _input(divergence: Divergence) -> Iterator[Correction]:
             "mirrored": left[:, :, ::-1],
         }
         for words, form in forms.items():
-            yield Correction("data-format", form, right, {**divergence.named(), "form": words}, "image")
+            yield _corrected(divergence, "data-format", form, right, {**divergence.named(), "form": words}, "image")
     flat = [array.reshape(-1, array.shape[-1]) for array in (left, right)]
     if not np.isfinite(flat).all() or not np.ptp(flat[0], axis=0).all():
         return  # no line goes through one point
@@ -292,10 +284,10 @@ def _input(divergence: Divergence) -> Iterator[Correction]:
         fitted = np.polynomial.Polynomial.fit(flat[0][:, channel], flat[1][:, channel], 1).convert().coef
         scale[channel], shift[channel] = (*fitted, 0.0, 0.0)[1::-1]
     values = {**divergence.named(), "scale": scale.tolist(), "shift": np.where(np.abs(shift) < 1e-9, 0, shift).tolist()}
-    yield Correction("input-scaling", flat[0] * scale + shift, flat[1], values, tolerance=1e-9)
+    yield _corrected(divergence, "input-scaling", flat[0] * scale + shift, flat[1], values, tolerance=1e-9)
 
 
-def _order(divergence: Divergence) -> Iterator[Correction]:
+def _order(divergence: Divergence) -> _Experiments:
     left, right = divergence.sides
     if divergence.layers is not None and divergence.layers[0].parameters and not divergence.close(*divergence.inputs):
         ours, theirs = divergence.layers
@@ -307,7 +299,7 @@ def _order(divergence: Divergence) -> Iterator[Correction]:
             if not divergence.close(left.values(divergence.mode, one)[0], mine):
                 values = {**divergence.named(), "layer": ours.name, "called": other}
                 where = f"{ours.where}, {candidate.where}"
-                yield Correction("order", mine, right.values(divergence.mode, other)[0], values, "layers", where)
+                yield _corrected(divergence, "order", mine, right.values(divergence.mode, other)[0], values, "layers", where)
     if len(divergence.nearest_agreeing) < 2 or any(
         layer.flattened for side in divergence.layers_since_agreement for layer in side
     ):
@@ -325,10 +317,10 @@ def _order(divergence: Divergence) -> Iterator[Correction]:
         is_told = len(runs) <= _MOST_RUNS and len(np.unique(fingerprints[0])) == len(order)
         channels = [[int(run[0]), int(run[-1])] for run in runs] if is_told else []
         values = {**divergence.named(), "concatenates": "concatenate" in divergence.kinds, "channels": channels}
-        yield Correction("order", one[..., order], other, values)
+        yield _corrected(divergence, "order", one[..., order], other, values)
 
 
-def _softmax(divergence: Divergence) -> Iterator[Correction]:
+def _softmax(divergence: Divergence) -> _Experiments:
     if divergence.layers is not None and divergence.layers[0].kind != "activation":
         return
     for place in (0, 1):
@@ -336,10 +328,12 @@ def _softmax(divergence: Divergence) -> Iterator[Correction]:
         if mine.ndim != 2 or mine.shape != other.shape:
             continue
         for words, function in (("probabilities (softmax)", special.softmax), ("log-probabilities", special.log_softmax)):
-            yield Correction("softmax-output", function(other, -1), mine, {**divergence.named(place), "returns": words})
+            yield _corrected(
+                divergence, "softmax-output", function(other, -1), mine, {**divergence.named(place), "returns": words}
+            )
 
 
-def _dropout(divergence: Divergence) -> Iterator[Cause]:
+def _dropout(divergence: Divergence) -> _Experiments:
     if "dropout" not in divergence.kinds:
         return
     for x, left, right in divergence.shared_inputs():
@@ -360,7 +354,7 @@ def _dropout(divergence: Divergence) -> Iterator[Cause]:
                 yield Cause("dropout-rate", divergence.named(drops_channels[1]), divergence.where, residual, "channels")
 
 
-def _bias(divergence: Divergence) -> Iterator[Correction]:
+def _bias(divergence: Divergence) -> _Experiments:
     if divergence.layers is None:
         return
     roles = [side.parameters(layer.name) for side, layer in zip(divergence.sides, divergence.layers, strict=True)]
@@ -369,7 +363,7 @@ def _bias(divergence: Divergence) -> Iterator[Correction]:
             if role in roles[place] and role not in roles[1 - place]:
                 values = {"one": divergence.names[1 - place], "layer": divergence.layers[1 - place].name, "role": role}
                 corrected = divergence.outputs[1 - place] + roles[place][role]
-                yield Correction("bias-missing", corrected, divergence.outputs[place], values)
+                yield _corrected(divergence, "bias-missing", corrected, divergence.outputs[place], values)
 
 
 def _normalises(divergence: Divergence) -> bool:
@@ -410,7 +404,7 @@ def _of_layers(divergence: Divergence, key: str) -> dict[str, Any]:
     }
 
 
-def _normalised_axis(divergence: Divergence) -> Iterator[Cause]:
+def _normalised_axis(divergence: Divergence) -> _Experiments:
     if divergence.layers is None or not _normalises(divergence):
         return
     left, right = (layer.settings.get("axis", -1) for layer in divergence.layers)
@@ -418,20 +412,20 @@ def _normalised_axis(divergence: Divergence) -> Iterator[Cause]:
         yield Cause("data-format", _of_layers(divergence, "axis"), divergence.where, None, "axis")
 
 
-def _epsilon(divergence: Divergence) -> Iterator[Correction]:
+def _epsilon(divergence: Divergence) -> _Experiments:
     values = _of_layers(divergence, "epsilon")
     epsilons = [layer.settings.get("epsilon") for layer in divergence.layers or ()]
     if (found := _normalised(divergence)) is not None and epsilons[0] != epsilons[1]:
-        yield Correction("epsilon", found[2], divergence.outputs[1], values)
+        yield _corrected(divergence, "epsilon", found[2], divergence.outputs[1], values)
 
 
-def _batch_norm_mode(divergence: Divergence) -> Iterator[Correction]:
+def _batch_norm_mode(divergence: Divergence) -> _Experiments:
     if (found := _normalised(divergence)) is not None and found[0] != found[1]:
         values = {**_of_layers(divergence, "epsilon"), "mode": divergence.mode, "batch": [found[0], found[1]]}
-        yield Correction("batch-norm-mode", found[2], divergence.outputs[1], values)
+        yield _corrected(divergence, "batch-norm-mode", found[2], divergence.outputs[1], values)
 
 
-def _addition(divergence: Divergence) -> Iterator[Correction]:
+def _addition(divergence: Divergence) -> _Experiments:
     """An addition that one model lacks, with or without ReLU behind it."""
     additions = divergence.layers_of_kind("add")
     if len(additions[0]) == len(additions[1]):
@@ -449,10 +443,10 @@ def _addition(divergence: Divergence) -> Iterator[Correction]:
             total = value + earlier
             for form, bare in ((total, value), (np.maximum(total, 0), np.maximum(value, 0))):
                 if divergence.close(bare, other):
-                    yield Correction("addition-missing", form, mine, divergence.named(place), where=where)
+                    yield _corrected(divergence, "addition-missing", form, mine, divergence.named(place), where=where)
 
 
-def _padding(divergence: Divergence) -> Iterator[Forms]:
+def _padding(divergence: Divergence) -> _Experiments:
     """Recompute both sides with the left model's weights and settings, so that only the padding differs."""
     if divergence.layers is None or divergence.layers[0].kind not in ("conv", "depthwise_conv", "transposed_conv"):
         return
@@ -488,11 +482,11 @@ def _padding(divergence: Divergence) -> Iterator[Forms]:
             continue
         if kind == "transposed_conv":
             if outputs[0].ndim == outputs[1].ndim == 4 and x.shape[-1] == kernel.shape[-1]:
-                yield Forms("padding", outputs, functools.partial(cut, x), variant="cut")
+                yield _distinguished(divergence, "padding", outputs, functools.partial(cut, x), variant="cut")
         elif outputs[0] is divergence.outputs[0] and x.shape[-1] == divergence.inputs[0].shape[-1]:
             modes = [layer.settings["padding_mode"] for layer in divergence.layers]
             keys = [[(_pairs(padding), mode)] for padding, mode in zip(stated, modes, strict=True)]
-            yield Forms("padding", divergence.outputs, functools.partial(padded, x), stated=keys)
+            yield _distinguished(divergence, "padding", divergence.outputs, functools.partial(padded, x), stated=keys)
 
 
 def _pairs(padding: Iterable[Iterable[int]]) -> Any:
@@ -509,7 +503,7 @@ _POOLS = {
 """(figure, how it takes the padding) by mode of `formulas.pooling`."""
 
 
-def _pooling(divergence: Divergence) -> Iterator[Forms]:
+def _pooling(divergence: Divergence) -> _Experiments:
     pools = [[layer for layer in side if "window" in layer.settings] for side in divergence.layers_since_agreement]
 
     def key(window: Any, padding: Any, mode: str) -> tuple[Any, ...]:
@@ -529,7 +523,7 @@ def _pooling(divergence: Divergence) -> Iterator[Forms]:
 
     for x, *outputs in divergence.shared_inputs():
         if x.ndim == 4:
-            yield Forms("pooling", outputs, functools.partial(pooled, x), stated=stated)
+            yield _distinguished(divergence, "pooling", outputs, functools.partial(pooled, x), stated=stated)
 
 
 def _pool_mode(layer: Layer) -> str:
@@ -539,7 +533,7 @@ def _pool_mode(layer: Layer) -> str:
     return "average" if layer.settings.get("count_padding") else "average without padding"
 
 
-def _interpolation(divergence: Divergence) -> Iterator[Forms]:
+def _interpolation(divergence: Divergence) -> _Experiments:
     """Compare rules of resizing, with a tolerance for TensorFlow, which resizes in float32."""
 
     def resized(x: Array, y: Array) -> dict[str, _Form]:
@@ -548,10 +542,12 @@ def _interpolation(divergence: Divergence) -> Iterator[Forms]:
     stated, least = (["nearest"], ["nearest"]), formulas.ROUNDED_TOLERANCE
     for x, *outputs in divergence.shared_inputs():
         if x.ndim == 4 and all(y.ndim == 4 and y.shape[-1] == x.shape[-1] and y.shape[1:3] != x.shape[1:3] for y in outputs):
-            yield Forms("interpolation", outputs, functools.partial(resized, x), stated=stated, least=least)
+            yield _distinguished(
+                divergence, "interpolation", outputs, functools.partial(resized, x), stated=stated, least=least
+            )
 
 
-def _attention(divergence: Divergence) -> Iterator[Forms]:
+def _attention(divergence: Divergence) -> _Experiments:
     """Queries, keys and values must agree. Three layers give them, or one gives all of them side by side."""
     tokens = [array for array in divergence.nearest_agreeing if array.ndim == 3]
     triples: list[Sequence[Array]] = [np.split(array, 3, -1) for array in tokens if array.shape[-1] % 3 == 0]
@@ -574,10 +570,12 @@ def _attention(divergence: Divergence) -> Iterator[Forms]:
 
     for _, outputs in divergence.differing_inputs():
         for triple in triples:
-            yield Forms("attention", outputs, functools.partial(attention_forms, triple), sample=np.s_[:1, :4])
+            yield _distinguished(
+                divergence, "attention", outputs, functools.partial(attention_forms, triple), sample=np.s_[:1, :4]
+            )
 
 
-def _normalisation_place(divergence: Divergence) -> Iterator[Forms]:
+def _normalisation_place(divergence: Divergence) -> _Experiments:
     """A normalisation in front of a function, behind it, or elsewhere. What the next layers take tells where it stands."""
     left, right = divergence.sides
     layers = [layer for side in divergence.sides for layer in side.layers[divergence.mode].values()]
@@ -602,25 +600,20 @@ def _normalisation_place(divergence: Divergence) -> Iterator[Forms]:
             continue
         batch = ours.kind == "batch_norm" and divergence.mode == "training"
         parameters, settings = left.parameters(one), ours.settings
-        normal = functools.partial(
-            formulas.normalisation,
-            ours.kind,
-            parameters=parameters,
-            epsilon=settings["epsilon"],
-            groups=settings.get("groups", 1),
-            batch=batch,
-        )
+        how = {"epsilon": settings["epsilon"], "groups": settings.get("groups", 1), "batch": batch}
+        normal = functools.partial(formulas.normalisation, ours.kind, parameters=parameters, **how)
         where = ", ".join(filter(None, (ours.where, theirs.where)))
         for at, outputs in divergence.differing_inputs():
             for x in (*divergence.nearest_agreeing, *outputs):
                 if x.shape[-1:] != next(iter(parameters.values())).shape:
                     continue
                 for words in functions:
-                    yield Forms(
+                    yield _distinguished(
+                        divergence,
                         "normalisation-place",
                         outputs,
                         functools.partial(forms, x=x, normal=normal, words=words, at=at),
-                        {"layers": [one, other]},
+                        layers=[one, other],
                         where=where,
                         sample=np.s_[:] if batch else np.s_[:1],
                     )
@@ -637,7 +630,7 @@ def _place(divergence: Divergence) -> dict[str, Any]:
     }
 
 
-def _activation(divergence: Divergence) -> Iterator[Cause]:
+def _activation(divergence: Divergence) -> _Experiments:
     if divergence.layers is not None and divergence.layers[0].kind == "dropout":
         return
     settings = [[layer.settings for layer in layers] for layers in divergence.layers_of_kind("activation")]
@@ -667,7 +660,7 @@ def _activation(divergence: Divergence) -> Iterator[Cause]:
             yield Cause("activation", {**_place(divergence), "forms": forms}, divergence.where, residual)
 
 
-def _activation_among_functions(divergence: Divergence) -> Iterator[Cause]:
+def _activation_among_functions(divergence: Divergence) -> _Experiments:
     """Another activation among functions that one model does not record: the other's functions, with it in their place."""
     for place, side in enumerate(divergence.sides):
         functions = divergence.unpaired[place]
@@ -700,7 +693,7 @@ def _apply_layer(x: Array, layer: Layer) -> Array:
     return x.reshape(len(x), -1) if layer.kind == "flatten" and x.size else np.empty(0)
 
 
-def _activation_before_addition(divergence: Divergence) -> Iterator[Forms]:
+def _activation_before_addition(divergence: Divergence) -> _Experiments:
     """An activation in front of an addition, with or without ReLU behind it."""
     if not any(divergence.layers_of_kind("add")):
         return
@@ -723,7 +716,9 @@ def _activation_before_addition(divergence: Divergence) -> Iterator[Forms]:
         for value, earlier in itertools.product(divergence.nearest_agreeing, divergence.agreeing):
             if value is not earlier and value.shape == earlier.shape == outputs[0].shape == outputs[1].shape:
                 both = functools.partial(forms, value, earlier)
-                yield Forms("activation", outputs, both, variant="addition", stated=stated, sample=np.s_[:1, ..., :1])
+                yield _distinguished(
+                    divergence, "activation", outputs, both, variant="addition", stated=stated, sample=np.s_[:1, ..., :1]
+                )
 
 
 _HYPOTHESES = (
