@@ -23,13 +23,13 @@ from common.spec import SpecError
 from compare.core import wording
 from compare.core.errors import LaunchError
 from compare.execution import launch
+from compare.execution.servers import ENDED, LocalServer
 from compare.judgement.statement import Statement
 from compare.matching import formulas, match_words, model_causes
 from compare.matching.alignment import Alignment, align, pair_layers
 from compare.matching.causes import BIASED_VARIANCE, LOWER_PRECISION, ROUNDING_CAUSES, Cause, explain_divergence
 from compare.matching.divergence import SAME_VALUES_TOLERANCE, MeasuredModel, find_divergence, layers_agree
 from compare.matching.formulas import max_relative_difference
-from compare.tuning.servers import ENDED, LocalServer
 
 _POLL_SECONDS = 0.5
 _EXACT, _FORWARD, _GRADIENT, _UPDATE, _STEPS = 0.0, 1e-10, 1e-8, 1e-8, 1e-6
