@@ -24,7 +24,7 @@ from compare.execution.matrix import Row
 from compare.execution.store import StoredComparison
 from compare.judgement import cautions, environments, sameness, statement_words
 from compare.judgement.figures import metrics
-from compare.judgement.row_figures import Summary
+from compare.judgement.row_figures import Doubt, Summary
 from compare.judgement.run_figures import disturbing_cores, doubt
 from compare.judgement.run_pairs import undisturbed_runs
 from compare.judgement.summary import summarize
@@ -73,8 +73,10 @@ class MeasuredSubject(Frozen):
     """Start times of the runs, if recorded. Runs with the same start are the same runs."""
     saved_at: dict[int, datetime] = {}
     """Times at which the files of a benchmark were saved, by file number. Empty for a row."""
-    unreliable_repeats: dict[int, str] = {}
-    """Reasons why times are not reliable, by repeat, see `doubt`."""
+    unreliable_repeats: dict[int, Doubt] = {}
+    """Reasons why times are not reliable, by repeat."""
+    clock_cautions: dict[int, str] = {}
+    """Cautions of the clock, by repeat with late losses."""
     cores_taken: dict[int, float] = {}
     """Cores that other work took, by disturbed repeat."""
 
@@ -300,6 +302,7 @@ def _row_subject(stored: StoredComparison, row: Row, summary: Summary) -> Measur
         operations=_operations(list(runs)),
         start_times=sorted(run.started_at for run in runs if run.started_at),
         unreliable_repeats={repeat: why for repeat, run in sorted(good.items()) if (why := doubt(run))},
+        clock_cautions={repeat: run.clock_caution for repeat, run in sorted(good.items()) if run.clock_caution},
         cores_taken={repeat: taken for repeat, run in sorted(good.items()) if (taken := disturbing_cores(run))},
     )
 

@@ -15,10 +15,10 @@ from compare.core.verdict_words import percent_words
 from compare.core.wording import Detail, count
 from compare.execution import contestants, store
 from compare.judgement.conditions import DIVISION_WORDS
-from compare.judgement.row_figures import GUESSING, Summary, Target
+from compare.judgement.row_figures import GUESSING, Doubt, Summary, Target
 from compare.judgement.run_figures import cores_words
 from compare.judgement.statement import Advice, Statement
-from compare.judgement.verdict_statements import Doubt, doubt
+from compare.judgement.verdict_statements import doubt
 
 DISTURBED = "Other work disturbed it: do not rely on this."
 NO_FINDING = "Other work disturbed these runs. Make them again on an idle machine."
@@ -29,6 +29,19 @@ DOUBTS: dict[Doubt | None, str] = {
     "unwatched": "Too short to tell whether other work disturbed it: do not rely on this.",
 }
 """Sentence behind one on times that are not reliable, see `verdict_statements.doubt`."""
+DOUBTED_ROW: dict[Doubt, str] = {
+    "disturbed": "disturbed by other work",
+    "late_losses": "losses that came after the clock had stopped",
+    "too_short": "too few timed batches",
+    "unwatched": "too short to tell whether other work disturbed it",
+}
+"""Why no time of a row is reliable, in brackets or behind a colon, see `Summary.doubt`."""
+_DOUBTED_RUNS = {
+    "disturbed": "were disturbed",
+    "late_losses": "got their losses late ({cautions:;})",
+    "unwatched": "were too short to tell whether other work disturbed them",
+}
+"""The same as a predicate of several runs, see `run_figures.doubt`."""
 NOT_PROVED = "The same training is not proved."
 
 FILES_UNWATCHED = "Files of pytest-benchmark do not say whether other work disturbed a benchmark."
@@ -354,7 +367,8 @@ def _input_wait(values: Mapping[str, Any]) -> str:
 
 def unreliable_words(values: Mapping[str, Any]) -> str:
     """How many runs of a side have no reliable times, and why. The values are those of `unreliable_runs`."""
-    text = f"{values['unreliable']} of {count(values['runs'], 'run')} {values['whose']} {values['why']}"
+    why = fill(_DOUBTED_RUNS[values["why"]], values)
+    text = f"{values['unreliable']} of {count(values['runs'], 'run')} {values['whose']} {why}"
     if taken := values.get("cores_taken"):
         ends = dict.fromkeys(f"{end(taken):.2f}" for end in (min, max))
         budget = f" of a budget of {values['cores']}" if values["cores"] else ""
@@ -576,6 +590,18 @@ def advice_words(advice: Advice | None, folder: Path | str | None = None) -> str
     resume = ["run", "--resume", "DIR" if folder is None else str(folder), *advice.options]
     command = wording.command(*resume) if folder is not None else wording.shell(resume)
     return ADVICE[advice.kind].format(resume=command)
+
+
+def unreliable_rows_note(rows: Iterable[tuple[str, Summary]]) -> str:
+    """Name the rows of which no time is reliable, for the caption of a table. Empty if there are none."""
+    names_by_doubt: dict[str, list[str]] = {}
+    rows = list(rows)
+    for name, summary in rows:
+        if summary.doubt:
+            names_by_doubt.setdefault(DOUBTED_ROW[summary.doubt], []).append(name)
+    if 1 < len(rows) == sum(map(len, names_by_doubt.values())) and len(names_by_doubt) == 1:
+        return f"Rely on no time of any row: {next(iter(names_by_doubt))}."
+    return " ".join(f"Rely on no time of {'; '.join(names)}: {why}." for why, names in names_by_doubt.items())
 
 
 def doubt_words(*summaries: Summary) -> str:

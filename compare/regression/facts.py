@@ -12,7 +12,6 @@ from compare.core.wording import count
 from compare.execution.store import IN_FLOAT64
 from compare.judgement.measurements import SECONDS, MeasuredSubject, Measurement
 from compare.judgement.row_figures import FAILURES, UNFINISHED
-from compare.judgement.run_figures import DISTURBED
 from compare.judgement.statement import Level, Statement
 from compare.regression.records import ACCURACY, Criteria, Fact, Verdict, heading
 from compare.regression.samples import SubjectPair, usable_samples
@@ -120,7 +119,9 @@ def unreliable_runs(subject: MeasuredSubject, whose: str) -> Iterator[Statement]
             "whose": whose,
             "why": why,
         }
-        if why == DISTURBED:
+        if why == "late_losses":
+            values["cautions"] = [*dict.fromkeys(subject.clock_cautions.values())]
+        if why == "disturbed":
             values["cores_taken"] = [*subject.cores_taken.values()]
             values["cores"] = subject.spec.cores if subject.spec else None
         yield Statement(kind="unreliable_runs", level="caution", values=values)

@@ -393,7 +393,9 @@ def _trouble(stored: StoredComparison, summaries: Sequence[Summary], findings: C
     rows_by_trouble: dict[str, list[Summary]] = {}
     for summary in summaries:
         if summary.doubt:
-            rows_by_trouble.setdefault(f"do not rely on these times, {summary.doubt}", []).append(summary)
+            rows_by_trouble.setdefault(f"do not rely on these times, {statement_words.DOUBTED_ROW[summary.doubt]}", []).append(
+                summary
+            )
         if summary.guesses:
             rows_by_trouble.setdefault("accuracy no better than guessing", []).append(summary)
     for trouble, rows in rows_by_trouble.items():

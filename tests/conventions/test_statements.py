@@ -12,14 +12,9 @@ READ_BY = frozenset(
     ["startswith", "endswith", "removeprefix", "removesuffix", "replace", "partition", "rpartition", "split", "find", "index"]
 )
 """Methods that read or change a text."""
-NOTES = "notes on data, which comparisons store as text"
 REASONS = {
     ("compare/judgement/sameness.py", "startswith"): "the name of a rung, which proofs store",
-    ("compare/judgement/cautions.py", "startswith"): NOTES,
-    ("compare/judgement/cautions.py", "endswith"): NOTES,
-    ("compare/judgement/cautions.py", "removeprefix"): NOTES,
-    ("compare/data/data_report.py", "startswith"): f"{NOTES}, and indented lines of an error",
-    ("compare/data/data_report.py", "removeprefix"): NOTES,
+    ("compare/data/data_report.py", "startswith"): "indented lines of an error",
     ("compare/data/data_report.py", "removesuffix"): "lines of an error",
     ("compare/evaluation/inference_report.py", "split"): "the name of a judged ratio, which records store",
     ("compare/regression/regress_report.py", "in"): "a list of verdicts",

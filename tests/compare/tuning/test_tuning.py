@@ -22,7 +22,7 @@ from sqlalchemy.exc import OperationalError
 from syrupy.assertion import SnapshotAssertion
 
 from common.artifacts import atomic_files
-from common.data.sources.splits import CAUTION
+from common.data.notes import caution
 from common.spec import SpecError
 from compare.core.errors import FolderError, LaunchError
 from compare.execution import launch
@@ -580,7 +580,7 @@ def test_five_repeats_say_what_side_by_side_gains_and_costs(two_jobs: TuningReco
 
 
 def test_the_notes_on_the_data_are_told_and_the_doubtful_ones_are_cautions(snapshot: SnapshotAssertion) -> None:
-    notes = ["left out 1 of 9 files: 1 empty", f"{CAUTION}two. Rename one"]
+    notes = ["left out 1 of 9 files: 1 empty", caution("two. Rename one")]
     said = sentences(with_fields(made({1: [[0.5]]}, {1: 2.0}), plan__data_notes=notes))
     assert said["The data"] == notes and said["Cautions"] == snapshot
 
