@@ -68,8 +68,8 @@ def _record(record: type[BaseModel], **extra: Any) -> Callable[[], dict[str, Any
     """Return a function that gives the schema of a record with extra properties."""
 
     def schema() -> dict[str, Any]:
-        made = record.model_json_schema(mode="serialization")
-        return {**made, "properties": made["properties"] | extra}
+        json_schema = record.model_json_schema(mode="serialization")
+        return {**json_schema, "properties": json_schema["properties"] | extra}
 
     return schema
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 Kind = Literal["note", "data", "contradicting_labels", "images_in_two_splits"]
-"""What a note is about. All but `note` are cautions, and kinds of statements."""
+"""Subjects of notes. All but `note` are cautions, and kinds of statements."""
 _CAUTION = "Caution: "
 _IN_TWO_CLASSES = "images that stand in more than one class, equal pixel for pixel: "
 _IN_TWO_SPLITS = " images too, equal pixel for pixel"

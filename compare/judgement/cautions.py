@@ -262,9 +262,9 @@ def data_cautions(notes: Sequence[str]) -> list[Statement]:
     cautions = [(data_notes.kind(note), data_notes.words(note)) for note in notes]
     return [
         Statement(kind=kind, level="caution", values={"note": words})
-        for wanted in ("data", "contradicting_labels", "images_in_two_splits")
+        for caution in ("data", "contradicting_labels", "images_in_two_splits")
         for kind, words in cautions
-        if kind == wanted
+        if kind == caution
     ]
 
 

@@ -41,7 +41,7 @@ _DOUBTED_RUNS = {
     "late_losses": "got their losses late ({cautions:;})",
     "unwatched": "were too short to tell whether other work disturbed them",
 }
-"""The same as a predicate of several runs, see `run_figures.doubt`."""
+"""Predicates of several runs by the reason why their times are not reliable, see `run_figures.doubt`."""
 NOT_PROVED = "The same training is not proved."
 
 FILES_UNWATCHED = "Files of pytest-benchmark do not say whether other work disturbed a benchmark."

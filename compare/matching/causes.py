@@ -110,8 +110,8 @@ def _distinguished(
             return None
     if fits[0].keys() & fits[1].keys():
         return None
-    found = [[key for key in keys if key in fit][:1] or [*fit] for keys, fit in zip(stated, fits, strict=True)]
-    values = {**divergence.named(), **values, "forms": json.loads(json.dumps(found))}
+    fitting = [[key for key in keys if key in fit][:1] or [*fit] for keys, fit in zip(stated, fits, strict=True)]
+    values = {**divergence.named(), **values, "forms": json.loads(json.dumps(fitting))}
     return Cause(name, values, where or divergence.where, min(fits[1].values()), variant)
 
 
@@ -158,7 +158,7 @@ def _pairing(divergence: Divergence) -> Iterator[Cause]:
     for one, other in both:
         if one not in divergence.confirmed:
             groups.setdefault(signature(layers[0][one]), []).append((layers[0][one], layers[1][other]))
-    found: list[Any] = []
+    mismatched: list[Any] = []
     for shared, pairs in groups.items():
         doubtful = [
             (one, other)
@@ -171,9 +171,9 @@ def _pairing(divergence: Divergence) -> Iterator[Cause]:
         ]
         names = [[layer.name for layer in side] for side in zip(*doubtful, strict=True)]
         if len(doubtful) > 1 and {*map(normalised_name, names[0])} != {*map(normalised_name, names[1])}:
-            found.append([[*side_names] for side_names in names])
-    if found:
-        yield Cause("pairing", {"paired": found}, divergence.where)
+            mismatched.append([[*side_names] for side_names in names])
+    if mismatched:
+        yield Cause("pairing", {"paired": mismatched}, divergence.where)
 
 
 def _float32(divergence: Divergence) -> _Experiments:
@@ -415,14 +415,14 @@ def _normalised_axis(divergence: Divergence) -> _Experiments:
 def _epsilon(divergence: Divergence) -> _Experiments:
     values = _of_layers(divergence, "epsilon")
     epsilons = [layer.settings.get("epsilon") for layer in divergence.layers or ()]
-    if (found := _normalised(divergence)) is not None and epsilons[0] != epsilons[1]:
-        yield _corrected(divergence, "epsilon", found[2], divergence.outputs[1], values)
+    if (normalised := _normalised(divergence)) is not None and epsilons[0] != epsilons[1]:
+        yield _corrected(divergence, "epsilon", normalised[2], divergence.outputs[1], values)
 
 
 def _batch_norm_mode(divergence: Divergence) -> _Experiments:
-    if (found := _normalised(divergence)) is not None and found[0] != found[1]:
-        values = {**_of_layers(divergence, "epsilon"), "mode": divergence.mode, "batch": [found[0], found[1]]}
-        yield _corrected(divergence, "batch-norm-mode", found[2], divergence.outputs[1], values)
+    if (normalised := _normalised(divergence)) is not None and normalised[0] != normalised[1]:
+        values = {**_of_layers(divergence, "epsilon"), "mode": divergence.mode, "batch": [normalised[0], normalised[1]]}
+        yield _corrected(divergence, "batch-norm-mode", normalised[2], divergence.outputs[1], values)
 
 
 def _addition(divergence: Divergence) -> _Experiments:

@@ -105,7 +105,7 @@ def optimizer_words(values: Mapping[str, Any]) -> str:
     return f"The optimizers have other settings: {'; '.join(settings)}." if settings else ""
 
 
-def _each(text: str, words: Callable[[Mapping[str, Any]], str]) -> Template:
+def _optimizers(text: str, words: Callable[[Mapping[str, Any]], str]) -> Template:
     """Template of what both optimizers do. `{0}` and `{1}` are their clauses."""
     return lambda values: text.format(*map(words, values["optimizers"]), **values)
 
@@ -310,20 +310,20 @@ CAUSES: dict[str, Template] = {
     "loss": _LOSSES,
     "class-weights": _class_weights,
     "class-weights/divisor": _class_weights_divisor,
-    "adam-epsilon": _each(
+    "adam-epsilon": _optimizers(
         "{one}'s Adam adds epsilon {0}, {other}'s {1}.",
         lambda optimizer: (
             f"{optimizer['epsilon']:g} {'before' if optimizer['epsilon_before_correction'] else 'after'} the bias is corrected"
         ),
     ),
-    "rmsprop": _each(
+    "rmsprop": _optimizers(
         "{one}'s RMSprop adds epsilon {0}; {other}'s {1}.",
         lambda optimizer: (
             f"{optimizer['epsilon']:g} {'below' if optimizer['epsilon_below_root'] else 'behind'} the root, with decay "
             f"{optimizer['decay']:g}"
         ),
     ),
-    "weight-decay": _each(
+    "weight-decay": _optimizers(
         "{one} decays weights by {0}, {other} by {1}.",
         lambda optimizer: (
             f"{optimizer['weight_decay']:g} "
@@ -333,7 +333,7 @@ CAUSES: dict[str, Template] = {
     "weight-decay/regularizer": (
         "{one} adds a regularizer to the loss: {factor:.6g} times the square of each weight of some layers."
     ),
-    "learning-rate": _each(
+    "learning-rate": _optimizers(
         "{one} takes {0}; {other} {1}.",
         lambda optimizer: "rule {rule}, learning rate {learning_rate:.9g}, momentum {momentum:.9g}".format(**optimizer),
     ),

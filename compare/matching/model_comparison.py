@@ -248,8 +248,8 @@ class Match:
             for rung in self.rungs
             if rung.left_out
         ]
-        told = [cause.values.get("settings") for rung in self.rungs for cause in rung.causes]
-        if self.optimizers and self.optimizers not in told:
+        explained = [cause.values.get("settings") for rung in self.rungs for cause in rung.causes]
+        if self.optimizers and self.optimizers not in explained:
             values: dict[str, JsonValue] = {"one": self.names[0], "other": self.names[1], "settings": self.optimizers}
             statements.append(Statement(kind="optimizers_differ", level="caution", values=values))
         if self.holds and any(model.unrecorded for model in self.opened):

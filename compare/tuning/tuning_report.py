@@ -28,7 +28,7 @@ def report(tuned: TuningRecord, folder: Path) -> Report:
     """
     plan, findings = tuned.plan, tuning_findings.judge_tuning(tuned)
     statements = tuning_statements.statements(tuned, findings)
-    said = sections(tuned, findings)
+    sentences = sections(tuned, findings)
     summary = [jobs_table(tuned), *quality_table(tuned, findings), best_table(tuned)]
     resume_words = wording.shell(["tune", "--resume", str(folder)])
     return Report(
@@ -40,7 +40,7 @@ def report(tuned: TuningRecord, folder: Path) -> Report:
             Mark("Failed or killed", str(tuned.num_failed), "bad" if tuned.num_failed else "good"),
             Mark("State", *(("done", "good") if tuned.done else ("not done", "warn"))),
         ],
-        findings=said,
+        findings=sentences,
         tables=[*summary, progress_table(tuned), trials_table(tuned)],
         terminal_tables=summary,
         drawings=tuning_plots.drawings(tuned, findings),
@@ -51,7 +51,7 @@ def report(tuned: TuningRecord, folder: Path) -> Report:
             "done": tuned.done,
             "importances": findings.importances,
             "judged": findings.judged,
-            "sections": dict(said),
+            "sections": dict(sentences),
             "statements": statements,
         },
         exit_code=tuned.exit_code,
@@ -62,11 +62,11 @@ def report(tuned: TuningRecord, folder: Path) -> Report:
 
 def sections(tuned: TuningRecord, findings: Findings) -> list[tuple[str, list[str]]]:
     """The findings in words, by heading."""
-    said = [
+    in_words = [
         (tuning_words.HEADINGS[subject], tuning_words.sentences(statements))
         for subject, statements in tuning_statements.statements(tuned, findings).items()
     ]
-    return [(heading, sentences) for heading, sentences in [*said, ("The data", tuned.plan.data_notes)] if sentences]
+    return [(heading, sentences) for heading, sentences in [*in_words, ("The data", tuned.plan.data_notes)] if sentences]
 
 
 def screen(tuned: TuningRecord, findings: Findings, folder: Path) -> Screen:
@@ -75,15 +75,15 @@ def screen(tuned: TuningRecord, findings: Findings, folder: Path) -> Screen:
     number = sum(len(search.trials) for search in tuned.searches)
     best = best_table(tuned)
     fields = [row for row in best.rows if row["field"] in {name for best_fields in tuned.best.values() for name in best_fields}]
-    said = {
+    sentences = {
         subject: tuning_words.sentences(statements, short=True)
         for subject, statements in tuning_statements.short_statements(tuned, findings).items()
     }
     answers = [
-        Paragraph("Best", said["bests"]),
-        Paragraph("Side by side", said["gains"]),
-        Paragraph("Fields", said["importances"]),
-        Paragraph("Trouble", said["trouble"], "bad"),
+        Paragraph("Best", sentences["bests"]),
+        Paragraph("Side by side", sentences["gains"]),
+        Paragraph("Fields", sentences["importances"]),
+        Paragraph("Trouble", sentences["trouble"], "bad"),
     ]
     return Screen(
         subject=[

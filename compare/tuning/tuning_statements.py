@@ -32,28 +32,28 @@ def statements(tuned: TuningRecord, findings: Findings) -> dict[str, list[Statem
 
 def short_statements(tuned: TuningRecord, findings: Findings) -> dict[str, list[Statement]]:
     """Return the answers of the first screen. Only costs after the same trials are among them."""
-    found = statements(tuned, findings)
+    by_subject = statements(tuned, findings)
     by_gain = [statement for gain in findings.gains for statement in (*_gains(tuned, gain), *_costs(tuned, gain))]
     return {
-        "bests": [statement for statement in found["bests"] if statement.level == "finding"],
+        "bests": [statement for statement in by_subject["bests"] if statement.level == "finding"],
         "gains": [statement for statement in by_gain if statement.values["after"] != "seconds"],
-        "importances": [statement for statement in found["importances"] if statement.kind == "importance"],
+        "importances": [statement for statement in by_subject["importances"] if statement.kind == "importance"],
         "trouble": _trouble(tuned),
     }
 
 
 def _trouble(tuned: TuningRecord) -> list[Statement]:
     """Return what changes the answer, and the reasons why the exit code is not 0."""
-    found: list[Statement] = []
+    answers: list[Statement] = []
     trials = [(search, trial) for search in tuned.searches for trial in search.trials]
     if failures := [(search, trial) for search, trial in trials if trial.state in ("failed", "killed")]:
         search, trial = failures[0]
         states = Counter(trial.state for _, trial in failures)
         values = {"states": {**states}, "trials": len(trials), "reason": str(trial.reason)}
-        found.append(_say("trouble", "failures", contestant=search.contestant, **values))
+        answers.append(_say("trouble", "failures", contestant=search.contestant, **values))
     if disturbed := sum(cores_taken(tuned, search) > DISTURBED_FROM for search in tuned.searches):
-        found.append(_say("trouble", "searches_disturbed", searches=disturbed))
-    return [*_unfinished(tuned), *found, *data_cautions(tuned.plan.data_notes)]
+        answers.append(_say("trouble", "searches_disturbed", searches=disturbed))
+    return [*_unfinished(tuned), *answers, *data_cautions(tuned.plan.data_notes)]
 
 
 def _say(level: Level, kind: str, **values: Any) -> Statement:
@@ -61,15 +61,15 @@ def _say(level: Level, kind: str, **values: Any) -> Statement:
 
 
 def _bests(tuned: TuningRecord) -> list[Statement]:
-    found: list[Statement] = []
+    answers: list[Statement] = []
     for contestant in tuned.plan.settings.frameworks:
         trials = sum(len(search.trials) for search in tuned.searches_of(contestant))
         if (best := tuned.best_trials.get(contestant)) is None:
-            found.append(_say("finding", "none_trained", contestant=contestant, trials=trials))
+            answers.append(_say("finding", "none_trained", contestant=contestant, trials=trials))
             continue
         scores = {"loss": best.trial.loss, "accuracy": best.trial.accuracy, "epochs": best.trial.epochs}
-        found.append(_say("finding", "best", contestant=contestant, trials=trials, **scores, fields=best.fields))
-    return [*found, *([_say("info", "best_is_too_good")] if tuned.best_trials else [])]
+        answers.append(_say("finding", "best", contestant=contestant, trials=trials, **scores, fields=best.fields))
+    return [*answers, *([_say("info", "best_is_too_good")] if tuned.best_trials else [])]
 
 
 def _sameness(tuned: TuningRecord) -> Iterator[Statement]:
@@ -123,14 +123,14 @@ def _costs(tuned: TuningRecord, gain: Gain) -> Iterator[Statement]:
 
 
 def _importances(tuned: TuningRecord, findings: Findings) -> list[Statement]:
-    found: list[Statement] = []
+    answers: list[Statement] = []
     for contestant in tuned.plan.settings.frameworks:
         values = {"contestant": contestant, "settings": len(settings_scored(tuned, contestant))}
         if contestant in findings.importances:
-            found.append(_say("finding", "importance", **values, parts=findings.importances[contestant]))
+            answers.append(_say("finding", "importance", **values, parts=findings.importances[contestant]))
         else:
-            found.append(_say("finding", "importance_unknown", **values, needed=IMPORTANCE_TRIALS))
-    return [*found, *([_say("info", "importance_is_a_hint")] if findings.importances else [])]
+            answers.append(_say("finding", "importance_unknown", **values, needed=IMPORTANCE_TRIALS))
+    return [*answers, *([_say("info", "importance_is_a_hint")] if findings.importances else [])]
 
 
 def _surety(tuned: TuningRecord, findings: Findings) -> list[Statement]:
