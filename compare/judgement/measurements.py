@@ -27,6 +27,7 @@ from compare.judgement.figures import metrics
 from compare.judgement.row_figures import Doubt, Summary
 from compare.judgement.run_figures import disturbing_cores, doubt
 from compare.judgement.run_pairs import undisturbed_runs
+from compare.judgement.statement import Statement
 from compare.judgement.summary import summarize
 
 Kind = Literal["comparison", "benchmarks"]
@@ -120,8 +121,8 @@ class Measurement(Frozen):
     """Whether a stored file was torn or changed, and not only left unsigned."""
     environments: dict[str, Environment] = {}
     """Environments of the contestants of a comparison, as far as they are recorded."""
-    environment_changes: list[str] = []
-    """Sentences on runs of a comparison that were made in another environment than planned."""
+    environment_changes: list[Statement] = []
+    """Cautions on runs of a comparison that were made in another environment than planned."""
 
     @property
     def machine_name(self) -> str:
@@ -255,7 +256,7 @@ def _comparison(folder: Path) -> Measurement:
         set_aside=[*statement_words.sentences(cautions.signature(stored)), *stored.set_aside],
         is_damaged=bool(stored.set_aside),
         environments=environments.relevant_environments(comparison.environments, facts),
-        environment_changes=statement_words.sentences(environments.cautions(stored)),
+        environment_changes=environments.cautions(stored),
         subjects={
             row.id: _row_subject(stored, row, summary)
             for row, summary in zip(comparison.rows, summarize(stored), strict=True)

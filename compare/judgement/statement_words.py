@@ -376,6 +376,10 @@ def unreliable_words(values: Mapping[str, Any]) -> str:
     return f"{text}."
 
 
+def _caution_of_side(values: Mapping[str, Any]) -> str:
+    return f"The {values['side']}: {' '.join(sentences([Statement.model_validate(values['caution'])]))}"
+
+
 TEMPLATES: Templates = {
     # Cautions on the whole comparison.
     "signature": "{sentence}",
@@ -483,7 +487,8 @@ TEMPLATES: Templates = {
     # Two measurements.
     "package_changed": "{package} was {baseline} and is {candidate}.",
     "uncommitted_changes": "The {side} was measured with uncommitted changes.",
-    "caution_of_side": "The {side}: {sentence}",
+    "caution_of_side": _caution_of_side,
+    "set_aside_of_side": "The {side}: {reason}",
     "other_work": "{name}: the {what} changed, so the runs compute something else than before.",
     "not_above_zero": "{name}: {left_out} of {figures} figures of the {side} do not count ({metric}): not above 0.",
     "without_partner": "{name}: {figures:figure} without a partner in the pairs, not counted ({metric}).",

@@ -152,8 +152,10 @@ def cautions(
         if measured.dirty:
             add("uncommitted_changes", side=side)
     for measured, side in sides:
-        for sentence in (*measured.environment_changes, *measured.set_aside):
-            add("caution_of_side", side=side, sentence=sentence)
+        for caution in measured.environment_changes:
+            add("caution_of_side", side=side, caution=caution.model_dump(mode="json"))
+        for reason in measured.set_aside:
+            add("set_aside_of_side", side=side, reason=reason)
     for pair in pairs:
         name, metrics, both = pair.now.name, criteria.metrics_of(pair.now), (pair.before, pair.now)
         sided = tuple(zip(both, ("baseline", "candidate"), strict=True))

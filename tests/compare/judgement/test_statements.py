@@ -112,6 +112,16 @@ def test_runs_of_one_row_share_a_sentence_with_the_figure_of_each() -> None:
     assert sentences(used) == ["row: used more cores than the budget: 2.50 of 2; 3.00 of 2."]
 
 
+def test_a_caution_of_one_side_is_the_fact_itself_with_its_side() -> None:
+    values = {"repeat": 2, "changes": "numpy was 1, now 2"}
+    caution = Statement(kind="another_environment", level="trouble", rows=("a-serial",), values=values)
+    of_side = Statement(
+        kind="caution_of_side", level="caution", values={"side": "baseline", "caution": caution.model_dump(mode="json")}
+    )
+    (words,), (sentence,) = sentences([of_side]), sentences([caution])
+    assert words == f"The baseline: {sentence}"
+
+
 @given(st.integers(0, 10**6))
 def test_a_noun_follows_its_number(number: int) -> None:
     text = Fields().format("{steps:timed step}", steps=number)
