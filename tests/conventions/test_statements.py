@@ -16,13 +16,10 @@ REASONS = {
     ("compare/judgement/sameness.py", "startswith"): "the name of a rung, which proofs store",
     ("compare/data/data_report.py", "startswith"): "indented lines of an error",
     ("compare/data/data_report.py", "removesuffix"): "lines of an error",
-    ("compare/evaluation/inference_report.py", "split"): "the name of a judged ratio, which records store",
-    ("compare/regression/regress_report.py", "in"): "a list of verdicts",
     ("compare/regression/regress_screen.py", "partition"): "shortens a line between sentences",
     ("compare/regression/regress_screen.py", "rpartition"): "shortens a line between words",
     ("compare/reporting/latex.py", "replace"): "typesets a cell's interval",
     ("compare/reporting/latex.py", "split"): "breaks a cell between words",
-    ("compare/reporting/comparison_screen.py", "removeprefix"): "a place in a sentence that is being made",
     ("compare/reporting/comparison_screen.py", "removesuffix"): "the name of a processor",
 }
 """(file, method): why a text with a space is read there."""
