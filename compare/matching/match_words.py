@@ -343,14 +343,27 @@ CAUSES: dict[str, Template] = {
 """Sentence of every cause by its name, and by its variant if it has several."""
 
 
+TOLERATED = {
+    "settings": "settings that differ",
+    "accepted": "what was accepted",
+    ROUNDED_CONSTANTS: "constants that a framework rounds to float32",
+    LOWER_PRECISION: "what a framework computes in float32",
+}
+"""Differences that are tolerated in models that hold, see `Match.tolerated_difference`."""
 _MODELS = "{models[0]} and {models[1]}"
 _RUNGS_AGREE = "In float64 all {rungs} rungs agree: outputs, gradients, updates, and {steps:step} of training."
+
+
+def _tolerating(text: str) -> Template:
+    return lambda values: statement_words.fill(text, {**values, "but": TOLERATED[values["but"]]})
 
 
 def _rung_differs(values: Mapping[str, Any]) -> str:
     size = "" if values["difference"] is None else f" by {values['difference']:.1e}"
     where = f" at {values['where']}" if values["where"] else ""
-    qualifier = ", accepted" if values["accepted"] else f", only by {values['rounding']}" if values["rounding"] else ""
+    qualifier = (
+        ", accepted" if values["accepted"] else f", only by {TOLERATED[values['rounding']]}" if values["rounding"] else ""
+    )
     under = f", with {values['under']}" if values["under"] else ""
     return f"{values['rung']}: differs{size}{where}{qualifier}{under}."
 
@@ -367,8 +380,8 @@ def _no_known_cause(values: Mapping[str, Any]) -> str:
 
 TEMPLATES: dict[str, Template | Below] = {
     "models_same": f"Yes: {_MODELS} are the same model. {_RUNGS_AGREE}",
-    "models_agree": f"Yes, but for {{but}}: {_MODELS}. {_RUNGS_AGREE}",
-    "models_hold": "Yes, but for {but}.",
+    "models_agree": _tolerating(f"Yes, but for {{but}}: {_MODELS}. {_RUNGS_AGREE}"),
+    "models_hold": _tolerating("Yes, but for {but}."),
     "models_part": "No: they part first at: {rung}.",
     "models_part_by_convention": (
         "No: they part at {rung} alone. There Keras has a convention of its own: add --accept {accept}."

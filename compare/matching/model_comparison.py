@@ -27,7 +27,14 @@ from compare.execution.servers import ENDED, LocalServer
 from compare.judgement.statement import Statement
 from compare.matching import formulas, match_words, model_causes
 from compare.matching.alignment import Alignment, align, pair_layers
-from compare.matching.causes import BIASED_VARIANCE, LOWER_PRECISION, ROUNDING_CAUSES, Cause, explain_divergence
+from compare.matching.causes import (
+    BIASED_VARIANCE,
+    LOWER_PRECISION,
+    ROUNDED_CONSTANTS,
+    ROUNDING_CAUSES,
+    Cause,
+    explain_divergence,
+)
 from compare.matching.divergence import SAME_VALUES_TOLERANCE, MeasuredModel, find_divergence, layers_agree
 from compare.matching.formulas import max_relative_difference
 
@@ -215,7 +222,7 @@ class Match:
             "difference": rung.difference if math.isfinite(rung.difference) else None,
             "where": rung.where if rung.first is None else "",
             "accepted": rung.status == ACCEPTED,
-            "rounding": _describe_rounding(self.rungs) if rung.status == ROUNDS else "",
+            "rounding": _rounding_cause(self.rungs) if rung.status == ROUNDS else "",
             "under": rung.under,
         }
         statements = [Statement(kind="rung_differs", level="finding", values=values)]
@@ -258,11 +265,10 @@ class Match:
 
     @property
     def tolerated_difference(self) -> str:
-        """Description of the differences that are tolerated in models that hold."""
+        """Differences that are tolerated in models that hold, as a key of `match_words.TOLERATED`."""
         if self._agrees:
-            return "settings that differ"
-        accepted = any(rung.status == ACCEPTED for rung in self.rungs)
-        return "what was accepted" if accepted else _describe_rounding(self.rungs)
+            return "settings"
+        return "accepted" if any(rung.status == ACCEPTED for rung in self.rungs) else _rounding_cause(self.rungs)
 
 
 class ModelProcess:
@@ -689,9 +695,9 @@ def _locate_first_difference(
     return replace(rung, status=FAILED, first=divergence.difference, at_the_end=divergence.at_the_end, **details)
 
 
-def _describe_rounding(rungs: Sequence[RungResult]) -> str:
+def _rounding_cause(rungs: Sequence[RungResult]) -> str:
     lower = any(cause.name == LOWER_PRECISION for rung in rungs if rung.status == ROUNDS for cause in rung.causes)
-    return "what a framework computes in float32" if lower else "constants that a framework rounds to float32"
+    return LOWER_PRECISION if lower else ROUNDED_CONSTANTS
 
 
 def _only_rounding(reasons: Sequence[Cause]) -> bool:

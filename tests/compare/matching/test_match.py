@@ -500,9 +500,6 @@ def test_the_same_call_gives_the_same_answer(both: Both) -> None:
     assert first == second
 
 
-ROUNDED_CONSTANTS = "constants that a framework rounds to float32"
-
-
 @pytest.mark.parametrize(
     ("net", "model", "in_constants"),
     [
@@ -518,7 +515,7 @@ def test_constants_that_tensorflow_rounds_are_said_tried_out_and_accepted(
     both: Both, snapshot: SnapshotAssertion, net: str, model: str, in_constants: float | None
 ) -> None:
     found = matched(both, net, model)
-    assert found.holds and not found.same and found.tolerated_difference == ROUNDED_CONSTANTS, found.sentences
+    assert found.holds and not found.same and found.tolerated_difference == causes.ROUNDED_CONSTANTS, found.sentences
     inference, far = rung(found, INFERENCE), rung(found, FAR)
     assert inference.status == ROUNDS and set(cause_names(inference)) == {"rounded-constants"}
     # Also where the outputs agree within the tolerance: there the first layer that differs does not.
