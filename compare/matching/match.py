@@ -273,13 +273,9 @@ _LABELS = {"same": "Same", "not the same": "Not the same", "cannot tell": "Canno
 def report(result: Match, words: Sequence[str], written: Sequence[str] = ()) -> Report:
     """Build the report of a match. `written`: sentences on `--write`."""
     causes = [cause for rung in result.rungs for cause in rung.causes]
-    verdict = (
-        "same"
-        if result.same
-        else f"same but for {match_words.TOLERATED[result.tolerated_difference]}"
-        if result.holds
-        else "not the same"
-    )
+    verdict = "same" if result.holds else "not the same"
+    if result.holds and not result.same:
+        verdict += f" but for {match_words.TOLERATED[result.tolerated_difference]}"
     if verdict == "not the same" and all(rung.status != model_comparison.FAILED for rung in result.rungs):
         verdict = "cannot tell"
     return Report(
