@@ -1,5 +1,6 @@
 """The first screens of `match`: the same, another model, excused, and not to be told."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -7,7 +8,8 @@ from typing import Any
 import pytest
 
 from common.matching.records import Layer, ModelReport, OpenRequest
-from compare.matching import match, model_comparison
+from compare.judgement.statement import Statement
+from compare.matching import match, match_words, model_comparison
 from compare.matching.causes import BIASED_VARIANCE, Cause
 from compare.matching.model_comparison import LayerPair, Match, RungResult
 from tests.support.snapshots import Screens
@@ -64,6 +66,16 @@ def test_the_same_model_is_said_with_what_was_compared(screens: Screens) -> None
 def test_another_model_is_said_with_its_cause_by_name_and_the_lines_to_change(screens: Screens) -> None:
     shown = screened(screens, matched("padding [[1, 1], [1, 1]], [[0, 1], [0, 1]]", **PARTED))
     assert f"look at {WHERE}" in shown and "--write" not in shown
+
+
+def test_the_json_of_a_cause_has_its_facts_and_its_sentence() -> None:
+    values = json.loads(match.report(matched(**PARTED), []).to_json())
+    (cause,) = values["rungs"][1]["causes"]
+    assert cause["values"]["forms"] == PADDINGS and cause["sentence"].startswith("pytorch pads 1 above")
+    (statement,) = (statement for statement in values["statements"] if statement["kind"] == "cause")
+    assert match_words.sentences([Statement.model_validate(statement)])[0].startswith(
+        f"padding: {cause['sentence']} Verified: "
+    )
 
 
 def test_a_difference_without_a_name_says_so(screens: Screens) -> None:

@@ -27,8 +27,9 @@ from common.spec import SpecError
 from compare.core.errors import FolderError, LaunchError
 from compare.execution import launch
 from compare.execution.servers import ENDED, Listener
+from compare.judgement.statement import Statement
 from compare.reporting import tables
-from compare.tuning import optuna_study, tuner, tuning_findings, tuning_report
+from compare.tuning import optuna_study, tuner, tuning_findings, tuning_report, tuning_words
 from compare.tuning.records import BestTrial, TunedTrial, Tuning, TuningPlan, TuningRecord, TuningSearch
 from compare.tuning.servers import Serving
 from compare.tuning.tuning_findings import Gain
@@ -577,6 +578,14 @@ def test_five_repeats_say_what_side_by_side_gains_and_costs(two_jobs: TuningReco
     # When two jobs have ended, one job has told its first trial alone.
     assert found.after_seconds and found.after_seconds.verdict == "below" and found.after_seconds.ratio.value < 0.3
     assert sentences(two_jobs) == snapshot
+
+
+def test_the_json_has_the_facts_behind_every_sentence(two_jobs: TuningRecord) -> None:
+    values = json.loads(tuning_report.report(two_jobs, FOLDER).to_json())
+    statements = {subject: map(Statement.model_validate, records) for subject, records in values["statements"].items()}
+    in_words = {tuning_words.HEADINGS[subject]: tuning_words.sentences(facts) for subject, facts in statements.items()}
+    assert {heading: sentences for heading, sentences in in_words.items() if sentences} == values["sections"]
+    assert values["statements"]["gains"][0]["values"]["judged"]["verdict"] == "above"
 
 
 def test_the_notes_on_the_data_are_told_and_the_doubtful_ones_are_cautions(snapshot: SnapshotAssertion) -> None:
