@@ -49,7 +49,7 @@ def _trouble(tuned: TuningRecord) -> list[Statement]:
     if failures := [(search, trial) for search, trial in trials if trial.state in ("failed", "killed")]:
         search, trial = failures[0]
         states = Counter(trial.state for _, trial in failures)
-        values = {"states": {**states}, "trials": len(trials), "reason": str(trial.reason)}
+        values = {"states": {**states}, "trials": len(trials), "reason": str(trial.reason).rstrip(".")}
         answers.append(_say("trouble", "failures", contestant=search.contestant, **values))
     if disturbed := sum(cores_taken(tuned, search) > DISTURBED_FROM for search in tuned.searches):
         answers.append(_say("trouble", "searches_disturbed", searches=disturbed))
@@ -155,19 +155,19 @@ def _cautions(tuned: TuningRecord) -> Iterator[Statement]:
         yield _say("caution", "turns", jobs=over, budget=budget)
     for jobs in sorted(settings.jobs):
         if jobs <= budget and budget % jobs:
-            yield _say("caution", "cores_unused", jobs=jobs, budget=budget)
+            yield _say("caution", "cores_unused", jobs=jobs, budget=budget, used=budget // jobs * jobs)
     if len(settings.jobs) > 1 and (settings.sampler == "tpe" or settings.pruner != "none"):
         yield _say("caution", "other_trials")
 
 
 def _search(search: TuningSearch) -> dict[str, Any]:
-    return {"contestant": search.contestant, "jobs": search.jobs, "repeat": search.repeat}
+    return {"contestant": search.contestant, "jobs": search.jobs, "repeat": search.repeat + 1}
 
 
 def _search_cautions(tuned: TuningRecord, search: TuningSearch) -> Iterator[Statement]:
     for trial in search.trials:
         if trial.state not in ("ok", "pruned"):
-            values = {**_search(search), "trial": trial.slot, "state": trial.state, "reason": str(trial.reason)}
+            values = {**_search(search), "trial": trial.slot + 1, "state": trial.state, "reason": str(trial.reason).rstrip(".")}
             yield _say("caution", "trial_ended", **values)
     if search.attempts > 1:
         yield _say("caution", "interrupted", **_search(search), times=search.attempts - 1)

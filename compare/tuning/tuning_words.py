@@ -10,7 +10,7 @@ from compare.core.verdict_words import interval_words, p_value_text, verdict_tex
 from compare.core.wording import count, percent
 from compare.judgement import statement_words
 from compare.judgement.statement import Statement
-from compare.judgement.statement_words import DISTURBED, NO_FINDING, Templates
+from compare.judgement.statement_words import DISTURBED, NO_FINDING, Templates, fill
 
 HEADINGS = {
     "bests": "What was found?",
@@ -21,6 +21,8 @@ HEADINGS = {
     "surety": "How sure is that?",
     "cautions": "Cautions",
 }
+_SUBJECT = "{contestant}, {jobs:job} against {against:job}"
+_SEARCH = "{contestant}, {jobs:job}, repeat {repeat}"
 _FIELDS = 3
 """Fields that the first screen names."""
 
@@ -70,10 +72,6 @@ def _same_settings(values: Mapping[str, Any]) -> str:
     return text
 
 
-def _subject(values: Mapping[str, Any]) -> str:
-    return f"{values['contestant']}, {count(values['jobs'], 'job')} against {count(values['against'], 'job')}"
-
-
 def _judged(values: Mapping[str, Any], *, seconds: bool = False) -> tuple[JudgedRatio, str]:
     """Return a ratio, and its verdict with the number of its pairs if these are too few, or how small the difference is."""
     judged = JudgedRatio.model_validate(values["judged"])
@@ -83,36 +81,29 @@ def _judged(values: Mapping[str, Any], *, seconds: bool = False) -> tuple[Judged
 
 def _gain(values: Mapping[str, Any]) -> str:
     if values["disturbed"]:
-        return f"{_subject(values)}: no finding. {NO_FINDING}"
+        return f"{fill(_SUBJECT, values)}: no finding. {NO_FINDING}"
     judged, words = _judged(values, seconds=True)
-    return f"{_subject(values)}: {interval_words(judged.ratio)} times as fast{p_value_text(judged)}: {words}."
+    return f"{fill(_SUBJECT, values)}: {interval_words(judged.ratio)} times as fast{p_value_text(judged)}: {words}."
 
 
 def _short_gain(values: Mapping[str, Any]) -> str:
     if values["disturbed"]:
-        return f"{_subject(values)}: no finding. Other work disturbed these runs."
+        return f"{fill(_SUBJECT, values)}: no finding. Other work disturbed these runs."
     judged, words = _judged(values, seconds=True)
-    return f"{_subject(values)}: {words}, {interval_words(judged.ratio)} times as fast."
+    return f"{fill(_SUBJECT, values)}: {words}, {interval_words(judged.ratio)} times as fast."
 
 
 def _cost(values: Mapping[str, Any]) -> str:
     judged, words = _judged(values)
     when = {"trials": "after the same number of trials", "seconds": "after the same seconds"}[values["after"]]
     times = f"{interval_words(judged.ratio)} times the best validation {values['objective']}{p_value_text(judged)}"
-    return f"{_subject(values)}: {times}, {when}: {words}.{f' {DISTURBED}' if values['disturbed'] else ''}"
+    return f"{fill(_SUBJECT, values)}: {times}, {when}: {words}.{f' {DISTURBED}' if values['disturbed'] else ''}"
 
 
 def _short_cost(values: Mapping[str, Any]) -> str:
     judged, words = _judged(values)
     best = f"after the same trials, best {values['objective']}"
-    return f"{_subject(values)}, {best}: {words}, {interval_words(judged.ratio)} times."
-
-
-def _cost_unknown(values: Mapping[str, Any]) -> str:
-    return (
-        f"{_subject(values)}, after the same seconds: cannot tell. In {count(values['empty'], 'repeat')} one of the two had no "
-        "trial trained to its end by then."
-    )
+    return f"{fill(_SUBJECT, values)}, {best}: {words}, {interval_words(judged.ratio)} times."
 
 
 def _parts(values: Mapping[str, Any], most: int | None = None) -> str:
@@ -121,49 +112,7 @@ def _parts(values: Mapping[str, Any], most: int | None = None) -> str:
 
 def _failures(values: Mapping[str, Any]) -> str:
     states = ", ".join(f"{number} {state}" for state, number in values["states"].items())
-    return f"{states} of {count(values['trials'], 'trial')}. {values['contestant']}: {values['reason'].rstrip('.')}."
-
-
-def _search(values: Mapping[str, Any]) -> str:
-    return f"{values['contestant']}, {count(values['jobs'], 'job')}, repeat {values['repeat'] + 1}"
-
-
-def _trial_ended(values: Mapping[str, Any]) -> str:
-    return f"{_search(values)}: trial {values['trial'] + 1} {values['state']}: {values['reason'].rstrip('.')}."
-
-
-def _interrupted(values: Mapping[str, Any]) -> str:
-    times = "once" if values["times"] == 1 else f"{values['times']} times"
-    return (
-        f"{_search(values)}: interrupted {times}. Its seconds are those of its attempts, each until its last finished trial. "
-        "They are in no ratio."
-    )
-
-
-def _servers_lost(values: Mapping[str, Any]) -> str:
-    return (
-        f"{_search(values)}: {values['lost']} of its processes ended and could not be replaced. It went on with fewer jobs. "
-        "Its seconds are in no ratio."
-    )
-
-
-def _search_disturbed(values: Mapping[str, Any]) -> str:
-    taken = f"{values['cores_taken']:.2f} cores of its budget of {values['budget']}"
-    return f"{_search(values)}: other work took {taken}. Do not rely on its times."
-
-
-def _cores_unused(values: Mapping[str, Any]) -> str:
-    jobs, budget = values["jobs"], values["budget"]
-    used = f"{budget // jobs * jobs} of the budget's {budget} cores"
-    return f"{count(jobs, 'job')} used {used}, because {jobs} does not divide {budget}."
-
-
-def _searches_disturbed(values: Mapping[str, Any]) -> str:
-    return f"Other work disturbed {count(values['searches'], 'search', 'searches')}: do not rely on their times."
-
-
-def _short_unfinished(values: Mapping[str, Any]) -> str:
-    return f"{values['unfinished']} of {count(values['searches'], 'search', 'searches')} not done."
+    return f"{states} of {count(values['trials'], 'trial')}. {values['contestant']}: {values['reason']}."
 
 
 TEMPLATES: Templates = {
@@ -176,7 +125,10 @@ TEMPLATES: Templates = {
     "same_settings": _same_settings,
     "gain": _gain,
     "cost": _cost,
-    "cost_unknown": _cost_unknown,
+    "cost_unknown": (
+        f"{_SUBJECT}, after the same seconds: cannot tell. In {{empty:repeat}} one of the two had no trial trained to its end "
+        "by then."
+    ),
     "importance": lambda values: (
         f"{values['contestant']}: of the variance over {values['settings']} settings, by fANOVA: {_parts(values)}."
     ),
@@ -191,17 +143,27 @@ TEMPLATES: Templates = {
     ),
     "unfinished": "{unfinished} of {searches} searches are not done, and are in no ratio.",
     "turns": "{jobs:,} jobs took turns on {budget:core}.",
-    "cores_unused": _cores_unused,
+    "cores_unused": "{jobs:job} used {used} of the budget's {budget} cores, because {jobs} does not divide {budget}.",
     "other_trials": (
         "Searches with different numbers of jobs do not train the same trials, because proposals and pruning depend on the "
         "results known at that time. So images per second are shown beside the seconds."
     ),
-    "trial_ended": _trial_ended,
-    "interrupted": _interrupted,
-    "servers_lost": _servers_lost,
-    "search_disturbed": _search_disturbed,
+    "trial_ended": f"{_SEARCH}: trial {{trial}} {{state}}: {{reason}}.",
+    "interrupted": (
+        f"{_SEARCH}: interrupted {{times:time}}. Its seconds are those of its attempts, each until its last finished trial. "
+        "They are in no ratio."
+    ),
+    "servers_lost": (
+        f"{_SEARCH}: {{lost}} of its processes ended and could not be replaced. It went on with fewer jobs. Its seconds are in "
+        "no ratio."
+    ),
+    "search_disturbed": (
+        f"{_SEARCH}: other work took {{cores_taken:.2f}} cores of its budget of {{budget}}. Do not rely on its times."
+    ),
     "failures": _failures,
-    "searches_disturbed": _searches_disturbed,
+    "searches_disturbed": lambda values: (
+        f"Other work disturbed {count(values['searches'], 'search', 'searches')}: do not rely on their times."
+    ),
 }
 """Words by kind of statement."""
 
@@ -210,6 +172,6 @@ SHORT_TEMPLATES: Templates = {
     "gain": _short_gain,
     "cost": _short_cost,
     "importance": lambda values: f"{values['contestant']}, a hint alone: {_parts(values, _FIELDS)}",
-    "unfinished": _short_unfinished,
+    "unfinished": lambda values: f"{values['unfinished']} of {count(values['searches'], 'search', 'searches')} not done.",
 }
 """Words of the first screen, where they are others."""
