@@ -344,8 +344,9 @@ def _dropout(divergence: Divergence) -> _Experiments:
             max_relative_difference(np.where(y != 0, x / (1 - rate), 0), y) for y, rate in ((left, ours), (right, theirs))
         )
         if 0 in (ours, theirs) and ours != theirs:
-            values = {**divergence.named(int(ours == 0)), "rate": ours or theirs, "mode": divergence.mode}
-            yield Cause("dropout-active", values, divergence.where, max_relative_difference(x, left if ours == 0 else right))
+            values = {**divergence.named(int(ours == 0)), "rate": ours or theirs}
+            residual = max_relative_difference(x, left if ours == 0 else right)
+            yield Cause("dropout-active", values, divergence.where, residual, divergence.mode)
         elif not math.isclose(ours, theirs, rel_tol=1e-6):
             yield Cause("dropout-rate", {**divergence.named(), "rates": [ours, theirs]}, divergence.where, residual)
         elif x.ndim == 4 and x.shape == left.shape == right.shape:

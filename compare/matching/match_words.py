@@ -188,20 +188,6 @@ def _batch_norm_mode(values: Mapping[str, Any]) -> str:
     return text.format(ours=ours, theirs=theirs, **values)
 
 
-def _dropout_active(values: Mapping[str, Any]) -> str:
-    when = "also in inference" if values["mode"] == "inference" else "in training"
-    return f"{values['one']} drops {values['rate']:.4g} of the values {when}, {values['other']} none."
-
-
-def _momentum(values: Mapping[str, Any]) -> str:
-    is_other_convention = abs(sum(values["weights"]) - 1) < 1e-9
-    convention = ", as if it were the weight of the old ones" if is_other_convention else ""
-    text = (
-        "{one}'s {layers[0]} gives the new batch the weight {weights[0]:.6g} in its running statistics, {other}'s {layers[1]} "
-    )
-    return (text + "{weights[1]:.6g}{convention}.").format(convention=convention, **values)
-
-
 def _outputs(values: Mapping[str, Any]) -> str:
     ours, theirs = values["outputs"]
     hint = " Labels that start at 1 need one more." if abs(ours - theirs) == 1 else ""
@@ -244,6 +230,10 @@ def _schedule(values: Mapping[str, Any]) -> str:
     return f"The optimizers start at the learning rates {rates}. {optimizer_words(values)}"
 
 
+_MOMENTUM = (
+    "{one}'s {layers[0]} gives the new batch the weight {weights[0]:.6g} in its running statistics, {other}'s {layers[1]} "
+    "{weights[1]:.6g}"
+)
 _LAYOUT = "{other}'s {parameter} holds {one}'s values {form}."
 _LOSSES = "{one} computes the {losses[0]}, {other} the {losses[1]}."
 CAUSES: dict[str, Template] = {
@@ -295,11 +285,13 @@ CAUSES: dict[str, Template] = {
     "normalisation-place": _forms("{one} has the normalisation {layers[0]} {0}, {other} has {layers[1]} {1}."),
     "epsilon": "{one}'s {layers[0]} adds epsilon {epsilon[0]:g}, {other}'s {layers[1]} {epsilon[1]:g}.",
     "batch-norm-mode": _batch_norm_mode,
-    "dropout-active": _dropout_active,
+    "dropout-active/inference": "{one} drops {rate:.4g} of the values also in inference, {other} none.",
+    "dropout-active/training": "{one} drops {rate:.4g} of the values in training, {other} none.",
     "dropout-rate": "{one} drops {rates[0]:.4g} of the values, {other} {rates[1]:.4g}.",
     "dropout-rate/channels": "{one} drops whole channels, {other} single values.",
     "softmax-output": "{one} returns {returns}, {other} logits.",
-    "batch-norm-momentum": _momentum,
+    "batch-norm-momentum": f"{_MOMENTUM}.",
+    "batch-norm-momentum/complement": f"{_MOMENTUM}, as if it were the weight of the old ones.",
     BIASED_VARIANCE: (
         "{one}'s running variance of {layer} is the biased one; the other's is {times:.6g} times as large. No option of "
         "Keras's layer changes that. --accept biased-variance lets it pass."

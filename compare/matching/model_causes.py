@@ -227,7 +227,8 @@ def _compare_laws(
     where = _where(left.layers["training"][name], right.layers["training"][other])
     values = {"one": left.name, "other": right.name, "layers": [name, other]}
     if not _equal_momentum(ours, theirs):
-        yield Cause("batch-norm-momentum", {**values, "weights": [ours.momentum, theirs.momentum]}, where, residual)
+        variant = "complement" if abs(ours.momentum + theirs.momentum - 1) < 1e-9 else ""
+        yield Cause("batch-norm-momentum", {**values, "weights": [ours.momentum, theirs.momentum]}, where, residual, variant)
     if ours.factor != theirs.factor:
         biased = left if ours.factor == 1.0 else right
         values = {"one": biased.name, "layer": name, "times": max(ours.factor, theirs.factor)}
