@@ -155,11 +155,11 @@ def _seconds_once(phases: Phases) -> float:
 
 def why_no_proof(comparison: Comparison, request: ComparisonRequest) -> str | None:
     """Explain why no proof is made. None: one is made."""
-    if not comparison.prove:
+    if not comparison.settings.prove:
         return "none was asked for (--no-proof)"
     if why_not := timed_rows.why_nothing_to_prove(comparison.rows, request.twins.names):
         return f"there is nothing to prove: {why_not}"
-    if ladder.is_remembered(comparison.rows, request.twins, replicas=request.settings.replicas):
+    if ladder.is_remembered(comparison.rows, request.twins, replicas=comparison.replicas):
         return "it is remembered from an earlier comparison"
     return None
 
@@ -173,7 +173,7 @@ def proof_seconds(
     """
     rows = [row for row in comparison.rows if row.unavailable is None]
     seconds = 0.0
-    base = ladder.ProofRequest.for_rows(rows, request.twins, replicas=request.settings.replicas).base
+    base = ladder.ProofRequest.for_rows(rows, request.twins, replicas=comparison.replicas).base
     for name in request.twins.names:
         contestant_rows = [row for row in rows if row.contestant == name]
         similar_results = [similar[0] for row in contestant_rows if isinstance(similar := find_result(row), tuple)]
@@ -210,7 +210,7 @@ def checkpoint_bytes(rows: Sequence[Row], comparison: Comparison) -> int:
             images = _length(row, comparison.train_examples)[1]
             best = _best_bytes(row, comparison.trainable_values)
             largest = max(largest, values * _ITEM_BYTES[row.spec.precision] + best + _ID_BYTES * images)
-    return (2 + comparison.restarts) * largest
+    return (2 + comparison.settings.restarts) * largest
 
 
 def measure_by_contestant(
@@ -284,6 +284,7 @@ def report(
         proof: seconds of the proof, see `proof_seconds`.
         why_unproved: why none is made, see `why_no_proof`.
     """
+    settings = comparison.settings
     estimated_rows = [row for row in comparison.rows if row.id in {run.row for run in estimates}]
     values: dict[str, Any] = {
         "runs": [asdict(run) for run in estimates],
@@ -292,17 +293,17 @@ def report(
         "num_bytes": sum(run.num_bytes or 0 for run in estimates) + _REPORT_BYTES,
         "checkpoint_bytes": checkpoint_bytes(estimated_rows, comparison),
         "unknown": sum(run.seconds is None for run in estimates),
-        "proof": comparison.prove,
+        "proof": settings.prove,
         "proof_seconds": proof,
         "no_proof": why_unproved,
         "profile": any(row.spec.profile_steps for row in estimated_rows),
-        "restarts": comparison.restarts,
+        "restarts": settings.restarts,
         "start_over": {row.id: row.spec.not_resumable_because for row in estimated_rows if row.spec.not_resumable_because},
-        "most_repeats": comparison.until.most_repeats if comparison.until else None,
+        "most_repeats": settings.until.most_repeats if settings.until else None,
         "most_seconds": None,
     }
-    if comparison.until and (last := [run for run in estimates if run.repeat == comparison.repeats - 1]):
-        more = comparison.until.most_repeats - comparison.repeats
+    if settings.until and (last := [run for run in estimates if run.repeat == settings.repeats - 1]):
+        more = settings.until.most_repeats - settings.repeats
         values["most_seconds"] = values["seconds"] + max(more, 0) * sum(run.seconds or 0.0 for run in last)
     columns = (
         Column("number", "no."),

@@ -39,8 +39,8 @@ def build_plan(requests: Sequence[tuple[dict[str, str], ComparisonRequest]], on:
     if on is not None:
         spread.check_rows([request for _, request in requests])
     first = requests[0][1]
-    comparison_plan.check_repeats(first.settings)
-    cell_rows = [request.lay_out(request.settings, request.twins.contestants) for _, request in requests]
+    first.settings.check_repeats()
+    cell_rows = [list(request.rows) for _, request in requests]
     cell_labels = [
         labels or {cells.AXES["model"]: rows[0].spec.model} for (labels, _), rows in zip(requests, cell_rows, strict=True)
     ]
@@ -54,14 +54,7 @@ def build_plan(requests: Sequence[tuple[dict[str, str], ComparisonRequest]], on:
         cells=[
             Cell(name=name, labels=labels, rows=rows) for name, labels, rows in zip(names, cell_labels, cell_rows, strict=True)
         ],
-        repeats=first.settings.repeats,
-        seeds=list(first.settings.seeds),
-        until=first.settings.until,
-        contestants=first.twins.definitions,
-        prove=first.prove,
-        oversubscribe=first.oversubscribe,
-        restarts=first.restarts,
-        target_accuracy=first.target_accuracy,
+        settings=first.settings.updated(contestants=tuple(first.twins.definitions)),
         on=on,
     )
 
@@ -130,9 +123,9 @@ def _run_cells(plan: MatrixPlan, folder: Path, run_cell: RunCell, *, live: bool)
 def stored_plan(folder: Path, repeats: int | None) -> MatrixPlan:
     """Return the plan of a stored matrix, to continue it."""
     plan = cells.read(folder)
-    comparison_plan.refuse_fewer(repeats, plan.repeats, folder)
-    comparison_plan.check_contestants(plan.contestants, folder)
-    return plan.model_copy(update={"repeats": plan.repeats if repeats is None else repeats})
+    comparison_plan.refuse_fewer(repeats, plan.settings.repeats, folder)
+    comparison_plan.check_contestants(plan.settings.contestants, folder)
+    return plan.model_copy(update={"settings": plan.settings.updated(repeats=repeats)})
 
 
 def rehearse(plan: MatrixPlan, out: Path | None, *, as_json: bool, times_from: Path | None, again: bool = False) -> int:
@@ -192,7 +185,7 @@ def rehearse(plan: MatrixPlan, out: Path | None, *, as_json: bool, times_from: P
 
 def _twins(plan: MatrixPlan) -> Twins:
     """Return the contestants of all comparisons. The rows of each comparison have all of them."""
-    return Twins(dict.fromkeys(row.contestant for row in plan.cells[0].rows), plan.contestants)
+    return Twins(dict.fromkeys(row.contestant for row in plan.cells[0].rows), plan.settings.contestants)
 
 
 def _has_started(folder: Path) -> bool:
@@ -200,17 +193,14 @@ def _has_started(folder: Path) -> bool:
 
 
 def _identity(plan: MatrixPlan) -> dict[str, Any]:
-    shared = plan.model_dump(mode="json", include={"contestants", "prove", "oversubscribe", "seeds"})
+    shared = plan.settings.model_dump(mode="json", include={"contestants", "prove", "oversubscribe", "seeds"})
     rows = {cell.name: {row.id: row.model_dump(mode="json") for row in cell.rows} for cell in plan.cells}
     return {"cells": rows, "on other machines": plan.on is not None, **shared}
 
 
 def _merge_plans(stored: MatrixPlan, new: MatrixPlan) -> MatrixPlan:
-    """Return the stored plan with the larger number of repeats, and the new stopping rule, restarts and backend."""
-    repeats = max(stored.repeats, new.repeats)
-    return stored.model_copy(
-        update={"repeats": repeats, "until": new.until or stored.until, "restarts": new.restarts, "on": new.on}
-    )
+    """Return the plan to continue with: the stored one, on the new backend."""
+    return stored.model_copy(update={"settings": stored.settings.continued_by(new.settings), "on": new.on})
 
 
 MATRIX = FolderKind(

@@ -25,12 +25,12 @@ from compare.core.interrupt import SIGNAL_EXIT_BASE, Interrupted, interruptible
 from compare.core.option_parsing import parse_levels, parse_modes
 from compare.core.option_rules import AllExcept, Excludes, Needs
 from compare.core.option_types import Integers, Range
-from compare.core.presets import Preset
 from compare.core.progress import Display, display
 from compare.core.statistics import VERDICT_PAIRS
 from compare.core.until_decided import UntilDecided, stopping_rule_from_options
 from compare.execution import cells, executor, options, run_settings, signing, store
 from compare.execution.cells import MatrixPlan
+from compare.execution.comparison_settings import ComparisonSettings
 from compare.execution.interleaving import Job, run_in_turns
 from compare.execution.matrix import Row
 from compare.execution.store import Comparison, ProofRecord
@@ -162,27 +162,19 @@ def command(
         twins = contestant_options.twins(cell_settings[0][1].contestants)
         target = _check_target_accuracy(target_accuracy)
 
-        def build_request(settings: Preset) -> ComparisonRequest:
-            if modes is not None:
-                settings = replace(settings, modes=tuple(parse_modes(modes)))
-            if one_core is not None:
-                settings = replace(settings, one_core=one_core)
-            if switches is not None:
-                settings = replace(settings, levels=tuple(parse_levels(switches)))
-            if workers is not None:
-                settings = replace(settings, workers=workers)
+        def build_request(settings: ComparisonSettings) -> ComparisonRequest:
+            settings = settings.updated(
+                modes=None if modes is None else tuple(parse_modes(modes)), one_core=one_core,
+                levels=None if switches is None else tuple(parse_levels(switches)), workers=workers, prove=proof,
+                oversubscribe=oversubscribe, restarts=restarts, target_accuracy=target,
+            )  # fmt: skip
             if min_replicas is not None and not any(spec.MODES[mode].is_elastic for mode in settings.modes):
                 allowed = " or ".join(spec.MODES.names(lambda mode: mode.is_elastic))
                 raise SpecError(f"--elastic is for {allowed}. Received: {', '.join(settings.modes)}. Add one to --modes.")
-            settings = replace(settings, until=make_stopping_rule(settings.until))
-            if repeats is not None:
-                settings = replace(settings, repeats=repeats)
+            settings = settings.updated(until=make_stopping_rule(settings.until), repeats=repeats)
             if seeds is not None:
                 settings = comparison_plan.with_seeds(settings, seeds, repeats)
-            return ComparisonRequest(
-                settings, twins, out, proof,
-                oversubscribe=oversubscribe, restarts=restarts or 0, target_accuracy=target, live=live,
-            )  # fmt: skip
+            return ComparisonRequest(settings, settings.build_rows(twins.contestants), twins, out, live=live)
 
         requests = [(labels, build_request(settings)) for labels, settings in cell_settings]
         request = matrix_run.build_plan(requests, on) if requests[0][0] or on else requests[0][1]
@@ -351,7 +343,7 @@ def _run_comparison(request: ComparisonRequest) -> ComparisonOutcome:
 
 def _with_proof(comparison: Comparison, request: ComparisonRequest, folder: Path, progress: Display) -> Comparison:
     """Return the comparison with its proof, if one was requested. A proof in the folder is made again: proofs are cached."""
-    if not request.prove:
+    if not request.settings.prove:
         return comparison
     comparison = comparison.model_copy(update={"proof": proof(comparison, request, folder, progress)})
     store.write_plan(folder, comparison)
@@ -380,7 +372,7 @@ def proof(comparison: Comparison, request: ComparisonRequest, folder: Path, prog
         proof = ladder.prove_rows(
             comparison.rows,
             request.twins,
-            replicas=request.settings.replicas,
+            replicas=comparison.replicas,
             out=folder / store.PROOF_FOLDER,
             progress=progress.say,
         )
@@ -417,7 +409,7 @@ def _judge_spot_checks(folder: Path, twins: Twins, progress: Display, *, has_mor
         has_more_runs: whether other runs follow. Then no row is proved yet, and no first loss is judged.
     """
     plan = store.read_plan(folder)
-    if not plan.prove or (proof := plan.proof) is None:
+    if not plan.settings.prove or (proof := plan.proof) is None:
         return
     stored = store.read(folder)
     progress.stage("proof: recorded steps of the timed runs")
@@ -456,11 +448,12 @@ def run_all(comparison: Comparison, twins: Twins, folder: Path, progress: Displa
     """
     unwritten = _run_rounds(comparison, twins, comparison_plan.remaining_rounds(comparison, folder), folder, progress)
     while not unwritten and (needed_rows := _rows_needing_repeats(comparison, folder)):
-        new_repeat = comparison.repeats
+        new_repeat = comparison.settings.repeats
         skipped_rows = [row.id for row in comparison.rows if row.id not in needed_rows]
         left_out = comparison.left_out | {row: [*comparison.left_out.get(row, ()), new_repeat] for row in skipped_rows}
         proof = store.read_plan(folder).proof  # it may know recorded steps by now
-        comparison = comparison.model_copy(update={"repeats": new_repeat + 1, "left_out": left_out, "proof": proof})
+        comparison = comparison.with_settings(repeats=new_repeat + 1)
+        comparison = comparison.model_copy(update={"left_out": left_out, "proof": proof})
         store.write_plan(folder, comparison)
         remaining = comparison_plan.remaining_rounds(comparison, folder)
         added = [jobs for jobs in remaining if jobs[0].repeat == new_repeat]
@@ -470,7 +463,8 @@ def run_all(comparison: Comparison, twins: Twins, folder: Path, progress: Displa
 
 def _rows_needing_repeats(comparison: Comparison, folder: Path) -> set[str]:
     """Return ids of the rows that need another repeat because one of their comparisons is undecided."""
-    if comparison.until is None or comparison.repeats >= comparison.until.most_repeats:
+    until = comparison.settings.until
+    if until is None or comparison.settings.repeats >= until.most_repeats:
         return set()
     undecided = decision.undecided(comparison_report.read(folder).findings.verdicts)
     hopeful = (question for question in undecided if decision.is_hopeful(question, comparison))
@@ -482,12 +476,13 @@ def _run_rounds(
 ) -> list[tuple[str, RunResult]]:
     """Run these rounds. Returns (row id, result) of each result that could not be written."""
     unwritten: list[tuple[str, RunResult]] = []
-    most = comparison.until.most_repeats if comparison.until else comparison.repeats
+    until = comparison.settings.until
+    most = until.most_repeats if until else comparison.settings.repeats
     num_bytes = spot_checks.num_bytes(folder / store.RUNS_FOLDER)
 
     def label(job: Job[Row]) -> str:
         row, repeat = job
-        return f"{row.id} ({repeat + 1} of {'at most ' if comparison.until else ''}{most})" if most > 1 else row.id
+        return f"{row.id} ({repeat + 1} of {'at most ' if until else ''}{most})" if most > 1 else row.id
 
     def execute(job: Job[Row]) -> RunResult:
         has_spot_checks = comparison.proof is not None and spot_checks.is_checked(job.item.spec)
@@ -497,7 +492,7 @@ def _run_rounds(
             job.repeat,
             folder,
             progress.watch,
-            restarts=comparison.restarts,
+            restarts=comparison.settings.restarts,
             has_spot_checks=has_spot_checks,
         )
 
@@ -526,8 +521,8 @@ def _stored_request(
     """Return the request that made a results folder, updated by the options of `--resume`. None: the stored value."""
     if cells.is_matrix(folder):
         plan = matrix_run.stored_plan(folder, repeats)
-        restarts = plan.restarts if restarts is None else restarts
-        return plan.model_copy(update={"until": make_stopping_rule(plan.until), "restarts": restarts, "on": on or plan.on})
+        settings = plan.settings.updated(until=make_stopping_rule(plan.settings.until), restarts=restarts)
+        return plan.model_copy(update={"settings": settings, "on": on or plan.on})
     request = comparison_plan.stored_request(folder, repeats)
     if list(request.argv[:1]) in (["regress"], ["bisect"]):
         raise FolderError(
@@ -538,8 +533,8 @@ def _stored_request(
         raise FolderError(
             f"{folder} was begun on this machine. Received: --on {on}. Leave it out, or start another comparison."
         )
-    settings = replace(request.settings, until=make_stopping_rule(request.settings.until))
-    return replace(request, settings=settings, restarts=request.restarts if restarts is None else restarts, live=live)
+    settings = request.settings.updated(until=make_stopping_rule(request.settings.until), restarts=restarts)
+    return replace(request, settings=settings, live=live)
 
 
 def _check_target_accuracy(accuracy: float | None) -> float | None:

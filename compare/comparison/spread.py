@@ -117,8 +117,8 @@ def _is_done(plan: MatrixPlan, cell: Cell, folder: Path) -> bool:
     if status is None or status.code is None or status.failure or not (cell_folder / store.PLAN_FILE).exists():
         return False
     comparison = store.read_plan(cell_folder)
-    settings = comparison_plan.check_repeats(comparison_plan.request_for_rows(cell.rows, plan, cell_folder).settings)
-    has_all_repeats = comparison.repeats >= settings.repeats and comparison.until == plan.until
+    repeats = plan.settings.check_repeats().repeats
+    has_all_repeats = comparison.settings.repeats >= repeats and comparison.settings.until == plan.settings.until
     return has_all_repeats and not comparison_plan.remaining_rounds(comparison, cell_folder)
 
 

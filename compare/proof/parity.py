@@ -20,8 +20,8 @@ from compare.core import commands, exits, wording
 from compare.core.commands import Invocation, Outcome
 from compare.core.option_parsing import parse_modes, require_distinct, split_names
 from compare.core.option_rules import AllExcept, Excludes
-from compare.core.presets import Preset
 from compare.execution import matrix, options, run_settings
+from compare.execution.comparison_settings import ComparisonSettings
 from compare.execution.matrix import Row
 from compare.execution.options import OPTIMIZERS
 from compare.execution.store import IN_FLOAT64
@@ -116,10 +116,10 @@ def command(
     if spec_file is not None or preset is not None:
         subject = _subject_of_run(compared, preset, spec_file, assignments or [], modes, replicas)
     else:
-        twins = compared.twins({})
+        twins = compared.twins(())
         fields = {"data": {"source": data, "image_size": image_size}, "precision": precision, "seed": seed}
         specs = _specs(model, optimizer, fields, assignments or [], at_full_depth=single_steps)
-        modes_to_prove = list(Preset().modes) if modes is None else parse_modes(modes)
+        modes_to_prove = list(ComparisonSettings().modes) if modes is None else parse_modes(modes)
         subject = _Subject(specs, twins, modes_to_prove, replicas or 2)
     if record is not None:
         _refuse_recording(subject, record)
@@ -175,12 +175,9 @@ def _subject_of_run(
     """Return what `run` times with the same words."""
     settings = run_settings.settings(preset, spec_file, {}, assignments)
     twins = compared.twins(settings.contestants)
-    modes_to_prove = list(settings.modes) if modes is None else parse_modes(modes)
-    replicas = replicas or settings.replicas
-    rows = matrix.build_rows(
-        settings.values, twins.contestants, modes_to_prove, replicas, settings.workers, one_core=settings.one_core
-    )
-    return _Subject([rows[0].spec], twins, modes_to_prove, replicas or 2, rows)
+    settings = settings.updated(modes=None if modes is None else tuple(parse_modes(modes)), replicas=replicas)
+    rows = settings.build_rows(twins.contestants)
+    return _Subject([rows[0].spec], twins, list(settings.modes), settings.replicas, rows)
 
 
 def _refuse_recording(subject: _Subject, folder: Path) -> None:
