@@ -47,6 +47,8 @@ from compare.reporting.document import (
 from compare.reporting.tables import Table
 
 RESULTS_FILE = "results.json"
+SCHEMA_VERSION = 1
+"""Version of the form of results.json, in which each setting is a field of the comparison."""
 
 _FRAMES = {"runs": dataframes.runs, "epochs": dataframes.epochs}
 """Frames that are written as CSV beside the tables, for other tools."""
@@ -168,9 +170,10 @@ def _json_values(compared: JudgedComparison) -> dict[str, Any]:
     """Plan, proof, findings in words and as statements, and the result of every run."""
     stored, findings = compared.stored, compared.findings
     sentences = {subject: compared.in_words(statements) for subject, statements in findings.statements.items()}
+    comparison = stored.comparison.model_dump(exclude={"settings"}) | stored.comparison.settings.model_dump()
     return {
-        "schema_version": store.SCHEMA_VERSION,
-        "comparison": stored.comparison.model_dump(exclude={"settings"}) | stored.comparison.settings.model_dump(),
+        "schema_version": SCHEMA_VERSION,
+        "comparison": comparison | {"schema_version": SCHEMA_VERSION},
         "findings": {**sentences, "comparable": findings.comparable, "verdicts": findings.verdicts},
         "statements": findings.statements,
         "summaries": [summary.model_dump() | {"name": summary.name} for summary in compared.summaries],
