@@ -130,7 +130,7 @@ def stored_plan(folder: Path, repeats: int | None) -> MatrixPlan:
 
 def rehearse(plan: MatrixPlan, out: Path | None, *, as_json: bool, times_from: Path | None, again: bool = False) -> int:
     """Print an estimate of time and disk of the remaining runs of every comparison. Starts none of them."""
-    MATRIX.check(out, _identity(plan))
+    MATRIX.check(out, plan.identity())
     if plan.on is not None:
         return spread.rehearse(plan, out or store.new_folder(cells.KIND), as_json=as_json)
     estimate.print_measurement_notice(times_from)
@@ -192,23 +192,4 @@ def _has_started(folder: Path) -> bool:
     return any(folder.glob(f"*/{store.PLAN_FILE}")) or any(folder.glob(f"{jobs.FOLDER}/*"))
 
 
-def _identity(plan: MatrixPlan) -> dict[str, Any]:
-    shared = plan.settings.model_dump(mode="json", include={"contestants", "prove", "oversubscribe", "seeds"})
-    rows = {cell.name: {row.id: row.model_dump(mode="json") for row in cell.rows} for cell in plan.cells}
-    return {"cells": rows, "on other machines": plan.on is not None, **shared}
-
-
-def _merge_plans(stored: MatrixPlan, new: MatrixPlan) -> MatrixPlan:
-    """Return the plan to continue with: the stored one, on the new backend."""
-    return stored.model_copy(update={"settings": stored.settings.continued_by(new.settings), "on": new.on})
-
-
-MATRIX = FolderKind(
-    noun=cells.KIND,
-    file=cells.PLAN_FILE,
-    kind=cells.KIND,
-    record=MatrixPlan,
-    identity=_identity,
-    merge=_merge_plans,
-    has_started=_has_started,
-)
+MATRIX = FolderKind(noun=cells.KIND, file=cells.PLAN_FILE, kind=cells.KIND, record=MatrixPlan, has_started=_has_started)

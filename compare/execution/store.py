@@ -180,6 +180,52 @@ class Comparison(Exact):
         """Return the comparison with other settings."""
         return self.model_copy(update={"settings": self.settings.updated(**changes)})
 
+    def continued_by(self, new: Any) -> Self:
+        """Return the comparison to continue with in a folder that holds this one, if `new` is the same comparison."""
+        before, now = self.settings, new.settings
+        argv = _with_repeats(self.argv, now.repeats) if now.repeats > before.repeats else self.argv
+        argv = new.argv if now.seeds != before.seeds else argv
+        if now.until is not None and now.until != before.until:  # the last of several values of an option counts
+            argv = [*argv, "--until-decided", "--most-repeats", str(now.until.most_repeats)]
+            argv += ["--smallest-effect", str(now.until.smallest_effect)]
+        if now.restarts != before.restarts:
+            argv = [*argv, "--restarts", str(now.restarts)]
+        return self.model_copy(update={"argv": argv, "settings": before.continued_by(now)})
+
+    def difference(self, new: Any) -> str | None:
+        """Describe what makes another comparison different. None: it can continue this one."""
+        if other := self._row_difference(new.rows, new.settings.seeds):
+            return other
+        if self.data_hash != new.data_hash:
+            return "its data had other content"
+        if self.versions != new.versions:
+            return "it ran other versions of the frameworks"
+        if self.settings.contestants != new.settings.contestants:
+            return "its contestants had other interpreters or switches"
+        for name, before in self.environments.items():
+            if (now := new.environments.get(name)) is not None and (changed := contestants.describe_changes(before, now)):
+                return f"the environment of {name} has changed since: {changed}"
+        return code_or_machine_change((self.code_hash, new.code_hash), (self.machine, new.machine))
+
+    def early_difference(self, early: Mapping[str, Any]) -> str | None:
+        """Describe how `rows` as they are laid out, or `seeds`, differ. None: they do not."""
+        return self._row_difference(early["rows"], early["seeds"], ignored_prefix="framework_options.")
+
+    def _row_difference(self, rows: Sequence[Row], seeds: Sequence[int], ignored_prefix: str | None = None) -> str | None:
+        """Describe how rows and seeds differ from new ones. None: at most fields that start with `ignored_prefix` differ."""
+        if (stored_ids := _ids(self.rows)) != (new_ids := _ids(rows)):
+            return f"its rows are {', '.join(stored_ids)}; asked for: {', '.join(new_ids)}"
+        if not self.settings.keeps_seeds(seeds):
+            return f"its seeds are {_seed_list(self.settings.seeds)}; asked for: {_seed_list(seeds)}"
+        for before, now in zip(self.rows, rows, strict=True):
+            stored_fields, new_fields = flatten(before.spec.model_dump(mode="json")), flatten(now.spec.model_dump(mode="json"))
+            if any(
+                ignored_prefix is None or not name.startswith(ignored_prefix)
+                for name in _differing_fields(stored_fields, new_fields)
+            ):
+                return f"of {now.id}, {describe_differences(stored_fields, new_fields)}"
+        return None
+
     def contestant_of(self, row: Row) -> Contestant:
         """Return the contestant that a row measures."""
         (contestant,) = contestants.resolve([row.contestant], self.settings.contestants)
@@ -278,19 +324,6 @@ def read_record(path: Path, record: type[_Record], noun: str) -> _Record:
     return records.read(
         path, record, kind=f"record of {noun}", remedy=again, missing_remedy="Name another folder.", raises=FolderError
     )
-
-
-def merge_plans(stored: Comparison, new: Comparison) -> Comparison:
-    """Return the comparison to continue with: the stored one, with the larger number of repeats and their seeds."""
-    before, now = stored.settings, new.settings
-    argv = _with_repeats(stored.argv, now.repeats) if now.repeats > before.repeats else stored.argv
-    argv = new.argv if now.seeds != before.seeds else argv
-    if now.until is not None and now.until != before.until:  # the last of several values of an option counts
-        argv = [*argv, "--until-decided", "--most-repeats", str(now.until.most_repeats)]
-        argv += ["--smallest-effect", str(now.until.smallest_effect)]
-    if now.restarts != before.restarts:
-        argv = [*argv, "--restarts", str(now.restarts)]
-    return stored.model_copy(update={"argv": argv, "settings": before.continued_by(now)})
 
 
 def _with_repeats(argv: Sequence[str], repeats: int) -> list[str]:
@@ -510,22 +543,6 @@ def _describe_damage(directory: Path) -> str:
     return f": {lines}, torn or changed since" if numbers else ""
 
 
-def describe_difference(stored: Comparison, new: Comparison) -> str | None:
-    """Describe what makes two comparisons different. None: the new one can continue the stored one."""
-    if other := describe_row_difference(stored, new.rows, new.settings.seeds):
-        return other
-    if stored.data_hash != new.data_hash:
-        return "its data had other content"
-    if stored.versions != new.versions:
-        return "it ran other versions of the frameworks"
-    if stored.settings.contestants != new.settings.contestants:
-        return "its contestants had other interpreters or switches"
-    for name, before in stored.environments.items():
-        if (now := new.environments.get(name)) is not None and (changed := contestants.describe_changes(before, now)):
-            return f"the environment of {name} has changed since: {changed}"
-    return code_or_machine_change((stored.code_hash, new.code_hash), (stored.machine, new.machine))
-
-
 def code_or_machine_change(code_hashes: tuple[str, str], machines: tuple[Mapping[str, Any], Mapping[str, Any]]) -> str | None:
     """Describe how code or machine have changed since a record was made. None: its work can be resumed.
 
@@ -539,24 +556,6 @@ def code_or_machine_change(code_hashes: tuple[str, str], machines: tuple[Mapping
     for fact in (*machine.differences(then, now), "python"):
         if then.get(fact) != now.get(fact):
             return f"{fact} was {then.get(fact)} there and is {now.get(fact)} now"
-    return None
-
-
-def describe_row_difference(
-    stored: Comparison, rows: Sequence[Row], seeds: Sequence[int], ignored_prefix: str | None = None
-) -> str | None:
-    """Describe how rows and seeds differ from new ones. None: at most fields that start with `ignored_prefix` differ."""
-    if (stored_ids := _ids(stored.rows)) != (new_ids := _ids(rows)):
-        return f"its rows are {', '.join(stored_ids)}; asked for: {', '.join(new_ids)}"
-    if not stored.settings.keeps_seeds(seeds):
-        return f"its seeds are {_seed_list(stored.settings.seeds)}; asked for: {_seed_list(seeds)}"
-    for before, now in zip(stored.rows, rows, strict=True):
-        stored_fields, new_fields = flatten(before.spec.model_dump(mode="json")), flatten(now.spec.model_dump(mode="json"))
-        if any(
-            ignored_prefix is None or not name.startswith(ignored_prefix)
-            for name in _differing_fields(stored_fields, new_fields)
-        ):
-            return f"of {now.id}, {describe_differences(stored_fields, new_fields)}"
     return None
 
 
