@@ -17,8 +17,7 @@ from common.machine.private_folder import PrivateFolder
 from compare.comparison import comparison_plan, reruns
 from compare.comparison.comparison_plan import ComparisonRequest
 from compare.core import exits, wording
-from compare.core.interrupt import interruptible
-from compare.core.progress import display
+from compare.core.progress import Display
 from compare.execution import executor, store
 from compare.execution.contestants import Contestant
 from compare.execution.matrix import Row
@@ -57,21 +56,17 @@ class RunEstimate:
     """Source of the figures, in words."""
 
 
-def rehearse(request: ComparisonRequest, *, as_json: bool, times_from: Path | None) -> int:
-    """Print the remaining runs of a comparison in order, with an estimate of their time and disk. Starts none of them.
+def rehearse(request: ComparisonRequest, progress: Display, times_from: Path | None) -> Report:
+    """Report the remaining runs of a comparison in order, with an estimate of their time and disk. Starts none of them.
 
     Args:
         times_from: a results folder to take the times from. None: train and time a few steps of one row of each framework.
-
-    Returns:
-        The exit code: 0; 1 if a row could not be measured.
     """
-    COMPARISON.check(request.out, comparison_plan.early_identity(request))
-    print_measurement_notice(times_from)
-    return rehearsal_report(request, times_from).deliver(None, as_json=as_json)
+    announce_measurement(times_from)
+    return rehearsal_report(request, progress, times_from)
 
 
-def print_measurement_notice(times_from: Path | None) -> None:
+def announce_measurement(times_from: Path | None) -> None:
     if times_from is None:
         typer.echo(
             "An estimate needs a few steps of one row of each framework. --from DIR takes times from results instead.",
@@ -79,19 +74,19 @@ def print_measurement_notice(times_from: Path | None) -> None:
         )
 
 
-def rehearsal_report(request: ComparisonRequest, times_from: Path | None) -> Report:
-    """Make the report that `rehearse` prints."""
-    with interruptible(), display() as progress:
-        plan = comparison_plan.build_plan(request, progress)
-        if warning := comparison_plan.large_batch_caution(plan):
-            typer.echo(warning, err=True)
-        find_result = (
-            measure_by_contestant(plan.rows, request.twins, progress.say) if times_from is None else stored_results(times_from)
-        )
-        jobs = [job for jobs in comparison_plan.remaining_rounds(plan, request.out, _runs_to_repeat(request)) for job in jobs]
-        estimates = estimate(plan, jobs, find_result)
-        why_unproved = why_no_proof(plan, request) if jobs else "no run is left"
-        proof = 0.0 if why_unproved else proof_seconds(plan, request, find_result)
+def rehearsal_report(request: ComparisonRequest, progress: Display, times_from: Path | None) -> Report:
+    """Make the report of `rehearse`."""
+    COMPARISON.check(request.out, comparison_plan.early_identity(request))
+    plan = comparison_plan.build_plan(request, progress)
+    if warning := comparison_plan.large_batch_caution(plan):
+        typer.echo(warning, err=True)
+    find_result = (
+        measure_by_contestant(plan.rows, request.twins, progress.say) if times_from is None else stored_results(times_from)
+    )
+    jobs = [job for jobs in comparison_plan.remaining_rounds(plan, request.out, _runs_to_repeat(request)) for job in jobs]
+    estimates = estimate(plan, jobs, find_result)
+    why_unproved = why_no_proof(plan, request) if jobs else "no run is left"
+    proof = 0.0 if why_unproved else proof_seconds(plan, request, find_result)
     return report(estimates, plan, measured=times_from is None, proof=proof, why_unproved=why_unproved)
 
 

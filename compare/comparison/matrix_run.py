@@ -17,12 +17,14 @@ from common.processes import signals
 from compare.cluster import jobs
 from compare.comparison import comparison_plan, estimate, spread
 from compare.comparison.comparison_plan import ComparisonRequest
+from compare.comparison.finished import FinishedWork
 from compare.core import exits, wording
+from compare.core.commands import Invocation
 from compare.core.interrupt import SIGNAL_EXIT_BASE, Interrupted, interruptible
 from compare.execution import cells, code_digest, store
 from compare.execution.cells import Cell, MatrixPlan
 from compare.execution.twins import Twins
-from compare.execution.workspace import COMPARISON, FolderKind, Workspace
+from compare.execution.workspace import FolderKind, Workspace
 from compare.reporting import matrix_report
 from compare.reporting.document import Report
 from compare.reporting.tables import Column, Table
@@ -63,20 +65,13 @@ def run_all(
     new_plan: MatrixPlan,
     folder: Path,
     run_cell: RunCell,
-    deliver: Callable[[Report, Path], int],
-    *,
-    live: bool = False,
-    on_received: Callable[[Path], object] = lambda folder: None,
-) -> int:
+    on_received: Callable[[Path], object],
+) -> FinishedWork:
     """Run every comparison of a matrix that has not ended yet, and make one report. A refused one does not stop the others.
 
     Args:
         run_cell: runs one comparison in its folder, see `run.run_nested`.
-        deliver: writes the report to the folder. Returns the exit code.
         on_received: called with the folder of each comparison that other machines have run.
-
-    Returns:
-        The exit code: 0; 1 if a run failed or a comparison was refused; 130 or 143 if it was interrupted.
     """
     code = 0
     if new_plan.on is not None:
@@ -86,19 +81,19 @@ def run_all(
         store.refuse_links(folder, [cell.name for cell in plan.cells])
         try:
             if plan.on is None:
-                _run_cells(plan, folder, run_cell, live=live)
+                _run_cells(plan, folder, run_cell)
             else:
                 spread.run_cells(plan, folder, on_received)
         except Interrupted as interruption:
             code = interruption.exit_code
         with signals.record_signals() as late_signals:
             report = matrix_report.report(matrix_report.read(folder), folder)
-            # The interruption is the reason why a matrix is incomplete.
-            report_code = deliver(replace(report, failures=()) if code else report, folder)
-    return code or (SIGNAL_EXIT_BASE + late_signals[0] if late_signals else report_code)
+            unwritten = report.write(folder)
+    code = code or (SIGNAL_EXIT_BASE + late_signals[0] if late_signals else 0)
+    return FinishedWork(report=report, folder=folder, code=code, unwritten=unwritten)
 
 
-def _run_cells(plan: MatrixPlan, folder: Path, run_cell: RunCell, *, live: bool) -> None:
+def _run_cells(plan: MatrixPlan, folder: Path, run_cell: RunCell) -> None:
     """Run the cells one after the other, and record which were refused."""
     has_started, refusal, twins = False, None, _twins(plan)
     for number, cell in enumerate(plan.cells):
@@ -106,7 +101,7 @@ def _run_cells(plan: MatrixPlan, folder: Path, run_cell: RunCell, *, live: bool)
         request = comparison_plan.request_for_rows(cell.rows, plan, folder / cell.name, twins=twins)
         failure = None
         try:
-            run_cell(replace(request, live=live), folder / cell.name)
+            run_cell(request, folder / cell.name)
             has_started = True
         except UserError as error:
             refusal, failure = error, str(error)
@@ -128,12 +123,14 @@ def stored_plan(folder: Path, repeats: int | None) -> MatrixPlan:
     return plan.model_copy(update={"settings": plan.settings.updated(repeats=repeats)})
 
 
-def rehearse(plan: MatrixPlan, out: Path | None, *, as_json: bool, times_from: Path | None, again: bool = False) -> int:
-    """Print an estimate of time and disk of the remaining runs of every comparison. Starts none of them."""
+def rehearse(
+    plan: MatrixPlan, out: Path | None, invocation: Invocation, *, times_from: Path | None, again: bool = False
+) -> Report | int:
+    """Estimate time and disk of the remaining runs of every comparison. Starts none of them."""
     MATRIX.check(out, plan.identity())
     if plan.on is not None:
-        return spread.rehearse(plan, out or store.new_folder(cells.KIND), as_json=as_json)
-    estimate.print_measurement_notice(times_from)
+        return spread.rehearse(plan, out or store.new_folder(cells.KIND), as_json=invocation.as_json)
+    estimate.announce_measurement(times_from)
     reports: dict[str, Report] = {}
     refusals: dict[str, str] = {}
     twins = _twins(plan)
@@ -141,8 +138,7 @@ def rehearse(plan: MatrixPlan, out: Path | None, *, as_json: bool, times_from: P
         cell_folder = out / cell.name if out and (out / cell.name / store.PLAN_FILE).exists() else None
         try:
             request = comparison_plan.request_for_rows(cell.rows, plan, cell_folder, twins=twins)
-            COMPARISON.check(request.out, comparison_plan.early_identity(request))
-            reports[cell.name] = estimate.rehearsal_report(replace(request, again=again), times_from)
+            reports[cell.name] = estimate.rehearsal_report(replace(request, again=again), invocation.progress, times_from)
         except UserError as error:
             refusals[cell.name] = str(error)
     values = {name: report.values for name, report in reports.items()}
@@ -180,7 +176,7 @@ def rehearse(plan: MatrixPlan, out: Path | None, *, as_json: bool, times_from: P
         tables=[Table("dry_run", "Comparisons, in this order", columns, rows)] if rows else [],
         values={"cells": values, "refused": refusals, **total},
         exit_code=exits.RUN_FAILED if refusals or any(report.exit_code for report in reports.values()) else 0,
-    ).deliver(None, as_json=as_json)
+    )
 
 
 def _twins(plan: MatrixPlan) -> Twins:

@@ -11,7 +11,7 @@ from compare.comparison import run, scaling_fit, scaling_report, scaling_rows
 from compare.comparison.comparison_plan import ComparisonRequest
 from compare.comparison.scaling_fit import ProjectionTarget
 from compare.core import commands, scaling_laws
-from compare.core.commands import Invocation, Outcome
+from compare.core.commands import Outcome
 from compare.core.option_rules import Excludes
 from compare.core.option_types import Integers, Names
 from compare.execution import options, run_settings, signing
@@ -24,7 +24,6 @@ MODES = "multi_process"
 
 @commands.command(Excludes("--stored", "--sign", advice="Sign with run --resume DIR --sign KEY first."))
 def command(
-    invocation: Invocation,
     *,
     modes: Annotated[str | None, typer.Option(help=f"{options.MODES} Default: {MODES}.")] = None,
     replicas: Annotated[
@@ -80,4 +79,4 @@ def command(
         settings, twins.contestants, sizes=sizes, kinds=[kind for kind in scaling_rows.KINDS if kind in kinds]
     )
     request = ComparisonRequest(settings, rows, twins, out, sign=sign)
-    return run.run(request, as_json=invocation.as_json, view=view)
+    return run.run(request, view)

@@ -13,8 +13,8 @@ import typer
 
 from common import spec
 from common.data import sources
-from compare.core.option_parsing import parse_choices, split_names
-from compare.core.option_types import Integers, Names, OptionType
+from compare.core.option_parsing import parse_choices, parse_modes, split_names
+from compare.core.option_types import Integers, Names, OptionType, Parsed
 from compare.execution import contestants as named_contestants
 from compare.execution import launch, presets
 from compare.execution.contestants import Contestant
@@ -100,7 +100,7 @@ Hosts = Annotated[
     tuple[str, ...] | None, Names(), typer.Option(help="Machines for the ranks, with commas. The first is this one.")
 ]
 Set = Annotated[list[str] | None, typer.Option("--set", help=SET)]
-Modes = Annotated[str | None, typer.Option(help=MODES)]
+Modes = Annotated[tuple[str, ...] | None, Parsed(parse_modes), typer.Option(help=MODES)]
 Replicas = Annotated[int | None, typer.Option(min=2, help=f"{REPLICAS} Default: 2.")]
 Workers = Annotated[tuple[int, ...] | None, Integers(least=0), typer.Option(help=WORKERS)]
 Resume = Annotated[

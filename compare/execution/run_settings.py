@@ -63,7 +63,7 @@ def with_matrix(
 ) -> ComparisonSettings:
     """Return the settings with modes and repeats of the options, else of the spec file, else the command's defaults."""
     if modes is not None or "modes" not in settings.stated_settings:
-        settings = settings.updated(modes=tuple(parse_modes(modes or default_modes)))
+        settings = settings.updated(modes=parse_modes(modes or default_modes))
     if repeats is not None or "repeats" not in settings.stated_settings:
         settings = settings.updated(repeats=repeats or default_repeats)
     return settings

@@ -119,7 +119,7 @@ def command(
         twins = compared.twins(())
         fields = {"data": {"source": data, "image_size": image_size}, "precision": precision, "seed": seed}
         specs = _specs(model, optimizer, fields, assignments or [], at_full_depth=single_steps)
-        modes_to_prove = list(ComparisonSettings().modes) if modes is None else parse_modes(modes)
+        modes_to_prove = ComparisonSettings().modes if modes is None else parse_modes(modes)
         subject = _Subject(specs, twins, modes_to_prove, replicas or 2)
     if record is not None:
         _refuse_recording(subject, record)
@@ -141,7 +141,7 @@ class _Subject:
 
     specs: list[Spec]
     twins: Twins
-    modes: list[str]
+    modes: Sequence[str]
     replicas: int
     rows: Sequence[Row] = ()
     """Rows of `run` with the same words. Empty: none are timed."""
@@ -175,9 +175,9 @@ def _subject_of_run(
     """Return what `run` times with the same words."""
     settings = run_settings.settings(preset, spec_file, {}, assignments)
     twins = compared.twins(settings.contestants)
-    settings = settings.updated(modes=None if modes is None else tuple(parse_modes(modes)), replicas=replicas)
+    settings = settings.updated(modes=None if modes is None else parse_modes(modes), replicas=replicas)
     rows = settings.build_rows(twins.contestants)
-    return _Subject([rows[0].spec], twins, list(settings.modes), settings.replicas, rows)
+    return _Subject([rows[0].spec], twins, settings.modes, settings.replicas, rows)
 
 
 def _refuse_recording(subject: _Subject, folder: Path) -> None:

@@ -202,7 +202,9 @@ def test_the_recorded_command_means_what_the_values_mean(fake_twins: pytest.Monk
     assert isinstance(stated, dict)
     seen: list[Any] = []
     # The command as it is begun, with the settings that it would check next.
-    fake_twins.setattr("compare.comparison.run.ComparisonRequest", lambda *fields, **others: seen.append(fields[:2]) or 1 / 0)
+    fake_twins.setattr(
+        "compare.comparison.run_options.ComparisonRequest", lambda *fields, **others: seen.append(fields[:2]) or 1 / 0
+    )
     expected = run_settings.settings_of_cells(None, stated, {}, [])
     convtwins("run", *run_process.spec_to_options(stated))
     settings, rows = seen[0]
