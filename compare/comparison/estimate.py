@@ -310,15 +310,55 @@ def report(
     rows: list[dict[str, Cell]] = [
         {**asdict(run), "number": number, "repeat": run.repeat + 1} for number, run in enumerate(estimates, 1)
     ]
-    left_out = [f"{row}: {reason}" for row, reason in values["not_run"].items()]
+    return dry_run_report(
+        left_out=("Not run", [f"{row}: {reason}" for row, reason in values["not_run"].items()]),
+        sentences=_sentences(values),
+        table=Table("dry_run", "Runs, in this order", columns, rows),
+        values=values,
+        has_failed=measured and bool(values["unknown"]),
+        first_sentences=sentences(cautions.nothing_can_run(comparison)),
+    )
+
+
+def dry_run_report(
+    left_out: tuple[str, list[str]],
+    sentences: Sequence[str],
+    table: Table,
+    values: dict[str, Any],
+    *,
+    has_failed: bool,
+    first_sentences: Sequence[str] = (),
+) -> Report:
+    """Report what would be run, and its time and disk.
+
+    Args:
+        left_out: heading and sentences on what would not be run.
+        sentences: sentences on time and disk.
+    """
     return Report(
         title="Dry run",
-        first_sentences=sentences(cautions.nothing_can_run(comparison)),
-        findings=[*([("Not run", left_out)] if left_out else []), ("Time and disk", _sentences(values))],
-        tables=[Table("dry_run", "Runs, in this order", columns, rows)] if rows else [],
+        first_sentences=first_sentences,
+        findings=[*([left_out] if left_out[1] else []), ("Time and disk", [*sentences, "No results folder was touched."])],
+        tables=[table] if table.rows else [],
         values=values,
-        exit_code=exits.RUN_FAILED if measured and values["unknown"] else 0,
+        exit_code=exits.RUN_FAILED if has_failed else 0,
     )
+
+
+def totals(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return number of runs, seconds and MiB of a comparison from the values of its `report`."""
+    mib = values["num_bytes"] / 2**20
+    return {"runs": len(values["runs"]), "seconds": values["seconds"], "proof_seconds": values["proof_seconds"], "mib": mib}
+
+
+def time_words(seconds: float, unknown: int) -> str:
+    """Say how long runs take.
+
+    Args:
+        unknown: number of runs of which nothing is known.
+    """
+    besides = f", and {unknown} of which nothing is known" if unknown else ""
+    return f"about {wording.clock_words(seconds)} min{besides}"
 
 
 def _sentences(values: Mapping[str, Any]) -> list[str]:
@@ -326,8 +366,7 @@ def _sentences(values: Mapping[str, Any]) -> list[str]:
     disk_mib, checkpoint_mib = values["num_bytes"] / 2**20, values["checkpoint_bytes"] / 2**20
     about = "nothing is known of their time"
     if unknown < number:
-        besides = f", and {unknown} of which nothing is known" if unknown else ""
-        about = f"about {wording.clock_words(values['seconds'])} min{besides}"
+        about = time_words(values["seconds"], unknown)
         about += f"; {disk_mib:.1f} MiB of disk, and {checkpoint_mib:.1f} for checkpoints meanwhile"
     sentences = [f"{wording.count(number, 'run')}: {about}."]
     if values["most_repeats"]:
@@ -359,7 +398,7 @@ def _sentences(values: Mapping[str, Any]) -> list[str]:
         for reason in dict.fromkeys(values["start_over"].values()):
             rows = ", ".join(row for row, row_reason in values["start_over"].items() if row_reason == reason)
             sentences.append(f"Without a checkpoint to go on from: {rows}; {reason}.")
-    return [*sentences, "No results folder was touched."]
+    return sentences
 
 
 def _length(row: Row, num_train: int) -> tuple[int, int]:

@@ -18,7 +18,7 @@ from compare.cluster import jobs
 from compare.comparison import comparison_plan, estimate, spread
 from compare.comparison.comparison_plan import ComparisonRequest
 from compare.comparison.finished import FinishedWork
-from compare.core import exits, wording
+from compare.core import wording
 from compare.core.commands import Invocation
 from compare.core.interrupt import SIGNAL_EXIT_BASE, Interrupted, interruptible
 from compare.execution import cells, code_digest, store
@@ -141,42 +141,31 @@ def rehearse(
             reports[cell.name] = estimate.rehearsal_report(replace(request, again=again), invocation.progress, times_from)
         except UserError as error:
             refusals[cell.name] = str(error)
-    values = {name: report.values for name, report in reports.items()}
-    columns = (
-        Column("cell", "comparison"),
-        Column("runs", "runs"),
-        Column("seconds", "seconds", 0),
-        Column("proof_seconds", "seconds of the proof", 0),
-        Column("mib", "MiB", 1),
-    )
-    rows: list[dict[str, Any]] = [
-        {
-            "cell": name,
-            "runs": len(cell_values["runs"]),
-            "seconds": cell_values["seconds"],
-            "proof_seconds": cell_values["proof_seconds"],
-            "mib": cell_values["num_bytes"] / 2**20,
-        }
-        for name, cell_values in values.items()
-    ]
+    rows: list[dict[str, Any]] = [{"cell": name, **estimate.totals(report.values)} for name, report in reports.items()]
     total: dict[str, Any] = {key: sum(row[key] or 0 for row in rows) for key in ("runs", "seconds", "proof_seconds", "mib")}
-    run_time, total_time = (
-        wording.clock_words(seconds) for seconds in (total["seconds"], total["seconds"] + total["proof_seconds"])
+    runs = f"{wording.count(total['runs'], 'run')} in {wording.count(len(reports), 'comparison')}"
+    unknown = sum(report.values["unknown"] for report in reports.values())
+    total_time = wording.clock_words(total["seconds"] + total["proof_seconds"])
+    return estimate.dry_run_report(
+        left_out=("Refused", [f"{name}: {why}" for name, why in refusals.items()]),
+        sentences=[
+            f"{runs}: {estimate.time_words(total['seconds'], unknown)}; {total['mib']:.1f} MiB of disk. With the proofs: about "
+            f"{total_time} min.",
+            "Each comparison is proved by itself, unless its proof is remembered.",
+        ],
+        table=Table("dry_run", "Comparisons, in this order", _REHEARSED_COLUMNS, rows),
+        values={"cells": {name: report.values for name, report in reports.items()}, "refused": refusals, **total},
+        has_failed=bool(refusals) or any(report.exit_code for report in reports.values()),
     )
-    unknown = sum(cell_values["unknown"] for cell_values in values.values())
-    suffix = f", and {unknown} of which nothing is known" if unknown else ""
-    sentences = [
-        f"{wording.count(total['runs'], 'run')} in {wording.count(len(reports), 'comparison')}: about {run_time} min{suffix}; "
-        f"{total['mib']:.1f} MiB of disk. With the proofs: about {total_time} min.",
-        "Each comparison is proved by itself, unless its proof is remembered. No results folder was touched.",
-    ]
-    return Report(
-        title="Dry run",
-        findings=[("Refused", [f"{name}: {why}" for name, why in refusals.items()]), ("Time and disk", sentences)],
-        tables=[Table("dry_run", "Comparisons, in this order", columns, rows)] if rows else [],
-        values={"cells": values, "refused": refusals, **total},
-        exit_code=exits.RUN_FAILED if refusals or any(report.exit_code for report in reports.values()) else 0,
-    )
+
+
+_REHEARSED_COLUMNS = (
+    Column("cell", "comparison"),
+    Column("runs", "runs"),
+    Column("seconds", "seconds", 0),
+    Column("proof_seconds", "seconds of the proof", 0),
+    Column("mib", "MiB", 1),
+)
 
 
 def _twins(plan: MatrixPlan) -> Twins:
