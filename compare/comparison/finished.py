@@ -33,6 +33,8 @@ class FinishedWork:
         report = self.report
         if self.unwritten or self.code:  # the reason of the exit code then
             report = replace(report, failures=())
+        if self.unwritten and report.screen:
+            report = replace(report, screen=report.screen.with_trouble(self.unwritten))
 
         def finish(code: int) -> int:
             if self.unwritten:
