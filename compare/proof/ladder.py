@@ -608,12 +608,11 @@ def _with_equal_parts(run_spec: Spec) -> Spec:
 
 def _mark_excused(strict: list[Rung], with_yardstick: list[Rung]) -> list[Rung]:
     """Mark rungs that pass only by the yardstick as shown: they prove nothing."""
-    failed = {rung.name for rung in strict if rung.status == "failed"}
     return [
         rung.model_copy(update={"status": "shown", "reason": f"shown: {rung.reason}"})
-        if rung.name in failed and rung.status == "passed"
+        if (before.status, rung.status) == ("failed", "passed")
         else rung
-        for rung in with_yardstick
+        for before, rung in zip(strict, with_yardstick, strict=True)
     ]
 
 

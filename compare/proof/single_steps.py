@@ -176,7 +176,8 @@ class StepJudge:
             rungs.append(
                 make_rung(
                     spec,
-                    f"8 one step in {spec.precision}: {aspect}",
+                    8,
+                    aspect,
                     worst.difference,
                     worst.where or None,
                     worst.tolerance,
@@ -187,7 +188,6 @@ class StepJudge:
                     steps=self._plan.total_steps,
                     judged_steps=len(self._steps),
                     framework=framework,
-                    mode=spec.variant if spec.is_parallel else None,
                     of_terms={name: max(differences) for name, differences in term_judged.items()},
                     **({"status": "shown"} if is_loose else {}),
                 )

@@ -47,7 +47,6 @@ from compare.execution import store
 from compare.execution.matrix import Row
 from compare.execution.store import IN_FLOAT64, SpotCheck, StoredComparison
 from compare.execution.twins import Twins
-from compare.judgement import sameness
 from compare.proof import claims, ladder, single_steps
 from compare.proof.augmentation import augment
 from compare.proof.certificate import Rung
@@ -265,13 +264,13 @@ def first_losses(stored: StoredComparison) -> list[Rung]:
             rungs += [
                 make_rung(
                     run_spec,
-                    sameness.FIRST_LOSSES,
+                    8,
+                    "losses",
                     relative_difference(loss, first_loss),
                     f"first loss {first_loss:.7g}, should be {loss:.7g}",
                     allowed / abs(loss),
                     "rounding of float32, through all layers",
                     framework=contestant,
-                    mode=run_spec.variant if run_spec.is_parallel else None,
                     step=1,
                     first_tolerance=allowed / abs(loss),
                 )
