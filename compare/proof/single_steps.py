@@ -171,7 +171,7 @@ class StepJudge:
             worst = max(findings, key=lambda finding: finding.ratio)
             reason = _SCORES_REASON if aspect == "scores" else _reason(spec, counts) + _widest_text(findings)
             term_judged = of_terms if aspect == "gradients" else {}
-            proves_little = any(counts[why] for why in ("loose", "unexplained", "untold", "any width"))
+            proves_little = any(counts[why] for why in ("loose", "unexplained", "misfit", "untold", "any width"))
             is_loose = aspect == "gradients" and proves_little and worst.ratio <= 1
             rungs.append(
                 make_rung(
@@ -255,6 +255,8 @@ def _reason(spec: Spec, counts: Counter[str]) -> str:
         reason += f"; it decided {counts['turned']} otherwise than in float64, and the referee took these decisions over"
     if counts["unexplained"]:
         reason += f"; rounding does not explain {wording.count(counts['unexplained'], 'decision')} that the framework tells"
+    if counts["misfit"]:
+        reason += "; the decisions that the framework tells are not those of the model's layers"
     if counts["many"]:
         reason += f"; at {counts['many']} steps they are too many to try all, and the tolerance covers any decision"
     return reason

@@ -71,7 +71,8 @@ class StepJudgement(NamedTuple):
 
     findings: Findings
     counts: Counter[str]
-    """Counts of ties, of turned and unexplained decisions, and of steps with too many ties or wide tolerances."""
+    """Counts of ties, of turned and unexplained decisions, and of steps with too many ties, wide tolerances or decisions that
+    do not fit the model."""
     of_terms: Mapping[str, float] = {}
     """Gradient that is judged on the scale of its terms: difference relative to its largest component."""
 
@@ -134,8 +135,8 @@ class StepComparison:
         replay = self.expected.with_recorded_decisions(self.recorded, np.float32)
         if replay is None:
             return None
-        if replay.unexplained:
-            self.counts["unexplained"] = replay.unexplained
+        if replay.unexplained or not replay.fits:
+            self.counts += Counter(unexplained=replay.unexplained, misfit=not replay.fits)
             return None
         findings = self.findings(replay.truth)
         if worst_ratio(findings, "gradients", "weights") > SCREENING_MARGIN:

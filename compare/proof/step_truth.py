@@ -87,6 +87,8 @@ class Replay(NamedTuple):
     """Number of recorded decisions that differ from the referee's and change a gradient."""
     unexplained: int
     """Number of these that rounding does not explain."""
+    fits: bool = True
+    """Whether the recorded decisions are those of the model's layers. If not, the truth has the referee's own decisions."""
 
 
 class Division(NamedTuple):
@@ -326,18 +328,20 @@ class StepTruth:
         return self._any_decision
 
     def with_recorded_decisions(self, recorded: Mapping[str, npt.NDArray[Any]], dtype: Any) -> Replay | None:
-        """Take over the decisions that a run recorded. None: it recorded none that fit.
+        """Take over the decisions that a run recorded. None: it recorded none.
 
         In float32, the change by these decisions comes from a pass with the first copy's inputs.
         """
         recorded_arrays = group(recorded, f"decisions/{self.step}/")
         arrays = [recorded_arrays[str(number)] for number in range(len(recorded_arrays))]
+        if not arrays:
+            return None
         digest = hashlib.sha256(b"".join(map(bytes, arrays))).digest() + np.dtype(dtype).str.encode()
         truth = self.truth
         if digest not in self._replayed:  # often the same in several recordings
-            followed = self.leader.follow_recording(arrays, self.division.parts) if arrays else None
+            followed = self.leader.follow_recording(arrays, self.division.parts)
             if followed is None:
-                return None
+                return Replay(truth, 0, 0, fits=False)
             while len(self._replayed) >= MAX_CACHED_GRADIENTS:
                 del self._replayed[next(iter(self._replayed))]
             follower, turned, unexplained = followed

@@ -637,8 +637,11 @@ def test_with_one_decision_that_rounding_does_not_explain_none_told_is_taken_ove
     gradients = _gradients_of(judging.rungs(what, other | told, "unexplained"))
     assert gradients.status == "shown" and _counts(gradients, UNEXPLAINED) == [1]
     assert _counts(gradients, DECIDED) == [1] * found_by_gradients
+    # Nor do those of another layer explain anything.
+    misfit = _gradients_of(judging.rungs(what, other | told | {"decisions/0/0": told[f"decisions/0/{last}"]}, "misfit"))
+    assert misfit.status == "shown" and "not those of the model's layers" in misfit.reason
     # The same for one that makes its gradients with such a decision: they differ, and what it tells excuses nothing.
-    wrong, _, unexplained = truth.with_recorded_decisions(told, np.float64)
+    wrong, _, unexplained, _ = truth.with_recorded_decisions(told, np.float64)
     assert unexplained == 1
     lying = _with_gradients(what, recording, wrong.step.gradients) | told
     assert _gradients_of(judging.rungs(what, lying, "lying")).status == "failed"
