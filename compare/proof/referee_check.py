@@ -208,12 +208,11 @@ def _difference_with_framework_decisions(
     }
     judge = single_steps.StepJudge(architecture, teacher, [0], BatchPlan(spec, architecture, num_examples))
     gradients = {name: np.asarray(array, np.float64) for name, array in group(arrays, "gradient/").items()}
-    explanation = judge.truth(spec, 0).with_found_ties(gradients)
-    if explanation is None:
+    replay = judge.truth(spec, 0).with_found_ties(gradients)
+    if replay is None:
         return {}
-    ties, truth = explanation
-    theirs = truth.step.gradients
-    return {f"{_GRADIENTS} with {len(ties)} {_TIES} as there": _difference_to_largest(gradients, theirs, theirs)}
+    theirs = replay.truth.step.gradients
+    return {f"{_GRADIENTS} with {replay.turned} {_TIES} as there": _difference_to_largest(gradients, theirs, theirs)}
 
 
 def _differences(arrays: Arrays, truth: _RefereeTraining, steps: int) -> Differences:
