@@ -27,7 +27,7 @@ from compare.execution.twins import Twins
 from compare.execution.workspace import COMPARISON
 from compare.judgement import cautions
 from compare.judgement.statement_words import sentences
-from compare.proof import ladder, timed_rows
+from compare.proof import ladder
 from compare.reporting.document import Report
 from compare.reporting.tables import Cell, Column, Table
 
@@ -157,9 +157,10 @@ def why_no_proof(comparison: Comparison, request: ComparisonRequest) -> str | No
     """Explain why no proof is made. None: one is made."""
     if not comparison.prove:
         return "none was asked for (--no-proof)"
-    if why_not := timed_rows.why_nothing_to_prove(comparison.rows, request.twins.names):
+    replicas = request.settings.replicas
+    if why_not := ladder.ProofRequest.for_rows(comparison.rows, request.twins, replicas=replicas).why_nothing:
         return f"there is nothing to prove: {why_not}"
-    if ladder.is_remembered(comparison.rows, request.twins, replicas=request.settings.replicas):
+    if ladder.is_remembered(comparison.rows, request.twins, replicas=replicas):
         return "it is remembered from an earlier comparison"
     return None
 

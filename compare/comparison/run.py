@@ -371,7 +371,8 @@ def _with_rates(comparison: Comparison, progress: Display) -> Comparison:
 
 def proof(comparison: Comparison, request: ComparisonRequest, folder: Path, progress: Display) -> ProofRecord:
     """Prove that the frameworks train the same. A proof that fails with an error proves nothing, and stops no run."""
-    if why_not := timed_rows.why_nothing_to_prove(comparison.rows, request.twins.names):
+    replicas = request.settings.replicas
+    if why_not := ladder.ProofRequest.for_rows(comparison.rows, request.twins, replicas=replicas).why_nothing:
         return ProofRecord(verdict="not claimed", sentence=why_not)
     modes = timed_rows.available_modes(comparison.rows)
     progress.stage("proof that the training is the same, which may take minutes")
@@ -379,7 +380,7 @@ def proof(comparison: Comparison, request: ComparisonRequest, folder: Path, prog
         proof = ladder.prove_rows(
             comparison.rows,
             request.twins,
-            replicas=request.settings.replicas,
+            replicas=replicas,
             out=folder / store.PROOF_FOLDER,
             progress=progress.say,
         )

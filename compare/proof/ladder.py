@@ -100,6 +100,17 @@ class ProofRequest:
         return tuple(mode for mode in self.modes if spec.MODES[mode].is_parallel)
 
     @property
+    def why_nothing(self) -> str | None:
+        """Reason why the proof would compare nothing. None: it compares something."""
+        if self.timed_spec.part != "training":
+            return "a part of the training learns nothing"
+        if not self.modes:
+            return "no row can run here"
+        if len(self.twins.names) < 2 and not self.parallel_modes:
+            return "one framework alone has nothing to be compared with"
+        return None
+
+    @property
     def timed_runs(self) -> Sequence[tuple[str, Spec]]:
         return self.runs or [(name, self.timed_spec) for name in self.twins.names]
 

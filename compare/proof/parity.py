@@ -192,12 +192,12 @@ def _refuse_recording(subject: _Subject, folder: Path) -> None:
 
 def _ladder(subject: _Subject, steps: int | None, *, remember: bool, **how: Any) -> Report:
     twins, names = subject.twins, subject.twins.names
-    if len(names) < 2 and not any(spec.MODES[mode].is_parallel for mode in subject.modes):
-        raise SpecError(
-            f"--frameworks has nothing to compare {names[0]} with. "
-            "Received: one framework and no parallel mode. Name two frameworks, or a mode."
-        )
     requests = [subject.request(run_spec, steps) for run_spec in subject.specs]
+    if why_not := requests[0].why_nothing:
+        raise SpecError(
+            f"Nothing can be proved: {why_not}. Received: --frameworks {','.join(names)} and --modes {','.join(subject.modes)}. "
+            "Name two frameworks, or a parallel mode."
+        )
     if subject.rows:
         descriptions = {name: twins.describe(name) for name in names}
         rows = matrix.check_rows(subject.rows, descriptions, twins.contestants, oversubscribe=True)
