@@ -14,6 +14,7 @@ from common.artifacts import results
 from common.artifacts.schema import Phases, RunResult
 from common.machine import machine
 from common.machine.private_folder import PrivateFolder
+from common.training.spot_checks import PARTS
 from compare.comparison import comparison_plan, reruns
 from compare.comparison.comparison_plan import ComparisonRequest
 from compare.core import exits, wording
@@ -27,7 +28,7 @@ from compare.execution.twins import Twins
 from compare.execution.workspace import COMPARISON
 from compare.judgement import cautions
 from compare.judgement.statement_words import sentences
-from compare.proof import ladder
+from compare.proof import ladder, spot_checks
 from compare.reporting.document import Report
 from compare.reporting.tables import Cell, Column, Table
 
@@ -214,6 +215,20 @@ def checkpoint_bytes(rows: Sequence[Row], comparison: Comparison) -> int:
     return (2 + comparison.restarts) * largest
 
 
+def recorded_bytes(runs: Sequence[Row], comparison: Comparison) -> int:
+    """Estimate the bytes of the steps that runs record, which go when they are judged: between two runs if they are many.
+
+    Each step has the weights and the optimizer's state before and after it. Its images are few beside them.
+    """
+    sizes: list[int] = []
+    for row in runs:
+        if comparison.prove and spot_checks.is_checked(row.spec):
+            steps = PARTS + (comparison.train_examples % row.spec.global_batch_size > 0)
+            values = comparison.trainable_values * (1 + _OPTIMIZER_SLOTS[row.spec.optimizer.name])
+            sizes.append(2 * steps * values * _ITEM_BYTES[row.spec.precision])
+    return min(sum(sizes), spot_checks.MOST_BYTES + max(sizes, default=0))
+
+
 def measure_by_contestant(
     rows: Sequence[Row], twins: Twins, say: Callable[[str], None]
 ) -> Callable[[Row], tuple[RunResult, str] | str]:
@@ -285,6 +300,7 @@ def report(
         proof: seconds of the proof, see `proof_seconds`.
         why_unproved: why none is made, see `why_no_proof`.
     """
+    rows_by_id = {row.id: row for row in comparison.rows}
     estimated_rows = [row for row in comparison.rows if row.id in {run.row for run in estimates}]
     values: dict[str, Any] = {
         "runs": [asdict(run) for run in estimates],
@@ -292,6 +308,7 @@ def report(
         "seconds": sum(run.seconds or 0.0 for run in estimates),
         "num_bytes": sum(run.num_bytes or 0 for run in estimates) + _REPORT_BYTES,
         "checkpoint_bytes": checkpoint_bytes(estimated_rows, comparison),
+        "recorded_bytes": recorded_bytes([rows_by_id[run.row] for run in estimates], comparison),
         "unknown": sum(run.seconds is None for run in estimates),
         "proof": comparison.prove,
         "proof_seconds": proof,
@@ -328,12 +345,15 @@ def report(
 
 def _sentences(values: Mapping[str, Any]) -> list[str]:
     number, unknown = len(values["runs"]), values["unknown"]
-    disk_mib, checkpoint_mib = values["num_bytes"] / 2**20, values["checkpoint_bytes"] / 2**20
+    disk_mib, checkpoint_mib, recorded_mib = (
+        values[name] / 2**20 for name in ("num_bytes", "checkpoint_bytes", "recorded_bytes")
+    )
     about = "nothing is known of their time"
     if unknown < number:
         besides = f", and {unknown} of which nothing is known" if unknown else ""
         about = f"about {wording.clock_words(values['seconds'])} min{besides}"
         about += f"; {disk_mib:.1f} MiB of disk, and {checkpoint_mib:.1f} for checkpoints meanwhile"
+        about += f"; {recorded_mib:.1f} MiB for recorded steps until they are judged" if recorded_mib else ""
     sentences = [f"{wording.count(number, 'run')}: {about}."]
     if values["most_repeats"]:
         most = "" if values["most_seconds"] is None else f", which take about {wording.clock_words(values['most_seconds'])} min"

@@ -47,7 +47,6 @@ PROFILE_STEPS = 20
 """Profiled steps of the segment that `--profile` adds to a run."""
 
 
-
 @commands.command(
     Needs("--from", "--dry-run"),
     Needs("--again", "--resume", "Name the results folder with --resume."),
@@ -440,8 +439,10 @@ def _judge_spot_checks(folder: Path, twins: Twins, progress: Display, *, has_mor
     proof = proof.model_copy(update={"spot_checks": checks, "row_verdicts": verdicts, "rungs": rungs})
     if faulty_rows:
         alone = proof.float64_sentence or proof.sentence
-        sentence = f"not proved: timed runs of {wording.listed(faulty_rows)} are not as planned. The float64 proof alone: {alone}"
-        proof = proof.model_copy(update={"verdict": "not proved", "sentence": sentence, "float64_sentence": alone})
+        reason = f"timed runs of {wording.listed(faulty_rows)} are not as planned. The float64 proof alone: {alone}"
+        proof = proof.model_copy(
+            update={"verdict": "not proved", "sentence": f"not proved: {reason}", "float64_sentence": alone}
+        )
     store.write_plan(folder, stored.comparison.model_copy(update={"proof": proof}))
 
 

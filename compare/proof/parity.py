@@ -195,7 +195,7 @@ def _ladder(subject: _Subject, steps: int | None, *, remember: bool, **how: Any)
     requests = [subject.request(run_spec, steps) for run_spec in subject.specs]
     if why_not := requests[0].why_nothing:
         raise SpecError(
-            f"Nothing can be proved: {why_not}. Received: --frameworks {','.join(names)} and --modes {','.join(subject.modes)}. "
+            f"Nothing can be proved: {why_not}. Received: --frameworks {','.join(names)}, --modes {','.join(subject.modes)}. "
             "Name two frameworks, or a parallel mode."
         )
     if subject.rows:
