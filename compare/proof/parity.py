@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import sys
 from collections.abc import Sequence
@@ -127,11 +126,14 @@ def command(
     subject.refuse_switches()
     how: dict[str, Any] = {"out": out or invocation.hold(PrivateFolder()).path, "progress": progress}
     if referee:
-        return Outcome(_against_referee(subject, **how), out)
+        specs = [run_spec for timed_spec in subject.specs for run_spec in referee_check.referee_specs(timed_spec)]
+        return Outcome(referee_report(referee_check.judge(specs, subject.twins, **how)), out)
     if record is not None:
         return Outcome(_recording(subject, record, steps, **how), out)
     if single_steps:
-        return Outcome(_single_steps(subject, steps, **how), out)
+        requests = [subject.request(run_spec, steps) for run_spec in subject.specs]
+        rungs = [rung for request in requests for rung in ladder.judge_every_step(request, **how)]
+        return Outcome(single_steps_report(rungs), out)
     return Outcome(_ladder(subject, steps, **how, remember=remember), out)
 
 
@@ -206,16 +208,6 @@ def _ladder(subject: _Subject, steps: int | None, *, remember: bool, **how: Any)
     return report(subject.specs, proofs, names, for_rows=bool(subject.rows))
 
 
-def _single_steps(subject: _Subject, steps: int | None, **how: Any) -> Report:
-    rungs = [ladder.judge_every_step(subject.request(run_spec, steps), **how) for run_spec in subject.specs]
-    return single_steps_report(list(itertools.chain.from_iterable(rungs)))
-
-
-def _against_referee(subject: _Subject, **how: Any) -> Report:
-    specs = [run_spec for timed_spec in subject.specs for run_spec in referee_check.referee_specs(timed_spec)]
-    return referee_report(referee_check.judge(specs, subject.twins, **how))
-
-
 def _recording(subject: _Subject, folder: Path, steps: int | None, **how: Any) -> Report:
     (run_spec,) = subject.specs
     precision = "float64" if subject.rows else run_spec.precision
@@ -264,20 +256,33 @@ def report(
     ]
     optimizers = dict.fromkeys(run_spec.optimizer.name for run_spec in specs)
     sentences += statement_words.sentences(map(sameness.update_rule, optimizers))
-    # By way of JSON, which has no word for an infinite difference.
-    records = [json.loads(rung.model_dump_json()) for rung in rungs]
-    return Report(
+    return _judged_report(
+        verdict,
+        Mark("Same training", headline, "good" if verdict == "proved" else "bad"),
         title="Is it the same training?",
-        name=NAME,
-        json_file=RESULTS_FILE,
-        marks=[Mark("Same training", headline, "good" if verdict == "proved" else "bad")],
         findings=[("Is it the same training?", sentences)],
         tables=[Table.from_items("rungs", "Rungs of the ladder", _RUNG_COLUMNS, rungs)],
-        commands=[_report_command()],
-        values={"verdict": verdict, "rungs": records},
-        exit_code=0 if verdict == "proved" else exits.RUN_FAILED,
+        values={"rungs": _records(rungs)},
         screen=_screen(specs, proofs, contestants, for_rows=for_rows),
     )
+
+
+def _judged_report(verdict: str, mark: Mark, *, values: dict[str, Any], **fields: Any) -> Report:
+    """Return the report of a verdict. Exit code 1 unless it is `proved`."""
+    return Report(
+        name=NAME,
+        json_file=RESULTS_FILE,
+        marks=[mark],
+        commands=[_report_command()],
+        values={"verdict": verdict, **values},
+        exit_code=0 if verdict == "proved" else exits.RUN_FAILED,
+        **fields,
+    )
+
+
+def _records(rungs: Sequence[Rung]) -> list[dict[str, Any]]:
+    """Return rungs as plain values, by way of JSON, which has no word for an infinite difference."""
+    return [json.loads(rung.model_dump_json()) for rung in rungs]
 
 
 def _screen(specs: Sequence[Spec], proofs: Sequence[Proof], contestants: Sequence[str], *, for_rows: bool) -> Screen:
@@ -370,17 +375,13 @@ def single_steps_report(rungs: Sequence[Rung]) -> Report:
     table = Table.from_items(
         "single-steps", "Difference nearest to its limit, of any loss, gradient, weight and statistic", columns, by_mode.items()
     )
-    records = [json.loads(rung.model_dump_json()) for rung in rungs]
-    return Report(
+    return _judged_report(
+        verdict,
+        Mark("Single steps", verdict, _TONES[verdict]),
         title="Single steps in float64",
-        name=NAME,
-        json_file=RESULTS_FILE,
-        marks=[Mark("Single steps", verdict, "bad" if verdict != "proved" else "good")],
         findings=[("Does each step agree?", sentences)],
         tables=[table, Table.from_items("rungs", "Single steps by aspect", _STEP_COLUMNS, rungs)],
-        commands=[_report_command()],
-        values={"verdict": verdict, "rungs": records},
-        exit_code=exits.RUN_FAILED if verdict != "proved" else 0,
+        values={"rungs": _records(rungs)},
         screen=Screen(
             subject=["Does each single step agree?", f"{wording.count(len(by_mode), 'training')} in float64"],
             answers=[Paragraph(verdict.capitalize(), sentences, _TONES[verdict])],
@@ -421,16 +422,13 @@ def referee_report(lines: Sequence[RefereeComparison]) -> Report:
         )
     sentences += referee_check.caution_sentences(lines)
     closer = referee_check.closer_framework_sentences(lines)
-    return Report(
+    return _judged_report(
+        verdict,
+        Mark("Against the referee", verdict, _TONES[verdict]),
         title="Both frameworks against a referee in plain NumPy",
-        name=NAME,
-        json_file=RESULTS_FILE,
-        marks=[Mark("Against the referee", verdict, "bad" if verdict != "proved" else "good")],
         findings=[("Are both right?", [f"{verdict}: {text}", *sentences[1:]]), ("Which is closer in float32?", closer)],
         tables=[Table.from_items("referee", "Differences to the referee", _LINE_COLUMNS, lines)],
-        commands=[_report_command()],
-        values={"verdict": verdict, "lines": [{**line._asdict(), "status": line.status} for line in lines]},
-        exit_code=exits.RUN_FAILED if verdict != "proved" else 0,
+        values={"lines": [{**line._asdict(), "status": line.status} for line in lines]},
         screen=Screen(
             subject=[
                 f"Do {wording.joined(list(dict.fromkeys(line.framework for line in lines)))} train as plain NumPy does?",

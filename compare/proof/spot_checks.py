@@ -326,7 +326,7 @@ class _ExpectedTraining:
 
     @cached_property
     def architecture(self) -> Architecture:
-        return architectures.build(self.run_spec, len(self.dataset.class_names), self.dataset.image_size)
+        return sources.architecture_of(self.run_spec)
 
     @cached_property
     def plan(self) -> BatchPlan:
