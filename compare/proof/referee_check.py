@@ -229,11 +229,11 @@ def _difference_with_framework_decisions(
 
 def _differences(arrays: Arrays, truth: _RefereeTraining, steps: int) -> Differences:
     loss_differences = relative(arrays["loss"].astype(truth.losses.dtype), truth.losses)
-    found: dict[str, tuple[float, str | None]] = {_FIRST_LOSS: (float(loss_differences[0]), None)}
+    results: dict[str, tuple[float, str | None]] = {_FIRST_LOSS: (float(loss_differences[0]), None)}
     if steps > 1:
-        found[_LOSSES] = (float(loss_differences.max()), f"step {int(loss_differences.argmax()) + 1}")
-    found[_GRADIENTS] = _difference_to_largest(group(arrays, "gradient/"), truth.gradients, truth.gradients)
-    differences = {what: _Difference(*difference, TOLERANCES[what]) for what, difference in found.items()}
+        results[_LOSSES] = (float(loss_differences.max()), f"step {int(loss_differences.argmax()) + 1}")
+    results[_GRADIENTS] = _difference_to_largest(group(arrays, "gradient/"), truth.gradients, truth.gradients)
+    differences = {what: _Difference(*difference, TOLERANCES[what]) for what, difference in results.items()}
     differences |= _weight_differences(arrays, (_FIRST_UPDATE, _FIRST_STATISTICS), "stepped/", truth.first)
     if steps > 1:
         differences |= _weight_differences(arrays, (_LAST_WEIGHTS, _LAST_STATISTICS), "final/", truth.last)

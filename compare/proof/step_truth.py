@@ -364,11 +364,13 @@ class StepTruth:
 
     def _sampled_change(self, gradients: Mapping[str, Array]) -> Array:
         """Sample the differences of all gradients from the truth, each in units of its rounding error."""
-        own, limits = self.truth.step.gradients, self.truth.error_limits.gradients
-        stride = max(1, sum(array.size for array in own.values()) // MAX_COMPONENTS)
+        expected, limits = self.truth.step.gradients, self.truth.error_limits.gradients
+        stride = max(1, sum(array.size for array in expected.values()) // MAX_COMPONENTS)
         tiny = np.finfo(np.float32).tiny
-        strides = {name: stride if array.size > MAX_COMPONENTS // 100 else 1 for name, array in own.items()}
-        changes = [(gradients[name] - array).ravel()[:: strides[name]] / max(limits[name], tiny) for name, array in own.items()]
+        strides = {name: stride if array.size > MAX_COMPONENTS // 100 else 1 for name, array in expected.items()}
+        changes = [
+            (gradients[name] - array).ravel()[:: strides[name]] / max(limits[name], tiny) for name, array in expected.items()
+        ]
         return np.concatenate(changes).astype(np.float32)
 
     def _compute(

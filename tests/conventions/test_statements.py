@@ -14,7 +14,6 @@ READ_BY = frozenset(
 """Methods that read or change a text."""
 NOTES = "notes on data, which comparisons store as text"
 REASONS = {
-    ("compare/judgement/sameness.py", "startswith"): "the name of a rung, which proofs store",
     ("compare/judgement/cautions.py", "startswith"): NOTES,
     ("compare/judgement/cautions.py", "endswith"): NOTES,
     ("compare/judgement/cautions.py", "removeprefix"): NOTES,
