@@ -642,8 +642,8 @@ def test_the_proof_of_an_upgrade_compares_both_environments_and_none_passes_unpr
         assert [row.contestant for row in rows] == twins.names
         rung = {
             "name": "5 losses", "number": 5, "aspect": "losses", "model": "simple_cnn", "optimizer": "sgd",
-            "precision": "float64", "steps": 50, "step": 1, "max_relative_difference": 0.0, "tolerance": 1e-12, "reason": "", "judged_steps": 50, "where": "step 1",
-            "status": "failed",
+            "precision": "float64", "steps": 50, "step": 1, "max_relative_difference": 0.0, "tolerance": 1e-12, "reason": "",
+            "judged_steps": 50, "where": "step 1", "status": "failed",
         }  # fmt: skip
         return Proof(rungs=[Rung.model_validate(rung)], seconds=1.0)
 

@@ -27,7 +27,6 @@ from compare.core.statistics import paired_ratio, relative_to, verdicts
 from compare.execution import launch, store
 from compare.execution.matrix import Row
 from compare.execution.store import ProofRecord, StoredComparison
-from compare.judgement import sameness
 from compare.papers import cells, claims, curves, judging, local_results, schema, time_claims
 from compare.papers.cells import ComparedFigure
 from compare.papers.judging import Difference
