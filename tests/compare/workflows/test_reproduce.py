@@ -130,8 +130,7 @@ def with_losses(losses: Mapping[str, Mapping[int, Sequence[float]]], scale: str 
         return comparisons.with_fields(good, epochs=epochs)
 
     rungs = [
-        {"precision": "float32", "status": "passed", "framework": name, "first_tolerance": 1e-3}
-        for name in launch.FRAMEWORKS
+        {"precision": "float32", "status": "passed", "framework": name, "first_tolerance": 1e-3} for name in launch.FRAMEWORKS
     ]
     return local(
         planned(PLANT, scale, gpus=gpus),
