@@ -157,23 +157,6 @@ class TaughtSteps:
             images, self.teacher[f"labels/{step}"], masks
         )
 
-    def compute(
-        self,
-        step: int,
-        division: Division,
-        decider: Decider,
-        dtype: Any,
-        seed: int | None = None,
-        *,
-        forward_only: bool = False,
-    ) -> tuple[StepOutcome, Array]:
-        """Compute the referee's step, see `decisions.compute_step`. For the seed, see `inputs`."""
-        if self.stopped:
-            raise CancelledError
-        inputs = self.inputs(step, dtype, seed)
-        chains, shards = division.chains, division.shards
-        return decisions.compute_step(self.architecture, *inputs, chains, decider, shards, forward_only=forward_only)
-
 
 class StepTruth:
     """Truth of one step and one division of its batch, with all that the referee has computed of it so far.
@@ -376,7 +359,11 @@ class StepTruth:
     def _compute(
         self, decider: Decider, dtype: Any, seed: int | None = None, *, forward_only: bool = False
     ) -> tuple[StepOutcome, Array]:
-        return self._taught.compute(self.step, self.division, decider, dtype, seed, forward_only=forward_only)
+        """Compute the referee's step, see `decisions.compute_step`. For the seed, see `TaughtSteps.inputs`."""
+        if self._taught.stopped:
+            raise CancelledError
+        inputs, (chains, shards) = self._taught.inputs(self.step, dtype, seed), self.division
+        return decisions.compute_step(self._taught.architecture, *inputs, chains, decider, shards, forward_only=forward_only)
 
 
 def gradient_slot(settings: Optimizer) -> tuple[str, float, float]:
