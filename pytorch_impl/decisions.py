@@ -36,6 +36,7 @@ class DecisionRecorder(TorchFunctionMode):
 
     def by_layer(self, micro_batches: int) -> list[npt.NDArray[Any]]:
         """Return the decisions of all micro-batches, by layer."""
+        tracing.refuse_uneven_decisions(len(self.arrays), micro_batches)
         layers = len(self.arrays) // micro_batches
         return [np.concatenate(self.arrays[layer::layers]) for layer in range(layers)]
 

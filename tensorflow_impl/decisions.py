@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -51,8 +52,10 @@ class DecisionRecorder:
 
         return watched_call
 
-    def observed(self) -> dict[str, tf.Tensor]:
+    def observed(self, micro_batches: int) -> dict[str, tf.Tensor]:
         """Return the observed values, by layer, for the examples of all replicas in order."""
+        for calls in itertools.chain.from_iterable(by_replica.values() for by_replica in self._calls.values()):
+            tracing.refuse_uneven_decisions(len(calls), micro_batches)
         return {
             name: tf.concat([values for _, calls in sorted(by_replica.items()) for values in calls], 0)
             for name, by_replica in self._calls.items()

@@ -166,6 +166,20 @@ def pack(decisions: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
     return np.pad(packed_bytes, ((0, 0), (0, -packed_bytes.shape[1] % 8))).view(np.int64)
 
 
+def refuse_uneven_decisions(number: int, micro_batches: int) -> None:
+    """Refuse decisions that cannot be those of the same layers in each micro-batch.
+
+    Args:
+        number: number of recorded decisions of one replica.
+        micro_batches: number of its micro-batches, which take equally many.
+    """
+    if number % micro_batches:
+        raise RuntimeError(
+            f"Each micro-batch must take equally many decisions of ReLUs and max-poolings. Received: {number} decisions in "
+            f"{micro_batches} micro-batches. A layer of the model is called more often in some: call each in all of them."
+        )
+
+
 def unpack(words: npt.NDArray[np.int64], shape: tuple[int, ...], dtype: Any) -> npt.NDArray[Any] | None:
     """Undo `pack`: return bool or int16 [N, ...]. None: the words have another size."""
     values, count, is_bool = words.view(np.uint8), math.prod(shape[1:]), dtype == np.bool_

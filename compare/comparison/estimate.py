@@ -14,6 +14,7 @@ from common.artifacts import results
 from common.artifacts.schema import Phases, RunResult
 from common.machine import machine
 from common.machine.private_folder import PrivateFolder
+from common.training.spot_checks import PARTS
 from compare.comparison import comparison_plan, reruns
 from compare.comparison.comparison_plan import ComparisonRequest
 from compare.core import exits, wording
@@ -26,7 +27,7 @@ from compare.execution.twins import Twins
 from compare.execution.workspace import COMPARISON
 from compare.judgement import cautions
 from compare.judgement.statement_words import sentences
-from compare.proof import ladder, timed_rows
+from compare.proof import ladder, spot_checks
 from compare.reporting.document import Report
 from compare.reporting.tables import Cell, Column, Table
 
@@ -152,9 +153,10 @@ def why_no_proof(comparison: Comparison, request: ComparisonRequest) -> str | No
     """Explain why no proof is made. None: one is made."""
     if not comparison.settings.prove:
         return "none was asked for (--no-proof)"
-    if why_not := timed_rows.why_nothing_to_prove(comparison.rows, request.twins.names):
+    replicas = comparison.replicas
+    if why_not := ladder.ProofRequest.for_rows(comparison.rows, request.twins, replicas=replicas).why_nothing:
         return f"there is nothing to prove: {why_not}"
-    if ladder.is_remembered(comparison.rows, request.twins, replicas=comparison.replicas):
+    if ladder.is_remembered(comparison.rows, request.twins, replicas=replicas):
         return "it is remembered from an earlier comparison"
     return None
 
@@ -206,6 +208,20 @@ def checkpoint_bytes(rows: Sequence[Row], comparison: Comparison) -> int:
             best = _best_bytes(row, comparison.trainable_values)
             largest = max(largest, values * _ITEM_BYTES[row.spec.precision] + best + _ID_BYTES * images)
     return (2 + comparison.settings.restarts) * largest
+
+
+def recorded_bytes(runs: Sequence[Row], comparison: Comparison) -> int:
+    """Estimate the bytes of the steps that runs record, which go when they are judged: between two runs if they are many.
+
+    Each step has the weights and the optimizer's state before and after it. Its images are few beside them.
+    """
+    sizes: list[int] = []
+    for row in runs:
+        if comparison.settings.prove and spot_checks.is_checked(row.spec):
+            steps = PARTS + (comparison.train_examples % row.spec.global_batch_size > 0)
+            values = comparison.trainable_values * (1 + _OPTIMIZER_SLOTS[row.spec.optimizer.name])
+            sizes.append(2 * steps * values * _ITEM_BYTES[row.spec.precision])
+    return min(sum(sizes), spot_checks.MOST_BYTES + max(sizes, default=0))
 
 
 def measure_by_contestant(
@@ -280,6 +296,7 @@ def report(
         why_unproved: why none is made, see `why_no_proof`.
     """
     settings = comparison.settings
+    rows_by_id = {row.id: row for row in comparison.rows}
     estimated_rows = [row for row in comparison.rows if row.id in {run.row for run in estimates}]
     values: dict[str, Any] = {
         "runs": [asdict(run) for run in estimates],
@@ -287,6 +304,7 @@ def report(
         "seconds": sum(run.seconds or 0.0 for run in estimates),
         "num_bytes": sum(run.num_bytes or 0 for run in estimates) + _REPORT_BYTES,
         "checkpoint_bytes": checkpoint_bytes(estimated_rows, comparison),
+        "recorded_bytes": recorded_bytes([rows_by_id[run.row] for run in estimates], comparison),
         "unknown": sum(run.seconds is None for run in estimates),
         "proof": settings.prove,
         "proof_seconds": proof,
@@ -363,11 +381,14 @@ def time_words(seconds: float, unknown: int) -> str:
 
 def _sentences(values: Mapping[str, Any]) -> list[str]:
     number, unknown = len(values["runs"]), values["unknown"]
-    disk_mib, checkpoint_mib = values["num_bytes"] / 2**20, values["checkpoint_bytes"] / 2**20
+    disk_mib, checkpoint_mib, recorded_mib = (
+        values[name] / 2**20 for name in ("num_bytes", "checkpoint_bytes", "recorded_bytes")
+    )
     about = "nothing is known of their time"
     if unknown < number:
         about = time_words(values["seconds"], unknown)
         about += f"; {disk_mib:.1f} MiB of disk, and {checkpoint_mib:.1f} for checkpoints meanwhile"
+        about += f"; {recorded_mib:.1f} MiB for recorded steps until they are judged" if recorded_mib else ""
     sentences = [f"{wording.count(number, 'run')}: {about}."]
     if values["most_repeats"]:
         most = "" if values["most_seconds"] is None else f", which take about {wording.clock_words(values['most_seconds'])} min"

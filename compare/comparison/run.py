@@ -38,8 +38,6 @@ from compare.reporting.comparison_report import JudgedComparison
 from compare.reporting.document import Report
 from compare.reporting.live import Live
 
-_FLOAT64_PREFIX = "The float64 proof alone: "
-
 
 @commands.command(
     Needs("--from", "--dry-run"),
@@ -245,7 +243,8 @@ def _with_rates(comparison: Comparison, progress: Display) -> Comparison:
 
 def proof(comparison: Comparison, request: ComparisonRequest, folder: Path, progress: Display) -> ProofRecord:
     """Prove that the frameworks train the same. A proof that fails with an error proves nothing, and stops no run."""
-    if why_not := timed_rows.why_nothing_to_prove(comparison.rows, request.twins.names):
+    replicas = comparison.replicas
+    if why_not := ladder.ProofRequest.for_rows(comparison.rows, request.twins, replicas=replicas).why_nothing:
         return ProofRecord(verdict="not claimed", sentence=why_not)
     modes = timed_rows.available_modes(comparison.rows)
     progress.stage("proof that the training is the same, which may take minutes")
@@ -253,7 +252,7 @@ def proof(comparison: Comparison, request: ComparisonRequest, folder: Path, prog
         proof = ladder.prove_rows(
             comparison.rows,
             request.twins,
-            replicas=comparison.replicas,
+            replicas=replicas,
             out=folder / store.PROOF_FOLDER,
             progress=progress.say,
         )
@@ -263,12 +262,13 @@ def proof(comparison: Comparison, request: ComparisonRequest, folder: Path, prog
     verdicts = {name: {mode: proof.mode_verdict(name, mode) for mode in modes} for name in request.twins.names}
     rows = timed_rows.row_verdicts(proof, request.twins, comparison.rows)
     rungs, previous = [rung.model_dump() for rung in proof.rungs], comparison.proof
-    # The proof is from before an interruption of this comparison, unless its sentence is about runs that are judged again.
-    is_clean = previous is not None and not any(check.faults for check in previous.spot_checks)
-    is_resumed_proof = previous is not None and is_clean and proof.remembered and _without_first_losses(previous.rungs) == rungs
+    sentence = proof.sentence
+    if previous is not None and proof.remembered and _without_first_losses(previous.rungs) == rungs:
+        # The proof is from before an interruption of this comparison. A remembered proof is never refuted by itself.
+        sentence = previous.float64_sentence or (previous.sentence if previous.verdict == proof.verdict else sentence)
     return ProofRecord(
         verdict=proof.verdict,
-        sentence=previous.sentence if previous is not None and is_resumed_proof else proof.sentence,
+        sentence=sentence,
         mode_verdicts=verdicts,
         row_verdicts=rows,
         not_claimed=timed_rows.reasons_not_claimed(proof, request.twins, comparison.rows),
@@ -311,11 +311,11 @@ def _judge_spot_checks(folder: Path, twins: Twins, progress: Display, *, has_mor
     rungs = [*_without_first_losses(proof.rungs), *(loss.model_dump() for loss in losses)]
     proof = proof.model_copy(update={"spot_checks": checks, "row_verdicts": verdicts, "rungs": rungs})
     if faulty_rows:
-        float64_sentence = proof.sentence.rpartition(_FLOAT64_PREFIX)[2]
-        sentence = (
-            f"not proved: timed runs of {wording.listed(faulty_rows)} are not as planned. {_FLOAT64_PREFIX}{float64_sentence}"
+        alone = proof.float64_sentence or proof.sentence
+        reason = f"timed runs of {wording.listed(faulty_rows)} are not as planned. The float64 proof alone: {alone}"
+        proof = proof.model_copy(
+            update={"verdict": "not proved", "sentence": f"not proved: {reason}", "float64_sentence": alone}
         )
-        proof = proof.model_copy(update={"verdict": "not proved", "sentence": sentence})
     store.write_plan(folder, stored.comparison.model_copy(update={"proof": proof}))
 
 

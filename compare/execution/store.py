@@ -83,6 +83,8 @@ class ProofRecord(Exact):
     verdict: str
     """`proved`, `not proved` or `not claimed`."""
     sentence: str
+    float64_sentence: str = ""
+    """Sentence of the float64 proof alone, where timed runs refute it. Empty: `sentence`, or not known (earlier versions)."""
     mode_verdicts: dict[str, dict[str, str]] = {}
     """{contestant: {mode: verdict}}."""
     row_verdicts: dict[str, str] = {}

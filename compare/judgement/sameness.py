@@ -29,8 +29,6 @@ NATIVE_OPTIMIZER_DIFFERENCE = {"sgd": 1.1e-3, "adam": 1.2e-2}
 """Relative difference of float64 losses at step 20, by optimizer, if each framework trains by its own update rule.
 
 The model is simple_cnn on digits. docs/proof.md has the command."""
-FIRST_LOSSES = "8 one step in float32: losses"
-"""Start of the name of the rung that has the tolerance of the first loss."""
 
 
 def is_comparable(stored: StoredComparison, summaries: Sequence[Summary]) -> bool:
@@ -78,12 +76,8 @@ def first_loss_tolerance(stored: StoredComparison, precision: str) -> float:
         return least
     allowed: dict[str, float] = {}
     for rung in proof.rungs:
-        has_first_losses = str(rung.get("name")).startswith(FIRST_LOSSES) and rung.get("status") == "passed"
-        if (
-            has_first_losses
-            and isinstance(first_tolerance := rung.get("first_tolerance"), float)
-            and 0.0 < first_tolerance < math.inf
-        ):
+        is_passed = (rung.get("precision"), rung.get("status")) == ("float32", "passed")
+        if is_passed and isinstance(first_tolerance := rung.get("first_tolerance"), float) and 0.0 < first_tolerance < math.inf:
             framework = str(rung.get("framework"))
             allowed[framework] = max(allowed.get(framework, 0.0), min(first_tolerance, MAX_OWN_TOLERANCE))
     return max(least, sum(sorted(allowed.values())[-2:]))

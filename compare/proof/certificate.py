@@ -18,6 +18,11 @@ class Rung(Frozen):
     """One claim, and the largest difference that was found against it."""
 
     name: str
+    """Number, aspect, and what a mode or a single step is compared in, as tables show them."""
+    number: int
+    """Number of the rung on the ladder, 1 to 8."""
+    aspect: str
+    """Name of the compared values, such as `losses`, `gradients` or `weights after one step`."""
     model: str
     optimizer: str
     precision: str
@@ -44,20 +49,6 @@ class Rung(Frozen):
     of_terms: dict[str, float] = {}
     """Gradients that differ by more than the tolerance, and are judged on the scale of what each component adds up: parameter
     to largest difference, relative to the largest component."""
-
-    @property
-    def number(self) -> int:
-        """Number of the rung on the ladder. 0: a name without one."""
-        number = self.name.partition(" ")[0]
-        return int(number) if number.isdecimal() else 0
-
-    @property
-    def aspect(self) -> str:
-        """Name of the compared values, such as `losses`, `gradients` or `weights after one step`."""
-        text = self.name.partition(", switches ")[0]
-        if self.number in (6, 8):
-            return text.partition(": ")[2] or "losses"
-        return text.partition(" ")[2]
 
     @property
     def is_twin_losses(self) -> bool:

@@ -100,12 +100,20 @@ def largest_difference(differences: list[tuple[float, str]]) -> tuple[float, str
 
 
 def make_rung(
-    spec: Spec, name: str, difference: float, where: str | None, tolerance: float, reason: str, **fields: Any
+    spec: Spec, number: int, aspect: str, difference: float, where: str | None, tolerance: float, reason: str, **fields: Any
 ) -> Rung:
     """Make a rung about one step. It passes if its difference is a number within the tolerance."""
     values: dict[str, Any] = {"steps": 1, "step": None, "status": "passed" if difference <= tolerance else "failed", **fields}
+    name = f"{number} {aspect}"
+    if number == 6:
+        name = f"6 {spec.variant} against serial" + f": {aspect}" * (aspect != "losses")
+    elif number == 8:
+        name = f"8 one step in {spec.precision}: {aspect}"
     return Rung(
         name=name,
+        number=number,
+        aspect=aspect,
+        mode=spec.variant if spec.is_parallel else None,
         model=spec.model_label,
         optimizer=spec.optimizer.name,
         precision=spec.precision,

@@ -23,7 +23,7 @@ from threadpoolctl import threadpool_limits
 from common import spec
 from common.data import sources
 from common.data.batches import BatchPlan
-from common.data.sources import Dataset
+from common.data.sources import DatasetSplit
 from common.machine import machine
 from common.models import architectures, work
 from common.models.architectures import Architecture
@@ -98,6 +98,17 @@ class ProofRequest:
     @property
     def parallel_modes(self) -> tuple[str, ...]:
         return tuple(mode for mode in self.modes if spec.MODES[mode].is_parallel)
+
+    @property
+    def why_nothing(self) -> str | None:
+        """Reason why the proof would compare nothing. None: it compares something."""
+        if self.timed_spec.part != "training":
+            return "a part of the training learns nothing"
+        if not self.modes:
+            return "no row can run here"
+        if len(self.twins.names) < 2 and not self.parallel_modes:
+            return "one framework alone has nothing to be compared with"
+        return None
 
     @property
     def timed_runs(self) -> Sequence[tuple[str, Spec]]:
@@ -363,12 +374,13 @@ class Ladder:
         )
 
     @cached_property
-    def _dataset(self) -> Dataset:
-        return sources.load(self.base.data, seed=self.base.split_seed, cache_dir=self.base.paths.cache_dir)
+    def _num_images(self) -> int:
+        """Number of images of the data set's training split."""
+        return len(_training_split(self.base))
 
     @cached_property
     def architecture(self) -> Architecture:
-        return architectures.build(self.base, len(self._dataset.class_names), self._dataset.image_size)
+        return sources.architecture_of(self.base)
 
     def settle_learning_rate(self) -> bool:
         """Divide the learning rate by ten until the free-running loss falls. Differences grow with a loss that rises.
@@ -510,8 +522,7 @@ class Ladder:
             ]
             if serial.precision == "float64" and not others and not parallel:
                 continue  # nothing to compare the first framework with
-            available = len(self._dataset.train)
-            plan = BatchPlan(serial, self.architecture, min(serial.data.limit or available, available))
+            plan = BatchPlan(serial, self.architecture, min(serial.data.limit or self._num_images, self._num_images))
             drawn = (
                 list(range(plan.total_steps)) if self.every_step else single_steps.drawn_steps(serial, self.architecture, plan)
             )
@@ -576,8 +587,7 @@ class Ladder:
     def _uneven(self) -> Spec:
         """Spec of two epochs whose last batch is about half full, and odd if the batch is even."""
         batch_size = self.base.global_batch_size
-        available = len(self._dataset.train)
-        examples = min(self.parallel_steps // 2 * batch_size - batch_size // 2 - 1, available)
+        examples = min(self.parallel_steps // 2 * batch_size - batch_size // 2 - 1, self._num_images)
         while examples % self.replicas == 0 or examples % batch_size < self.replicas:
             examples -= 1  # some replica must get more of the last batch than another
         data = {**self.base.data.model_dump(), "limit": examples}
@@ -598,22 +608,21 @@ class Ladder:
 
 def _with_equal_parts(run_spec: Spec) -> Spec:
     """Give replicas that own their images parts of equal size, with an example of each part in every batch."""
-    train = sources.load(run_spec.data, seed=run_spec.split_seed, cache_dir=run_spec.paths.cache_dir).train
-    rest = len(train) % run_spec.global_batch_size
-    if 0 < rest < min(run_spec.dask.owners or 1, len(train)):
-        run_spec = run_spec.with_fields(data=_limited(run_spec, len(train) - rest))
+    images = len(_training_split(run_spec))
+    rest = images % run_spec.global_batch_size
+    if 0 < rest < min(run_spec.dask.owners or 1, images):
+        run_spec = run_spec.with_fields(data=_limited(run_spec, images - rest))
     equal = {"partition": "balanced", "skew": spec.Dask.model_fields["skew"].default, "speeds": ()}
     return run_spec.with_fields(dask={**run_spec.dask.model_dump(), **equal})
 
 
 def _mark_excused(strict: list[Rung], with_yardstick: list[Rung]) -> list[Rung]:
     """Mark rungs that pass only by the yardstick as shown: they prove nothing."""
-    failed = {rung.name for rung in strict if rung.status == "failed"}
     return [
         rung.model_copy(update={"status": "shown", "reason": f"shown: {rung.reason}"})
-        if rung.name in failed and rung.status == "passed"
+        if (before.status, rung.status) == ("failed", "passed")
         else rung
-        for rung in with_yardstick
+        for before, rung in zip(strict, with_yardstick, strict=True)
     ]
 
 
@@ -654,17 +663,20 @@ def proof_spec(timed_spec: Spec, batch_size: int, steps: int, precision: spec.Pr
 
 def _setting(run_spec: Spec) -> TrainingSetting:
     """Return the batch size, first learning rate and number of images of a run."""
-    images = len(sources.load(run_spec.data, seed=run_spec.split_seed, cache_dir=run_spec.paths.cache_dir).train)
-    return TrainingSetting(batch_size=run_spec.global_batch_size, learning_rate=run_spec.optimizer.learning_rate, images=images)
+    return TrainingSetting(
+        batch_size=run_spec.global_batch_size,
+        learning_rate=run_spec.optimizer.learning_rate,
+        images=len(_training_split(run_spec)),
+    )
+
+
+def _training_split(run_spec: Spec) -> DatasetSplit:
+    return sources.load(run_spec.data, seed=run_spec.split_seed, cache_dir=run_spec.paths.cache_dir).train
 
 
 def _flops_of_a_step(run_spec: Spec) -> int:
     """Return the FLOPs of one step on a whole batch."""
-    dataset = sources.load(run_spec.data, seed=run_spec.split_seed, cache_dir=run_spec.paths.cache_dir)
-    return (
-        work.count(architectures.build(run_spec, len(dataset.class_names), dataset.image_size)).flops
-        * run_spec.global_batch_size
-    )
+    return work.count(sources.architecture_of(run_spec)).flops * run_spec.global_batch_size
 
 
 def _limited(run_spec: Spec, examples: int) -> dict[str, Any]:

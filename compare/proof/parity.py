@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import sys
 from collections.abc import Sequence
@@ -123,11 +122,14 @@ def command(
     subject.refuse_switches()
     how: dict[str, Any] = {"out": out or invocation.hold(PrivateFolder()).path, "progress": _show_progress}
     if referee:
-        return Outcome(_against_referee(subject, **how), out)
+        specs = [run_spec for timed_spec in subject.specs for run_spec in referee_check.referee_specs(timed_spec)]
+        return Outcome(referee_report(referee_check.judge(specs, subject.twins, **how)), out)
     if record is not None:
         return Outcome(_recording(subject, record, steps, **how), out)
     if single_steps:
-        return Outcome(_single_steps(subject, steps, **how), out)
+        requests = [subject.request(run_spec, steps) for run_spec in subject.specs]
+        rungs = [rung for request in requests for rung in ladder.judge_every_step(request, **how)]
+        return Outcome(single_steps_report(rungs), out)
     return Outcome(_ladder(subject, steps, **how, remember=remember), out)
 
 
@@ -189,28 +191,18 @@ def _refuse_recording(subject: _Subject, folder: Path) -> None:
 
 def _ladder(subject: _Subject, steps: int | None, *, remember: bool, **how: Any) -> Report:
     twins, names = subject.twins, subject.twins.names
-    if len(names) < 2 and not any(spec.MODES[mode].is_parallel for mode in subject.modes):
-        raise SpecError(
-            f"--frameworks has nothing to compare {names[0]} with. "
-            "Received: one framework and no parallel mode. Name two frameworks, or a mode."
-        )
     requests = [subject.request(run_spec, steps) for run_spec in subject.specs]
+    if why_not := requests[0].why_nothing:
+        raise SpecError(
+            f"Nothing can be proved: {why_not}. Received: --frameworks {','.join(names)}, --modes {','.join(subject.modes)}. "
+            "Name two frameworks, or a parallel mode."
+        )
     if subject.rows:
         descriptions = {name: twins.describe(name) for name in names}
         rows = matrix.check_rows(subject.rows, descriptions, twins.contestants, oversubscribe=True)
         requests = [ProofRequest.for_rows(rows, twins, replicas=subject.replicas, steps=steps)]
     proofs = [ladder.prove(request, **how, remember=remember, keep=True) for request in requests]
     return report(subject.specs, proofs, names, for_rows=bool(subject.rows))
-
-
-def _single_steps(subject: _Subject, steps: int | None, **how: Any) -> Report:
-    rungs = [ladder.judge_every_step(subject.request(run_spec, steps), **how) for run_spec in subject.specs]
-    return single_steps_report(list(itertools.chain.from_iterable(rungs)))
-
-
-def _against_referee(subject: _Subject, **how: Any) -> Report:
-    specs = [run_spec for timed_spec in subject.specs for run_spec in referee_check.referee_specs(timed_spec)]
-    return referee_report(referee_check.judge(specs, subject.twins, **how))
 
 
 def _recording(subject: _Subject, folder: Path, steps: int | None, **how: Any) -> Report:
@@ -261,20 +253,33 @@ def report(
     ]
     optimizers = dict.fromkeys(run_spec.optimizer.name for run_spec in specs)
     sentences += statement_words.sentences(map(sameness.update_rule, optimizers))
-    # By way of JSON, which has no word for an infinite difference.
-    records = [json.loads(rung.model_dump_json()) for rung in rungs]
-    return Report(
+    return _judged_report(
+        verdict,
+        Mark("Same training", headline, "good" if verdict == "proved" else "bad"),
         title="Is it the same training?",
-        name=NAME,
-        json_file=RESULTS_FILE,
-        marks=[Mark("Same training", headline, "good" if verdict == "proved" else "bad")],
         findings=[("Is it the same training?", sentences)],
         tables=[Table.from_items("rungs", "Rungs of the ladder", _RUNG_COLUMNS, rungs)],
-        commands=[_report_command()],
-        values={"verdict": verdict, "rungs": records},
-        exit_code=0 if verdict == "proved" else exits.RUN_FAILED,
+        values={"rungs": _records(rungs)},
         screen=_screen(specs, proofs, contestants, for_rows=for_rows),
     )
+
+
+def _judged_report(verdict: str, mark: Mark, *, values: dict[str, Any], **fields: Any) -> Report:
+    """Return the report of a verdict. Exit code 1 unless it is `proved`."""
+    return Report(
+        name=NAME,
+        json_file=RESULTS_FILE,
+        marks=[mark],
+        commands=[_report_command()],
+        values={"verdict": verdict, **values},
+        exit_code=0 if verdict == "proved" else exits.RUN_FAILED,
+        **fields,
+    )
+
+
+def _records(rungs: Sequence[Rung]) -> list[dict[str, Any]]:
+    """Return rungs as plain values, by way of JSON, which has no word for an infinite difference."""
+    return [json.loads(rung.model_dump_json()) for rung in rungs]
 
 
 def _screen(specs: Sequence[Spec], proofs: Sequence[Proof], contestants: Sequence[str], *, for_rows: bool) -> Screen:
@@ -367,17 +372,13 @@ def single_steps_report(rungs: Sequence[Rung]) -> Report:
     table = Table.from_items(
         "single-steps", "Difference nearest to its limit, of any loss, gradient, weight and statistic", columns, by_mode.items()
     )
-    records = [json.loads(rung.model_dump_json()) for rung in rungs]
-    return Report(
+    return _judged_report(
+        verdict,
+        Mark("Single steps", verdict, _TONES[verdict]),
         title="Single steps in float64",
-        name=NAME,
-        json_file=RESULTS_FILE,
-        marks=[Mark("Single steps", verdict, "bad" if verdict != "proved" else "good")],
         findings=[("Does each step agree?", sentences)],
         tables=[table, Table.from_items("rungs", "Single steps by aspect", _STEP_COLUMNS, rungs)],
-        commands=[_report_command()],
-        values={"verdict": verdict, "rungs": records},
-        exit_code=exits.RUN_FAILED if verdict != "proved" else 0,
+        values={"rungs": _records(rungs)},
         screen=Screen(
             subject=["Does each single step agree?", f"{wording.count(len(by_mode), 'training')} in float64"],
             answers=[Paragraph(verdict.capitalize(), sentences, _TONES[verdict])],
@@ -418,16 +419,13 @@ def referee_report(lines: Sequence[RefereeComparison]) -> Report:
         )
     sentences += referee_check.caution_sentences(lines)
     closer = referee_check.closer_framework_sentences(lines)
-    return Report(
+    return _judged_report(
+        verdict,
+        Mark("Against the referee", verdict, _TONES[verdict]),
         title="Both frameworks against a referee in plain NumPy",
-        name=NAME,
-        json_file=RESULTS_FILE,
-        marks=[Mark("Against the referee", verdict, "bad" if verdict != "proved" else "good")],
         findings=[("Are both right?", [f"{verdict}: {text}", *sentences[1:]]), ("Which is closer in float32?", closer)],
         tables=[Table.from_items("referee", "Differences to the referee", _LINE_COLUMNS, lines)],
-        commands=[_report_command()],
-        values={"verdict": verdict, "lines": [{**line._asdict(), "status": line.status} for line in lines]},
-        exit_code=exits.RUN_FAILED if verdict != "proved" else 0,
+        values={"lines": [{**line._asdict(), "status": line.status} for line in lines]},
         screen=Screen(
             subject=[
                 f"Do {wording.joined(list(dict.fromkeys(line.framework for line in lines)))} train as plain NumPy does?",

@@ -29,19 +29,27 @@ FEW_IMAGES, MOST_PIXELS = 8, 32
 EPSILON = 1e-3
 """Epsilon of Adam, unless the user sets one: with it all arrays are compared as strictly as with SGD. With the tiny default,
 the rounding of a gradient that is zero becomes a direction. `_with_default_epsilon` compares that too."""
-TOLERANCES = {"loss": 1e-12, "losses": 1e-10, "gradients": 1e-12, "weights": 1e-10, "BatchNorm": 1e-10, "last": 1e-8}
-"""Relative tolerances in float64. `loss` is the first loss, `losses` all ten. Gradients are relative to the largest one.
-Weights and statistics are those after one step, `last` those after all, relative to the largest change of their kind. ResNet18
-amplifies rounding a hundredfold over ten steps."""
+_FIRST_LOSS, _LOSSES, _GRADIENTS = "loss of the first step", "losses", "gradients of the first step"
+_FIRST_UPDATE, _FIRST_STATISTICS = "weights after one step", "BatchNorm statistics after one step"
+_LAST_WEIGHTS, _LAST_STATISTICS = "last weights", "last BatchNorm statistics"
+TOLERANCES = {
+    _FIRST_LOSS: 1e-12,
+    _LOSSES: 1e-10,
+    _GRADIENTS: 1e-12,
+    _FIRST_UPDATE: 1e-10,
+    _FIRST_STATISTICS: 1e-10,
+    _LAST_WEIGHTS: 1e-8,
+    _LAST_STATISTICS: 1e-8,
+}
+"""Relative tolerances in float64. Gradients are relative to the largest one. Weights and statistics are relative to the largest
+change of their kind. ResNet18 amplifies rounding a hundredfold over ten steps."""
 
 LOOSE_TOLERANCE = 1e-3
 """Tolerance from which on a comparison proves nothing, and is only shown."""
 NOISE_FACTOR = 4.0
 """Factor on rounding errors: a step adds up its gradient in another order than the pass that records it."""
 
-_GRADIENTS, _TIES, _FIRST_UPDATE = "gradients of the first step", "ties decided", "weights after one step"
 _UNIT = float(np.finfo(np.float64).eps)
-Differences = dict[str, tuple[float, str | None]]
 RELU_FLIP_THRESHOLD = 1e-4
 """Difference of float32 gradients above which a flipped ReLU or maximum is likelier than the rounding of sums."""
 Status = Literal["passed", "failed", "shown"]
@@ -62,10 +70,25 @@ class RefereeComparison(NamedTuple):
     where: str | None
     tolerance: float | None
     """Largest difference that passes. None: shown, not judged."""
+    ties: int | None = None
+    """Number of ties that the referee decided as the framework did. None: it decided all by itself."""
 
     @property
     def status(self) -> Status:
         return "shown" if self.tolerance is None else "passed" if self.difference <= self.tolerance else "failed"
+
+
+class _Difference(NamedTuple):
+    """The last fields of a `RefereeComparison`."""
+
+    difference: float
+    where: str | None
+    tolerance: float | None
+    ties: int | None = None
+
+
+Differences = dict[str, _Difference]
+"""Differences by what is compared."""
 
 
 def referee_spec(timed_spec: Spec) -> Spec:
@@ -124,37 +147,25 @@ def compare(
     """Compare recordings of one spec with the referee's own training on the same batches."""
     lines: list[RefereeComparison] = []
     first_arrays = next(iter(recorded.values()))
-    rate = single_steps.learning_rates(spec, steps_per_epoch=-(-num_examples // spec.global_batch_size), steps=spec.steps or 1)
+    steps = spec.steps or 1
+    rate = single_steps.learning_rates(spec, steps_per_epoch=-(-num_examples // spec.global_batch_size), steps=steps)
     truth = _train(spec, architecture, rate, first_arrays, dtype)
-    is_judged = spec.precision == "float64"
+    optimizer = spec.optimizer.name + f", epsilon {spec.optimizer.epsilon:g}" * has_default_epsilon(spec.optimizer)
     for framework, arrays in recorded.items():
         inputs = [name for name in first_arrays if name.startswith(("images/", "labels/", "masks/", "initial/", "pixel_"))]
-        has_same_inputs = all(np.array_equal(first_arrays[name], arrays.get(name, np.zeros(0))) for name in inputs)
-        differences: Differences = {"the same weights and batches": (math.inf, None)}
-        limits = dict[str, float | None]()
-        if has_same_inputs:
-            differences = _differences(arrays, truth, spec.steps or 1)
-        if has_same_inputs and is_judged and has_default_epsilon(spec.optimizer):
-            rates = [rate(step) for step in range(1, (spec.steps or 1) + 1)]
-            differences, limits = _with_default_epsilon(spec.optimizer, rates, architecture, arrays, truth, differences)
-        if has_same_inputs and not is_judged and differences[_GRADIENTS][0] > RELU_FLIP_THRESHOLD:
-            differences |= _difference_with_framework_decisions(spec, architecture, num_examples, arrays)
-        for name, (difference, where) in differences.items():
-            kind = name.split()[0]
-            tolerance = limits.get(name, TOLERANCES.get(kind, 0.0)) if is_judged or not has_same_inputs else None
-            lines.append(
-                RefereeComparison(
-                    spec.model_label,
-                    spec.optimizer.name + f", epsilon {spec.optimizer.epsilon:g}" * has_default_epsilon(spec.optimizer),
-                    framework,
-                    spec.precision,
-                    np.dtype(dtype).name,
-                    name,
-                    difference,
-                    where,
-                    tolerance,
-                )
-            )
+        if not all(np.array_equal(first_arrays[name], arrays.get(name, np.zeros(0))) for name in inputs):
+            differences = {"the same weights and batches": _Difference(math.inf, None, 0.0)}
+        else:
+            differences = _differences(arrays, truth, steps)
+            if spec.precision == "float64" and has_default_epsilon(spec.optimizer):
+                rates = [rate(step) for step in range(1, steps + 1)]
+                differences = _with_default_epsilon(spec.optimizer, rates, architecture, arrays, truth, differences)
+            elif spec.precision != "float64":
+                differences = {what: difference._replace(tolerance=None) for what, difference in differences.items()}
+                if differences[_GRADIENTS].difference > RELU_FLIP_THRESHOLD:
+                    differences |= _difference_with_framework_decisions(spec, architecture, num_examples, arrays)
+        run = spec.model_label, optimizer, framework, spec.precision, np.dtype(dtype).name
+        lines += [RefereeComparison(*run, what, *difference) for what, difference in differences.items()]
     return lines
 
 
@@ -198,7 +209,7 @@ def _train(
 
 def _difference_with_framework_decisions(
     spec: Spec, architecture: Architecture, num_examples: int, arrays: Arrays
-) -> dict[str, tuple[float, str | None]]:
+) -> Differences:
     """Return the gradients' difference if the referee decides the ties that explain it as the framework did."""
     initial = group(arrays, "initial/")
     teacher = {
@@ -208,32 +219,38 @@ def _difference_with_framework_decisions(
     }
     judge = single_steps.StepJudge(architecture, teacher, [0], BatchPlan(spec, architecture, num_examples))
     gradients = {name: np.asarray(array, np.float64) for name, array in group(arrays, "gradient/").items()}
-    explanation = judge.truth(spec, 0).with_found_ties(gradients)
-    if explanation is None:
+    replay = judge.truth(spec, 0).with_found_ties(gradients)
+    if replay is None:
         return {}
-    ties, truth = explanation
-    theirs = truth.step.gradients
-    return {f"{_GRADIENTS} with {len(ties)} {_TIES} as there": _difference_to_largest(gradients, theirs, theirs)}
+    theirs = replay.truth.step.gradients
+    difference = _difference_to_largest(gradients, theirs, theirs)
+    return {f"{_GRADIENTS} with {replay.turned} ties decided as there": _Difference(*difference, None, replay.turned)}
 
 
 def _differences(arrays: Arrays, truth: _RefereeTraining, steps: int) -> Differences:
     loss_differences = relative(arrays["loss"].astype(truth.losses.dtype), truth.losses)
-    differences: Differences = {"loss of the first step": (float(loss_differences[0]), None)}
+    results: dict[str, tuple[float, str | None]] = {_FIRST_LOSS: (float(loss_differences[0]), None)}
     if steps > 1:
-        differences["losses"] = (float(loss_differences.max()), f"step {int(loss_differences.argmax()) + 1}")
-    differences[_GRADIENTS] = _difference_to_largest(group(arrays, "gradient/"), truth.gradients, truth.gradients)
-    differences |= _weight_differences(arrays, _FIRST_UPDATE, "stepped/", truth.first)
-    return differences | (_weight_differences(arrays, "last weights", "final/", truth.last) if steps > 1 else {})
+        results[_LOSSES] = (float(loss_differences.max()), f"step {int(loss_differences.argmax()) + 1}")
+    results[_GRADIENTS] = _difference_to_largest(group(arrays, "gradient/"), truth.gradients, truth.gradients)
+    differences = {what: _Difference(*difference, TOLERANCES[what]) for what, difference in results.items()}
+    differences |= _weight_differences(arrays, (_FIRST_UPDATE, _FIRST_STATISTICS), "stepped/", truth.first)
+    if steps > 1:
+        differences |= _weight_differences(arrays, (_LAST_WEIGHTS, _LAST_STATISTICS), "final/", truth.last)
+    return differences
 
 
-def _weight_differences(arrays: Arrays, name: str, prefix: str, after: Weights) -> Differences:
+def _weight_differences(arrays: Arrays, kinds: tuple[str, str], prefix: str, after: Weights) -> Differences:
     """Compare weights, and statistics of BatchNorm, each relative to the largest change of its kind."""
     initial, differences = group(arrays, "initial/"), Differences()
-    for kind, words in (((), name), (("mean", "variance"), name.replace("weights", "BatchNorm statistics"))):
-        keys = {key for key in after if (key.rpartition(".")[2] in ("mean", "variance")) == bool(kind)}
-        if keys:
-            changes = {key: after[key] - initial[key] for key in keys}
-            differences[words] = _difference_to_largest(group(arrays, prefix), {key: after[key] for key in keys}, changes)
+    for is_statistic, what in enumerate(kinds):
+        values = {
+            key: value for key, value in after.items() if (key.rpartition(".")[2] in ("mean", "variance")) == is_statistic
+        }
+        if values:
+            changes = {key: value - initial[key] for key, value in values.items()}
+            difference = _difference_to_largest(group(arrays, prefix), values, changes)
+            differences[what] = _Difference(*difference, TOLERANCES[what])
     return differences
 
 
@@ -249,7 +266,7 @@ def _with_default_epsilon(
     arrays: Arrays,
     truth: _RefereeTraining,
     differences: Differences,
-) -> tuple[Differences, dict[str, float | None]]:
+) -> Differences:
     """Return the differences of Adam with a tiny epsilon, and the tolerances that its arithmetic gives.
 
     Adam's first direction is g / (|g| + epsilon), where g includes the weight decay. An error d of g moves it by at most
@@ -271,45 +288,46 @@ def _with_default_epsilon(
         directions[name] = np.minimum(error * settings.epsilon / (size + settings.epsilon) ** 2, 2.0)
     biases_without_effect = step_truth.biases_cancelled_by_batch_norm(architecture)
     judged_names = [name for name in directions if name not in biases_without_effect]
-    first = _nearest_to_tolerance(
-        arrays, "stepped/", truth.first, list(directions), directions, rates[0], TOLERANCES["weights"]
-    )
+    plain, kinds = TOLERANCES[_FIRST_UPDATE], (_FIRST_UPDATE, _FIRST_STATISTICS)
     without = {name: truth.first[name] for name in judged_names}
-    widening = max(
-        _weight_differences(arrays, _FIRST_UPDATE, "stepped/", without)[_FIRST_UPDATE][0] / TOLERANCES["weights"], 1.0
+    widening = max(_weight_differences(arrays, kinds, "stepped/", without)[_FIRST_UPDATE].difference / plain, 1.0)
+    last = {_LAST_WEIGHTS, _LAST_STATISTICS}
+    judged = {what: difference for what, difference in differences.items() if what not in last}
+    judged[_FIRST_UPDATE] = _nearest_to_tolerance(
+        arrays, "stepped/", truth.first, list(directions), directions, rates[0], plain
     )
-    judged: Differences = {name: value for name, value in differences.items() if not name.startswith("last ")}
-    judged[_FIRST_UPDATE], limits = first[:2], {_FIRST_UPDATE: first[2]}
-    if "last weights" in differences:
-        limits["losses"] = widening * TOLERANCES["losses"]
-        last = _nearest_to_tolerance(
-            arrays, "final/", truth.last, judged_names, directions, sum(rates), widening * TOLERANCES["last"]
-        )
-        judged["last weights"], limits["last weights"] = last[:2], last[2]
-        running_means = {f"{following}.mean" for following in biases_without_effect.values()}
-        last_values = {
-            name: value for name, value in truth.last.items() if name not in directions and name not in running_means
-        }
-        judged |= _weight_differences(arrays, "last weights", "final/", last_values)
-        limits |= dict.fromkeys(judged.keys() & {"last BatchNorm statistics"}, widening * TOLERANCES["last"])
-    loose = {name for name, limit in limits.items() if limit >= LOOSE_TOLERANCE and math.isfinite(judged[name][0])}
-    return judged, {name: None if name in loose else limit for name, limit in limits.items()}
+    if _LAST_WEIGHTS in differences:
+        judged[_LOSSES] = judged[_LOSSES]._replace(tolerance=widening * TOLERANCES[_LOSSES])
+        plain = widening * TOLERANCES[_LAST_WEIGHTS]
+        judged[_LAST_WEIGHTS] = _nearest_to_tolerance(arrays, "final/", truth.last, judged_names, directions, sum(rates), plain)
+        not_judged = {*directions, *(f"{following}.mean" for following in biases_without_effect.values())}
+        statistics = {name: value for name, value in truth.last.items() if name not in not_judged}
+        for what, difference in _weight_differences(arrays, (_LAST_WEIGHTS, _LAST_STATISTICS), "final/", statistics).items():
+            judged[what] = difference._replace(tolerance=plain)
+    return {
+        what: difference._replace(tolerance=None) if _is_loose(difference) else difference
+        for what, difference in judged.items()
+    }
+
+
+def _is_loose(difference: _Difference) -> bool:
+    return (difference.tolerance or 0.0) >= LOOSE_TOLERANCE and math.isfinite(difference.difference)
 
 
 def _nearest_to_tolerance(
     arrays: Arrays, prefix: str, after: Weights, names: Sequence[str], directions: Weights, rate: float, plain: float
-) -> tuple[float, str, float]:
-    """Return (difference, array, tolerance) of the value nearest to its tolerance, relative to the largest change."""
+) -> _Difference:
+    """Return the difference of the value nearest to its tolerance, relative to the largest change."""
     initial, ours = group(arrays, "initial/"), group(arrays, prefix)
     largest = max(float(np.abs(after[name] - initial[name]).max()) for name in names)
-    candidates: list[tuple[float, float, str, float]] = []
+    candidates: list[tuple[float, _Difference]] = []
     for name in names:
         differences, allowed = absolute(after[name], ours.get(name)) / largest, plain + rate * directions[name] / largest
         ratios = np.where(np.isfinite(differences), differences / allowed, math.inf)
         place = np.unravel_index(int(np.argmax(ratios)), ratios.shape)
         difference = float(differences[place]) if np.isfinite(differences[place]) else math.inf
-        candidates.append((float(ratios[place]), difference, name, float(allowed[place])))
-    return max(candidates)[1:]
+        candidates.append((float(ratios[place]), _Difference(difference, name, float(allowed[place]))))
+    return max(candidates)[1]
 
 
 def _difference_to_largest(ours: Arrays, theirs: Weights, scale: Weights) -> tuple[float, str | None]:
@@ -350,9 +368,7 @@ def closer_framework_sentences(lines: Sequence[RefereeComparison]) -> list[str]:
     sentences: list[str] = []
     narrow = [line for line in lines if line.precision == "float32"]
     for model, optimizer in dict.fromkeys((line.model, line.optimizer) for line in narrow):
-        aspects = [
-            line.what for line in narrow if (line.model, line.optimizer) == (model, optimizer) and _TIES not in line.what
-        ]
+        aspects = [line.what for line in narrow if (line.model, line.optimizer) == (model, optimizer) and line.ties is None]
         for what in dict.fromkeys(aspects):
             ranked = sorted(
                 (line for line in narrow if (line.model, line.optimizer, line.what) == (model, optimizer, what)),
@@ -384,15 +400,12 @@ def _flip_sentence(line: RefereeComparison, lines: Sequence[RefereeComparison]) 
         f"{line.model}, {line.optimizer}, {line.framework}: a gradient differs by {line.difference:.1e} ({line.where}), too "
         "much for rounded sums."
     )
-    run = line[:3]
-    with_ties = [candidate for candidate in lines if candidate[:3] == run and _TIES in candidate.what]
-    if not with_ties:
+    tie_line = next((other for other in lines if other[:3] == line[:3] and other.ties is not None), None)
+    if tie_line is None:
         return f"{start} There are too many ties (a ReLU at zero, equal maxima) to tell whether they explain it."
-    tie_line = with_ties[0]
-    number = tie_line.what.removeprefix(f"{_GRADIENTS} with ").partition(" ")[0]
     if tie_line.difference <= RELU_FLIP_THRESHOLD:
         return (
-            f"{start} It is no fault: rounding decided {number} ties (a ReLU at zero, equal maxima) otherwise than in float64. "
-            f"With these decisions the referee differs by {tie_line.difference:.1e}."
+            f"{start} It is no fault: rounding decided {tie_line.ties} ties (a ReLU at zero, equal maxima) otherwise than in "
+            f"float64. With these decisions the referee differs by {tie_line.difference:.1e}."
         )
     return f"{start} None of the ties that were tried (a ReLU at zero, equal maxima) explain it. It may be a fault."

@@ -43,22 +43,22 @@ def compare_serials(
     tolerance = tolerances.LOSS_TOLERANCE if base.precision == "float64" else tolerances.DEEP_FLOAT32_TOLERANCE
     kind = f"rounding of {base.precision}, through all layers"
     exact = "names, shapes, count and values are equal or not"
-    rungs = [make_rung(base, "1 parameters", *compare_parameters(architecture, ours, theirs), 0.0, exact)]
+    rungs = [make_rung(base, 1, "parameters", *compare_parameters(architecture, ours, theirs), 0.0, exact)]
     if rungs[0].status == "failed":
         return rungs
     for mode in ("train", "eval"):
         difference = scaled_difference(ours[f"logits/{mode}"], theirs[f"logits/{mode}"])
-        rungs.append(make_rung(base, f"2 logits, {mode} mode", difference, None, tolerance, kind))
+        rungs.append(make_rung(base, 2, f"logits, {mode} mode", difference, None, tolerance, kind))
     if base.precision == "float64":  # in float32, rung 8 judges them
         difference, where = difference_to_largest(group(ours, "gradient/"), group(theirs, "gradient/"))
         reason = f"{kind}, on the scale of the model's largest gradient"
-        rungs.append(make_rung(base, "3 gradients", difference, where, tolerance, reason))
-        rungs += _after_one_step(base, "4 ", architecture, ours, theirs)
+        rungs.append(make_rung(base, 3, "gradients", difference, where, tolerance, reason))
+        rungs += _after_one_step(base, 4, architecture, ours, theirs)
     limits, reason = tolerances.loss_limits(
         base, tolerances.STRICT_STEPS, tolerances.LOSS_TOLERANCE, len(ours["loss"]), yardstick
     )
-    rungs.append(_losses(base, "5 losses", ours, theirs, tolerances.STRICT_STEPS, limits, reason))
-    rungs.append(_last_logits(base, "5 logits after the last step, eval mode", architecture, ours, theirs, yardstick))
+    rungs.append(_losses(base, 5, ours, theirs, tolerances.STRICT_STEPS, limits, reason))
+    rungs.append(_last_logits(base, 5, "logits after the last step, eval mode", architecture, ours, theirs, yardstick))
     rungs.append(_pixels(base, ours, theirs))
     return rungs
 
@@ -75,32 +75,25 @@ def compare_mode(
 
     Losses alone are not enough. They do not depend on BatchNorm's running statistics, which evaluation uses.
     """
-    name = f"6 {parallel.variant} against serial"
-    fields = {"framework": framework, "mode": parallel.variant}
     strict = tolerances.strict_steps(parallel, architecture)
     limits, _ = tolerances.loss_limits(parallel, strict, tolerances.PARALLEL_TOLERANCE, len(serial_arrays["loss"]), yardstick)
     reason = "summation order over replicas is the only difference left"
-    losses = _losses(parallel, name, serial_arrays, parallel_arrays, strict, limits, reason, **fields)
+    losses = _losses(parallel, 6, serial_arrays, parallel_arrays, strict, limits, reason, framework=framework)
     if not np.array_equal(serial_arrays["ids"], parallel_arrays["ids"]):
         failure = {"max_relative_difference": math.inf, "status": "failed", "where": "order of the examples"}
         losses = losses.model_copy(update=failure)
     # A rank holds only its own part of the batch. The first rank holds the first rows.
     whole = {**serial_arrays, "logits/final": serial_arrays["logits/final"][: len(parallel_arrays["logits/final"])]}
-    return [
-        losses,
-        *(
-            _after_one_step(parallel, f"{name}: ", architecture, serial_arrays, parallel_arrays, **fields)
-            if parallel.precision == "float64"
-            else ()
-        ),
-        _last_logits(
-            parallel, f"{name}: logits after the last step", architecture, whole, parallel_arrays, yardstick, **fields
-        ),
-    ]
+    after_one_step: list[Rung] = []
+    if parallel.precision == "float64":
+        after_one_step = _after_one_step(parallel, 6, architecture, serial_arrays, parallel_arrays, framework=framework)
+    aspect = "logits after the last step"
+    logits = _last_logits(parallel, 6, aspect, architecture, whole, parallel_arrays, yardstick, framework=framework)
+    return [losses, *after_one_step, logits]
 
 
 def _after_one_step(
-    spec: Spec, prefix: str, architecture: Architecture, ours: Arrays, theirs: Arrays, **fields: Any
+    spec: Spec, number: int, architecture: Architecture, ours: Arrays, theirs: Arrays, **fields: Any
 ) -> list[Rung]:
     """Compare weights relative to the largest update, and BatchNorm statistics relative to the largest mean or variance."""
     plain, kind = tolerances.LOSS_TOLERANCE, "rounding of float64"
@@ -110,19 +103,18 @@ def _after_one_step(
         limit, reason = 1e4 * plain, f"{kind}, times what Adam makes of small gradients"
     difference, where = update_difference(spec, limit, ours, theirs)
     reason = f"{reason}, on the scale of the largest update"
-    rungs = [make_rung(spec, f"{prefix}weights after one step", difference, where, limit, reason, **fields)]
+    rungs = [make_rung(spec, number, "weights after one step", difference, where, limit, reason, **fields)]
     if architecture.has_batch_norm:
         difference, where = statistics_difference(ours, theirs)
         reason = f"{kind}, on the scale of the largest of their kind"
-        rungs.append(
-            make_rung(spec, f"{prefix}BatchNorm statistics after one step", difference, where, plain, reason, **fields)
-        )
+        aspect = "BatchNorm statistics after one step"
+        rungs.append(make_rung(spec, number, aspect, difference, where, plain, reason, **fields))
     return rungs
 
 
 def _losses(
     spec: Spec,
-    name: str,
+    number: int,
     ours: Arrays,
     theirs: Arrays,
     strict_steps: int,
@@ -156,12 +148,13 @@ def _losses(
         step, difference, status, where = int(np.argmax(miscounted)), math.inf, "failed", "number of right predictions"
     judged = int(np.isfinite(limits).sum())
     values = {"step": step + 1, "steps": steps, "judged_steps": judged, "status": status, **fields}
-    return make_rung(spec, name, difference, where, tolerance, reason, **values)
+    return make_rung(spec, number, "losses", difference, where, tolerance, reason, **values)
 
 
 def _last_logits(
     spec: Spec,
-    name: str,
+    number: int,
+    aspect: str,
     architecture: Architecture,
     ours: Arrays,
     theirs: Arrays,
@@ -175,7 +168,7 @@ def _last_logits(
         if math.isfinite(difference):
             values["status"] = "shown"
         reason = "shown: rounding grows with the steps"
-        return make_rung(spec, name, difference, None, FLOAT32_TOLERANCE, reason, **values)
+        return make_rung(spec, number, aspect, difference, None, FLOAT32_TOLERANCE, reason, **values)
     limit, reason = tolerances.LOGITS_TOLERANCE, "rounding of float64, summed over the steps"
     settings = spec.optimizer
     if settings.name == "adam" and architecture.has_batch_norm and not settings.weight_decay:
@@ -187,7 +180,7 @@ def _last_logits(
         reason = "ten times a framework's difference to itself in another order"
         if limit > tolerances.YARDSTICK_CEILING and math.isfinite(difference):
             values["status"], reason = "shown", f"shown: {reason} exceeds {tolerances.YARDSTICK_CEILING:.0e}"
-    return make_rung(spec, name, difference, None, limit, reason, **values)
+    return make_rung(spec, number, aspect, difference, None, limit, reason, **values)
 
 
 def _pixels(base: Spec, ours: Arrays, theirs: Arrays) -> Rung:
@@ -210,7 +203,7 @@ def _pixels(base: Spec, ours: Arrays, theirs: Arrays) -> Rung:
         elif differs.any():
             difference, where = math.inf, f"images of step {int(np.argmax(differs)) + 1}"
     reason = "order and augmentation, which moves whole pixels, are equal at every step or not; decoding is shared code"
-    return make_rung(base, "7 pixels and order", difference, where, 0.0, reason, steps=len(ours["loss"]))
+    return make_rung(base, 7, "pixels and order", difference, where, 0.0, reason, steps=len(ours["loss"]))
 
 
 def _milestones(steps: int) -> list[int]:

@@ -44,7 +44,7 @@ from compare.proof.step_comparison import (
     StepComparison,
     StepJudgement,
 )
-from compare.proof.step_truth import ROUNDING_FACTOR, Division, StepTruth, TaughtSteps
+from compare.proof.step_truth import COPIES, MOST_COPIES, ROUNDING_FACTOR, Division, StepTruth, TaughtSteps
 
 MOST_BYTES = 4 * 2**30
 """Bytes of the states of float64 steps. A large model is proved at fewer steps."""
@@ -141,10 +141,13 @@ class StepJudge:
         """Cancel the judging in another thread."""
         self._taught.stopped = True
 
-    def truth(self, spec: Spec, step: int) -> StepTruth:
-        """Return the truth of a step of a run."""
+    def truth(self, spec: Spec, step: int, copies: int = COPIES) -> StepTruth:
+        """Return the truth of a step of a run, with tolerances from at least so many float32 copies."""
         division = Division.for_batch(spec, self._taught.architecture, self._taught.size(step))
-        return self._truths.setdefault((step, division.key), StepTruth(self._taught, spec, step, division))
+        truth = self._truths.get((step, division.key))
+        if truth is None or truth.copies < copies:
+            truth = self._truths[step, division.key] = StepTruth(self._taught, spec, step, division, copies)
+        return truth
 
     def rungs(self, spec: Spec, recorded: Mapping[str, npt.NDArray[Any]], framework: str) -> list[Rung]:
         """Return rung 8 of one framework and mode.
@@ -171,12 +174,13 @@ class StepJudge:
             worst = max(findings, key=lambda finding: finding.ratio)
             reason = _SCORES_REASON if aspect == "scores" else _reason(spec, counts) + _widest_text(findings)
             term_judged = of_terms if aspect == "gradients" else {}
-            proves_little = any(counts[why] for why in ("loose", "unexplained", "untold", "any width"))
+            proves_little = any(counts[why] for why in ("loose", "unexplained", "misfit", "untold", "any width"))
             is_loose = aspect == "gradients" and proves_little and worst.ratio <= 1
             rungs.append(
                 make_rung(
                     spec,
-                    f"8 one step in {spec.precision}: {aspect}",
+                    8,
+                    aspect,
                     worst.difference,
                     worst.where or None,
                     worst.tolerance,
@@ -187,7 +191,6 @@ class StepJudge:
                     steps=self._plan.total_steps,
                     judged_steps=len(self._steps),
                     framework=framework,
-                    mode=spec.variant if spec.is_parallel else None,
                     of_terms={name: max(differences) for name, differences in term_judged.items()},
                     **({"status": "shown"} if is_loose else {}),
                 )
@@ -199,18 +202,20 @@ class StepJudge:
         if self._taught.stopped:
             raise CancelledError
         step = self._steps[index]
-        truth = self.truth(spec, step)
         number = step + 1 if self._taught.is_timed else index + 1
         rate = learning_rates(spec, self._plan.steps_per_epoch, self._plan.total_steps)(step + 1)
         earlier = self._steps[index - 1] if index else None
-        compare = partial(StepComparison, spec, recorded, self._taught, truth, number, rate, earlier)
-        judgement = compare().judge()
+
+        def judge(copies: int) -> StepJudgement:
+            expected = self.truth(spec, step, copies)
+            return StepComparison(spec, recorded, self._taught, expected, number, rate, earlier).judge()
+
+        judgement = judge(COPIES)
         beyond = [(aspect, finding.ratio) for aspect, finding in judgement.findings if finding.ratio > 1]
         is_far = any(ratio > HOPELESS_RATIO and aspect != "scores" for aspect, ratio in beyond)
         if spec.precision == "float64" or not beyond or is_far:
             return judgement
-        truth.add_copies()
-        return compare().judge()
+        return judge(MOST_COPIES)
 
 
 def _terms_text(of_terms: Mapping[str, Sequence[float]]) -> str:
@@ -255,6 +260,8 @@ def _reason(spec: Spec, counts: Counter[str]) -> str:
         reason += f"; it decided {counts['turned']} otherwise than in float64, and the referee took these decisions over"
     if counts["unexplained"]:
         reason += f"; rounding does not explain {wording.count(counts['unexplained'], 'decision')} that the framework tells"
+    if counts["misfit"]:
+        reason += "; the decisions that the framework tells are not those of the model's layers"
     if counts["many"]:
         reason += f"; at {counts['many']} steps they are too many to try all, and the tolerance covers any decision"
     return reason

@@ -20,7 +20,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from functools import cached_property, lru_cache, partial
+from functools import cache, cached_property, lru_cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -47,7 +47,6 @@ from compare.execution import store
 from compare.execution.matrix import Row
 from compare.execution.store import IN_FLOAT64, SpotCheck, StoredComparison
 from compare.execution.twins import Twins
-from compare.judgement import sameness
 from compare.proof import claims, ladder, single_steps
 from compare.proof.augmentation import augment
 from compare.proof.certificate import Rung
@@ -82,27 +81,6 @@ def is_checked(run_spec: Spec) -> bool:
     return run_spec.part == "training" and not run_spec.optimizer.native and claims.has_single_steps(run_spec)
 
 
-@dataclass(frozen=True, eq=False)
-class _RecordedStep:
-    """Recorded step of a timed run."""
-
-    row: Row
-    folder: Path
-    """Folder of the run."""
-    step: int
-    """Index of the step, from 0."""
-    result_loss: float | None
-    """Loss of this step in the run's result. None: a result has only the losses of the first steps."""
-
-    @property
-    def paths(self) -> tuple[Path, Path]:
-        return self.folder / BEFORE_FILE.format(self.step), self.folder / AFTER_FILE.format(self.step)
-
-    @property
-    def label(self) -> str:
-        return f"step {self.step + 1}"
-
-
 class TimedRun(NamedTuple):
     """Timed run and its folder."""
 
@@ -110,6 +88,19 @@ class TimedRun(NamedTuple):
     repeat: int
     result: RunResult
     folder: Path
+
+
+@dataclass(frozen=True, eq=False)
+class _RecordedStep:
+    """Recorded step of a timed run."""
+
+    run: TimedRun
+    step: int
+    """Index of the step, from 0."""
+
+    @property
+    def paths(self) -> tuple[Path, Path]:
+        return self.run.folder / BEFORE_FILE.format(self.step), self.run.folder / AFTER_FILE.format(self.step)
 
 
 def unjudged_runs(folder: Path, stored: StoredComparison, known_checks: Sequence[SpotCheck]) -> list[TimedRun]:
@@ -152,35 +143,31 @@ def judge(
         progress: called with a message about the current work.
         others: results of all runs of the comparison. If they differ from these in an epoch, every example of it is computed.
     """
-    steps = [
-        _RecordedStep(run.row, run.folder, step - 1, next(iter(run.result.step_losses[step - 1 : step]), None))
-        for run in runs
-        for step in run.result.spot_checks
-    ]
-    steps = [step for step in steps if all(path.exists() for path in step.paths)]
+    planned = [_RecordedStep(run, step - 1) for run in runs for step in run.result.spot_checks]
+    steps = [step for step in planned if all(path.exists() for path in step.paths)]
     truths: dict[str, _ExpectedTraining] = {}
 
     def truth_of(run_spec: Spec) -> _ExpectedTraining:
         return truths.setdefault(_examples_key(run_spec), _ExpectedTraining(run_spec))
 
     num_computed = sum(len(check.computed) for check in known_checks)
-    computed = set(_choose_steps(steps, truth_of(steps[0].row.spec).flops, num_computed)) if steps else set[_RecordedStep]()
+    computed = set(_choose_steps(steps, truth_of(steps[0].run.row.spec).flops, num_computed)) if steps else set[_RecordedStep]()
     progress(f"spot checks: {len(steps)} recorded steps, {len(computed)} computed again")
     with ladder.fast_referee(), ThreadPoolExecutor(machine.available_cores()) as pool:
-        truths_of = [truth_of(step.row.spec) for step in steps]
+        truths_of = [truth_of(step.run.row.spec) for step in steps]
         judged = pool.map(partial(_judge_step, twins), steps, truths_of, [step in computed for step in steps])
         answers = list(zip(steps, judged, strict=True))
     for result in [*(run.result for run in runs), *others]:
         if (key := _examples_key(result.spec)) in truths:
             truths[key].note(result)
     checks: list[SpotCheck] = []
-    for row, repeat, result, folder in runs:
-        answers_by_step = {step: answer for step, answer in answers if step.folder == folder}
-        epochs, faults = _epochs(truth_of(row.spec), result)
-        faults += _draw_faults(truth_of(row.spec), result, folder)
+    for run in runs:
+        row, repeat, result, folder = run
+        truth, answers_by_step = truth_of(row.spec), {step: answer for step, answer in answers if step.run is run}
+        epochs, faults = _epochs(truth, result)
+        faults += _draw_faults(truth, result, folder)
         faults += [fault for answer in answers_by_step.values() for fault in answer.faults]
-        is_short = not len(strata(truth_of(row.spec).plan))
-        if answers_by_step or faults or not is_short:
+        if answers_by_step or faults or strata(truth.plan):
             checks.append(
                 SpotCheck(
                     row=row.id,
@@ -235,47 +222,43 @@ def first_losses(stored: StoredComparison) -> list[Rung]:
 
     The tolerance comes from the referee's own float32 rounding, see `single_steps`. A deep network rounds by more.
     """
-    losses_by_run: dict[tuple[str, str, int], list[tuple[str, float]]] = {}
-    specs: dict[tuple[str, str, int], Spec] = {}
+    runs_by_mode: dict[tuple[str, str, int], list[tuple[str, Spec, float]]] = {}
     for row in stored.comparison.rows:
         if not row.spec.traits.updates_each_micro_batch and row.spec.precision == "float32" and row.spec.part == "training":
             for result in stored.runs[row.id].values():
                 if result.first_step_loss is not None and not result.reduced:
-                    run_spec = result.spec
-                    key = (
-                        _examples_key(run_spec),
-                        run_spec.variant,
-                        run_spec.replicas,
-                    )
-                    specs[key] = run_spec
-                    losses_by_run.setdefault(key, []).append((row.contestant, result.first_step_loss))
+                    key = _examples_key(result.spec), result.spec.variant, result.spec.replicas
+                    runs_by_mode.setdefault(key, []).append((row.contestant, result.spec, result.first_step_loss))
     rungs: list[Rung] = []
     judges: dict[str, single_steps.StepJudge] = {}
     with ladder.fast_referee():
-        for key, losses in losses_by_run.items():
-            loss_values = [loss for _, loss in losses]
-            truth = _ExpectedTraining(run_spec := specs[key])
-            if relative_difference(min(loss_values), max(loss_values)) <= FLOAT32_TOLERANCE or _why_unknown(run_spec, truth):
+        for (examples, *_), runs in runs_by_mode.items():
+            *_, (_, run_spec, _) = runs
+            losses = [loss for _, _, loss in runs]
+            truth = _ExpectedTraining(run_spec)
+            if relative_difference(min(losses), max(losses)) <= FLOAT32_TOLERANCE or _why_unknown(run_spec, truth):
                 continue
             if truth.is_sampled or run_spec.augmentation.brightness:
                 continue  # an honest image may differ from the referee's by a level
-            if key[0] not in judges:
-                judges[key[0]] = single_steps.StepJudge(truth.architecture, truth.first_step(), [0], truth.plan, is_timed=True)
-            loss, allowed = judges[key[0]].truth(run_spec, 0).loss
+            if examples not in judges:
+                judges[examples] = single_steps.StepJudge(
+                    truth.architecture, truth.first_step(), [0], truth.plan, is_timed=True
+                )
+            loss, allowed = judges[examples].truth(run_spec, 0).loss
             rungs += [
                 make_rung(
                     run_spec,
-                    sameness.FIRST_LOSSES,
+                    8,
+                    "losses",
                     relative_difference(loss, first_loss),
                     f"first loss {first_loss:.7g}, should be {loss:.7g}",
                     allowed / abs(loss),
                     "rounding of float32, through all layers",
                     framework=contestant,
-                    mode=run_spec.variant if run_spec.is_parallel else None,
                     step=1,
                     first_tolerance=allowed / abs(loss),
                 )
-                for contestant, first_loss in dict.fromkeys(losses)
+                for contestant, first_loss in dict.fromkeys((contestant, loss) for contestant, _, loss in runs)
             ]
     return rungs
 
@@ -294,17 +277,19 @@ def _choose_steps(recorded: Sequence[_RecordedStep], flops: float, before: int) 
     order = list(recorded)
     random.SystemRandom().shuffle(order)
     rows, places, chosen = Counter[str](), Counter[tuple[str, int]](), list[_RecordedStep]()
-    index_in_run = {
-        step: sorted(other.step for other in recorded if other.folder == step.folder).index(step.step) for step in recorded
-    }
+
+    def place(step: _RecordedStep) -> tuple[str, int]:
+        """Return the contestant, and the index of the step among the recorded ones of its run."""
+        return step.run.row.contestant, sum(other.run is step.run and other.step < step.step for other in recorded)
+
     while order:
-        best = min(order, key=lambda step: (rows[step.row.id], places[step.row.contestant, index_in_run[step]]))
-        if rows[best.row.id] and (before + len(chosen) + 1) * flops > COMPUTED_FLOPS:
+        best = min(order, key=lambda step: (rows[step.run.row.id], places[place(step)]))
+        if rows[best.run.row.id] and (before + len(chosen) + 1) * flops > COMPUTED_FLOPS:
             break
         order.remove(best)
         chosen.append(best)
-        rows[best.row.id] += 1
-        places[best.row.contestant, index_in_run[best]] += 1
+        rows[best.run.row.id] += 1
+        places[place(best)] += 1
     return chosen
 
 
@@ -313,11 +298,6 @@ class _ExpectedTraining:
     """Expected batches of one training, which are the same for all frameworks and modes."""
 
     run_spec: Spec
-    _hashes: dict[int, tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]] = field(
-        default_factory=dict[int, tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]
-    )
-    """Epoch: ids in the order of training, and a hash of each example."""
-
     _fingerprints: dict[int, set[str | None]] = field(default_factory=dict[int, set[str | None]])
     """Epoch: fingerprints of all runs."""
 
@@ -346,7 +326,7 @@ class _ExpectedTraining:
 
     @cached_property
     def architecture(self) -> Architecture:
-        return architectures.build(self.run_spec, len(self.dataset.class_names), self.dataset.image_size)
+        return sources.architecture_of(self.run_spec)
 
     @cached_property
     def plan(self) -> BatchPlan:
@@ -396,16 +376,16 @@ class _ExpectedTraining:
         )
         return ids, augment(np.asarray(self.dataset.train.images[ids]), *draws), self.dataset.train.labels[ids]
 
-    def hashes(self, epoch: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        if epoch not in self._hashes:
-            drawn, stop = self.draw(epoch), self.plan.batch(self.plan.steps_in(epoch) - 1)[1]
-            hashes = np.zeros(stop, np.int64)
-            for step in range(self.plan.steps_in(epoch)):
-                part = self.plan.batch(step)
-                _, images, labels = self.batch(drawn, *part)
-                hashes[slice(*part)] = example_hashes(images, labels)
-            self._hashes[epoch] = drawn.ids[:stop], hashes
-        return self._hashes[epoch]
+    @cached_property
+    def hashes(self) -> Callable[[int], tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]:
+        """Cached function of the epoch: (ids in the order of training, a hash of each example)."""
+
+        def hashes_of(epoch: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+            drawn, parts = self.draw(epoch), [self.plan.batch(step) for step in range(self.plan.steps_in(epoch))]
+            hashes = [example_hashes(*self.batch(drawn, *part)[1:]) for part in parts]
+            return drawn.ids[: parts[-1][1]], np.concatenate(hashes)
+
+        return cache(hashes_of)
 
 
 class _StepAnswer(NamedTuple):
@@ -460,23 +440,26 @@ def _draw_faults(truth: _ExpectedTraining, result: RunResult, folder: Path) -> l
 def _judge_step(twins: Twins, recorded: _RecordedStep, truth: _ExpectedTraining, is_computed: bool) -> _StepAnswer:
     """Judge a recorded step. A record of a faulty twin, or from a damaged disk, may hold anything, and becomes a fault."""
     try:
-        return _judge_record(twins, recorded, truth, is_computed)
+        answer = _judge_record(twins, recorded, truth, is_computed)
     except (OSError, ValueError, KeyError, TypeError, safetensors.SafetensorError) as error:
-        return _StepAnswer([f"{recorded.label}: its record cannot be judged: {type(error).__name__}: {error}"])
+        answer = _StepAnswer([f"its record cannot be judged: {type(error).__name__}: {error}"])
+    return answer._replace(faults=[f"step {recorded.step + 1}: {fault}" for fault in answer.faults])
 
 
 def _judge_record(twins: Twins, recorded: _RecordedStep, truth: _ExpectedTraining, is_computed: bool) -> _StepAnswer:
-    run_spec, step = recorded.row.spec, recorded.step
+    row, step = recorded.run.row, recorded.step
+    run_spec = row.spec
     arrays: dict[str, npt.NDArray[Any]] = {}
     for path in recorded.paths:
         arrays |= array_file.ArrayFile(path)
-    faults = [f"{recorded.label}: {fault}" for fault in _batch_faults(truth, arrays, step)]
+    faults = _batch_faults(truth, arrays, step)
     loss = arrays[f"loss/{step}"].item()
-    if recorded.result_loss is not None and not relative_difference(loss, recorded.result_loss) <= _RESULT_TOLERANCE:
-        faults.append(f"{recorded.label}: its loss is {loss:.7g}, and the result says {recorded.result_loss:.7g}")
-    reduced_switches = claims.reduced_precision_switches(twins, recorded.row.contestant, run_spec)
+    for result_loss in recorded.run.result.step_losses[step : step + 1]:  # a result has only the first losses
+        if not relative_difference(loss, result_loss) <= _RESULT_TOLERANCE:
+            faults.append(f"its loss is {loss:.7g}, and the result says {result_loss:.7g}")
+    reduced_switches = claims.reduced_precision_switches(twins, row.contestant, run_spec)
     if not reduced_switches:
-        faults += [f"{recorded.label}: {fault}" for fault in _update_faults(truth, run_spec, arrays, step)]
+        faults += _update_faults(truth, run_spec, arrays, step)
     reason = (
         f"fewer digits than {run_spec.precision}: {', '.join(reduced_switches)}"
         if reduced_switches
@@ -484,21 +467,20 @@ def _judge_record(twins: Twins, recorded: _RecordedStep, truth: _ExpectedTrainin
     )
     if faults or reason or not is_computed:
         return _StepAnswer(faults, unproved_reason=reason)
-    if (path := recorded.folder / DECISIONS_FILE).exists():
+    if (path := recorded.run.folder / DECISIONS_FILE).exists():
         scored_file = array_file.ArrayFile(path)
         arrays |= {
             name: scored_file[name] for kind in ("decisions", "scored") for name in scored_file.names_in(f"{kind}/{step}/")
         }
     arrays |= truth.scaling
     judge = single_steps.StepJudge(truth.architecture, arrays, [step], truth.plan, is_timed=True)
-    rungs = judge.rungs(run_spec, arrays, recorded.row.contestant)
-    for rung in rungs:
-        if rung.status == "failed":
-            where = f" ({rung.where})" if rung.where else ""
-            faults.append(
-                f"{recorded.label}: {rung.aspect} differ from the referee's by {rung.max_relative_difference:.1e}{where}, "
-                f"tolerance {rung.tolerance:.1e}"
-            )
+    rungs = judge.rungs(run_spec, arrays, row.contestant)
+    faults = [
+        f"{rung.aspect} differ from the referee's by {rung.max_relative_difference:.1e}"
+        f"{f' ({rung.where})' if rung.where else ''}, tolerance {rung.tolerance:.1e}"
+        for rung in rungs
+        if rung.status == "failed"
+    ]
     shown_reason = next((rung.reason for rung in rungs if rung.status == "shown"), "")
     return _StepAnswer(faults, is_computed=True, unproved_reason=shown_reason)
 

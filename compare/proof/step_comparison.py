@@ -71,7 +71,8 @@ class StepJudgement(NamedTuple):
 
     findings: Findings
     counts: Counter[str]
-    """Counts of ties, of turned and unexplained decisions, and of steps with too many ties or wide tolerances."""
+    """Counts of ties, of turned and unexplained decisions, and of steps with too many ties, wide tolerances or decisions that
+    do not fit the model."""
     of_terms: Mapping[str, float] = {}
     """Gradient that is judged on the scale of its terms: difference relative to its largest component."""
 
@@ -114,10 +115,7 @@ class StepComparison:
             return self._with_cancelling_terms(plain) or StepJudgement(plain, self.counts)
         if worst_ratio(plain, "gradients", "weights") <= 1:
             return StepJudgement(plain, self.counts)
-        for explain in (self._with_recorded_decisions, self._with_any_decision, self._with_found_ties):
-            if judgement := explain(plain):
-                return judgement
-        return StepJudgement(plain, self.counts)
+        return self._with_recorded_decisions() or self._with_unrecorded_decisions(plain)
 
     def _with_cancelling_terms(self, plain: Findings) -> StepJudgement | None:
         beyond: dict[str, float] = {}
@@ -130,12 +128,12 @@ class StepComparison:
             return None
         return StepJudgement(self.findings(self.expected.with_term_limits(beyond)), self.counts, beyond)
 
-    def _with_recorded_decisions(self, _: Findings) -> StepJudgement | None:
+    def _with_recorded_decisions(self) -> StepJudgement | None:
         replay = self.expected.with_recorded_decisions(self.recorded, np.float32)
         if replay is None:
             return None
-        if replay.unexplained:
-            self.counts["unexplained"] = replay.unexplained
+        if replay.unexplained or not replay.fits:
+            self.counts += Counter(unexplained=replay.unexplained, misfit=not replay.fits)
             return None
         findings = self.findings(replay.truth)
         if worst_ratio(findings, "gradients", "weights") > SCREENING_MARGIN:
@@ -144,26 +142,22 @@ class StepComparison:
             findings = self.findings(exact.truth)
         return StepJudgement(findings, self.counts + Counter(turned=replay.turned))
 
-    def _with_any_decision(self, _: Findings) -> StepJudgement | None:
-        findings = self.findings(self.expected.with_any_decision())
+    def _with_unrecorded_decisions(self, plain: Findings) -> StepJudgement:
+        """Find the decisions by the gradients, or judge by a tolerance that covers any decision."""
+        covering = self.expected.with_any_decision
+        findings = self.findings(covering)
         if worst_ratio(findings, "gradients", "weights") > HOPELESS_RATIO:
             return StepJudgement(findings, self.counts)
         if self.spec.compresses:  # the gradients that arrive do not determine a replica's decisions
             return StepJudgement(findings, self.counts + Counter(many=1, loose=1))
-        return None
-
-    def _with_found_ties(self, plain: Findings) -> StepJudgement | None:
-        explanation = self.expected.with_found_ties(self.expected.recorded_gradients(self.recorded))
-        if explanation is None:
-            truth = self.expected.with_any_decision()
-            widest = max(on_scale(limit, truth.scales[name]) for name, limit in truth.error_limits.gradients.items())
-            is_loose = int(widest > LOOSE_TOLERANCE)
-            return StepJudgement(self.findings(truth), self.counts + Counter(many=1, loose=is_loose))
-        turned, truth = explanation
-        findings = self.findings(truth)
-        if worst_ratio(findings, "gradients", "weights") < worst_ratio(plain, "gradients", "weights"):
-            return StepJudgement(findings, self.counts + Counter(turned=len(turned)))
-        return None
+        replay = self.expected.with_found_ties(self.expected.recorded_gradients(self.recorded))
+        if replay is None:
+            widest = max(on_scale(limit, covering.scales[name]) for name, limit in covering.error_limits.gradients.items())
+            return StepJudgement(findings, self.counts + Counter(many=1, loose=int(widest > LOOSE_TOLERANCE)))
+        explained = self.findings(replay.truth)
+        if worst_ratio(explained, "gradients", "weights") < worst_ratio(plain, "gradients", "weights"):
+            return StepJudgement(explained, self.counts + Counter(turned=replay.turned))
+        return StepJudgement(plain, self.counts)
 
     # Findings by aspect.
 
@@ -223,7 +217,7 @@ class StepComparison:
         if self.spec.precision != "float32" or f"num_correct/{self.step}" not in self.recorded:
             return
         yield self._right_predictions(truth)
-        logits, losses, error = self.expected.evaluation()
+        logits, losses, error = self.expected.evaluation
         evaluated_loss, expected_loss = _number(self.recorded[f"scored/{self.step}/loss"]), losses.mean().reshape(1)
         scale = abs(float(expected_loss[0]))
         # An image moves the loss by twice a logit's error at most. The loss rounds too, even where all logits are tiny.

@@ -68,8 +68,6 @@ class Truth(NamedTuple):
     scales: Mapping[str, float]
     """Scale of each gradient, see `_scales`."""
     ties: tuple[Tie, ...] = ()
-    copies: int = 0
-    """Number of float32 copies from which `error_limits` comes. 0 in float64."""
 
     def with_gradients(self, gradients: dict[str, Array]) -> Truth:
         return self._replace(step=self.step._replace(gradients=gradients))
@@ -87,6 +85,8 @@ class Replay(NamedTuple):
     """Number of recorded decisions that differ from the referee's and change a gradient."""
     unexplained: int
     """Number of these that rounding does not explain."""
+    fits: bool = True
+    """Whether the recorded decisions are those of the model's layers. If not, the truth has the referee's own decisions."""
 
 
 class Division(NamedTuple):
@@ -157,23 +157,6 @@ class TaughtSteps:
             images, self.teacher[f"labels/{step}"], masks
         )
 
-    def compute(
-        self,
-        step: int,
-        division: Division,
-        decider: Decider,
-        dtype: Any,
-        seed: int | None = None,
-        *,
-        forward_only: bool = False,
-    ) -> tuple[StepOutcome, Array]:
-        """Compute the referee's step, see `decisions.compute_step`. For the seed, see `inputs`."""
-        if self.stopped:
-            raise CancelledError
-        inputs = self.inputs(step, dtype, seed)
-        chains, shards = division.chains, division.shards
-        return decisions.compute_step(self.architecture, *inputs, chains, decider, shards, forward_only=forward_only)
-
 
 class StepTruth:
     """Truth of one step and one division of its batch, with all that the referee has computed of it so far.
@@ -183,42 +166,25 @@ class StepTruth:
         spec: spec of a run with this division.
         step: index of the step, from 0.
         division: the division of the step's batch.
+        copies: number of float32 copies from which the tolerances come.
     """
 
-    def __init__(self, taught: TaughtSteps, spec: Spec, step: int, division: Division) -> None:
-        self.step = step
-        self.division = division
-        self._taught = taught
-        self._precision, self._optimizer = spec.precision, spec.optimizer
-        self._truth: Truth | None = None
+    def __init__(self, taught: TaughtSteps, spec: Spec, step: int, division: Division, copies: int = COPIES) -> None:
+        self.step, self.division, self.copies = step, division, copies
+        self._taught, self._spec = taught, spec
         self.leader = Decider()
         """Decider of the float64 step. The copies follow it."""
         self._first_copy_gradients: dict[str, Array] = {}
-        self._replayed: dict[bytes, tuple[dict[str, Array], int, int]] = {}
+        self._replays: dict[bytes, Replay] = {}
         self._terms: dict[str, Array] = {}
-        self._forget_limits()
-
-    def _forget_limits(self) -> None:
-        """Forget what depends on the number of copies."""
-        self._any_decision: Truth | None = None
-        self._evaluation: tuple[Array, Array, float] | None = None
-        self._effects: dict[int, Array] = {}
-        """Number of ties: effect of each, in units of the tolerances."""
+        self._effects: dict[Tie, Array] = {}
+        """Effect of turning a tie, see `_sampled_change`."""
 
     @property
     def truth(self) -> Truth:
-        """The truth as it is known so far."""
-        if self._precision == "float64":
-            return self._float64_truth()  # quickly read, and too large to be kept
-        if self._truth is None:
-            self._truth = self._float32_truth(COPIES)
-        return self._truth
-
-    def add_copies(self) -> None:
-        """Derive the tolerances from `MOST_COPIES` copies."""
-        if self.truth.copies < MOST_COPIES:
-            self._truth = self._float32_truth(MOST_COPIES)
-            self._forget_limits()
+        """The truth with the referee's own decisions."""
+        # In float64 it is quickly read, and too large to be kept.
+        return self._float64_truth() if self._spec.precision == "float64" else self._float32_truth
 
     def _float64_truth(self) -> Truth:
         if self._taught.is_timed:
@@ -238,12 +204,10 @@ class StepTruth:
         )
         return Truth(StepOutcome(loss, gradients, statistics), allowed, scales)
 
-    def _float32_truth(self, copies: int) -> Truth:
-        self.leader = Decider()
+    @cached_property
+    def _float32_truth(self) -> Truth:
         true, losses = self._compute(self.leader, np.float64)
-        copy_steps = [
-            self._compute(decider, np.float32, seed) for seed, decider in enumerate(_copy_deciders(self.leader, copies))
-        ]
+        copy_steps = self._copies(self.leader, self.copies)
         ties = tuple(self.leader.ties())
         self.leader.forget_values()
         self._first_copy_gradients = copy_steps[0][0].gradients
@@ -261,41 +225,44 @@ class StepTruth:
             rounding(lambda outcome: outcome.statistics),
             logits=ROUNDING_FACTOR * (logits_rounding + UNIT["float32"] * float(np.abs(true.logits).max())),
         )
-        return Truth(true, limits, _scales(self._taught.architecture, true.gradients), ties, copies)
+        return Truth(true, limits, _scales(self._taught.architecture, true.gradients), ties)
 
     @cached_property
     def loss(self) -> tuple[float, float]:
         """(loss of the float32 step, its largest rounding error)."""
         leader = Decider()
         true, losses = self._compute(leader, np.float64, forward_only=True)
-        moved = [
-            self._compute(decider, np.float32, seed, forward_only=True)
-            for seed, decider in enumerate(_copy_deciders(leader, MOST_COPIES))
-        ]
-        return true.loss, _loss_error(true, losses, moved)
+        return true.loss, _loss_error(true, losses, self._copies(leader, MOST_COPIES, forward_only=True))
 
+    def _copies(self, leader: Decider, number: int, *, forward_only: bool = False) -> list[tuple[StepOutcome, Array]]:
+        """Compute float32 copies of the step, which decide as the leader. The first `COPIES` measure its ties."""
+        copies = [self._compute(Decider(leader), np.float32, 0, forward_only=forward_only)]
+        for seed in range(number - 1):
+            resum = decisions.term_after_term if seed == 0 else None
+            decider = Decider(leader, mean_of=decisions.rough_mean(seed), resum=resum, measures=seed < COPIES - 1)
+            copies.append(self._compute(decider, np.float32, seed + 1, forward_only=forward_only))
+        return copies
+
+    @cached_property
     def evaluation(self) -> tuple[Array, Array, float]:
-        """Return (logits and losses of some images before the step in evaluation mode, largest rounding error of a logit)."""
-        if self._evaluation is None:
-            seeds = [(np.float64, None), *((np.float32, seed) for seed in range(self.truth.copies))]
-            (logits, losses), *copies = (
-                decisions.score_in_evaluation(
-                    self._taught.architecture, weights, RefereeBatch(batch.images[:SCORED], batch.labels[:SCORED], [])
-                )
-                for weights, batch in (self._taught.inputs(self.step, dtype, seed) for dtype, seed in seeds)
+        """(logits and losses of some images before the step in evaluation mode, largest rounding error of a logit)."""
+        seeds = [(np.float64, None), *((np.float32, seed) for seed in range(self.copies))]
+        (logits, losses), *copies = (
+            decisions.score_in_evaluation(
+                self._taught.architecture, weights, RefereeBatch(batch.images[:SCORED], batch.labels[:SCORED], [])
             )
-            rounding = _rounding([float(np.abs(copy_logits - logits).max()) for copy_logits, _ in copies])
-            error = ROUNDING_FACTOR * (rounding + UNIT["float32"] * float(np.abs(logits).max()))
-            self._evaluation = logits, losses, error
-        return self._evaluation
+            for weights, batch in (self._taught.inputs(self.step, dtype, seed) for dtype, seed in seeds)
+        )
+        rounding = _rounding([float(np.abs(copy_logits - logits).max()) for copy_logits, _ in copies])
+        return logits, losses, ROUNDING_FACTOR * (rounding + UNIT["float32"] * float(np.abs(logits).max()))
 
     def recorded_gradients(self, recorded: Mapping[str, npt.NDArray[Any]]) -> dict[str, Array]:
         """Compute the gradients of a recorded step from its optimizer state."""
         (weights, before), (_, after) = self._taught.state_before(self.step), state(recorded, f"after/{self.step}")
-        slot, factor, share = gradient_slot(self._optimizer)
+        slot, factor, share = gradient_slot(self._spec.optimizer)
         return {
             name: (np.asarray(after[slot][name], np.float64) - factor * np.asarray(before[slot][name], np.float64)) / share
-            - self._optimizer.weight_decay * np.asarray(weights[name], np.float64)
+            - self._spec.optimizer.weight_decay * np.asarray(weights[name], np.float64)
             for name in before[slot]
         }
 
@@ -307,68 +274,66 @@ class StepTruth:
         truth = self.truth
         return truth.with_limits(truth.error_limits.gradients | {name: TOLERANCE * self._terms[name] for name in arrays})
 
+    @cached_property
     def with_any_decision(self) -> Truth:
-        """Widen the tolerances of gradients so far that they cover any decision of the ties."""
-        if self._any_decision is None:
-            truth = self.truth
-            near_ties = [tie for tie in truth.ties if tie.nearness <= TIE_FACTOR]
-            coins = np.random.default_rng(1).random(len(near_ties)) < 0.5
-            # One copy tosses a coin at each tie, the other decides the opposite.
-            halves = [[tie for tie, coin in zip(near_ties, coins, strict=True) if coin == heads] for heads in (True, False)]
-            deciders = (self.leader.follower(turned) for turned in halves if turned)
-            tossed = [self._compute(decider, np.float32, seed)[0] for seed, decider in enumerate(deciders)]
-            differences = [_largest_differences(truth.step.gradients, outcome.gradients) for outcome in tossed]
-            largest = {
-                name: max((difference[name] for difference in differences), default=0.0) for name in truth.step.gradients
-            }
-            allowed = truth.error_limits.gradients
-            self._any_decision = truth.with_limits({name: allowed[name] + TIE_FACTOR * largest[name] for name in allowed})
-        return self._any_decision
+        """The truth with tolerances of gradients that cover any decision of the ties."""
+        truth = self.truth
+        near_ties = [tie for tie in truth.ties if tie.nearness <= TIE_FACTOR]
+        coins = np.random.default_rng(1).random(len(near_ties)) < 0.5
+        # One copy tosses a coin at each tie, the other decides the opposite.
+        halves = [[tie for tie, coin in zip(near_ties, coins, strict=True) if coin == heads] for heads in (True, False)]
+        deciders = (self.leader.follower(turned) for turned in halves if turned)
+        tossed = [self._compute(decider, np.float32, seed)[0] for seed, decider in enumerate(deciders)]
+        differences = [_largest_differences(truth.step.gradients, outcome.gradients) for outcome in tossed]
+        limits = {
+            name: limit + TIE_FACTOR * max((difference[name] for difference in differences), default=0.0)
+            for name, limit in truth.error_limits.gradients.items()
+        }
+        return truth.with_limits(limits)
 
     def with_recorded_decisions(self, recorded: Mapping[str, npt.NDArray[Any]], dtype: Any) -> Replay | None:
-        """Take over the decisions that a run recorded. None: it recorded none that fit.
+        """Take over the decisions that a run recorded. None: it recorded none.
 
         In float32, the change by these decisions comes from a pass with the first copy's inputs.
         """
         recorded_arrays = group(recorded, f"decisions/{self.step}/")
         arrays = [recorded_arrays[str(number)] for number in range(len(recorded_arrays))]
-        digest = hashlib.sha256(b"".join(map(bytes, arrays))).digest() + np.dtype(dtype).str.encode()
         truth = self.truth
-        if digest not in self._replayed:  # often the same in several recordings
-            followed = self.leader.follow_recording(arrays, self.division.parts) if arrays else None
+        if not arrays:
+            return None
+        digest = hashlib.sha256(b"".join(map(bytes, arrays))).digest() + np.dtype(dtype).str.encode()
+        if digest not in self._replays:  # often the same in several recordings
+            followed = self.leader.follow_recording(arrays, self.division.parts)
             if followed is None:
-                return None
-            while len(self._replayed) >= MAX_CACHED_GRADIENTS:
-                del self._replayed[next(iter(self._replayed))]
+                return Replay(truth, 0, 0, fits=False)
+            while len(self._replays) >= MAX_CACHED_GRADIENTS:
+                del self._replays[next(iter(self._replays))]
             follower, turned, unexplained = followed
             gradients = self._compute(follower, dtype, seed=0 if dtype == np.float32 else None)[0].gradients
             if dtype == np.float32:
                 first = self._first_copy_gradients
                 changes = {name: np.subtract(array, first[name], dtype=np.float64) for name, array in gradients.items()}
                 gradients = {name: array + changes[name] for name, array in truth.step.gradients.items()}
-            self._replayed[digest] = gradients, turned, unexplained
-        gradients, turned, unexplained = self._replayed[digest]
-        return Replay(truth.with_gradients(gradients), turned, unexplained)
+            self._replays[digest] = Replay(truth.with_gradients(gradients), turned, unexplained)
+        return self._replays[digest]
 
-    def with_found_ties(self, recorded_gradients: Mapping[str, Array]) -> tuple[list[Tie], Truth] | None:
-        """Find the ties that float32 gradients decided otherwise, by the gradients themselves.
+    def with_found_ties(self, recorded_gradients: Mapping[str, Array]) -> Replay | None:
+        """Take over the decisions of ties that explain float32 gradients, where a run records no decisions.
 
-        Returns:
-            (the ties, the truth with these decisions). None: the nearest ties do not explain the gradients, and there are too
-            many to try all.
+        None: the nearest ties do not explain the gradients, and there are too many to try all.
         """
         truth = self.truth
         flops = work.count(self._taught.architecture).flops * self._taught.size(self.step)
         nearest = sorted(truth.ties, key=lambda tie: tie.nearness)[: int(self._taught.max_flops // flops)]
-        explanation: tuple[list[Tie], Truth] = [], truth
+        replay, limits = Replay(truth, 0, 0), truth.error_limits.gradients
         for reach in (TIE_FACTOR, decisions.REACH):
             ties = sorted(tie for tie in nearest if tie.nearness <= reach)
             if ties and (turned := self.explaining_ties(recorded_gradients, ties)):
-                explanation = turned, truth.with_gradients(self.gradients_with(turned))
-                limits, expected = truth.error_limits.gradients, explanation[1].step.gradients
-                if all(float(absolute(expected[name], recorded_gradients[name]).max()) <= limits[name] for name in limits):
-                    return explanation
-        return explanation if len(nearest) == len(truth.ties) else None
+                gradients = self.gradients_with(turned)
+                replay = Replay(truth.with_gradients(gradients), len(turned), 0)
+                if all(float(absolute(gradients[name], recorded_gradients[name]).max()) <= limits[name] for name in limits):
+                    return replay
+        return replay if len(nearest) == len(truth.ties) else None
 
     def gradients_with(self, turned: Sequence[Tie]) -> dict[str, Array]:
         """Compute the gradients with some ties decided otherwise."""
@@ -376,40 +341,34 @@ class StepTruth:
 
     def explaining_ties(self, recorded_gradients: Mapping[str, Array], ties: Sequence[Tie]) -> list[Tie]:
         """Return the ties that explain the gradients if the recorded step decided them otherwise than the referee."""
-        truth = self.truth
-        sizes = {name: max(limit, np.finfo(np.float32).tiny) for name, limit in truth.error_limits.gradients.items()}
-        stride = max(1, sum(array.size for array in truth.step.gradients.values()) // MAX_COMPONENTS)
+        self._effects |= {tie: self._sampled_change(self.gradients_with([tie])) for tie in ties if tie not in self._effects}
+        effects = np.stack([self._effects[tie] for tie in ties])
+        return decisions.explaining_ties(self._sampled_change(recorded_gradients), effects, ties)
 
-        def change(arrays: Mapping[str, Array]) -> Array:
-            """Sample the differences of all arrays from the truth, each in units of its rounding error."""
-            return np.concatenate(
-                [
-                    ((arrays[name] - array).ravel()[:: stride if array.size > MAX_COMPONENTS // 100 else 1] / sizes[name])
-                    for name, array in truth.step.gradients.items()
-                ]
-            ).astype(np.float32)
-
-        if len(ties) not in self._effects:
-            self._effects[len(ties)] = np.stack([change(self.gradients_with([tie])) for tie in ties])
-        return decisions.explaining_ties(change(recorded_gradients), self._effects[len(ties)], ties)
+    def _sampled_change(self, gradients: Mapping[str, Array]) -> Array:
+        """Sample the differences of all gradients from the truth, each in units of its rounding error."""
+        expected, limits = self.truth.step.gradients, self.truth.error_limits.gradients
+        stride = max(1, sum(array.size for array in expected.values()) // MAX_COMPONENTS)
+        tiny = np.finfo(np.float32).tiny
+        strides = {name: stride if array.size > MAX_COMPONENTS // 100 else 1 for name, array in expected.items()}
+        changes = [
+            (gradients[name] - array).ravel()[:: strides[name]] / max(limits[name], tiny) for name, array in expected.items()
+        ]
+        return np.concatenate(changes).astype(np.float32)
 
     def _compute(
         self, decider: Decider, dtype: Any, seed: int | None = None, *, forward_only: bool = False
     ) -> tuple[StepOutcome, Array]:
-        return self._taught.compute(self.step, self.division, decider, dtype, seed, forward_only=forward_only)
+        """Compute the referee's step, see `decisions.compute_step`. For the seed, see `TaughtSteps.inputs`."""
+        if self._taught.stopped:
+            raise CancelledError
+        inputs, (chains, shards) = self._taught.inputs(self.step, dtype, seed), self.division
+        return decisions.compute_step(self._taught.architecture, *inputs, chains, decider, shards, forward_only=forward_only)
 
 
 def gradient_slot(settings: Optimizer) -> tuple[str, float, float]:
     """Return (the optimizer's slot that adds up gradients, the factor of its old value, the share of a new gradient)."""
     return ("mean", settings.beta_1, 1.0 - settings.beta_1) if settings.name == "adam" else ("buffer", settings.momentum, 1.0)
-
-
-def _copy_deciders(leader: Decider, number: int) -> Iterator[Decider]:
-    """Yield the deciders of float32 copies of a step, which decide as the leader. The first `COPIES` measure its ties."""
-    yield Decider(leader)
-    for seed in range(number - 1):
-        resum = decisions.term_after_term if seed == 0 else None
-        yield Decider(leader, mean_of=decisions.rough_mean(seed), resum=resum, measures=seed < COPIES - 1)
 
 
 def _loss_error(true: StepOutcome, losses: Array, copy_steps: Sequence[tuple[StepOutcome, Array]]) -> float:

@@ -44,17 +44,6 @@ def reasons_not_claimed(proof: Proof, twins: Twins, rows: Sequence[Row]) -> dict
     return reasons
 
 
-def why_nothing_to_prove(rows: Sequence[Row], contestants: Sequence[str]) -> str | None:
-    """Explain why a proof of these rows would compare nothing. None: it compares something."""
-    if rows[0].spec.part != "training":
-        return "a part of the training learns nothing"
-    if all(row.unavailable is not None for row in rows):
-        return "no row can run here"
-    if len(contestants) < 2 and not any(row.spec.is_parallel for row in rows if row.unavailable is None):
-        return "one framework alone has nothing to be compared with"
-    return None
-
-
 def proved_levels(twins: Twins, runs: Sequence[tuple[str, Spec]]) -> tuple[str, ...]:
     """Return the levels of switches for the float64 proof, that of the first run first.
 

@@ -250,7 +250,7 @@ class Trainer(trainer.BaseTrainer):
                 for recorder in recorders:
                     stack.enter_context(recorder)
                 outcome = self._train_step(images, labels, masks, update)
-            return outcome, [recorder.observed() for recorder in recorders]
+            return outcome, [recorder.observed(micro_batches) for recorder in recorders]
 
         return recorders, self._new_step_graph(micro_batches, body=step)
 

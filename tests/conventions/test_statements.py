@@ -13,7 +13,6 @@ READ_BY = frozenset(
 )
 """Methods that read or change a text."""
 REASONS = {
-    ("compare/judgement/sameness.py", "startswith"): "the name of a rung, which proofs store",
     ("compare/data/data_report.py", "startswith"): "indented lines of an error",
     ("compare/data/data_report.py", "removesuffix"): "lines of an error",
     ("compare/regression/regress_screen.py", "partition"): "shortens a line between sentences",

@@ -125,7 +125,10 @@ def test_the_table_has_a_line_for_each_rung_with_difference_step_tolerance_and_r
         (["--modes", "ring"], {"field": "--modes", "received": "'ring'", "fix": "data_parallel"}),
         (["--frameworks", "pytorch,jax"], {"field": "--frameworks", "received": "'jax'", "fix": "tensorflow"}),
         (["--frameworks", "pytorch,pytorch"], {"field": "--frameworks", "received": "pytorch"}),
-        (["--frameworks", "pytorch", "--modes", "serial"], {"names": ["compare pytorch with"]}),
+        (
+            ["--frameworks", "pytorch", "--modes", "serial"],
+            {"names": ["one framework alone", "--frameworks pytorch", "--modes serial"]},
+        ),
         (["--set", "optimiser.name=sgd"], {"names": ["optimiser"]}),
         (
             ["--model", "mini_xception", "--image-size", "64"],

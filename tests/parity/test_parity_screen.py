@@ -17,10 +17,10 @@ FRAMEWORKS = ["pytorch", "tensorflow"]
 
 
 def rung(name: str, difference: float = 3e-15, status: Any = "passed", tolerance: float = 1e-12, **fields: Any) -> Rung:
+    number, _, aspect = name.partition(" ")
     values: dict[str, Any] = {"model": "simple_cnn", "optimizer": "sgd", "precision": "float64", "steps": 50, "step": None}
-    return Rung(
-        name=name, max_relative_difference=difference, tolerance=tolerance, reason="rounding", status=status, **values | fields
-    )  # fmt: skip
+    values |= {"name": name, "number": int(number), "aspect": aspect, "max_relative_difference": difference}
+    return Rung(**values | {"tolerance": tolerance, "reason": "rounding", "status": status} | fields)
 
 
 def losses(difference: float = 3.4e-14, status: Any = "passed", **fields: Any) -> Rung:
@@ -28,7 +28,7 @@ def losses(difference: float = 3.4e-14, status: Any = "passed", **fields: Any) -
 
 
 MODES = [
-    rung(f"6 {mode} against serial{what}", framework=framework, mode=mode)
+    rung(f"6 {mode} against serial{what}", framework=framework, mode=mode, aspect=what.removeprefix(": ") or "losses")
     for mode in ("data_parallel", "multi_process")
     for framework in FRAMEWORKS
     for what in ("", ": weights after one step")

@@ -62,6 +62,8 @@ def wrong_loss(arrays: Arrays) -> None:
 def rung(status: str, **fields: Any) -> Rung:
     values: dict[str, Any] = {
         "name": "5 losses",
+        "number": 5,
+        "aspect": "losses",
         "model": "simple_cnn",
         "optimizer": "sgd",
         "precision": "float64",
@@ -101,8 +103,8 @@ def test_rounded_constants_are_named_only_where_they_may_explain_all_that_failed
 def test_a_whole_proof_climbs_every_rung_for_every_mode_and_framework(twins: FakeTwins, tmp_path: Path) -> None:
     proof = prove(tmp_path, timed(), MODES)
     assert proof.verdict == "proved"
-    assert {rung.name[0] for rung in proof.rungs} == set("12345678")
-    sixth = {(rung.framework, rung.mode) for rung in proof.rungs if rung.name.startswith("6")}
+    assert {rung.number for rung in proof.rungs} == {*range(1, 9)}
+    sixth = {(rung.framework, rung.mode) for rung in proof.rungs if rung.number == 6}
     assert sixth == {(framework, mode) for framework in FRAMEWORKS for mode in MODES[1:]}
 
 
@@ -197,9 +199,9 @@ def test_a_mode_whose_losses_are_only_shown_is_claimed_by_its_single_steps_alone
     status: str, snapshot: SnapshotAssertion
 ) -> None:
     of_mode = {"framework": "pytorch", "mode": "data_parallel"}
-    steps = rung(status, name="8 one step in float32: gradients", **of_mode)
-    others = [rung("passed", name="6 data_parallel against serial: weights after one step", **of_mode), rung("passed")]
-    shown = rung("shown", name="6 data_parallel against serial", **of_mode)
+    steps = rung(status, number=8, aspect="gradients", **of_mode)
+    others = [rung("passed", number=6, aspect="weights after one step", **of_mode), rung("passed")]
+    shown = rung("shown", number=6, **of_mode)
     proof = Proof(rungs=[*others, shown, steps], seconds=0)
     expected = "proved" if status == "passed" else "not claimed"
     assert (proof.verdict, proof.mode_verdict("pytorch", "data_parallel")) == ("proved", expected)
@@ -563,14 +565,14 @@ def test_a_model_that_does_not_take_the_images_is_refused(twins: FakeTwins, tmp_
 def test_the_verdict_needs_something_passed_and_nothing_failed() -> None:
     assert Proof(rungs=[], seconds=0).verdict == "not claimed"
     assert Proof(rungs=[rung("shown")], seconds=0).verdict == "not claimed"
-    assert Proof(rungs=[rung("passed"), rung("shown", name="5 logits")], seconds=0).verdict == "proved"
+    assert Proof(rungs=[rung("passed"), rung("shown", aspect="logits")], seconds=0).verdict == "proved"
     assert Proof(rungs=[rung("passed"), rung("shown", max_relative_difference=0.2)], seconds=0).verdict == "not claimed"
     assert Proof(rungs=[rung("passed"), rung("failed")], seconds=0).verdict == "not proved"
 
 
-FAILED = rung("failed", name="3 gradients", max_relative_difference=math.inf)
+FAILED = rung("failed", name="3 gradients", number=3, aspect="gradients", max_relative_difference=math.inf)
 FOUND: dict[str, list[Rung]] = {
-    "float64": [rung("passed"), rung("passed", max_relative_difference=2e-13), rung("shown", name="5 logits")],
+    "float64": [rung("passed"), rung("passed", max_relative_difference=2e-13), rung("shown", aspect="logits")],
     "float32": [rung("passed", precision="float32", max_relative_difference=1e-7)],
     "one update": [rung("passed"), rung("shown", max_relative_difference=0.2)],
     "failed": [rung("passed"), FAILED, rung("failed")],

@@ -262,7 +262,7 @@ def test_rounding_alone_fails_no_step_and_the_tolerance_is_small(
 ) -> None:
     found = judge.rungs(_spec(), recorded(framework, name), framework)
     assert [rung.name for rung in found if rung.status != "passed"] == []
-    by_aspect = {rung.name.rpartition(": ")[2]: rung for rung in found}
+    by_aspect = {rung.aspect: rung for rung in found}
     assert set(by_aspect) == {"batches", "losses", "scores", "gradients", "weights", "BatchNorm statistics"}
     assert max(rung.tolerance for rung in found) < 1e-2
     assert by_aspect["losses"].tolerance < 1e-4
@@ -281,7 +281,7 @@ def test_the_scores_of_a_last_layer_of_zeros_may_round_and_no_more(recorded: Rec
     def status(units: int) -> str:
         pupil = teacher | {f"scored/{step}/loss": np.array([math.log(10) * (1 + units * 2.0**-24)]) for step in steps}
         found = _judge(_spec(), teacher).rungs(_spec(), pupil, "tensorflow")
-        return next(rung for rung in found if rung.name.endswith("scores")).status
+        return next(rung for rung in found if rung.aspect == "scores").status
 
     assert [status(6), status(10)] == ["passed", "failed"]
 
@@ -291,7 +291,7 @@ def test_one_right_prediction_more_or_less_is_found(recorded: Recordings, judge:
     pupil = recorded("tensorflow", "pupil-nothing")
     pupil |= {name: count + more for name, count in pupil.items() if name.startswith("num_correct/")}
     (rung,) = [each for each in judge.rungs(_spec(), pupil, "tensorflow") if each.status == "failed"]
-    assert rung.name.endswith("scores") and "right predictions" in rung.where
+    assert rung.aspect == "scores" and "right predictions" in rung.where
 
 
 def test_an_array_is_judged_on_its_own_scale_however_small_it_is(recorded: Recordings, judge: single_steps.StepJudge) -> None:
@@ -385,7 +385,7 @@ def _assert_too_long_gradients_are_found(
 ) -> None:
     judging = _judge(what, teacher)
     assert {rung.status for rung in judging.rungs(what, clean, "clean")} == {"passed"}
-    by_aspect = {rung.name.rpartition(": ")[2]: rung for rung in judging.rungs(what, wrong, "wrong")}
+    by_aspect = {rung.aspect: rung for rung in judging.rungs(what, wrong, "wrong")}
     assert by_aspect["gradients"].status == "failed" and 1e-10 < by_aspect["gradients"].max_relative_difference < 1e-8
     assert by_aspect["weights"].status == "passed"
     for name in clean:
@@ -551,9 +551,7 @@ def test_what_is_beyond_three_copies_is_judged_by_twelve_and_no_looser(made: Any
     what, recording, _ = made("mini_xception")
     judging = _judge(what, recording)
     few = judging.truth(what, 0).truth.error_limits.gradients
-    with_more = _judge(what, recording).truth(what, 0)
-    with_more.add_copies()
-    many = with_more.truth.error_limits.gradients
+    many = judging.truth(what, 0, step_truth.MOST_COPIES).truth.error_limits.gradients
     assert all(many[name] >= limit for name, limit in few.items())
     name = max(few, key=lambda each: many[each] / few[each])
     assert many[name] > 1.05 * few[name], "three copies were close to the truth by chance"
@@ -637,8 +635,11 @@ def test_with_one_decision_that_rounding_does_not_explain_none_told_is_taken_ove
     gradients = _gradients_of(judging.rungs(what, other | told, "unexplained"))
     assert gradients.status == "shown" and _counts(gradients, UNEXPLAINED) == [1]
     assert _counts(gradients, DECIDED) == [1] * found_by_gradients
+    # Nor do those of another layer explain anything.
+    misfit = _gradients_of(judging.rungs(what, other | told | {"decisions/0/0": told[f"decisions/0/{last}"]}, "misfit"))
+    assert misfit.status == "shown" and "not those of the model's layers" in misfit.reason
     # The same for one that makes its gradients with such a decision: they differ, and what it tells excuses nothing.
-    wrong, _, unexplained = truth.with_recorded_decisions(told, np.float64)
+    wrong, _, unexplained, _ = truth.with_recorded_decisions(told, np.float64)
     assert unexplained == 1
     lying = _with_gradients(what, recording, wrong.step.gradients) | told
     assert _gradients_of(judging.rungs(what, lying, "lying")).status == "failed"
@@ -721,14 +722,14 @@ def _counts(rung: Rung, clause: str) -> list[int]:
 
 
 def _gradients_of(found: list[Rung]) -> Rung:
-    return next(rung for rung in found if rung.name.endswith(": gradients"))
+    return next(rung for rung in found if rung.aspect == "gradients")
 
 
 def _proved(out: Path, **fields: Any) -> list[Rung]:
     what = spec.build({"augmentation": {"horizontal_flip": True, "shift_px": 2}, **fields})
     request = ladder.ProofRequest(what, Twins(("pytorch", "tensorflow")), ("serial",), replicas=2, precision="float32", steps=2)
     proof = ladder.prove(request, out=out, progress=lambda text: None, remember=False)
-    return [rung for rung in proof.rungs if rung.name.startswith("8")]
+    return [rung for rung in proof.rungs if rung.number == 8]
 
 
 @pytest.mark.slow
@@ -751,7 +752,7 @@ def _assert_within_1e_12(found: list[Rung], steps: int) -> None:
     for rung in found:
         assert (rung.precision, rung.judged_steps) == ("float64", steps)
         assert all(name in CANCELLING[rung.model] and own <= 1e-11 for name, own in rung.of_terms.items()), rung
-        if not rung.of_terms and not rung.name.endswith("weights"):  # in these the digits of the weight itself count
+        if not rung.of_terms and rung.aspect != "weights":  # in these the digits of the weight itself count
             assert rung.max_relative_difference <= 1e-12
 
 
@@ -774,7 +775,7 @@ def test_what_is_no_number_fails_whoever_has_it(who: str, name: str, aspect: str
     bad = {**clean, name: np.where(np.arange(clean[name].size).reshape(clean[name].shape) == 0, np.nan, clean[name])}
     teacher, pupil = bad if who in ("teacher", "both") else clean, bad if who in ("pupil", "both") else clean
     found = _judge(what, teacher, [0, 1, 2]).rungs(what, pupil, "tensorflow")
-    failed = {rung.name.rpartition(": ")[2]: rung.max_relative_difference for rung in found if rung.status == "failed"}
+    failed = {rung.aspect: rung.max_relative_difference for rung in found if rung.status == "failed"}
     # What a teacher's weights should be follows from its optimizer state. The pupil's own weights are compared with that.
     assert failed.get(aspect) == math.inf or (who, aspect) == ("teacher", "weights")
     assert aspect == "weights" or Proof(rungs=found, seconds=0.0).verdict == "not proved"

@@ -41,6 +41,23 @@ def test_a_recorded_step_trains_as_another_does_and_tells_each_decision(twin: Tw
     assert [array.dtype for array in decisions] == kinds
 
 
+def test_decisions_that_micro_batches_do_not_divide_are_refused(twin: Twin) -> None:
+    trainer = made.trainer(twin, ARCHITECTURE, framework_options={"graph": "eager"})
+    if twin.framework == "pytorch":
+        recorder = twin.decisions.DecisionRecorder()
+        read = recorder.by_layer
+    else:
+        recorder = twin.decisions.DecisionRecorder(trainer._model, ARCHITECTURE)
+        read = recorder.observed
+    with recorder:
+        for _ in range(3):
+            trainer.logits(batch(twin), training=True)
+    assert len(read(3)) == len(POINTS)
+    uneven = 3 * len(POINTS) + 1
+    with pytest.raises(RuntimeError, match=f"equally many decisions.* in {uneven} micro-batches"):
+        read(uneven)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("word", spec.MODES.variants(lambda mode: mode.not_serial_because is not None))
 def test_a_mode_of_other_mathematics_tells_its_decisions_too(framework: str, word: str, tmp_path: Path) -> None:

@@ -166,6 +166,10 @@ def test_a_dry_run_counts_the_proof_unless_it_is_remembered(fake_twins: pytest.M
     remembered = convtwins_json(*words)
     assert (remembered["proof_seconds"], remembered["seconds"]) == (0.0, proved["seconds"])
     assert "remembered from an earlier comparison" in " ".join(convtwins(*words).stdout.split())
+    # Each of its six runs has at least three steps, with weights and momentum before and after them.
+    weights = serial["checkpoint_bytes"] / (2 * (1 + 1))
+    assert serial["recorded_bytes"] == pytest.approx(len(serial["runs"]) * 4 * 2 * 2 * weights, rel=0.3)
+    assert "for recorded steps until they are judged" in " ".join(convtwins(*words).stdout.split())
     alone = convtwins(*words, "--frameworks", "left", "--modes", "serial")
     assert "one framework alone" in " ".join(alone.stdout.split())
 

@@ -49,10 +49,13 @@ def finished(fake_twins: pytest.MonkeyPatch, kept: Path, tmp_path: Path) -> Path
     return shutil.copytree(kept, tmp_path / "out")
 
 
-def rung(name: str = "5 losses", status: str = "passed", **of: Any) -> certificate.Rung:
+def rung(number: int = 5, aspect: str = "losses", status: str = "passed", **of: Any) -> certificate.Rung:
+    name = f"{number} {aspect}"
     values = {"model": "simple_cnn", "optimizer": "sgd", "precision": "float64", "steps": 50, "judged_steps": 50, "step": 49}
     judged = {"max_relative_difference": 3e-15, "tolerance": 1e-12, "reason": "rounding"}
-    return certificate.Rung.model_validate({"name": name, "status": status, **values, **judged, **of})
+    return certificate.Rung.model_validate(
+        {"name": name, "number": number, "aspect": aspect, "status": status, **values, **judged, **of}
+    )
 
 
 class Ladder:
@@ -377,11 +380,13 @@ def test_runs_that_are_not_as_planned_refute_the_proof_and_leave_no_verdict(
     behave(fake_twins, left__serial__2="unrecorded in 1")
     for words in ((*PROVED, "--repeats", "5", "--out", tmp_path / "out"), ("run", "--resume", tmp_path / "out")):
         done = convtwins(*words, "--full")
+        proof.becomes(remembered=True)
         shown = " ".join(done.stdout.split())
         assert done.exit_code == 1 and "NOT AS PLANNED: left-serial-2cores, repeat 2: " in shown
         assert " times as fast " not in shown and shown.count("The float64 proof alone") == 1
         stored = stored_proof(tmp_path / "out")
         assert stored.verdict == "not proved" and stored.sentence in shown
+        assert stored.float64_sentence.startswith("proved: ") and "remembered" not in stored.sentence
         assert stored.row_verdicts["left-serial-2cores"] == "not proved"
         assert [check.row for check in stored.spot_checks if check.faults] == ["left-serial-2cores"]
 
@@ -548,8 +553,8 @@ def test_the_default_folder_names_time_model_and_data(
 
 def test_a_mode_of_which_one_update_alone_was_judged_is_not_claimed_with_its_reason(proof: Ladder, tmp_path: Path) -> None:
     mode = {"framework": "left", "mode": "data_parallel"}
-    of_mode = rung("6 data_parallel against serial", "shown", **mode)
-    after_one = rung("6 data_parallel against serial: weights after one step", **mode)
+    of_mode = rung(6, status="shown", **mode)
+    after_one = rung(6, "weights after one step", **mode)
     proof.becomes(rungs=[rung(), of_mode, after_one])
     modes = ("--modes", "serial,data_parallel", "--no-one-core")
     done = convtwins(*PROVED, *modes, "--repeats", "1", "--out", tmp_path / "out", "--full").succeeded()

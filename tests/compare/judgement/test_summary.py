@@ -118,8 +118,8 @@ def test_the_first_step_difference_is_relative_and_the_largest_of_the_repeats() 
     assert alone.first_step_difference is None
 
 
-def _losses_rung(framework: str, tolerance: Any, status: str = "passed", name: str = sameness.FIRST_LOSSES) -> dict[str, Any]:
-    return {"name": name, "framework": framework, "first_tolerance": tolerance, "status": status}
+def _losses_rung(framework: str, tolerance: Any, status: str = "passed", precision: str = "float32") -> dict[str, Any]:
+    return {"precision": precision, "framework": framework, "first_tolerance": tolerance, "status": status}
 
 
 def _apart(difference: float, rungs: list[Any]) -> StoredComparison:
@@ -135,7 +135,7 @@ def _apart(difference: float, rungs: list[Any]) -> StoredComparison:
         ([_losses_rung("pytorch", 4e-6), _losses_rung("tensorflow", 5e-6)], False),
         ([_losses_rung("pytorch", 2e-5), _losses_rung("tensorflow", 1e-5)], True),
         ([_losses_rung("pytorch", 2e-5, "failed"), _losses_rung("tensorflow", 1e-5)], False),
-        ([_losses_rung("pytorch", 9e-4, name="8 one step in float32: gradients"), {}, _losses_rung("tensorflow", "9")], False),
+        ([_losses_rung("pytorch", 9e-4, precision="float64"), {}, _losses_rung("tensorflow", "9")], False),
         ([_losses_rung("pytorch", -1.0), _losses_rung("tensorflow", math.inf)], False),
         ([_losses_rung("pytorch", 4e-4), _losses_rung("tensorflow", 4e-4)], True),
     ],

@@ -770,8 +770,8 @@ def test_a_written_pair_carries_what_is_rounded_and_a_proof_that_fails_by_it_nam
     rounded = user_code.module("rounded_pair.net").MODEL.rounded
     assert rounded.startswith("rounded-constants: ")
     fields = {
-        "name": "2 logits", "model": "rounded_pair.net", "optimizer": "sgd", "precision": "float64", "steps": 1, "step": None,
-        "tolerance": 1e-12, "reason": "rounding", "status": "failed",
+        "name": "2 logits", "number": 2, "aspect": "logits", "model": "rounded_pair.net", "optimizer": "sgd",
+        "precision": "float64", "steps": 1, "step": None, "tolerance": 1e-12, "reason": "rounding", "status": "failed",
     }  # fmt: skip
     small, large = (Rung.model_validate({**fields, "max_relative_difference": size}) for size in (4e-10, 0.1))
     named = [rounded in Proof(rungs=[each], seconds=1.0, rounded=rounded).sentence for each in (small, large)]

@@ -643,9 +643,9 @@ def test_the_proof_of_an_upgrade_compares_both_environments_and_none_passes_unpr
         asked.append({contestant.name: contestant.interpreter for contestant in twins.contestants})
         assert [row.contestant for row in rows] == twins.names
         rung = {
-            "name": "5 losses", "model": "simple_cnn", "optimizer": "sgd", "precision": "float64", "steps": 50, "step": 1,
-            "max_relative_difference": 0.0, "tolerance": 1e-12, "reason": "", "judged_steps": 50, "where": "step 1",
-            "status": "failed",
+            "name": "5 losses", "number": 5, "aspect": "losses", "model": "simple_cnn", "optimizer": "sgd",
+            "precision": "float64", "steps": 50, "step": 1, "max_relative_difference": 0.0, "tolerance": 1e-12, "reason": "",
+            "judged_steps": 50, "where": "step 1", "status": "failed",
         }  # fmt: skip
         return Proof(rungs=[Rung.model_validate(rung)], seconds=1.0)
 
