@@ -327,7 +327,7 @@ def _run_comparison(request: ComparisonRequest) -> ComparisonOutcome:
         live = Live(progress, folder if request.live else None, f"{comparison.rows[0].spec.model} on {comparison.data_name}")
         try:
             try:
-                comparison = _with_proof(comparison, request, folder, live)
+                comparison = with_proof(comparison, request, folder, live)
                 if request.again:  # after the proof: an interrupted one leaves all runs where they are
                     comparison = reruns.archive_and_requeue(comparison, folder)
                 unwritten_runs = run_all(comparison, request.twins, folder, live)
@@ -349,7 +349,7 @@ def _run_comparison(request: ComparisonRequest) -> ComparisonOutcome:
     return ComparisonOutcome(compared, report, folder, code, unwritten)
 
 
-def _with_proof(comparison: Comparison, request: ComparisonRequest, folder: Path, progress: Display) -> Comparison:
+def with_proof(comparison: Comparison, request: ComparisonRequest, folder: Path, progress: Display) -> Comparison:
     """Return the comparison with its proof, if one was requested. A proof in the folder is made again: proofs are cached."""
     if not request.prove:
         return comparison
@@ -371,7 +371,13 @@ def _with_rates(comparison: Comparison, progress: Display) -> Comparison:
 
 
 def proof(comparison: Comparison, request: ComparisonRequest, folder: Path, progress: Display) -> ProofRecord:
-    """Prove that the frameworks train the same. A proof that fails with an error proves nothing, and stops no run."""
+    """Prove that the frameworks train the same. A proof that fails with an error proves nothing, and stops no run.
+
+    Bases of another revision are left out: their code may record its steps in another form.
+    """
+    names = [each.name for each in request.twins.contestants if each.base_of is None or each.revision is None]
+    comparison = comparison.model_copy(update={"rows": [row for row in comparison.rows if row.contestant in names]})
+    request = replace(request, twins=request.twins.only(names))
     if why_not := timed_rows.why_nothing_to_prove(comparison.rows, request.twins.names):
         return ProofRecord(verdict="not claimed", sentence=why_not)
     modes = timed_rows.available_modes(comparison.rows)
@@ -530,9 +536,11 @@ def _stored_request(
         return plan.model_copy(update={"until": make_stopping_rule(plan.until), "restarts": restarts, "on": on or plan.on})
     request = comparison_plan.stored_request(folder, repeats)
     if list(request.argv[:1]) in (["regress"], ["bisect"]):
+        has_both = any(contestant.base_of for contestant in request.twins.contestants)
+        is_whole = has_both and request.argv[0] == "regress"
         raise FolderError(
-            f"{folder} is one side of a measurement in turn, whose runs are pairs. Received: --resume. Give the command "
-            f"{request.argv[0]} again, with {wording.shell(['--out', str(folder.parent)])}."
+            f"{folder} holds runs of a measurement in turn, which are pairs. Received: --resume. Give the command "
+            f"{request.argv[0]} again, with {wording.shell(['--out', str(folder if is_whole else folder.parent)])}."
         )
     if on is not None:
         raise FolderError(

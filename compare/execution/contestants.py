@@ -8,17 +8,18 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Self, cast
 
 import pydantic
-from pydantic import Field, StringConstraints, field_validator
+from pydantic import Field, PrivateAttr, StringConstraints, field_validator
 
 from common.artifacts.schema import Environment
 from common.frozen import Frozen
 from common.machine import plugins
-from common.spec import SpecError, plain_values
+from common.spec import Spec, SpecError, plain_values
 from compare.core.option_parsing import parse_choices
 
 FOLDER = Path(".environments")
@@ -30,8 +31,43 @@ TAKE_CONTESTANTS = "run, parity, scaling, plan, stragglers, regress, bisect, lay
 _MOST_LISTED = 5
 """Number of changes of an environment that a refusal names."""
 
+_USER_FIELDS = {"twin", "python", "switches"}
+"""Fields that a spec file may set."""
+
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", max_length=60)]
 """A contestant's name. It stands in file names, ids of rows and tables."""
+
+
+class Revision(Frozen):
+    """Commit of a contestant's code. Facts that are left out are those of the comparison's machine."""
+
+    commit: str
+    dirty: bool = False
+    """Whether the suite, which trains the model of another repository, has uncommitted changes."""
+    repository: str | None = None
+    """Repository of the commit. None: the suite's own."""
+    committed_at: str | None = None
+    suite_commit: str | None = None
+    """Commit of the suite, if it trains the model of another repository."""
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """Facts that replace those of a comparison's machine."""
+        return self.model_dump(exclude_none=True)
+
+
+@dataclass(frozen=True)
+class Checkout:
+    """Where the processes of a contestant import their code from. It is there for one command, and is not stored."""
+
+    root: Path | None = None
+    """Another checkout of the suite, in which they work. None: this one."""
+    folder: Path | None = None
+    """Their working directory. None: `root`, else the caller's."""
+    environment: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Environment variables added to a twin's: where it finds a user's own model."""
+    spec_json: Callable[[str, Spec], str] = lambda row_id, run: run.to_json()
+    """Function that returns the spec of a row, by its id, as this code understands it."""
 
 
 class Contestant(Frozen):
@@ -44,6 +80,29 @@ class Contestant(Frozen):
     """Absolute path of the interpreter that runs the twin. None: this process's own."""
     switches: dict[str, bool | int | float | str] = Field(default={}, strict=True)
     """Switches of the twin, by the names that its `describe` lists. They override those of the spec."""
+    base_of: Name | None = None
+    """Name of the contestant that is measured against this one in turn: `regress` and `bisect` do so. None: no pairs."""
+    revision: Revision | None = None
+    """Commit of its code. None: the comparison's machine names it."""
+    _checkout: Checkout | None = PrivateAttr(default=None)
+
+    @property
+    def checkout(self) -> Checkout | None:
+        """Where its processes import their code from. None: this checkout, as for every contestant that a folder names."""
+        return self._checkout
+
+    def at(self, revision: Revision | None, checkout: Checkout) -> Self:
+        """Return the contestant with the code of another checkout."""
+        other = self.model_copy(update={"revision": revision})
+        other._checkout = checkout
+        return other
+
+    def as_base(self) -> Self:
+        """Return the contestant as the base of pairs: its head has this one's name."""
+        base = self.from_fields(f"{self.name}-base", self.model_dump(include=_USER_FIELDS))
+        base = base.model_copy(update={"base_of": self.name, "revision": self.revision})
+        base._checkout = self._checkout
+        return base
 
     @property
     def interpreter(self) -> str:
@@ -87,12 +146,14 @@ class Contestant(Frozen):
         """Read the entry of a spec file: `{twin: ..., python: ..., switches: {...}}`."""
         if not isinstance(fields, Mapping):
             raise SpecError(f"contestants.{name} must be a group of fields. Received: {fields!r}. Write {{twin: pytorch}}.")
+        if others := [field for field in ("base_of", "revision") if field in fields]:
+            raise SpecError(f"contestants.{name} takes twin, python and switches. Received: {others[0]}. Leave it out.")
         try:
             return cls.model_validate({**cast(Mapping[str, Any], fields), "name": name})
         except pydantic.ValidationError as error:
             first = error.errors()[0]
             field = ".".join(map(str, first["loc"]))
-            use = f"Fields are {', '.join(field for field in cls.model_fields if field != 'name')}."
+            use = f"Fields are {', '.join(field for field in cls.model_fields if field in _USER_FIELDS)}."
             if first["loc"] in (("name",), ("twin",)) and first["type"] != "missing":
                 use = "Use letters, digits, dots, dashes and underscores; begin with a letter or a digit."
             raise SpecError(

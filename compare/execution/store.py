@@ -531,8 +531,11 @@ def describe_difference(stored: Comparison, new: Comparison) -> str | None:
         return "its data had other content"
     if stored.versions != new.versions:
         return "it ran other versions of the frameworks"
-    if stored.contestants != new.contestants:
-        return "its contestants had other interpreters or switches"
+    stored_contestants, new_contestants = (
+        {contestant.name: contestant.model_dump(mode="json") for contestant in plan.contestants} for plan in (stored, new)
+    )
+    if other := describe_differences(flatten(stored_contestants), flatten(new_contestants)):
+        return f"of its contestants, {other}"
     for name, before in stored.environments.items():
         if (now := new.environments.get(name)) is not None and (changed := contestants.describe_changes(before, now)):
             return f"the environment of {name} has changed since: {changed}"

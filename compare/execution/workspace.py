@@ -142,7 +142,8 @@ class _ComparisonKind(FolderKind[Comparison]):
         return store.describe_row_difference(stored, early["rows"], early["seeds"], ignored_prefix="framework_options.")
 
     def _difference(self, stored: Comparison, new: Comparison) -> str | None:
-        return store.describe_difference(stored, new)
+        fields, new_fields = (store.flatten(dict(self.identity(plan))) for plan in (stored, new))
+        return store.describe_difference(stored, new) or store.describe_differences(fields, new_fields)
 
 
 COMPARISON = _ComparisonKind(

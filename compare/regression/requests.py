@@ -1,9 +1,10 @@
-"""Requests of `regress` and `bisect`, built from their options."""
+"""Requests of `regress` and `bisect`, built from their options: each contestant may have a base beside it."""
 
 from __future__ import annotations
 
 import fnmatch
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,8 @@ from compare.execution import matrix, run_settings
 from compare.execution.contestants import Contestant
 from compare.execution.matrix import Row
 from compare.execution.twins import Twins
+
+PREPARING = "asking the frameworks and reading the data"
 
 _EPOCHS = 4
 """Epochs of a run, by default: a few seconds a run, the median of a few epochs."""
@@ -48,7 +51,8 @@ def build_request(settings: Preset, twins: Twins, folder: Path, only: str | None
     """Build the request for the rows that `only` matches. None: all rows."""
 
     def lay_out(settings: Preset, contestants: Sequence[Contestant]) -> list[Row]:
-        all_rows = matrix.build_rows(settings.values, contestants, settings.modes, settings.replicas, settings.workers)
+        heads = [contestant for contestant in contestants if contestant.base_of is None]
+        all_rows = matrix.build_rows(settings.values, heads, settings.modes, settings.replicas, settings.workers)
         max_cores = {
             row.contestant: max(other.spec.cores for other in all_rows if other.contestant == row.contestant)
             for row in all_rows
@@ -58,6 +62,50 @@ def build_request(settings: Preset, twins: Twins, folder: Path, only: str | None
         chosen = [row for row in rows if only is None or fnmatch.fnmatchcase(row.id, only)]
         if not chosen:
             raise SpecError(f"--only matches no row. Received: {only!r}. Rows: {', '.join(row.id for row in rows)}.")
-        return chosen
+        return with_base_rows(chosen, contestants)
 
     return ComparisonRequest(settings, twins, folder, prove=prove, lay_out=lay_out)
+
+
+def with_base_rows(rows: Sequence[Row], contestants: Sequence[Contestant]) -> list[Row]:
+    """Return the rows, each behind the row of its base, if its contestant has one."""
+    bases = {contestant.base_of: contestant for contestant in contestants if contestant.base_of is not None}
+    all_rows: list[Row] = []
+    for row in rows:
+        if (base := bases.get(row.contestant)) is not None:
+            all_rows.append(matrix.build_row(base.name + row.id.removeprefix(row.contestant), base, row.spec))
+        all_rows.append(row)
+    return all_rows
+
+
+def against_environment(pythons: Sequence[str], request: ComparisonRequest) -> ComparisonRequest:
+    """Return the request with a base beside each contestant: its twin in another environment.
+
+    Args:
+        pythons: environment of the base and of the head: an interpreter, the folder of a virtual environment, or a name, see
+            `contestants.interpreter`.
+        request: what to run. Its repeats are the pairs. A proof compares the head's contestants with the base's.
+    """
+    bases, heads = (in_environment(python, request.twins.contestants) for python in pythons)
+    return with_bases(request, heads, [base.as_base() for base in bases])
+
+
+def in_environment(python: str, contestants: Sequence[Contestant]) -> list[Contestant]:
+    """Return the contestants in another environment."""
+    if with_python := [contestant for contestant in contestants if contestant.python is not None]:
+        raise SpecError(
+            f"--environments names the interpreters. Received also: {with_python[0].name}@{with_python[0].python}. "
+            "Leave one of them out."
+        )
+    return [
+        Contestant.from_fields(each.name, {"twin": each.twin, "switches": each.switches, "python": python})
+        for each in contestants
+    ]
+
+
+def with_bases(request: ComparisonRequest, heads: Sequence[Contestant], bases: Sequence[Contestant]) -> ComparisonRequest:
+    """Return the request with these contestants, which are measured in turn: each head with its base."""
+    names = {head.name for head in heads}
+    if taken := [base.name for base in bases if base.name in names]:
+        raise SpecError(f"The base of a contestant needs a name of its own. Received: another {taken[0]}. Rename that one.")
+    return replace(request, twins=request.twins.with_contestants([*bases, *heads]))

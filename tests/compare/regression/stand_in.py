@@ -14,13 +14,14 @@ from compare.comparison import comparison_plan
 from compare.comparison.run import ComparisonRequest
 from compare.execution import executor, store
 from compare.execution.contestants import Contestant
-from compare.execution.executor import CodeOverride
 from compare.execution.matrix import Row
+from compare.judgement.sides import BASE, HEAD
+from compare.regression import requests
 from tests.compare.regression.repository import git
 from tests.support import comparisons
 
 Behaviour = Callable[[RunResult, Path], RunResult]
-"""What becomes of a run: it is changed, fails, or an exception breaks it off. The folder is that of its side."""
+"""What becomes of a run: it is changed, fails, or an exception breaks it off. The path is that of its folder / its side."""
 
 
 def whole(run: RunResult, folder: Path) -> RunResult:
@@ -42,32 +43,35 @@ class StandIn:
     fields: Callable[[Contestant], Mapping[str, Any]] = lambda contestant: {}
     """Further fields of a result."""
     done: list[tuple[str, str, int]] = field(default_factory=list[tuple[str, str, int]])
-    """(state, row, repeat) of each run."""
+    """(state, row of the head, repeat) of each run."""
     requests: list[ComparisonRequest] = field(default_factory=list[ComparisonRequest])
 
     def plan(self, request: ComparisonRequest, shown: Any) -> store.Comparison:
         """Instead of `comparison_plan.build_plan`."""
         self.requests.append(request)
-        rows = self.rows or [comparisons.row(name) for name in request.twins.names]
+        compared = request.twins.contestants
+        rows = self.rows or [comparisons.row(each.name) for each in compared if each.base_of is None]
         commit = git(machine.PROJECT_ROOT, "rev-parse", "HEAD")
         here = {"processor": "Some CPU", "logical_cores": 2, "commit": commit, "dirty": False}
-        planned = comparisons.comparison(rows, request.settings.repeats)
-        return comparisons.with_fields(planned, machine=here, seeds=list(request.settings.seeds))
+        planned = comparisons.comparison(requests.with_base_rows(rows, compared), request.settings.repeats)
+        fields = {"contestants": request.twins.definitions, "prove": request.prove, "argv": ["regress"]}
+        return comparisons.with_fields(planned, machine=here, seeds=list(request.settings.seeds), **fields)
 
-    def execute(
-        self, contestant: Contestant, row: Row, repeat: int, folder: Path, watch: Any, code: CodeOverride | None
-    ) -> RunResult:
+    def execute(self, contestant: Contestant, row: Row, repeat: int, folder: Path, watch: Any) -> RunResult:
         """Instead of `executor.execute`."""
-        state = contestant.interpreter
-        if code is not None and code.root is not None and self.state_file:
-            state = (code.root / self.state_file).read_text()
-            atomic_files.write_atomically(store.run_folder(folder, row.id, repeat) / "spec.json", code.spec_json(row))
+        state, checkout = contestant.interpreter, contestant.checkout
+        if checkout is not None and checkout.root is not None and self.state_file:
+            state = (checkout.root / self.state_file).read_text()
+            spec_json = checkout.spec_json(row.id, row.spec)
+            atomic_files.write_atomically(store.run_folder(folder, row.id, repeat) / "spec.json", spec_json)
         if state == "broken":
             run = comparisons.bad(row, "failed", "exit code 1: it does not build", epochs=0)
         else:
             good = comparisons.good(row, self.seconds(state) * (1 + 0.01 * (repeat % 3)), repeat)
-            run = self.behaviour(comparisons.with_fields(good, **self.fields(contestant)), folder)
-        self.done.append((state, row.id, repeat))
+            side = HEAD if contestant.base_of is None else BASE
+            run = self.behaviour(comparisons.with_fields(good, **self.fields(contestant)), folder / side)
+        head = contestant.base_of or contestant.name
+        self.done.append((state, head + row.id.removeprefix(contestant.name), repeat))
         if run.status == "ok":
             results.save(run, store.run_folder(folder, row.id, repeat))
         return run
