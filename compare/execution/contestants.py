@@ -99,10 +99,12 @@ class Contestant(Frozen):
 
     def as_base(self) -> Self:
         """Return the contestant as the base of pairs: its head has this one's name."""
-        base = self.from_fields(f"{self.name}-base", self.model_dump(include=_USER_FIELDS))
-        base = base.model_copy(update={"base_of": self.name, "revision": self.revision})
-        base._checkout = self._checkout
-        return base
+        name = self.from_fields(f"{self.name}-base", {"twin": self.twin}).name  # it is checked
+        return self.model_copy(update={"name": name, "base_of": self.name})
+
+    def head_row(self, row_id: str) -> str:
+        """Return the id that a row of this contestant has on the side of the head."""
+        return (self.base_of or self.name) + row_id.removeprefix(self.name)
 
     @property
     def interpreter(self) -> str:

@@ -130,7 +130,7 @@ def from_revisions(good: str, bad: str, request: ComparisonRequest, progress: Di
             raise RevisionError(
                 f"{word} cannot be measured here: {end.refusal}. Name revisions with the packages of this .venv."
             )
-    rows = _runnable(plan)
+    rows = requests.runnable(plan.rows)
     if revisions.repository_of(rows[0].spec.model) != machine.PROJECT_ROOT:
         raise RevisionError(
             f"bisect follows commits of the suite. {rows[0].spec.model} lies outside it, so every commit would train the same. "
@@ -159,7 +159,7 @@ def from_environments(pythons: Sequence[str], request: ComparisonRequest, progre
         for python in pythons
     ]
     plans = [comparison_plan.build_plan(each, progress) for each in requests_by_place]
-    rows = _runnable(plans[-1])
+    rows = requests.runnable(plans[-1].rows)
     candidates = [Candidate(f"environment-{place + 1}", python, paths[place]) for place, python in enumerate(pythons)]
 
     @contextmanager
@@ -168,14 +168,6 @@ def from_environments(pythons: Sequence[str], request: ComparisonRequest, progre
 
     all_environments = [environment for plan in plans for environment in plan.environments.values()]
     return Candidates(candidates, plans[-1], rows, ready, all_environments)
-
-
-def _runnable(plan: Comparison) -> list[Row]:
-    """Return the rows that this machine can run."""
-    rows = [row for row in plan.rows if row.unavailable is None]
-    if not rows:
-        raise RevisionError(f"{plan.rows[0].id}: {plan.rows[0].unavailable}. Choose rows that this machine can do.")
-    return rows
 
 
 def open_workspace(
@@ -236,7 +228,7 @@ def search(
                     base = good_end[0] if earlier == 0 else test_resources.enter_context(candidates.ready(earlier))
                     head = test_resources.enter_context(candidates.ready(later))
                     test_workspace = test_resources.enter_context(Workspace.open(place, pairs.GROWING))
-                    test_request = requests.with_bases(request, [head], [base.as_base()])
+                    test_request = requests.with_bases(request, [head], [base])
                     runs = PairedRuns(test_request, test_workspace, candidates.items[earlier].name, progress)
                     runs.make(is_over, warm, is_disturbed)
             except RevisionError as error:

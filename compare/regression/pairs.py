@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,10 +19,10 @@ from compare.execution import contestants, executor, store
 from compare.execution.interleaving import Job, run_in_turns, turn
 from compare.execution.matrix import Row
 from compare.execution.store import Comparison
-from compare.execution.twins import Twins
 from compare.execution.workspace import COMPARISON, Workspace
 from compare.judgement import run_figures
 from compare.judgement.sides import BASE, HEAD
+from compare.regression import requests
 from compare.regression.revisions import RevisionError
 
 
@@ -49,25 +49,17 @@ class RowPair(NamedTuple):
 
 def row_pairs(plan: Comparison) -> list[RowPair]:
     """Return the pairs of rows that this machine can run."""
-    base_names = {each.base_of: each.name for each in plan.contestants if each.base_of is not None}
-    rows = {row.id: row for row in plan.rows}
+    bases = {each.head_row(row.id): row for row in plan.rows if (each := plan.contestant_of(row)).base_of is not None}
     pairs: list[RowPair] = []
-    for head in (row for row in plan.rows if row.contestant in base_names):
-        base = rows[base_names[head.contestant] + head.id.removeprefix(head.contestant)]
+    for head in requests.runnable([row for row in plan.rows if row.id in bases]):
+        base = bases[head.id]
         if (base.spec, base.unavailable) != (head.spec, head.unavailable):
             raise RevisionError(
-                f"Base and head cannot run {head.id} with the same switches. Received: {_interpreter(plan, base)} and "
-                f"{_interpreter(plan, head)}. Choose rows and switches that both have."
+                f"Base and head cannot run {head.id} with the same switches. Received: {plan.contestant_of(base).interpreter} "
+                f"and {plan.contestant_of(head).interpreter}. Choose rows and switches that both have."
             )
         pairs.append(RowPair(base, head))
-    if all(pair.head.unavailable is not None for pair in pairs):
-        row = pairs[0].head
-        raise RevisionError(f"{row.id}: {row.unavailable}. Choose rows that this machine can do.")
-    return [pair for pair in pairs if pair.head.unavailable is None]
-
-
-def _interpreter(plan: Comparison, row: Row) -> str:
-    return plan.contestant_of(row).interpreter
+    return pairs
 
 
 class PairedRuns:
@@ -82,15 +74,15 @@ class PairedRuns:
 
     def __init__(self, request: ComparisonRequest, workspace: Workspace[Comparison], base_name: str, progress: Display) -> None:
         self.base_name, self.progress = base_name, progress
-        self.twins: Twins = request.twins
+        self.twins = request.twins
         plan = comparison_plan.build_plan(request, progress)
-        self.pairs: Sequence[RowPair] = row_pairs(plan)
+        self.pairs = row_pairs(plan)
         for pair in self.pairs:
             for row in pair:
                 if (checkout := self.twins[row.contestant].checkout) is not None:
                     checkout.spec_json(pair.head.id, row.spec)  # code that lacks a field is refused before anything runs
         claimed = workspace.claim(plan)
-        self.folder: Path = workspace.folder
+        self.folder = workspace.folder
         self.plan = claimed.model_copy(update={"repeats": plan.repeats})
         if request.prove:
             self.plan = run.with_proof(self.plan, request, self.folder, progress)
@@ -183,15 +175,11 @@ class PairedRuns:
             judges_times: whether a time is judged. Else a disturbance spoils nothing.
         """
 
-        def is_reliable(pair: RowPair, repeat: int) -> bool:
-            runs = self.runs(pair, repeat)
-            return bool(runs) and not any(map(run_figures.times_in_doubt, runs))
+        def num_reliable(pair: RowPair) -> int:
+            all_runs = [self.runs(pair, repeat) for repeat in range(self.plan.repeats)]
+            return sum(bool(runs) and not any(map(run_figures.times_in_doubt, runs)) for runs in all_runs)
 
-        undecided = [
-            pair
-            for pair in self.pairs
-            if judges_times and sum(is_reliable(pair, repeat) for repeat in range(self.plan.repeats)) < VERDICT_PAIRS
-        ]
+        undecided = [pair for pair in self.pairs if judges_times and num_reliable(pair) < VERDICT_PAIRS]
         self.make(needs_rerun=lambda pair, result: pair in undecided and run_figures.disturbing_cores(result) is not None)
 
     def _execute(self, row: Row, repeat: int, folder: Path, watch: executor.Watch) -> RunResult:

@@ -51,31 +51,29 @@ def build_request(settings: Preset, twins: Twins, folder: Path, only: str | None
     """Build the request for the rows that `only` matches. None: all rows."""
 
     def lay_out(settings: Preset, contestants: Sequence[Contestant]) -> list[Row]:
-        heads = [contestant for contestant in contestants if contestant.base_of is None]
-        all_rows = matrix.build_rows(settings.values, heads, settings.modes, settings.replicas, settings.workers)
+        all_rows = matrix.build_rows(settings.values, contestants, settings.modes, settings.replicas, settings.workers)
         max_cores = {
             row.contestant: max(other.spec.cores for other in all_rows if other.contestant == row.contestant)
             for row in all_rows
         }
         # Serial on one core is only a reference for speed-ups, which are not judged here.
         rows = [row for row in all_rows if row.spec.is_parallel or row.spec.cores == max_cores[row.contestant]]
-        chosen = [row for row in rows if only is None or fnmatch.fnmatchcase(row.id, only)]
+        by_name = {contestant.name: contestant for contestant in contestants}
+        ids = {row.id: by_name[row.contestant].head_row(row.id) for row in rows}
+        chosen = [row for row in rows if only is None or fnmatch.fnmatchcase(ids[row.id], only)]
         if not chosen:
-            raise SpecError(f"--only matches no row. Received: {only!r}. Rows: {', '.join(row.id for row in rows)}.")
-        return with_base_rows(chosen, contestants)
+            raise SpecError(f"--only matches no row. Received: {only!r}. Rows: {', '.join(dict.fromkeys(ids.values()))}.")
+        return chosen
 
     return ComparisonRequest(settings, twins, folder, prove=prove, lay_out=lay_out)
 
 
-def with_base_rows(rows: Sequence[Row], contestants: Sequence[Contestant]) -> list[Row]:
-    """Return the rows, each behind the row of its base, if its contestant has one."""
-    bases = {contestant.base_of: contestant for contestant in contestants if contestant.base_of is not None}
-    all_rows: list[Row] = []
-    for row in rows:
-        if (base := bases.get(row.contestant)) is not None:
-            all_rows.append(matrix.build_row(base.name + row.id.removeprefix(row.contestant), base, row.spec))
-        all_rows.append(row)
-    return all_rows
+def runnable(rows: Sequence[Row]) -> list[Row]:
+    """Return the rows that this machine can run."""
+    chosen = [row for row in rows if row.unavailable is None]
+    if not chosen:
+        raise SpecError(f"{rows[0].id}: {rows[0].unavailable}. Choose rows that this machine can do.")
+    return chosen
 
 
 def against_environment(pythons: Sequence[str], request: ComparisonRequest) -> ComparisonRequest:
@@ -87,7 +85,7 @@ def against_environment(pythons: Sequence[str], request: ComparisonRequest) -> C
         request: what to run. Its repeats are the pairs. A proof compares the head's contestants with the base's.
     """
     bases, heads = (in_environment(python, request.twins.contestants) for python in pythons)
-    return with_bases(request, heads, [base.as_base() for base in bases])
+    return with_bases(request, heads, bases)
 
 
 def in_environment(python: str, contestants: Sequence[Contestant]) -> list[Contestant]:
@@ -105,7 +103,8 @@ def in_environment(python: str, contestants: Sequence[Contestant]) -> list[Conte
 
 def with_bases(request: ComparisonRequest, heads: Sequence[Contestant], bases: Sequence[Contestant]) -> ComparisonRequest:
     """Return the request with these contestants, which are measured in turn: each head with its base."""
-    names = {head.name for head in heads}
-    if taken := [base.name for base in bases if base.name in names]:
-        raise SpecError(f"The base of a contestant needs a name of its own. Received: another {taken[0]}. Rename that one.")
-    return replace(request, twins=request.twins.with_contestants([*bases, *heads]))
+    both = [contestant for base, head in zip(bases, heads, strict=True) for contestant in (base.as_base(), head)]
+    names = [contestant.name for contestant in both]
+    if len({*names}) < len(names):
+        raise SpecError(f"A base is named NAME-base. Received: {', '.join(names)}. Give your contestants other names.")
+    return replace(request, twins=request.twins.with_contestants(both))

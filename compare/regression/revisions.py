@@ -1,4 +1,4 @@
-"""Another revision of the suite, or of a user's own model, as a contestant: its worktree, and checks that its runs import it."""
+"""Another revision of the suite, or of a user's own model, as a contestant: its worktree, and checks that runs import it."""
 
 from __future__ import annotations
 
@@ -158,11 +158,12 @@ def against(revision: str, request: ComparisonRequest) -> Generator[ComparisonRe
     repository = repository_of(model)
     with checked_out(revision, repository) as worktree:
         if repository == machine.PROJECT_ROOT:
-            bases = [head.at(*code_of_suite(worktree, revision)).as_base() for head in heads]
+            code = code_of_suite(worktree, revision)
+            bases = [head.at(*code) for head in heads]
             heads = [head.at(None, Checkout(machine.PROJECT_ROOT)) for head in heads]
         else:
             code = code_of_model(worktree, revision, repository, cast(str, model), heads)
-            bases = [head.at(*code).as_base() for head in heads]
+            bases = [head.at(*code) for head in heads]
             heads = [head.at(_revision_of_model("HEAD", repository), Checkout()) for head in heads]
         yield requests.with_bases(request, heads, bases)
 

@@ -1,6 +1,6 @@
 """Runs that take no time, in place of those that a command would start."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,11 +12,10 @@ from common.artifacts.schema import RunResult
 from common.machine import machine
 from compare.comparison import comparison_plan
 from compare.comparison.run import ComparisonRequest
-from compare.execution import executor, store
+from compare.execution import executor, matrix, store
 from compare.execution.contestants import Contestant
 from compare.execution.matrix import Row
 from compare.judgement.sides import BASE, HEAD
-from compare.regression import requests
 from tests.compare.regression.repository import git
 from tests.support import comparisons
 
@@ -27,6 +26,17 @@ Behaviour = Callable[[RunResult, Path], RunResult]
 def whole(run: RunResult, folder: Path) -> RunResult:
     """A run that ends well."""
     return run
+
+
+def with_base_rows(rows: Sequence[Row], contestants: Sequence[Contestant]) -> list[Row]:
+    """The rows, and those of the bases of their contestants."""
+    bases = {each.base_of: each for each in contestants if each.base_of is not None}
+    based = [
+        matrix.build_row(base.name + row.id.removeprefix(row.contestant), base, row.spec)
+        for row in rows
+        if (base := bases.get(row.contestant)) is not None
+    ]
+    return sorted([*based, *rows], key=lambda row: [each.name for each in contestants].index(row.contestant))
 
 
 @dataclass
@@ -53,7 +63,7 @@ class StandIn:
         rows = self.rows or [comparisons.row(each.name) for each in compared if each.base_of is None]
         commit = git(machine.PROJECT_ROOT, "rev-parse", "HEAD")
         here = {"processor": "Some CPU", "logical_cores": 2, "commit": commit, "dirty": False}
-        planned = comparisons.comparison(requests.with_base_rows(rows, compared), request.settings.repeats)
+        planned = comparisons.comparison(with_base_rows(rows, compared), request.settings.repeats)
         fields = {"contestants": request.twins.definitions, "prove": request.prove, "argv": ["regress"]}
         return comparisons.with_fields(planned, machine=here, seeds=list(request.settings.seeds), **fields)
 
@@ -70,8 +80,7 @@ class StandIn:
             good = comparisons.good(row, self.seconds(state) * (1 + 0.01 * (repeat % 3)), repeat)
             side = HEAD if contestant.base_of is None else BASE
             run = self.behaviour(comparisons.with_fields(good, **self.fields(contestant)), folder / side)
-        head = contestant.base_of or contestant.name
-        self.done.append((state, head + row.id.removeprefix(contestant.name), repeat))
+        self.done.append((state, contestant.head_row(row.id), repeat))
         if run.status == "ok":
             results.save(run, store.run_folder(folder, row.id, repeat))
         return run

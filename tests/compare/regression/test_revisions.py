@@ -33,7 +33,7 @@ from compare.regression.revisions import RevisionError
 from tests.compare import test_schema
 from tests.compare.regression.conftest import upgrade
 from tests.compare.regression.repository import commit, git, initialised, spec_module, worktrees
-from tests.compare.regression.stand_in import StandIn, whole
+from tests.compare.regression.stand_in import StandIn, whole, with_base_rows
 from tests.support import comparisons, processes, trees
 from tests.support.command_line import convtwins, convtwins_json
 from tests.support.refusals import check_ended, refused
@@ -61,7 +61,7 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_base_and_head_take_turns_and_so_do_the_rows() -> None:
     first, second = comparisons.row("pytorch"), comparisons.row("tensorflow")
     heads = contestants.resolve(["pytorch", "tensorflow"])
-    rows = requests.with_base_rows([first, second], [*heads, *(head.as_base() for head in heads)])
+    rows = with_base_rows([first, second], [each for head in heads for each in (head.as_base(), head)])
     bases = {"pytorch-base": "base", "tensorflow-base": "base"}
     jobs = [
         (row.framework, pair, bases.get(row.contestant, "head"))
@@ -174,7 +174,7 @@ def test_a_slowdown_between_two_revisions_is_a_regression(repository: Path, stan
     for path in (out / "tables").glob("*.csv"):  # every row has a cell for each heading
         assert len({len(line) for line in csv.reader(path.read_text().splitlines())}) == 1
     for side, row in (
-        ("base", "pytorch-base-serial-2"),
+        ("base", BASE_PYTORCH),
         ("head", PYTORCH),
     ):  # each pair has a seed of its own, the same in both
         runs = side_of(out, side).runs[PYTORCH]
@@ -523,7 +523,9 @@ def test_a_side_is_not_gone_on_with_alone(tmp_path: Path) -> None:
     store.write_plan(tmp_path / "head", plan)
     check_ended(convtwins("run", "--resume", tmp_path / "head"), received="--resume", fix=["regress", f"--out {tmp_path}"])
     base = Contestant.plain("pytorch").as_base()
-    both = comparisons.with_fields(plan, contestants=[base], rows=requests.with_base_rows(plan.rows, [base]))
+    both = comparisons.with_fields(
+        plan, contestants=[base], rows=with_base_rows(plan.rows, [base, Contestant.plain("pytorch")])
+    )
     store.write_plan(tmp_path, both)
     check_ended(convtwins("run", "--resume", tmp_path), received="--resume", fix=["regress", f"--out {tmp_path}"])
 
