@@ -34,12 +34,12 @@ def _side(stored: StoredComparison, compared: Sequence[Contestant]) -> StoredCom
     rows = [row for row in plan.rows if row.contestant in names]
     names |= {row.id: by_name[row.contestant].head_row(row.id) for row in rows}
 
-    def own(values: Mapping[str, _Value]) -> dict[str, _Value]:
+    def renamed(values: Mapping[str, _Value]) -> dict[str, _Value]:
         return {names[name]: value for name, value in values.items() if name in names}
 
     proof = None
     if plan.proof is not None and compared[0].base_of is None:
-        fields = {name: own(getattr(plan.proof, name)) for name in ("mode_verdicts", "row_verdicts", "not_claimed")}
+        fields = {name: renamed(getattr(plan.proof, name)) for name in ("mode_verdicts", "row_verdicts", "not_claimed")}
         proof = plan.proof.model_copy(update=fields)
     fields = {
         "rows": [row.model_copy(update={"id": names[row.id], "contestant": names[row.contestant]}) for row in rows],
@@ -48,8 +48,8 @@ def _side(stored: StoredComparison, compared: Sequence[Contestant]) -> StoredCom
             for contestant in compared
             if contestant.python is not None or contestant.switches
         ],
-        "versions": own(plan.versions),
-        "environments": own(plan.environments),
+        "versions": renamed(plan.versions),
+        "environments": renamed(plan.environments),
         "machine": {**plan.machine, **(compared[0].revision.facts if compared[0].revision is not None else {})},
         "proof": proof,
     }
@@ -58,8 +58,8 @@ def _side(stored: StoredComparison, compared: Sequence[Contestant]) -> StoredCom
     return stored.model_copy(
         update={
             "comparison": plan.model_copy(update=fields),
-            "runs": own(stored.runs),
+            "runs": renamed(stored.runs),
             "set_aside": set_aside,
-            "torn": own(stored.torn),
+            "torn": renamed(stored.torn),
         }
     )

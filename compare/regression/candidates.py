@@ -158,7 +158,7 @@ def from_environments(pythons: Sequence[str], request: ComparisonRequest, progre
         replace(request, twins=request.twins.with_contestants(requests.in_environment(python, request.twins.contestants)))
         for python in pythons
     ]
-    plans = [comparison_plan.build_plan(each, progress) for each in requests_by_place]
+    plans = [comparison_plan.build_plan(place_request, progress) for place_request in requests_by_place]
     rows = requests.runnable(plans[-1].rows)
     candidates = [Candidate(f"environment-{place + 1}", python, paths[place]) for place, python in enumerate(pythons)]
 

@@ -49,7 +49,8 @@ class RowPair(NamedTuple):
 
 def row_pairs(plan: Comparison) -> list[RowPair]:
     """Return the pairs of rows that this machine can run."""
-    bases = {each.head_row(row.id): row for row in plan.rows if (each := plan.contestant_of(row)).base_of is not None}
+    base_names = {contestant.name for contestant in plan.contestants if contestant.base_of is not None}
+    bases = {plan.contestant_of(row).head_row(row.id): row for row in plan.rows if row.contestant in base_names}
     pairs: list[RowPair] = []
     for head in requests.runnable([row for row in plan.rows if row.id in bases]):
         base = bases[head.id]

@@ -96,8 +96,8 @@ def in_environment(python: str, contestants: Sequence[Contestant]) -> list[Conte
             "Leave one of them out."
         )
     return [
-        Contestant.from_fields(each.name, {"twin": each.twin, "switches": each.switches, "python": python})
-        for each in contestants
+        Contestant.from_fields(contestant.name, {**contestant.model_dump(include={"twin", "switches"}), "python": python})
+        for contestant in contestants
     ]
 
 
