@@ -31,7 +31,7 @@ def _has_runs(folder: Path) -> bool:
 
 
 def _settled_fields(plan: Comparison) -> dict[str, Any]:
-    return {"repeats": plan.repeats, "proof": plan.prove}
+    return {"repeats": plan.repeats, "proof": plan.prove, "commit": plan.machine.get("commit")}
 
 
 GROWING = replace(COMPARISON, noun="measurement", has_started=_has_runs)
