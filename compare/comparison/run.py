@@ -376,7 +376,7 @@ def proof(comparison: Comparison, request: ComparisonRequest, folder: Path, prog
     Bases of another revision are left out: their code may record its steps in another form.
     """
     compared = request.twins.contestants
-    names = [contestant.name for contestant in compared if contestant.base_of is None or contestant.revision is None]
+    names = [contestant.name for contestant in compared if contestant.base_of is None or not contestant.revision]
     comparison = comparison.model_copy(update={"rows": [row for row in comparison.rows if row.contestant in names]})
     request = replace(request, twins=request.twins.only(names))
     if why_not := timed_rows.why_nothing_to_prove(comparison.rows, request.twins.names):

@@ -19,6 +19,7 @@ from pydantic import Field, PrivateAttr, StringConstraints, field_validator
 from common.artifacts.schema import Environment
 from common.frozen import Frozen
 from common.machine import plugins
+from common.machine.machine import Facts
 from common.spec import Spec, SpecError, plain_values
 from compare.core.option_parsing import parse_choices
 
@@ -36,24 +37,6 @@ _USER_FIELDS = {"twin", "python", "switches"}
 
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", max_length=60)]
 """A contestant's name. It stands in file names, ids of rows and tables."""
-
-
-class Revision(Frozen):
-    """Commit of a contestant's code. Facts that are left out are those of the comparison's machine."""
-
-    commit: str
-    dirty: bool = False
-    """Whether the suite, which trains the model of another repository, has uncommitted changes."""
-    repository: str | None = None
-    """Repository of the commit. None: the suite's own."""
-    committed_at: str | None = None
-    suite_commit: str | None = None
-    """Commit of the suite, if it trains the model of another repository."""
-
-    @property
-    def facts(self) -> dict[str, Any]:
-        """Facts that replace those of a comparison's machine."""
-        return self.model_dump(exclude_none=True)
 
 
 @dataclass(frozen=True)
@@ -82,8 +65,8 @@ class Contestant(Frozen):
     """Switches of the twin, by the names that its `describe` lists. They override those of the spec."""
     base_of: Name | None = None
     """Name of the contestant that is measured against this one in turn: `regress` and `bisect` do so. None: no pairs."""
-    revision: Revision | None = None
-    """Commit of its code. None: the comparison's machine names it."""
+    revision: Facts = {}
+    """Facts of its code that differ from those of the comparison's machine: commit, dirty, repository and the like."""
     _checkout: Checkout | None = PrivateAttr(default=None)
 
     @property
@@ -91,7 +74,7 @@ class Contestant(Frozen):
         """Where its processes import their code from. None: this checkout, as for every contestant that a folder names."""
         return self._checkout
 
-    def at(self, revision: Revision | None, checkout: Checkout) -> Self:
+    def at(self, revision: Facts, checkout: Checkout) -> Self:
         """Return the contestant with the code of another checkout."""
         other = self.model_copy(update={"revision": revision})
         other._checkout = checkout

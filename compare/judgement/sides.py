@@ -50,7 +50,7 @@ def _side(stored: StoredComparison, compared: Sequence[Contestant]) -> StoredCom
         ],
         "versions": renamed(plan.versions),
         "environments": renamed(plan.environments),
-        "machine": {**plan.machine, **(compared[0].revision.facts if compared[0].revision is not None else {})},
+        "machine": plan.machine | compared[0].revision,
         "proof": proof,
     }
     other_runs = [f"{RUNS_FOLDER}/{row.id}-r" for row in plan.rows if row.id not in names]

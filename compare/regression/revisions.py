@@ -16,12 +16,13 @@ from typing import Any, cast
 from common import USER_PATH, spec
 from common.data import sources
 from common.machine import code_version, machine
+from common.machine.machine import Facts
 from common.machine.private_folder import PrivateFolder
 from common.models import user_code
 from common.spec import Spec, SpecError
 from compare.comparison.comparison_plan import ComparisonRequest
 from compare.execution import launch
-from compare.execution.contestants import Checkout, Contestant, Revision
+from compare.execution.contestants import Checkout, Contestant
 from compare.judgement.sides import BASE
 from compare.regression import requests
 
@@ -160,7 +161,7 @@ def against(revision: str, request: ComparisonRequest) -> Generator[ComparisonRe
         if repository == machine.PROJECT_ROOT:
             code = code_of_suite(worktree, revision)
             bases = [head.at(*code) for head in heads]
-            heads = [head.at(None, Checkout(machine.PROJECT_ROOT)) for head in heads]
+            heads = [head.at({}, Checkout(machine.PROJECT_ROOT)) for head in heads]
         else:
             code = code_of_model(worktree, revision, repository, cast(str, model), heads)
             bases = [head.at(*code) for head in heads]
@@ -196,7 +197,7 @@ def repository_of(model: str | None) -> Path:
 
 def code_of_model(
     worktree: Worktree, revision: str, repository: Path, model: str, heads: Sequence[Contestant]
-) -> tuple[Revision, Checkout]:
+) -> tuple[Facts, Checkout]:
     """Return another revision of the repository that a user's own model lies in. This suite trains it.
 
     Args:
@@ -226,18 +227,17 @@ def code_of_model(
     return _revision_of_model(worktree.commit, worktree.repository), checkout
 
 
-def _revision_of_model(revision: str, repository: Path) -> Revision:
+def _revision_of_model(revision: str, repository: Path) -> Facts:
     """Return the commit that names what differs. Changes in this suite, which trains both, still show as such."""
     suite = code_version.describe(machine.PROJECT_ROOT)
-    fields = {"dirty": bool(suite["dirty"]), "suite_commit": suite["commit"]}
-    return _revision(revision, repository).model_copy(update=fields)
+    return _revision(revision, repository) | {"dirty": bool(suite["dirty"]), "suite_commit": suite["commit"]}
 
 
-def _revision(revision: str, repository: Path) -> Revision:
+def _revision(revision: str, repository: Path) -> Facts:
     """A commit and its time, for a plan. Git is not asked later: settings of a repository that a file names run programs."""
     commit = commit_of(revision, repository)
     committed_at = output("show", "--no-patch", "--format=%cI", commit, at=repository).strip()
-    return Revision(commit=commit, repository=str(repository), committed_at=committed_at)
+    return {"commit": commit, "dirty": False, "repository": str(repository), "committed_at": committed_at}
 
 
 def _environment_of_base(files: Mapping[str, Path | None], to_base: Callable[[Path], Path], folder: Path) -> dict[str, str]:
@@ -284,7 +284,7 @@ def _prove_imports(
                 )
 
 
-def code_of_suite(worktree: Worktree, revision: str) -> tuple[Revision, Checkout]:
+def code_of_suite(worktree: Worktree, revision: str) -> tuple[Facts, Checkout]:
     """Return another revision of the suite. Its twins get the fields of a spec that they know.
 
     Args:
@@ -292,11 +292,10 @@ def code_of_suite(worktree: Worktree, revision: str) -> tuple[Revision, Checkout
         revision: for messages.
     """
     known = _spec_defaults(worktree, revision)
-    is_own = worktree.repository == machine.PROJECT_ROOT
-    return (
-        Revision(commit=worktree.commit) if is_own else _revision(worktree.commit, worktree.repository),
-        Checkout(worktree.root, spec_json=lambda row_id, run: json.dumps(_known_fields(row_id, run, known, revision))),
-    )
+    facts = {"commit": worktree.commit, "dirty": False}
+    if worktree.repository != machine.PROJECT_ROOT:
+        facts = _revision(worktree.commit, worktree.repository)
+    return facts, Checkout(worktree.root, spec_json=lambda row_id, run: json.dumps(_known_fields(row_id, run, known, revision)))
 
 
 def _spec_defaults(worktree: Worktree, revision: str) -> dict[str, Any]:

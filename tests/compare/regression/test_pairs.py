@@ -9,7 +9,7 @@ import pytest
 
 from common.spec import SpecError
 from compare.execution import contestants, launch, store
-from compare.execution.contestants import Checkout, Contestant, Revision
+from compare.execution.contestants import Checkout, Contestant
 from compare.execution.store import ProofRecord
 from compare.judgement import measurements, sides
 from compare.judgement.sides import BASE, HEAD
@@ -42,7 +42,7 @@ def one_folder(old: Path, new: Path) -> Path:
     """The runs of such a measurement in one folder, as they are stored today."""
     plan = store.read_plan(old / HEAD)
     heads = contestants.resolve(dict.fromkeys(row.contestant for row in plan.rows))
-    revision = Revision(commit=COMMITS[BASE])
+    revision = {"commit": COMMITS[BASE]}
     compared = [each for head in heads for each in (head.at(revision, Checkout()).as_base(), head)]
     fields = {"contestants": compared, "versions": {each.name: plan.versions[each.twin] for each in compared}}
     store.write_plan(new, comparisons.with_fields(plan, rows=with_base_rows(plan.rows, compared), argv=["regress"], **fields))
@@ -119,7 +119,7 @@ def test_the_process_of_a_contestant_imports_the_code_of_its_checkout(tmp_path: 
     root = trees.write(
         tmp_path / "there", {"pytorch_impl/__init__.py": "", "pytorch_impl/__main__.py": "import os; print(os.getcwd())"}
     )
-    contestant = Contestant.plain("pytorch").at(Revision(commit="a" * 40), Checkout(root))
+    contestant = Contestant.plain("pytorch").at({"commit": "a" * 40}, Checkout(root))
     process = launch.start(contestant, ["run"], log=tmp_path / "log.txt")
     assert process.wait(60) == 0
     launch.stop(process)
@@ -127,7 +127,7 @@ def test_the_process_of_a_contestant_imports_the_code_of_its_checkout(tmp_path: 
 
 
 def test_a_base_has_its_heads_code_and_a_name_of_its_own() -> None:
-    head = Contestant(name="it", twin="pytorch", switches={"onednn": False}).at(Revision(commit="a" * 40), Checkout(Path("/x")))
+    head = Contestant(name="it", twin="pytorch", switches={"onednn": False}).at({"commit": "a" * 40}, Checkout(Path("/x")))
     base = head.as_base()
     assert (base.name, base.base_of, base.switches, base.revision, base.checkout) == (
         "it-base", "it", head.switches, head.revision, head.checkout,

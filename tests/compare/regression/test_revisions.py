@@ -20,7 +20,7 @@ from compare.comparison.comparison_plan import ComparisonRequest
 from compare.core.interrupt import Interrupted
 from compare.core.presets import Preset
 from compare.execution import contestants, launch, store
-from compare.execution.contestants import Contestant, Revision
+from compare.execution.contestants import Contestant
 from compare.execution.matrix import Row
 from compare.execution.store import StoredComparison
 from compare.execution.twins import Twins
@@ -274,12 +274,8 @@ def base_and_head(revision: str, model: str = "nets_of_a_team.net") -> list[Cont
         return paired.twins.contestants
 
 
-def revisions_of(pair: Sequence[Contestant]) -> list[Revision]:
-    return [each.revision for each in pair if each.revision is not None]
-
-
-def commits(pair: Sequence[Contestant]) -> list[str]:
-    return [each.commit for each in revisions_of(pair)]
+def facts(pair: Sequence[Contestant], name: str) -> list[Any]:
+    return [each.revision[name] for each in pair]
 
 
 def test_the_revision_of_ones_own_model_is_that_of_its_own_repository(team: Path) -> None:
@@ -289,13 +285,13 @@ def test_the_revision_of_ones_own_model_is_that_of_its_own_repository(team: Path
     before, now = base_and_head("before")
     assert before.checkout is not None and before.checkout.environment and now.checkout is not None
     assert (now.checkout.root, now.checkout.folder, now.checkout.environment) == (None, None, {})
-    assert commits((before, now)) == [git(team, "rev-parse", at) for at in ("before", "main")]
-    found = revisions_of((before, now))
-    assert {each.repository for each in found} == {str(team)}
+    assert facts((before, now), "commit") == [git(team, "rev-parse", at) for at in ("before", "main")]
+    assert {*facts((before, now), "repository")} == {str(team)}
     suite = code_version.describe(machine.PROJECT_ROOT)
-    assert {(each.suite_commit, each.dirty) for each in found} == {(suite["commit"], suite["dirty"])}
+    assert {*facts((before, now), "suite_commit")} == {suite["commit"]}
+    assert {*facts((before, now), "dirty")} == {bool(suite["dirty"])}
     times = [git(team, "show", "-s", "--format=%cI", at) for at in ("before", "main")]
-    assert [each.committed_at for each in found] == times
+    assert facts((before, now), "committed_at") == times
     with refused(RevisionError, names=["before~1", "nets_of_a_team/net.py", "nets_of_a_team.net"]):
         base_and_head("before~1")
     shutil.rmtree(team / ".git")
@@ -308,8 +304,8 @@ def test_the_base_of_ones_own_model_may_lie_in_another_clone(team: Path, tmp_pat
     git(tmp_path, "clone", "-q", str(team), str(other))
     commit(other, "a trial", {"trial": ""})
     found = base_and_head(f"{other}@HEAD")
-    assert commits(found) == [git(each, "rev-parse", "HEAD") for each in (other, team)]
-    assert [each.repository for each in revisions_of(found)] == [str(other), str(team)]
+    assert facts(found, "commit") == [git(each, "rev-parse", "HEAD") for each in (other, team)]
+    assert facts(found, "repository") == [str(other), str(team)]
     assert worktrees(team) == worktrees(other) == 1
 
 
@@ -333,7 +329,7 @@ def test_both_sides_of_ones_own_model_show_changes_of_the_suite_that_trains_it(
     for content, is_dirty in (("", False), ("changed", True)):
         (suite / "kept").write_text(content)
         found = revisions._revision_of_model("HEAD", team)
-        assert (found.dirty, found.suite_commit) == (is_dirty, git(suite, "rev-parse", "HEAD"))
+        assert (found["dirty"], found["suite_commit"]) == (is_dirty, git(suite, "rev-parse", "HEAD"))
 
 
 def test_the_base_of_ones_own_model_works_in_its_own_checkout(team: Path, monkeypatch: pytest.MonkeyPatch) -> None:
