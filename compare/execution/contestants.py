@@ -131,7 +131,7 @@ class Contestant(Frozen):
         """Read the entry of a spec file: `{twin: ..., python: ..., switches: {...}}`."""
         if not isinstance(fields, Mapping):
             raise SpecError(f"contestants.{name} must be a group of fields. Received: {fields!r}. Write {{twin: pytorch}}.")
-        if others := [field for field in ("base_of", "revision") if field in fields]:
+        if others := [field for field in ("base_of", "revision") if fields.get(field)]:
             raise SpecError(f"contestants.{name} takes twin, python and switches. Received: {others[0]}. Leave it out.")
         try:
             return cls.model_validate({**cast(Mapping[str, Any], fields), "name": name})
