@@ -227,7 +227,7 @@ def newest_sibling(baseline: Measurement) -> Measurement:
 
 def _holds_sides(path: Path) -> bool:
     try:
-        return any(contestant.base_of for contestant in store.read_plan(path).contestants)
+        return any(contestant.base_of for contestant in store.read_plan(path).settings.contestants)
     except FolderError:  # reading it says why
         return False
 

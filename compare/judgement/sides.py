@@ -19,10 +19,10 @@ def split(stored: StoredComparison) -> dict[str, StoredComparison]:
 
     Rows and contestants of the base have the names of the head's. The proof is the head's.
     """
-    bases = [contestant for contestant in stored.comparison.contestants if contestant.base_of is not None]
+    bases = [contestant for contestant in stored.comparison.settings.contestants if contestant.base_of is not None]
     if not bases:
         return {}
-    heads = contestants.resolve([base.base_of or "" for base in bases], stored.comparison.contestants)
+    heads = contestants.resolve([base.base_of or "" for base in bases], stored.comparison.settings.contestants)
     return {BASE: _side(stored, bases), HEAD: _side(stored, heads)}
 
 
@@ -41,13 +41,14 @@ def _side(stored: StoredComparison, compared: Sequence[Contestant]) -> StoredCom
     if plan.proof is not None and compared[0].base_of is None:
         fields = {name: renamed(getattr(plan.proof, name)) for name in ("mode_verdicts", "row_verdicts", "not_claimed")}
         proof = plan.proof.model_copy(update=fields)
+    own_contestants = tuple(
+        contestant.model_copy(update={"name": names[contestant.name], "base_of": None})
+        for contestant in compared
+        if contestant.python is not None or contestant.switches
+    )
     fields = {
         "rows": [row.model_copy(update={"id": names[row.id], "contestant": names[row.contestant]}) for row in rows],
-        "contestants": [
-            contestant.model_copy(update={"name": names[contestant.name], "base_of": None})
-            for contestant in compared
-            if contestant.python is not None or contestant.switches
-        ],
+        "settings": plan.settings.updated(contestants=own_contestants),
         "versions": renamed(plan.versions),
         "environments": renamed(plan.environments),
         "machine": plan.machine | compared[0].revision,

@@ -31,12 +31,12 @@ def _has_runs(folder: Path) -> bool:
 
 
 def _settled_fields(plan: Comparison) -> dict[str, Any]:
-    return {"repeats": plan.repeats, "proof": plan.prove, "commit": plan.machine.get("commit")}
+    return {"repeats": plan.settings.repeats, "proof": plan.settings.prove, "commit": plan.machine.get("commit")}
 
 
 GROWING = replace(COMPARISON, noun="measurement", has_started=_has_runs)
 """Folder of pairs whose number may grow, as a test of `bisect` is."""
-MEASUREMENT = replace(GROWING, identity=_settled_fields)
+MEASUREMENT = replace(GROWING, settled=_settled_fields)
 """Folder of pairs whose number is settled before the first one."""
 
 
@@ -49,7 +49,7 @@ class RowPair(NamedTuple):
 
 def row_pairs(plan: Comparison) -> list[RowPair]:
     """Return the pairs of rows that this machine can run."""
-    base_names = {contestant.name for contestant in plan.contestants if contestant.base_of is not None}
+    base_names = {contestant.name for contestant in plan.settings.contestants if contestant.base_of is not None}
     bases = {plan.contestant_of(row).head_row(row.id): row for row in plan.rows if row.contestant in base_names}
     pairs: list[RowPair] = []
     for head in requests.runnable([row for row in plan.rows if row.id in bases]):
@@ -84,8 +84,8 @@ class PairedRuns:
                     checkout.spec_json(pair.head.id, row.spec)  # code that lacks a field is refused before anything runs
         claimed = workspace.claim(plan)
         self.folder = workspace.folder
-        self.plan = claimed.model_copy(update={"repeats": plan.repeats})
-        if request.prove:
+        self.plan = claimed.with_settings(repeats=plan.settings.repeats)
+        if request.settings.prove:
             self.plan = run.with_proof(self.plan, request, self.folder, progress)
 
     def runs(self, pair: RowPair, repeat: int) -> list[RunResult]:
@@ -115,12 +115,12 @@ class PairedRuns:
         """
         again: set[tuple[str, int]] = set()
         for pair in self.pairs:
-            for repeat in range(self.plan.repeats):
+            for repeat in range(self.plan.settings.repeats):
                 runs = self.runs(pair, repeat)
                 if not runs or any(needs_rerun(pair, run) for run in runs):
                     again |= {(row.id, repeat) for row in pair}
         left = comparison_plan.remaining_rounds(self.plan, self.folder, again)
-        num_planned, num_left = len(self.pairs) * self.plan.repeats, len(again) // 2
+        num_planned, num_left = len(self.pairs) * self.plan.settings.repeats, len(again) // 2
         if num_left < num_planned:
             self.progress.stage(f"{num_planned - num_left} of {num_planned} pairs are in {self.folder}")
         if not left:
@@ -131,7 +131,7 @@ class PairedRuns:
         def label(job: Job[Row]) -> str:
             pair, side = places[job.item.id]
             most = "at most " if enough is not None else ""
-            return f"{pair.head.id}, {side} ({job.repeat + 1} of {most}{self.plan.repeats})"
+            return f"{pair.head.id}, {side} ({job.repeat + 1} of {most}{self.plan.settings.repeats})"
 
         def execute(job: Job[Row]) -> RunResult:
             pair, side = places[job.item.id]
@@ -177,7 +177,7 @@ class PairedRuns:
         """
 
         def num_reliable(pair: RowPair) -> int:
-            all_runs = [self.runs(pair, repeat) for repeat in range(self.plan.repeats)]
+            all_runs = [self.runs(pair, repeat) for repeat in range(self.plan.settings.repeats)]
             return sum(bool(runs) and not any(map(run_figures.times_in_doubt, runs)) for runs in all_runs)
 
         undecided = [pair for pair in self.pairs if judges_times and num_reliable(pair) < VERDICT_PAIRS]

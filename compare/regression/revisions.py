@@ -155,7 +155,7 @@ def against(revision: str, request: ComparisonRequest) -> Generator[ComparisonRe
         request: what to run. Its repeats are the pairs.
     """
     request = with_absolute_path(request)
-    model, heads = request.settings.values.get("model"), request.twins.contestants
+    model, heads = request.rows[0].spec.model, request.twins.contestants
     repository = repository_of(model)
     with checked_out(revision, repository) as worktree:
         if repository == machine.PROJECT_ROOT:
@@ -163,7 +163,7 @@ def against(revision: str, request: ComparisonRequest) -> Generator[ComparisonRe
             bases = [head.at(*code) for head in heads]
             heads = [head.at({}, Checkout(machine.PROJECT_ROOT)) for head in heads]
         else:
-            code = code_of_model(worktree, revision, repository, cast(str, model), heads)
+            code = code_of_model(worktree, revision, repository, model, heads)
             bases = [head.at(*code) for head in heads]
             heads = [head.at(_revision_of_model("HEAD", repository), Checkout()) for head in heads]
         yield requests.with_bases(request, heads, bases)
@@ -334,11 +334,15 @@ def _known_fields(row_id: str, run: Spec, known: dict[str, Any], revision: str) 
 
 def with_absolute_path(request: ComparisonRequest) -> ComparisonRequest:
     """A request with an absolute path to the data, which every checkout finds."""
-    source = request.settings.values.get("data", {}).get("source")
-    if not isinstance(source, str) or source in sources.NAMES or not Path(source).exists():
+    source = request.rows[0].spec.data.source
+    if source in sources.NAMES or not Path(source).exists():
         return request
-    values = spec.overlay(request.settings.values, {"data.source": str(Path(source).resolve())})
-    return replace(request, settings=replace(request.settings, values=values))
+    data = {"source": str(Path(source).resolve())}
+
+    def with_source(run: Spec) -> Spec:
+        return run.with_fields(data=run.data.model_dump() | data)
+
+    return replace(request, rows=[row.model_copy(update={"spec": with_source(row.spec)}) for row in request.rows])
 
 
 def output(*arguments: str, at: Path | None = None) -> str:

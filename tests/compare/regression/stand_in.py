@@ -64,8 +64,13 @@ class StandIn:
         commit = git(machine.PROJECT_ROOT, "rev-parse", "HEAD")
         here = {"processor": "Some CPU", "logical_cores": 2, "commit": commit, "dirty": False}
         planned = comparisons.comparison(with_base_rows(rows, compared), request.settings.repeats)
-        fields = {"contestants": request.twins.definitions, "prove": request.prove, "argv": ["regress"]}
-        return comparisons.with_fields(planned, machine=here, seeds=list(request.settings.seeds), **fields)
+        changes = {
+            "contestants": tuple(request.twins.definitions),
+            "prove": request.settings.prove,
+            "seeds": request.settings.seeds,
+        }
+        planned = planned.with_settings(**changes)
+        return comparisons.with_fields(planned, machine=here, argv=["regress"])
 
     def execute(self, contestant: Contestant, row: Row, repeat: int, folder: Path, watch: Any) -> RunResult:
         """Instead of `executor.execute`."""

@@ -44,12 +44,13 @@ def one_folder(old: Path, new: Path) -> Path:
     heads = contestants.resolve(dict.fromkeys(row.contestant for row in plan.rows))
     revision = {"commit": COMMITS[BASE]}
     compared = [each for head in heads for each in (head.at(revision, Checkout()).as_base(), head)]
-    fields = {"contestants": compared, "versions": {each.name: plan.versions[each.twin] for each in compared}}
+    fields = {"versions": {each.name: plan.versions[each.twin] for each in compared}}
+    plan = plan.with_settings(contestants=tuple(compared))
     store.write_plan(new, comparisons.with_fields(plan, rows=with_base_rows(plan.rows, compared), argv=["regress"], **fields))
     for side in (BASE, HEAD):
         for row in plan.rows:
             name = row.id if side == HEAD else f"{row.contestant}-base{row.id.removeprefix(row.contestant)}"
-            for repeat in range(plan.repeats):
+            for repeat in range(plan.settings.repeats):
                 shutil.copytree(store.run_folder(old / side, row.id, repeat), store.run_folder(new, name, repeat))
     return new
 

@@ -13,13 +13,15 @@ from typing import Any
 
 import pytest
 
+from common import spec
 from common.artifacts.schema import Noise, RunResult
 from common.machine import code_version, machine
-from compare.comparison import comparison_plan, run
+from common.spec import Spec
+from compare.comparison import comparison_plan
 from compare.comparison.comparison_plan import ComparisonRequest
 from compare.core.interrupt import Interrupted
-from compare.core.presets import Preset
-from compare.execution import contestants, launch, store
+from compare.execution import contestants, launch, matrix, store
+from compare.execution.comparison_settings import ComparisonSettings
 from compare.execution.contestants import Contestant
 from compare.execution.matrix import Row
 from compare.execution.store import StoredComparison
@@ -269,7 +271,9 @@ def at_start(tmp_path: Path, program: str, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def base_and_head(revision: str, model: str = "nets_of_a_team.net") -> list[Contestant]:
-    request = ComparisonRequest(Preset(values={"model": model}), Twins(["pytorch"]), None, prove=False)
+    twins = Twins(["pytorch"])
+    settings = ComparisonSettings(values={"model": model}, modes=("serial",), one_core=False)
+    request = ComparisonRequest(settings, settings.build_rows(twins.contestants), twins)
     with revisions.against(revision, request) as paired:
         return paired.twins.contestants
 
@@ -520,7 +524,7 @@ def test_a_side_is_not_gone_on_with_alone(tmp_path: Path) -> None:
     check_ended(convtwins("run", "--resume", tmp_path / "head"), received="--resume", fix=["regress", f"--out {tmp_path}"])
     base = Contestant.plain("pytorch").as_base()
     both = comparisons.with_fields(
-        plan, contestants=[base], rows=with_base_rows(plan.rows, [base, Contestant.plain("pytorch")])
+        plan, settings__contestants=(base,), rows=with_base_rows(plan.rows, [base, Contestant.plain("pytorch")])
     )
     store.write_plan(tmp_path, both)
     check_ended(convtwins("run", "--resume", tmp_path), received="--resume", fix=["regress", f"--out {tmp_path}"])
@@ -592,15 +596,15 @@ def test_data_named_by_a_relative_path_is_found_from_every_checkout(tmp_path: Pa
     (tmp_path / "images").mkdir()
     monkeypatch.chdir(tmp_path)
 
-    def found(values: dict[str, Any]) -> dict[str, Any]:
-        return revisions.with_absolute_path(
-            run.ComparisonRequest(Preset(values=values), Twins([]), None, False)
-        ).settings.values
+    def found(values: dict[str, Any]) -> Spec:
+        row = matrix.build_row("one", Contestant.plain("pytorch"), spec.build(values))
+        (found_row,) = revisions.with_absolute_path(ComparisonRequest(ComparisonSettings(), [row], Twins([]))).rows
+        return found_row.spec
 
     whole = found({"data": {"source": "images", "limit": 5}, "seed": 1})
-    assert whole == {"data": {"source": str(tmp_path / "images"), "limit": 5}, "seed": 1}
+    assert whole == spec.build({"data": {"source": str(tmp_path / "images"), "limit": 5}, "seed": 1})
     for values in ({}, {"data": {"source": "digits"}}, {"data": {"source": "leaves:images=10"}}):
-        assert found(values) == values
+        assert found(values) == spec.build(values)
 
 
 def test_a_program_that_does_not_end_is_told_as_such() -> None:
@@ -637,7 +641,7 @@ def test_two_environments_take_turns_and_each_runs_in_its_own_interpreter(
     assert started[-6:] == [old, new, old, new, new, old]
     for side, python in (("base", old), ("head", new)):
         plan = side_of(out, side).comparison
-        assert [each.python for each in plan.contestants] == [python]
+        assert [each.python for each in plan.settings.contestants] == [python]
         assert {row.id for row in plan.rows} == {"it-serial-4cores"}
         assert len(side_of(out, side).runs["it-serial-4cores"]) == 2
 
