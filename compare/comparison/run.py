@@ -198,7 +198,7 @@ def _run_comparison(request: ComparisonRequest) -> FinishedComparison:
         live = Live(progress, folder if request.live else None, f"{comparison.rows[0].spec.model} on {comparison.data_name}")
         try:
             try:
-                comparison = _with_proof(comparison, request, folder, live)
+                comparison = with_proof(comparison, request, folder, live)
                 if request.again:  # after the proof: an interrupted one leaves all runs where they are
                     comparison = reruns.archive_and_requeue(comparison, folder)
                 unwritten_runs = run_all(comparison, request.twins, folder, live)
@@ -220,7 +220,7 @@ def _run_comparison(request: ComparisonRequest) -> FinishedComparison:
     return FinishedComparison(compared=compared, report=report, folder=folder, code=code, unwritten=unwritten)
 
 
-def _with_proof(comparison: Comparison, request: ComparisonRequest, folder: Path, progress: Display) -> Comparison:
+def with_proof(comparison: Comparison, request: ComparisonRequest, folder: Path, progress: Display) -> Comparison:
     """Return the comparison with its proof, if one was requested. A proof in the folder is made again: proofs are cached."""
     if not request.settings.prove:
         return comparison
@@ -242,7 +242,14 @@ def _with_rates(comparison: Comparison, progress: Display) -> Comparison:
 
 
 def proof(comparison: Comparison, request: ComparisonRequest, folder: Path, progress: Display) -> ProofRecord:
-    """Prove that the frameworks train the same. A proof that fails with an error proves nothing, and stops no run."""
+    """Prove that the frameworks train the same. A proof that fails with an error proves nothing, and stops no run.
+
+    Bases of another revision are left out: their code may record its steps in another form.
+    """
+    compared = request.twins.contestants
+    names = [contestant.name for contestant in compared if contestant.base_of is None or not contestant.revision]
+    comparison = comparison.model_copy(update={"rows": [row for row in comparison.rows if row.contestant in names]})
+    request = replace(request, twins=request.twins.only(names))
     replicas = comparison.replicas
     if why_not := ladder.ProofRequest.for_rows(comparison.rows, request.twins, replicas=replicas).why_nothing:
         return ProofRecord(verdict="not claimed", sentence=why_not)

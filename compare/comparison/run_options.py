@@ -109,9 +109,11 @@ class RunOptions:
             return plan.model_copy(update={"settings": self._override_stored(plan.settings), "on": on or plan.on})
         request = comparison_plan.stored_request(folder, self.repeats)
         if list(request.argv[:1]) in (["regress"], ["bisect"]):
+            has_both = any(contestant.base_of for contestant in request.twins.contestants)
+            whole = folder if has_both and request.argv[0] == "regress" else folder.parent
             raise FolderError(
-                f"{folder} is one side of a measurement in turn, whose runs are pairs. Received: --resume. Give the command "
-                f"{request.argv[0]} again, with {wording.shell(['--out', str(folder.parent)])}."
+                f"{folder} holds runs of a measurement in turn, which are pairs. Received: --resume. Give the command "
+                f"{request.argv[0]} again, with {wording.shell(['--out', str(whole)])}."
             )
         if on is not None:
             raise FolderError(

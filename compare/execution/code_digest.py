@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable
-from pathlib import Path
 
 from common.machine import machine
 from common.models import user_code
@@ -15,7 +14,6 @@ from compare.execution.contestants import Contestant
 def compute(
     contestants: Iterable[Contestant],
     model: str,
-    in_other_checkout: Callable[[Path], Path] = lambda folder: folder,
     *,
     code_of: Callable[[Contestant], str] = lambda contestant: launch.probe(contestant)["code"],
 ) -> str:
@@ -24,7 +22,6 @@ def compute(
     Args:
         contestants: the contestants.
         model: the model as a spec names it.
-        in_other_checkout: maps a folder of the model to the same folder in another checkout.
         code_of: returns the digest of somebody else's twin, from its contestant.
     """
     by_twin = {(contestant.twin, contestant.python): contestant for contestant in contestants}
@@ -32,5 +29,5 @@ def compute(
     # Somebody else's twin lies where only its own interpreter finds it, and each interpreter may have another version.
     other_digests = [code_of(contestant) for (twin, _), contestant in by_twin.items() if twin not in launch.FRAMEWORKS]
     folders = [machine.PROJECT_ROOT / folder for folder in ("common", *twin_folders)]
-    digest = machine.code_digest([*folders, *map(in_other_checkout, user_code.folders(model))])
+    digest = machine.code_digest([*folders, *user_code.folders(model)])
     return hashlib.sha256(" ".join([digest, *other_digests]).encode()).hexdigest() if other_digests else digest

@@ -8,17 +8,19 @@ from __future__ import annotations
 import os
 import shutil
 import sys
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Self, cast
 
 import pydantic
-from pydantic import Field, StringConstraints, field_validator
+from pydantic import Field, PrivateAttr, StringConstraints, field_validator
 
 from common.artifacts.schema import Environment
 from common.frozen import Frozen
 from common.machine import plugins
-from common.spec import SpecError, plain_values
+from common.machine.machine import Facts
+from common.spec import Spec, SpecError, plain_values
 from compare.core.option_parsing import parse_choices
 
 FOLDER = Path(".environments")
@@ -30,8 +32,25 @@ TAKE_CONTESTANTS = "run, parity, scaling, plan, stragglers, regress, bisect, lay
 _MOST_LISTED = 5
 """Number of changes of an environment that a refusal names."""
 
+_USER_FIELDS = {"twin", "python", "switches"}
+"""Fields that a spec file may set."""
+
 Name = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", max_length=60)]
 """A contestant's name. It stands in file names, ids of rows and tables."""
+
+
+@dataclass(frozen=True)
+class Checkout:
+    """Where the processes of a contestant import their code from. It is there for one command, and is not stored."""
+
+    root: Path | None = None
+    """Another checkout of the suite, in which they work. None: this one."""
+    folder: Path | None = None
+    """Their working directory. None: `root`, else the caller's."""
+    environment: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Environment variables added to a twin's: where it finds a user's own model."""
+    spec_json: Callable[[str, Spec], str] = lambda row_id, run: run.to_json()
+    """Function that returns the spec of a row, by its id, as this code understands it."""
 
 
 class Contestant(Frozen):
@@ -44,6 +63,31 @@ class Contestant(Frozen):
     """Absolute path of the interpreter that runs the twin. None: this process's own."""
     switches: dict[str, bool | int | float | str] = Field(default={}, strict=True)
     """Switches of the twin, by the names that its `describe` lists. They override those of the spec."""
+    base_of: Name | None = None
+    """Name of the contestant that is measured against this one in turn: `regress` and `bisect` do so. None: no pairs."""
+    revision: Facts = {}
+    """Facts of its code that differ from those of the comparison's machine: commit, dirty, repository and the like."""
+    _checkout: Checkout | None = PrivateAttr(default=None)
+
+    @property
+    def checkout(self) -> Checkout | None:
+        """Where its processes import their code from. None: this checkout, as for every contestant that a folder names."""
+        return self._checkout
+
+    def at(self, revision: Facts, checkout: Checkout) -> Self:
+        """Return the contestant with the code of another checkout."""
+        other = self.model_copy(update={"revision": revision})
+        other._checkout = checkout
+        return other
+
+    def as_base(self) -> Self:
+        """Return the contestant as the base of pairs: its head has this one's name."""
+        name = self.from_fields(f"{self.name}-base", {"twin": self.twin}).name  # it is checked
+        return self.model_copy(update={"name": name, "base_of": self.name})
+
+    def head_row(self, row_id: str) -> str:
+        """Return the id that a row of this contestant has on the side of the head."""
+        return (self.base_of or self.name) + row_id.removeprefix(self.name)
 
     @property
     def interpreter(self) -> str:
@@ -87,12 +131,14 @@ class Contestant(Frozen):
         """Read the entry of a spec file: `{twin: ..., python: ..., switches: {...}}`."""
         if not isinstance(fields, Mapping):
             raise SpecError(f"contestants.{name} must be a group of fields. Received: {fields!r}. Write {{twin: pytorch}}.")
+        if others := [field for field in ("base_of", "revision") if fields.get(field)]:
+            raise SpecError(f"contestants.{name} takes twin, python and switches. Received: {others[0]}. Leave it out.")
         try:
             return cls.model_validate({**cast(Mapping[str, Any], fields), "name": name})
         except pydantic.ValidationError as error:
             first = error.errors()[0]
             field = ".".join(map(str, first["loc"]))
-            use = f"Fields are {', '.join(field for field in cls.model_fields if field != 'name')}."
+            use = f"Fields are {', '.join(field for field in cls.model_fields if field in _USER_FIELDS)}."
             if first["loc"] in (("name",), ("twin",)) and first["type"] != "missing":
                 use = "Use letters, digits, dots, dashes and underscores; begin with a letter or a digit."
             raise SpecError(

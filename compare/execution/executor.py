@@ -6,8 +6,7 @@ import secrets
 import signal
 import sys
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,26 +16,12 @@ from common.machine import placement
 from common.processes import signals
 from common.spec import Spec
 from compare.execution import launch, store
-from compare.execution.contestants import Contestant
+from compare.execution.contestants import Checkout, Contestant
 from compare.execution.launchers_clock import LaunchersClock
 from compare.execution.matrix import Row
 
 Watch = Callable[[list[dict[str, Any]]], None]
 """Called repeatedly with the run's events so far."""
-
-
-@dataclass(frozen=True)
-class CodeOverride:
-    """Code that runs in place of this checkout's."""
-
-    root: Path | None
-    """Another checkout of the suite. None: this one."""
-    spec_json: Callable[[Row], str]
-    """A row's spec as that code understands it."""
-    environment: Mapping[str, str] = field(default_factory=dict[str, str])
-    """Environment variables added to a twin's: where it finds a user's own model."""
-    folder: Path | None = None
-    """Working directory of the twin. None: `root`, else the caller's."""
 
 
 _POLL_SECONDS = 0.25
@@ -48,7 +33,6 @@ def execute(
     repeat: int,
     folder: Path,
     watch: Watch,
-    code: CodeOverride | None = None,
     restarts: int = 0,
     *,
     has_spot_checks: bool = False,
@@ -69,7 +53,7 @@ def execute(
     deaths, remaining_spec = _earlier_deaths(directory), row.spec
     while True:
         result, death = _run_attempt(
-            contestant, row, repeat, folder, watch, code, deaths, remaining_spec, has_spot_checks=has_spot_checks
+            contestant, row, repeat, folder, watch, deaths, remaining_spec, has_spot_checks=has_spot_checks
         )
         if death is None:
             return result
@@ -105,7 +89,6 @@ def _run_attempt(
     repeat: int,
     folder: Path,
     watch: Watch,
-    code: CodeOverride | None,
     deaths: list[Restart],
     remaining_spec: Spec,
     *,
@@ -123,22 +106,19 @@ def _run_attempt(
         try:
             store.prepare_run_folder(directory)
             spec_file, log = directory / store.SPEC_FILE, directory / store.LOG_FILE
-            atomic_files.write_atomically(
-                spec_file, code.spec_json(_with_spec(row, remaining_spec)) if code else remaining_spec.to_json()
-            )
+            checkout = contestant.checkout or Checkout()
+            atomic_files.write_atomically(spec_file, checkout.spec_json(row.id, remaining_spec))
             arguments = ["run", str(spec_file), "--out", str(directory), "--repeat", str(repeat)]
             if (resumed_attempt := store.attempt_to_resume(directory)) is not None:
                 arguments += ["--resume", str(resumed_attempt)]
             kills_before = launch.memory_kills()
-            root, environment, working_directory = (code.root, code.environment, code.folder) if code else (None, {}, None)
+            environment: dict[str, str] = {}
             if has_spot_checks:
                 nonce = secrets.token_hex(16)  # nobody knew it before
                 atomic_files.write_atomically(directory / store.NONCE_FILE, nonce)
-                environment = {**environment, placement.SPOT_CHECKS_VARIABLE: nonce}
+                environment[placement.SPOT_CHECKS_VARIABLE] = nonce
             with signals.defer_signals():
-                process = launch.start(
-                    contestant, arguments, log=log, root=root, environment=environment, folder=working_directory
-                )
+                process = launch.start(contestant, arguments, log=log, environment=environment)
         except OSError as error:
             return _not_stored(row, repeat, f"it cannot be started: {error}"), None
         clock = LaunchersClock(directory)

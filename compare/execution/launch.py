@@ -33,7 +33,7 @@ from common.processes import signals, watchdog
 from common.processes.process_spec import KILL_SECONDS, RESERVED_VARIABLES
 from compare.core import wording
 from compare.core.errors import LaunchError, UnfitError
-from compare.execution.contestants import Contestant
+from compare.execution.contestants import Checkout, Contestant
 
 FRAMEWORKS = {"pytorch": "pytorch_impl", "tensorflow": "tensorflow_impl"}
 """The suite's own twins."""
@@ -263,22 +263,26 @@ def start(
     arguments: Sequence[str],
     *,
     log: Path,
-    root: Path | None = None,
     with_pipes: bool = False,
     environment: Mapping[str, str] = MappingProxyType({}),
-    folder: Path | None = None,
 ) -> StartedProcess:
     """Start `<python> -m <twin> arguments...` of a contestant in a session of its own.
 
     Its stdout and stderr go to the log file. With `with_pipes`, its stdin and stdout are connected to this process, which
     closes them. The process ends with the calling thread, so call from the main thread. `stop` ends it earlier, with all
-    that it started. The working directory is `folder`. None: the caller's, or `root` if another checkout's code is
-    started. `environment` is added to what every twin gets.
+    that it started. `environment` is added to what every twin gets. The code and the working directory are those of the
+    contestant's checkout, if it has one.
 
     Call it within `signals.defer_signals`, and store the process there for the code that stops it.
     """
+    checkout = contestant.checkout or Checkout()
     return StartedProcess(
-        _command(contestant, arguments), log, root, with_pipes=with_pipes, environment=environment, folder=folder
+        _command(contestant, arguments),
+        log,
+        checkout.root,
+        with_pipes=with_pipes,
+        environment={**checkout.environment, **environment},
+        folder=checkout.folder,
     )
 
 

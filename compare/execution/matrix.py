@@ -151,7 +151,7 @@ def check_rows(
         contestants: the contestants, some of which have switches.
         oversubscribe: whether to run more replicas than cores.
     """
-    switches = {contestant.name: contestant.switches for contestant in contestants}
+    by_name = {contestant.name: contestant for contestant in contestants}
     known = {name for description in descriptions.values() for name in description["options"]}
     checked_rows: list[Row] = []
     for row in rows:
@@ -160,7 +160,7 @@ def check_rows(
             name: value
             for name, value in row.spec.framework_options.items()
             if name in description["options"] or name not in known  # known to none: refused below
-        } | switches[row.contestant]
+        } | by_name[row.contestant].switches
         budget = None
         if row.spec.switches == "best":
             best, search_budget = best_switches.options(row.spec, row.framework, description)
@@ -170,9 +170,9 @@ def check_rows(
         try:
             refusal = spec.check_against(row_spec, description)
         except spec.SpecError as error:
-            if row.contestant == row.framework:
+            if (name := by_name[row.contestant].base_of or row.contestant) == row.framework:
                 raise
-            raise spec.SpecError(f"The contestant {row.contestant} is refused: {error}") from None
+            raise spec.SpecError(f"The contestant {name} is refused: {error}") from None
         refusal = refusal or architectures.why_not_divisible(row_spec)
         unavailable = Unavailable.read(refusal) if refusal else None if oversubscribe else _not_parallel(row_spec, description)
         checked_rows.append(row.model_copy(update={"spec": row_spec, "unavailable": unavailable, "budget": budget}))

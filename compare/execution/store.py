@@ -202,8 +202,12 @@ class Comparison(Exact):
             return "its data had other content"
         if self.versions != new.versions:
             return "it ran other versions of the frameworks"
-        if self.settings.contestants != new.settings.contestants:
-            return "its contestants had other interpreters or switches"
+        stored_contestants, new_contestants = (
+            {contestant.name: contestant.model_dump(mode="json") for contestant in plan.settings.contestants}
+            for plan in (self, new)
+        )
+        if other := describe_differences(flatten(stored_contestants), flatten(new_contestants)):
+            return f"of its contestants, {other}"
         for name, before in self.environments.items():
             if (now := new.environments.get(name)) is not None and (changed := contestants.describe_changes(before, now)):
                 return f"the environment of {name} has changed since: {changed}"

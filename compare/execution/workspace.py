@@ -77,6 +77,8 @@ class FolderKind(Generic[_Work]):
     """Value of the file's field `kind`, if it has one."""
     record: type[_Work] | None = None
     """Model of the file, if it is the record of planned work."""
+    settled: Callable[[_Work], Mapping[str, Any]] = lambda work: {}
+    """Function that returns fields that may not change in folders of this kind, besides those of the record's identity."""
     has_started: Callable[[Path], bool] = lambda folder: True
     """Function that returns whether stored work has results. Other work may replace work that has none."""
     allowed: Collection[str] = ()
@@ -112,7 +114,8 @@ class FolderKind(Generic[_Work]):
         self.check(folder)
         record = new
         if (stored := cast(Any, self._stored(folder))) is not None:
-            self.refuse_difference(folder, stored.difference(new))
+            settled = (store.flatten(dict(self.settled(work))) for work in (stored, new))
+            self.refuse_difference(folder, stored.difference(new) or store.describe_differences(*settled))
             record = stored.continued_by(new)
         atomic_files.remove_partial_files(folder)
         return record

@@ -22,11 +22,12 @@ from compare.core.wording import count, joined, visible
 from compare.execution import store
 from compare.execution.matrix import Row
 from compare.execution.store import StoredComparison
-from compare.judgement import cautions, environments, sameness, statement_words
+from compare.judgement import cautions, environments, sameness, sides, statement_words
 from compare.judgement.figures import metrics
 from compare.judgement.row_figures import Doubt, Summary
 from compare.judgement.run_figures import disturbing_cores, doubt
 from compare.judgement.run_pairs import undisturbed_runs
+from compare.judgement.sides import BASE, HEAD
 from compare.judgement.statement import Statement
 from compare.judgement.summary import summarize
 
@@ -34,6 +35,9 @@ Kind = Literal["comparison", "benchmarks"]
 
 MACHINE_KEY = "convtwins"
 """Key in a benchmark file's `machine_info` under which this suite adds facts, see `tests/benchmarks/conftest.py`."""
+
+MARK_FILE = "interleaved.json"
+"""Marks a folder with the results folders `base` and `head`, which earlier versions measured in turn."""
 
 SECONDS = "seconds"
 """Name of a benchmark's only metric: seconds per round."""
@@ -123,6 +127,10 @@ class Measurement(Frozen):
     """Environments of the contestants of a comparison, as far as they are recorded."""
     environment_changes: list[Statement] = []
     """Cautions on runs of a comparison that were made in another environment than planned."""
+    side: Literal["base", "head"] | None = None
+    """Side of a measurement in turn, whose repeats have a partner on the other side. None: it is no such side."""
+    measured_in: Path | None = None
+    """Folder of that measurement."""
 
     @property
     def machine_name(self) -> str:
@@ -149,7 +157,21 @@ def read(path: Path) -> Measurement:
             f"{path} holds benchmarks of more than one commit. Received: {commit_words(by_commit)}. Name one without "
             f"changes, {path}@REV."
         )
-    return merge_benchmarks(path, *by_commit.values()) if by_commit else _comparison(path)
+    if by_commit:
+        return merge_benchmarks(path, *by_commit.values())
+    measured, *others = _comparisons(path)
+    if others:
+        names = " or ".join(str(side.source) for side in (measured, *others))
+        raise FolderError(f"{path} holds two sides, measured in turn. Name one of them: {names}.")
+    return measured
+
+
+def read_sides(folder: Path) -> list[Measurement]:
+    """Read the base and the head of a measurement in turn. Empty: the folder holds none."""
+    if not any((folder / file).exists() for file in (MARK_FILE, store.PLAN_FILE)):
+        return []
+    measured = _comparisons(folder)
+    return measured if len(measured) > 1 else []
 
 
 def measurements_by_commit(folder: Path) -> dict[str, list[Measurement]]:
@@ -177,7 +199,10 @@ def read_all_in(folder: Path) -> Iterator[Measurement | FolderError]:
     plans = sorted(folder.rglob(store.PLAN_FILE))
     comparison_folders = {path.parent for path in plans}
     for path in plans:
-        yield _read_or_error(path.parent)
+        try:
+            yield from _comparisons(path.parent)
+        except FolderError as error:
+            yield error
     for path in sorted(folder.rglob("*.json")):
         if comparison_folders.isdisjoint(path.parents) and _is_benchmarks(path):
             yield _read_or_error(path)
@@ -186,7 +211,8 @@ def read_all_in(folder: Path) -> Iterator[Measurement | FolderError]:
 def newest_sibling(baseline: Measurement) -> Measurement:
     """The newest measurement in the baseline's folder that came after it and has a row or benchmark of it."""
     folder = baseline.source.resolve().parent
-    others = [_read_or_error(path) for path in sorted(folder.iterdir()) if _is_kind(path, baseline.kind)]
+    paths = [path for path in sorted(folder.iterdir()) if _is_kind(path, baseline.kind)]
+    others = [_read_or_error(path) for path in paths if not _holds_sides(path)]
     for other in others:
         if isinstance(other, FolderError):
             raise FolderError(
@@ -200,6 +226,13 @@ def newest_sibling(baseline: Measurement) -> Measurement:
             "with it. Name the candidate."
         )
     return max(matching, key=lambda other: other.measured_at)
+
+
+def _holds_sides(path: Path) -> bool:
+    try:
+        return any(contestant.base_of for contestant in store.read_plan(path).settings.contestants)
+    except FolderError:  # reading it says why
+        return False
 
 
 def _is_kind(path: Path, kind: Kind) -> bool:
@@ -233,14 +266,27 @@ def _read_or_error(path: Path) -> Measurement | FolderError:
         return error
 
 
-def _comparison(folder: Path) -> Measurement:
-    stored = store.read(folder)
+def _comparisons(folder: Path) -> list[Measurement]:
+    """Read a results folder: one measurement, or the base and the head of a measurement in turn."""
+    if (folder / MARK_FILE).exists():
+        return [read(folder / side) for side in (BASE, HEAD)]
+    stored, whole = store.read(folder), folder.resolve()
+    if parts := sides.split(stored):
+        return [
+            _comparison(part, Path(f"{folder}@{side}"), {"side": side, "measured_in": whole}) for side, part in parts.items()
+        ]
+    is_side = whole.name in (BASE, HEAD) and (whole.parent / MARK_FILE).exists()
+    return [_comparison(stored, folder, {"side": whole.name, "measured_in": whole.parent} if is_side else {})]
+
+
+def _comparison(stored: StoredComparison, source: Path, side: Mapping[str, Any]) -> Measurement:
     comparison = stored.comparison
     facts = comparison.machine
     packages = {name: version for versions in comparison.versions.values() for name, version in versions.items()}
     system = {name: str(facts[name]) for name in ("python", "system") if facts.get(name)}
     return Measurement(
-        source=folder,
+        **side,
+        source=source,
         kind="comparison",
         measured_at=_parse_time(comparison.created_at),
         commit=facts.get("commit"),

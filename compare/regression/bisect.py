@@ -7,7 +7,6 @@ from typing import Annotated
 import typer
 
 from common.spec import SpecError
-from compare.comparison import comparison_plan
 from compare.comparison.comparison_plan import ComparisonRequest
 from compare.core import commands, wording
 from compare.core.commands import Invocation, Outcome
@@ -81,12 +80,12 @@ def bisect(
     request: ComparisonRequest, query: BisectionQuery, workspace: Workspace[Bisection], progress: Display
 ) -> tuple[BisectionOutcome, Candidates]:
     """Search for the change. Return the outcome and the candidates."""
-    progress.stage(revisions.PREPARING)
+    progress.stage(requests.PREPARING)
     if query.environments:
         candidate_list = candidates.from_environments(query.environments, request, progress)
     else:
         request = revisions.with_absolute_path(request)
-        candidate_list = candidates.from_revisions(query.good or "", query.bad, comparison_plan.build_plan(request, progress))
+        candidate_list = candidates.from_revisions(query.good or "", query.bad, request, progress)
     if len(candidate_list.rows) > 1:
         raise SpecError(
             f"bisect follows one row. Received: {', '.join(row.id for row in candidate_list.rows)}. Choose with "

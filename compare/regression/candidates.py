@@ -4,29 +4,32 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
 from common.artifacts.schema import Environment, RunResult
 from common.machine import machine
+from compare.comparison import comparison_plan
 from compare.comparison.comparison_plan import ComparisonRequest
 from compare.core import statistics
 from compare.core.progress import Display
 from compare.core.statistics import Ratio
 from compare.core.wording import shortened
-from compare.execution import launch, store
+from compare.execution import launch
 from compare.execution.contestants import Contestant
 from compare.execution.matrix import Row
 from compare.execution.store import Comparison
 from compare.execution.workspace import FolderKind, PlannedWork, Workspace
 from compare.judgement import measurements, run_figures
 from compare.judgement.figures import times
+from compare.judgement.sides import BASE
 from compare.judgement.statement_words import unreliable_words
-from compare.regression import bisection, facts, revisions
+from compare.regression import bisection, facts, pairs, requests, revisions
 from compare.regression.bisection import BisectionOutcome, BisectionTest, Enough, Unmeasurable
-from compare.regression.revisions import BASE, HEAD, LOCK_FILES, RevisionError, SideRunner
+from compare.regression.pairs import PairedRuns, RowPair
+from compare.regression.revisions import LOCK_FILES, RevisionError
 from compare.regression.samples import SubjectPair
 
 KIND, RECORD_FILE = "bisection", "bisection.json"
@@ -92,19 +95,20 @@ class Candidates:
     plan: Comparison
     """Plan of this revision, or of the last environment."""
     rows: Sequence[Row]
-    """Rows that can be run."""
-    ready: Callable[[int], AbstractContextManager[SideRunner]]
-    """Context manager of a candidate's side, by its place. It raises RevisionError if the candidate cannot be measured."""
+    """Rows that can be run. `bisect` follows one."""
+    ready: Callable[[int], AbstractContextManager[Contestant]]
+    """Context manager of a candidate as a contestant, by its place. It raises RevisionError if it cannot be measured."""
     environments: Sequence[Environment]
     """Environment of each candidate, or the one that all commits run in. Empty: the twin does not report it."""
 
 
-def from_revisions(good: str, bad: str, plan: Comparison) -> Candidates:
+def from_revisions(good: str, bad: str, request: ComparisonRequest, progress: Display) -> Candidates:
     """Return the commits from `good` to `bad` that changed what a run uses: `common`, the twins, the lock.
 
     A merge is one commit: its first parents are followed. Commits that need other packages than this environment has are
     refused one by one.
     """
+    plan = comparison_plan.build_plan(request, progress)
     first, last = (revisions.commit_of(revision) for revision in (good, bad))
     if first == last or first not in revisions.output("rev-list", "--first-parent", last).split():
         raise RevisionError(
@@ -130,7 +134,7 @@ def from_revisions(good: str, bad: str, plan: Comparison) -> Candidates:
             raise RevisionError(
                 f"{word} cannot be measured here: {end.refusal}. Name revisions with the packages of this .venv."
             )
-    rows = revisions.runnable(plan)
+    rows = requests.runnable(plan.rows)
     if revisions.repository_of(rows[0].spec.model) != machine.PROJECT_ROOT:
         raise RevisionError(
             f"bisect follows commits of the suite. {rows[0].spec.model} lies outside it, so every commit would train the same. "
@@ -138,10 +142,10 @@ def from_revisions(good: str, bad: str, plan: Comparison) -> Candidates:
         )
 
     @contextmanager
-    def ready(place: int) -> Generator[SideRunner]:
+    def ready(place: int) -> Generator[Contestant]:
         candidate = candidates[place]
-        with revisions.worktree(candidate.identity) as checkout:
-            yield revisions.side_of(checkout, candidate.name, plan, rows)
+        with revisions.worktree(candidate.identity) as worktree:
+            yield request.twins[rows[0].contestant].at(*revisions.code_of_suite(worktree, candidate.name))
 
     return Candidates(candidates, plan, rows, ready, list(plan.environments.values()))
 
@@ -154,15 +158,20 @@ def from_environments(pythons: Sequence[str], request: ComparisonRequest, progre
             f"--environments takes two or more, each once, the good one first. Received: {', '.join(pythons)}. Use e.g. "
             "--environments torch-213 torch-214 torch-215."
         )
-    sides = revisions.sides_of_environments(pythons, request, progress)
+    requests_by_place = [
+        replace(request, twins=request.twins.with_contestants(requests.in_environment(python, request.twins.contestants)))
+        for python in pythons
+    ]
+    plans = [comparison_plan.build_plan(place_request, progress) for place_request in requests_by_place]
+    rows = requests.runnable(plans[-1].rows)
     candidates = [Candidate(f"environment-{place + 1}", python, paths[place]) for place, python in enumerate(pythons)]
 
     @contextmanager
-    def ready(place: int) -> Generator[SideRunner]:
-        yield sides[place]
+    def ready(place: int) -> Generator[Contestant]:
+        yield requests_by_place[place].twins[rows[0].contestant]
 
-    all_environments = [environment for side in sides for environment in side.plan.environments.values()]
-    return Candidates(candidates, sides[-1].plan, revisions.runnable(sides[-1].plan), ready, all_environments)
+    all_environments = [environment for plan in plans for environment in plan.environments.values()]
+    return Candidates(candidates, plans[-1], rows, ready, all_environments)
 
 
 def open_workspace(
@@ -195,9 +204,9 @@ def search(
     workspace.claim(record)
     folder = workspace.folder
     with ExitStack() as resources:
-        base_sides: list[SideRunner] = []  # once it is checked out
+        good_end: list[Contestant] = []  # once it is checked out
 
-        def is_disturbed(row: Row, run: RunResult) -> bool:
+        def is_disturbed(pair: RowPair, run: RunResult) -> bool:
             return query.metric in times() and run_figures.disturbing_cores(run) is not None
 
         def measure(earlier: int, later: int, enough: Enough) -> Ratio | None:
@@ -217,17 +226,15 @@ def search(
 
             try:
                 with ExitStack() as test_resources:
-                    warm = [BASE] if base_sides and earlier == 0 else []
+                    warm = [BASE] if good_end and earlier == 0 else []
                     if earlier == 0:
-                        base = base_sides[0] if base_sides else resources.enter_context(candidates.ready(0))
-                        base_sides[:] = [base]
-                    else:
-                        base = test_resources.enter_context(candidates.ready(earlier))
-                    sides = {BASE: base, HEAD: test_resources.enter_context(candidates.ready(later))}
-                    mark = {"bisection": [candidates.items[earlier].identity, candidates.items[later].identity]}
-                    revisions.claim_folder(place, sides, mark)
-                    name = candidates.items[earlier].name
-                    revisions.run_interleaved(name, candidates.rows, sides, place, progress, is_over, warm, is_disturbed)
+                        good_end[:] = good_end or [resources.enter_context(candidates.ready(0))]
+                    base = good_end[0] if earlier == 0 else test_resources.enter_context(candidates.ready(earlier))
+                    head = test_resources.enter_context(candidates.ready(later))
+                    test_workspace = test_resources.enter_context(Workspace.open(place, pairs.GROWING))
+                    test_request = requests.with_bases(request, [head], [base])
+                    runs = PairedRuns(test_request, test_workspace, candidates.items[earlier].name, progress)
+                    runs.make(is_over, warm, is_disturbed)
             except RevisionError as error:
                 raise Unmeasurable(str(error)) from error
             return so_far()
@@ -254,9 +261,9 @@ def _test_folder(folder: Path, candidates: Candidates, earlier: int, later: int)
 
 def _pair(folder: Path) -> SubjectPair | None:
     """Return the row of both sides. None before anything was measured."""
-    if not all((folder / side / store.PLAN_FILE).exists() for side in (BASE, HEAD)):
+    if not (sides := measurements.read_sides(folder)):
         return None
-    base, head = (measurements.read(folder / side) for side in (BASE, HEAD))
+    base, head = sides
     (pair,) = (SubjectPair(base.subjects[subject_id], head.subjects[subject_id], paired=True) for subject_id in base.subjects)
     return pair
 

@@ -192,7 +192,7 @@ def _disturbed(measured: Sequence[Measurement], metrics: Sequence[str], only: st
         for subject, metric in itertools.product(_subjects(measurement, only), metrics):
             if metric in subject.spreads and _reliable(subject, metric) is None:
                 what = f"{subject.name} of {source}: {heading(metric)}"
-                yield what, _SIDE_COMMAND if revisions.is_side(source) else again
+                yield what, _SIDE_COMMAND if measurement.side else again
 
 
 def _set_aside(results: Sequence[Measurement | FolderError]) -> Iterator[str]:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager
-from functools import partial
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,12 +17,14 @@ from compare.core.errors import FolderError
 from compare.core.option_rules import AllExcept, Excludes, Needs, OneOf
 from compare.core.option_types import Parsed, Percent
 from compare.execution import options, store
+from compare.execution.workspace import Workspace
 from compare.judgement import measurements
 from compare.judgement.figures import times
 from compare.judgement.measurements import Measurement
-from compare.regression import judging, regress_report, requests, revisions
+from compare.judgement.sides import BASE, HEAD
+from compare.regression import judging, pairs, regress_report, requests, revisions
+from compare.regression.pairs import PairedRuns
 from compare.regression.records import JUDGED, Criteria, Judgement, choices, metrics_named
-from compare.regression.revisions import BASE, HEAD, MARK_FILE
 from compare.reporting import tables
 
 PAIRS = 6
@@ -125,12 +126,6 @@ def command(
     if baseline is not None:
         judgement = judge_stored(baseline, candidate, criteria)
     else:
-        remake = any(name in times() for name in criteria.judged)
-        measure = (
-            partial(revisions.measure_environments, environments, remake=remake)
-            if environments is not None
-            else partial(revisions.measure, revision or "", remake=remake)
-        )
         spec_request = of_spec.to_request(profile_steps=run_options.PROFILE_STEPS if profile else None)
         settings = requests.build_settings(*spec_request, modes, repeats, PAIRS)
         folder = (out or store.new_folder("regress")).resolve()
@@ -140,7 +135,16 @@ def command(
         removed = "The other checkout is removed. " if revision is not None else ""
         again = f"The same command with {wording.shell(['--out', str(folder)])} continues."
         invocation.interrupt_message = f"Interrupted. {removed}Finished runs are in {folder}. {again}"
-        measure(request, folder, invocation.progress)
+        progress = invocation.progress
+        with Workspace.open(folder, pairs.MEASUREMENT) as workspace:
+            progress.stage(requests.PREPARING)
+            if environments is not None:
+                base_name, with_bases = environments[0], nullcontext(requests.against_environment(environments, request))
+            else:
+                base_name, with_bases = revision or "", revisions.against(revision or "", request)
+            with with_bases as paired_request:
+                paired_runs = PairedRuns(paired_request, workspace, base_name, progress)
+                paired_runs.complete(judges_times=any(name in times() for name in criteria.judged))
         judgement = judge_stored(folder, None, criteria)
     report = regress_report.report(judgement, num_new_pairs)
 
@@ -158,7 +162,7 @@ def judge_stored(baseline: Path, candidate: Path | None, criteria: Criteria) -> 
 
     Args:
         baseline: a results folder, benchmark files, or, alone, the folder of an interleaved measurement. `FOLDER@REV`: of a
-            folder of benchmark files those of one commit.
+            folder of benchmark files those of one commit. `FOLDER@base` and `FOLDER@head`: a side of an interleaved one.
         candidate: another of the same kind. None: the other commit of the baseline's folder, or the newest one beside it that
             shares a row or benchmark with it.
         criteria: what counts as a regression.
@@ -166,17 +170,13 @@ def judge_stored(baseline: Path, candidate: Path | None, criteria: Criteria) -> 
     for what, path in (("baseline", baseline), ("candidate", candidate)):
         if path is not None and not _split_revision(path)[0].exists():
             raise FolderError(f"There is no {what} at {path}. Measure it first, or name a folder or file that is there.")
-    if candidate is None and (baseline / MARK_FILE).exists():
-        baseline, candidate = baseline / BASE, baseline / HEAD
-    for path in (baseline, candidate):
-        if path is not None and (path / MARK_FILE).exists():
-            raise FolderError(f"{path} holds two sides, measured in turn. Name one of them: {path / BASE} or {path / HEAD}.")
     before, now = _read_both(baseline) if candidate is None else (_read(baseline), _read(candidate))
     shared = before.subjects.keys() & now.subjects.keys()
     copied = any(before.subjects[name].start_times == now.subjects[name].start_times != [] for name in shared)
     if copied or before.source.resolve() == now.source.resolve():  # it would always pass
         raise FolderError(f"{now.source} holds the runs of {before.source} themselves. Name another measurement.")
-    return judging.judge(before, now, criteria, paired=_are_interleaved(before, now))
+    is_paired = (before.side, now.side) == (BASE, HEAD) and before.measured_in == now.measured_in
+    return judging.judge(before, now, criteria, paired=is_paired)
 
 
 def _split_revision(path: Path) -> tuple[Path, str]:
@@ -185,18 +185,19 @@ def _split_revision(path: Path) -> tuple[Path, str]:
 
 
 def _read(path: Path) -> Measurement:
-    """A measurement, or the benchmark files of the one commit that `FOLDER@REV` names."""
+    """A measurement. `FOLDER@REV` names the benchmark files of one commit, or a side of a measurement in turn."""
     folder, revision = _split_revision(path)
-    return (
-        _commit_measurement(folder, measurements.measurements_by_commit(folder), revision)
-        if revision
-        else measurements.read(folder)
-    )
+    if not revision:
+        return measurements.read(folder)
+    side = next((side for side in measurements.read_sides(folder) if revision == side.side), None)
+    return side or _commit_measurement(folder, measurements.measurements_by_commit(folder), revision)
 
 
 def _read_both(path: Path) -> tuple[Measurement, Measurement]:
     """The baseline, and the candidate that it implies: the other commit of its folder, else the newest beside it."""
     folder, revision = _split_revision(path)
+    if not revision and folder.is_dir() and (both := measurements.read_sides(folder)):
+        return both[0], both[1]
     by_commit = measurements.measurements_by_commit(folder) if folder.is_dir() else {}
     if len(by_commit) < 2:
         return (before := _read(path)), measurements.newest_sibling(before)
@@ -235,9 +236,3 @@ def _commit_measurement(folder: Path, by_commit: Mapping[str, Sequence[Measureme
         words = f"{wording.count(changed, 'file')} of {commit[:8]} with uncommitted changes, left out."
         merged = merged.model_copy(update={"set_aside": [words]})
     return merged
-
-
-def _are_interleaved(before: Measurement, now: Measurement) -> bool:
-    """Whether the two are the sides of one interleaved measurement."""
-    base, head = (measured.source.resolve() for measured in (before, now))
-    return (base.name, head.name) == (BASE, HEAD) and base.parent == head.parent and revisions.is_side(base)

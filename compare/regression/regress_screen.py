@@ -14,6 +14,7 @@ from compare.core.verdict_words import UNBOUNDED, difference_words, percent_word
 from compare.core.wording import command, count, percent, shortened
 from compare.judgement import statement_words
 from compare.judgement.figures import times
+from compare.judgement.sides import BASE, HEAD
 from compare.regression.records import EXIT_OK, EXIT_REGRESSION, JUDGED, UNDECIDED, Change, Judgement, MeasuredSide, heading
 from compare.reporting.screen import WIDTH, Paragraph, Screen
 
@@ -89,7 +90,8 @@ def _cut(text: str, width: int) -> str:
 
 def _side_words(side: MeasuredSide) -> str:
     """`head (1a2b3c4d)`."""
-    return f"{shortened(Path(side.source).name.partition('@')[0], 24)} ({side.commit})"
+    folder, _, part = Path(side.source).name.partition("@")
+    return f"{shortened(part if part in (BASE, HEAD) else folder, 24)} ({side.commit})"
 
 
 def _verdict(judgement: Judgement) -> str:

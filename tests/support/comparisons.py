@@ -56,7 +56,7 @@ def epoch(number: int, seconds: float, accuracy: float = 0.5, loss: float = 1.0)
 
 def good(row: Row, seconds: float, repeat: int = 0, first_step_loss: float = 2.3, cores_used: float = 0.9) -> RunResult:
     made = RunResult(
-        framework=row.contestant,
+        framework=row.framework,
         spec=row.spec,
         status="ok",
         repeat=repeat,
@@ -84,7 +84,7 @@ def good(row: Row, seconds: float, repeat: int = 0, first_step_loss: float = 2.3
 def conditions(row: Row) -> dict[str, str]:
     """As each framework has them by default."""
     own = {"pytorch": ("NCHW", "eager", "Python threads"), "tensorflow": ("NHWC", "graph", "MirroredStrategy")}
-    layout, graph, replicas = own.get(row.contestant, own["pytorch"])
+    layout, graph, replicas = own.get(row.framework, own["pytorch"])
     return {
         "layout": layout,
         "graph": graph,
@@ -111,7 +111,7 @@ def checkpoint() -> Checkpoint:
 
 def bad(row: Row, status: str, reason: str, epochs: int) -> RunResult:
     return RunResult.model_validate(
-        {"framework": row.contestant, "spec": row.spec, "status": status, "reason": reason}
+        {"framework": row.framework, "spec": row.spec, "status": status, "reason": reason}
         | {"epochs": [epoch(number + 1, 1.0) for number in range(epochs)]}
     )
 

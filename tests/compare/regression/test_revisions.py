@@ -17,28 +17,37 @@ from common import spec
 from common.artifacts.schema import Noise, RunResult
 from common.machine import code_version, machine
 from common.spec import Spec
+from compare.comparison import comparison_plan
 from compare.comparison.comparison_plan import ComparisonRequest
 from compare.core.interrupt import Interrupted
-from compare.execution import code_digest, contestants, launch, matrix, store
+from compare.execution import contestants, launch, matrix, store
 from compare.execution.comparison_settings import ComparisonSettings
 from compare.execution.contestants import Contestant
 from compare.execution.matrix import Row
+from compare.execution.store import StoredComparison
 from compare.execution.twins import Twins
+from compare.judgement import sides
+from compare.judgement.sides import BASE, HEAD
 from compare.proof import ladder
 from compare.proof.certificate import Proof, Rung
-from compare.regression import revisions
+from compare.regression import requests, revisions
 from compare.regression.revisions import RevisionError
 from tests.compare import test_schema
 from tests.compare.regression.conftest import upgrade
 from tests.compare.regression.repository import commit, git, initialised, spec_module, worktrees
-from tests.compare.regression.stand_in import StandIn, whole
+from tests.compare.regression.stand_in import StandIn, whole, with_base_rows
 from tests.support import comparisons, processes, trees
 from tests.support.command_line import convtwins, convtwins_json
 from tests.support.refusals import check_ended, refused
 
 regress = partial(convtwins, "regress")
 PYTORCH, TENSORFLOW = "pytorch-serial-2", "tensorflow-serial-2"
+BASE_PYTORCH = "pytorch-base-serial-2"
 TAKEN = Noise(cores_taken=0.97)
+
+
+def side_of(out: Path, side: str) -> StoredComparison:
+    return sides.split(store.read(out))[side]
 
 
 @pytest.fixture
@@ -53,8 +62,14 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_base_and_head_take_turns_and_so_do_the_rows() -> None:
     first, second = comparisons.row("pytorch"), comparisons.row("tensorflow")
-    pairs = revisions.order([first, second], 2)
-    jobs = [(row.contestant, pair, side) for pair_jobs in pairs for (row, side), pair in pair_jobs]
+    heads = contestants.resolve(["pytorch", "tensorflow"])
+    rows = with_base_rows([first, second], [each for head in heads for each in (head.as_base(), head)])
+    bases = {"pytorch-base": "base", "tensorflow-base": "base"}
+    jobs = [
+        (row.framework, pair, bases.get(row.contestant, "head"))
+        for pair_jobs in comparison_plan.order(rows, 2)
+        for row, pair in pair_jobs
+    ]
     assert jobs == [
         ("pytorch", 0, "base"), ("pytorch", 0, "head"), ("tensorflow", 0, "base"), ("tensorflow", 0, "head"),
         ("tensorflow", 1, "head"), ("tensorflow", 1, "base"), ("pytorch", 1, "head"), ("pytorch", 1, "base"),
@@ -80,7 +95,7 @@ def test_ctrl_c_leaves_no_checkout_behind(repository: Path) -> None:
     program = """if True:
         import sys, time, pathlib
         from common.machine import machine
-        from compare.regression import revisions
+        from compare.regression import requests, revisions
         from compare.core.interrupt import Interrupted, interruptible
         machine.PROJECT_ROOT = pathlib.Path(sys.argv[1])
         try:
@@ -160,11 +175,14 @@ def test_a_slowdown_between_two_revisions_is_a_regression(repository: Path, stan
     assert "REGRESSION in 2 of" in (out / "regress.html").read_text()
     for path in (out / "tables").glob("*.csv"):  # every row has a cell for each heading
         assert len({len(line) for line in csv.reader(path.read_text().splitlines())}) == 1
-    for side in ("base", "head"):  # each pair has a seed of its own, the same in both
-        runs = store.read(out / side).runs[PYTORCH]
+    for side, row in (
+        ("base", BASE_PYTORCH),
+        ("head", PYTORCH),
+    ):  # each pair has a seed of its own, the same in both
+        runs = side_of(out, side).runs[PYTORCH]
         assert {repeat: run.spec.seed for repeat, run in runs.items()} == {repeat: repeat + 7 for repeat in range(6)}
-        assert json.loads((out / side / "runs" / f"{PYTORCH}-r3" / "spec.json").read_text())["seed"] == 10
-    assert store.read_plan(out / "base").machine["commit"] == before
+        assert json.loads((out / "runs" / f"{row}-r3" / "spec.json").read_text())["seed"] == 10
+    assert side_of(out, "base").comparison.machine["commit"] == before
     assert regress(out).exit_code == 3  # judged again from what is stored
     assert worktrees(repository) == 1
     again = regress(*words)
@@ -179,10 +197,10 @@ def test_the_base_may_be_a_revision_of_another_clone(repository: Path, stand_in:
     out = tmp_path / "out"
     done = regress("--interleaved", f"{other}@trial", "--out", out, "--full").succeeded()  # equal times
     assert {state for state, _, _ in stand_in.done} == {"elsewhere", "now"}
-    plan = store.read_plan(out / "base").machine
+    plan = side_of(out, "base").comparison.machine
     assert plan["commit"] == git(other, "rev-parse", "trial") and plan["repository"] == str(other) and plan["committed_at"]
     assert f"{plan['commit'][:8]} of {other}," in " ".join(done.stdout.split())
-    assert store.read_plan(out / "head").machine.get("repository") is None
+    assert side_of(out, "head").comparison.machine.get("repository") is None
     assert worktrees(repository) == worktrees(other) == 1
 
 
@@ -252,32 +270,34 @@ def at_start(tmp_path: Path, program: str, monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setenv("PYTHONPATH", str(trees.write(tmp_path / "site", {"sitecustomize.py": program})))
 
 
-def sides(revision: str, team: Path, model: str = "nets_of_a_team.net", *, dirty: bool = False) -> list[revisions.SideRunner]:
-    stored = comparisons.other_work(comparisons.repeated(1), model=model).comparison
-    own = {"commit": "a" * 40, "dirty": dirty}
-    code_hash = code_digest.compute(contestants.resolve(["pytorch"]), model)
-    head = comparisons.with_fields(stored, machine={**stored.machine, **own}, code_hash=code_hash)
-    with revisions.checked_out(revision, team) as base:
-        return list(revisions.sides_of_model(base, revision, team, head, contestants.resolve(["pytorch"])))
+def base_and_head(revision: str, model: str = "nets_of_a_team.net") -> list[Contestant]:
+    twins = Twins(["pytorch"])
+    settings = ComparisonSettings(values={"model": model}, modes=("serial",), one_core=False)
+    request = ComparisonRequest(settings, settings.build_rows(twins.contestants), twins)
+    with revisions.against(revision, request) as paired:
+        return paired.twins.contestants
 
 
-def commits(runners: Sequence[revisions.SideRunner]) -> list[str]:
-    return [each.plan.machine["commit"] for each in runners]
+def facts(pair: Sequence[Contestant], name: str) -> list[Any]:
+    return [each.revision[name] for each in pair]
 
 
 def test_the_revision_of_ones_own_model_is_that_of_its_own_repository(team: Path) -> None:
     assert revisions.repository_of(None) == revisions.repository_of("resnet18") == machine.PROJECT_ROOT
     assert revisions.repository_of("tests.twins.own_plain_model") == machine.PROJECT_ROOT
     assert revisions.repository_of("nets_of_a_team.net") == team
-    before, now = sides("before", team)
-    assert before.code is not None and now.code is None
-    assert commits((before, now)) == [git(team, "rev-parse", at) for at in ("before", "main")]
-    assert {each.plan.machine["repository"] for each in (before, now)} == {str(team)}
-    assert {each.plan.machine["suite_commit"] for each in (before, now)} == {"a" * 40}  # as `sides` has it
+    before, now = base_and_head("before")
+    assert before.checkout is not None and before.checkout.environment and now.checkout is not None
+    assert (now.checkout.root, now.checkout.folder, now.checkout.environment) == (None, None, {})
+    assert facts((before, now), "commit") == [git(team, "rev-parse", at) for at in ("before", "main")]
+    assert {*facts((before, now), "repository")} == {str(team)}
+    suite = code_version.describe(machine.PROJECT_ROOT)
+    assert {*facts((before, now), "suite_commit")} == {suite["commit"]}
+    assert {*facts((before, now), "dirty")} == {bool(suite["dirty"])}
     times = [git(team, "show", "-s", "--format=%cI", at) for at in ("before", "main")]
-    assert [each.plan.machine["committed_at"] for each in (before, now)] == times
+    assert facts((before, now), "committed_at") == times
     with refused(RevisionError, names=["before~1", "nets_of_a_team/net.py", "nets_of_a_team.net"]):
-        sides("before~1", team)
+        base_and_head("before~1")
     shutil.rmtree(team / ".git")
     with refused(RevisionError, field="nets_of_a_team.net", names=["git says: fatal: not a git repository"]):
         revisions.repository_of("nets_of_a_team.net")
@@ -287,9 +307,9 @@ def test_the_base_of_ones_own_model_may_lie_in_another_clone(team: Path, tmp_pat
     other = tmp_path / "clone"
     git(tmp_path, "clone", "-q", str(team), str(other))
     commit(other, "a trial", {"trial": ""})
-    runners = sides(f"{other}@HEAD", team)
-    assert commits(runners) == [git(each, "rev-parse", "HEAD") for each in (other, team)]
-    assert [each.plan.machine["repository"] for each in runners] == [str(other), str(team)]
+    found = base_and_head(f"{other}@HEAD")
+    assert facts(found, "commit") == [git(each, "rev-parse", "HEAD") for each in (other, team)]
+    assert facts(found, "repository") == [str(other), str(team)]
     assert worktrees(team) == worktrees(other) == 1
 
 
@@ -304,34 +324,39 @@ def test_a_repository_that_git_refuses_is_refused_in_its_words(
         revisions.repository_of("nets_of_a_team.net")
 
 
-def test_revisions_of_ones_own_model_have_the_code_of_their_model_and_show_changes_of_the_suite(team: Path) -> None:
-    base, head = sides("HEAD", team)
-    older, now = sides("before", team, dirty=True)
-    assert older.plan.code_hash != now.plan.code_hash == base.plan.code_hash == head.plan.code_hash
-    assert [each.plan.machine["dirty"] for each in (base, head, older, now)] == [False, False, True, True]
+def test_both_sides_of_ones_own_model_show_changes_of_the_suite_that_trains_it(
+    team: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    suite = initialised(tmp_path / "suite")
+    commit(suite, "the suite", {"kept": ""})
+    monkeypatch.setattr(machine, "PROJECT_ROOT", suite)  # the commands know no other suite than their own
+    for content, is_dirty in (("", False), ("changed", True)):
+        (suite / "kept").write_text(content)
+        found = revisions._revision_of_model("HEAD", team)
+        assert (found["dirty"], found["suite_commit"]) == (is_dirty, git(suite, "rev-parse", "HEAD"))
 
 
 def test_the_base_of_ones_own_model_works_in_its_own_checkout(team: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    before, _ = sides("before", team)
-    assert before.code is not None and before.code.folder is not None
-    assert before.code.folder.name == revisions.BASE and not before.code.folder.exists()  # removed afterwards
-    assert before.code.environment["CONVTWINS_USER_PATH"] == str(before.code.folder)
+    before, _ = base_and_head("before")
+    assert before.checkout is not None and before.checkout.folder is not None
+    assert before.checkout.folder.name == BASE and not before.checkout.folder.exists()  # removed afterwards
+    assert before.checkout.environment["CONVTWINS_USER_PATH"] == str(before.checkout.folder)
     (team / "results").mkdir()  # git knows no empty folder
     monkeypatch.chdir(team / "results")
-    within, _ = sides("before", team)
-    assert within.code is not None and within.code.folder is not None
-    assert within.code.folder.parts[-2:] == (revisions.BASE, "results")
+    within, _ = base_and_head("before")
+    assert within.checkout is not None and within.checkout.folder is not None
+    assert within.checkout.folder.parts[-2:] == (BASE, "results")
     monkeypatch.chdir(team.parent)
-    outside, _ = sides("before", team)
-    assert outside.code is not None and outside.code.folder == team.parent
+    outside, _ = base_and_head("before")
+    assert outside.checkout is not None and outside.checkout.folder == team.parent
 
 
 @pytest.mark.parametrize("team", ["src"], indirect=True)
 def test_the_checkout_comes_before_an_editable_installation(team: Path) -> None:
-    before, _ = sides("before", team)
-    assert before.code is not None
-    suite, first, *rest = before.code.environment["PYTHONPATH"].split(os.pathsep)
-    assert Path(suite) == machine.PROJECT_ROOT and Path(first).parts[-2:] == (revisions.BASE, "src")
+    before, _ = base_and_head("before")
+    assert before.checkout is not None
+    suite, first, *rest = before.checkout.environment["PYTHONPATH"].split(os.pathsep)
+    assert Path(suite) == machine.PROJECT_ROOT and Path(first).parts[-2:] == (BASE, "src")
     assert str(team / "src") not in rest
 
 
@@ -354,22 +379,22 @@ def test_a_suite_within_the_users_repository_stays_where_it_is(team: Path, monke
         within.setattr(machine, "PROJECT_ROOT", suite)
         within.setattr(sys, "path", [str(suite), *(each for each in sys.path if Path(each).resolve() != real)])
         within.setenv("PYTHONPATH", str(suite))
-        before, _ = sides("HEAD", team)
-    assert before.code is not None
-    assert before.code.environment["PYTHONPATH"].split(os.pathsep) == [str(suite), str(before.code.folder)]
+        before, _ = base_and_head("HEAD")
+    assert before.checkout is not None
+    assert before.checkout.environment["PYTHONPATH"].split(os.pathsep) == [str(suite), str(before.checkout.folder)]
 
 
 def test_python_files_that_no_commit_holds_are_refused_by_name(team: Path) -> None:
     commit(team, "what git ignores", {".gitignore": "/scratch/\n"})
     trees.write(team, {"scratch/of_mine.py": "", "notes.txt": ""})
-    sides("before", team)
+    base_and_head("before")
     (team / "nets_of_a_team" / "layers.py").write_text("")
     with refused(RevisionError, names=[team, "nets_of_a_team/layers.py", ".gitignore"]):
-        sides("before", team)
+        base_and_head("before")
     (team / "nets_of_a_team" / "layers.py").unlink()
     commit(team, "a file later", {"nets_of_a_team/later.py": OWN_MODEL.format(width=8)})
     with refused(RevisionError, names=["before", "nets_of_a_team/later.py", "nets_of_a_team.later"]):
-        sides("before", team, "nets_of_a_team.later")
+        base_and_head("before", "nets_of_a_team.later")
 
 
 @pytest.mark.parametrize("what", ["the model", pytest.param("an import", marks=pytest.mark.slow)])
@@ -385,7 +410,7 @@ def test_a_base_that_would_import_the_heads_model_is_refused(
     at_start(tmp_path, f"import sys\nsys.path.insert(0, {str(first)!r})\n", monkeypatch)
     model, found = ("nets_of_a_team.net", "net.py") if what == "the model" else ("nets_of_a_team.pair", "pair.py")
     with refused(RevisionError, field="before", fix="pip uninstall") as caught:
-        sides("before", team, model)
+        base_and_head("before", model)
     received = caught.error.received or ""
     assert received.startswith(str(first)) and found in received
     assert worktrees(team) == 1
@@ -398,7 +423,7 @@ def test_two_revisions_of_ones_own_model_train_two_models(team: Path, tmp_path: 
     words = "--data digits --limit 64 --epochs 1 --repeats 1 --cores 1 --frameworks pytorch --model nets_of_a_team.net"
     done = regress("--interleaved", "before", *words.split(), "--out", out)
     assert done.exit_code == 5, done.output
-    hashes = [store.read(out / side).runs["pytorch-serial-1core"][0].weights_hash for side in (revisions.BASE, revisions.HEAD)]
+    hashes = [side_of(out, side).runs["pytorch-serial-1core"][0].weights_hash for side in (BASE, HEAD)]
     assert None not in hashes and hashes[0] != hashes[1]
     assert git(team, "rev-parse", "before")[:8] in done.output and worktrees(team) == 1
 
@@ -429,7 +454,7 @@ def test_the_base_is_given_the_fields_that_it_knows(repository: Path, stand_in: 
     commit(repository, "newer", {"common/spec.py": spec_module(), "state": "now"})
     assert regress("--interleaved", "older", "--out", tmp_path / "out").exit_code == 3
     base, head = (
-        json.loads((tmp_path / "out" / side / f"runs/{PYTORCH}-r0/spec.json").read_text()) for side in ("base", "head")
+        json.loads((tmp_path / "out" / "runs" / f"{row}-r0/spec.json").read_text()) for row in (BASE_PYTORCH, PYTORCH)
     )
     assert "hang_seconds" not in base and "native" not in base["optimizer"]
     assert head["hang_seconds"] == 60.0 and head == json.loads(comparisons.row("pytorch").spec.to_json())
@@ -497,6 +522,12 @@ def test_a_side_is_not_gone_on_with_alone(tmp_path: Path) -> None:
     )
     store.write_plan(tmp_path / "head", plan)
     check_ended(convtwins("run", "--resume", tmp_path / "head"), received="--resume", fix=["regress", f"--out {tmp_path}"])
+    base = Contestant.plain("pytorch").as_base()
+    both = comparisons.with_fields(
+        plan, settings__contestants=(base,), rows=with_base_rows(plan.rows, [base, Contestant.plain("pytorch")])
+    )
+    store.write_plan(tmp_path, both)
+    check_ended(convtwins("run", "--resume", tmp_path), received="--resume", fix=["regress", f"--out {tmp_path}"])
 
 
 def test_another_measurement_is_not_gone_on_with_and_the_refusal_names_the_difference(
@@ -512,7 +543,7 @@ def test_another_measurement_is_not_gone_on_with_and_the_refusal_names_the_diffe
     ):
         check_ended(regress("--interleaved", "before", *words, "--out", out), names=[out, difference])
     commit(repository, "later", {"state": "later"})
-    check_ended(regress("--interleaved", "HEAD", "--out", out), names=[out, "commits.base"])
+    check_ended(regress("--interleaved", "HEAD", "--out", out), names=[out, "pytorch-base.revision.commit"])
     assert len(stand_in.done) == runs
 
 
@@ -557,7 +588,7 @@ def test_without_a_terminal_the_first_line_comes_at_once_and_a_disturbed_run_say
     stand_in.behaviour = lambda run, folder: comparisons.with_fields(run, noise=TAKEN)
     done = regress("--interleaved", "before", "--repeats", "1", "--out", tmp_path / "out", "--only", "pytorch*")
     lines = done.stderr.splitlines()
-    assert lines[:3] == [f"{revisions.PREPARING} ...", *(f"{PYTORCH}, {side}: warm-up ..." for side in ("base", "head"))]
+    assert lines[:3] == [f"{requests.PREPARING} ...", *(f"{PYTORCH}, {side}: warm-up ..." for side in ("base", "head"))]
     assert lines[-1].startswith(f"{TENSORFLOW}, head (1 of 1): 0:00;") and "0.97 cores taken" in lines[-1]
 
 
@@ -609,11 +640,10 @@ def test_two_environments_take_turns_and_each_runs_in_its_own_interpreter(
     old, new = map(str, pythons)
     assert started[-6:] == [old, new, old, new, new, old]
     for side, python in (("base", old), ("head", new)):
-        plan = store.read_plan(out / side)
+        plan = side_of(out, side).comparison
         assert [each.python for each in plan.settings.contestants] == [python]
         assert {row.id for row in plan.rows} == {"it-serial-4cores"}
-        assert len(store.read(out / side).runs["it-serial-4cores"]) == 2
-    assert json.loads((out / revisions.MARK_FILE).read_text())["environments"] == [old, new]
+        assert len(side_of(out, side).runs["it-serial-4cores"]) == 2
 
 
 def test_an_upgrade_in_the_middle_ends_the_measurement_and_leaves_no_run_of_it(
@@ -630,7 +660,7 @@ def test_an_upgrade_in_the_middle_ends_the_measurement_and_leaves_no_run_of_it(
     recorded.fields = upgraded
     done = regress("--environments", *pythons, "--contestant", "it=left", "--repeats", "2", "--out", out)
     check_ended(done, exit_code=1, field="it", names=["newer was 1.0, now 99.0"])
-    assert [sorted(store.read(out / side).runs["it-serial-4cores"]) for side in ("base", "head")] == [[0], [0]]
+    assert [sorted(side_of(out, side).runs["it-serial-4cores"]) for side in ("base", "head")] == [[0], [0]]
 
 
 def test_the_proof_of_an_upgrade_compares_both_environments_and_none_passes_unproved(
@@ -652,8 +682,8 @@ def test_the_proof_of_an_upgrade_compares_both_environments_and_none_passes_unpr
     fake_twins.setattr(ladder, "prove_rows", prove_rows)  # no fake twin trains what could be proved
     words = ["--environments", *pythons, "--contestant", "it=left", "--repeats", "5", "--proof", "--out", out]
     found = convtwins_json("regress", *words, "--only", "it-serial-4cores", exit_code=3)
-    assert asked == [{"it-base": str(pythons[0]), "it-head": str(pythons[1])}]
-    proof = store.read_plan(out / "head").proof
+    assert asked == [{"it-base": str(pythons[0]), "it": str(pythons[1])}]
+    proof = side_of(out, "head").comparison.proof
     assert proof is not None and proof.mode_verdicts == {"it": {"serial": "not proved"}}
     assert proof.row_verdicts == {"it-serial-4cores": "not proved"}
     assert found["environments"] == ["baseline's it against candidate's it: newer 0.0 against 1.0."]
@@ -674,7 +704,7 @@ def test_an_upgrade_during_the_proof_is_refused_before_anything_is_measured(
 
     fake_twins.setattr(ladder, "prove_rows", prove_rows)  # as above
     done = regress("--environments", *pythons, "--contestant", "it=left", "--proof", "--out", tmp_path / "out")
-    check_ended(done, exit_code=1, names=["it", "newer was 0.0"])
+    check_ended(done, exit_code=1, names=["it-base", "newer was 0.0"])
     assert recorded.done == []
 
 
@@ -700,7 +730,7 @@ def test_a_twin_that_only_the_two_environments_have_is_looked_up_there(
         trees.write(site, files)
     done = regress(*run_it)
     assert done.exit_code == 5, done.output  # one pair is too few to tell
-    assert len(store.read(tmp_path / "out" / "head").runs["third-serial-4cores"]) == 1
+    assert len(side_of(tmp_path / "out", "head").runs["third-serial-4cores"]) == 1
 
 
 def test_an_interruption_with_two_environments_speaks_of_no_checkout(
@@ -715,7 +745,7 @@ def test_an_interruption_with_two_environments_speaks_of_no_checkout(
 @pytest.mark.parametrize(
     ("words", "parts"),
     [
-        (["gone", "b", "--frameworks", "left"], {"names": ["left", "gone/bin/python"]}),
+        (["a", "gone", "--frameworks", "left"], {"names": ["left", "gone/bin/python"]}),
         (["a", "b", "--contestant", "x=left@/c/python"], {"field": "--environments", "names": ["x@/c/python"]}),
     ],
 )
