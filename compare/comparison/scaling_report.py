@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from compare.comparison.scaling_fit import TOPOLOGIES, ScalingPoint, ScalingProjection, ScalingResult
-from compare.comparison.scaling_rows import KINDS, Kind
+from compare.comparison.scaling_fit import ScalingPoint, ScalingResult
+from compare.comparison.scaling_rows import Kind
 from compare.core import wording
-from compare.core.scaling_laws import Topology
 from compare.core.statistics import Ratio
 from compare.core.terminal import FULL
 from compare.core.verdict_words import interval_words
@@ -31,15 +29,11 @@ _WORKERS = Column("workers", "input workers", terminal=False)
 _RATIOS = ("speedup_one_core", "speedup_same_cores", "speedup_same_batch", "efficiency_one_core", "efficiency_same_batch")
 
 
-def report(compared: JudgedComparison, folder: Path, scaling: ScalingResult, arguments: Sequence[str]) -> Report:
-    """Build the report of a scaling, which is written beside the report of its runs.
-
-    Args:
-        arguments: arguments besides `scaling --stored DIR` of the command that makes it again.
-    """
-    tables = (points_table(scaling), laws_table(scaling), checks_table(scaling), projected_table(scaling))
+def report(compared: JudgedComparison, folder: Path, scaling: ScalingResult) -> Report:
+    """Build the report of a scaling, which is written beside the report of its runs."""
+    tables = (points_table(scaling), laws_table(scaling), checks_table(scaling))
     checks = [{**check.model_dump(), "error": check.error} for check in scaling.checks]
-    command = wording.shell(["scaling", "--stored", str(folder), *arguments])
+    command = wording.shell(["scaling", "--stored", str(folder)])
     return Report(
         title="Scaling",
         name=NAME,
@@ -201,7 +195,7 @@ def checks_table(scaling: ScalingResult) -> Table:
     ]
     return Table(
         "scaling_check",
-        "The model of the projection, checked",
+        "The model of messages, checked",
         columns,
         cells,
         note="Compute is fitted to serial runs on one core, the link to the smaller parallel runs. The prediction is compared "
@@ -210,41 +204,10 @@ def checks_table(scaling: ScalingResult) -> Table:
     )
 
 
-def projected_table(scaling: ScalingResult) -> Table:
-    columns = (
-        _CONTESTANT,
-        _WORKERS,
-        _KIND,
-        Column("network", "network"),
-        Column("topology", "exchange"),
-        Column("replicas", "replicas"),
-        Column("step_seconds", "projected s/step", 4),
-        Column("speedup", "projected speed-up", 1),
-    )
-    errors = ", ".join(f"{100 * check.error:+.0f} %" for check in scaling.checks)
-    checked = f" For the largest runs here the same model was off by {errors} of a step." if errors else ""
-    doubt = " The projection rests on runs that are in doubt." if any(point.in_doubt for point in scaling.points) else ""
-    return Table(
-        "scaling_projected",
-        "Projected, not measured",
-        columns,
-        [projected.model_dump() for projected in scaling.projected],
-        note="One replica's compute is fitted to serial runs on one core. Its exchange takes alpha + beta x bytes, none of it "
-        f"hidden behind compute.{checked}{doubt}",
-    )
-
-
 def draw(scaling: ScalingResult, figure: Figure) -> bool:
-    """Draw speed-up over replicas. Measured points have their intervals; projected points stand in a plot of their own."""
-    figure.set_size_inches(11 if scaling.projected else 6.5, 5)
-    axes = figure.subplots(1, 2 if scaling.projected else 1, squeeze=False)[0]
-    _draw_measured(axes[0], scaling)
-    if scaling.projected:
-        _draw_projected(axes[1], scaling)
-    return True
-
-
-def _draw_measured(axes: Axes, scaling: ScalingResult) -> None:
+    """Draw the measured speed-up over replicas, with its intervals."""
+    figure.set_size_inches(6.5, 5)
+    axes = figure.subplots()
     lines: dict[tuple[str, str, Kind, int], list[tuple[ScalingPoint, Ratio]]] = {}
     for point in scaling.points:
         if point.speedup_one_core is not None and not point.disturbed:
@@ -258,6 +221,7 @@ def _draw_measured(axes: Axes, scaling: ScalingResult) -> None:
     axes.set(xlabel="replicas", ylabel="images per second, against serial on one core", title=f"Measured{note}")
     axes.set_xticks(sorted({1, *(point.replicas for point in scaling.points)}))
     axes.legend(fontsize=8)
+    return True
 
 
 def _draw_line(axes: Axes, index: int, line: Sequence[tuple[ScalingPoint, Ratio]]) -> None:
@@ -280,31 +244,6 @@ def _draw_line(axes: Axes, index: int, line: Sequence[tuple[ScalingPoint, Ratio]
     oversubscribed = [(point.replicas, ratio.value) for point, ratio in line if point.oversubscribed]
     if oversubscribed:
         axes.plot(*zip(*oversubscribed, strict=True), "o", markersize=13, fillstyle="none", color=colour)
-
-
-def _draw_projected(axes: Axes, scaling: ScalingResult) -> None:
-    lines: dict[tuple[str, int, Kind, Topology], list[ScalingProjection]] = {}
-    for projected in scaling.projected:
-        if projected.speedup is not None:
-            key = projected.contestant, projected.workers, projected.kind, projected.topology
-            lines.setdefault(key, []).append(projected)
-    computes = list(dict.fromkeys((contestant, workers) for contestant, workers, _, _ in lines))
-    styles: Mapping[Topology, Any] = dict(zip((*TOPOLOGIES, "all_gather"), plots.LINE_STYLES, strict=True))
-    for (contestant, workers, kind, topology), line in lines.items():
-        colour = 2 * computes.index((contestant, workers)) + KINDS.index(kind)
-        line.sort(key=lambda projected: projected.replicas)
-        axes.plot(
-            [projected.replicas for projected in line],
-            [projected.speedup or 0.0 for projected in line],
-            color=plots.COLOURS[colour % len(plots.COLOURS)],
-            linestyle=styles[topology],
-            alpha=0.8,
-            label=f"{contestant}, {kind}, {topology}{_workers_text(workers)}",
-        )
-    axes.set(xscale="log", yscale="log", xlabel="replicas", ylabel="images per second, against one replica")
-    axes.set_title(f"Projected, not measured: {scaling.projected[0].network}")
-    axes.set_facecolor("0.96")
-    axes.legend(fontsize=7, ncols=2)
 
 
 def _workers_text(workers: int) -> str:

@@ -13,7 +13,7 @@ from compare.core.commands import Invocation, Outcome
 from compare.core.option_types import Factors
 from compare.execution import options, run_settings
 from compare.execution.workspace import FolderKind, Workspace
-from compare.planning import machine_file, planner, stragglers_report, straggling
+from compare.planning import planner, stragglers_report, straggling
 from compare.planning.slow_rank import Straggler
 from compare.reporting import document
 
@@ -49,7 +49,7 @@ def command(
         raise SpecError("stragglers needs a model. Received: none. Add --model, or name one in --spec.")
     if settings.values.get("hosts"):
         raise SpecError("stragglers slows ranks of this machine. Received: hosts. Leave them out.")
-    request = planner.PlanRequest(settings, contestant_options.twins(settings.contestants), machine_file.HERE, None)
+    twins = contestant_options.twins(settings.contestants)
     kind = FolderKind[None](
         noun="measurement of stragglers",
         file=stragglers_report.RESULTS_FILE,
@@ -58,6 +58,6 @@ def command(
     invocation.interrupt_message = "Interrupted. The same command goes on." if out else ""
     invocation.hold(Workspace.open(out, kind)).lock()
     folder = (out or invocation.hold(PrivateFolder()).path) / stragglers_report.MEASURED_FOLDER
-    plan = planner.predict(request, invocation.progress)
-    results = straggling.measure(plan, request.twins, stragglers, settings.repeats, folder, invocation.progress)
+    plan = planner.predict(settings, twins, invocation.progress)
+    results = straggling.measure(plan, twins, stragglers, settings.repeats, folder, invocation.progress)
     return Outcome(stragglers_report.report(results, settings.repeats), out)

@@ -17,7 +17,7 @@ from compare.execution import executor, store
 from compare.execution.matrix import Row
 from compare.execution.twins import Twins
 from compare.planning import slow_rank, stragglers_report, straggling
-from compare.planning.costs import Device, PlannedMachine
+from compare.planning.planned_machine import Device, PlannedMachine
 from compare.planning.planner import PlanResult
 from compare.planning.prediction import PredictedLayout
 from compare.planning.slow_rank import Straggler
