@@ -12,7 +12,7 @@ from matplotlib.patches import Patch
 from compare.core.terminal import FULL
 from compare.core.wording import clock_words, count, joined, percent
 from compare.judgement.row_figures import DISTURBED
-from compare.planning import accuracy, planned_machine
+from compare.planning import accuracy, planned_machine, prediction
 from compare.planning.accuracy import TIE, Accuracy, PredictionPair
 from compare.planning.planner import PlanResult
 from compare.planning.prediction import PredictedLayout
@@ -80,12 +80,12 @@ def report(plan: PlanResult, limit_mib: float | None) -> Report:
 
 def screen(plan: PlanResult) -> Screen:
     """Return the first screen: which mode pays in each framework, and its best layouts beside serial."""
-    verdicts, several = framework_verdicts(plan), len({layout.contestant for layout in plan.predicted}) > 1
+    verdicts, several = framework_verdicts(plan), len(plan.names) > 1
     max_bars = max(_MIN_BARS, _MAX_BARS // max(len(verdicts), 1))
     bars = [
         layout
         for name in verdicts
-        for place, layout in enumerate(best_of_each_mode(plan.predictions_of(name)))
+        for place, layout in enumerate(prediction.best_of_each_mode(plan.predictions_of(name)))
         if place < max_bars or not layout.run.is_parallel
     ]
     bars.sort(key=lambda layout: layout.step_seconds or 0.0)
@@ -128,7 +128,7 @@ def _chart(plan: PlanResult, layouts: list[PredictedLayout]) -> Chart:
 def framework_verdicts(plan: PlanResult) -> dict[str, tuple[list[str], list[str]]]:
     """Return sentences on the fastest mode, and on how sure that is, for each framework. No prediction has no certainty."""
     verdicts: dict[str, tuple[list[str], list[str]]] = {}
-    for name in dict.fromkeys(layout.contestant for layout in plan.predicted):
+    for name in plan.names:
         pairs = plan.pairs_of(name)
         if name in plan.disturbed:
             sentences = [
@@ -142,22 +142,13 @@ def framework_verdicts(plan: PlanResult) -> dict[str, tuple[list[str], list[str]
     return verdicts
 
 
-def best_of_each_mode(layouts: Sequence[PredictedLayout]) -> list[PredictedLayout]:
-    """Return the best layout of each mode in one framework, and of serial on each number of cores, in ranked order."""
-    best: dict[str, PredictedLayout] = {}
-    for layout in layouts:
-        if layout.rankable:
-            best.setdefault(layout.run.variant if layout.run.is_parallel else layout.words, layout)
-    return list(best.values())
-
-
 def winner(layouts: Sequence[PredictedLayout]) -> str:
     """Describe the fastest mode in one framework: the largest part of its step, and what the next mode adds."""
     return " ".join(_winner(layouts))
 
 
 def _winner(layouts: Sequence[PredictedLayout]) -> list[str]:
-    ranked = best_of_each_mode(layouts)
+    ranked = prediction.best_of_each_mode(layouts)
     if not ranked:
         return ["no layout can be predicted and fits."]
     best = ranked[0]

@@ -73,6 +73,11 @@ class PlanResult:
     share: int = 1
     """Smallest number of images that a replica has in a step of a layout."""
 
+    @property
+    def names(self) -> list[str]:
+        """Names of the frameworks that were predicted, in their order."""
+        return list(dict.fromkeys(layout.contestant for layout in self.predicted))
+
     def predictions_of(self, name: str) -> list[PredictedLayout]:
         """Return the predicted layouts of one framework, the fastest first."""
         return [layout for layout in self.predicted if layout.contestant == name]
@@ -267,22 +272,21 @@ def measured_rows(plan: PlanResult, twins: Twins, *, every_mode: bool = False) -
         every_mode: whether to measure the best layout of each mode, and serial on all cores.
     """
     rows: list[Row] = []
-    for name in dict.fromkeys(layout.contestant for layout in plan.predicted):
+    for name in plan.names:
         predictions = [layout for layout in plan.predictions_of(name) if layout.rankable]
         serial = [layout for layout in predictions if layout.words == SERIAL_WORDS]
         best = [layout for layout in predictions if layout not in serial]
-        if every_mode:
-            fastest: dict[str, PredictedLayout] = {}
-            for layout in best:
-                fastest.setdefault(layout.run.variant, layout)
-            best = list(fastest.values())
-        else:
-            best = best[:MEASURED_LAYOUTS]
-        for layout in [*serial, *best]:
-            steps = min(layout.run.steps or MEASURED_STEPS, MEASURED_STEPS)
-            short_spec = layout.run.with_fields(epochs=None, steps=steps, checkpoint_seconds=None)
-            rows.append(matrix.build_row(row_id(layout), twins[name], short_spec))
+        best = prediction.best_of_each_mode(best) if every_mode else best[:MEASURED_LAYOUTS]
+        rows += [
+            build_row(layout, twins, min(layout.run.steps or MEASURED_STEPS, MEASURED_STEPS)) for layout in [*serial, *best]
+        ]
     return rows
+
+
+def build_row(layout: PredictedLayout, twins: Twins, steps: int) -> Row:
+    """Return the row that measures a layout for some steps."""
+    short_spec = layout.run.with_fields(epochs=None, steps=steps, checkpoint_seconds=None)
+    return matrix.build_row(row_id(layout), twins[layout.contestant], short_spec)
 
 
 def row_id(layout: PredictedLayout) -> str:

@@ -195,6 +195,15 @@ def rank(layouts: Sequence[PredictedLayout]) -> list[PredictedLayout]:
     )
 
 
+def best_of_each_mode(layouts: Sequence[PredictedLayout]) -> list[PredictedLayout]:
+    """Return the best layout of each mode in one framework, and of serial on each number of cores, in ranked order."""
+    best: dict[str, PredictedLayout] = {}
+    for layout in layouts:
+        if layout.rankable:
+            best.setdefault(layout.run.variant if layout.run.is_parallel else layout.words, layout)
+    return list(best.values())
+
+
 def scale_speeds(case: Case, *, link: float = 1.0, compute: float = 1.0) -> Case:
     """Return the case with links and devices that are faster by these factors."""
 

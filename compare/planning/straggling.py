@@ -18,13 +18,13 @@ from compare.comparison import comparison_plan
 from compare.core.errors import LaunchError
 from compare.core.progress import Display
 from compare.core.statistics import Ratio, paired_ratio
-from compare.execution import code_digest, executor, matrix, store
+from compare.execution import code_digest, executor, store
 from compare.execution.interleaving import Job, rounds, run_in_turns
 from compare.execution.matrix import Row
 from compare.execution.twins import Twins
 from compare.execution.workspace import FolderKind, Workspace
 from compare.judgement.run_figures import disturbance_words, times_in_doubt
-from compare.planning import planner, schedules
+from compare.planning import planner, prediction, schedules
 from compare.planning.case import Case
 from compare.planning.planner import PlanResult
 from compare.planning.prediction import PredictedLayout
@@ -132,28 +132,24 @@ def _synchronises_rarely(case: Case) -> bool:
 
 def measurable_layouts(plan: PlanResult) -> tuple[list[PredictedLayout], dict[str, list[str]]]:
     """Return (the best predicted layout of each mode whose replicas are processes, modes of one process by framework)."""
-    best: dict[tuple[str, str], PredictedLayout] = {}
+    best: list[PredictedLayout] = []
     one_process_modes: dict[str, list[str]] = {}
-    for layout in plan.predicted:
-        if not layout.rankable or layout.run.replicas < 2:
-            continue
-        if plan.cases[layout.contestant][layout.words].one_process:
-            modes = one_process_modes.setdefault(layout.contestant, [])
-            modes += [layout.run.variant] * (layout.run.variant not in modes)
-        else:
-            best.setdefault((layout.contestant, layout.run.variant), layout)
-    return list(best.values()), one_process_modes
+    for name in plan.names:
+        layouts = [layout for layout in plan.predictions_of(name) if layout.rankable and layout.run.is_parallel]
+        together = [layout for layout in layouts if plan.cases[name][layout.words].one_process]
+        best += prediction.best_of_each_mode([layout for layout in layouts if layout not in together])
+        if together:
+            one_process_modes[name] = list(dict.fromkeys(layout.run.variant for layout in together))
+    return best, one_process_modes
 
 
 def build_rows(layouts: Sequence[PredictedLayout], twins: Twins) -> list[Row]:
     """Return a row for each layout, with the number of steps that takes a few seconds."""
-    rows: list[Row] = []
-    for layout in layouts:
-        assert layout.step_seconds is not None
-        steps = min(max(math.ceil(MEASURED_SECONDS / layout.step_seconds), MIN_STEPS), MAX_STEPS)
-        short_spec = layout.run.with_fields(epochs=None, steps=steps, checkpoint_seconds=None)
-        rows.append(matrix.build_row(planner.row_id(layout), twins[layout.contestant], short_spec))
-    return rows
+    steps = [math.ceil(MEASURED_SECONDS / (layout.step_seconds or math.inf)) for layout in layouts]
+    return [
+        planner.build_row(layout, twins, min(max(number, MIN_STEPS), MAX_STEPS))
+        for layout, number in zip(layouts, steps, strict=True)
+    ]
 
 
 def measure(
