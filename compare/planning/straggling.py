@@ -45,7 +45,7 @@ class StragglerRecord(Frozen):
     spec: dict[str, Any]
     """Spec of the serial run that the layouts derive from."""
     rows: list[Row]
-    stragglers: list[tuple[float, bool]]
+    stragglers: list[Straggler]
     repeats: int
     code_hash: str
     machine: Facts
@@ -167,14 +167,14 @@ def measure(
     record = StragglerRecord(
         spec=plan.run.model_dump(mode="json"),
         rows=build_rows(layouts, twins),
-        stragglers=[(straggler.factor, straggler.moves) for straggler in stragglers],
+        stragglers=[*stragglers],
         repeats=repeats,
         code_hash=code_digest.compute([twins[name] for name in plan.cases], plan.run.model),
         machine=machine.describe(),
     )
     with Workspace.open(folder, STRAGGLERS) as workspace:
         stored_record = workspace.claim(record)
-        runs = _runs(stored_record, twins, stragglers, folder, progress, results.cautions)
+        runs = _runs(stored_record, twins, folder, progress, results.cautions)
     for row in stored_record.rows:
         for straggler in stragglers:
             results.slowdowns.append(_compare_runs(by_id[row.id], plan, straggler, runs[row.id, straggler], runs[row.id, EVEN]))
@@ -212,54 +212,43 @@ class _SlowedRow(NamedTuple):
     """The row, with an id for this slow rank."""
 
 
-class _SlowedRun(NamedTuple):
-    """A run with a slow rank."""
-
-    result: RunResult
-    unfit_factor: float | None
-    """How slow the rank was, if that was not as planned."""
-
-
 def _runs(
-    record: StragglerRecord,
-    twins: Twins,
-    stragglers: Sequence[Straggler],
-    folder: Path,
-    progress: Display,
-    cautions: list[str],
+    record: StragglerRecord, twins: Twins, folder: Path, progress: Display, cautions: list[str]
 ) -> Mapping[tuple[str, Straggler], _RunsByRepeat]:
+    """Return the good runs by (row, slow rank). Others are named in the cautions."""
     items = [
         _SlowedRow(row.id, straggler, row.model_copy(update={"id": f"{row.id}-{straggler.key}"}))
         for row in record.rows
-        for straggler in (EVEN, *stragglers)
+        for straggler in (EVEN, *record.stragglers)
     ]
     runs: dict[tuple[str, Straggler], _RunsByRepeat] = {(item.layout, item.straggler): {} for item in items}
+    factors: dict[tuple[str, int], float] = {}
+    """How slow the rank of a run was."""
 
-    def stored(job: Job[_SlowedRow]) -> _SlowedRun | None:
+    def stored(job: Job[_SlowedRow]) -> RunResult | None:
         result = comparison_plan.good_result(folder, job.item.row, job.repeat)
         # Nothing was found from disturbed runs, so none is chosen.
-        return None if result is None or disturbance_words(result) else _SlowedRun(result, unfit_factor=None)
+        return None if result is None or disturbance_words(result) else result
 
-    def execute(job: Job[_SlowedRow]) -> _SlowedRun:
-        row, straggler = job.item.row, job.item.straggler
-        directory = store.run_folder(folder, row.id, job.repeat)
-        shutil.rmtree(directory, ignore_errors=True)
-        with Brake(straggler, row.spec.replicas) as brake:
+    def execute(job: Job[_SlowedRow]) -> RunResult:
+        row = job.item.row
+        shutil.rmtree(store.run_folder(folder, row.id, job.repeat), ignore_errors=True)
+        with Brake(job.item.straggler, row.spec.replicas) as brake:
             result = executor.execute(twins[row.contestant], row, job.repeat, folder, progress.watch)
-        if result.status not in store.FINISHED or abs(brake.factor / straggler.factor - 1.0) <= MAX_FACTOR_ERROR:
-            return _SlowedRun(result, unfit_factor=None)
-        shutil.rmtree(directory, ignore_errors=True)
-        return _SlowedRun(result, brake.factor)
+        factors[row.id, job.repeat] = brake.factor
+        return result
 
-    def accept(job: Job[_SlowedRow], run: _SlowedRun) -> bool:
-        words = None
-        if run.unfit_factor is not None:
-            words = f"left out, since the rank was {run.unfit_factor:.2f} times as slow."
-        elif run.result.status not in store.FINISHED:
-            words = f"{run.result.status}: {run.result.reason}"
-        if words is not None:
-            cautions.append(f"{job.item.row.id}, repeat {job.repeat + 1}: {words}")
-        return words is None
+    def accept(job: Job[_SlowedRow], result: RunResult) -> bool:
+        row_id, factor = job.item.row.id, factors[job.item.row.id, job.repeat]
+        if result.status not in store.FINISHED:
+            words = f"{result.status}: {result.reason}"
+        elif abs(factor / job.item.straggler.factor - 1.0) > MAX_FACTOR_ERROR:
+            shutil.rmtree(store.run_folder(folder, row_id, job.repeat), ignore_errors=True)
+            words = f"left out, since the rank was {factor:.2f} times as slow."
+        else:
+            return True
+        cautions.append(f"{row_id}, repeat {job.repeat + 1}: {words}")
+        return False
 
     for ended in run_in_turns(
         rounds(items, record.repeats),
@@ -269,10 +258,10 @@ def _runs(
         label=lambda job: f"{job.item.row.id} ({job.repeat + 1} of {record.repeats})",
         stored=stored,
         accept=accept,
-        ending=lambda run: (run.result, disturbance_words(run.result) if run.unfit_factor is None else ""),
+        ending=lambda run: (run, disturbance_words(run)),
     ):
         for (item, repeat), run in ended:
-            runs[item.layout, item.straggler][repeat] = run.result
+            runs[item.layout, item.straggler][repeat] = run
     return runs
 
 
