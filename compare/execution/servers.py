@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from common.processes import watchdog
-from compare.execution import executor, launch
+from compare.execution import launch
 from compare.execution.contestants import Contestant
 
 ENDED = "ended"
@@ -72,4 +72,4 @@ class LocalServer:
                 listener(json.loads(line))
         code = self._process.wait()
         lacked_memory = launch.memory_kills() > self._kills
-        listener({"event": ENDED, "reason": self._hang or executor.describe_ending(code, self._log, lacked_memory)})
+        listener({"event": ENDED, "reason": self._hang or launch.describe_ending(code, self._log, lacked_memory)})
