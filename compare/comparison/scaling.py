@@ -16,6 +16,7 @@ from compare.core import commands
 from compare.core.commands import Invocation, Outcome
 from compare.core.option_rules import Excludes
 from compare.core.option_types import Integers, Names
+from compare.core.scaling_laws import KINDS
 from compare.execution import options, run_settings, signing
 from compare.reporting import comparison_report
 from compare.reporting.comparison_report import JudgedComparison
@@ -37,7 +38,7 @@ def command(
     workers: options.Workers = None,
     kinds: Annotated[
         tuple[str, ...],
-        Names(scaling_rows.KINDS),
+        Names(KINDS),
         typer.Option(help="strong (global batch fixed), weak (batch of a replica fixed), or both."),
     ] = ("strong", "weak"),
     project: Annotated[str | None, typer.Option(hidden=True)] = None,
@@ -75,7 +76,7 @@ def command(
     if workers is not None:
         settings = replace(settings, workers=workers)
     sizes = tuple(size for size in replicas if size != 1)
-    lay_out = partial(scaling_rows.build_rows, sizes=sizes, kinds=[kind for kind in scaling_rows.KINDS if kind in kinds])
+    lay_out = partial(scaling_rows.build_rows, sizes=sizes, kinds=[kind for kind in KINDS if kind in kinds])
     twins = contestants.twins(settings.contestants)
     request = run.ComparisonRequest(settings, twins, out, prove=False, lay_out=lay_out, oversubscribe=True, sign=sign)
     return run.run(request, as_json=invocation.as_json, view=view)

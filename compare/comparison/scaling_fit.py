@@ -8,10 +8,9 @@ from common.artifacts.schema import RunResult
 from common.frozen import Frozen
 from common.spec import MODES, Mode
 from common.training.compression import SUMMABLE
-from compare.comparison.scaling_rows import Kind
 from compare.core import scaling_laws
 from compare.core.errors import FolderError
-from compare.core.scaling_laws import Compute, SerialFraction, Topology
+from compare.core.scaling_laws import Compute, Kind, SerialFraction, Topology
 from compare.core.statistics import Ratio, Spread
 from compare.execution.matrix import Row
 from compare.execution.store import StoredComparison

@@ -9,8 +9,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from compare.comparison.scaling_fit import ScalingPoint, ScalingResult
-from compare.comparison.scaling_rows import Kind
 from compare.core import wording
+from compare.core.scaling_laws import Kind
 from compare.core.statistics import Ratio
 from compare.core.terminal import FULL
 from compare.core.verdict_words import interval_words

@@ -16,6 +16,10 @@ from compare.core.statistics import critical
 
 Topology = Literal["ring", "server", "all_gather"]
 
+Kind = Literal["strong", "weak"]
+"""`strong`: the global batch is fixed; `weak`: it grows with the replicas."""
+KINDS: tuple[Kind, ...] = ("strong", "weak")
+
 
 class SerialFraction(Frozen):
     """The part of the work that cannot be shared, by one law, with its 95 % t-interval.

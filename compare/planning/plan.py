@@ -8,12 +8,12 @@ import typer
 
 from common.machine.private_folder import PrivateFolder
 from common.spec import SpecError
-from compare.comparison.scaling_rows import KINDS
 from compare.core import commands, scaling_laws
 from compare.core.commands import Invocation, Outcome
 from compare.core.option_rules import Needs
 from compare.core.option_types import Integers, Names, Size
 from compare.core.progress import display
+from compare.core.scaling_laws import KINDS
 from compare.execution import options, run_settings
 from compare.execution.workspace import FolderKind, Workspace
 from compare.planning import plan_report, planner

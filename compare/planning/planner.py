@@ -16,11 +16,10 @@ from common.models import architectures
 from common.spec import Spec, SpecError
 from compare.comparison import run
 from compare.comparison.comparison_plan import ComparisonRequest
-from compare.comparison.scaling_rows import Kind
 from compare.core.errors import LaunchError
 from compare.core.presets import Preset
 from compare.core.progress import Display
-from compare.core.scaling_laws import LinkModel
+from compare.core.scaling_laws import Kind, LinkModel
 from compare.execution import matrix
 from compare.execution.matrix import Row
 from compare.execution.twins import Twins

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 
 from common.frozen import Frozen
 from common.spec import MODES
-from compare.comparison.scaling_rows import Kind
-from compare.core.scaling_laws import LinkModel
+from compare.core.scaling_laws import Kind, LinkModel
 from compare.planning import prediction
 from compare.planning.accuracy import PredictionPair, error_band
 from compare.planning.prediction import CostModel
