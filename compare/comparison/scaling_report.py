@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from compare.comparison.scaling_fit import ScalingPoint, ScalingResult
 from compare.core import wording
-from compare.core.scaling_laws import Kind
+from compare.core.scaling_laws import Kind, SerialFraction
 from compare.core.statistics import Ratio
 from compare.core.terminal import FULL
 from compare.core.verdict_words import interval_words
@@ -20,13 +20,12 @@ from compare.reporting import comparison_report, comparison_screen, document, pl
 from compare.reporting.comparison_report import JudgedComparison
 from compare.reporting.document import Report
 from compare.reporting.screen import Bar, Chart, Paragraph, Screen
-from compare.reporting.tables import Cell, Column, Table
+from compare.reporting.tables import Column, Table, scaled
 
 NAME, SCALING_FILE = "scaling", "scaling.json"
 
 _CONTESTANT, _MODE, _KIND = Column("contestant", "contestant"), Column("mode", "mode"), Column("kind", "scaling")
 _WORKERS = Column("workers", "input workers", terminal=False)
-_RATIOS = ("speedup_one_core", "speedup_same_cores", "speedup_same_batch", "efficiency_one_core", "efficiency_same_batch")
 
 
 def report(compared: JudgedComparison, folder: Path, scaling: ScalingResult) -> Report:
@@ -104,6 +103,18 @@ def _bar(point: ScalingPoint) -> Bar:
     return Bar(name, ratio and ratio.value, written, [efficiency, "oversubscribed" if point.oversubscribed else doubt])
 
 
+def _ratio(key: str, heading: str, short: str, **options: bool) -> Column:
+    """Return the column of a ratio, which says `disturbed` instead where other work disturbed the runs."""
+    return Column(
+        key,
+        heading,
+        2,
+        short=short,
+        pick=lambda point: DISTURBED if point.disturbed and getattr(point, key) else getattr(point, key),
+        **options,
+    )
+
+
 def points_table(scaling: ScalingResult) -> Table:
     columns = (
         _CONTESTANT,
@@ -114,25 +125,18 @@ def points_table(scaling: ScalingResult) -> Table:
         Column("global_batch_size", "global batch", short="batch"),
         _WORKERS,
         Column("images_per_second", "images/s", 0, short="img/s", interval=True),
-        Column("speedup_one_core", "against serial, 1 core", 2, short="vs serial,\n1 core", interval=True),
-        Column("speedup_same_cores", "against serial, same cores", 2, short="vs serial,\nsame cores", interval=True, wide=True),
-        Column(
-            "speedup_same_batch", "against serial, same per-replica batch", 2, short="same\nbatch", interval=True, wide=True
-        ),
-        Column("efficiency_one_core", "efficiency, 1 core", 2, short="eff."),
-        Column("efficiency_same_batch", "efficiency, same per-replica batch", 2, short="eff., same\nbatch", wide=True),
-        Column("status", "status", fold=14),
+        _ratio("speedup_one_core", "against serial, 1 core", "vs serial,\n1 core", interval=True),
+        _ratio("speedup_same_cores", "against serial, same cores", "vs serial,\nsame cores", interval=True, wide=True),
+        _ratio("speedup_same_batch", "against serial, same per-replica batch", "same\nbatch", interval=True, wide=True),
+        _ratio("efficiency_one_core", "efficiency, 1 core", "eff."),
+        _ratio("efficiency_same_batch", "efficiency, same per-replica batch", "eff., same\nbatch", wide=True),
+        Column("status", "status", fold=14, pick=_status),
     )
-    return Table(
+    return Table.from_items(
         "scaling",
         "Scaling, measured",
         columns,
-        [
-            {column.key: getattr(point, column.key) for column in columns}
-            | {name: DISTURBED for name in _RATIOS if point.disturbed and getattr(point, name)}
-            | {"status": _status(point)}
-            for point in scaling.points
-        ],
+        scaling.points,
         spreads_on_terminal=False,
         note="Ratios of seconds per epoch, paired by repeat. Same batch: against serial with the batch of one replica. "
         "Oversubscribed: there are more replicas than cores, so replicas share cores. In doubt: other work disturbed this run "
@@ -145,30 +149,25 @@ def _status(point: ScalingPoint) -> str:
     return ", ".join(marks) or "ok" if point.status == "ok" else point.status
 
 
+def _extrapolated(fraction: SerialFraction, replicas: int) -> float | None:
+    return fraction.speedup(replicas) if 0.0 <= fraction.value <= 1.0 else None
+
+
 def laws_table(scaling: ScalingResult) -> Table:
     columns = (
         _CONTESTANT,
         _MODE,
-        Column("law", "law"),
-        Column("serial_fraction", "serial fraction", 3, interval=True),
-        Column("n", "points"),
-        Column("speedup_8", "at 8 replicas", 1),
-        Column("speedup_64", "at 64", 1),
+        Column("law", "law", pick="fraction.law"),
+        Column("serial_fraction", "serial fraction", 3, interval=True, pick="fraction.ratio"),
+        Column("n", "points", pick="fraction.n"),
+        Column("speedup_8", "at 8 replicas", 1, pick=lambda law: _extrapolated(law.fraction, 8)),
+        Column("speedup_64", "at 64", 1, pick=lambda law: _extrapolated(law.fraction, 64)),
     )
-    cells: list[dict[str, Cell]] = []
-    for law in scaling.laws:
-        fraction = law.fraction
-        ratio = Ratio(value=fraction.value, low=fraction.low, high=fraction.high, n=fraction.n)
-        row: dict[str, Cell] = {"contestant": law.contestant, "mode": law.mode, "law": fraction.law, "n": fraction.n}
-        extrapolated = (8, 64) if 0.0 <= fraction.value <= 1.0 else ()
-        cells.append(
-            row | {"serial_fraction": ratio} | {f"speedup_{replicas}": fraction.speedup(replicas) for replicas in extrapolated}
-        )
-    return Table(
+    return Table.from_items(
         "scaling_laws",
         "The laws, fitted",
         columns,
-        cells,
+        scaling.laws,
         note="Serial fraction with its 95 % t-interval, if there are 3 repeats or more. All points of a repeat share its "
         "serial run, so each repeat is one sample. Speed-ups at 8 and 64 replicas follow from the law. They are not measured. "
         "A fraction below zero: smaller batches gained more than the number of replicas. "
@@ -183,21 +182,16 @@ def checks_table(scaling: ScalingResult) -> Table:
         _KIND,
         _WORKERS,
         Column("replicas", "replicas"),
-        Column("fitted_on", "link fitted on"),
+        Column("fitted_on", "link fitted on", pick=lambda check: ", ".join(map(str, check.fitted_on)) or "serial alone"),
         Column("predicted_seconds", "predicted s/step", 4),
         Column("measured_seconds", "measured s/step", 4),
-        Column("error_percent", "error %", 1),
+        Column("error_percent", "error %", 1, pick=scaled(100, "error")),
     )
-    cells: list[dict[str, Cell]] = [
-        check.model_dump()
-        | {"fitted_on": ", ".join(map(str, check.fitted_on)) or "serial alone", "error_percent": 100 * check.error}
-        for check in scaling.checks
-    ]
-    return Table(
+    return Table.from_items(
         "scaling_check",
         "The model of messages, checked",
         columns,
-        cells,
+        scaling.checks,
         note="Compute is fitted to serial runs on one core, the link to the smaller parallel runs. The prediction is compared "
         "with the largest run here that has a core for each replica. If all smaller runs have one number of replicas, the link "
         "is fitted as bandwidth alone.",

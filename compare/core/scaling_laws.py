@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from common.frozen import Frozen, Seconds
 from common.spec import SpecError
-from compare.core.statistics import critical
+from compare.core.statistics import Ratio, critical
 
 Topology = Literal["ring", "server", "all_gather"]
 
@@ -35,6 +35,11 @@ class SerialFraction(Frozen):
     high: float | None
     n: int
     """Number of points."""
+
+    @property
+    def ratio(self) -> Ratio:
+        """The fraction with its interval, as reports write it."""
+        return Ratio(value=self.value, low=self.low, high=self.high, n=self.n)
 
     def speedup(self, replicas: float) -> float:
         """Return the speed-up that the law predicts."""

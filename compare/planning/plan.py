@@ -86,9 +86,8 @@ def command(
     with display() as progress:
         plan = planner.predict(settings, twins, progress, machine_path=machine, limit_mib=memory_limit)
     if measure or score:
-        with PrivateFolder() as temporary:
-            folder = (out or temporary.path) / plan_report.MEASURED_FOLDER
-            planner.measure(plan, settings, twins, folder, every_mode=score)
+        folder = (out or invocation.hold(PrivateFolder()).path) / plan_report.MEASURED_FOLDER
+        planner.measure(plan, settings, twins, folder, every_mode=score)
     if project:
         planner.project(plan, settings.modes, project, [kind for kind in KINDS if kind in kinds], link)
     if maps:

@@ -20,7 +20,7 @@ from compare.planning.projection import MAP_LINKS, MAP_REPLICAS, MAP_SPEEDS, Map
 from compare.reporting import document, plots
 from compare.reporting.document import Report
 from compare.reporting.screen import Bar, Chart, Paragraph, Screen, caution_count
-from compare.reporting.tables import Column, Table
+from compare.reporting.tables import Column, Table, scaled
 
 RESULTS_FILE, MACHINE_FILE, MEASURED_FOLDER = "plan.json", "machine.yaml", "measured"
 
@@ -119,7 +119,7 @@ def _chart(plan: PlanResult, layouts: list[PredictedLayout]) -> Chart:
         cells.append(f"{_fullest(layout) or 0.0:.0f}")
         cells += [DISTURBED if layout.contestant in plan.disturbed else ""] if plan.disturbed else []
         bars.append(
-            Bar((layout.contestant, layout.words), layout.step_seconds, f"{_ms(layout.step_seconds) or 0.0:.1f}", cells)
+            Bar((layout.contestant, layout.words), layout.step_seconds, f"{1e3 * (layout.step_seconds or 0.0):.1f}", cells)
         )
     headings = ("predicted ms per step (shorter is faster)", "predicted ms per step", "ms per step")
     return Chart(headings, columns, bars)
@@ -207,10 +207,10 @@ def predicted_table(layouts: list[PredictedLayout], limit_mib: float | None, dis
         _CONTESTANT,
         _LAYOUT,
         Column("epoch_seconds", "s per epoch", 2, short="s per\nepoch"),
-        Column("step_ms", "ms per step", 1, short="ms per\nstep", pick=lambda layout: _ms(layout.step_seconds)),
+        Column("step_ms", "ms per step", 1, short="ms per\nstep", pick=scaled(1e3, "step_seconds")),
         *(
             Column(
-                part, heading, 1, short=short, wide=part == "input", pick=lambda layout, part=part: _ms(layout.parts.get(part))
+                part, heading, 1, short=short, wide=part == "input", pick=scaled(1e3, f"parts.{part}")
             )
             for part, heading, short in (
                 ("compute", "compute, ms", "compute\nms"),
@@ -275,13 +275,13 @@ def measured_table(pairs: list[PredictionPair]) -> Table:
     columns = (
         _CONTESTANT,
         _LAYOUT,
-        Column("predicted", "predicted ms per step", 1, short="predicted\nms", pick=lambda pair: _ms(pair.predicted_seconds)),
-        Column("measured", "measured ms per step", 1, short="measured\nms", pick=lambda pair: _ms(pair.measured_seconds)),
-        Column("low", "fastest", 1, pick=lambda pair: _ms(pair.low_seconds)),
-        Column("high", "slowest", 1, pick=lambda pair: _ms(pair.high_seconds)),
+        Column("predicted", "predicted ms per step", 1, short="predicted\nms", pick=scaled(1e3, "predicted_seconds")),
+        Column("measured", "measured ms per step", 1, short="measured\nms", pick=scaled(1e3, "measured_seconds")),
+        Column("low", "fastest", 1, pick=scaled(1e3, "low_seconds")),
+        Column("high", "slowest", 1, pick=scaled(1e3, "high_seconds")),
         Column("n", "runs"),
         Column("in_doubt", "in doubt"),
-        Column("error", "error %", 1, pick=lambda pair: 100 * pair.error),
+        Column("error", "error %", 1, pick=scaled(100, "error")),
         Column("predicted_mib", "predicted MiB", 0, short="predicted\nMiB", wide=True),
         Column("measured_mib", "measured MiB", 0, short="measured\nMiB", wide=True),
     )
@@ -301,9 +301,9 @@ def projected_table(projections: list[ProjectedLayout], judged: Accuracy | None)
         _LAYOUT,
         Column("replicas", "replicas"),
         Column("kind", "scaling"),
-        Column("step", "projected ms per step", 1, short="projected\nms", pick=lambda row: _ms(row.step_seconds)),
-        Column("low", "from", 1, pick=lambda row: _ms(row.low_seconds)),
-        Column("high", "to", 1, pick=lambda row: _ms(row.high_seconds)),
+        Column("step", "projected ms per step", 1, short="projected\nms", pick=scaled(1e3, "step_seconds")),
+        Column("low", "from", 1, pick=scaled(1e3, "low_seconds")),
+        Column("high", "to", 1, pick=scaled(1e3, "high_seconds")),
         Column("efficiency", "projected efficiency", 2, short="eff."),
     )
     bands = (
@@ -325,10 +325,6 @@ def projected_table(projections: list[ProjectedLayout], judged: Accuracy | None)
 
 def _fullest(layout: PredictedLayout) -> float | None:
     return max(layout.memory_mib.values(), default=None)
-
-
-def _ms(seconds: float | None) -> float | None:
-    return None if seconds is None else 1e3 * seconds
 
 
 def _map(points: list[MapPoint], measured: MeasuredWinner | None) -> Any:

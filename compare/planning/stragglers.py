@@ -23,7 +23,7 @@ from compare.planning.straggling import SlowdownResult, StragglerResults
 from compare.reporting import document
 from compare.reporting.document import Report
 from compare.reporting.screen import Bar, Chart, Paragraph, Screen
-from compare.reporting.tables import Column, Table
+from compare.reporting.tables import Column, Table, scaled
 
 MODES, REPEATS, FACTORS = "all", 5, (1.5, 2.0, 4.0)
 RESULTS_FILE, MEASURED_FOLDER = "stragglers.json", "measured"
@@ -172,13 +172,7 @@ def table(slowdowns: list[SlowdownResult], repeats: int) -> Table:
         Column("straggler", "slow", fold=30, pick="straggler.words"),
         Column("measured", "times as long, measured", 2, short="times as\nlong", interval=True),
         Column("simulated", "simulated", 2),
-        Column(
-            "error",
-            "error, %",
-            0,
-            short="error\n%",
-            pick=lambda slowdown: None if slowdown.error is None else 100 * slowdown.error,
-        ),
+        Column("error", "error, %", 0, short="error\n%", pick=scaled(100, "error")),
         Column("n", "pairs"),
         Column("in_doubt", "runs in doubt", short="in\ndoubt", wide=True),
     )
