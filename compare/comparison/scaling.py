@@ -57,7 +57,7 @@ def command(
     sign: options.Sign = None,
 ) -> Outcome | int:
     """Measure strong and weak scaling, and fit Amdahl and Gustafson. plan --project projects to machines that are not here."""
-    if project or network:
+    if project is not None or network is not None:
         raise SpecError(
             f"--project and --network are options of plan: scaling only measures. Received: scaling with "
             f"{'--project' if project else '--network'}. Use {COMMAND} plan --model MODEL --project {project or '8,64,512'} "

@@ -79,7 +79,7 @@ def command(
     settings = run_settings.with_matrix(settings, modes, MODES, repeats, REPEATS)
     if "model" not in settings.values:
         raise SpecError("plan needs a model. Received: none. Add --model, or name one in --spec.")
-    twins, link = contestant_options.twins(settings.contestants), scaling_laws.parse_link(network) if network else None
+    twins, link = contestant_options.twins(settings.contestants), None if network is None else scaling_laws.parse_link(network)
     own_files = (*document.report_files(), plan_report.MACHINE_FILE, plan_report.MEASURED_FOLDER)
     kind = FolderKind[None](noun="plan", file=plan_report.RESULTS_FILE, allowed=own_files)
     invocation.hold(Workspace.open(out, kind)).lock()
