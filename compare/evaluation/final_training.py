@@ -55,14 +55,17 @@ class EvaluationSettings(Frozen):
 EVALUATION = FolderKind[None](noun=KIND, file=RECORD_FILE, kind=KIND, allowed=(TRAINING_FOLDER, LOGITS_FOLDER))
 
 
-def evaluate(settings: EvaluationSettings, workspace: Workspace[None], progress: Display) -> EvaluationRecord:
+def evaluate(
+    settings: EvaluationSettings, workspace: Workspace[None], progress: Display, twins: Twins | None = None
+) -> EvaluationRecord:
     """Train each framework to its best epoch, and score it on the test split. Finished work in the folder is kept.
 
     Args:
         workspace: gets `training` (a comparison), `logits` and the record.
+        twins: contestants that are known already. They may be more than those of the settings.
     """
-    folder = workspace.folder
-    request = _request(settings, folder / TRAINING_FOLDER)
+    folder, twins = workspace.folder, (twins or Twins(settings.frameworks)).only(settings.frameworks)
+    request = _request(settings, twins, folder / TRAINING_FOLDER)
     with Workspace.open(request.out, COMPARISON, early=comparison_plan.early_identity(request)) as training:
         workspace.lock()
         stored = _run_training(request, training, progress)
@@ -111,13 +114,13 @@ def rows(settings: EvaluationSettings) -> list[Row]:
     return all_rows
 
 
-def _request(settings: EvaluationSettings, folder: Path) -> run.ComparisonRequest:
+def _request(settings: EvaluationSettings, twins: Twins, folder: Path) -> run.ComparisonRequest:
     training_rows = rows(settings)
     first = training_rows[0].spec.seed
     seeds = tuple(range(first, first + settings.repeats)) if settings.repeats > 1 else ()
     return run.ComparisonRequest(
         Preset(repeats=settings.repeats, seeds=seeds),
-        Twins(settings.frameworks),
+        twins,
         folder,
         prove=False,
         lay_out=lambda preset, contestants: training_rows,

@@ -260,14 +260,27 @@ def _ratios(
 ) -> list[tuple[str, Ratio]]:
     """Return by name the p50 of one framework over that of another, paired by repeat."""
     ratios: list[tuple[str, Ratio]] = []
-    for cores in settings.cores:
-        for size in settings.batches:
-            for names in combinations(settings.frameworks, 2):
-                first, second = (times_by_cell.get((framework, cores, size), {}) for framework in names)
-                pairs = [(_p50(second[repeat]), _p50(first[repeat])) for repeat in first if repeat in second]
-                if (ratio := paired_ratio(pairs)) is not None:
-                    ratios.append((f"{wording.count(cores, 'core')}, batch {size}: {' and '.join(names)}", ratio))
+    for name, (frameworks, cores, size) in compared_cells(settings).items():
+        first, second = (times_by_cell.get((framework, cores, size), {}) for framework in frameworks)
+        pairs = [(_p50(second[repeat]), _p50(first[repeat])) for repeat in first if repeat in second]
+        if (ratio := paired_ratio(pairs)) is not None:
+            ratios.append((name, ratio))
     return ratios
+
+
+def compared_cells(settings: InferenceSettings) -> dict[str, tuple[tuple[str, str], int, int]]:
+    """Return (the two frameworks, cores, batch size) by the name of their ratio."""
+    return {
+        f"{place_name(cores, size)}: {' and '.join(frameworks)}": (frameworks, cores, size)
+        for cores in settings.cores
+        for size in settings.batches
+        for frameworks in combinations(settings.frameworks, 2)
+    }
+
+
+def place_name(cores: int, size: int) -> str:
+    """Return the name of what two frameworks share, as in `2 cores, batch 8`."""
+    return f"{wording.count(cores, 'core')}, batch {size}"
 
 
 def _build_row(framework: str, cores: int, size: int, cell_times: list[BatchTimes]) -> InferenceRow:

@@ -167,12 +167,17 @@ def _steps(plan: ReproductionPlan) -> list[WorkflowStep[ReproductionPlan]]:
                 _request(plan.twins, corrected, at), at, name=CORRECTED, title=corrected.title
             ),
         ),
-        tuning and WorkflowStep("tune", "the search for better fields", lambda _, at, __: study_steps.tuning_step(tuning, at)),
+        tuning
+        and WorkflowStep(
+            "tune", "the search for better fields", lambda plan, at, _: study_steps.tuning_step(tuning, plan.twins, at)
+        ),
         final
         and WorkflowStep(
             "final",
             "the final training, and its scores",
-            lambda _, at, passed: study_steps.final_training_step(final.model_copy(update={"tuned": passed.best}), at),
+            lambda plan, at, passed: study_steps.final_training_step(
+                final.model_copy(update={"tuned": passed.best}), plan.twins, at
+            ),
         ),
         WorkflowStep(_VERDICTS, "the published tables, and a verdict for each claim", _verdicts, runs_every_time=True),
     ]

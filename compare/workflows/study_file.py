@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -19,6 +20,7 @@ from compare.core.presets import Preset
 from compare.evaluation import final_training
 from compare.evaluation.final_training import EvaluationSettings
 from compare.execution import contestants, launch
+from compare.execution.twins import Twins
 from compare.tuning import search_space, tuner
 from compare.tuning.records import Backend, Objective, Pruner, Sampler, Tuning
 
@@ -119,6 +121,11 @@ class Study(Frozen):
             reason = _explained(error) if isinstance(error, pydantic.ValidationError) else error
             raise SpecError(f"{where}: {reason}") from None
         return study
+
+    @cached_property
+    def twins(self) -> Twins:
+        """The contestants of all steps."""
+        return Twins(self.frameworks)
 
     def base(self, **fields: Any) -> Spec:
         """Return the spec that all steps share, cleaned data and all, with more fields set."""

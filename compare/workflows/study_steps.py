@@ -163,7 +163,7 @@ def _request(study: Study, folder: Path) -> run.ComparisonRequest:
     settings = Preset(
         values=study.values(epochs=pretrain.epochs), modes=pretrain.modes, replicas=pretrain.replicas, repeats=pretrain.repeats
     )
-    return run.ComparisonRequest(settings, Twins(study.frameworks), folder, prove=True)
+    return run.ComparisonRequest(settings, study.twins, folder, prove=True)
 
 
 def _section(
@@ -200,13 +200,13 @@ def _sentences_under(report: Report, *headings: str) -> list[str]:
 
 def _tune(study: Study, folder: Path, passed: PassedValues) -> StepResult:
     _refuse_other_data(study, passed)
-    return tuning_step(study.tuning(), folder)
+    return tuning_step(study.tuning(), study.twins, folder)
 
 
-def tuning_step(settings: Tuning, folder: Path) -> StepResult:
+def tuning_step(settings: Tuning, twins: Twins, folder: Path) -> StepResult:
     """Run a search. It passes on its best fields."""
     with tuner.open_workspace(settings, folder) as workspace:
-        tuning = tuner.tune(settings, workspace)
+        tuning = tuner.tune(settings, workspace, twins)
         report = tuning_report.report(tuning, folder)
         unwritten = report.write(folder)
     if unwritten:
@@ -233,7 +233,7 @@ _TUNING_HEADINGS = (
 
 def _finish(study: Study, folder: Path, passed: PassedValues) -> StepResult:
     _refuse_other_data(study, passed)
-    result = final_training_step(study.evaluation(passed.best), folder)
+    result = final_training_step(study.evaluation(passed.best), study.twins, folder)
     untuned = [
         f"{framework} was not tuned: no trial of it was trained to its end. Its final training has the study's own fields."
         for framework in study.frameworks
@@ -256,10 +256,10 @@ _EVALUATION_HEADINGS = (
 """Headings of an evaluation that belong to a conclusion."""
 
 
-def final_training_step(settings: EvaluationSettings, folder: Path) -> StepResult:
+def final_training_step(settings: EvaluationSettings, twins: Twins, folder: Path) -> StepResult:
     """Run a final training, scored on the test split."""
     with Workspace.open(folder, final_training.EVALUATION) as workspace, display() as progress:
-        evaluation = final_training.evaluate(settings, workspace, progress)
+        evaluation = final_training.evaluate(settings, workspace, progress, twins)
         progress.say("report")
         report = evaluation_report.report(evaluation, final_training.data_of(evaluation).test.images)
         if unwritten := report.write(folder):

@@ -402,7 +402,7 @@ def test_a_report_says_in_which_environments_two_contestants_differ_and_names_ru
     stored = comparisons.with_runs(stored, first, [1], environment=made_up("numpy==2.4.7", "torch==2.14.1"))
     folder = comparisons.stored_in(stored, tmp_path)
     compared = comparison_report.read(folder)
-    (caution,) = measurements.read(folder).environment_changes
+    (caution,) = sentences(measurements.read(folder).environment_changes)
     assert caution in compared.in_words(compared.findings.troubles) and caution.startswith(f"{first}, repeat 2: ")
     assert "numpy was 2.4.6, now 2.4.7" in caution
     text = comparison_report.report(compared, folder).to_markdown()

@@ -10,17 +10,18 @@ from syrupy.assertion import SnapshotAssertion
 
 from common import spec
 from common.artifacts.schema import EpochRecord, Noise, Restart, RunResult, StepParts
-from common.data.sources.splits import CAUTION, IN_TWO_CLASSES, IN_TWO_SPLITS
+from common.data import notes
 from common.machine.rates import DeviceRates, Rates
 from common.models.work import Work
 from compare.execution.matrix import Row
 from compare.execution.store import ProofRecord, StoredComparison
 from compare.judgement import cautions, sameness
 from compare.judgement.findings import ComparisonFindings, findings
-from compare.judgement.row_figures import NOT_COMPARABLE, unreliable_rows_note
+from compare.judgement.row_figures import NOT_COMPARABLE
 from compare.judgement.run_figures import epoch_seconds, images_per_second, limit, time_to_accuracy
 from compare.judgement.run_pairs import pairs_of_seconds
 from compare.judgement.statement_words import sentences as sentences_of
+from compare.judgement.statement_words import unreliable_rows_note
 from compare.judgement.summary import summarize
 from compare.reporting import comparison_report, comparison_tables, latex, step_tables, tables
 from compare.reporting.epoch_tables import target_table
@@ -749,9 +750,11 @@ CAUTIONS: dict[str, Callable[[], StoredComparison]] = {
         FIRST,
         epochs=[with_fields(epoch(number, 1.0, accuracy), validation=None) for number, accuracy in ((1, 0.9), (2, 0.2))],
     ),
-    "doubtful data": lambda: with_plan(repeated(1), data_notes=["left out 1 of 9 files: 1 empty", f"{CAUTION}two. Rename one"]),
+    "doubtful data": lambda: with_plan(
+        repeated(1), data_notes=["left out 1 of 9 files: 1 empty", notes.caution("two. Rename one")]
+    ),
     "images in two classes and in two splits": lambda: with_plan(
-        repeated(1), data_notes=[f"{IN_TWO_CLASSES}: 1", f"48 of 48 test images are training {IN_TWO_SPLITS}"]
+        repeated(1), data_notes=[notes.in_two_classes(1), notes.in_two_splits(48, 48, "test", "train")]
     ),
     "one repeat above the budget of cores": lambda: with_runs(
         repeated(), FIRST, cores_used=lambda run: (1.9, 1.8, 2.0, 2.4, 1.7)[run.repeat]
@@ -787,8 +790,8 @@ def test_where_no_time_of_any_row_is_reliable_for_one_reason_no_row_is_named(sna
     first, second, *_ = summarize(repeated())
     one, other = (with_fields(summary, cores_lost=1.0) for summary in (first, second))
     late = with_fields(second, clock_caution="late")
-    notes = [unreliable_rows_note([("a", one), ("b", beside)]) for beside in (other, second, late)]
-    assert notes == snapshot
+    found = [unreliable_rows_note([("a", one), ("b", beside)]) for beside in (other, second, late)]
+    assert found == snapshot
 
 
 def test_captions_of_times_name_the_rows_in_doubt_and_how_many_repeats_they_are_of() -> None:
