@@ -1,4 +1,4 @@
-"""`convtwins scaling`: measure the gain from more replicas, and project it to other machines, labelled as such."""
+"""`convtwins scaling`: measure the gain from more replicas."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ from typing import Annotated
 
 import typer
 
+from common.machine.machine import COMMAND
+from common.spec import SpecError
 from compare.comparison import run, scaling_fit, scaling_report, scaling_rows
 from compare.comparison.comparison_plan import ComparisonRequest
-from compare.comparison.scaling_fit import ProjectionTarget
-from compare.core import commands, scaling_laws
+from compare.core import commands
 from compare.core.commands import Outcome
 from compare.core.option_rules import Excludes
 from compare.core.option_types import Integers, Names
+from compare.core.scaling_laws import KINDS
 from compare.execution import options, run_settings, signing
 from compare.reporting import comparison_report
 from compare.reporting.comparison_report import JudgedComparison
@@ -34,17 +36,11 @@ def command(
     workers: options.Workers = None,
     kinds: Annotated[
         tuple[str, ...],
-        Names(scaling_rows.KINDS),
+        Names(KINDS),
         typer.Option(help="strong (global batch fixed), weak (batch of a replica fixed), or both."),
     ] = ("strong", "weak"),
-    project: Annotated[
-        tuple[int, ...] | None,
-        Integers(least=1),
-        typer.Option(help="Numbers of replicas to project to, with commas, e.g. 8,64,512."),
-    ] = None,
-    network: Annotated[
-        str, typer.Option(help="10Gbit, 100Gbit, nvlink, or ALPHA,BETA in seconds and seconds per byte.")
-    ] = "10Gbit",
+    project: Annotated[str | None, typer.Option(hidden=True)] = None,
+    network: Annotated[str | None, typer.Option(hidden=True)] = None,
     spec_options: options.SpecOptions,
     hosts: options.Hosts = None,
     contestants: options.ContestantOptions,
@@ -58,14 +54,17 @@ def command(
     ] = None,
     sign: options.Sign = None,
 ) -> Outcome | int:
-    """Measure strong and weak scaling, fit Amdahl and Gustafson, and project to machines that are not here."""
+    """Measure strong and weak scaling, and fit Amdahl and Gustafson. plan --project projects to machines that are not here."""
+    if project is not None or network is not None:
+        raise SpecError(
+            f"--project and --network are options of plan: scaling only measures. Received: scaling with "
+            f"{'--project' if project else '--network'}. Use {COMMAND} plan --model MODEL --project {project or '8,64,512'} "
+            f"--network {network or '10Gbit'} --kinds strong,weak; add --measure to see by how much it is off here."
+        )
     signing.check_key(sign)
-    link = scaling_laws.parse_link(network)
-    target = ProjectionTarget() if project is None else ProjectionTarget(project, link)
-    projection_arguments = [] if project is None else ["--project", ",".join(map(str, project)), "--network", network]
 
     def view(compared: JudgedComparison, folder: Path) -> Report:
-        return scaling_report.report(compared, folder, scaling_fit.read(compared.stored, target), projection_arguments)
+        return scaling_report.report(compared, folder, scaling_fit.read(compared.stored))
 
     if stored is not None:
         return Outcome(view(comparison_report.read(stored), stored), stored)
@@ -75,8 +74,6 @@ def command(
     settings = settings.updated(workers=workers, prove=False, oversubscribe=True)
     sizes = tuple(size for size in replicas if size != 1)
     twins = contestants.twins(settings.contestants)
-    rows = scaling_rows.build_rows(
-        settings, twins.contestants, sizes=sizes, kinds=[kind for kind in scaling_rows.KINDS if kind in kinds]
-    )
+    rows = scaling_rows.build_rows(settings, twins.contestants, sizes=sizes, kinds=[kind for kind in KINDS if kind in kinds])
     request = ComparisonRequest(settings, rows, twins, out, sign=sign)
     return run.run(request, view)

@@ -1,18 +1,16 @@
-"""Speed-ups of a scaling, the laws fitted to them, and the projection with its check."""
+"""Speed-ups of a scaling, the laws fitted to them, and a check of the model of what processes send each other."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
 from common.artifacts.schema import RunResult
 from common.frozen import Frozen
 from common.spec import MODES, Mode
 from common.training.compression import SUMMABLE
-from compare.comparison.scaling_rows import KINDS, Kind
 from compare.core import scaling_laws
 from compare.core.errors import FolderError
-from compare.core.scaling_laws import Compute, LinkModel, SerialFraction, Topology
+from compare.core.scaling_laws import Compute, Kind, SerialFraction, Topology
 from compare.core.statistics import Ratio, Spread
 from compare.execution.matrix import Row
 from compare.execution.store import StoredComparison
@@ -21,8 +19,6 @@ from compare.judgement.row_figures import Summary
 from compare.judgement.run_figures import finite_median, images_per_second
 from compare.judgement.run_pairs import finished_runs, pairs_of_seconds, ratio_of_seconds, serial_row_of, uses_accelerator
 from compare.judgement.summary import summarize
-
-TOPOLOGIES: tuple[Topology, ...] = ("ring", "tree", "server")
 
 
 class ScalingPoint(Frozen):
@@ -66,7 +62,7 @@ class ScalingLaw(Frozen):
     fraction: SerialFraction
 
 
-class ProjectionCheck(Frozen):
+class ExchangeCheck(Frozen):
     """Check of the model: fitted on the smaller runs, and compared with the largest measured run."""
 
     contestant: str
@@ -85,39 +81,15 @@ class ProjectionCheck(Frozen):
         return self.predicted_seconds / self.measured_seconds - 1.0
 
 
-class ScalingProjection(Frozen):
-    """A projection, not measured: this machine's compute, and the gradient's bytes over a network that it does not have."""
-
-    contestant: str
-    workers: int
-    kind: Kind
-    topology: Topology
-    network: str
-    replicas: int
-    step_seconds: float | None
-    """Seconds of a step. None if the global batch has fewer images than replicas."""
-    speedup: float | None
-    """Images per second divided by those of one replica."""
-
-
 class ScalingResult(Frozen):
     """The complete result of `convtwins scaling`."""
 
     points: list[ScalingPoint]
     laws: list[ScalingLaw]
-    checks: list[ProjectionCheck]
-    projected: list[ScalingProjection]
+    checks: list[ExchangeCheck]
 
 
-@dataclass(frozen=True)
-class ProjectionTarget:
-    """Numbers of replicas and the link to project to."""
-
-    replicas: tuple[int, ...] = ()
-    link: LinkModel | None = None
-
-
-def read(stored: StoredComparison, target: ProjectionTarget) -> ScalingResult:
+def read(stored: StoredComparison) -> ScalingResult:
     """Compute the scaling of a comparison of `scaling_rows.build_rows`. No ratios if its runs did not train the same."""
     summaries = {summary.id: summary for summary in summarize(stored)}
     points = [_point(stored, row, summaries) for row in stored.comparison.rows if row.spec.is_parallel]
@@ -125,7 +97,7 @@ def read(stored: StoredComparison, target: ProjectionTarget) -> ScalingResult:
         raise FolderError("The folder holds no parallel run. Choose one that `scaling` has filled.")
     if not sameness.is_comparable(stored, list(summaries.values())):  # the report says why
         ratios = {name: None for name in ScalingPoint.model_fields if name.startswith(("speedup", "efficiency"))}
-        return ScalingResult(points=[point.model_copy(update=ratios) for point in points], laws=[], checks=[], projected=[])
+        return ScalingResult(points=[point.model_copy(update=ratios) for point in points], laws=[], checks=[])
     rows_by_input = _group_by_input(stored)
     modes = MODES.variants(_exchanges_each_step)
     oversubscribed_ids = {point.id for point in points if point.oversubscribed}
@@ -133,7 +105,6 @@ def read(stored: StoredComparison, target: ProjectionTarget) -> ScalingResult:
         points=points,
         laws=_laws(stored, points),
         checks=[check for rows in rows_by_input for mode in modes for check in _checks(stored, rows, mode, oversubscribed_ids)],
-        projected=[projection for rows in rows_by_input for projection in _projections(stored, rows, target)],
     )
 
 
@@ -237,26 +208,9 @@ def _topology(row: Row) -> Topology:
     return exchange
 
 
-def _payload_bytes(stored: StoredComparison, rows: Sequence[Row]) -> float:
-    """Return the bytes that one replica sends in a step, as measured in these runs: compressed, with the sums of BatchNorm.
-
-    If no run is parallel: all gradients, uncompressed.
-    """
-    for row in rows:
-        if _exchanges_each_step(row.spec.traits):
-            # `bytes_per_step` counts all replicas; beta is multiplied by the bytes of each. A server's link carries all.
-            num_senders = 1 if _topology(row) == "server" else row.spec.replicas
-            volume = scaling_laws.exchange_terms(_topology(row), row.spec.replicas, 1.0)[1] * num_senders
-            for result in finished_runs(stored, row).values():
-                if result.bytes_per_step:
-                    return result.bytes_per_step / volume
-    comparison = stored.comparison
-    return comparison.trainable_values * {"float32": 4.0, "float64": 8.0}[comparison.rows[0].spec.precision]
-
-
 def _checks(
     stored: StoredComparison, rows: Sequence[Row], mode: str, oversubscribed_ids: Collection[str]
-) -> Iterator[ProjectionCheck]:
+) -> Iterator[ExchangeCheck]:
     """Compare the largest run of a mode with the model fitted on its smaller runs, for rows with the same input.
 
     Args:
@@ -266,19 +220,20 @@ def _checks(
     compute, runs = _compute(stored, rows), _step_seconds(stored, mode_rows)
     if compute is None or not runs:
         return
-    topology, payload = _topology(mode_rows[0]), _payload_bytes(stored, mode_rows)
+    topology = _topology(mode_rows[0])
     largest = max(row.spec.replicas for row, _ in runs)
     exchange_samples = [
         (row.spec.replicas, seconds - compute.step_seconds(row.spec.per_replica_batch_size))
         for row, seconds in runs
         if row.spec.replicas < largest
     ]
-    link = scaling_laws.fit_link(topology, payload, exchange_samples)
-    exchange = scaling_laws.exchange_seconds(topology, largest, payload, link)
+    # Every run sends the same bytes, so beta is per payload.
+    link = scaling_laws.fit_link(topology, 1.0, exchange_samples)
+    exchange = scaling_laws.exchange_seconds(topology, largest, 1.0, link)
     for row in mode_rows:
         run_seconds = [step_seconds for other, step_seconds in runs if other.id == row.id]
         if row.spec.replicas == largest and run_seconds:
-            yield ProjectionCheck(
+            yield ExchangeCheck(
                 contestant=row.contestant,
                 mode=mode,
                 kind=_kind(stored, row),
@@ -288,32 +243,3 @@ def _checks(
                 predicted_seconds=compute.step_seconds(row.spec.per_replica_batch_size) + exchange,
                 measured_seconds=finite_median(run_seconds),
             )
-
-
-def _projections(stored: StoredComparison, rows: Sequence[Row], target: ProjectionTarget) -> Iterator[ScalingProjection]:
-    """Yield the projection to each requested number of replicas, for rows with the same input."""
-    batch, compute = _base_batch(stored), _compute(stored, rows)
-    if target.link is None or batch is None or compute is None:
-        return
-    payload, first = _payload_bytes(stored, rows), rows[0]
-    # All ways to exchange gradients that are possible, sent as these rows send them.
-    topologies = TOPOLOGIES if first.spec.communication.compression in SUMMABLE else ("all_gather",)
-    for kind in KINDS:
-        for topology in topologies:
-            for replicas in target.replicas:
-                images = batch if kind == "strong" else batch * replicas
-                seconds = speedup = None
-                if images >= replicas:
-                    exchange = scaling_laws.exchange_seconds(topology, replicas, payload, target.link)
-                    seconds = compute.step_seconds(images / replicas) + exchange
-                    speedup = images / seconds * compute.step_seconds(batch) / batch
-                yield ScalingProjection(
-                    contestant=first.contestant,
-                    workers=first.spec.workers,
-                    kind=kind,
-                    topology=topology,
-                    network=target.link.name,
-                    replicas=replicas,
-                    step_seconds=seconds,
-                    speedup=speedup,
-                )

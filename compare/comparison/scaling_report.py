@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from compare.comparison.scaling_fit import TOPOLOGIES, ScalingPoint, ScalingProjection, ScalingResult
-from compare.comparison.scaling_rows import KINDS, Kind
+from compare.comparison.scaling_fit import ScalingPoint, ScalingResult
 from compare.core import wording
-from compare.core.scaling_laws import Topology
+from compare.core.scaling_laws import Kind, SerialFraction
 from compare.core.statistics import Ratio
 from compare.core.terminal import FULL
 from compare.core.verdict_words import interval_words
@@ -22,24 +20,19 @@ from compare.reporting import comparison_report, comparison_screen, document, pl
 from compare.reporting.comparison_report import JudgedComparison
 from compare.reporting.document import Report
 from compare.reporting.screen import Bar, Chart, Paragraph, Screen
-from compare.reporting.tables import Cell, Column, Table
+from compare.reporting.tables import Column, Table, scaled
 
 NAME, SCALING_FILE = "scaling", "scaling.json"
 
 _CONTESTANT, _MODE, _KIND = Column("contestant", "contestant"), Column("mode", "mode"), Column("kind", "scaling")
 _WORKERS = Column("workers", "input workers", terminal=False)
-_RATIOS = ("speedup_one_core", "speedup_same_cores", "speedup_same_batch", "efficiency_one_core", "efficiency_same_batch")
 
 
-def report(compared: JudgedComparison, folder: Path, scaling: ScalingResult, arguments: Sequence[str]) -> Report:
-    """Build the report of a scaling, which is written beside the report of its runs.
-
-    Args:
-        arguments: arguments besides `scaling --stored DIR` of the command that makes it again.
-    """
-    tables = (points_table(scaling), laws_table(scaling), checks_table(scaling), projected_table(scaling))
+def report(compared: JudgedComparison, folder: Path, scaling: ScalingResult) -> Report:
+    """Build the report of a scaling, which is written beside the report of its runs."""
+    tables = (points_table(scaling), laws_table(scaling), checks_table(scaling))
     checks = [{**check.model_dump(), "error": check.error} for check in scaling.checks]
-    command = wording.shell(["scaling", "--stored", str(folder), *arguments])
+    command = wording.shell(["scaling", "--stored", str(folder)])
     return Report(
         title="Scaling",
         name=NAME,
@@ -110,6 +103,18 @@ def _bar(point: ScalingPoint) -> Bar:
     return Bar(name, ratio and ratio.value, written, [efficiency, "oversubscribed" if point.oversubscribed else doubt])
 
 
+def _ratio(key: str, heading: str, short: str, **options: bool) -> Column:
+    """Return the column of a ratio, which says `disturbed` instead where other work disturbed the runs."""
+    return Column(
+        key,
+        heading,
+        2,
+        short=short,
+        pick=lambda point: DISTURBED if point.disturbed and getattr(point, key) else getattr(point, key),
+        **options,
+    )
+
+
 def points_table(scaling: ScalingResult) -> Table:
     columns = (
         _CONTESTANT,
@@ -120,25 +125,18 @@ def points_table(scaling: ScalingResult) -> Table:
         Column("global_batch_size", "global batch", short="batch"),
         _WORKERS,
         Column("images_per_second", "images/s", 0, short="img/s", interval=True),
-        Column("speedup_one_core", "against serial, 1 core", 2, short="vs serial,\n1 core", interval=True),
-        Column("speedup_same_cores", "against serial, same cores", 2, short="vs serial,\nsame cores", interval=True, wide=True),
-        Column(
-            "speedup_same_batch", "against serial, same per-replica batch", 2, short="same\nbatch", interval=True, wide=True
-        ),
-        Column("efficiency_one_core", "efficiency, 1 core", 2, short="eff."),
-        Column("efficiency_same_batch", "efficiency, same per-replica batch", 2, short="eff., same\nbatch", wide=True),
-        Column("status", "status", fold=14),
+        _ratio("speedup_one_core", "against serial, 1 core", "vs serial,\n1 core", interval=True),
+        _ratio("speedup_same_cores", "against serial, same cores", "vs serial,\nsame cores", interval=True, wide=True),
+        _ratio("speedup_same_batch", "against serial, same per-replica batch", "same\nbatch", interval=True, wide=True),
+        _ratio("efficiency_one_core", "efficiency, 1 core", "eff."),
+        _ratio("efficiency_same_batch", "efficiency, same per-replica batch", "eff., same\nbatch", wide=True),
+        Column("status", "status", fold=14, pick=_status),
     )
-    return Table(
+    return Table.from_items(
         "scaling",
         "Scaling, measured",
         columns,
-        [
-            {column.key: getattr(point, column.key) for column in columns}
-            | {name: DISTURBED for name in _RATIOS if point.disturbed and getattr(point, name)}
-            | {"status": _status(point)}
-            for point in scaling.points
-        ],
+        scaling.points,
         spreads_on_terminal=False,
         note="Ratios of seconds per epoch, paired by repeat. Same batch: against serial with the batch of one replica. "
         "Oversubscribed: there are more replicas than cores, so replicas share cores. In doubt: other work disturbed this run "
@@ -151,30 +149,25 @@ def _status(point: ScalingPoint) -> str:
     return ", ".join(marks) or "ok" if point.status == "ok" else point.status
 
 
+def _extrapolated(fraction: SerialFraction, replicas: int) -> float | None:
+    return fraction.speedup(replicas) if 0.0 <= fraction.value <= 1.0 else None
+
+
 def laws_table(scaling: ScalingResult) -> Table:
     columns = (
         _CONTESTANT,
         _MODE,
-        Column("law", "law"),
-        Column("serial_fraction", "serial fraction", 3, interval=True),
-        Column("n", "points"),
-        Column("speedup_8", "at 8 replicas", 1),
-        Column("speedup_64", "at 64", 1),
+        Column("law", "law", pick="fraction.law"),
+        Column("serial_fraction", "serial fraction", 3, interval=True, pick="fraction.ratio"),
+        Column("n", "points", pick="fraction.n"),
+        Column("speedup_8", "at 8 replicas", 1, pick=lambda law: _extrapolated(law.fraction, 8)),
+        Column("speedup_64", "at 64", 1, pick=lambda law: _extrapolated(law.fraction, 64)),
     )
-    cells: list[dict[str, Cell]] = []
-    for law in scaling.laws:
-        fraction = law.fraction
-        ratio = Ratio(value=fraction.value, low=fraction.low, high=fraction.high, n=fraction.n)
-        row: dict[str, Cell] = {"contestant": law.contestant, "mode": law.mode, "law": fraction.law, "n": fraction.n}
-        extrapolated = (8, 64) if 0.0 <= fraction.value <= 1.0 else ()
-        cells.append(
-            row | {"serial_fraction": ratio} | {f"speedup_{replicas}": fraction.speedup(replicas) for replicas in extrapolated}
-        )
-    return Table(
+    return Table.from_items(
         "scaling_laws",
         "The laws, fitted",
         columns,
-        cells,
+        scaling.laws,
         note="Serial fraction with its 95 % t-interval, if there are 3 repeats or more. All points of a repeat share its "
         "serial run, so each repeat is one sample. Speed-ups at 8 and 64 replicas follow from the law. They are not measured. "
         "A fraction below zero: smaller batches gained more than the number of replicas. "
@@ -189,62 +182,26 @@ def checks_table(scaling: ScalingResult) -> Table:
         _KIND,
         _WORKERS,
         Column("replicas", "replicas"),
-        Column("fitted_on", "link fitted on"),
+        Column("fitted_on", "link fitted on", pick=lambda check: ", ".join(map(str, check.fitted_on)) or "serial alone"),
         Column("predicted_seconds", "predicted s/step", 4),
         Column("measured_seconds", "measured s/step", 4),
-        Column("error_percent", "error %", 1),
+        Column("error_percent", "error %", 1, pick=scaled(100, "error")),
     )
-    cells: list[dict[str, Cell]] = [
-        check.model_dump()
-        | {"fitted_on": ", ".join(map(str, check.fitted_on)) or "serial alone", "error_percent": 100 * check.error}
-        for check in scaling.checks
-    ]
-    return Table(
+    return Table.from_items(
         "scaling_check",
-        "The model of the projection, checked",
+        "The model of messages, checked",
         columns,
-        cells,
+        scaling.checks,
         note="Compute is fitted to serial runs on one core, the link to the smaller parallel runs. The prediction is compared "
         "with the largest run here that has a core for each replica. If all smaller runs have one number of replicas, the link "
         "is fitted as bandwidth alone.",
     )
 
 
-def projected_table(scaling: ScalingResult) -> Table:
-    columns = (
-        _CONTESTANT,
-        _WORKERS,
-        _KIND,
-        Column("network", "network"),
-        Column("topology", "exchange"),
-        Column("replicas", "replicas"),
-        Column("step_seconds", "projected s/step", 4),
-        Column("speedup", "projected speed-up", 1),
-    )
-    errors = ", ".join(f"{100 * check.error:+.0f} %" for check in scaling.checks)
-    checked = f" For the largest runs here the same model was off by {errors} of a step." if errors else ""
-    doubt = " The projection rests on runs that are in doubt." if any(point.in_doubt for point in scaling.points) else ""
-    return Table(
-        "scaling_projected",
-        "Projected, not measured",
-        columns,
-        [projected.model_dump() for projected in scaling.projected],
-        note="One replica's compute is fitted to serial runs on one core. Its exchange takes alpha + beta x bytes, none of it "
-        f"hidden behind compute.{checked}{doubt}",
-    )
-
-
 def draw(scaling: ScalingResult, figure: Figure) -> bool:
-    """Draw speed-up over replicas. Measured points have their intervals; projected points stand in a plot of their own."""
-    figure.set_size_inches(11 if scaling.projected else 6.5, 5)
-    axes = figure.subplots(1, 2 if scaling.projected else 1, squeeze=False)[0]
-    _draw_measured(axes[0], scaling)
-    if scaling.projected:
-        _draw_projected(axes[1], scaling)
-    return True
-
-
-def _draw_measured(axes: Axes, scaling: ScalingResult) -> None:
+    """Draw the measured speed-up over replicas, with its intervals."""
+    figure.set_size_inches(6.5, 5)
+    axes = figure.subplots()
     lines: dict[tuple[str, str, Kind, int], list[tuple[ScalingPoint, Ratio]]] = {}
     for point in scaling.points:
         if point.speedup_one_core is not None and not point.disturbed:
@@ -258,6 +215,7 @@ def _draw_measured(axes: Axes, scaling: ScalingResult) -> None:
     axes.set(xlabel="replicas", ylabel="images per second, against serial on one core", title=f"Measured{note}")
     axes.set_xticks(sorted({1, *(point.replicas for point in scaling.points)}))
     axes.legend(fontsize=8)
+    return True
 
 
 def _draw_line(axes: Axes, index: int, line: Sequence[tuple[ScalingPoint, Ratio]]) -> None:
@@ -280,31 +238,6 @@ def _draw_line(axes: Axes, index: int, line: Sequence[tuple[ScalingPoint, Ratio]
     oversubscribed = [(point.replicas, ratio.value) for point, ratio in line if point.oversubscribed]
     if oversubscribed:
         axes.plot(*zip(*oversubscribed, strict=True), "o", markersize=13, fillstyle="none", color=colour)
-
-
-def _draw_projected(axes: Axes, scaling: ScalingResult) -> None:
-    lines: dict[tuple[str, int, Kind, Topology], list[ScalingProjection]] = {}
-    for projected in scaling.projected:
-        if projected.speedup is not None:
-            key = projected.contestant, projected.workers, projected.kind, projected.topology
-            lines.setdefault(key, []).append(projected)
-    computes = list(dict.fromkeys((contestant, workers) for contestant, workers, _, _ in lines))
-    styles: Mapping[Topology, Any] = dict(zip((*TOPOLOGIES, "all_gather"), plots.LINE_STYLES, strict=True))
-    for (contestant, workers, kind, topology), line in lines.items():
-        colour = 2 * computes.index((contestant, workers)) + KINDS.index(kind)
-        line.sort(key=lambda projected: projected.replicas)
-        axes.plot(
-            [projected.replicas for projected in line],
-            [projected.speedup or 0.0 for projected in line],
-            color=plots.COLOURS[colour % len(plots.COLOURS)],
-            linestyle=styles[topology],
-            alpha=0.8,
-            label=f"{contestant}, {kind}, {topology}{_workers_text(workers)}",
-        )
-    axes.set(xscale="log", yscale="log", xlabel="replicas", ylabel="images per second, against one replica")
-    axes.set_title(f"Projected, not measured: {scaling.projected[0].network}")
-    axes.set_facecolor("0.96")
-    axes.legend(fontsize=7, ncols=2)
 
 
 def _workers_text(workers: int) -> str:

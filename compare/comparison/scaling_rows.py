@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal
+from typing import Any
 
 from common import spec
 from common.spec import SpecError
 from compare.core.option_parsing import parse_choices
+from compare.core.scaling_laws import Kind
 from compare.execution import matrix
 from compare.execution.comparison_settings import ComparisonSettings
 from compare.execution.contestants import Contestant
 from compare.execution.matrix import Row
-
-Kind = Literal["strong", "weak"]
-KINDS: tuple[Kind, ...] = ("strong", "weak")
 
 
 def build_rows(
@@ -25,7 +23,7 @@ def build_rows(
     Args:
         settings: the values' `global_batch_size` is the global batch of strong runs, and each replica's batch in weak runs.
         sizes: numbers of replicas, each at least 2.
-        kinds: kinds of scaling, from KINDS.
+        kinds: kinds of scaling.
     """
     values = settings.values
     parse_choices("--modes", settings.modes, tuple(spec.MODES))

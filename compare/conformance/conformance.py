@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
@@ -14,7 +15,7 @@ import typer
 from rich.console import Console
 
 from common.machine.private_folder import PrivateFolder
-from compare.conformance import description, models, modes, refusals, runs, single_steps, training
+from compare.conformance import interface, runs, training
 from compare.conformance.trial import Faults, TwinUnderTest
 from compare.core import commands, exits, wording
 from compare.core.commands import Invocation, Outcome
@@ -42,14 +43,14 @@ class Check(NamedTuple):
 
 
 CHECKS: dict[str, Callable[[TwinUnderTest], Faults]] = {
-    "describe": description.check,
-    "models": models.check,
-    "bad input": refusals.check,
-    "training": training.check,
-    "single steps": single_steps.check,
+    "describe": interface.check_description,
+    "models": interface.check_models,
+    "bad input": interface.check_refusals,
+    "training": training.check_training,
+    "single steps": training.check_single_steps,
     "input": training.check_input,
-    "runs": runs.check,
-    "modes": modes.check,
+    "runs": runs.check_runs,
+    "modes": training.check_modes,
 }
 """Checks by the names of `--checks`, in the order in which they run."""
 
@@ -93,16 +94,11 @@ def command(
     out: options.OutOrNone = None,
 ) -> Outcome:
     """Try an installed twin over the contract, and say what is missing; exit code 1 where a check fails."""
-    console = Console(stderr=True)
-
-    def progress(text: str) -> None:
-        console.print(text, style="dim", highlight=False)
-
+    progress = partial(Console(stderr=True).print, style="dim", highlight=False)
     name = twin.partition("@")[0]
     twins = Twins.choose(None, [f"{name}={twin}"], (), launch.FRAMEWORKS)
-    results = conform(
-        TwinUnderTest(twins, prepare_trial_folder(out or invocation.hold(PrivateFolder()).path), progress), checks
-    )
+    folder = prepare_trial_folder(out or invocation.hold(PrivateFolder()).path)
+    results = conform(TwinUnderTest(twins, folder, progress), checks)
     return Outcome(report(name, results), out)
 
 
@@ -118,12 +114,9 @@ def report(name: str, results: Sequence[Check]) -> Report:
     missing = [f"{check.name}: {fault}." for check in failed for fault in check.faults]
     text = f"{name} {verdict}: {len(results) - len(failed)} of {len(results)} checks passed."
     not_tried = [name for name in CHECKS if name not in {check.name for check in results}]
+    label, style = ("Fails", "bad") if failed else ("In part", "") if not_tried else ("Conforms", "good")
     answers = [
-        Paragraph(
-            "Fails" if failed else "In part" if not_tried else "Conforms",
-            [text],
-            "bad" if failed else "" if not_tried else "good",
-        ),
+        Paragraph(label, [text], style),
         # The first fault of each check: the faults of one check often have one cause.
         Paragraph("Missing", [f"{check.name}: {_first_fault(check.faults)}" for check in failed]),
         Paragraph("Not tried", [wording.listed(not_tried, len(CHECKS))] if not_tried else []),
@@ -133,10 +126,7 @@ def report(name: str, results: Sequence[Check]) -> Report:
         name=NAME,
         json_file=RESULTS_FILE,
         marks=[Mark("Contract", verdict, "bad" if failed else "good")],
-        findings=[
-            ("Verdict", [text]),
-            *([("What is missing", missing)] if missing else []),
-        ],
+        findings=[("Verdict", [text]), *([("What is missing", missing)] if missing else [])],
         tables=[Table.from_items("checks", "Checks of the contract", columns, results)],
         values={"verdict": verdict, "checks": [{**check._asdict(), "status": check.status} for check in results]},
         exit_code=exits.RUN_FAILED if failed else 0,

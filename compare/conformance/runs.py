@@ -19,8 +19,16 @@ from common.models import weights
 from common.processes import signals
 from common.spec import Spec
 from common.training import inference
-from compare.conformance import evaluation
-from compare.conformance.trial import TOLERANCE, Faults, TwinUnderTest, last_line, load_data_and_model, spec_of
+from compare.conformance.trial import (
+    TOLERANCE,
+    Faults,
+    TwinUnderTest,
+    ending,
+    expected_logits,
+    last_line,
+    load_data_and_model,
+    spec_of,
+)
 from compare.core.differences import FLOAT32_TOLERANCE, relative_difference
 from compare.core.errors import LaunchError
 from compare.execution import launch
@@ -31,7 +39,7 @@ _EPOCHS = 12
 _POLL_SECONDS = 0.02
 
 
-def check(trial: TwinUnderTest) -> Faults:
+def check_runs(trial: TwinUnderTest) -> Faults:
     spec = spec_of(
         data={"source": "digits", "limit": 100}, steps=None, epochs=_EPOCHS, checkpoint_seconds=0, best_epoch={"keep": True}
     )
@@ -67,11 +75,11 @@ def check(trial: TwinUnderTest) -> Faults:
 def resume_faults(trial: TwinUnderTest, spec: Spec, uninterrupted: RunResult) -> Faults:
     """Yield faults of a run that resumes from its checkpoint: it must reach the predictions and the loss of `uninterrupted`."""
     folder = trial.out / "cut-short"
-    words = ["run", str(trial.write_spec(spec, "cut-short-spec")), "--out", str(folder)]
+    command = ["run", str(trial.write_spec(spec, "cut-short-spec")), "--out", str(folder)]
     log, process, code = folder.with_suffix(".log"), None, None
     try:
         with signals.defer_signals():
-            process = trial.start(words, log)
+            process = trial.start(command, log)
         deadline = time.monotonic() + heartbeat.HANG_SECONDS
         while (code := process.poll()) is None and not (folder / checkpoint.FILE).exists() and time.monotonic() < deadline:
             time.sleep(_POLL_SECONDS)
@@ -79,18 +87,17 @@ def resume_faults(trial: TwinUnderTest, spec: Spec, uninterrupted: RunResult) ->
         if process is not None:
             launch.stop(process, grace_seconds=0.0)
     if not (folder / checkpoint.FILE).exists():
-        ending = (
-            f"was stopped after {heartbeat.HANG_SECONDS:.0f} s" if code is None else f"ended with {launch.describe_exit(code)}"
-        )
+        stopped = f"was stopped after {heartbeat.HANG_SECONDS:.0f} s"
+        words = stopped if code is None else f"ended with {launch.describe_exit(code)}"
         output = last_line(log.read_text(encoding="utf-8", errors="replace"))
         yield (
             f"run --resume could not be tried: a run must save {checkpoint.FILE} after each epoch but the last, because "
-            f"checkpoint_seconds is 0. It {ending} before one was seen: {output}"
+            f"checkpoint_seconds is 0. It {words} before one was seen: {output}"
         )
         return
     code, output, resumed_folder = trial.run(spec, "resumed", "--resume", folder)
     if code != 0:
-        yield f"run --resume ended with {launch.describe_exit(code)}: {last_line(output)}"
+        yield f"run --resume ended with {ending(code, output)}"
         return
     result = results.load(resumed_folder / results.RESULT_FILE)
     if result.resumes != 1:
@@ -109,13 +116,13 @@ def _trained(trial: TwinUnderTest, best: Path, dataset: Dataset) -> Faults:
     model = trained.load(best)
     images = np.asarray(dataset.test.images[:10])
     np.save(images_file := trial.out / "images.npy", images, allow_pickle=False)
-    expected = evaluation.logits(model.architecture, model.weights, images)
+    expected = expected_logits(model.architecture, model.weights, images)
     for label, path in _files(trial, best, model):
         code, output = trial.call(
             ["score", path, "--images", images_file, "--out", out := trial.out / f"{label}-logits.safetensors"]
         )
         if code != 0:
-            yield f"score ended with {launch.describe_exit(code)}: {last_line(output)}"
+            yield f"score ended with {ending(code, output)}"
             continue
         logits = inference.load_logits(out, trained.load(path), len(images))
         if (difference := scaled_difference(logits, expected)) > TOLERANCE:
@@ -131,5 +138,5 @@ def _files(trial: TwinUnderTest, best: Path, model: Trained) -> Iterator[tuple[s
         for words in (["write", best, "--out", framework_file], ["read", framework_file, "--card", card, "--out", converted]):
             code, output = trial.call(words)
             if code != 0:
-                raise LaunchError(f"{words[0]} of {suffix} ended with {launch.describe_exit(code)}: {last_line(output)}")
+                raise LaunchError(f"{words[0]} of {suffix} ended with {ending(code, output)}")
         yield f"a {suffix} file", converted

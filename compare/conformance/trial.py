@@ -1,4 +1,4 @@
-"""The twin under test: its commands, its recordings, and sentences on its faults."""
+"""The twin under test: its commands, its recordings, sentences on its faults, and the referee's answers to it."""
 
 from __future__ import annotations
 
@@ -8,12 +8,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from common import spec
 from common.data import sources
 from common.data.sources import Dataset
 from common.machine import machine
 from common.models import architectures
-from common.models.architectures import Architecture
+from common.models.architectures import Architecture, BatchNorm, Dropout, Layer
 from common.spec import Spec
 from compare.core import wording
 from compare.execution import launch, options
@@ -23,6 +26,9 @@ from compare.proof import ladder
 from compare.proof.certificate import Rung
 from compare.proof.differences import Arrays
 from compare.proof.recordings import Recorder, TraceRequest
+from compare.proof.referee import network
+from compare.proof.referee.layers import Array, Backward
+from compare.proof.referee.network import Network, RefereeBatch
 
 MODEL_STEPS = {"simple_cnn": 10, "mini_xception": 4, "resnet18": 2, "two_path_cnn": 4}
 """Model: number of training steps that the referee repeats. Other built-in models have the same kinds of layers."""
@@ -140,5 +146,30 @@ def last_line(output: str) -> str:
     return wording.one_line(lines[-1]) if lines else "it printed nothing"
 
 
+def ending(code: int, output: str) -> str:
+    """Describe how a command ended, with the last line of its output."""
+    return f"{launch.describe_exit(code)}: {last_line(output)}"
+
+
 def list_some(names: Sequence[str]) -> str:
     return wording.listed(names, _MOST_SHOWN)
+
+
+class _Evaluation(Network):
+    """The referee's network in evaluation mode."""
+
+    def _layer(self, layer: Layer, x: Array) -> tuple[Array, Backward]:
+        back: Backward = lambda dy: (dy, {})  # noqa: E731  nobody goes back
+        if isinstance(layer, Dropout):
+            return x, back
+        if isinstance(layer, BatchNorm):
+            mean, variance, gamma, beta = (self._array(layer, role) for role in ("mean", "variance", "gamma", "beta"))
+            return (x - mean) / np.sqrt(variance + layer.epsilon) * gamma + beta, back
+        return super()._layer(layer, x)
+
+
+def expected_logits(architecture: Architecture, arrays: Arrays, images: npt.NDArray[Any]) -> Array:
+    """Return the referee's logits in evaluation mode for pixels without normalisation."""
+    pixels = network.scaled(images, [0.0] * 3, [1.0] * 3, np.float64)
+    evaluation = _Evaluation(arrays, RefereeBatch(pixels, np.zeros(len(images), np.int64)))
+    return evaluation.through(architecture.layers, pixels)[0]

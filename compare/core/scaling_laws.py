@@ -12,9 +12,13 @@ import numpy.typing as npt
 
 from common.frozen import Frozen, Seconds
 from common.spec import SpecError
-from compare.core.statistics import critical
+from compare.core.statistics import Ratio, critical
 
-Topology = Literal["ring", "tree", "server", "all_gather"]
+Topology = Literal["ring", "server", "all_gather"]
+
+Kind = Literal["strong", "weak"]
+"""`strong`: the global batch is fixed; `weak`: it grows with the replicas."""
+KINDS: tuple[Kind, ...] = ("strong", "weak")
 
 
 class SerialFraction(Frozen):
@@ -31,6 +35,11 @@ class SerialFraction(Frozen):
     high: float | None
     n: int
     """Number of points."""
+
+    @property
+    def ratio(self) -> Ratio:
+        """The fraction with its interval, as reports write it."""
+        return Ratio(value=self.value, low=self.low, high=self.high, n=self.n)
 
     def speedup(self, replicas: float) -> float:
         """Return the speed-up that the law predicts."""
@@ -123,7 +132,6 @@ def exchange_terms(topology: Topology, replicas: int, gradient_bytes: float) -> 
     """The factors of alpha and beta for one exchange of all gradients among R replicas.
 
     ring: reduce-scatter and all-gather, 2 (R - 1) messages of n / R bytes (Patarasuk & Yuan 2009).
-    tree: reduce and broadcast over a binary tree, 2 ceil(log2 R) messages of n bytes.
     server: R pushes and R pulls of n bytes through the server's one link.
     all_gather: for data that cannot be added on the way: R - 1 messages of n bytes, each passed on around a ring.
 
@@ -135,9 +143,6 @@ def exchange_terms(topology: Topology, replicas: int, gradient_bytes: float) -> 
         return 0.0, 0.0
     if topology == "ring":
         return 2.0 * (replicas - 1), 2.0 * (replicas - 1) / replicas * gradient_bytes
-    if topology == "tree":
-        rounds = 2.0 * math.ceil(math.log2(replicas))
-        return rounds, rounds * gradient_bytes
     if topology == "all_gather":
         return replicas - 1.0, (replicas - 1.0) * gradient_bytes
     return 2.0 * replicas, 2.0 * replicas * gradient_bytes

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from common.frozen import Frozen
+from compare.core.wording import percent
 
 TIE = 0.05
 """Largest relative difference of times that count as equally good."""
@@ -141,3 +142,29 @@ def error_band(pairs: Sequence[PredictionPair]) -> tuple[float, float] | None:
     """Return the smallest and largest ratio of measured to predicted seconds. None: nothing was measured."""
     ratios = [pair.measured_seconds / pair.predicted_seconds for pair in pairs]
     return (min(ratios), max(ratios)) if ratios else None
+
+
+def sentences(judgement: Accuracy | None) -> list[str]:
+    """Describe the accuracy of the predictions of measured layouts."""
+    if judgement is None:
+        return []
+    sentences = [
+        f"Seconds per step of {judgement.n} measured layouts: median error {100 * judgement.median_error:.0f} %, largest "
+        f"{100 * judgement.worst_error:.0f} %."
+    ]
+    if judgement.median_memory_error is not None and judgement.worst_memory_error is not None:
+        sentences.append(
+            f"Peak memory of the fullest rank: median error {100 * judgement.median_memory_error:.0f} %, largest "
+            f"{100 * judgement.worst_memory_error:.0f} %."
+        )
+    if judgement.rank_correlation is not None:
+        scope = "the framework" if len(judgement.layouts) == 1 else "each framework, pooled"
+        none = "no interval" if abs(judgement.rank_correlation) > PERFECT else "too few for an interval"
+        interval = f"95 % interval {judgement.low:.2f} to {judgement.high:.2f}" if judgement.low is not None else none
+        sentences.append(f"Rank correlation within {scope}: {judgement.rank_correlation:.2f} ({interval}, n = {judgement.n}).")
+    for name, hit in judgement.best_found.items():
+        sentences.append(
+            f"{name}: of the {judgement.layouts[name]} layouts that were measured, the fastest is {'' if hit else 'not '}among "
+            f"the first two predicted (ties within {percent(TIE)} count)."
+        )
+    return sentences

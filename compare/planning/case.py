@@ -1,20 +1,25 @@
-"""One run on some devices, as the schedules of all modes read it."""
+"""The costs of a model in one framework, and one run of it on some devices, as the schedules of all modes read it."""
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
 
-from common.models.architectures import Architecture
+from pydantic import Field
+
+from common.frozen import Finite
+from common.models import architectures
+from common.models.architectures import Architecture, Concatenation, Layer, Residual, StageFragment
 from common.models.stages import Stage
-from common.spec import Spec
+from common.spec import Spec, SpecError
 from common.training import layers
 from common.training.layers import UniqueLayer
 from compare.core.scaling_laws import LinkModel
-from compare.planning.costs import Costs, Device, Links, item_bytes, layer_names
 from compare.planning.events import Kind, Task
+from compare.planning.planned_machine import Device, Links
 
 SLOTS = {"sgd": 1, "adam": 2}
 """Number of values that an optimizer keeps for each weight."""
@@ -22,6 +27,84 @@ SLOTS = {"sgd": 1, "adam": 2}
 
 class PredictionError(ValueError):
     """The simulator cannot predict a run. The message says why."""
+
+
+class ModelTimes(Finite):
+    """Seconds of the layers of a model, forward and backward, at one batch size."""
+
+    cores: int
+    batch_size: int
+    seconds: dict[str, float]
+    """Seconds by layer, see `layer_names`."""
+    whole_seconds: float
+    """Seconds of the model as a whole."""
+
+    @cached_property
+    def scale(self) -> float:
+        """Ratio of the seconds of the whole model to the sum over its layers."""
+        return self.whole_seconds / sum(self.seconds.values())
+
+
+class Costs(Finite):
+    """One model in one framework, on the device of speed 1."""
+
+    times: list[ModelTimes]
+    forward_fraction: float = Field(ge=0, le=1)
+    """Share of the forward pass in a forward and backward pass."""
+    update_seconds: float
+    """Seconds of the optimizer, for all weights."""
+    overhead_seconds: float
+    """Seconds of a serial step beyond passes, update and input."""
+    input_image_seconds: float
+    process_mib: float
+    """Memory of a process before it holds the model, in MiB."""
+    disturbed: bool = False
+    """Whether other work took cores during the measurement."""
+
+    def seconds(self, names: Collection[str], batch_size: float, cores: int) -> tuple[float, float]:
+        """Return (forward, backward) seconds of some layers.
+
+        They are linear between the measured batch sizes, and beyond the outer two.
+        """
+        known = sorted((entry for entry in self.times if entry.cores == cores), key=lambda entry: entry.batch_size)
+        if not known:
+            raise SpecError(f"Layers were timed with {sorted({entry.cores for entry in self.times})} cores. Received: {cores}.")
+        points = [(entry.batch_size, sum(entry.seconds[name] for name in names) * entry.scale) for entry in known]
+        total = _interpolate(points, batch_size)
+        return self.forward_fraction * total, (1.0 - self.forward_fraction) * total
+
+
+def _interpolate(points: Sequence[tuple[float, float]], batch_size: float) -> float:
+    if len(points) == 1:
+        return points[0][1] * batch_size / points[0][0]
+    pairs = list(itertools.pairwise(points))
+    (x0, y0), (x1, y1) = next((pair for pair in pairs if batch_size <= pair[1][0]), pairs[-1])
+    if batch_size < x0 and y0 > y1:
+        return y0  # noise: a smaller batch does not take longer
+    return max(y0 + (y1 - y0) * (batch_size - x0) / (x1 - x0), 0.0)
+
+
+def layer_names(layers: Sequence[Layer]) -> Iterator[str]:
+    """Yield the names of layers without branches, residual sums and concatenations, in the order of the forward pass.
+
+    They are those of `common.training.layers.units`: each time belongs to one name.
+    """
+    for layer in layers:
+        if not isinstance(layer, Residual | Concatenation | StageFragment):
+            yield layer.name
+            continue
+        for branch in architectures.branches(layer):
+            yield from layer_names(branch)
+        join = layer.join if isinstance(layer, StageFragment) else layer
+        if join is not None:
+            yield join.name
+            if isinstance(join, Residual) and join.relu:
+                yield f"{join.name}.out"
+
+
+def item_bytes(run: Spec) -> int:
+    """Return the bytes of one value."""
+    return {"float32": 4, "float64": 8}[run.precision]
 
 
 @dataclass(frozen=True)

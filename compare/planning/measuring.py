@@ -25,10 +25,9 @@ from compare.core.scaling_laws import LinkModel, exchange_terms
 from compare.execution import executor, matrix, twin_client
 from compare.execution.contestants import Contestant
 from compare.execution.twins import Twins
-from compare.planning import machine_file
-from compare.planning.case import SLOTS
-from compare.planning.costs import Costs, Device, FrameworkTimings, Links, ModelTimes, PlannedMachine, item_bytes
-from compare.planning.machine_file import FOLDER
+from compare.planning import planned_machine
+from compare.planning.case import SLOTS, Costs, ModelTimes, item_bytes
+from compare.planning.planned_machine import FOLDER, Device, FrameworkTimings, Links, PlannedMachine
 
 CALIBRATION = {"model": "mini_xception", "data": {"source": "digits", "image_size": 32}}
 """Spec of the runs that measure links, and how much devices slow each other down."""
@@ -113,8 +112,8 @@ def this_machine(
     on_cpu = all(entry["kind"] == "cpu" for entry in entries)
     cores = _cores_of_replica(run_spec.cores, len(entries), replicas, max(len(hosts), 1), on_cpu=on_cpu)
     device_names = [f"cpu {index}" for index in range(replicas)] if on_cpu else [entry["name"] for entry in entries]
-    path = machine_file.cache_path(run_spec.paths.cache_dir, device_names, run_spec.cores, replicas, hosts)
-    known = machine_file.read(path) if path.exists() else None
+    path = planned_machine.cache_path(run_spec.paths.cache_dir, device_names, run_spec.cores, replicas, hosts)
+    known = planned_machine.read(path) if path.exists() else None
     known_timings = known.frameworks if known is not None else {}
     fresh: dict[str, FrameworkTimings] = {}
     for name in twins.names:
@@ -124,7 +123,7 @@ def this_machine(
             timings = measure(twins[name], versions, run_spec, replicas, hosts, cores, progress, server=server)
         fresh[name] = timings
     facts = machine.describe() | {"gpus": None if on_cpu else device_names}
-    planned_machine = PlannedMachine(
+    own_machine = PlannedMachine(
         name=f"{machine.processors(facts)}, {run_spec.cores} cores" + (f" on each of {len(hosts)} hosts" if hosts else ""),
         facts=facts,
         measured_at=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -132,10 +131,10 @@ def this_machine(
         cores_of_device=cores,
         frameworks=known_timings | fresh,
     )
-    undisturbed = all(not timings.disturbed for timings in planned_machine.frameworks.values())
-    if undisturbed and known_timings != planned_machine.frameworks:
-        atomic_files.write_atomically(path, machine_file.text(planned_machine))
-    return planned_machine
+    undisturbed = all(not timings.disturbed for timings in own_machine.frameworks.values())
+    if undisturbed and known_timings != own_machine.frameworks:
+        atomic_files.write_atomically(path, planned_machine.text(own_machine))
+    return own_machine
 
 
 def _cores_of_replica(cores: int, devices: int, replicas: int, hosts: int, *, on_cpu: bool) -> int:

@@ -19,8 +19,8 @@ from functools import lru_cache
 from common.models import stages
 from common.models.architectures import Architecture
 from common.models.stages import CutPoint
-from compare.planning.case import Case
-from compare.planning.costs import Device, layer_names
+from compare.planning.case import Case, layer_names
+from compare.planning.planned_machine import Device
 
 _Front = list[tuple[float, float, tuple[int, ...], tuple[int, ...]]]
 """Pareto front of (sum, largest, bounds, kinds of devices): none is as good as another in both numbers."""

@@ -3,29 +3,32 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from compare.core.terminal import FULL
-from compare.core.wording import clock_words, count, percent
+from compare.core.wording import clock_words, count, joined, percent
 from compare.judgement.row_figures import DISTURBED
-from compare.planning import accuracy, machine_file, verdicts
-from compare.planning.accuracy import Accuracy, PredictionPair
+from compare.planning import accuracy, planned_machine, prediction
+from compare.planning.accuracy import TIE, Accuracy, PredictionPair
 from compare.planning.planner import PlanResult
 from compare.planning.prediction import PredictedLayout
 from compare.planning.projection import MAP_LINKS, MAP_REPLICAS, MAP_SPEEDS, MapPoint, MeasuredWinner, ProjectedLayout
 from compare.reporting import document, plots
 from compare.reporting.document import Report
 from compare.reporting.screen import Bar, Chart, Paragraph, Screen, caution_count
-from compare.reporting.tables import Column, Table
+from compare.reporting.tables import Column, Table, scaled
 
 RESULTS_FILE, MACHINE_FILE, MEASURED_FOLDER = "plan.json", "machine.yaml", "measured"
 
 _MAX_BARS, _MIN_BARS = 8, 3
 """Number of layouts on the first screen: of all frameworks together, and at least of each."""
+
+UNMEASURED = ["Nothing was measured.", "Measured errors so far: docs/measurements/plan.md."]
+_PARTS = {"compute": "compute", "exposed": "exposed communication", "bubble": "bubble", "input": "input"}
 
 _CONTESTANT, _LAYOUT = Column("contestant", "contestant"), Column("words", "layout", fold=34)
 
@@ -34,11 +37,11 @@ def report(plan: PlanResult, limit_mib: float | None) -> Report:
     """The report of everything that a plan holds."""
     judgement = accuracy.judge(plan.pairs)
     versions = {name: timings.versions for name, timings in plan.machine.frameworks.items()}
-    first = verdicts.verdict_lines(plan)
+    first = [f"{name}: {' '.join([*fastest, *certainty])}" for name, (fastest, certainty) in framework_verdicts(plan).items()]
     sections = [
         ("Cautions", plan.cautions),
         ("What would have to change", plan.changes),
-        ("How good the predictions were", accuracy_sentences(judgement)),
+        ("How good the predictions were", accuracy.sentences(judgement)),
     ]
     tables = [
         predicted_table(plan.predicted, limit_mib, plan.disturbed),
@@ -58,7 +61,7 @@ def report(plan: PlanResult, limit_mib: float | None) -> Report:
         tables=[table for table in tables if table.rows],
         detail_tables=[memory_table(plan.predicted)],
         drawings={f"map_{name}": _map(points, plan.measured_winners.get(name)) for name, points in plan.winners.items()},
-        files={MACHINE_FILE: machine_file.text(plan.machine)},
+        files={MACHINE_FILE: planned_machine.text(plan.machine)},
         values={
             "spec": plan.run.model_dump(mode="json"),
             "machine": plan.machine.model_dump(mode="json"),
@@ -77,24 +80,16 @@ def report(plan: PlanResult, limit_mib: float | None) -> Report:
 
 def screen(plan: PlanResult) -> Screen:
     """Return the first screen: which mode pays in each framework, and its best layouts beside serial."""
-    by_framework = verdicts.by_framework(plan)
-    best_layouts = {
-        name: verdicts.best_of_each_mode([layout for layout in plan.predicted if layout.contestant == name])
-        for name in by_framework
-    }
-    max_bars = max(_MIN_BARS, _MAX_BARS // max(len(by_framework), 1))
+    verdicts, several = framework_verdicts(plan), len(plan.names) > 1
+    max_bars = max(_MIN_BARS, _MAX_BARS // max(len(verdicts), 1))
     bars = [
         layout
-        for layouts in best_layouts.values()
-        for place, layout in enumerate(layouts)
+        for name in verdicts
+        for place, layout in enumerate(prediction.best_of_each_mode(plan.predictions_of(name)))
         if place < max_bars or not layout.run.is_parallel
     ]
     bars.sort(key=lambda layout: layout.step_seconds or 0.0)
-    several = len(by_framework) > 1
-    certainties = [
-        f"{name}: {' '.join(verdict.certainty)}" if several else " ".join(verdict.certainty)
-        for name, verdict in by_framework.items()
-    ]
+    certainties = [f"{name}: " * several + " ".join(certainty) for name, (_, certainty) in verdicts.items()]
     unknown, cautions = sum(not layout.rankable for layout in plan.predicted), len(plan.cautions)
     return Screen(
         subject=[
@@ -102,11 +97,8 @@ def screen(plan: PlanResult) -> Screen:
             f"planned for: {plan.machine.name}",
         ],
         answers=[
-            *(
-                Paragraph(name, verdict.winner, "warn" if name in plan.disturbed else "")
-                for name, verdict in by_framework.items()
-            ),
-            Paragraph("How sure?", certainties if plan.pairs else verdicts.UNMEASURED),
+            *(Paragraph(name, fastest, "warn" if name in plan.disturbed else "") for name, (fastest, _) in verdicts.items()),
+            Paragraph("How sure?", certainties if plan.pairs else UNMEASURED),
         ],
         chart=_chart(plan, bars),
         remarks=[
@@ -127,10 +119,86 @@ def _chart(plan: PlanResult, layouts: list[PredictedLayout]) -> Chart:
         cells.append(f"{_fullest(layout) or 0.0:.0f}")
         cells += [DISTURBED if layout.contestant in plan.disturbed else ""] if plan.disturbed else []
         bars.append(
-            Bar((layout.contestant, layout.words), layout.step_seconds, f"{_ms(layout.step_seconds) or 0.0:.1f}", cells)
+            Bar((layout.contestant, layout.words), layout.step_seconds, f"{1e3 * (layout.step_seconds or 0.0):.1f}", cells)
         )
     headings = ("predicted ms per step (shorter is faster)", "predicted ms per step", "ms per step")
     return Chart(headings, columns, bars)
+
+
+def framework_verdicts(plan: PlanResult) -> dict[str, tuple[list[str], list[str]]]:
+    """Return sentences on the fastest mode, and on how sure that is, for each framework. No prediction has no certainty."""
+    verdicts: dict[str, tuple[list[str], list[str]]] = {}
+    for name in plan.names:
+        pairs = plan.pairs_of(name)
+        if name in plan.disturbed:
+            sentences = [
+                "no finding.",
+                "Other work disturbed the timing of layers or messages.",
+                "Plan again on an idle machine.",
+            ]
+            verdicts[name] = sentences, _certainty(pairs, may_measure=False) if pairs else []
+        else:
+            verdicts[name] = _winner(plan.predictions_of(name)), _certainty(pairs, may_measure=plan.is_local)
+    return verdicts
+
+
+def winner(layouts: Sequence[PredictedLayout]) -> str:
+    """Describe the fastest mode in one framework: the largest part of its step, and what the next mode adds."""
+    return " ".join(_winner(layouts))
+
+
+def _winner(layouts: Sequence[PredictedLayout]) -> list[str]:
+    ranked = prediction.best_of_each_mode(layouts)
+    if not ranked:
+        return ["no layout can be predicted and fits."]
+    best = ranked[0]
+    tied = [layout for layout in ranked if _time_ratio(layout, best) <= 1 + TIE]
+    by_part: dict[str, list[str]] = {}
+    for layout in tied:
+        by_part.setdefault(max(_PARTS, key=lambda part, candidate=layout: candidate.parts[part]), []).append(
+            _short_name(layout)
+        )
+    if len(tied) > 1:
+        sentences = [f"{joined([_short_name(layout) for layout in tied])} are predicted equal (within {percent(TIE)})."]
+    else:
+        sentences = [f"{best.words if best.run.is_parallel else _short_name(best)} is predicted to be the fastest."]
+    if len(by_part) == 1:
+        sentences.append(
+            f"The largest part of {'its step' if len(tied) == 1 else 'their steps'} is {_PARTS[next(iter(by_part))]}."
+        )
+    else:
+        parts = joined([f"{_PARTS[part]} in {joined(names)}" for part, names in by_part.items()])
+        sentences.append(f"The largest part of a step is {parts}.")
+    variants = {layout.run.variant for layout in tied}
+    runner_up = next((layout for layout in ranked if layout.run.variant not in variants), None)
+    if runner_up is not None:
+        added = _PARTS[max(_PARTS, key=lambda part: runner_up.parts[part] - best.parts[part])]
+        sentences.append(
+            f"Next is {_short_name(runner_up)}, {_time_ratio(runner_up, best):.2f} times as long: it adds {added}."
+        )
+    return sentences
+
+
+def _time_ratio(layout: PredictedLayout, best: PredictedLayout) -> float:
+    assert layout.step_seconds is not None and best.step_seconds is not None
+    return layout.step_seconds / best.step_seconds
+
+
+def _short_name(layout: PredictedLayout) -> str:
+    return layout.run.variant if layout.run.is_parallel else f"serial on {count(layout.run.cores, 'core')}"
+
+
+def _certainty(pairs: Sequence[PredictionPair], *, may_measure: bool) -> list[str]:
+    if (judged := accuracy.judge(pairs)) is None:
+        return [*UNMEASURED, *(["Add --measure."] if may_measure else [])]
+    fastest = min(pairs, key=lambda pair: pair.measured_seconds)
+    sentences = [
+        f"Of {count(judged.n, 'layout')} that were measured, {fastest.words} was the fastest.",
+        f"Predicted times were off by up to {percent(judged.worst_error)}.",
+    ]
+    if doubtful := sum(pair.in_doubt for pair in pairs):
+        sentences.append(f"{doubtful} of {count(sum(pair.n for pair in pairs), 'run')} are in doubt.")
+    return sentences
 
 
 def predicted_table(layouts: list[PredictedLayout], limit_mib: float | None, disturbed: Collection[str]) -> Table:
@@ -139,10 +207,10 @@ def predicted_table(layouts: list[PredictedLayout], limit_mib: float | None, dis
         _CONTESTANT,
         _LAYOUT,
         Column("epoch_seconds", "s per epoch", 2, short="s per\nepoch"),
-        Column("step_ms", "ms per step", 1, short="ms per\nstep", pick=lambda layout: _ms(layout.step_seconds)),
+        Column("step_ms", "ms per step", 1, short="ms per\nstep", pick=scaled(1e3, "step_seconds")),
         *(
             Column(
-                part, heading, 1, short=short, wide=part == "input", pick=lambda layout, part=part: _ms(layout.parts.get(part))
+                part, heading, 1, short=short, wide=part == "input", pick=scaled(1e3, f"parts.{part}")
             )
             for part, heading, short in (
                 ("compute", "compute, ms", "compute\nms"),
@@ -207,13 +275,13 @@ def measured_table(pairs: list[PredictionPair]) -> Table:
     columns = (
         _CONTESTANT,
         _LAYOUT,
-        Column("predicted", "predicted ms per step", 1, short="predicted\nms", pick=lambda pair: _ms(pair.predicted_seconds)),
-        Column("measured", "measured ms per step", 1, short="measured\nms", pick=lambda pair: _ms(pair.measured_seconds)),
-        Column("low", "fastest", 1, pick=lambda pair: _ms(pair.low_seconds)),
-        Column("high", "slowest", 1, pick=lambda pair: _ms(pair.high_seconds)),
+        Column("predicted", "predicted ms per step", 1, short="predicted\nms", pick=scaled(1e3, "predicted_seconds")),
+        Column("measured", "measured ms per step", 1, short="measured\nms", pick=scaled(1e3, "measured_seconds")),
+        Column("low", "fastest", 1, pick=scaled(1e3, "low_seconds")),
+        Column("high", "slowest", 1, pick=scaled(1e3, "high_seconds")),
         Column("n", "runs"),
         Column("in_doubt", "in doubt"),
-        Column("error", "error %", 1, pick=lambda pair: 100 * pair.error),
+        Column("error", "error %", 1, pick=scaled(100, "error")),
         Column("predicted_mib", "predicted MiB", 0, short="predicted\nMiB", wide=True),
         Column("measured_mib", "measured MiB", 0, short="measured\nMiB", wide=True),
     )
@@ -232,9 +300,10 @@ def projected_table(projections: list[ProjectedLayout], judged: Accuracy | None)
         _CONTESTANT,
         _LAYOUT,
         Column("replicas", "replicas"),
-        Column("step", "projected ms per step", 1, pick=lambda row: _ms(row.step_seconds)),
-        Column("low", "from", 1, pick=lambda row: _ms(row.low_seconds)),
-        Column("high", "to", 1, pick=lambda row: _ms(row.high_seconds)),
+        Column("kind", "scaling"),
+        Column("step", "projected ms per step", 1, short="projected\nms", pick=scaled(1e3, "step_seconds")),
+        Column("low", "from", 1, pick=scaled(1e3, "low_seconds")),
+        Column("high", "to", 1, pick=scaled(1e3, "high_seconds")),
         Column("efficiency", "projected efficiency", 2, short="eff."),
     )
     bands = (
@@ -242,47 +311,20 @@ def projected_table(projections: list[ProjectedLayout], judged: Accuracy | None)
         if judged
         else "No bands: nothing was measured here. Add --measure."
     )
+    network = projections[0].network if projections else None
+    links = f"devices over {network}" if network else "devices and links"
     return Table.from_items(
         "projected",
         "Projected, not measured",
         columns,
         projections,
-        note=f"The same devices and links, as often as there are replicas. The batch grows with the replicas. {bands}",
+        note=f"The same {links}, as often as there are replicas. Weak: the batch grows with the replicas. Strong: the batch is "
+        f"that of the plan. {bands}",
     )
-
-
-def accuracy_sentences(judgement: Accuracy | None) -> list[str]:
-    """Describe the accuracy of the predictions of measured layouts."""
-    if judgement is None:
-        return []
-    sentences = [
-        f"Seconds per step of {judgement.n} measured layouts: median error {100 * judgement.median_error:.0f} %, largest "
-        f"{100 * judgement.worst_error:.0f} %."
-    ]
-    if judgement.median_memory_error is not None and judgement.worst_memory_error is not None:
-        sentences.append(
-            f"Peak memory of the fullest rank: median error {100 * judgement.median_memory_error:.0f} %, largest "
-            f"{100 * judgement.worst_memory_error:.0f} %."
-        )
-    if judgement.rank_correlation is not None:
-        scope = "the framework" if len(judgement.layouts) == 1 else "each framework, pooled"
-        none = "no interval" if abs(judgement.rank_correlation) > accuracy.PERFECT else "too few for an interval"
-        interval = f"95 % interval {judgement.low:.2f} to {judgement.high:.2f}" if judgement.low is not None else none
-        sentences.append(f"Rank correlation within {scope}: {judgement.rank_correlation:.2f} ({interval}, n = {judgement.n}).")
-    for name, hit in judgement.best_found.items():
-        sentences.append(
-            f"{name}: of the {judgement.layouts[name]} layouts that were measured, the fastest is {'' if hit else 'not '}among "
-            f"the first two predicted (ties within {percent(accuracy.TIE)} count)."
-        )
-    return sentences
 
 
 def _fullest(layout: PredictedLayout) -> float | None:
     return max(layout.memory_mib.values(), default=None)
-
-
-def _ms(seconds: float | None) -> float | None:
-    return None if seconds is None else 1e3 * seconds
 
 
 def _map(points: list[MapPoint], measured: MeasuredWinner | None) -> Any:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,12 +13,12 @@ from common.artifacts.schema import RunResult
 from common.data import sources
 from common.machine import machine
 from common.models import architectures
-from common.models.architectures import Architecture
 from common.spec import Spec, SpecError
 from compare.comparison import run
 from compare.comparison.comparison_plan import ComparisonRequest
 from compare.core.errors import LaunchError
 from compare.core.progress import Display
+from compare.core.scaling_laws import Kind, LinkModel
 from compare.execution import matrix
 from compare.execution.comparison_settings import ComparisonSettings
 from compare.execution.matrix import Row
@@ -26,34 +26,17 @@ from compare.execution.twins import Twins
 from compare.judgement.run_figures import times_in_doubt
 from compare.judgement.run_pairs import finished_runs
 from compare.judgement.statement_words import DISTURBED
-from compare.planning import layouts, machine_file, measuring, prediction, projection, schedules
+from compare.planning import measuring, planned_machine, prediction, projection
 from compare.planning.accuracy import TIE, PredictionPair
 from compare.planning.case import Case
-from compare.planning.costs import Costs, PlannedMachine
-from compare.planning.layouts import SERIAL_WORDS, PlannedLayout
-from compare.planning.prediction import PredictedLayout
-from compare.planning.projection import MAP_REPLICAS, CostModel, MapPoint, MeasuredWinner, ProjectedLayout
+from compare.planning.planned_machine import HERE, PlannedMachine
+from compare.planning.prediction import SERIAL_WORDS, CostModel, PredictedLayout
+from compare.planning.projection import MAP_REPLICAS, MapPoint, MeasuredWinner, ProjectedLayout
 
 MEASURED_LAYOUTS = 3
 """Number of measured layouts of each framework, besides serial."""
 MEASURED_STEPS = 20
 """Number of steps of each measured run. A spec may have fewer."""
-
-
-@dataclass(frozen=True)
-class PlanRequest:
-    """The parsed options of the command line."""
-
-    settings: ComparisonSettings
-    twins: Twins
-    machine: str
-    """Path of a machine's file, or `machine_file.HERE`."""
-    limit_mib: float | None
-    every_mode: bool = False
-    """Whether the best layout of each mode is measured, instead of the best layouts of all."""
-    sizes: tuple[int, ...] = ()
-    """Numbers of replicas to project to."""
-    maps: bool = False
 
 
 @dataclass
@@ -86,49 +69,81 @@ class PlanResult:
     """Fastest measured mode, by framework."""
     cases: dict[str, dict[str, Case]] = field(default_factory=dict[str, dict[str, Case]])
     """Cases of the layouts that can run here, by framework and layout."""
-    image_seconds: dict[str, float] = field(default_factory=dict[str, float])
-    """Seconds for each image of serial on one device, at the batch of a replica, by framework."""
+    share: int = 1
+    """Smallest number of images that a replica has in a step of a layout."""
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the frameworks that were predicted, in their order."""
+        return list(dict.fromkeys(layout.contestant for layout in self.predicted))
+
+    def predictions_of(self, name: str) -> list[PredictedLayout]:
+        """Return the predicted layouts of one framework, the fastest first."""
+        return [layout for layout in self.predicted if layout.contestant == name]
+
+    def pairs_of(self, name: str) -> list[PredictionPair]:
+        """Return the measured layouts of one framework."""
+        return [pair for pair in self.pairs if pair.contestant == name]
 
 
-def predict(request: PlanRequest, progress: Display) -> PlanResult:
-    """Measure what the cache folder does not hold yet, and simulate every layout."""
-    start, replicas, twins = progress.clock(), request.settings.replicas, request.twins
-    stored_machine = None if request.machine == machine_file.HERE else _read_machine(request)
-    run_spec = spec.build(spec.with_variant(request.settings.values, "serial", 1))
+def predict(
+    settings: ComparisonSettings, twins: Twins, progress: Display, *, machine_path: str = HERE, limit_mib: float | None = None
+) -> PlanResult:
+    """Measure what the cache folder does not hold yet, and simulate every layout.
+
+    Args:
+        settings: spec, modes and number of replicas of the plan.
+        twins: contestants to plan for.
+        progress: shows what is done.
+        machine_path: path of a machine's file, or `HERE`.
+        limit_mib: memory limit of each device. None: the machine's own limits count.
+    """
+    start, replicas = progress.clock(), settings.replicas
+    stored_machine = None if machine_path == HERE else _read_machine(machine_path, twins.names, replicas)
+    run_spec = spec.build(spec.with_variant(settings.values, "serial", 1))
     progress.stage("asking the frameworks what they can do here")
     with twins.describe_all() as answer:
         descriptions = {name: spec.description_for_device(run_spec, answer(name)) for name in twins.names}
-    hosts = request.settings.values.get("hosts") or ()
+    hosts = settings.values.get("hosts") or ()
     architecture = sources.architecture_of(run_spec)
     architectures.refuse_opaque(architecture, "plan")
-    server = any(spec.MODES[mode].has_server for mode in request.settings.modes)
-    planned_machine = stored_machine or measuring.this_machine(twins, run_spec, replicas, hosts, progress, server=server)
+    server = any(spec.MODES[mode].has_server for mode in settings.modes)
+    own_machine = stored_machine or measuring.this_machine(twins, run_spec, replicas, hosts, progress, server=server)
+    device_cores = own_machine.cores_of_device
     examples = len(sources.load(run_spec.data, seed=run_spec.split_seed, cache_dir=run_spec.paths.cache_dir).train)
     # A spec has no more cores than there are here. Those of the devices count.
-    local_cores = machine.available_cores() * max(len(hosts), 1)
-    cores = min(replicas * planned_machine.cores_of_device, local_cores)
-    values = {**request.settings.values, "cores": cores}
-    candidates, refusals = layouts.enumerate_layouts(values, request.settings.modes, replicas)
-    serial = candidates[0].run.with_fields(cores=planned_machine.cores_of_device)
-    candidates[0] = PlannedLayout(SERIAL_WORDS, serial)
-    if stored_machine is None and run_spec.cores > planned_machine.cores_of_device:
-        candidates.insert(1, PlannedLayout(f"serial, {run_spec.cores} cores", serial.with_fields(cores=run_spec.cores)))
-    plan = PlanResult(serial, planned_machine, [], is_local=stored_machine is None)
+    cores = min(replicas * device_cores, machine.available_cores() * max(len(hosts), 1))
+    parallel, refusals = prediction.enumerate_layouts({**settings.values, "cores": cores}, settings.modes, replicas)
+    serial = parallel.pop(SERIAL_WORDS).with_fields(cores=device_cores)
+    layouts = {SERIAL_WORDS: serial}
+    if stored_machine is None and run_spec.cores > device_cores:
+        layouts[f"serial, {run_spec.cores} cores"] = serial.with_fields(cores=run_spec.cores)
+    layouts |= parallel
+    plan = PlanResult(serial, own_machine, [], is_local=stored_machine is None)
+    plan.share = min(layout.per_replica_batch_size for layout in layouts.values())
     for name in twins.names:
-        rows = [matrix.build_row(f"{name}-{index}", twins[name], layout.run) for index, layout in enumerate(candidates)]
-        checked_rows = matrix.check_rows(rows, descriptions, twins.contestants, oversubscribe=True)
-        layouts_here = [PlannedLayout(layout.words, row.spec) for layout, row in zip(candidates, checked_rows, strict=True)]
-        unavailable = [str(row.unavailable) if row.unavailable else None for row in checked_rows]
-        costs = measuring.model_costs(
-            twins, name, layouts_here[0].run, _batches(layouts_here, planned_machine), planned_machine.cores_of_device, progress
+        rows = [matrix.build_row(f"{name}-{index}", twins[name], layout) for index, layout in enumerate(layouts.values())]
+        rows = dict(zip(layouts, matrix.check_rows(rows, descriptions, twins.contestants, oversubscribe=True), strict=True))
+        serial = rows[SERIAL_WORDS].spec
+        batches = _batches([row.spec for row in rows.values()], device_cores, plan.share)
+        cost_model = CostModel(
+            contestant=name,
+            values={**settings.values, "framework_options": serial.framework_options},
+            serial=serial,
+            architecture=architecture,
+            costs=measuring.model_costs(twins, name, serial, batches, device_cores, progress),
+            machine=own_machine,
+            one_process=frozenset(mode for mode, facts in descriptions[name]["modes"].items() if facts.get("one_process")),
+            train_examples=examples,
         )
-        if costs.disturbed or planned_machine.frameworks[name].disturbed:
+        plan.cost_models.append(cost_model)
+        if cost_model.costs.disturbed or own_machine.frameworks[name].disturbed:
             plan.disturbed.append(name)
             plan.cautions.append(f"{name}: other work took cores while layers or messages were timed. {DISTURBED}")
-        progress.stage(f"{name}: simulating {len(layouts_here)} layouts")
-        _predict_framework(plan, request, name, layouts_here, unavailable, architecture, costs, examples, descriptions[name])
+        progress.stage(f"{name}: simulating {len(rows)} layouts")
+        _predict_framework(plan, cost_model, rows, limit_mib)
         plan.predicted += [
-            PredictedLayout(contestant=name, words=mode, run=serial, why=f"not predicted: {reason}")
+            PredictedLayout(contestant=name, words=mode, run=plan.run, why=f"not predicted: {reason}")
             for mode, reason in refusals.items()
         ]
     plan.predicted = prediction.rank(plan.predicted)
@@ -136,92 +151,65 @@ def predict(request: PlanRequest, progress: Display) -> PlanResult:
     return plan
 
 
-def _read_machine(request: PlanRequest) -> PlannedMachine:
+def _read_machine(path: str, names: Collection[str], replicas: int) -> PlannedMachine:
     """Read the machine from its file."""
-    replicas = request.settings.replicas
-    planned_machine = machine_file.read(Path(request.machine))
-    if missing := [name for name in request.twins.names if name not in planned_machine.frameworks]:
+    stored_machine = planned_machine.read(Path(path))
+    if missing := [name for name in names if name not in stored_machine.frameworks]:
         raise SpecError(
-            f"{request.machine} says nothing of {', '.join(missing)}. It has "
-            f"{', '.join(planned_machine.frameworks) or 'none'}. Choose with --frameworks, or add them to the file."
+            f"{path} says nothing of {', '.join(missing)}. It has {', '.join(stored_machine.frameworks) or 'none'}. "
+            "Choose with --frameworks, or add them to the file."
         )
-    if len(planned_machine.devices) < replicas:
+    if len(stored_machine.devices) < replicas:
         raise SpecError(
-            f"{request.machine} has fewer devices than replicas. Received: {len(planned_machine.devices)} for {replicas}. "
-            "Add devices, or use fewer --replicas."
+            f"{path} has fewer devices than replicas. Received: {len(stored_machine.devices)} for {replicas}. Add devices, or "
+            "use fewer --replicas."
         )
-    if planned_machine.cores_of_device > (local_cores := machine.available_cores()):
+    if stored_machine.cores_of_device > (local_cores := machine.available_cores()):
         raise SpecError(
-            f"cores_of_device of {request.machine} is more than this machine has. Received: "
-            f"{planned_machine.cores_of_device}, with {local_cores} here. Layers are timed here with so many. Use fewer."
+            f"cores_of_device of {path} is more than this machine has. Received: {stored_machine.cores_of_device}, with "
+            f"{local_cores} here. Layers are timed here with so many. Use fewer."
         )
-    return planned_machine
+    return stored_machine
 
 
-def _batches(candidates: Sequence[PlannedLayout], planned_machine: PlannedMachine) -> set[tuple[int, int]]:
+def _batches(runs: Sequence[Spec], cores: int, share: int) -> set[tuple[int, int]]:
     """Return (cores, batch size) at which layers are timed: the smallest, the largest and a replica's share of a batch."""
-    cores = planned_machine.cores_of_device
-    sizes = [layout.run.per_replica_batch_size // layout.run.micro_batches() for layout in candidates]
-    share = min(layout.run.per_replica_batch_size for layout in candidates)
-    serial = {(layout.run.cores, layout.run.global_batch_size) for layout in candidates if not layout.run.is_parallel}
+    sizes = [run.per_replica_batch_size // run.micro_batches() for run in runs]
+    serial = {(run.cores, run.global_batch_size) for run in runs if not run.is_parallel}
     return {(cores, size) for size in (min(sizes), share, max(sizes))} | serial
 
 
-def _predict_framework(
-    plan: PlanResult,
-    request: PlanRequest,
-    name: str,
-    candidates: Sequence[PlannedLayout],
-    unavailable: Sequence[str | None],
-    architecture: Architecture,
-    costs: Costs,
-    examples: int,
-    description: Mapping[str, Any],
-) -> None:
-    modes = {mode: facts.get("one_process", False) for mode, facts in description["modes"].items()}
-    cases = [
-        prediction.build_case(
-            layout, architecture, costs, plan.machine, name, examples, one_process=modes.get(layout.run.mode, False)
-        )
-        for layout in candidates
-    ]
-    predictions: list[PredictedLayout] = []
+def _predict_framework(plan: PlanResult, cost_model: CostModel, rows: Mapping[str, Row], limit_mib: float | None) -> None:
+    """Add the predictions of one framework.
+
+    Args:
+        plan: gets the predictions.
+        cost_model: costs in this framework.
+        rows: row of each layout, by its words.
+        limit_mib: memory limit of each device.
+    """
+    name, predictions = cost_model.contestant, list[PredictedLayout]()
     runnable = plan.cases[name] = {}
-    for layout, case, reason in zip(candidates, cases, unavailable, strict=True):
-        if reason is not None:
-            predictions.append(PredictedLayout(contestant=name, words=layout.words, run=layout.run, why=reason))
+    serial = cost_model.case(cost_model.serial)
+    for words, row in rows.items():
+        if row.unavailable:
+            predictions.append(PredictedLayout(contestant=name, words=words, run=row.spec, why=str(row.unavailable)))
             continue
-        predictions.append(prediction.predict(name, layout, case, cases[0], request.limit_mib))
-        runnable[layout.words] = case
+        case = runnable[words] = cost_model.case(row.spec)
+        predictions.append(prediction.predict(name, words, case, serial, limit_mib))
         if (better := prediction.with_best_cut(case)) is not None:
-            plan.cuts.append(_cut(name, layout, *better))
+            plan.cuts.append(_cut(name, words, *better))
     plan.predicted += predictions
     if name not in plan.disturbed:
         plan.changes += _changes(name, [layout for layout in prediction.rank(predictions) if layout.rankable], runnable)
-    share = min(layout.run.per_replica_batch_size for layout in candidates)
-    serial = PlannedLayout(SERIAL_WORDS, candidates[0].run.with_fields(global_batch_size=share))
-    case = prediction.build_case(serial, architecture, costs, plan.machine, name, examples, one_process=False)
-    plan.image_seconds[name] = schedules.step(case)[0].total / share
-    plan.cost_models.append(
-        CostModel(
-            contestant=name,
-            values={**request.settings.values, "framework_options": candidates[0].run.framework_options},
-            architecture=architecture,
-            costs=costs,
-            machine=plan.machine,
-            one_process=frozenset(mode for mode, is_one in modes.items() if is_one),
-            train_examples=examples,
-            replica_images=share,
-        )
-    )
 
 
-def _cut(name: str, layout: PlannedLayout, case: Case, gain: float) -> dict[str, Any]:
+def _cut(name: str, words: str, case: Case, gain: float) -> dict[str, Any]:
     assert case.stages is not None
     ends = [str(stage.architecture.layers[-1].name) for stage in case.stages]
     return {
         "contestant": name,
-        "layout": layout.words,
+        "layout": words,
         "stages": "; ".join(f"{device.name}: to {end}" for device, end in zip(case.devices, ends, strict=True)),
         "gain": gain,
     }
@@ -253,15 +241,13 @@ def _format_speedup(resource: str, factor: float) -> str:
     return f"{noun} {factor:.3g} times as fast" if factor >= 1 else f"{noun} {1 / factor:.3g} times as slow"
 
 
-def measure(request: PlanRequest, plan: PlanResult, folder: Path) -> None:
+def measure(plan: PlanResult, settings: ComparisonSettings, twins: Twins, folder: Path, *, every_mode: bool) -> None:
     """Run serial and the best layouts of each framework, interleaved, in fresh processes, for a few steps."""
-    rows = measured_rows(plan, request.twins, every_mode=request.every_mode)
-    settings = ComparisonSettings(repeats=request.settings.repeats, prove=False, oversubscribe=True)
-    outcome, _ = run.run_nested(ComparisonRequest(settings, rows, request.twins), folder)
-    stored = outcome.stored
-    plan.pairs = pair_measurements(
-        plan, stored.comparison.rows, {row.id: list(finished_runs(stored, row).values()) for row in rows}
-    )
+    rows = measured_rows(plan, twins, every_mode=every_mode)
+    settings = ComparisonSettings(repeats=settings.repeats, prove=False, oversubscribe=True)
+    stored = run.run_nested(ComparisonRequest(settings, rows, twins), folder)[0].stored
+    results = {row.id: list(finished_runs(stored, row).values()) for row in rows}
+    plan.pairs = pair_measurements(plan, stored.comparison.rows, results)
     if doubtful := sum(pair.in_doubt for pair in plan.pairs):
         num_runs = sum(pair.n for pair in plan.pairs)
         plan.cautions.append(f"{doubtful} of {num_runs} measured runs are in doubt: other work took cores of them. {DISTURBED}")
@@ -278,22 +264,21 @@ def measured_rows(plan: PlanResult, twins: Twins, *, every_mode: bool = False) -
         every_mode: whether to measure the best layout of each mode, and serial on all cores.
     """
     rows: list[Row] = []
-    for name in dict.fromkeys(layout.contestant for layout in plan.predicted):
-        predictions = [layout for layout in plan.predicted if layout.contestant == name and layout.rankable]
+    for name in plan.names:
+        predictions = [layout for layout in plan.predictions_of(name) if layout.rankable]
         serial = [layout for layout in predictions if layout.words == SERIAL_WORDS]
         best = [layout for layout in predictions if layout not in serial]
-        if every_mode:
-            fastest: dict[str, PredictedLayout] = {}
-            for layout in best:
-                fastest.setdefault(layout.run.variant, layout)
-            best = list(fastest.values())
-        else:
-            best = best[:MEASURED_LAYOUTS]
-        for layout in [*serial, *best]:
-            steps = min(layout.run.steps or MEASURED_STEPS, MEASURED_STEPS)
-            short_spec = layout.run.with_fields(epochs=None, steps=steps, checkpoint_seconds=None)
-            rows.append(matrix.build_row(row_id(layout), twins[name], short_spec))
+        best = prediction.best_of_each_mode(best) if every_mode else best[:MEASURED_LAYOUTS]
+        rows += [
+            build_row(layout, twins, min(layout.run.steps or MEASURED_STEPS, MEASURED_STEPS)) for layout in [*serial, *best]
+        ]
     return rows
+
+
+def build_row(layout: PredictedLayout, twins: Twins, steps: int) -> Row:
+    """Return the row that measures a layout for some steps."""
+    short_spec = layout.run.with_fields(epochs=None, steps=steps, checkpoint_seconds=None)
+    return matrix.build_row(row_id(layout), twins[layout.contestant], short_spec)
 
 
 def row_id(layout: PredictedLayout) -> str:
@@ -338,17 +323,22 @@ def step_seconds(result: RunResult) -> float:
     return sum(epoch.timed_seconds for epoch in result.epochs) * result.spec.global_batch_size / images
 
 
-def extrapolate(request: PlanRequest, plan: PlanResult) -> None:
-    """Add projections to other numbers of replicas, and maps over links."""
+def project(
+    plan: PlanResult, modes: Sequence[str], sizes: Sequence[int], kinds: Sequence[Kind], network: LinkModel | None
+) -> None:
+    """Add projections to other numbers of replicas."""
     for cost_model in plan.cost_models:
-        image_seconds = plan.image_seconds[cost_model.contestant]
-        pairs = [pair for pair in plan.pairs if pair.contestant == cost_model.contestant]
-        if request.sizes:
-            plan.projected += projection.project(cost_model, request.sizes, request.settings.modes, image_seconds, pairs)
-        if request.maps:
-            plan.winners[cost_model.contestant] = projection.fastest_modes(cost_model, request.settings.modes, image_seconds)
-            if (winner := _measured_winner(plan, cost_model.contestant, pairs)) is not None:
-                plan.measured_winners[cost_model.contestant] = winner
+        pairs = plan.pairs_of(cost_model.contestant)
+        plan.projected += projection.project(cost_model, modes, plan.share, pairs, sizes=sizes, kinds=kinds, network=network)
+
+
+def map_fastest_modes(plan: PlanResult, modes: Sequence[str]) -> None:
+    """Add maps of the fastest mode over links, replicas and speeds."""
+    for cost_model in plan.cost_models:
+        name = cost_model.contestant
+        plan.winners[name] = projection.fastest_modes(cost_model, modes, plan.share)
+        if (winner := _measured_winner(plan, name, plan.pairs_of(name))) is not None:
+            plan.measured_winners[name] = winner
 
 
 def _measured_winner(plan: PlanResult, name: str, pairs: Sequence[PredictionPair]) -> MeasuredWinner | None:
@@ -359,10 +349,10 @@ def _measured_winner(plan: PlanResult, name: str, pairs: Sequence[PredictionPair
     runs = {words: case.run for words, case in plan.cases[name].items() if not case.one_process}
     link = plan.machine.frameworks[name].links.all_reduce
     serial = next((pair for pair in pairs if pair.words == SERIAL_WORDS), None)
-    candidates = [pair for pair in pairs if pair.words in runs and runs[pair.words].is_parallel]
-    candidates = [
-        pair for pair in candidates if runs[pair.words].not_serial_because is None and runs[pair.words].replicas in MAP_REPLICAS
-    ]
+    on_map = {
+        words for words, run in runs.items() if run.is_parallel and not run.not_serial_because and run.replicas in MAP_REPLICAS
+    }
+    candidates = [pair for pair in pairs if pair.words in on_map]
     if link is None or serial is None or not candidates:
         return None
     fastest = min([serial, *candidates], key=lambda pair: pair.measured_seconds)

@@ -1,22 +1,77 @@
-"""Predicts and ranks layouts, and computes the changes that would let another one win."""
+"""Lists the layouts of every mode, predicts and ranks them, and computes the changes that would let another one win."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
 
+from common import spec
 from common.frozen import Frozen
 from common.models.architectures import Architecture
-from common.spec import Spec, SpecError
+from common.spec import MODES, Mode, Spec, SpecError
 from compare.core.scaling_laws import LinkModel
 from compare.planning import placement, schedules
-from compare.planning.case import Case, PredictionError, numbered_devices
-from compare.planning.costs import Costs, Links, PlannedMachine
-from compare.planning.layouts import PlannedLayout
+from compare.planning.case import Case, Costs, PredictionError, numbered_devices
+from compare.planning.planned_machine import Links, PlannedMachine
 
+MAX_INNER_REPLICAS = 16
+"""Largest number of replicas that share one copy of a hybrid's model. More would cut layers too small."""
+MICRO_BATCHES = (2, 4, 8, 16)
+SERIAL_WORDS = "serial"
+"""Words of the layout that all others are compared with: serial on the cores of one device."""
+EVERY_STEPS = (1, 10, 100, None)
+"""Steps between two averages. None: one average an epoch."""
 FACTORS = (1e-3, 1e3)
 """Range of the factors on links or devices that are searched."""
+
+
+def enumerate_layouts(values: dict[str, Any], modes: Sequence[str], replicas: int) -> tuple[dict[str, Spec], dict[str, str]]:
+    """Return (runs by the words of their layout, reasons why a mode has none) of some modes on a total number of replicas.
+
+    Args:
+        values: nested plain values of the spec.
+        modes: words of `spec.MODES`. Serial always comes first.
+    """
+    serial = spec.build(spec.with_variant(values, "serial", 1))
+    layouts, refusals = {SERIAL_WORDS: serial}, dict[str, str]()
+    for mode in modes:
+        traits = MODES[mode]
+        for words, fields, copies in _choices(traits, replicas) if traits.is_parallel else ():
+            try:
+                run = spec.build(spec.with_variant(spec.overlay(values, fields), mode, copies))
+            except SpecError as error:
+                refusals.setdefault(mode, str(error))
+                continue
+            # A run that would be cut into fewer micro-batches is a layout of its own.
+            is_cut = not traits.cuts_batches or run.micro_batches() == run.pipeline.micro_batches
+            if run.replicas == replicas and is_cut:
+                layouts[f"{mode} x{replicas}{words}"] = run
+        if traits.is_parallel and not any(run.variant == mode for run in layouts.values()):
+            refusals.setdefault(mode, f"no layout of it has {replicas} replicas at batch {serial.global_batch_size}")
+    return layouts, refusals
+
+
+def _choices(mode: Mode, replicas: int) -> Iterator[tuple[str, dict[str, Any], int]]:
+    """Yield (words, fields, replicas as `with_variant` takes them) of each layout of a mode."""
+    inner = (
+        [number for number in range(2, min(replicas // 2, MAX_INNER_REPLICAS) + 1) if replicas % number == 0]
+        if mode.is_nested
+        else [1]
+    )
+    for degree in inner:
+        degrees = {"hybrid.inner_replicas": degree} if mode.is_nested else {}
+        words, copies = (f" ({replicas // degree} copies)" if degrees else ""), replicas // degree
+        if mode.cuts_batches:
+            for number in MICRO_BATCHES:
+                yield f"{words}, {number} micro-batches", degrees | {"pipeline.micro_batches": number}, copies
+        elif mode.trains_apart:
+            for every in EVERY_STEPS:
+                interval = "every epoch" if every is None else "every step" if every == 1 else f"every {every} steps"
+                yield f"{words}, {interval}", degrees | {"averaging.every_steps": every}, copies
+        else:
+            yield words, degrees, copies
 
 
 class PredictedLayout(Frozen):
@@ -45,70 +100,91 @@ class PredictedLayout(Frozen):
         return self.step_seconds is not None and self.fits
 
 
-def build_case(
-    layout: PlannedLayout,
-    architecture: Architecture,
-    costs: Costs,
-    machine: PlannedMachine,
-    name: str,
-    examples: int,
-    *,
-    one_process: bool,
-) -> Case:
-    """Build the case of a layout on the devices of a machine."""
-    run, timings = layout.run, machine.frameworks[name]
-    return Case(
-        run=run,
-        architecture=architecture,
-        costs=costs,
-        devices=numbered_devices(machine.devices[: run.replicas], run.replicas),
-        links=timings.links,
-        crowding=timings.crowding,
-        one_process=one_process,
-        train_examples=examples,
-        cores=machine.cores_of_device if run.is_parallel else run.cores,
-    )
+@dataclass(frozen=True)
+class CostModel:
+    """Costs of one model in one framework, on the devices of a machine, which are repeated as often as needed."""
+
+    contestant: str
+    values: dict[str, Any]
+    """Nested plain values of the spec."""
+    serial: Spec
+    """Serial on one device."""
+    architecture: Architecture
+    costs: Costs
+    machine: PlannedMachine
+    one_process: frozenset[str]
+    """Modes whose replicas are in one process."""
+    train_examples: int
+
+    def case(self, run: Spec) -> Case:
+        """Build the case of a run."""
+        timings = self.machine.frameworks[self.contestant]
+        return Case(
+            run=run,
+            architecture=self.architecture,
+            costs=self.costs,
+            devices=numbered_devices(self.machine.devices[: run.replicas], run.replicas),
+            links=timings.links,
+            crowding=timings.crowding,
+            one_process=run.mode in self.one_process,
+            train_examples=self.train_examples,
+            cores=self.machine.cores_of_device if run.is_parallel else run.cores,
+        )
+
+    def parallel_cases(self, modes: Sequence[str], replicas: int, batch_size: int) -> list[tuple[str, Case]]:
+        """Return (words, case) of all layouts of a number of replicas, with a global batch size."""
+        layouts, _ = enumerate_layouts({**self.values, "global_batch_size": batch_size}, modes, replicas)
+        return [(words, self.case(run)) for words, run in layouts.items() if run.is_parallel]
+
+    def serial_seconds(self, batch_size: int) -> float:
+        """Return the seconds of a serial step on one device."""
+        return schedules.step(self.case(self.serial.with_fields(global_batch_size=batch_size)))[0].total
 
 
-def predict(name: str, layout: PlannedLayout, case: Case, serial_case: Case, limit_mib: float | None) -> PredictedLayout:
+def predict(name: str, words: str, case: Case, serial: Case, limit_mib: float | None) -> PredictedLayout:
     """Simulate a layout.
 
     Args:
         name: the contestant.
-        layout: the layout.
+        words: description of the layout.
         case: the layout on the devices of the machine.
-        serial_case: serial on one device.
+        serial: serial on one device, with the same batch.
         limit_mib: the user's memory limit of each device. None: the machine's own limits count.
     """
-    run = layout.run
+    run = case.run
     try:
         parts, peak_bytes = schedules.step(case)
     except (PredictionError, SpecError) as error:
-        return PredictedLayout(contestant=name, words=layout.words, run=run, why=f"not predicted: {error}")
+        return PredictedLayout(contestant=name, words=words, run=run, why=f"not predicted: {error}")
     memory = {device: size / 2**20 for device, size in peak_bytes.items()}
     if case.one_process:
-        memory = _in_one_process(memory, case.costs.process_mib)
+        first, shared_mib = next(iter(memory)), case.costs.process_mib
+        memory = {device: size if device == first else size - shared_mib for device, size in memory.items()}
     limits = {device.name: limit_mib or device.memory_mib or math.inf for device in case.devices}
     over_limit = [
         f"{device} needs {size:.0f} MiB" for device, size in memory.items() if size > limits.get(device, limit_mib or math.inf)
     ]
     return PredictedLayout(
         contestant=name,
-        words=layout.words,
+        words=words,
         run=run,
         step_seconds=parts.total,
         epoch_seconds=parts.total * case.train_examples / run.global_batch_size,
         parts=parts._asdict(),
         memory_mib=memory,
         process_mib=(sum if case.one_process else max)(memory[device.name] for device in case.devices),
-        efficiency=schedules.step(serial_case)[0].total / parts.total / (run.replicas * case.cores / serial_case.cores),
+        efficiency=schedules.step(serial)[0].total / parts.total / (run.replicas * case.cores / serial.cores),
         why=f"does not fit: {'; '.join(over_limit)}" if over_limit else None,
         fits=not over_limit,
     )
 
 
-def _in_one_process(memory: Mapping[str, float], process_mib: float) -> dict[str, float]:
-    return {device: size - (process_mib if index else 0.0) for index, (device, size) in enumerate(memory.items())}
+def step_seconds(case: Case) -> float | None:
+    """Return the seconds of a step. None: it cannot be predicted."""
+    try:
+        return schedules.step(case)[0].total
+    except (PredictionError, SpecError):
+        return None
 
 
 def rank(layouts: Sequence[PredictedLayout]) -> list[PredictedLayout]:
@@ -117,6 +193,15 @@ def rank(layouts: Sequence[PredictedLayout]) -> list[PredictedLayout]:
     return sorted(
         layouts, key=lambda layout: (order.index(layout.contestant), not layout.rankable, layout.step_seconds or math.inf)
     )
+
+
+def best_of_each_mode(layouts: Sequence[PredictedLayout]) -> list[PredictedLayout]:
+    """Return the best layout of each mode in one framework, and of serial on each number of cores, in ranked order."""
+    best: dict[str, PredictedLayout] = {}
+    for layout in layouts:
+        if layout.rankable:
+            best.setdefault(layout.run.variant if layout.run.is_parallel else layout.words, layout)
+    return list(best.values())
 
 
 def scale_speeds(case: Case, *, link: float = 1.0, compute: float = 1.0) -> Case:
@@ -133,8 +218,9 @@ def scale_speeds(case: Case, *, link: float = 1.0, compute: float = 1.0) -> Case
     return replace(case, links=links, devices=devices)
 
 
-def with_links(case: Case, links: Links, speed: float) -> Case:
-    """Return the case over other links, each device on its own machine and faster by a factor."""
+def with_network(case: Case, network: LinkModel, speed: float = 1.0) -> Case:
+    """Return the case over another network, each device on its own machine and faster by a factor."""
+    links = Links(**dict.fromkeys(Links.model_fields, network))
     return replace(scale_speeds(case, compute=speed), links=links, one_process=False, crowding=1.0)
 
 
@@ -146,11 +232,9 @@ def required_speedups(best: Case, other: Case) -> dict[str, float]:
     speedups: dict[str, float] = {}
     for resource in ("link", "compute"):
 
-        def lag(exponent: float, what: str = resource) -> float:
-            change = {what: 10.0**exponent}
-            return (
-                schedules.step(scale_speeds(other, **change))[0].total - schedules.step(scale_speeds(best, **change))[0].total
-            )
+        def lag(exponent: float, resource: str = resource) -> float:
+            slower, faster = (schedules.step(scale_speeds(case, **{resource: 10.0**exponent}))[0] for case in (other, best))
+            return slower.total - faster.total
 
         crossings = [_crossing(lag, math.log10(border)) for border in FACTORS]
         exponents = [crossing for crossing in crossings if crossing is not None]
@@ -178,8 +262,8 @@ def with_best_cut(case: Case) -> tuple[Case, float] | None:
     if case.run.traits.divides != {"layers"}:
         return None
     try:
-        even, recut = schedules.step(case)[0].total, placement.place_stages(case)
-        gain = even / schedules.step(recut)[0].total if recut is not None else 1.0
+        recut = placement.place_stages(case)
     except (PredictionError, SpecError):
         return None
-    return (recut, gain) if recut is not None and gain > 1.0 else None
+    even, best = step_seconds(case), recut and step_seconds(recut)
+    return (recut, even / best) if recut and even and best and best < even else None

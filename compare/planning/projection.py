@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from common.frozen import Frozen
-from common.models.architectures import Architecture
-from common.spec import MODES, SpecError
-from compare.core.scaling_laws import LinkModel
-from compare.planning import layouts, prediction, schedules
+from common.spec import MODES
+from compare.core.scaling_laws import Kind, LinkModel
+from compare.planning import prediction
 from compare.planning.accuracy import PredictionPair, error_band
-from compare.planning.case import Case, PredictionError
-from compare.planning.costs import Costs, Links, PlannedMachine
-from compare.planning.layouts import PlannedLayout
+from compare.planning.prediction import CostModel
 
 MAP_LINKS = {
     "10 Mbit/s": (20e-3, 8e-7),
@@ -28,35 +25,6 @@ MAP_SPEEDS = (0.1, 1.0, 10.0, 100.0)
 """Speeds of devices relative to those on which the layers were timed. A faster device computes less time per byte."""
 
 
-@dataclass(frozen=True)
-class CostModel:
-    """Costs of one model in one framework, on the devices of a machine, which are repeated as often as needed."""
-
-    contestant: str
-    values: dict[str, object]
-    """Nested plain values of the spec."""
-    architecture: Architecture
-    costs: Costs
-    machine: PlannedMachine
-    one_process: frozenset[str]
-    """Modes whose replicas are in one process."""
-    train_examples: int
-    replica_images: int
-    """Images of each replica in a step."""
-
-    def cases(self, replicas: int, modes: Sequence[str]) -> list[tuple[PlannedLayout, Case]]:
-        """Return all layouts of a number of replicas. The batch grows with the replicas."""
-        batch = self.replica_images * replicas
-        values = {**self.values, "global_batch_size": batch}
-        candidates, _ = layouts.enumerate_layouts(values, modes, replicas)
-        return [
-            (layout, prediction.build_case(layout, self.architecture, self.costs, self.machine, self.contestant,
-                                           self.train_examples, one_process=layout.run.mode in self.one_process))
-            for layout in candidates
-            if layout.run.is_parallel
-        ]  # fmt: skip
-
-
 class ProjectedLayout(Frozen):
     """Projected, not measured: the best layout of a mode for so many replicas."""
 
@@ -64,6 +32,10 @@ class ProjectedLayout(Frozen):
     mode: str
     words: str
     replicas: int
+    kind: Kind
+    """`strong`: the global batch is fixed; `weak`: it grows with the replicas."""
+    network: str | None
+    """Name of the network. None: the links of the planned machine."""
     step_seconds: float
     low_seconds: float | None
     """Lower end of the error band, see `accuracy.error_band`. None: nothing was measured."""
@@ -74,42 +46,51 @@ class ProjectedLayout(Frozen):
 
 def project(
     cost_model: CostModel,
-    sizes: Sequence[int],
     modes: Sequence[str],
-    serial_image_seconds: float,
+    share: int,
     measured: Sequence[PredictionPair],
+    *,
+    sizes: Sequence[int],
+    kinds: Sequence[Kind],
+    network: LinkModel | None,
 ) -> list[ProjectedLayout]:
     """Simulate the modes that take any number of replicas, each replica a process.
 
     Args:
         cost_model: the model and the machine.
-        sizes: numbers of replicas.
         modes: modes of the plan. Those that do not divide the batch, and so do not take any number of replicas, are left out.
-        serial_image_seconds: seconds for each image on one device, at the batch of a replica.
+        share: images of each replica in a step of weak scaling.
         measured: measured layouts, whose errors give the bands.
+        sizes: numbers of replicas.
+        kinds: kinds of scaling.
+        network: links between the devices. None: those of the machine.
     """
-    projections: list[ProjectedLayout] = []
-    factors = error_band(measured)
+    factors = error_band(measured) or (None, None)
     scaled_modes = [mode for mode in modes if MODES[mode].divides_batch and MODES[mode].processes != "one"]
-    for replicas in sizes:
-        best: dict[str, ProjectedLayout] = {}
-        for layout, case in cost_model.cases(replicas, scaled_modes):
-            if case.one_process or (seconds := _step_seconds(case)) is None:
+    best: dict[tuple[Kind, int, str], ProjectedLayout] = {}
+    for kind, replicas in itertools.product(kinds, sizes):
+        batch, base = (share * replicas, share) if kind == "weak" else (cost_model.serial.global_batch_size,) * 2
+        image_seconds = cost_model.serial_seconds(base) / base
+        for words, case in cost_model.parallel_cases(scaled_modes, replicas, batch):
+            if case.one_process:
                 continue  # a single process does not hold that many replicas
-            mode = layout.run.variant
-            if mode not in best or seconds < best[mode].step_seconds:
-                best[mode] = ProjectedLayout(
+            seconds = prediction.step_seconds(prediction.with_network(case, network) if network else case)
+            key = kind, replicas, case.run.variant
+            if seconds is not None and (key not in best or seconds < best[key].step_seconds):
+                low, high = (factor and seconds * factor for factor in factors)
+                best[key] = ProjectedLayout(
                     contestant=cost_model.contestant,
-                    mode=mode,
-                    words=layout.words,
+                    mode=case.run.variant,
+                    words=words,
                     replicas=replicas,
+                    kind=kind,
+                    network=network and network.name,
                     step_seconds=seconds,
-                    low_seconds=seconds * factors[0] if factors else None,
-                    high_seconds=seconds * factors[1] if factors else None,
-                    efficiency=serial_image_seconds * cost_model.replica_images / seconds,
+                    low_seconds=low,
+                    high_seconds=high,
+                    efficiency=image_seconds * batch / replicas / seconds,
                 )
-        projections += best.values()
-    return projections
+    return list(best.values())
 
 
 class MapPoint(Frozen):
@@ -135,32 +116,25 @@ class MeasuredWinner(Frozen):
     """Seconds of a serial step relative to this mode's, both of the whole batch."""
 
 
-def fastest_modes(cost_model: CostModel, modes: Sequence[str], serial_image_seconds: float) -> list[MapPoint]:
+def fastest_modes(cost_model: CostModel, modes: Sequence[str], share: int) -> list[MapPoint]:
     """Return the fastest mode with serial's mathematics for each combination of link, replicas and speed of devices.
 
-    The batch grows with the replicas.
+    Args:
+        cost_model: the model and the machine.
+        modes: modes of the plan.
+        share: images of each replica in a step. The batch grows with the replicas.
     """
     points: list[MapPoint] = []
+    image_seconds = cost_model.serial_seconds(share) / share
     for replicas in MAP_REPLICAS:
-        cases = [entry for entry in cost_model.cases(replicas, modes) if entry[0].run.not_serial_because is None]
-        for name, (alpha, beta) in MAP_LINKS.items():
+        batch = share * replicas
+        cases = [case for _, case in cost_model.parallel_cases(modes, replicas, batch) if case.run.not_serial_because is None]
+        for (name, (alpha, beta)), speed in itertools.product(MAP_LINKS.items(), MAP_SPEEDS):
             network = LinkModel(name=name, alpha_seconds=alpha, beta_seconds_per_byte=beta)
-            links = Links(all_reduce=network, send=network, server=network, memory=network)
-            for speed in MAP_SPEEDS:
-                best = MapPoint(link=name, replicas=replicas, speed=speed, mode="serial", speedup=1.0)
-                for layout, case in cases:
-                    faster = prediction.with_links(case, links, speed)
-                    if (seconds := _step_seconds(faster)) is None:
-                        continue
-                    speedup = serial_image_seconds / speed * cost_model.replica_images * replicas / seconds
-                    if speedup > best.speedup:
-                        best = best.model_copy(update={"mode": layout.run.variant, "speedup": speedup})
-                points.append(best)
+            fastest = ("serial", 1.0)
+            for case in cases:
+                seconds = prediction.step_seconds(prediction.with_network(case, network, speed))
+                if seconds is not None and (speedup := image_seconds / speed * batch / seconds) > fastest[1]:
+                    fastest = case.run.variant, speedup
+            points.append(MapPoint(link=name, replicas=replicas, speed=speed, mode=fastest[0], speedup=fastest[1]))
     return points
-
-
-def _step_seconds(case: Case) -> float | None:
-    try:
-        return schedules.step(case)[0].total
-    except (PredictionError, SpecError):
-        return None

@@ -17,9 +17,9 @@ from common.models.stages import Stage
 from common.training.compression import buckets
 from compare.core.scaling_laws import LinkModel, exchange_seconds
 from compare.planning import events
-from compare.planning.case import Case, PredictionError, TaskGraph, device_rows, one_per_speed
-from compare.planning.costs import Device, item_bytes, layer_names
+from compare.planning.case import Case, PredictionError, TaskGraph, device_rows, item_bytes, layer_names, one_per_speed
 from compare.planning.events import Parts
+from compare.planning.planned_machine import Device
 
 ASYNCHRONOUS_STEPS = 8
 """Simulated steps of asynchronous workers: their pace settles within a few."""

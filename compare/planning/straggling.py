@@ -17,13 +17,13 @@ from compare.comparison import comparison_plan
 from compare.core.errors import LaunchError
 from compare.core.progress import Display
 from compare.core.statistics import Ratio, paired_ratio
-from compare.execution import code_digest, executor, matrix, store
+from compare.execution import code_digest, executor, store
 from compare.execution.interleaving import Job, rounds, run_in_turns
 from compare.execution.matrix import Row
 from compare.execution.twins import Twins
 from compare.execution.workspace import FolderKind, PlannedWork, Workspace
 from compare.judgement.run_figures import disturbance_words, times_in_doubt
-from compare.planning import planner, schedules
+from compare.planning import planner, prediction, schedules
 from compare.planning.case import Case
 from compare.planning.planner import PlanResult
 from compare.planning.prediction import PredictedLayout
@@ -44,7 +44,7 @@ class StragglerRecord(PlannedWork):
     spec: dict[str, Any]
     """Spec of the serial run that the layouts derive from."""
     rows: list[Row]
-    stragglers: list[tuple[float, bool]]
+    stragglers: list[Straggler]
     repeats: int
 
     def identity(self) -> dict[str, Any]:
@@ -138,28 +138,24 @@ def _synchronises_rarely(case: Case) -> bool:
 
 def measurable_layouts(plan: PlanResult) -> tuple[list[PredictedLayout], dict[str, list[str]]]:
     """Return (the best predicted layout of each mode whose replicas are processes, modes of one process by framework)."""
-    best: dict[tuple[str, str], PredictedLayout] = {}
+    best: list[PredictedLayout] = []
     one_process_modes: dict[str, list[str]] = {}
-    for layout in plan.predicted:
-        if not layout.rankable or layout.run.replicas < 2:
-            continue
-        if plan.cases[layout.contestant][layout.words].one_process:
-            modes = one_process_modes.setdefault(layout.contestant, [])
-            modes += [layout.run.variant] * (layout.run.variant not in modes)
-        else:
-            best.setdefault((layout.contestant, layout.run.variant), layout)
-    return list(best.values()), one_process_modes
+    for name in plan.names:
+        layouts = [layout for layout in plan.predictions_of(name) if layout.rankable and layout.run.is_parallel]
+        together = [layout for layout in layouts if plan.cases[name][layout.words].one_process]
+        best += prediction.best_of_each_mode([layout for layout in layouts if layout not in together])
+        if together:
+            one_process_modes[name] = list(dict.fromkeys(layout.run.variant for layout in together))
+    return best, one_process_modes
 
 
 def build_rows(layouts: Sequence[PredictedLayout], twins: Twins) -> list[Row]:
     """Return a row for each layout, with the number of steps that takes a few seconds."""
-    rows: list[Row] = []
-    for layout in layouts:
-        assert layout.step_seconds is not None
-        steps = min(max(math.ceil(MEASURED_SECONDS / layout.step_seconds), MIN_STEPS), MAX_STEPS)
-        short_spec = layout.run.with_fields(epochs=None, steps=steps, checkpoint_seconds=None)
-        rows.append(matrix.build_row(planner.row_id(layout), twins[layout.contestant], short_spec))
-    return rows
+    steps = [math.ceil(MEASURED_SECONDS / (layout.step_seconds or math.inf)) for layout in layouts]
+    return [
+        planner.build_row(layout, twins, min(max(number, MIN_STEPS), MAX_STEPS))
+        for layout, number in zip(layouts, steps, strict=True)
+    ]
 
 
 def measure(
@@ -177,14 +173,14 @@ def measure(
     record = StragglerRecord(
         spec=plan.run.model_dump(mode="json"),
         rows=build_rows(layouts, twins),
-        stragglers=[(straggler.factor, straggler.moves) for straggler in stragglers],
+        stragglers=[*stragglers],
         repeats=repeats,
         code_hash=code_digest.compute([twins[name] for name in plan.cases], plan.run.model),
         machine=machine.describe(),
     )
     with Workspace.open(folder, STRAGGLERS) as workspace:
         stored_record = workspace.claim(record)
-        runs = _runs(stored_record, twins, stragglers, folder, progress, results.cautions)
+        runs = _runs(stored_record, twins, folder, progress, results.cautions)
     for row in stored_record.rows:
         for straggler in stragglers:
             results.slowdowns.append(_compare_runs(by_id[row.id], plan, straggler, runs[row.id, straggler], runs[row.id, EVEN]))
@@ -210,54 +206,43 @@ class _SlowedRow(NamedTuple):
     """The row, with an id for this slow rank."""
 
 
-class _SlowedRun(NamedTuple):
-    """A run with a slow rank."""
-
-    result: RunResult
-    unfit_factor: float | None
-    """How slow the rank was, if that was not as planned."""
-
-
 def _runs(
-    record: StragglerRecord,
-    twins: Twins,
-    stragglers: Sequence[Straggler],
-    folder: Path,
-    progress: Display,
-    cautions: list[str],
+    record: StragglerRecord, twins: Twins, folder: Path, progress: Display, cautions: list[str]
 ) -> Mapping[tuple[str, Straggler], _RunsByRepeat]:
+    """Return the good runs by (row, slow rank). Others are named in the cautions."""
     items = [
         _SlowedRow(row.id, straggler, row.model_copy(update={"id": f"{row.id}-{straggler.key}"}))
         for row in record.rows
-        for straggler in (EVEN, *stragglers)
+        for straggler in (EVEN, *record.stragglers)
     ]
     runs: dict[tuple[str, Straggler], _RunsByRepeat] = {(item.layout, item.straggler): {} for item in items}
+    factors: dict[tuple[str, int], float] = {}
+    """How slow the rank of a run was."""
 
-    def stored(job: Job[_SlowedRow]) -> _SlowedRun | None:
+    def stored(job: Job[_SlowedRow]) -> RunResult | None:
         result = comparison_plan.good_result(folder, job.item.row, job.repeat)
         # Nothing was found from disturbed runs, so none is chosen.
-        return None if result is None or disturbance_words(result) else _SlowedRun(result, unfit_factor=None)
+        return None if result is None or disturbance_words(result) else result
 
-    def execute(job: Job[_SlowedRow]) -> _SlowedRun:
-        row, straggler = job.item.row, job.item.straggler
-        directory = store.run_folder(folder, row.id, job.repeat)
-        shutil.rmtree(directory, ignore_errors=True)
-        with Brake(straggler, row.spec.replicas) as brake:
+    def execute(job: Job[_SlowedRow]) -> RunResult:
+        row = job.item.row
+        shutil.rmtree(store.run_folder(folder, row.id, job.repeat), ignore_errors=True)
+        with Brake(job.item.straggler, row.spec.replicas) as brake:
             result = executor.execute(twins[row.contestant], row, job.repeat, folder, progress.watch)
-        if result.status not in store.FINISHED or abs(brake.factor / straggler.factor - 1.0) <= MAX_FACTOR_ERROR:
-            return _SlowedRun(result, unfit_factor=None)
-        shutil.rmtree(directory, ignore_errors=True)
-        return _SlowedRun(result, brake.factor)
+        factors[row.id, job.repeat] = brake.factor
+        return result
 
-    def accept(job: Job[_SlowedRow], run: _SlowedRun) -> bool:
-        words = None
-        if run.unfit_factor is not None:
-            words = f"left out, since the rank was {run.unfit_factor:.2f} times as slow."
-        elif run.result.status not in store.FINISHED:
-            words = f"{run.result.status}: {run.result.reason}"
-        if words is not None:
-            cautions.append(f"{job.item.row.id}, repeat {job.repeat + 1}: {words}")
-        return words is None
+    def accept(job: Job[_SlowedRow], result: RunResult) -> bool:
+        row_id, factor = job.item.row.id, factors[job.item.row.id, job.repeat]
+        if result.status not in store.FINISHED:
+            words = f"{result.status}: {result.reason}"
+        elif abs(factor / job.item.straggler.factor - 1.0) > MAX_FACTOR_ERROR:
+            shutil.rmtree(store.run_folder(folder, row_id, job.repeat), ignore_errors=True)
+            words = f"left out, since the rank was {factor:.2f} times as slow."
+        else:
+            return True
+        cautions.append(f"{row_id}, repeat {job.repeat + 1}: {words}")
+        return False
 
     for ended in run_in_turns(
         rounds(items, record.repeats),
@@ -267,10 +252,10 @@ def _runs(
         label=lambda job: f"{job.item.row.id} ({job.repeat + 1} of {record.repeats})",
         stored=stored,
         accept=accept,
-        ending=lambda run: (run.result, disturbance_words(run.result) if run.unfit_factor is None else ""),
+        ending=lambda run: (run, disturbance_words(run)),
     ):
         for (item, repeat), run in ended:
-            runs[item.layout, item.straggler][repeat] = run.result
+            runs[item.layout, item.straggler][repeat] = run
     return runs
 
 

@@ -15,7 +15,7 @@ from compare.execution import matrix
 from compare.execution.twins import Twins
 from compare.judgement.findings import findings
 from compare.judgement.summary import summarize
-from compare.planning import layouts, schedules
+from compare.planning import prediction, schedules
 from compare.planning.case import PredictionError
 from compare.proof import claims
 from tests.compare.conftest import describe_as
@@ -79,7 +79,7 @@ def test_it_is_judged(gossip: Mode) -> None:
 
 
 def test_a_plan_lays_it_out_and_names_the_file_that_lacks_its_schedule(gossip: Mode) -> None:
-    planned, refusals = layouts.enumerate_layouts({"cores": 2}, ["gossip"], 2)
-    assert [layout.words for layout in planned] == ["serial", "gossip x2"] and not refusals
+    planned, refusals = prediction.enumerate_layouts({"cores": 2}, ["gossip"], 2)
+    assert [*planned] == ["serial", "gossip x2"] and not refusals
     with pytest.raises(PredictionError, match=r"mode gossip .*compare/planning/schedules\.py"):
         schedules.step(made.case(made.run("gossip", 2)))

@@ -2,7 +2,6 @@
 
 import math
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -11,9 +10,8 @@ from scipy import stats
 from common.artifacts.schema import EpochRecord, Noise, RunResult
 from common.spec import SpecError
 from compare.comparison import scaling_fit, scaling_report, scaling_rows
-from compare.comparison.scaling_rows import Kind
 from compare.core import scaling_laws, statistics
-from compare.core.scaling_laws import LinkModel
+from compare.core.scaling_laws import Kind, LinkModel
 from compare.core.statistics import paired_ratio
 from compare.execution import store
 from compare.execution.comparison_settings import ComparisonSettings
@@ -25,7 +23,6 @@ from tests.support.command_line import convtwins, convtwins_json
 from tests.support.refusals import check_ended, refused
 from tests.support.snapshots import FOLDER, Screens
 
-EIGHT = scaling_fit.ProjectionTarget((8,), scaling_laws.parse_link("10Gbit"))
 ARGUMENTS = ("scaling", "--frameworks", "left,right", "--modes", "multi_process", "--replicas", "1,2,4")
 
 
@@ -79,8 +76,8 @@ def test_a_fraction_outside_of_zero_to_one_tells_nothing_of_more_replicas(speedu
     fraction = scaling_laws.amdahl([[(2, speedup)]])
     assert fraction is not None
     law = scaling_fit.ScalingLaw(contestant="pytorch", mode="multi_process", workers=0, fraction=fraction)
-    (row,) = scaling_report.laws_table(scaling_fit.ScalingResult(points=[], laws=[law], checks=[], projected=[])).rows
-    assert ("speedup_64" in row) == told
+    (row,) = scaling_report.laws_table(scaling_fit.ScalingResult(points=[], laws=[law], checks=[])).rows
+    assert (row["speedup_64"] is not None) == told
 
 
 def test_the_interval_of_a_fraction_is_missing_for_fewer_than_three_repeats() -> None:
@@ -97,8 +94,6 @@ def test_the_interval_of_a_fraction_is_missing_for_fewer_than_three_repeats() ->
     [
         ("ring", 2, 2, 100.0),
         ("ring", 4, 6, 150.0),
-        ("tree", 8, 6, 600.0),
-        ("tree", 5, 6, 600.0),
         ("server", 3, 6, 600.0),
         ("all_gather", 4, 3, 300.0),
     ],
@@ -169,11 +164,11 @@ def test_scaling_runs_every_size_with_its_serial_counterparts(
     files = ("tables/scaling.md", "tables/scaling_laws.csv", "plots/scaling.png", "scaling.json")
     assert all((tmp_path / "out" / name).exists() for name in files)
     whole = convtwins("scaling", "--stored", tmp_path / "out", "--full").stdout
-    assert "Amdahl" in whole and "Projected" not in whole
-    _assert_ratios_are_those_of_seconds_and_projections_are_apart(tmp_path / "out")
+    assert "Amdahl" in whole
+    _assert_ratios_are_those_of_seconds(tmp_path / "out")
 
 
-def _assert_ratios_are_those_of_seconds_and_projections_are_apart(out: Path) -> None:
+def _assert_ratios_are_those_of_seconds(out: Path) -> None:
     read = convtwins_json("scaling", "--stored", out)
     assert read["made_from"] == store.read(out).made_from
     assert f"{len(read['made_from'])} files, SHA-256 " in (out / "scaling.html").read_text()
@@ -186,18 +181,9 @@ def _assert_ratios_are_those_of_seconds_and_projections_are_apart(out: Path) -> 
     assert four["speedup_one_core"]["value"] == pytest.approx(3.1)
     laws = {(law["contestant"], law["fraction"]["law"]): law["fraction"] for law in read["laws"]}
     assert laws["left", "Amdahl"]["n"] == 2 and laws["left", "Gustafson"]["low"] is None
-    projected = convtwins_json("scaling", "--stored", out, "--project", "8,128", "--network", "10Gbit")
-    by_size = {
-        (size["replicas"], size["topology"]): size
-        for size in projected["projected"]
-        if (size["contestant"], size["kind"]) == ("left", "strong")
-    }
-    assert by_size[128, "ring"]["speedup"] is None  # 64 images, 128 replicas
-    assert 0 < by_size[8, "ring"]["speedup"] < 8
-    checks = {(check["contestant"], check["mode"], check["replicas"]) for check in projected["checks"]}
+    checks = {(check["contestant"], check["mode"], check["replicas"]) for check in read["checks"]}
     assert checks == {("left", "multi_process", 4), ("right", "multi_process", 4)}
-    assert all(check["fitted_on"] == [2] and math.isfinite(check["error"]) for check in projected["checks"])
-    assert "Projected, not measured" in (out / "tables" / "scaling_projected.md").read_text()
+    assert all(check["fitted_on"] == [2] and math.isfinite(check["error"]) for check in read["checks"])
 
 
 @pytest.mark.slow
@@ -211,54 +197,56 @@ def test_more_replicas_than_cores_are_run_and_marked_and_stand_in_no_law(
     assert "oversubscribed" in (tmp_path / "out" / "tables" / "scaling.md").read_text()
 
 
-@pytest.mark.parametrize(
-    ("compression", "sent", "topologies"),
-    [
-        ("none", lambda replicas: 2 * (replicas - 1) * 1e9, {"ring", "tree", "server"}),
-        ("int8", lambda replicas: replicas * (replicas - 1) * 1e9, {"all_gather"}),
-    ],
-)
-def test_what_is_projected_is_what_the_runs_sent(
-    fake_twins: pytest.MonkeyPatch, tmp_path: Path, compression: str, sent: Any, topologies: set[str]
+@pytest.mark.parametrize(("compression", "growth"), [("none", 1.5), ("int8", 3.0)])
+def test_a_link_that_is_fitted_to_two_replicas_is_checked_on_four(
+    fake_twins: pytest.MonkeyPatch, tmp_path: Path, compression: str, growth: float
 ) -> None:
+    """A ring of four sends three quarters where two send half. What cannot be summed goes around it three times."""
     out = tmp_path / "out"
-    chosen = ("--set", f"communication.compression={compression}")
-    convtwins(*ARGUMENTS[:-1], "2", *chosen, "--kinds", "weak", "--out", out).succeeded()
-    stored = comparisons.with_runs(
-        store.read(out), bytes_per_step=lambda run: None if run.spec.mode == "serial" else sent(run.spec.replicas)
-    )
-    target = scaling_fit.ProjectionTarget((8,), LinkModel(name="", alpha_seconds=0.0, beta_seconds_per_byte=1e-9))
-    projected = scaling_fit.read(stored, target).projected
-    found = {size.topology: size.step_seconds for size in projected if size.kind == "weak"}
-    assert set(found) == topologies
-    compute = {
-        topology: (seconds or 0.0) - scaling_laws.exchange_terms(topology, 8, 1.0)[1] for topology, seconds in found.items()
-    }
-    assert max(compute.values()) == pytest.approx(min(compute.values())) and min(compute.values()) > 0.0
+    convtwins(*ARGUMENTS, "--set", f"communication.compression={compression}", "--kinds", "weak", "--out", out).succeeded()
+
+    def timed(run: RunResult) -> list[EpochRecord]:
+        exchange = {1: 0.0, 2: 0.5, 4: 0.9}[run.spec.replicas]
+        step = 0.01 * run.spec.per_replica_batch_size / run.spec.cores * run.spec.replicas + exchange
+        return [
+            comparisons.with_fields(epoch, timed_seconds=step * epoch.timed_images / run.spec.global_batch_size)
+            for epoch in run.epochs
+        ]
+
+    (check, _) = scaling_fit.read(comparisons.with_runs(store.read(out), epochs=timed)).checks
+    assert (check.contestant, check.replicas, check.fitted_on) == ("left", 4, [2])
+    assert check.predicted_seconds == pytest.approx(0.64 + growth * 0.5)
+    assert check.measured_seconds == pytest.approx(0.64 + 0.9)
 
 
-def test_points_and_projections_that_rest_on_disturbed_runs_say_so(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:
+@pytest.mark.parametrize("words", [("--project", "8,64", "--network", "100Gbit"), ("--network", "100Gbit")])
+def test_the_command_that_projects_is_named(words: tuple[str, ...]) -> None:
+    sizes = words[1] if len(words) == 4 else "8,64,512"
+    command = f"plan --model MODEL --project {sizes} --network 100Gbit --kinds strong,weak"
+    check_ended(convtwins("scaling", *words), field="--project", fix=command)
+
+
+def test_points_that_rest_on_disturbed_runs_say_so(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:
     convtwins(*ARGUMENTS[:-1], "2", "--out", tmp_path / "out").succeeded()
     stored = store.read(tmp_path / "out")
     base = next(row.id for row in stored.comparison.rows if row.contestant == "left" and row.spec.mode == "serial")
-    found = scaling_fit.read(comparisons.with_runs(stored, base, noise=Noise(cores_stolen=0.9)), EIGHT)
+    found = scaling_fit.read(comparisons.with_runs(stored, base, noise=Noise(cores_stolen=0.9)))
     assert {point.in_doubt for point in found.points if point.contestant == "left"} == {True}
     rows = scaling_report.points_table(found).rows
     assert {row["status"] for row in rows if row["contestant"] == "left"} == {"in doubt"}
     for key in ("speedup_one_core", "speedup_same_cores", "speedup_same_batch", "efficiency_one_core", "efficiency_same_batch"):
         assert {row["contestant"]: row[key] == "disturbed" for row in rows if row[key]} == {"left": True, "right": False}
     assert {law.contestant for law in found.laws} == {"right"}
-    note = scaling_report.projected_table(found).note
-    assert "in doubt" in note and "the same model was off by" in note
 
 
 def test_runs_that_did_not_train_the_same_have_no_speedup_and_no_law(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:
     convtwins(*ARGUMENTS[:-1], "2", "--out", tmp_path / "out").succeeded()
     stored = store.read(tmp_path / "out")
     stored = comparisons.with_runs(stored, stored.comparison.rows[0].id, [0], weights_hash="another")
-    found = scaling_fit.read(stored, EIGHT)
-    assert found.points and not (found.laws or found.checks or found.projected)
-    assert {getattr(point, key) for point in found.points for key in scaling_report._RATIOS} == {None}
+    found = scaling_fit.read(stored)
+    assert found.points and not (found.laws or found.checks)
+    ratios = [key for key in scaling_fit.ScalingPoint.model_fields if key.startswith(("speedup", "efficiency"))]
+    assert len(ratios) == 5 and {getattr(point, key) for point in found.points for key in ratios} == {None}
 
 
 def test_over_hosts_serial_has_the_first_and_fewer_replicas_fewer_hosts(fake_twins: pytest.MonkeyPatch) -> None:
@@ -291,20 +279,16 @@ def test_every_input_has_a_compute_and_a_check_of_its_own(fake_twins: pytest.Mon
         factor = 1 if run.spec.workers else 10
         return [comparisons.with_fields(epoch, timed_seconds=factor * epoch.timed_seconds) for epoch in run.epochs]
 
-    projected = {
-        (size.workers, size.contestant): size.step_seconds
-        for size in scaling_fit.read(comparisons.with_runs(store.read(out), epochs=slower), EIGHT).projected
-        if (size.kind, size.topology) == ("weak", "ring")
-    }
-    inline, fed = projected[0, "left"], projected[2, "left"]
-    assert inline is not None and fed is not None and inline > 5 * fed
+    checked = scaling_fit.read(comparisons.with_runs(store.read(out), epochs=slower)).checks
+    predicted = {check.workers: check.predicted_seconds for check in checked if check.contestant == "left"}
+    assert predicted[0] > 5 * predicted[2]
 
 
 @pytest.mark.slow
 def test_replicas_on_accelerators_take_no_turns_and_are_the_resource(fake_twins: pytest.MonkeyPatch, tmp_path: Path) -> None:
     convtwins(*ARGUMENTS, "--cores", "2", "--out", tmp_path / "out").succeeded()
     stored = comparisons.with_runs(store.read(tmp_path / "out"), device="cuda: made up")
-    points = {point.id: point for point in scaling_fit.read(stored, scaling_fit.ProjectionTarget()).points}
+    points = {point.id: point for point in scaling_fit.read(stored).points}
     four = points["left-multi_process-4replicas-strong"]
     assert not four.oversubscribed and four.speedup_one_core is not None
     assert four.efficiency_one_core == pytest.approx(four.speedup_one_core.value / 4)
@@ -336,7 +320,7 @@ def test_the_first_screen_says_how_much_faster_the_most_replicas_are(screens: Sc
 
     points = [point("strong", 2, 1.7), point("strong", 4, 3.1), point("weak", 2, 1.8), point("weak", 4, 9.0, disturbed=True)]
     compared = comparison_report.judge(comparisons.repeated())
-    found = scaling_fit.ScalingResult(points=points, laws=[], checks=[], projected=[])
-    report = scaling_report.report(compared, FOLDER, found, [])
+    found = scaling_fit.ScalingResult(points=points, laws=[], checks=[])
+    report = scaling_report.report(compared, FOLDER, found)
     shown = screens(report)
     assert "3.16 " in shown and "9." not in shown, "no ratio of a disturbed run is shown"

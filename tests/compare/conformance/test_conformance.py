@@ -18,8 +18,8 @@ import pytest
 from common import spec
 from common.models import architectures
 from common.spec import SpecError
-from compare.conformance import conformance, models, runs
-from compare.conformance.description import FIELDS, description_faults
+from compare.conformance import conformance, interface, runs
+from compare.conformance.interface import FIELDS, description_faults
 from compare.conformance.trial import TwinUnderTest
 from compare.core.errors import FolderError, LaunchError
 from compare.execution import code_digest, contestants, launch
@@ -331,7 +331,7 @@ def test_a_layer_that_is_built_otherwise_is_named(
                 "output_shape": list(shape),
                 "values": sum(each.size for each in parameters if each.name.rpartition(".")[0] == name),
             }
-            for name, shape in models.layer_shapes(architecture.layers, (size, size, 3))
+            for name, shape in interface.layer_shapes(architecture.layers, (size, size, 3))
         ]
         totals = [sum(each.size for each in parameters if each.trainable or not only) for only in (False, True)]
         built = [{**each, **(change if each["name"] == layer else {})} for each in layers]

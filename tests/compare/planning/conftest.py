@@ -8,7 +8,8 @@ from common.machine import machine as this_machine
 from common.spec import Spec
 from compare.execution.twins import Twins
 from compare.planning import measuring
-from compare.planning.costs import Costs, Device, FrameworkTimings, PlannedMachine
+from compare.planning.case import Costs
+from compare.planning.planned_machine import Device, FrameworkTimings, PlannedMachine
 from tests.compare.planning import made
 from tests.support.comparisons import with_fields
 

@@ -6,8 +6,8 @@ from common import spec
 from common.models import architectures, stages
 from common.models.architectures import Architecture
 from compare.core.scaling_laws import LinkModel
-from compare.planning.case import Case
-from compare.planning.costs import Costs, Device, Links, ModelTimes, layer_names
+from compare.planning.case import Case, Costs, ModelTimes, layer_names
+from compare.planning.planned_machine import Device, Links
 
 FREE = LinkModel(name="free", alpha_seconds=0.0, beta_seconds_per_byte=0.0)
 BATCH = 64

@@ -15,7 +15,8 @@ from compare.core.scaling_laws import exchange_terms
 from compare.execution.twins import Twins
 from compare.planning import accuracy, measuring
 from compare.planning.accuracy import PredictionPair
-from compare.planning.costs import Costs, FrameworkTimings, LinkModel, Links, ModelTimes
+from compare.planning.case import Costs, ModelTimes
+from compare.planning.planned_machine import FrameworkTimings, LinkModel, Links
 from tests.compare.planning import made
 from tests.support.comparisons import with_fields
 from tests.support.refusals import refused
@@ -108,7 +109,7 @@ def test_a_correlation_over_all_frameworks_at_once_is_caught(monkeypatch: pytest
 
 def test_names_of_times_are_those_of_the_layers_of_every_stage() -> None:
     from common.models import stages
-    from compare.planning.costs import layer_names
+    from compare.planning.case import layer_names
 
     for model in ("mini_xception", "resnet18", "two_path_cnn"):
         case = made.case(made.run("serial", 1, model=model))

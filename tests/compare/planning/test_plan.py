@@ -11,9 +11,9 @@ from syrupy.assertion import SnapshotAssertion
 from compare.core.scaling_laws import LinkModel
 from compare.execution import launch
 from compare.execution.twins import Twins
-from compare.planning import machine_file, plan_report, planner, verdicts
+from compare.planning import plan_report, planned_machine, planner
 from compare.planning.accuracy import PredictionPair
-from compare.planning.costs import Device, PlannedMachine
+from compare.planning.planned_machine import Device, PlannedMachine
 from compare.planning.planner import PlanResult
 from compare.planning.prediction import PredictedLayout
 from tests.compare.conftest import describe_as
@@ -92,7 +92,7 @@ def test_layouts_that_are_equal_may_have_different_reasons(snapshot: SnapshotAss
         predicted("multi_process", compute=0.5, exposed=0.54),
         predicted("model_parallel", compute=0.5, bubble=0.6),
     ]
-    assert [verdicts.winner(found), verdicts.winner(found[2:])] == snapshot
+    assert [plan_report.winner(found), plan_report.winner(found[2:])] == snapshot
 
 
 def test_layouts_that_do_not_fit_are_last_and_say_what_they_need(times: Times) -> None:
@@ -152,8 +152,8 @@ def test_a_machine_file_that_is_refused_says_what_to_do_before_anything_is_asked
     asked = words("--frameworks", "left", "--machine", path)
     path.write_text(yaml.safe_dump(whole.model_dump(mode="json") | change), "utf-8")
     check_ended(convtwins(*asked), names=[path, name])
-    path.write_text(machine_file.text(whole), "utf-8")
-    assert machine_file.read(path) == whole
+    path.write_text(planned_machine.text(whole), "utf-8")
+    assert planned_machine.read(path) == whole
     check_ended(convtwins(*asked, "--replicas", 4), field="replicas", received="2 for 4", fix="--replicas")
 
 
@@ -221,6 +221,24 @@ def test_without_measurement_a_projection_has_no_bands() -> None:
     slow = {each["mode"] for each in points if each["link"] == "10 Mbit/s" and each["speed"] == 100}
     fast = {each["mode"] for each in points if each["link"] == "100 Gbit/s" and each["speed"] == 0.1}
     assert (slow, fast) == ({"serial"}, {"multi_process"})  # averaging is another mathematics
+
+
+@pytest.mark.usefixtures("times")
+def test_a_projection_over_another_network_keeps_the_batch_or_the_batch_of_a_replica(tmp_path: Path) -> None:
+    modes = ("--frameworks", "left", "--modes", "multi_process", "--project", "8,128")
+    values = plan(*modes, "--kinds", "strong,weak", "--network", "1e-3,1e-9", "--out", tmp_path)
+    projected = {(row["kind"], row["replicas"]): row for row in values["projected"]}
+    assert set(projected) == {("strong", 8), ("weak", 8), ("weak", 128)}, "64 images are too few for 128 replicas"
+    assert {row["network"] for row in projected.values()} == {"1e-3,1e-9"}
+    # Two cores share a second of 64 images. The network has no crowding, and a message of a ring takes a millisecond.
+    compute = {"strong": 8 / made.BATCH / 2**0.5, "weak": 32 / made.BATCH / 2**0.5}
+    for kind, seconds in compute.items():
+        row = projected[kind, 8]
+        assert row["step_seconds"] > seconds + 14e-3 and row["efficiency"] == pytest.approx(seconds / row["step_seconds"])
+    assert "over 1e-3,1e-9" in (tmp_path / "report.md").read_text("utf-8")
+    faster = plan(*modes, "--network", "nvlink")["projected"]
+    assert faster[0]["kind"] == "weak" and faster[0]["step_seconds"] < projected["weak", 8]["step_seconds"]
+    check_ended(convtwins(*words("--network", "nvlink")), field="--network", names=["--project"])
 
 
 def test_other_work_on_the_machine_is_a_caution(times: Times, snapshot: SnapshotAssertion) -> None:

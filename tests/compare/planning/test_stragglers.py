@@ -16,8 +16,8 @@ from compare.core.statistics import paired_ratio
 from compare.execution import executor, store
 from compare.execution.matrix import Row
 from compare.execution.twins import Twins
-from compare.planning import slow_rank, stragglers_report, straggling
-from compare.planning.costs import Device, PlannedMachine
+from compare.planning import slow_rank, stragglers, straggling
+from compare.planning.planned_machine import Device, PlannedMachine
 from compare.planning.planner import PlanResult
 from compare.planning.prediction import PredictedLayout
 from compare.planning.slow_rank import Straggler
@@ -168,5 +168,5 @@ def test_the_first_screen_says_which_mode_suffers_most(screens: Screens) -> None
         for factor in (2.0, 4.0)
     ]  # fmt: skip
     found = StragglerResults(plan, suffered, {"left": ["tensor_parallel"]}, ["A caution."])
-    shown = screens(stragglers_report.report(found, 5))
+    shown = screens(stragglers.report(found, 5))
     assert "1.20 " in shown and "1.80 " in shown

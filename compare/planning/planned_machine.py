@@ -1,20 +1,24 @@
-"""Reads and writes the planned machine as YAML, which users can edit, and finds it in the cache folder."""
+"""The machine that a plan is for: its devices and links, and its YAML file, which users can edit."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Annotated
 
 import pydantic
 import yaml
+from pydantic import Field
 
 from common import spec
 from common.artifacts import atomic_files
 from common.data import cache
+from common.frozen import Finite, Moment
 from common.machine import machine
+from common.machine.machine import Facts
 from common.spec import SpecError
+from compare.core.scaling_laws import LinkModel
 from compare.execution import best_switches
-from compare.planning.costs import PlannedMachine
 
 HERE = "here"
 FOLDER = "plan"
@@ -29,6 +33,56 @@ _HEAD = """\
 #   memory: between replicas of one process.
 # crowding: times as long as alone that a pass takes while every device computes.
 """
+
+Positive = Annotated[float, Field(gt=0)]
+
+
+class Device(Finite):
+    """Hardware of one replica: a share of the cores, or an accelerator."""
+
+    name: str
+    speed: Positive = 1.0
+    """Speed relative to the device on which the layers were timed."""
+    memory_mib: Positive | None = None
+    """Memory in MiB. None: unknown."""
+
+
+class Links(Finite):
+    """Links by kind: a message of n bytes takes alpha + beta n seconds. None: not measured, or the framework has none."""
+
+    all_reduce: LinkModel | None = None
+    """A hop of a ring of processes."""
+    send: LinkModel | None = None
+    """A message from one process to another."""
+    server: LinkModel | None = None
+    """A push or a pull of one worker, with the server's part of the update."""
+    memory: LinkModel | None = None
+    """A message between replicas of one process."""
+
+
+class FrameworkTimings(Finite):
+    """Timings of a machine in one framework."""
+
+    versions: dict[str, str]
+    disturbed: bool = False
+    """Whether other work took cores while it was measured."""
+    crowding: Annotated[float, Field(ge=1)] = 1.0
+    """Ratio of the time of a pass while every device computes to its time alone."""
+    links: Links = Links()
+
+
+class PlannedMachine(Finite):
+    """The machine that is planned for. Users can edit its file."""
+
+    schema_version: int = 1
+    name: str
+    facts: Facts = {}
+    measured_at: Moment | None = None
+    """Time of the measurement. None: the machine was not measured as it is now."""
+    devices: Annotated[list[Device], Field(min_length=1, max_length=4096)]
+    """Devices in the order of replicas. A plan has at most as many replicas."""
+    cores_of_device: Annotated[int, Field(ge=1)] = 1
+    frameworks: dict[str, FrameworkTimings]
 
 
 def cache_path(cache_dir: str | None, devices: list[str], cores: int, replicas: int, hosts: Sequence[str]) -> Path:
