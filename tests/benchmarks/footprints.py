@@ -29,9 +29,9 @@ from typing import Any, NamedTuple
 import psutil
 
 from common import spec
-from compare.watching.member import JobMember
-from compare.watching.verdict import judge
-from compare.watching.watcher import Watcher
+from convtwins_hangs.watching.member import JobMember
+from convtwins_hangs.watching.verdict import judge
+from convtwins_hangs.watching.watcher import Watcher
 from tests.control_groups import control_group
 from tests.namespaces import joined_hosts
 from tests.twins.runs import PROJECT, SETTINGS, Run

@@ -2,7 +2,7 @@
 
     python -m tests.benchmarks.learn_watch DIR --write
 
-DIR holds recordings of `tests.benchmarks.footprints`. The tree of `compare.watching.learned` is fitted, and judged on
+DIR holds recordings of `tests.benchmarks.footprints`. The tree of `convtwins_hangs.watching.learned` is fitted, and judged on
 recordings that it was not fitted to: of other modes, of other loads, and of kinds of fault that it has never seen. Its
 threshold is chosen on the recordings that it is fitted to. `--write` stores the tree that is fitted to all of them.
 """
@@ -24,9 +24,9 @@ import numpy as np
 from scipy import stats
 from sklearn.tree import DecisionTreeClassifier
 
-from compare.watching import learned
-from compare.watching.member import Look
-from compare.watching.verdict import STUCK
+from convtwins_hangs.watching import learned
+from convtwins_hangs.watching.member import Look
+from convtwins_hangs.watching.verdict import STUCK
 from tests.benchmarks.footprints import FAULTS, PATIENCES
 
 STUCK_FAULTS = ("stopped", "spinning", "lock", "queue", "collective", "livelocked", "network_cut")

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from compare.core.statistics import paired_ratio
 from compare.execution.interleaving import turn
-from compare.watching.watcher import Watcher
+from convtwins_hangs.watching.watcher import Watcher
 
 MOST = 0.03
 JOB = """
