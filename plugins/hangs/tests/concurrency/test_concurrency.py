@@ -16,7 +16,8 @@ from tests import hostile_files
 from tests.support.command_line import convtwins, convtwins_json
 from tests.support.refusals import check_ended
 
-PROJECT = Path(__file__).parents[3]
+PROJECT = Path(__file__).parents[4]
+PAGE = PROJECT / "plugins" / "hangs" / "README.md"
 HANGS = """\
 import torch.distributed as dist
 
@@ -52,7 +53,7 @@ def test_a_finding_is_printed_with_both_ways_as_the_page_shows_it(hanging: Path,
     monkeypatch.chdir(hanging.parent)
     done = convtwins("concurrency", hanging.name, "--full")
     _, _, printed = done.output.partition("finding\n")
-    assert done.exit_code == 6 and printed.strip() in (PROJECT / "docs" / "concurrency.md").read_text()
+    assert done.exit_code == 6 and printed.strip() in (PAGE).read_text()
     for part in ("train.py:7: error collective-missing", "rank 0:", "rank 1:", "rank == 0"):
         assert part in printed
 
@@ -188,7 +189,7 @@ def test_nothing_found_names_the_unknown_decisions_that_it_rests_on(tmp_path: Pa
     path.write_text(UNKNOWN)
     monkeypatch.chdir(tmp_path)
     printed = "\n".join(map(str.rstrip, convtwins("concurrency", "train.py", "--full").output.strip().splitlines()))
-    assert printed in (PROJECT / "docs" / "concurrency.md").read_text()
+    assert printed in (PAGE).read_text()
     assert check("train.py")["taken_alike"] == [
         "train.py:6: how many turns config.names has", "train.py:7: not config.quick and name"
     ]  # fmt: skip
@@ -224,7 +225,7 @@ def test_a_conditional_warning_names_its_condition_and_is_no_finding(tmp_path: P
     assert done.exit_code == 0
     _, _, warned = printed.partition("warning\n")
     warned, _, _ = warned.partition("\nUnknown")
-    assert warned.strip() in (PROJECT / "docs" / "concurrency.md").read_text()
+    assert warned.strip() in (PAGE).read_text()
     found = check("train.py")
     (warning,) = found["conditional"]
     assert found["findings"] == [] and (warning["severity"], warning["rule"]) == ("conditional", "collective-missing")
@@ -363,7 +364,7 @@ def test_a_module_is_found_by_its_name_and_nothing_of_it_is_run(tmp_path: Path, 
 
 
 def test_every_rule_is_on_the_page() -> None:
-    page = (PROJECT / "docs" / "concurrency.md").read_text()
+    page = (PAGE).read_text()
     assert [name for name, rule in RULES.items() if f"| `{name}` | {rule.severity} | {rule.description} |" not in page] == []
 
 

@@ -18,7 +18,7 @@ from plugins.hangs.tests.corpus import confirm, generator
 from plugins.hangs.tests.corpus.generator import Program
 from tests.support import processes
 
-PROJECT = Path(__file__).parents[3]
+PROJECT = Path(__file__).parents[4]
 PROGRAMS = generator.programs()
 
 

@@ -40,7 +40,7 @@ RULES = {
     "read-before-join": Rule("warning", "A thread's result is read although nothing says that it is there yet."),
     "suppression": Rule("warning", "A comment suppresses a finding without a reason, or suppresses nothing."),
 }
-"""Rules by name. `docs/concurrency.md` lists the same rules."""
+"""Rules by name. The package's README lists the same rules."""
 
 
 class TraceStep(NamedTuple):

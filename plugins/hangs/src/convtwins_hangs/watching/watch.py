@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from contextlib import closing, nullcontext
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 from rich.console import Console, Group
@@ -15,7 +15,7 @@ from compare.core import commands, wording
 from compare.core.commands import Invocation
 from compare.reporting import tables
 from compare.reporting.document import Report
-from convtwins_hangs.watching import learned, report
+from convtwins_hangs.watching import report
 from convtwins_hangs.watching.verdict import ENDED, STUCK, Verdict
 from convtwins_hangs.watching.watcher import Watcher
 
@@ -33,17 +33,13 @@ def command(
     patience: Annotated[
         float, typer.Option(min=1.0, help="Seconds without work after which a job is called slow or stuck.")
     ] = 10.0,
-    judge: Annotated[
-        Literal["rules", "tree"],
-        typer.Option(help="Who says that a job is stuck: fixed rules, or a tree that was fitted to recordings."),
-    ] = "rules",
 ) -> Report:
     """Say whether a running job is healthy, slow or stuck, and which rank is to blame; exit code 6 where it is stuck."""
-    watcher = invocation.hold(closing(Watcher(pids, patience, learned.load_tree() if judge == "tree" else None)))
-    return report.report(watcher, _watch(watcher, seconds, interval))
+    watcher = invocation.hold(closing(Watcher(pids, patience)))
+    return report.report(watcher, last_verdict(watcher, seconds, interval))
 
 
-def _watch(watcher: Watcher, seconds: float | None, interval: float) -> Verdict:
+def last_verdict(watcher: Watcher, seconds: float | None, interval: float) -> Verdict:
     """Watch a job and return the last verdict. A terminal shows each verdict; stderr gets a line where it changes."""
     console = Console(stderr=True, highlight=False)
     live = Live(console=console, auto_refresh=False, transient=True) if console.is_terminal else None

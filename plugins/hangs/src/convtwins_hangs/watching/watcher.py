@@ -6,7 +6,7 @@ import resource
 import time
 from collections.abc import Sequence
 
-from convtwins_hangs.watching import connections, learned
+from convtwins_hangs.watching import connections
 from convtwins_hangs.watching.job import WatchedJob
 from convtwins_hangs.watching.member import MAX_JOINT_MEMBERS, JobMember
 from convtwins_hangs.watching.verdict import STUCK, Verdict, judge
@@ -18,17 +18,17 @@ class Watcher:
     Args:
         pids: the job's processes, or one that started the others.
         patience: the rules call the job slow or stuck after so many seconds.
-        tree: decision tree that judges whether the job is stuck. None: the fixed rules.
+        keep_seconds: seconds of looks that are kept, at least the patience.
     """
 
-    def __init__(self, pids: Sequence[int], patience: float, tree: learned.DecisionTree | None = None) -> None:
+    def __init__(self, pids: Sequence[int], patience: float, keep_seconds: float = 0.0) -> None:
         self._job = WatchedJob(pids)
-        self._tree_judge = None if tree is None else learned.TreeJudge(tree)
         self._patience = patience
-        self._keep_seconds = patience if tree is None else max(patience, learned.WINDOW_SECONDS)
+        self._keep_seconds = max(patience, keep_seconds)
         self._members: dict[int, JobMember] = {}
         """Members by the id of their first process."""
-        self._last_look = 0.0
+        self.last_look = 0.0
+        """Time of the last look, in seconds of `time.monotonic`."""
         self._sample_times: dict[int, float] = {}
         self.num_looks = 0
         self.cost_seconds = 0.0
@@ -49,7 +49,7 @@ class Watcher:
         """Look at all processes once. This takes milliseconds."""
         cpu_before = _cpu_seconds()
         now = time.monotonic()
-        elapsed, self._last_look = now - self._last_look if self.num_looks else 0.0, now
+        elapsed, self.last_look = now - self.last_look if self.num_looks else 0.0, now
         groups = self._job.groups()
         connections_by_inode = connections.established()
         for group in groups:
@@ -75,8 +75,6 @@ class Watcher:
         verdict = judge(self.ranks, self._patience, self._patience / 2)
         if verdict.state == STUCK:  # it is the last word, so it stands on what the ranks do now
             verdict = judge(self.ranks, self._patience)
-        if self._tree_judge is not None:
-            verdict = self._tree_judge.verdict(self.ranks, verdict, self._last_look)
         self.cost_seconds += _cpu_seconds() - cpu_before
         return verdict
 

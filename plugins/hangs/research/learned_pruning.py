@@ -1,6 +1,6 @@
-"""Can a learned model prune the checker's search? The figures of `docs/concurrency.md#learned-pruning`.
+"""Can a learned model prune the checker's search? The figures of `README.md#learned-pruning`.
 
-    python -m plugins.hangs.tests.corpus.learned
+    python -m plugins.hangs.research.learned_pruning
 
 Every program is searched exhaustively once. That gives a tree: each execution hangs below the decision that it takes otherwise
 than the execution that it came from. A policy cuts decisions off, with all that hangs below them. What is left says how many
@@ -363,7 +363,8 @@ def main() -> None:
 
 def _lowest(families: Sequence[Sequence[bool]], seed: int) -> float:
     """The lower 95 % bound of the recall. Families are drawn again, for variants of one are alike. If none misses a bug, it is
-    that of as many families in which none did."""
+    that of as many families in which none did.
+    """
     if all(all(each) for each in families):
         return 0.05 ** (1 / len(families))
     draw = np.random.default_rng(seed)

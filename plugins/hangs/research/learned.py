@@ -1,19 +1,26 @@
 """Learned verdict on stuck jobs: a small decision tree over the ranks' resource use in the last seconds.
 
-`python -m tests.benchmarks.learn_watch` makes it from recordings of runs in which something was planted. Unlike the fixed
-rules of `verdict`, it knows nothing of stacks.
+`python -m plugins.hangs.research.learn_watch` makes it from recordings of runs in which something was planted. Unlike the
+fixed rules of `watch`, it knows nothing of stacks. This watches a job, and lets the tree say whether it is stuck:
+
+    python -m plugins.hangs.research.learned PID
 """
 
 from __future__ import annotations
 
+import argparse
 import math
+import sys
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
 
 from common.frozen import Exact
+from convtwins_hangs.watching import report, watch
 from convtwins_hangs.watching.member import JobMember, Look, rate
 from convtwins_hangs.watching.verdict import STUCK, UNKNOWN, Verdict, name_ended_members
+from convtwins_hangs.watching.watcher import Watcher
 
 MODEL_FILE = Path(__file__).with_name("learned.json")
 WINDOW_SECONDS = 2.0
@@ -149,6 +156,34 @@ class TreeJudge:
         return by_rules
 
 
+class TreeWatcher(Watcher):
+    """A job under watch. The tree says whether it is stuck, and the fixed rules say the rest."""
+
+    def __init__(self, pids: Sequence[int], patience: float, tree: DecisionTree) -> None:
+        super().__init__(pids, patience, keep_seconds=WINDOW_SECONDS)
+        self._tree_judge = TreeJudge(tree)
+
+    def verdict(self) -> Verdict:
+        return self._tree_judge.verdict(self.ranks, super().verdict(), self.last_look)
+
+
 def load_tree() -> DecisionTree:
     """Load the stored decision tree."""
     return DecisionTree.model_validate_json(MODEL_FILE.read_text(encoding="utf-8"))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Watch a job as `convtwins watch` does, and judge it by the tree.")
+    parser.add_argument("pids", type=int, nargs="+", metavar="PID")
+    parser.add_argument("--seconds", type=float, help="watch for so long (default: until it is stuck or has ended)")
+    parser.add_argument("--interval", type=float, default=1.0, help="seconds between two looks")
+    parser.add_argument("--patience", type=float, default=10.0, help="seconds without work after which the rules call it slow")
+    parser.add_argument("--json", action="store_true", help="print everything as JSON")
+    given = parser.parse_args()
+    with closing(TreeWatcher(given.pids, given.patience, load_tree())) as watcher:
+        verdict = watch.last_verdict(watcher, given.seconds, given.interval)
+        return report.report(watcher, verdict).deliver(None, as_json=given.json)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,7 +1,7 @@
 """Recordings of what the ranks of healthy, slow and stuck runs use of the machine, and what the rules of `watch` say of them.
 
-    python -m tests.benchmarks.footprints record DIR --framework pytorch
-    python -m tests.benchmarks.footprints record DIR --framework tensorflow
+    python -m plugins.hangs.research.footprints record DIR --framework pytorch
+    python -m plugins.hangs.research.footprints record DIR --framework tensorflow
 
 Each recording is a run of one mode in which one thing is planted, see `tests.planted.hanging`, looked at from its start. At
 each look it holds what the rules say, with each of `PATIENCES`. Control groups and network namespaces need root. Recordings
@@ -182,7 +182,7 @@ def _in_a_process(one: Wanted, out: Path) -> None:
         limit = {"memory.limit_in_bytes": str(GROUP_BYTES)}, {"memory.max": str(GROUP_BYTES)}
         group = undo.enter_context(control_group("memory", *limit, one.name)) if one.fault == "swapping" else None
         prefix = ["ip", "netns", "exec", hosts[0]] if hosts else []
-        words = [*prefix, sys.executable, "-m", "tests.benchmarks.footprints", "one", str(out), *map(str, one)]
+        words = [*prefix, sys.executable, "-m", "plugins.hangs.research.footprints", "one", str(out), *map(str, one)]
         subprocess.run([*words, *hosts, f"--group={group or ''}"], cwd=PROJECT, check=False)
 
 

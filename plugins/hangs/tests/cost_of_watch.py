@@ -1,7 +1,7 @@
 """What `watch` costs: CPU time of a look, and what it does to the job that is watched.
 
-`python -m tests.benchmarks.watch` runs a job of two ranks that does a fixed amount of work, watched and not watched, in turn.
-What counts is the CPU time of the job: other work on the machine hardly changes it.
+`python -m plugins.hangs.tests.cost_of_watch` runs a job of two ranks that does a fixed amount of work, watched and not watched,
+in turn. What counts is the CPU time of the job: other work on the machine hardly changes it.
 
 Exit code 1: the pairs do not exclude that the job takes MOST more CPU time.
 """

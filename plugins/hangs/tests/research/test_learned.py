@@ -9,15 +9,13 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from convtwins_hangs.watching import learned
-from convtwins_hangs.watching.learned import DecisionTree, RankUsage, TreeJudge, TreeNode
 from convtwins_hangs.watching.member import Look
-from convtwins_hangs.watching.watcher import Watcher
+from plugins.hangs.research import footprints, learn_watch, learned
+from plugins.hangs.research.learned import DecisionTree, RankUsage, TreeJudge, TreeNode, TreeWatcher
 from plugins.hangs.tests.watching.jobs import started
 from plugins.hangs.tests.watching.test_member import QUIET
 from plugins.hangs.tests.watching.test_watch import LOCKS, TRAINING
-from tests.benchmarks import footprints, learn_watch
-from tests.support.command_line import convtwins_json
+from tests.support import processes
 
 IDLE_IS_STUCK = DecisionTree(
     threshold=0.9,
@@ -60,10 +58,11 @@ def test_the_stored_tree_asks_for_what_is_known_and_every_way_through_it_ends() 
 
 
 @pytest.mark.parametrize(("code", "seconds", "exit_code", "verdict"), [(LOCKS, 9, 6, "stuck"), (TRAINING, 5, 0, "healthy")])
-def test_the_command_may_judge_by_the_tree(tmp_path: Path, code: str, seconds: int, exit_code: int, verdict: str) -> None:
+def test_a_job_is_watched_by_the_tree(tmp_path: Path, code: str, seconds: int, exit_code: int, verdict: str) -> None:
     with started(code, tmp_path) as pid:
-        found = convtwins_json("watch", pid, "--judge", "tree", "--seconds", seconds, "--interval", 0.25, exit_code=exit_code)
-    assert found["verdict"] == verdict
+        module = "plugins.hangs.research.learned"
+        ended = processes.python("-m", module, pid, "--seconds", seconds, "--interval", 0.25, "--json")
+    assert ended.exit_code == exit_code and json.loads(ended.stdout)["verdict"] == verdict
 
 
 def recorded(folder: Path, mode: str, fault: str, *, alarm_at: float | None) -> None:
@@ -119,7 +118,7 @@ def test_a_rank_that_was_away_is_judged_anew() -> None:
 
 def test_the_tree_has_its_seconds_of_looks_with_any_patience(tmp_path: Path) -> None:
     with started("import time\nprint('ready')\ntime.sleep(60)", tmp_path) as pid:
-        watcher = Watcher([pid], 1.0, IDLE_IS_STUCK)
+        watcher = TreeWatcher([pid], 1.0, IDLE_IS_STUCK)
         for _ in range(7):
             watcher.look()
             time.sleep(0.4)

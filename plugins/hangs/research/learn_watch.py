@@ -1,8 +1,8 @@
 """Learn from recordings whether a rank is stuck, and compare what was learned with the rules of `watch` on other runs.
 
-    python -m tests.benchmarks.learn_watch DIR --write
+    python -m plugins.hangs.research.learn_watch DIR --write
 
-DIR holds recordings of `tests.benchmarks.footprints`. The tree of `convtwins_hangs.watching.learned` is fitted, and judged on
+DIR holds recordings of `plugins.hangs.research.footprints`. The tree of `learned.py` is fitted, and judged on
 recordings that it was not fitted to: of other modes, of other loads, and of kinds of fault that it has never seen. Its
 threshold is chosen on the recordings that it is fitted to. `--write` stores the tree that is fitted to all of them.
 """
@@ -24,10 +24,10 @@ import numpy as np
 from scipy import stats
 from sklearn.tree import DecisionTreeClassifier
 
-from convtwins_hangs.watching import learned
 from convtwins_hangs.watching.member import Look
 from convtwins_hangs.watching.verdict import STUCK
-from tests.benchmarks.footprints import FAULTS, PATIENCES
+from plugins.hangs.research import learned
+from plugins.hangs.research.footprints import FAULTS, PATIENCES
 
 STUCK_FAULTS = ("stopped", "spinning", "lock", "queue", "collective", "livelocked", "network_cut")
 OF_ALL_RANKS = ("starved", "network_cut")
@@ -214,7 +214,8 @@ def held_out(recordings: Sequence[Recording], groups: Sequence[int]) -> Iterator
 
 def chosen(recordings: Sequence[Recording]) -> learned.DecisionTree:
     """The tree of these recordings. Its threshold has the fewest false alarms in a part that a tree was not fitted to, then the
-    most hangs found, then the earliest alarms."""
+    most hangs found, then the earliest alarms.
+    """
     set_aside = sorted({each.mode for each in recordings})[::3]
     aside = [each for each in recordings if each.mode in set_aside]
     inner = nodes(fitted([each for each in recordings if each.mode not in set_aside]))
