@@ -170,7 +170,8 @@ class _Commands(TyperGroup):
 
 def modules() -> dict[str, str]:
     """Return the module of each command: the suite's own, then those of installed plug-ins."""
-    return MODULES | {name: value for name, value in plugins.entry_values(plugins.COMMANDS).items() if name not in MODULES}
+    brought = plugins.entry_values(plugins.COMMANDS)
+    return MODULES | {name: module for name, module in brought.items() if name not in MODULES and _package(module) is not None}
 
 
 def _missing(name: str) -> str:
@@ -181,14 +182,15 @@ def _missing(name: str) -> str:
     return f"A package is missing. Received: {name}, a command of {PLUGINS[name]}. Run: {fix}"
 
 
+def _package(module: str) -> Path | None:
+    """Return the folder of a module's package. None: there is no such package. Nothing is imported."""
+    spec = importlib.util.find_spec(module.partition(".")[0])
+    return Path(spec.origin).parent if spec is not None and spec.origin is not None else None
+
+
 def _help_of(module: str) -> str:
     """Return the help of a command, from the source of its module. Nothing is imported."""
-    package, _, rest = module.partition(".")
-    spec = importlib.util.find_spec(package)
-    if spec is None or spec.origin is None:
-        return ""
-    path = Path(spec.origin).parent / f"{rest.replace('.', '/')}.py" if rest else Path(spec.origin)
-    source = path.read_text(encoding="utf-8")
+    source = Path(_package(module) or "", f"{module.partition('.')[2].replace('.', '/')}.py").read_text(encoding="utf-8")
     match = re.search(r'^def command\(.*?^    """(.*?)"""', source, re.MULTILINE | re.DOTALL)
     return inspect.cleandoc(match[1]) if match else ""
 

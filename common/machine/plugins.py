@@ -19,7 +19,7 @@ TWINS = "convtwins.twins"
 DATASETS = "convtwins.datasets"
 """Entry-point group of data sets. An entry is a function from the cache folder to the path of an image folder or an archive."""
 COMMANDS = "convtwins.commands"
-"""Entry-point group of commands. An entry is a module, whose function `command` runs the command."""
+"""Entry-point group of commands. An entry is a module of a package, and its function `command` runs the command."""
 
 
 def entry_values(group: str) -> dict[str, str]:
