@@ -16,10 +16,10 @@ import psutil
 
 from common import spec
 from common.data import cache as store
+from common.data import cache_items
 from common.machine import machine
 from compare.core import commands, wording
 from compare.core.errors import LaunchError
-from compare.data import cache
 from compare.execution import launch, matrix
 from compare.execution.contestants import Contestant
 from compare.execution.twins import Twins
@@ -224,7 +224,7 @@ def _cache(what: str, path: Path) -> dict[str, Any]:
         return {"what": what, "path": str(path), "mib": None}
     sizes = [file.lstat().st_size for file in path.rglob("*") if file.is_file()]
     is_suite_cache = path == store.folder(None)
-    num_bytes = sum(item.num_bytes for item in cache.list_items(path)) if is_suite_cache else sum(sizes)
+    num_bytes = sum(item.num_bytes for item in cache_items.list_items(path)) if is_suite_cache else sum(sizes)
     return {"what": what, "path": str(path), "mib": num_bytes // _MIB}
 
 

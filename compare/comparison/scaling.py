@@ -11,12 +11,11 @@ import typer
 
 from compare.comparison import run, scaling_fit, scaling_report, scaling_rows
 from compare.comparison.scaling_fit import ProjectionTarget
-from compare.core import commands
+from compare.core import commands, scaling_laws
 from compare.core.commands import Invocation, Outcome
 from compare.core.option_rules import Excludes
 from compare.core.option_types import Integers, Names
 from compare.execution import options, run_settings, signing
-from compare.judgement import scaling_laws
 from compare.reporting import comparison_report
 from compare.reporting.comparison_report import JudgedComparison
 from compare.reporting.document import Report

@@ -10,15 +10,16 @@ from common.frozen import Frozen
 from common.spec import MODES, Mode
 from common.training.compression import SUMMABLE
 from compare.comparison.scaling_rows import KINDS, Kind
+from compare.core import scaling_laws
 from compare.core.errors import FolderError
+from compare.core.scaling_laws import Compute, LinkModel, SerialFraction, Topology
 from compare.core.statistics import Ratio, Spread
 from compare.execution.matrix import Row
 from compare.execution.store import StoredComparison
-from compare.judgement import sameness, scaling_laws
+from compare.judgement import sameness
 from compare.judgement.row_figures import Summary
 from compare.judgement.run_figures import finite_median, images_per_second
 from compare.judgement.run_pairs import finished_runs, pairs_of_seconds, ratio_of_seconds, serial_row_of, uses_accelerator
-from compare.judgement.scaling_laws import Compute, LinkModel, SerialFraction, Topology
 from compare.judgement.summary import summarize
 
 TOPOLOGIES: tuple[Topology, ...] = ("ring", "tree", "server")

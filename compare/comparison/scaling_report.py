@@ -12,12 +12,12 @@ from matplotlib.figure import Figure
 from compare.comparison.scaling_fit import TOPOLOGIES, ScalingPoint, ScalingProjection, ScalingResult
 from compare.comparison.scaling_rows import KINDS, Kind
 from compare.core import wording
+from compare.core.scaling_laws import Topology
 from compare.core.statistics import Ratio
 from compare.core.terminal import FULL
 from compare.core.verdict_words import interval_words
 from compare.judgement import cautions
 from compare.judgement.row_figures import DISTURBED, FAILURES, UNFINISHED
-from compare.judgement.scaling_laws import Topology
 from compare.reporting import comparison_report, comparison_screen, document, plots
 from compare.reporting.comparison_report import JudgedComparison
 from compare.reporting.document import Report

@@ -19,7 +19,7 @@ from common.machine.private_folder import PrivateFolder
 from compare.comparison import comparison_plan, run
 from compare.comparison import repeats_needed as needed
 from compare.comparison.comparison_plan import ComparisonRequest
-from compare.core import commands, exits, statistics, verdict_words, wording
+from compare.core import commands, exits, scaling_laws, statistics, verdict_words, wording
 from compare.core.option_rules import Excludes, Needs
 from compare.core.presets import Preset
 from compare.core.statistics import VERDICT_PAIRS, JudgedRatio, Ratio, paired_ratio, verdicts
@@ -32,7 +32,6 @@ from compare.execution.matrix import Row
 from compare.execution.store import StoredComparison
 from compare.execution.twins import Twins
 from compare.execution.workspace import COMPARISON
-from compare.judgement import scaling_laws
 from compare.judgement.run_figures import epoch_seconds
 from compare.judgement.run_pairs import finished_runs, pairs_of_seconds, ratio_of_seconds
 from compare.reporting.comparison_report import JudgedComparison

@@ -155,7 +155,7 @@ def _run_attempt(
     else:
         status: Status = "killed" if ending < 0 else "failed"
         result = _collect_result(
-            row, repeat, folder, deaths, remaining_spec, status, describe_ending(ending, log, lacked_memory)
+            row, repeat, folder, deaths, remaining_spec, status, launch.describe_ending(ending, log, lacked_memory)
         )
     if result.status in store.FINISHED:
         result = _update_result(result, directory, **_clock_fields(clock, row))
@@ -268,14 +268,3 @@ def _not_stored(row: Row, repeat: int, reason: str) -> RunResult:
 def is_stored_with_space_left(directory: Path) -> bool:
     """Whether the result of a run is in its folder, and the disk has space for more."""
     return (directory / results.RESULT_FILE).exists() and not launch.is_full(directory)
-
-
-def describe_ending(code: int, log: Path, lacked_memory: bool) -> str:
-    """Describe how a process without a result ended, with the last line of its log."""
-    words = launch.describe_exit(code) if code else "ended without a result"
-    if lacked_memory:
-        return words + launch.LACKED_MEMORY
-    if full := launch.describe_full_disk(log.parent):
-        return f"{words}{full}"
-    last = "" if code == -signal.SIGKILL else launch.last_line(log)  # a killed process said nothing of its end
-    return f"{words}: {last}" if last else words

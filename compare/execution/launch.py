@@ -461,6 +461,17 @@ def describe_exit(code: int) -> str:
     return f"exit code {code}" if code >= 0 else f"killed by {signals.name(-code)}"
 
 
+def describe_ending(code: int, log: Path, lacked_memory: bool) -> str:
+    """Describe how a process without a result ended, with the last line of its log."""
+    words = describe_exit(code) if code else "ended without a result"
+    if lacked_memory:
+        return words + LACKED_MEMORY
+    if full := describe_full_disk(log.parent):
+        return f"{words}{full}"
+    last = "" if code == -signal.SIGKILL else last_line(log)  # a killed process said nothing of its end
+    return f"{words}: {last}" if last else words
+
+
 def _command(contestant: Contestant, arguments: Sequence[str]) -> list[str]:
     command = [contestant.interpreter, "-m", *module(contestant.twin), *arguments]
     return tied_to_parent(command, contestant.interpreter)

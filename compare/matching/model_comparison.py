@@ -23,13 +23,13 @@ from common.spec import SpecError
 from compare.core import wording
 from compare.core.errors import LaunchError
 from compare.execution import launch
+from compare.execution.servers import ENDED, LocalServer
 from compare.judgement import statement_words
 from compare.judgement.statement import Statement
 from compare.matching import causes, formulas
 from compare.matching.alignment import Alignment, align, pair_layers
 from compare.matching.causes import BIASED_VARIANCE, LOWER_PRECISION, ROUNDING_CAUSES, Cause, MeasuredModel
 from compare.matching.formulas import max_relative_difference
-from compare.tuning.servers import ENDED, LocalServer
 
 _POLL_SECONDS = 0.5
 _EXACT, _FORWARD, _GRADIENT, _UPDATE, _STEPS = 0.0, 1e-10, 1e-8, 1e-8, 1e-6

@@ -12,7 +12,7 @@ from common.models.stages import Stage
 from common.spec import Spec
 from common.training import layers
 from common.training.layers import UniqueLayer
-from compare.judgement.scaling_laws import LinkModel
+from compare.core.scaling_laws import LinkModel
 from compare.planning.costs import Costs, Device, Links, item_bytes, layer_names
 from compare.planning.events import Kind, Task
 

@@ -14,7 +14,7 @@ from common.machine.machine import Facts
 from common.models import architectures
 from common.models.architectures import Concatenation, Layer, Residual, StageFragment
 from common.spec import Spec, SpecError
-from compare.judgement.scaling_laws import LinkModel
+from compare.core.scaling_laws import LinkModel
 
 Positive = Annotated[float, Field(gt=0)]
 

@@ -21,10 +21,10 @@ from common.training.layers import LayerTimes
 from compare.core import wording
 from compare.core.errors import LaunchError
 from compare.core.progress import Display
+from compare.core.scaling_laws import LinkModel, exchange_terms
 from compare.execution import executor, matrix, twin_client
 from compare.execution.contestants import Contestant
 from compare.execution.twins import Twins
-from compare.judgement.scaling_laws import LinkModel, exchange_terms
 from compare.planning import machine_file
 from compare.planning.case import SLOTS
 from compare.planning.costs import Costs, Device, FrameworkTimings, Links, ModelTimes, PlannedMachine, item_bytes

@@ -9,7 +9,7 @@ from dataclasses import replace
 from common.frozen import Frozen
 from common.models.architectures import Architecture
 from common.spec import Spec, SpecError
-from compare.judgement.scaling_laws import LinkModel
+from compare.core.scaling_laws import LinkModel
 from compare.planning import placement, schedules
 from compare.planning.case import Case, PredictionError, numbered_devices
 from compare.planning.costs import Costs, Links, PlannedMachine

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from common.frozen import Frozen
 from common.models.architectures import Architecture
 from common.spec import MODES, SpecError
-from compare.judgement.scaling_laws import LinkModel
+from compare.core.scaling_laws import LinkModel
 from compare.planning import layouts, prediction, schedules
 from compare.planning.accuracy import PredictionPair, error_band
 from compare.planning.case import Case, PredictionError

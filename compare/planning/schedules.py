@@ -15,7 +15,7 @@ from common.models import stages
 from common.models.architectures import BatchNorm, Conv, Dense
 from common.models.stages import Stage
 from common.training.compression import buckets
-from compare.judgement.scaling_laws import LinkModel, exchange_seconds
+from compare.core.scaling_laws import LinkModel, exchange_seconds
 from compare.planning import events
 from compare.planning.case import Case, PredictionError, TaskGraph, device_rows, one_per_speed
 from compare.planning.costs import Device, item_bytes, layer_names

@@ -19,10 +19,11 @@ from common.processes import signals
 from common.spec import SpecError
 from compare.core.errors import LaunchError
 from compare.core.progress import Display
+from compare.execution.servers import ENDED, Listener
 from compare.tuning import optuna_study, search_space
 from compare.tuning.optuna_study import SearchJob
 from compare.tuning.records import State
-from compare.tuning.servers import ENDED, Listener, Server, Serving
+from compare.tuning.servers import Server, Serving
 
 _POLL_SECONDS = 0.25
 

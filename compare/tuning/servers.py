@@ -1,9 +1,8 @@
-"""Processes that serve trials, on this machine or on workers of a Dask cluster; see `common.processes.serving`."""
+"""Processes that serve trials, on this machine or on workers of a Dask cluster."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 import threading
 import weakref
 from collections import Counter
@@ -16,18 +15,10 @@ from typing import Any
 from common import spec
 from common.machine import machine
 from common.machine.private_folder import PrivateFolder
-from common.processes import watchdog
 from common.spec import SpecError
 from compare.core.errors import LaunchError
-from compare.execution import executor, launch
-from compare.execution.contestants import Contestant
+from compare.execution.servers import ENDED, Listener, LocalServer
 from compare.tuning.records import Backend
-
-ENDED = "ended"
-"""Event that reports that a server has ended. Its field `reason` says how."""
-
-Listener = Callable[[dict[str, Any]], None]
-"""Called with every event of a server, from a thread of its own."""
 
 _WORKER_SECONDS = 60.0
 """Seconds to wait for a lost worker to come back."""
@@ -64,61 +55,6 @@ class JobLayout:
         numbers = {"cores": self.cores_a_trial, "trials": self.trials_a_server, "place": place, "budget": self.budget}
         options = [word for name, number in numbers.items() for word in (f"--{name}", str(number))]
         return ["serve-trials", "--device", self.device, *options]
-
-
-class LocalServer:
-    """A server on this machine.
-
-    Args:
-        log: receives its stderr.
-        listener: called with its events, and finally with ENDED.
-        hang_seconds: after this time, a server that hangs is ended.
-    """
-
-    def __init__(self, framework: str, arguments: list[str], log: Path, listener: Listener, hang_seconds: float) -> None:
-        self._hang_seconds = hang_seconds
-        self._log = log
-        self._hang: str | None = None
-        self._kills = launch.memory_kills()
-        self._process = launch.start(Contestant.plain(framework), arguments, log=log, with_pipes=True)
-        self.expect()
-        threading.Thread(target=self._listen, args=(listener,), daemon=True).start()
-
-    def send(self, message: dict[str, Any]) -> None:
-        """Send the server a request. If the server has ended, ENDED arrives instead of an answer."""
-        assert self._process.stdin is not None
-        with suppress(OSError, ValueError):  # `_listen` reports its end
-            self._process.stdin.write(json.dumps(message).encode() + b"\n")
-            self._process.stdin.flush()
-
-    def expect(self) -> None:
-        """Start the watchdog: the server has work from now on."""
-        member = watchdog.WatchTarget("the process", self._process.watched)
-        self._dog = watchdog.Watchdog([member], self._hang_seconds)
-
-    def look(self) -> None:
-        """Check the watchdog. Call this often while the server has work. A server that hangs is ended."""
-        if self._hang is None and (hang := self._dog.check()) is not None:
-            (path,) = watchdog.save_stacks(hang.stacks, [self._log.stem], self._log.parent)
-            self._hang = f"{hang.message}; see {path.name}"
-            launch.stop(self._process, grace_seconds=0.0)
-
-    def close(self) -> None:
-        """End the server."""
-        launch.stop(self._process)
-        for pipe in (self._process.stdin, self._process.stdout):
-            if pipe is not None:
-                with suppress(OSError):  # of unsent data
-                    pipe.close()
-
-    def _listen(self, listener: Listener) -> None:
-        assert self._process.stdout is not None
-        with suppress(ValueError):  # an incomplete line, or a pipe that was closed meanwhile
-            for line in self._process.stdout:
-                listener(json.loads(line))
-        code = self._process.wait()
-        lacked_memory = launch.memory_kills() > self._kills
-        listener({"event": ENDED, "reason": self._hang or executor.describe_ending(code, self._log, lacked_memory)})
 
 
 class ServerActor:

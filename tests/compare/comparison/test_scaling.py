@@ -12,13 +12,12 @@ from common.artifacts.schema import EpochRecord, Noise, RunResult
 from common.spec import SpecError
 from compare.comparison import scaling_fit, scaling_report, scaling_rows
 from compare.comparison.scaling_rows import Kind
-from compare.core import statistics
+from compare.core import scaling_laws, statistics
 from compare.core.presets import Preset
+from compare.core.scaling_laws import LinkModel
 from compare.core.statistics import paired_ratio
 from compare.execution import store
 from compare.execution.contestants import Contestant
-from compare.judgement import scaling_laws
-from compare.judgement.scaling_laws import LinkModel
 from compare.reporting import comparison_report
 from tests.compare.conftest import behave
 from tests.support import comparisons

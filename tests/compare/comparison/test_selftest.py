@@ -9,13 +9,12 @@ import pytest
 from scipy import special
 
 from compare.comparison import selftest
-from compare.core import alpha_spending, statistics
+from compare.core import alpha_spending, scaling_laws, statistics
 from compare.core.presets import Preset
 from compare.core.statistics import paired_ratio
 from compare.execution import contestants, launch, matrix, store
 from compare.execution.contestants import Contestant
 from compare.execution.store import StoredComparison
-from compare.judgement import scaling_laws
 from compare.judgement.summary import family, summarize
 from compare.reporting import comparison_report
 from compare.reporting.comparison_report import JudgedComparison

@@ -5,7 +5,7 @@ from typing import Any
 from common import spec
 from common.models import architectures, stages
 from common.models.architectures import Architecture
-from compare.judgement.scaling_laws import LinkModel
+from compare.core.scaling_laws import LinkModel
 from compare.planning.case import Case
 from compare.planning.costs import Costs, Device, Links, ModelTimes, layer_names
 

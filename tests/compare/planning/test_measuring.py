@@ -11,8 +11,8 @@ from common import spec
 from common.processes.exchanges import MessageTiming
 from common.spec import SpecError
 from compare.core.progress import display
+from compare.core.scaling_laws import exchange_terms
 from compare.execution.twins import Twins
-from compare.judgement.scaling_laws import exchange_terms
 from compare.planning import accuracy, measuring
 from compare.planning.accuracy import PredictionPair
 from compare.planning.costs import Costs, FrameworkTimings, LinkModel, Links, ModelTimes

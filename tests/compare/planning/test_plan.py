@@ -8,9 +8,9 @@ import pytest
 import yaml
 from syrupy.assertion import SnapshotAssertion
 
+from compare.core.scaling_laws import LinkModel
 from compare.execution import launch
 from compare.execution.twins import Twins
-from compare.judgement.scaling_laws import LinkModel
 from compare.planning import machine_file, plan_report, planner, verdicts
 from compare.planning.accuracy import PredictionPair
 from compare.planning.costs import Device, PlannedMachine

@@ -26,10 +26,11 @@ from common.data.sources.splits import CAUTION
 from common.spec import SpecError
 from compare.core.errors import FolderError, LaunchError
 from compare.execution import launch
+from compare.execution.servers import ENDED, Listener
 from compare.reporting import tables
 from compare.tuning import optuna_study, tuner, tuning_findings, tuning_report, tuning_sentences
 from compare.tuning.records import BestTrial, TunedTrial, Tuning, TuningPlan, TuningRecord, TuningSearch
-from compare.tuning.servers import ENDED, Listener, Serving
+from compare.tuning.servers import Serving
 from compare.tuning.tuning_findings import Gain
 from tests.compare.twins import learner
 from tests.support import trees
