@@ -171,7 +171,7 @@ class _Commands(TyperGroup):
 def modules() -> dict[str, str]:
     """Return the module of each command: the suite's own, then those of installed plug-ins."""
     brought = plugins.entry_values(plugins.COMMANDS)
-    return MODULES | {name: module for name, module in brought.items() if name not in MODULES and _package(module) is not None}
+    return MODULES | {name: module for name, module in brought.items() if name not in MODULES and source_of(module) is not None}
 
 
 def _missing(name: str) -> str:
@@ -182,15 +182,17 @@ def _missing(name: str) -> str:
     return f"A package is missing. Received: {name}, a command of {PLUGINS[name]}. Run: {fix}"
 
 
-def _package(module: str) -> Path | None:
-    """Return the folder of a module's package. None: there is no such package. Nothing is imported."""
-    spec = importlib.util.find_spec(module.partition(".")[0])
-    return Path(spec.origin).parent if spec is not None and spec.origin is not None else None
+def source_of(module: str) -> Path | None:
+    """Return the file of a module in a package. None: there is no such package. Nothing is imported."""
+    package, _, rest = module.partition(".")
+    spec = importlib.util.find_spec(package)
+    return None if spec is None or spec.origin is None else Path(spec.origin).parent / f"{rest.replace('.', '/')}.py"
 
 
 def _help_of(module: str) -> str:
     """Return the help of a command, from the source of its module. Nothing is imported."""
-    source = Path(_package(module) or "", f"{module.partition('.')[2].replace('.', '/')}.py").read_text(encoding="utf-8")
+    path = source_of(module)
+    source = path.read_text(encoding="utf-8") if path is not None else ""
     match = re.search(r'^def command\(.*?^    """(.*?)"""', source, re.MULTILINE | re.DOTALL)
     return inspect.cleandoc(match[1]) if match else ""
 

@@ -65,12 +65,11 @@ def test_the_list_of_commands_says_what_the_command_says(name: str) -> None:
 
 PLUGIN = """
 from compare.core import commands
-from compare.reporting.document import Report
 
 @commands.command()
-def command() -> Report:
+def command() -> None:
     \"\"\"Say hello.\"\"\"
-    return Report(title="Hello", name="hello")
+    print("Hello")
 """
 
 
@@ -88,7 +87,7 @@ def test_an_installed_package_brings_a_command_and_cannot_replace_one_of_the_sui
     listed = processes.python("-c", PROGRAM, "--help", **path)
     assert "hello" in listed.stdout and "Say hello." in listed.stdout and "gone" not in listed.stdout
     assert "other" not in listed.stderr.split()
-    assert "Hello" in processes.python("-m", "compare", "hello", **path).succeeded().stdout
+    assert processes.python("-m", "compare", "hello", **path).succeeded().stdout == "Hello\n"
     assert "'gone'" in processes.python("-m", "compare", "gone", **path).stderr
     assert "Usage: convtwins run" in processes.python("-m", "compare", "run", "--help", **path).succeeded().stdout
 

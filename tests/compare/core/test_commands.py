@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-import importlib.util
 import json
 import signal
 from collections.abc import Generator
@@ -11,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from compare.__main__ import MODULES, modules
+from compare.__main__ import MODULES, modules, source_of
 from tests.support.command_line import convtwins, convtwins_json
 from tests.support.refusals import check_ended
 
@@ -76,9 +75,9 @@ def test_an_output_that_cannot_be_written_is_exit_code_1_and_the_report_is_print
 
 @pytest.mark.parametrize("module", modules().values())
 def test_no_command_copies_the_frame(module: str) -> None:
-    spec = importlib.util.find_spec(module)
-    assert spec is not None and spec.origin is not None
-    tree = ast.parse(Path(spec.origin).read_text(encoding="utf-8"))
+    path = source_of(module)
+    assert path is not None
+    tree = ast.parse(path.read_text(encoding="utf-8"))
     (function,) = (node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "command")
     source = ast.unparse(function)
     assert not any(word in source for word in ("exit_on_error", "interruptible(", "typer.Exit", ".deliver("))
