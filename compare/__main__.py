@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import gc
 import importlib
 import importlib.util
@@ -123,17 +122,14 @@ class _Listed(TyperCommand):
 class _Commands(TyperGroup):
     """The group of commands, which imports a command only when it is used. Importing all of them takes seconds."""
 
-    _only_lists = False
+    _only_lists: dict[str, str] | None = None
+    """Modules of all commands while their list is made."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        return list(self._modules)
-
-    @functools.cached_property
-    def _modules(self) -> dict[str, str]:
-        return modules()
+        return list(self._only_lists or modules())
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        known = MODULES if cmd_name in MODULES and not self._only_lists else self._modules
+        known = self._only_lists or (MODULES if cmd_name in MODULES else modules())
         if self._only_lists or cmd_name not in known:  # for an unknown name: all, to suggest one
             if cmd_name in PLUGINS and cmd_name not in known:
                 _refuse(_missing(cmd_name), 2)
@@ -161,11 +157,11 @@ class _Commands(TyperGroup):
 
     @contextmanager
     def _listing(self) -> Generator[None]:
-        self._only_lists = True
+        self._only_lists = modules()
         try:
             yield
         finally:
-            self._only_lists = False
+            self._only_lists = None
 
 
 def modules() -> dict[str, str]:
@@ -186,7 +182,8 @@ def source_of(module: str) -> Path | None:
     """Return the file of a module in a package. None: there is no such package. Nothing is imported."""
     package, _, rest = module.partition(".")
     spec = importlib.util.find_spec(package)
-    return None if spec is None or spec.origin is None else Path(spec.origin).parent / f"{rest.replace('.', '/')}.py"
+    folders = list(spec.submodule_search_locations or ()) if spec is not None else []
+    return Path(folders[0]) / f"{rest.replace('.', '/')}.py" if folders else None
 
 
 def _help_of(module: str) -> str:
