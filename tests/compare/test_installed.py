@@ -174,13 +174,13 @@ def test_without_its_plug_in_a_command_says_what_to_install_and_with_all_it_runs
     missing = processes.run([installed.folder / "bin" / LAUNCHER, "concurrency", "nothing.py"], folder=tmp_path)
     assert missing.exit_code == 2
     check(UserError(missing.stderr), received="concurrency", fix="pip install convtwins-hangs")
-    wheels = tmp_path / "wheels"
-    built("wheel", checkout.root / PLUGIN, wheels)
-    shutil.copy(wheel, wheels)
+    plugin = built("wheel", checkout.root / PLUGIN, tmp_path / "wheels")
+    assert plugin.name == f"convtwins_hangs-{VERSION}-py3-none-any.whl"
+    with zipfile.ZipFile(wheel) as archive:
+        metadata = archive.read(f"{LAUNCHER}-{VERSION}.dist-info/METADATA").decode()
+    assert f'Requires-Dist: convtwins-hangs=={VERSION}; extra == "all"' in metadata
     made = environment(tmp_path / "environment")
-    options = ("--no-index", "--find-links", wheels, "--no-compile", "--quiet", "--disable-pip-version-check")
-    python = made.folder / "bin" / "python"
-    done(sys.executable, "-m", "pip", "--python", python, "install", *options, "convtwins[all]", cwd=tmp_path)
+    made.install(wheel, plugin, cwd=tmp_path)
     assert {name for name in made.names if not name.endswith(".dist-info")} == {LAUNCHER, "convtwins_hangs"}
     (tmp_path / "train.py").write_text("import threading\nlock = threading.Lock()\nlock.acquire()\nlock.acquire()\n")
     command = made.folder / "bin" / LAUNCHER

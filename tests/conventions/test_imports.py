@@ -51,6 +51,7 @@ FOLDERS: dict[str, tuple[str, ...]] = {
     "common": (
         "published",
         "processes",
+        "watching",
         "matching",
         "training",
         "data",
@@ -544,7 +545,7 @@ def test_a_branch_on_the_framework_is_found(plant: Plant, source: str, count: in
         ("from common.machine import machine", 0),
         ("from common.spec import Spec", 0),
         ("from common.training.loop import Run", 1),
-        ("import common.processes.watchdog", 1),
+        ("import common.watching.watchdog", 1),
         ("from common import training", 1),
         ("def later():\n    from common.data import cache", 1),
     ],

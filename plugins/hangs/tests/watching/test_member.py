@@ -21,7 +21,7 @@ from convtwins_hangs.watching.verdict import ENDED, HEALTHY, SLOW, STUCK, UNKNOW
 from convtwins_hangs.watching.watcher import Watcher
 from plugins.hangs.tests.watching.jobs import started, watched
 from plugins.hangs.tests.watching.test_watch import launched
-from tests.common.processes.test_flight_report import Recorder
+from tests.common.watching.test_flight_report import Recorder
 from tests.support import processes
 
 QUIET = dict.fromkeys(Look._fields, 0.0) | {"seconds": 1.0, "wants": False, "disk_waits": False}

@@ -17,7 +17,7 @@ from common.machine import footprint, heartbeat
 from common.machine.flight import Flight
 from common.machine.footprint import Footprint
 from common.machine.heartbeat import Marks
-from common.processes import watchdog
+from common.watching import watchdog
 from convtwins_hangs.watching import stacks, waits
 from convtwins_hangs.watching.connections import TcpConnection
 from convtwins_hangs.watching.job import ProcessGroup

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from common.machine.flight import MAX_RANKS
-from common.processes import flight_report
-from common.processes.flight_report import Mismatch, Rank
+from common.watching import flight_report
+from common.watching.flight_report import Mismatch, Rank
 from compare.core import wording
 from convtwins_hangs.watching import waits
 from convtwins_hangs.watching.job import is_number

@@ -12,10 +12,11 @@ from syrupy.assertion import SnapshotAssertion
 
 from common.machine import heartbeat, machine
 from common.machine.heartbeat import Marks
-from common.processes import supervisor, watchdog
+from common.processes import supervisor
 from common.processes.process_spec import ProcessSpec
 from common.processes.supervisor import Failure, Watch
-from common.processes.watchdog import Sample, Watchdog
+from common.watching import watchdog
+from common.watching.watchdog import Sample, Watchdog
 from tests.ranks import run_ranks
 from tests.support import processes
 

@@ -7,8 +7,8 @@ from syrupy.assertion import SnapshotAssertion
 
 from common.machine import flight
 from common.machine.flight import ExchangeRecord, Flight, RankRange
-from common.processes import flight_report
-from common.processes.flight_report import Rank
+from common.watching import flight_report
+from common.watching.flight_report import Rank
 
 SECOND = 10**9
 NOW = 1000 * SECOND
