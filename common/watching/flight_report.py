@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import NamedTuple
 
 from common.machine.flight import ExchangeRecord, Flight, RankRange
+from common.watching.phrases import Phrase
 
 FILE = "collectives.txt"
 """File with the last records of every rank, beside the stacks."""
 _LISTED = 32
 """Largest number of records per rank in the file."""
-_STATES = {"send": "has begun", "gradients": "is in", "step_graph": "is in"}
+_STATES = {"send": ("have", "begun"), "gradients": ("be", "in"), "step_graph": ("be", "in")}
 """Words for a record that has not ended, by its kind. Others wait. The last two compute as well."""
-_PLURALS = {"has": "have", "is": "are", "waits": "wait"}
 
 
 class Rank(NamedTuple):
@@ -91,35 +91,34 @@ class _Exchange(NamedTuple):
         return len(contents) > 1
 
     def state(self, ranks: Sequence[Rank]) -> str:
-        groups: dict[str, list[int]] = defaultdict(list)
+        groups: dict[Phrase, list[int]] = defaultdict(list)
         for rank in sorted(self.records, key=lambda rank: (rank not in self.waiting, rank)):
             groups[self._state(rank, ranks)].append(rank)
         for rank in self.missing:
             groups[self._absence(rank, ranks)].append(rank)
         phrases = [
-            f"{_join_names([ranks[rank].name for rank in group])} {_pluralize(words, len(group))}"
-            for words, group in groups.items()
+            f"{_join_names([ranks[rank].name for rank in group])} {phrase.of(len(group))}" for phrase, group in groups.items()
         ]
         name = _name(self.ranks, self.sequence, ranks)
         return f"{name[0].upper()}{name[1:]}, begun {self.age_seconds:.1f} s ago: {'; '.join(phrases)}"
 
-    def _state(self, rank: int, ranks: Sequence[Rank]) -> str:
+    def _state(self, rank: int, ranks: Sequence[Rank]) -> Phrase:
         record, exchange = self.records[rank], _describe(self.records[rank])
         if record.end_ns:
-            return f"has done {exchange}"
+            return Phrase("have", f"done {exchange}")
         if ranks[rank].has_ended:
-            return f"has ended in {exchange}"
-        return f"{_STATES.get(record.kind, 'waits in')} {exchange}"
+            return Phrase("have", f"ended in {exchange}")
+        verb, preposition = _STATES.get(record.kind, ("wait", "in"))
+        return Phrase(verb, f"{preposition} {exchange}")
 
-    def _absence(self, rank: int, ranks: Sequence[Rank]) -> str:
+    def _absence(self, rank: int, ranks: Sequence[Rank]) -> Phrase:
         """Describe why the exchange is not among the records of a rank."""
-        reason = "has ended before it" if ranks[rank].has_ended else "has not come to it"
+        reason = "ended before it" if ranks[rank].has_ended else "not come to it"
         flight = ranks[rank].flight
         records = flight.records if flight is not None else []
         if not records:
-            return f"{reason}, nor to any other"
-        if records[0].number > 1 and all(record.ranks != self.ranks for record in records):
-            reason += f", as far as its last {len(records)} tell"
+            return Phrase("have", f"{reason}, nor to any other")
+        is_partial = records[0].number > 1 and all(record.ranks != self.ranks for record in records)
         last_record = records[-1]
         name = (
             str(last_record.sequence)
@@ -127,7 +126,12 @@ class _Exchange(NamedTuple):
             else _name(last_record.ranks, last_record.sequence, ranks)
         )
         state = f"done {_seconds_since(last_record.end_ns, ranks[rank]):.1f} s ago" if last_record.end_ns else "not done"
-        return f"{reason}: its last was {name}, {last_record.kind}, {state}"
+        one, several = (
+            f"{reason}{f', as far as {whose} last {len(records)} tell' if is_partial else ''}: "
+            f"{whose} last was {name}, {last_record.kind}, {state}"
+            for whose in ("its", "their")
+        )
+        return Phrase("have", one, several)
 
 
 def _align(ranks: Sequence[Rank]) -> Iterator[_Exchange]:
@@ -172,14 +176,6 @@ def _describe(record: ExchangeRecord) -> str:
         return f"new_group of ranks {', '.join(map(str, record.shape))}"
     values = f" of {sizes}{' ' if sizes else ''}{record.dtype}" if record.dtype else ""
     return f"{record.kind}{values}{f' ({record.num_bytes:,} bytes)' if record.num_bytes else ''}"
-
-
-def _pluralize(phrase: str, count: int) -> str:
-    """Turn a phrase about one rank into a phrase about `count` ranks."""
-    if count == 1:
-        return phrase
-    verb, rest = phrase.split(" ", 1)
-    return f"{_PLURALS[verb]} {rest.replace(' its ', ' their ')}"
 
 
 def _seconds_since(moment_ns: int, rank: Rank) -> float:

@@ -23,16 +23,15 @@ from common.artifacts import atomic_files
 from common.machine import flight, footprint
 from common.machine.flight import Flight
 from common.machine.heartbeat import LOADING_SECONDS, MARKS_BYTES, SHARED_BYTES, SIGNAL, WATCH_VARIABLE, Marks
+from common.watching.judge import Blame, Cause, ProcessState, is_idle, judge
 
 _JUDGE_FRACTION = 0.9
 """Fraction of the limit after which a run is judged. The rest is for the stacks and for ending it."""
 _CHECKS_PER_LIMIT = 20
 """Number of checks within the limit. Their interval has the bounds below."""
 _MIN_INTERVAL_SECONDS, _MAX_INTERVAL_SECONDS = 0.1, 3.0
-IDLE_CPU = 0.05
-"""CPU seconds per second that threads may use which only wait and poll."""
-IDLE_ACTIVE_FRACTION = 0.5
-"""Fraction of the checks in which a stuck process may be active. A busy one is always active, even if it gets few cores."""
+_VERBS = {Cause.ENDED: "has ended", Cause.AHEAD: "went on without the others and hangs"}
+"""Words for those to blame. All others hang."""
 STACKS_SECONDS = 3.0
 """Seconds to wait for requested stacks. On busy cores a process may not get a core within one second."""
 
@@ -235,6 +234,8 @@ class Watchdog:
         self._waiting = waiting
         self._interval = min(max(limit_seconds / _CHECKS_PER_LIMIT, _MIN_INTERVAL_SECONDS), _MAX_INTERVAL_SECONDS)
         self._checked_at = clock()
+        self._asked: list[str] = []
+        """Stacks of every process, if the last check asked for them."""
 
     def check(self) -> Hang | None:
         """Check the processes if the interval has passed. Returns a hang, once there is one. Call it often."""
@@ -247,20 +248,20 @@ class Watchdog:
         for view in self._views:
             view.update(elapsed)
         patience = _JUDGE_FRACTION * self._limit
-        halted = [view for view in self._views if view.halted_seconds >= patience]
-        stalled = halted or self._stalled_while_others_progress(patience)
-        if not stalled and not self._are_all_stuck(patience):
+        blame = judge(self._states(patience))
+        if blame is None:
             return None
-        return self._hang(
-            stalled, f"no progress for {patience:g} s" if halted else self._reason(stalled or self._views, patience)
-        )
+        if blame.cause is Cause.HALTED:
+            return self._hang(blame, f"no progress for {patience:g} s")
+        alone = [view for view in self._views if view.member.name in blame.names] if blame.cause is Cause.ALONE else self._views
+        return self._hang(blame, self._reason(alone, patience))
 
     def halted(self) -> Hang | None:
         """Return a hang if a process is stopped or silent now. Another that noticed it and ended by itself is not to blame."""
         for view in self._views:
             view.update(0.0)
-        halted = [view for view in self._views if view.halted is not None]
-        return self._hang(halted, "others noticed it") if halted else None
+        blame = judge([ProcessState(view.member.name, is_halted=view.halted is not None) for view in self._views])
+        return self._hang(blame, "others noticed it") if blame is not None else None
 
     def stacks(self) -> list[str]:
         """Return the current stacks of every process."""
@@ -268,10 +269,10 @@ class Watchdog:
             view.member.process.ask_for_stacks()
         return [view.member.process.stacks() for view in self._views]
 
-    def _hang(self, views: list[_TargetState], reason: str) -> Hang:
-        stacks = self.stacks()
-        culprits, verb = (views, "hangs") if views else self._find_culprits(stacks)
-        return Hang(self._views.index(culprits[0]), f"{self._describe(culprits, verb, stacks)}: {reason}", stacks)
+    def _hang(self, blame: Blame, reason: str) -> Hang:
+        culprits = [view for view in self._views if view.member.name in blame.names]
+        stacks = self._asked or self.stacks()
+        return Hang(self._views.index(culprits[0]), f"{self._describe(culprits, blame.cause, stacks)}: {reason}", stacks)
 
     def _reason(self, views: Sequence[_TargetState], patience: float) -> str:
         """Describe for how long nothing was done. It may be longer than the limit, until that was certain."""
@@ -280,25 +281,48 @@ class Watchdog:
             return f"no progress for {patience:g} s"
         return f"no progress for {quiet_seconds:.0f} s, and nothing but waiting in the last {patience:g} s"
 
-    def _stalled_while_others_progress(self, patience: float) -> list[_TargetState]:
-        """Return ranks that are idle and not blocked in a collective, while others go on as their mode lets them."""
+    def _states(self, patience: float) -> list[ProcessState]:
+        """Return what is known of each process. Stacks are asked for where they decide."""
+        self._asked = []
+        states = [
+            ProcessState(
+                view.member.name,
+                is_halted=view.halted_seconds >= patience,
+                has_ended=view.ended,
+                position=view.marks.position if view.member.trains else None,
+            )
+            for view in self._views
+        ]
+        if any(state.is_halted for state in states):
+            return states
+        if self._do_all_stand_still(patience):
+            self._asked = self.stacks()
+            return [
+                state._replace(stands_still=True, waits_for_others=self._waits(text))
+                for state, text in zip(states, self._asked, strict=True)
+            ]
+        return [
+            state._replace(stands_still=True, waits_for_others=False) if self._stands_still_alone(view, patience) else state
+            for state, view in zip(states, self._views, strict=True)
+        ]
+
+    def _stands_still_alone(self, view: _TargetState, patience: float) -> bool:
+        """Return whether a rank is idle and in no exchange, while others go on as their mode lets them."""
         training = [view for view in self._views if view.member.trains and not view.ended]
-        if self._waiting is None or all(view.quiet_seconds >= patience for view in training):
-            return []
-        stalled: list[_TargetState] = []
-        for view in training:
-            if view.marks != view.stalled_at and self._is_idle(view, patience):
-                view.member.process.ask_for_stacks()
-                text = view.member.process.stacks()
-                if _main_thread(text) and not self._waits(text):
-                    stalled.append(view)
-                view.stalled_at = view.marks
-        return stalled
+        if self._waiting is None or view not in training or all(view.quiet_seconds >= patience for view in training):
+            return False
+        if view.marks == view.waited_at or not self._is_idle(view, patience):
+            return False
+        view.member.process.ask_for_stacks()
+        text = view.member.process.stacks()
+        is_alone = bool(_main_thread(text)) and not self._waits(text)
+        view.waited_at = None if is_alone else view.marks
+        return is_alone
 
     def _is_idle(self, view: _TargetState, patience: float) -> bool:
         return view.is_idle(patience if view.has_data else max(patience, self._loading_seconds))
 
-    def _are_all_stuck(self, patience: float) -> bool:
+    def _do_all_stand_still(self, patience: float) -> bool:
         living = [view for view in self._views if not view.ended]
         # That one ends is progress too: what the others waited for may be done only now.
         if not living or min(view.quiet_seconds for view in self._views) < patience:
@@ -308,31 +332,18 @@ class Watchdog:
         # Those that are ahead may wait for the slowest with a busy core.
         return all(self._is_idle(view, patience) for view in living if not view.member.trains or view.marks.position == slowest)
 
-    def _find_culprits(self, stacks: list[str]) -> tuple[list[_TargetState], str]:
-        """Find the processes that do not wait for others, else the ones that went on without the others, else the slowest."""
-        not_waiting = [view for view, text in zip(self._views, stacks, strict=True) if not self._waits(text)]
-        if not_waiting and len(not_waiting) < len(self._views):
-            return not_waiting, "has ended" if all(view.ended for view in not_waiting) else "hangs"
-        training = [view for view in self._views if view.member.trains]
-        positions = [view.marks.position for view in training]
-        if len(set(positions)) > 1:
-            position, verb = (
-                (min(positions), "hangs") if not_waiting else (max(positions), "went on without the others and hangs")
-            )
-            return [view for view in training if view.marks.position == position], verb
-        return self._views, "hangs"
-
     def _waits(self, stacks: str) -> bool:
         return self._waiting is not None and any(re.search(self._waiting, frame.file) for frame in _main_thread(stacks))
 
-    def _describe(self, culprits: list[_TargetState], verb: str, stacks: list[str]) -> str:
+    def _describe(self, culprits: list[_TargetState], cause: Cause, stacks: list[str]) -> str:
         phrases: list[tuple[bool, str]] = []
         quiet_seconds = min(view.quiet_seconds for view in culprits)
         for view, text in zip(self._views, stacks, strict=True):
             is_progressing = (
                 not view.ended and view.quiet_seconds < self._interval and quiet_seconds >= _JUDGE_FRACTION * self._limit / 2
             )
-            state = (view.halted or verb) if view in culprits else "goes on" if is_progressing else "waits"
+            verb = view.halted or _VERBS.get(cause, "hangs")
+            state = verb if view in culprits else "has ended" if view.ended else "goes on" if is_progressing else "waits"
             innermost = next(iter(_main_thread(text)), None)
             location = (
                 f" in {innermost.function} ({Path(innermost.file).name}:{innermost.line})" if innermost is not None else ""
@@ -340,6 +351,14 @@ class Watchdog:
             progress = f" after step {view.marks.steps}" if view.member.trains and view.has_data else ""
             phrases.append((view not in culprits, f"{view.member.name} {state}{location}{progress}"))
         return "; ".join(words for _, words in sorted(phrases, key=lambda phrase: phrase[0]))
+
+
+class _Look(NamedTuple):
+    """The resource use of a process between two checks."""
+
+    seconds: float
+    cpu_seconds: float
+    wants: bool
 
 
 class _TargetState:
@@ -353,11 +372,11 @@ class _TargetState:
         self.halted: str | None = None
         """Reason why it cannot go on, for messages."""
         self.halted_seconds = 0.0
-        self.stalled_at: Marks | None = None
+        self.waited_at: Marks | None = None
         """Marks at which it was found to wait for others."""
         self._cpu_seconds: float | None = None
-        self._samples: deque[tuple[float, float, bool]] = deque()
-        """(seconds, CPU seconds used in them, whether it was active at their end) since the last progress."""
+        self._looks: deque[_Look] = deque()
+        """Resource use since the last progress."""
 
     @property
     def has_data(self) -> bool:
@@ -373,25 +392,16 @@ class _TargetState:
         self.halted_seconds = max(self.halted_seconds + elapsed, sample.silent_seconds) if self.halted is not None else 0.0
         if sample.marks != self.marks:
             self.marks, self.quiet_seconds, self._cpu_seconds = sample.marks, 0.0, None
-            self._samples.clear()
+            self._looks.clear()
         else:
             self.quiet_seconds += elapsed
         if self._cpu_seconds is not None and sample.cpu_seconds is not None:
-            self._samples.append((elapsed, max(sample.cpu_seconds - self._cpu_seconds, 0.0), sample.active))
+            self._looks.append(_Look(elapsed, max(sample.cpu_seconds - self._cpu_seconds, 0.0), sample.active))
         self._cpu_seconds = sample.cpu_seconds
 
     def is_idle(self, seconds: float) -> bool:
         """Return whether it made no progress and used hardly any CPU for `seconds`."""
-        if self.quiet_seconds < seconds:
-            return False
-        cpu_seconds = active_seconds = observed_seconds = 0.0
-        for elapsed, cpu, active in reversed(self._samples):
-            if observed_seconds >= seconds:
-                break
-            observed_seconds += elapsed
-            cpu_seconds += cpu
-            active_seconds += elapsed * active
-        return cpu_seconds < IDLE_CPU * seconds and active_seconds < IDLE_ACTIVE_FRACTION * seconds
+        return self.quiet_seconds >= seconds and is_idle(self._looks, seconds)
 
 
 def save_stacks(stacks: Sequence[str], names: Sequence[str], folder: Path) -> list[Path]:

@@ -30,7 +30,7 @@ import psutil
 
 from common import spec
 from convtwins_hangs.watching.member import JobMember
-from convtwins_hangs.watching.verdict import judge
+from convtwins_hangs.watching.verdict import judge_job
 from convtwins_hangs.watching.watcher import Watcher
 from tests.control_groups import control_group
 from tests.namespaces import joined_hosts
@@ -133,7 +133,7 @@ def _watched(one: Wanted, run: Run, begun: Path, hosts: list[str], undo: ExitSta
         members = watcher.ranks
         looks.append({"at": now, "ranks": {each.name: _seen(each) for each in members}})
         for patience in PATIENCES:
-            verdict = judge(members, patience, patience / 2)
+            verdict = judge_job(members, patience, patience / 2)
             looks[-1][f"rule {patience:g}"] = [verdict.state, list(verdict.ranks)]
         if fault is None and begun.exists():
             fault = now

@@ -14,10 +14,11 @@ from syrupy.assertion import SnapshotAssertion
 
 from common.machine import heartbeat
 from common.machine.footprint import Footprint, Thread
+from common.watching.phrases import Phrase
 from convtwins_hangs.watching import member, stacks, waits
 from convtwins_hangs.watching.job import ProcessGroup
 from convtwins_hangs.watching.member import JobMember, Look, WaitState
-from convtwins_hangs.watching.verdict import ENDED, HEALTHY, SLOW, STUCK, UNKNOWN, judge
+from convtwins_hangs.watching.verdict import ENDED, HEALTHY, SLOW, STUCK, UNKNOWN, judge_job
 from convtwins_hangs.watching.watcher import Watcher
 from plugins.hangs.tests.watching.jobs import started, watched
 from plugins.hangs.tests.watching.test_watch import launched
@@ -52,7 +53,7 @@ def test_a_rank_that_waits_for_the_disk_is_slow_and_the_reason_says_how_often_an
     rank = JobMember(of(os.getpid()))
     waiting = QUIET | {"wants": True, "disk_waits": True, "disk_bytes": 4.0 * 2**20}
     rank.looks.extend([Look(**waiting)] * 3 + [Look(**QUIET | {"cpu_seconds": 1.0, "wants": True})])
-    found = judge([rank], 4.0)
+    found = judge_job([rank], 4.0)
     rank.close()
     assert (found.state, found.ranks) == (SLOW, ("rank 0",))
     assert re.findall(r"\d[\d.]* \S+", found.reason) == ["0 waits", "75 %", "3.0 MiB"] and "disk" in found.reason
@@ -107,7 +108,7 @@ def test_what_a_job_says_to_share_is_opened_only_if_it_is_that(passed: str, tmp_
 
 
 def idle(kind: str, number: int = 0, recorder: Recorder | None = None) -> Any:
-    state = WaitState(kind, f"waits in {kind}", "", "", "")
+    state = WaitState(kind, Phrase("wait", f"in {kind}"), Phrase(""), "", "")
     taken = recorder.rank(number).flight if recorder is not None else None
     return SimpleNamespace(
         name=f"rank {number}", ended=False, is_stopped=False, is_idle=lambda seconds: True, is_polling=lambda seconds: False,
@@ -117,8 +118,8 @@ def idle(kind: str, number: int = 0, recorder: Recorder | None = None) -> Any:
 
 
 def test_a_job_that_waits_for_tasks_is_healthy_and_one_that_is_gone_has_ended() -> None:
-    assert judge(cast(Any, [idle(waits.TASK)]), 1.0).state == HEALTHY
-    assert judge([], 1.0).state == ENDED
+    assert judge_job(cast(Any, [idle(waits.TASK)]), 1.0).state == HEALTHY
+    assert judge_job([], 1.0).state == ENDED
 
 
 def test_ranks_that_are_stopped_and_ranks_that_are_frozen_are_told_apart() -> None:
@@ -126,7 +127,7 @@ def test_ranks_that_are_stopped_and_ranks_that_are_frozen_are_told_apart() -> No
     ranks = [idle(waits.TASK, number) for number in range(3)]
     for number, rank in enumerate(ranks):
         vars(rank).update(is_stopped=True, frozen=number == 2, main_pid=100 + number)
-    found = judge(cast(Any, ranks), 1.0)
+    found = judge_job(cast(Any, ranks), 1.0)
     assert (found.state, found.ranks) == (STUCK, ("rank 0", "rank 1", "rank 2"))
     assert re.fullmatch("rank 0 and rank 1 .*`kill -CONT 100 101`.*; rank 2 .*freezer.*", found.reason), found
 
@@ -143,7 +144,7 @@ def test_of_ranks_that_all_wait_the_one_that_has_not_come_to_the_exchange_is_nam
     kinds: tuple[str, ...], blamed: tuple[str, ...]
 ) -> None:
     recorders = [Recorder().does().waits(), Recorder().does(), Recorder().does().waits()]
-    found = judge(cast(Any, [idle(kind, number, recorders[number]) for number, kind in enumerate(kinds)]), 1.0)
+    found = judge_job(cast(Any, [idle(kind, number, recorders[number]) for number, kind in enumerate(kinds)]), 1.0)
     assert (found.state, found.ranks) == (STUCK, blamed)
     assert re.search(rf"for {blamed[0]}, .*{kinds[int(blamed[0][-1])]}.*rank 1 has not come to it", found.reason), found
 
@@ -209,12 +210,12 @@ def ranks_in(*kinds: str, moved: float = 4e5, **used: float) -> list[JobMember]:
         rank.looks.extend([Look(**{**QUIET, "network_bytes": moved, **used})] * 12)
         for at, letter in enumerate(letters):
             kind, words = {
-                "e": (waits.EXCHANGE, "waits in all_reduce in step"),
-                "s": (waits.SLEEP, "sleeps in load"),
-                "w": (waits.WORK, "computes in load"),
-                "-": (waits.CALL, "does nothing"),
+                "e": (waits.EXCHANGE, Phrase("wait", "in all_reduce in step")),
+                "s": (waits.SLEEP, Phrase("sleep", "in load")),
+                "w": (waits.WORK, Phrase("compute", "in load")),
+                "-": (waits.CALL, Phrase("do", "nothing")),
             }[letter]
-            exchange = "waits in all_reduce" if letter == "e" else ""
+            exchange = Phrase("wait", "in all_reduce") if letter == "e" else Phrase("")
             rank.samples.append((float(at), WaitState(kind, words, exchange, "", "no stacks" if letter == "-" else "")))
         found.append(rank)
     return found
@@ -239,7 +240,7 @@ def ranks_in(*kinds: str, moved: float = 4e5, **used: float) -> list[JobMember]:
 def test_a_rank_that_keeps_others_waiting_is_told_from_a_slow_network_by_many_samples(
     kinds: list[str], state: str, blamed: list[int], snapshot: SnapshotAssertion
 ) -> None:
-    found = judge(ranks_in(*kinds), 10.0)
+    found = judge_job(ranks_in(*kinds), 10.0)
     assert (found.state, found.ranks) == (state, tuple(f"rank {number}" for number in blamed)), found
     assert found.reason == snapshot
 
@@ -247,7 +248,7 @@ def test_a_rank_that_keeps_others_waiting_is_told_from_a_slow_network_by_many_sa
 @pytest.mark.parametrize("kinds", ["w" * 10, "s" * 10])
 def test_a_late_rank_that_sleeps_is_not_said_to_want_cores(kinds: str, snapshot: SnapshotAssertion) -> None:
     ranks = ranks_in("e" * 10, kinds, cpu_seconds=0.1, core_wait_seconds=0.3)
-    found = judge(ranks, 10.0)
+    found = judge_job(ranks, 10.0)
     assert found.ranks == ("rank 1",) and ("0.10 of the 0.40 cores" in found.reason) is ("w" in kinds)
     assert found.reason == snapshot
 
@@ -255,14 +256,14 @@ def test_a_late_rank_that_sleeps_is_not_said_to_want_cores(kinds: str, snapshot:
 def test_samples_of_two_ranks_that_were_not_taken_together_say_nothing() -> None:
     ranks = ranks_in("eeeeeeeeee", "ssssssssss")
     ranks[1].samples = type(ranks[1].samples)((at + 0.5, standing) for at, standing in ranks[1].samples)
-    assert judge(ranks, 10.0).state == UNKNOWN
+    assert judge_job(ranks, 10.0).state == UNKNOWN
 
 
 def test_all_ranks_that_are_about_equally_short_of_cores_are_named() -> None:
     ranks = ranks_in("", "", "", moved=0.0, cpu_seconds=0.47, core_wait_seconds=0.88)
     ranks[1].looks.extend([ranks[1].looks.popleft()._replace(core_wait_seconds=0.80) for _ in range(12)])
     ranks[2].looks.extend([ranks[2].looks.popleft()._replace(core_wait_seconds=0.48) for _ in range(12)])
-    found = judge(ranks, 10.0)
+    found = judge_job(ranks, 10.0)
     assert (found.state, found.ranks) == (SLOW, ("rank 0", "rank 1")), found
     assert re.findall(r"\d\.\d+", found.reason) == ["0.47", "1.35", "0.47", "1.27"]  # gets of what it wants
 
@@ -273,8 +274,8 @@ def test_a_rank_that_wants_a_little_less_than_the_least_is_named_only_beside_ano
 ) -> None:
     ranks = ranks_in("", "", moved=0.0, cpu_seconds=0.08, core_wait_seconds=0.19)
     ranks[1].looks.extend([ranks[1].looks.popleft()._replace(core_wait_seconds=waited) for _ in range(12)])
-    assert judge(ranks, 10.0).ranks == blamed
-    assert judge(ranks[1:], 10.0).state == HEALTHY
+    assert judge_job(ranks, 10.0).ranks == blamed
+    assert judge_job(ranks[1:], 10.0).state == HEALTHY
 
 
 @pytest.mark.parametrize(("waiting", "sampled"), [([], 1), ([3], 16)])

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from common.watching.phrases import Phrase
 from convtwins_hangs.watching import stacks, waits
 from convtwins_hangs.watching.stacks import StackFrame
 from convtwins_hangs.watching.waits import CALL, EXCHANGE, FILE, INSIDE, LOCK, MESSAGE, POLL, SLEEP, TASK, WORK
@@ -138,7 +139,7 @@ def test_a_wait_is_told_by_frames_source_and_kernel(
 
 def test_a_wait_without_any_line_of_a_users_names_the_innermost_line() -> None:
     found = waits.classify_wait([StackFrame("main", f"{SITE}/somewhere/run.py", 3)], "futex_do_wait")
-    assert found == waits.Wait(CALL, "waits in a call", "in main (run.py:3)")
+    assert found == waits.Wait(CALL, Phrase("wait", "in a call"), "in main (run.py:3)")
     assert waits.classify_wait([], "futex_do_wait").words == "waits in a call"
 
 

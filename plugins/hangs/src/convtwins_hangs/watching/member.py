@@ -18,14 +18,16 @@ from common.machine.flight import Flight
 from common.machine.footprint import Footprint
 from common.machine.heartbeat import Marks
 from common.watching import watchdog
+from common.watching.judge import MAX_IDLE_CORES, is_idle
+from common.watching.phrases import Phrase
 from convtwins_hangs.watching import stacks, waits
 from convtwins_hangs.watching.connections import TcpConnection
 from convtwins_hangs.watching.job import ProcessGroup
 from convtwins_hangs.watching.stacks import StackDump
 from convtwins_hangs.watching.waits import Wait
 
-IDLE_CORES, IDLE_ACTIVE_FRACTION, IDLE_BYTES = watchdog.IDLE_CPU, watchdog.IDLE_ACTIVE_FRACTION, 4096.0
-"""Upper limits of an idle rank: cores, fraction of the looks with an active thread, connection bytes a second."""
+IDLE_BYTES = 4096.0
+"""Upper limit of an idle rank: bytes a second on its connections."""
 _MIN_SAMPLES = 4
 """Minimum number of stack samples that show a busy rank polling."""
 MIN_JOINT_SAMPLES = 8
@@ -102,8 +104,8 @@ class WaitState(NamedTuple):
     """Wait state of a rank, by its stacks."""
 
     kind: str
-    words: str
-    exchange: str
+    words: Phrase
+    exchange: Phrase
     """The wait if it is an exchange, as `waits in all_reduce`. Empty otherwise."""
     where: str
     missing: str
@@ -249,7 +251,7 @@ class JobMember:
             self._polled_loops.popleft()
         state = self._wait_state([])
         if state.exchange == waits.IN_TENSORFLOW and self._computes_inside():
-            state = state._replace(kind=waits.WORK, words=f"computes {state.where}", exchange="")
+            state = state._replace(kind=waits.WORK, words=Phrase("compute", state.where), exchange=Phrase(""))
         self.samples.append((now, state))
         while len(self.samples) > MIN_JOINT_SAMPLES and now - self.samples[1][0] >= keep_seconds:
             self.samples.popleft()
@@ -257,7 +259,7 @@ class JobMember:
     @property
     def is_busy(self) -> bool:
         """Whether it used cores in the last look."""
-        return bool(self.looks) and rate(self.looks, "cpu_seconds", 0.001) >= IDLE_CORES
+        return bool(self.looks) and rate(self.looks, "cpu_seconds", 0.001) >= MAX_IDLE_CORES
 
     @property
     def only_polled(self) -> bool:
@@ -286,11 +288,7 @@ class JobMember:
         """Return whether it has been idle for so many seconds."""
         if self.watched_seconds() < seconds or (self.marks is not None and self._quiet_seconds < seconds):
             return False
-        return (
-            self.rate("cpu_seconds", seconds) < IDLE_CORES
-            and self.rate("wants", seconds) < IDLE_ACTIVE_FRACTION
-            and self.rate("network_bytes", seconds) < IDLE_BYTES
-        )
+        return is_idle(self.looks, seconds) and self.rate("network_bytes", seconds) < IDLE_BYTES
 
     def is_polling(self, seconds: float) -> bool:
         """Return whether for so many seconds its threads only waited or polled in the same loop."""
@@ -298,7 +296,7 @@ class JobMember:
             return False
         if len(self._polled_loops) < _MIN_SAMPLES or self._polled_loops[-1][0] - self._polled_loops[0][0] < seconds:
             return False
-        if self.rate("helpers_cpu_seconds", seconds) >= IDLE_CORES:
+        if self.rate("helpers_cpu_seconds", seconds) >= MAX_IDLE_CORES:
             return False
         if max(self.rate("network_bytes", seconds), self.rate("disk_bytes", seconds)) >= IDLE_BYTES:
             return False
@@ -330,7 +328,7 @@ class JobMember:
         main_pid = self._main_pid
         dump = self.dumps.get(main_pid, StackDump([], "they were not taken"))
         if not dump.stacks:
-            return WaitState(waits.CALL, "does nothing", "", "", dump.missing)
+            return WaitState(waits.CALL, Phrase("do", "nothing"), Phrase(""), "", dump.missing)
         (_, main), *others = self._waits(main_pid)
         # Libraries keep threads that wait inside all the time. They explain nothing.
         has_user_frame = [not all(map(waits.is_library, stack.frames)) for stack in dump.stacks[1:]]
@@ -342,7 +340,7 @@ class JobMember:
         ]
         for pid in child_pids:
             other_waits += [(f"its process {pid}", wait) for _, wait in self._waits(pid)[:1]]
-        words, kind, exchange = main.words, main.kind, main.description if main.kind == waits.EXCHANGE else ""
+        kind, exchange = main.kind, main.description if main.kind == waits.EXCHANGE else Phrase("")
         explaining_kind = next(
             (
                 candidate
@@ -353,8 +351,11 @@ class JobMember:
         )
         explanations = [entry for entry in other_waits if entry[1].kind == explaining_kind][:2]
         if explaining_kind is not None:
-            kind, exchange = explaining_kind, explanations[0][1].description if explaining_kind == waits.EXCHANGE else ""
-        words += "".join(f", and {name} {wait.words}" for name, wait in explanations)
+            kind, exchange = (
+                explaining_kind,
+                explanations[0][1].description if explaining_kind == waits.EXCHANGE else Phrase(""),
+            )
+        words = main.words.followed_by("".join(f", and {name} {wait.words}" for name, wait in explanations))
         return WaitState(kind, words, exchange, main.location, "")
 
     def flight(self) -> Flight | None:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from common.machine.flight import MAX_RANKS
-from common.watching import flight_report
+from common.watching import flight_report, judge
 from common.watching.flight_report import Mismatch, Rank
+from common.watching.judge import MAX_IDLE_CORES, Blame, Cause, ProcessState
+from common.watching.phrases import Phrase
 from compare.core import wording
 from convtwins_hangs.watching import waits
 from convtwins_hangs.watching.job import is_number
-from convtwins_hangs.watching.member import IDLE_BYTES, IDLE_CORES, MAX_JOINT_MEMBERS, MIN_JOINT_SAMPLES, JobMember, WaitState
+from convtwins_hangs.watching.member import IDLE_BYTES, MAX_JOINT_MEMBERS, MIN_JOINT_SAMPLES, JobMember, WaitState
 
 HEALTHY, SLOW, STUCK, ENDED, UNKNOWN = "healthy", "slow", "stuck", "ended", "cannot be told"
 
@@ -51,7 +53,7 @@ class Verdict(NamedTuple):
         return f"{self.state}: {self.reason}" if self.state != SLOW else f"slow because {self.reason}"
 
 
-def judge(members: Sequence[JobMember], patience: float, stacks_age: float = 0.0) -> Verdict:
+def judge_job(members: Sequence[JobMember], patience: float, stacks_age: float = 0.0) -> Verdict:
     """Return the verdict on a job.
 
     Args:
@@ -63,7 +65,7 @@ def judge(members: Sequence[JobMember], patience: float, stacks_age: float = 0.0
     if not members:
         return Verdict(ENDED, "it has ended")
     if not living:
-        return Verdict(ENDED, f"{_names(members)} {_has_or_have(members)} ended")
+        return Verdict(ENDED, f"{_clause(members, 'have')} ended")
     return name_ended_members(_judge_living(members, living, patience, stacks_age), members)
 
 
@@ -74,101 +76,108 @@ def name_ended_members(verdict: Verdict, members: Sequence[JobMember]) -> Verdic
         return verdict
     state = SLOW if verdict.state == HEALTHY else verdict.state
     to_blame = (*(member.name for member in ended), *verdict.ranks)
-    return Verdict(state, f"{_names(ended)} {_has_or_have(ended)} ended; {verdict.reason}", to_blame)
+    return Verdict(state, f"{_clause(ended, 'have')} ended; {verdict.reason}", to_blame)
 
 
 def _judge_living(members: Sequence[JobMember], living: Sequence[JobMember], patience: float, stacks_age: float) -> Verdict:
-    if stopped := [member for member in living if member.is_stopped]:
-        reasons: list[str] = []
-        if others := [member for member in stopped if not member.frozen]:
-            pids = " ".join(str(member.main_pid) for member in others)
-            reasons.append(
-                f"{_names(others)} {_is_or_are(others)} stopped by a signal or a debugger (`kill -CONT {pids}` lets go on)"
-            )
-        if frozen := [member for member in stopped if member.frozen]:
-            reasons.append(f"{_names(frozen)} {_is_or_are(frozen)} frozen by the freezer of a control group")
-        return Verdict(STUCK, "; ".join(reasons), tuple(member.name for member in stopped))
+    if any(member.is_stopped for member in living):
+        halted = judge.judge([ProcessState(member.name, is_halted=member.is_stopped) for member in living])
+        return _stopped_verdict(living, halted)
     idle = [member for member in living if member.is_idle(patience)]
     polling = [member for member in living if member not in idle and member.is_polling(patience)]
-    if idle or polling:
-        for member in idle + polling:
-            member.take_stacks(stacks_age)
-        # One that has just begun to work again is not stuck.
-        states = {member.name: state for member in idle + polling if (state := member.wait_state()).kind != waits.WORK}
-        # Who serves, and has no tasks, is idle as it should be.
-        not_idle_workers = {name: state for name, state in states.items() if state.kind != waits.TASK}
-        if len(states) == len(living):
-            return (
-                _judge_all_waiting(members, not_idle_workers)
-                if not_idle_workers
-                else Verdict(HEALTHY, f"{_grouped_text(states)}: nobody gives any")
-            )
-        working = [member for member in living if member.name not in states]
-        # One that has just stopped working, or has just been found, is about to be judged with the others.
-        are_judged = all(member.watched_seconds() >= patience and not member.is_idle(patience / 2) for member in working)
-        if are_judged and (verdict := _judge_some_waiting(working, not_idle_workers, patience)) is not None:
-            return verdict
-        if without_stacks := {name: state for name, state in not_idle_workers.items() if state.missing}:
-            return Verdict(
-                UNKNOWN, f"{_grouped_text(without_stacks)}; {_names(working)} {'go' if len(working) > 1 else 'goes'} on"
-            )
+    for member in idle + polling:
+        member.take_stacks(stacks_age)
+    # One that has just begun to work again is not stuck.
+    states = {member.name: state for member in idle + polling if (state := member.wait_state()).kind != waits.WORK}
+    # Who serves, and has no tasks, is idle as it should be.
+    not_idle_workers = {name: state for name, state in states.items() if state.kind != waits.TASK}
+    if len(states) == len(living):
+        if not not_idle_workers:
+            return Verdict(HEALTHY, f"{_grouped_text(states)}: nobody gives any")
+        return _judge_all_waiting(members, not_idle_workers)
+    working = [member for member in living if member.name not in states]
+    # One that has just stopped working, or has just been found, is about to be judged with the others.
+    are_judged = all(member.watched_seconds() >= patience and not member.is_idle(patience / 2) for member in working)
+    if states and are_judged and (verdict := _judge_some_waiting(working, not_idle_workers, patience)) is not None:
+        return verdict
+    if without_stacks := {name: state for name, state in not_idle_workers.items() if state.missing}:
+        return Verdict(UNKNOWN, f"{_grouped_text(without_stacks)}; {_clause(working, 'go', 'on')}")
     return _judge_slow(living, patience) or _judge_working(living, patience)
+
+
+def _stopped_verdict(living: Sequence[JobMember], blame: Blame | None) -> Verdict:
+    stopped = [member for member in living if blame is not None and member.name in blame.names]
+    reasons: list[str] = []
+    if others := [member for member in stopped if not member.frozen]:
+        pids = " ".join(str(member.main_pid) for member in others)
+        reasons.append(f"{_clause(others, 'be')} stopped by a signal or a debugger (`kill -CONT {pids}` lets go on)")
+    if frozen := [member for member in stopped if member.frozen]:
+        reasons.append(f"{_clause(frozen, 'be')} frozen by the freezer of a control group")
+    return Verdict(STUCK, "; ".join(reasons), tuple(member.name for member in stopped))
+
+
+def _standing(name: str, state: WaitState, **facts: Any) -> ProcessState:
+    """Return the state of a rank that stands still."""
+    is_open = state.missing or state.kind in (waits.POLL, waits.CALL)
+    # What it asks for again and again may be done by one of those that work. C code may wait for one of them too.
+    return ProcessState(name, stands_still=True, waits_for_others=None if is_open else state.kind in waits.PEER_WAITS, **facts)
 
 
 def _judge_all_waiting(members: Sequence[JobMember], states: dict[str, WaitState]) -> Verdict:
     """Judge a job in which all ranks wait."""
-    ended = [member for member in members if member.ended]
     mismatch = _find_mismatch(members)
     exchange, numbers = (f". {mismatch.message}", mismatch.missing) if mismatch is not None else ("", [])
-    absent = {f"rank {number}" for number in numbers}
-    waiting = {name: state for name, state in states.items() if state.kind in waits.PEER_WAITS}
-    if not_waiting := {name: state for name, state in states.items() if name not in waiting}:
-        to_blame = {name: state for name, state in not_waiting.items() if name in absent} or not_waiting
-        others = waiting | {name: state for name, state in not_waiting.items() if name not in to_blame}
+    peers = {member.name: peer for member in members if (peer := _unanswered_peer(member))}
+    processes = [
+        _standing(name, state, is_missing=name in {f"rank {number}" for number in numbers}, unanswered_peer=peers.get(name, ""))
+        for name, state in states.items()
+    ]
+    processes += [ProcessState(member.name, has_ended=True) for member in members if member.ended]
+    blame = judge.judge(processes)
+    assert blame is not None, "all stand still"
+    to_blame = {name: state for name, state in states.items() if name in blame.names}
+    others = {name: state for name, state in states.items() if name not in to_blame}
+    match blame.cause:
+        case Cause.ENDED:
+            ended = [member for member in members if member.ended]
+            return Verdict(STUCK, f"{_grouped_text(states)}, and {_clause(ended, 'have')} ended", blame.names)
+        case Cause.UNANSWERED:
+            answers = wording.joined([f"{name} gets no answer from {peers[name]}" for name in blame.names])
+            text = f"{_grouped_text(states)}; {answers}: the network is cut, or the other host is gone"
+            return Verdict(STUCK, text, blame.names)
+        case Cause.MISSING:  # they wait for a message too, but for one of another exchange
+            return Verdict(STUCK, _waits_for_text(others, to_blame) + exchange, blame.names)
+        case _:
+            pass
+    if any(state.kind not in waits.PEER_WAITS for state in to_blame.values()):
         text = _waits_for_text(others, to_blame) if others else _grouped_text(to_blame)
         verdict_state = _blamed_state(to_blame)
-        blamed_names = tuple(name for name, state in to_blame.items() if not state.missing) or tuple(to_blame)
-        return Verdict(STUCK if verdict_state == UNKNOWN and exchange else verdict_state, text + exchange, blamed_names)
-    text = _grouped_text(waiting)
-    if ended:
-        return Verdict(
-            STUCK, f"{text}, and {_names(ended)} {_has_or_have(ended)} ended", tuple(member.name for member in ended)
-        )
-    if unanswered := [(member.name, peer) for member in members if (peer := _unanswered_peer(member))]:
-        text += f"; {wording.joined([f'{name} gets no answer from {peer}' for name, peer in unanswered])}: "
-        return Verdict(STUCK, f"{text}the network is cut, or the other host is gone", tuple(name for name, _ in unanswered))
-    late = {name: state for name, state in waiting.items() if name in absent}
-    if late and (others := {name: state for name, state in waiting.items() if name not in late}):
-        # They wait for a message too, but for one of another exchange.
-        return Verdict(STUCK, _waits_for_text(others, late) + exchange, tuple(late))
-    where = {(state.exchange, state.where) for state in waiting.values()}
-    if len(waiting) > 1 and len(where) > 1:
+        known_names = tuple(name for name, state in to_blame.items() if not state.missing) or tuple(to_blame)
+        return Verdict(STUCK if verdict_state == UNKNOWN and exchange else verdict_state, text + exchange, known_names)
+    text = _grouped_text(states)
+    if len(states) > 1 and len({(state.exchange, state.where) for state in states.values()}) > 1:
         text += ": they do not meet"
     if missing := _missing_ranks_text(members):
         text += f"; {missing}"
-    return Verdict(STUCK, text + exchange, tuple(waiting))
+    return Verdict(STUCK, text + exchange, tuple(states))
 
 
 def _judge_some_waiting(working: Sequence[JobMember], states: dict[str, WaitState], patience: float) -> Verdict | None:
     """Judge a job in which some ranks work. None: the others wait for good reason, or it is unknown."""
-    known = {name: state for name, state in states.items() if not state.missing}
-    # What it asks for again and again may be done by one of those that work. C code may wait for one of them too.
-    waiting = {name: state for name, state in known.items() if state.kind in (*waits.PEER_WAITS, waits.POLL, waits.CALL)}
-    not_waiting = {name: state for name, state in known.items() if name not in waiting and state.kind != waits.TASK}
-    if not_waiting:
-        text = _waits_for_text(waiting, not_waiting) if waiting else _grouped_text(not_waiting)
-        return Verdict(
-            _blamed_state(not_waiting),
-            f"{text}; {_names(working)} {'go' if len(working) > 1 else 'goes'} on",
-            tuple(not_waiting),
-        )
+    processes = [_standing(name, state) for name, state in states.items()]
+    blame = judge.judge([*processes, *(ProcessState(member.name) for member in working)])
+    alone = {name: state for name, state in states.items() if blame is not None and name in blame.names}
+    waiting = {name: state for name, state in states.items() if name not in alone and not state.missing}
+    if alone:
+        text = _waits_for_text(waiting, alone) if waiting else _grouped_text(alone)
+        return Verdict(_blamed_state(alone), f"{text}; {_clause(working, 'go', 'on')}", tuple(alone))
     if waiting:
         for member in working:
             member.take_stacks()
         activities = {
-            member.name: _bottleneck(member, patience) or f"computes {member.wait_state().where}".strip() for member in working
+            member.name: _bottleneck(member, patience) or Phrase("compute", member.wait_state().where) for member in working
         }
-        at_work = {name: WaitState(waits.WORK, activity, "", "", "") for name, activity in activities.items()}
+        at_work = {name: WaitState(waits.WORK, activity, Phrase(""), "", "") for name, activity in activities.items()}
         return Verdict(SLOW, _waits_for_text(waiting, at_work), tuple(at_work))
     return None
 
@@ -181,7 +190,7 @@ def _judge_slow(living: Sequence[JobMember], patience: float) -> Verdict | None:
     if late is not None and late.fraction >= _MIN_LATE_FRACTION and late.member.watched_seconds() >= patience:
         return Verdict(SLOW, _late_text(late, patience) + steps_text, (late.member.name,))
     if starved := _starved_members(living, patience):
-        reasons = [f"{member.name} {_starved_text(member)}" for member in starved]
+        reasons = [f"{member.name} {_starved_phrase(member)}" for member in starved]
         return Verdict(SLOW, ", and ".join(reasons) + steps_text, tuple(member.name for member in starved))
     for member in living:
         if reason := _bottleneck(member, patience):
@@ -257,27 +266,27 @@ def _starved_fraction(member: JobMember, least_cores: float = _MIN_WANTED_CORES)
     return waited / (ran + waited) if ran + waited >= least_cores else 0.0
 
 
-def _starved_text(member: JobMember) -> str:
+def _starved_phrase(member: JobMember) -> Phrase:
     ran, waited, throttled = (member.rate(name) for name in ("cpu_seconds", "core_wait_seconds", "throttled_seconds"))
     throttled_text = f"; the quota of its control group stops it {wording.percent(min(throttled, 1.0))} of the time"
-    cores_text = f"gets {ran:.2f} of the {ran + waited:.2f} cores that it wants"
-    return cores_text + (throttled_text if throttled >= _MIN_THROTTLED_FRACTION else "")
+    cores_text = f"{ran:.2f} of the {ran + waited:.2f} cores that it wants"
+    return Phrase("get", cores_text + (throttled_text if throttled >= _MIN_THROTTLED_FRACTION else ""))
 
 
-def _bottleneck(member: JobMember, patience: float) -> str:
+def _bottleneck(member: JobMember, patience: float) -> Phrase:
     """Return what of the machine holds up a rank. Empty: nothing, or it was not watched for long enough."""
     if member.watched_seconds() < patience:
-        return ""
+        return Phrase("")
     if _starved_fraction(member) >= MIN_STARVED_FRACTION:
-        return _starved_text(member)
+        return _starved_phrase(member)
     if (faults := member.rate("major_faults")) >= MIN_FAULTS_PER_SECOND:
         swapped = sum(footprint.swap_bytes for footprint in member.footprints.values()) / 2**20
         swapped_text = f" ({swapped:,.0f} MiB of it are swapped out)" if swapped else ""
-        return f"waits for its memory{swapped_text}: {faults:,.0f} pages a second come from the disk"
+        return Phrase("wait", f"for its memory{swapped_text}: {faults:,.0f} pages a second come from the disk")
     if (fraction := member.rate("disk_waits")) >= MIN_DISK_WAIT_FRACTION:
         rate = member.rate("disk_bytes") / 2**20
-        return f"waits for the disk {wording.percent(fraction)} of the time ({rate:,.1f} MiB a second)"
-    return ""
+        return Phrase("wait", f"for the disk {wording.percent(fraction)} of the time ({rate:,.1f} MiB a second)")
+    return Phrase("")
 
 
 def _is_downloading(member: JobMember, patience: float) -> bool:
@@ -297,15 +306,14 @@ def _judge_working(living: Sequence[JobMember], patience: float) -> Verdict:
         return Verdict(
             UNKNOWN, f"{found_text}. What {'it does' if len(living) == 1 else 'they do'} shows from the second look on"
         )
-    if cores < IDLE_CORES and not steps:
+    if cores < MAX_IDLE_CORES and not steps:
         moved = sum(member.rate("network_bytes") for member in living)
         return Verdict(
             UNKNOWN, f"{'little' if moved >= IDLE_BYTES else 'nothing'} happens, and {_too_few_text(seconds)} to say why"
         )
-    use, make = ("uses", "makes") if len(living) == 1 else ("use", "make")
-    steps_text = f", and {make} steps: {steps} since it is watched" if steps else ""
+    steps_text = f", and {Phrase('make', 'steps').of(len(living))}: {steps} since it is watched" if steps else ""
     too_few_text = f" ({_too_few_text(seconds)} to call it slow)" if seconds < patience else ""
-    return Verdict(HEALTHY, f"{_names(living)} {use} {cores:.1f} cores{steps_text}{too_few_text}")
+    return Verdict(HEALTHY, f"{_clause(living, 'use')} {cores:.1f} cores{steps_text}{too_few_text}")
 
 
 def _too_few_text(seconds: float) -> str:
@@ -328,30 +336,25 @@ def _blamed_state(to_blame: dict[str, WaitState]) -> str:
 
 def _waits_for_text(waiting: dict[str, WaitState], to_blame: dict[str, WaitState]) -> str:
     """Return a text such as `rank 2 waits in all_reduce for rank 0, which waits for a lock in ...`."""
-    groups: dict[str, list[str]] = defaultdict(list)
-    for name, state in waiting.items():
-        groups[state.exchange or state.words].append(name)
-    waiting_texts = [f"{wording.joined(names)} {_plural_verb(words, len(names))}" for words, names in groups.items()]
-    first, *rest = to_blame.items()
-    words = f"{wording.joined(waiting_texts)} for {first[0]}, which {_state_text(first[1])}"
-    return words + "".join(f", and {name}, which {_state_text(state)}" for name, state in rest)
+    reasons = [f"{name}, which {_state_phrase(state)}" for name, state in to_blame.items()]
+    phrases = {name: state.exchange or state.words for name, state in waiting.items()}
+    return f"{wording.joined(_grouped(phrases))} for {', and '.join(reasons)}"
 
 
-def _state_text(state: WaitState) -> str:
-    return state.words + (f" (no stacks: {state.missing})" if state.missing else "")
+def _state_phrase(state: WaitState) -> Phrase:
+    return state.words.followed_by(f" (no stacks: {state.missing})" if state.missing else "")
 
 
 def _grouped_text(states: dict[str, WaitState]) -> str:
-    groups: dict[str, list[str]] = defaultdict(list)
-    for name, state in states.items():
-        groups[_state_text(state)].append(name)
-    return ", and ".join(f"{wording.joined(names)} {_plural_verb(words, len(names))}" for words, names in groups.items())
+    return ", and ".join(_grouped({name: _state_phrase(state) for name, state in states.items()}))
 
 
-def _plural_verb(words: str, count: int) -> str:
-    verb, _, rest = words.partition(" ")
-    plural = {"does": "do"}.get(verb, verb.removesuffix("s"))
-    return words if count == 1 else f"{plural} {rest}".strip()
+def _grouped(phrases: dict[str, Phrase]) -> list[str]:
+    """Return what ranks do. Ranks that do the same share a clause."""
+    groups: dict[Phrase, list[str]] = defaultdict(list)
+    for name, phrase in phrases.items():
+        groups[phrase].append(name)
+    return [f"{wording.joined(names)} {phrase.of(len(names))}" for phrase, names in groups.items()]
 
 
 def _unanswered_peer(member: JobMember) -> str | None:
@@ -393,9 +396,6 @@ def _names(members: Sequence[JobMember]) -> str:
     return wording.joined([member.name for member in members])
 
 
-def _has_or_have(members: Sequence[JobMember]) -> str:
-    return "has" if len(members) == 1 else "have"
-
-
-def _is_or_are(members: Sequence[JobMember]) -> str:
-    return "is" if len(members) == 1 else "are"
+def _clause(members: Sequence[JobMember], verb: str, rest: str = "") -> str:
+    """Return what ranks do, e.g. `rank 0 and rank 1 have ended`. The verb is an infinitive."""
+    return f"{_names(members)} {Phrase(verb, rest).of(len(members))}"

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from common.machine import plain_file
+from common.watching.phrases import Phrase
 from convtwins_hangs.watching.stacks import SourceReader, StackFrame
 
 EXCHANGE, MESSAGE, LOCK, POLL, SLEEP, FILE, CALL, INSIDE, TASK, WORK = (
@@ -41,20 +42,20 @@ class Wait(NamedTuple):
     """Classified wait of a thread."""
 
     kind: str
-    description: str
-    """Text such as `waits in all_reduce`."""
+    description: Phrase
+    """Words such as `waits in all_reduce`."""
     location: str
     """Innermost line of user code, as `in step (train.py:30: loss.backward())`."""
     loop: tuple[str, int] | None = None
     """File and line of the polling loop. None: there is none."""
 
     @property
-    def words(self) -> str:
-        return f"{self.description}{f' {self.location}' if self.location else ''}"
+    def words(self) -> Phrase:
+        return self.description.followed_by(f" {self.location}" if self.location else "")
 
 
 _TENSORFLOW = "a call of TensorFlow"
-IN_TENSORFLOW = f"waits in {_TENSORFLOW}"
+IN_TENSORFLOW = Phrase("wait", f"in {_TENSORFLOW}")
 """Text of a wait in TensorFlow. Its threads may exchange or compute meanwhile: the stack is the same."""
 TENSORFLOW_COMPUTE_THREADS = re.compile(r"tf_(?!data)")
 """Names of TensorFlow's compute threads. Its communication threads and those of tf.data have other names."""
@@ -128,15 +129,16 @@ def classify_wait(frames: Sequence[StackFrame], blocked_in: str, reader: SourceR
     loop = _polling_loop(user_frame.file, user_frame.line, reader) if user_frame is not None else None
     kind, name = _waiting_call(frames)
     if kind == EXCHANGE and not blocked_in and (name == _TENSORFLOW or _AUTOGRAD.search(frames[0].file)):
-        return Wait(WORK, "computes", location)  # both compute there as well
+        return Wait(WORK, Phrase("compute"), location)  # both compute there as well
     if kind in (EXCHANGE, TASK):
-        return Wait(kind, f"waits in {name}" if kind == EXCHANGE else "waits for tasks", location)
+        return Wait(kind, Phrase("wait", f"in {name}" if kind == EXCHANGE else "for tasks"), location)
     if match := _COLLECTIVES.search(line):
-        return Wait(EXCHANGE, f"waits in {match[1]}", location)
+        return Wait(EXCHANGE, Phrase("wait", f"in {match[1]}"), location)
     if loop is not None:
-        return Wait(POLL, "asks again and again", location, loop)
+        return Wait(POLL, Phrase("ask", "again and again"), location, loop)
     if kind:
-        return Wait(kind, "waits for a lock" if kind == LOCK else f"waits {'for' if ' ' in name else 'in'} {name}", location)
+        what = "for a lock" if kind == LOCK else f"{'for' if ' ' in name else 'in'} {name}"
+        return Wait(kind, Phrase("wait", what), location)
     return _without_frames(blocked_in, line, location)
 
 
@@ -149,17 +151,18 @@ def _without_frames(blocked_in: str, line: str, location: str) -> Wait:
     """Classify the wait of a thread whose innermost frame called a C function."""
     kind = next((kind for pattern, kind in _KERNEL if pattern.search(blocked_in)), "")
     if kind == SLEEP or (kind and re.search(r"\bsleep\(", line)):
-        return Wait(SLEEP, "sleeps", location)
+        return Wait(SLEEP, Phrase("sleep"), location)
     if kind == "futex":
         is_lock = re.search(r"^\s*(async )?with\b|\bacquire\(", line)
-        return Wait(LOCK, "waits for a lock", location) if is_lock else Wait(CALL, "waits in a call", location)
+        kind, what = (LOCK, "for a lock") if is_lock else (CALL, "in a call")
+        return Wait(kind, Phrase("wait", what), location)
     if kind == INSIDE:
-        return Wait(INSIDE, "waits for its processes", location)
+        return Wait(INSIDE, Phrase("wait", "for its processes", "for their processes"), location)
     if kind == FILE:
-        return Wait(FILE, "waits for a file system", location)
+        return Wait(FILE, Phrase("wait", "for a file system"), location)
     if kind == MESSAGE:
-        return Wait(MESSAGE, "waits for a socket or pipe", location)
-    return Wait(CALL, "waits in a call", location) if blocked_in else Wait(WORK, "computes", location)
+        return Wait(MESSAGE, Phrase("wait", "for a socket or pipe"), location)
+    return Wait(CALL, Phrase("wait", "in a call"), location) if blocked_in else Wait(WORK, Phrase("compute"), location)
 
 
 def _waiting_call(frames: Sequence[StackFrame]) -> tuple[str, str]:

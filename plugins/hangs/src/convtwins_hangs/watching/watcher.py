@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from convtwins_hangs.watching import connections
 from convtwins_hangs.watching.job import WatchedJob
 from convtwins_hangs.watching.member import MAX_JOINT_MEMBERS, JobMember
-from convtwins_hangs.watching.verdict import STUCK, Verdict, judge
+from convtwins_hangs.watching.verdict import STUCK, Verdict, judge_job
 
 
 class Watcher:
@@ -72,9 +72,9 @@ class Watcher:
     def verdict(self) -> Verdict:
         """Return the verdict by the looks so far."""
         cpu_before = _cpu_seconds()
-        verdict = judge(self.ranks, self._patience, self._patience / 2)
+        verdict = judge_job(self.ranks, self._patience, self._patience / 2)
         if verdict.state == STUCK:  # it is the last word, so it stands on what the ranks do now
-            verdict = judge(self.ranks, self._patience)
+            verdict = judge_job(self.ranks, self._patience)
         self.cost_seconds += _cpu_seconds() - cpu_before
         return verdict
 
