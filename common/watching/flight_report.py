@@ -97,7 +97,8 @@ class _Exchange(NamedTuple):
         for rank in self.missing:
             groups[self._absence(rank, ranks)].append(rank)
         phrases = [
-            f"{_join_names([ranks[rank].name for rank in group])} {phrase.of(len(group))}" for phrase, group in groups.items()
+            f"{_join_names([ranks[rank].name for rank in group])} {phrase.for_count(len(group))}"
+            for phrase, group in groups.items()
         ]
         name = _name(self.ranks, self.sequence, ranks)
         return f"{name[0].upper()}{name[1:]}, begun {self.age_seconds:.1f} s ago: {'; '.join(phrases)}"

@@ -15,7 +15,7 @@ MAX_IDLE_ACTIVE_FRACTION = 0.5
 """Maximum fraction of the time in which a stuck process is active. A busy one is always active, even if it gets few cores."""
 
 
-class Usage(Protocol):
+class ResourceUse(Protocol):
     """The resource use of a process between two looks."""
 
     @property
@@ -34,7 +34,7 @@ class Usage(Protocol):
         ...
 
 
-def is_idle(looks: Sequence[Usage], seconds: float) -> bool:
+def is_idle(looks: Sequence[ResourceUse], seconds: float) -> bool:
     """Return whether a process used hardly a core in the last `seconds`, and mostly wanted none.
 
     Args:
@@ -54,7 +54,7 @@ def is_idle(looks: Sequence[Usage], seconds: float) -> bool:
 
 
 class ProcessState(NamedTuple):
-    """What is known of a process at one moment."""
+    """The state of a process at one moment, as far as it is known."""
 
     name: str
     is_halted: bool = False
@@ -72,7 +72,7 @@ class ProcessState(NamedTuple):
     """How far its training has come. None: it does not train, or does not say."""
 
 
-class Cause(Enum):
+class BlameCause(Enum):
     """Why processes are to blame. The first that applies decides."""
 
     HALTED = auto()
@@ -98,19 +98,19 @@ class Cause(Enum):
 class Blame(NamedTuple):
     """The processes that keep a job from going on."""
 
-    cause: Cause
+    cause: BlameCause
     names: tuple[str, ...]
 
 
 def judge(states: Sequence[ProcessState]) -> Blame | None:
     """Return who keeps a job from going on. None: it goes on."""
     if halted := [state for state in states if state.is_halted]:
-        return _blame(Cause.HALTED, halted)
+        return _blame(BlameCause.HALTED, halted)
     living = [state for state in states if not state.has_ended]
     if living and all(state.stands_still for state in living):
         return _blame_standing(states)
     alone = [state for state in living if state.stands_still and state.waits_for_others is False]
-    return _blame(Cause.ALONE, alone) if alone else None
+    return _blame(BlameCause.ALONE, alone) if alone else None
 
 
 def _blame_standing(states: Sequence[ProcessState]) -> Blame:
@@ -120,19 +120,19 @@ def _blame_standing(states: Sequence[ProcessState]) -> Blame:
     missing = [state for state in living or states if state.is_missing]
     some_wait = len(free) < len(states)
     if free and some_wait and not living:
-        return _blame(Cause.ENDED, free)
+        return _blame(BlameCause.ENDED, free)
     if free and (missing or some_wait):
-        return _blame(Cause.NOT_WAITING, missing or living)
+        return _blame(BlameCause.NOT_WAITING, missing or living)
     if unanswered := [state for state in states if state.unanswered_peer and not free]:
-        return _blame(Cause.UNANSWERED, unanswered)
+        return _blame(BlameCause.UNANSWERED, unanswered)
     if len(missing) not in (0, len(states)):
-        return _blame(Cause.MISSING, missing)
+        return _blame(BlameCause.MISSING, missing)
     positions = [state.position for state in states if state.position is not None]
     if len(set(positions)) > 1:
-        cause, position = (Cause.BEHIND, min(positions)) if free else (Cause.AHEAD, max(positions))
+        cause, position = (BlameCause.BEHIND, min(positions)) if free else (BlameCause.AHEAD, max(positions))
         return _blame(cause, [state for state in states if state.position == position])
-    return _blame(Cause.ALL, states)
+    return _blame(BlameCause.ALL, states)
 
 
-def _blame(cause: Cause, states: Sequence[ProcessState]) -> Blame:
+def _blame(cause: BlameCause, states: Sequence[ProcessState]) -> Blame:
     return Blame(cause, tuple(state.name for state in states))

@@ -1,4 +1,4 @@
-"""What processes do, in words that serve for one and for several."""
+"""Words for what processes do, which serve for one and for several."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _PLURALS = {"be": "are"}
 
 
 class Phrase(str):
-    """What one process does, e.g. `waits in all_reduce`. `of` has the same for several.
+    """The words for what one process does, e.g. `waits in all_reduce`. `for_count` has the same for several.
 
     Attributes:
         plural: the words for several processes.
@@ -29,7 +29,7 @@ class Phrase(str):
         phrase.plural = f"{_PLURALS.get(verb, verb)} {rest if rest_of_several is None else rest_of_several}".strip()
         return phrase
 
-    def of(self, count: int) -> str:
+    def for_count(self, count: int) -> str:
         """Return the words for so many processes."""
         return str(self) if count == 1 else self.plural
 

@@ -23,14 +23,14 @@ from common.artifacts import atomic_files
 from common.machine import flight, footprint
 from common.machine.flight import Flight
 from common.machine.heartbeat import LOADING_SECONDS, MARKS_BYTES, SHARED_BYTES, SIGNAL, WATCH_VARIABLE, Marks
-from common.watching.judge import Blame, Cause, ProcessState, is_idle, judge
+from common.watching.judge import Blame, BlameCause, ProcessState, is_idle, judge
 
 _JUDGE_FRACTION = 0.9
 """Fraction of the limit after which a run is judged. The rest is for the stacks and for ending it."""
 _CHECKS_PER_LIMIT = 20
 """Number of checks within the limit. Their interval has the bounds below."""
 _MIN_INTERVAL_SECONDS, _MAX_INTERVAL_SECONDS = 0.1, 3.0
-_VERBS = {Cause.ENDED: "has ended", Cause.AHEAD: "went on without the others and hangs"}
+_VERBS = {BlameCause.ENDED: "has ended", BlameCause.AHEAD: "went on without the others and hangs"}
 """Words for those to blame. All others hang."""
 STACKS_SECONDS = 3.0
 """Seconds to wait for requested stacks. On busy cores a process may not get a core within one second."""
@@ -234,7 +234,7 @@ class Watchdog:
         self._waiting = waiting
         self._interval = min(max(limit_seconds / _CHECKS_PER_LIMIT, _MIN_INTERVAL_SECONDS), _MAX_INTERVAL_SECONDS)
         self._checked_at = clock()
-        self._asked: list[str] = []
+        self._stacks: list[str] = []
         """Stacks of every process, if the last check asked for them."""
 
     def check(self) -> Hang | None:
@@ -251,9 +251,13 @@ class Watchdog:
         blame = judge(self._states(patience))
         if blame is None:
             return None
-        if blame.cause is Cause.HALTED:
+        if blame.cause is BlameCause.HALTED:
             return self._hang(blame, f"no progress for {patience:g} s")
-        alone = [view for view in self._views if view.member.name in blame.names] if blame.cause is Cause.ALONE else self._views
+        alone = (
+            [view for view in self._views if view.member.name in blame.names]
+            if blame.cause is BlameCause.ALONE
+            else self._views
+        )
         return self._hang(blame, self._reason(alone, patience))
 
     def halted(self) -> Hang | None:
@@ -271,7 +275,7 @@ class Watchdog:
 
     def _hang(self, blame: Blame, reason: str) -> Hang:
         culprits = [view for view in self._views if view.member.name in blame.names]
-        stacks = self._asked or self.stacks()
+        stacks = self._stacks or self.stacks()
         return Hang(self._views.index(culprits[0]), f"{self._describe(culprits, blame.cause, stacks)}: {reason}", stacks)
 
     def _reason(self, views: Sequence[_TargetState], patience: float) -> str:
@@ -283,7 +287,7 @@ class Watchdog:
 
     def _states(self, patience: float) -> list[ProcessState]:
         """Return what is known of each process. Stacks are asked for where they decide."""
-        self._asked = []
+        self._stacks = []
         states = [
             ProcessState(
                 view.member.name,
@@ -296,10 +300,10 @@ class Watchdog:
         if any(state.is_halted for state in states):
             return states
         if self._do_all_stand_still(patience):
-            self._asked = self.stacks()
+            self._stacks = self.stacks()
             return [
                 state._replace(stands_still=True, waits_for_others=self._waits(text))
-                for state, text in zip(states, self._asked, strict=True)
+                for state, text in zip(states, self._stacks, strict=True)
             ]
         return [
             state._replace(stands_still=True, waits_for_others=False) if self._stands_still_alone(view, patience) else state
@@ -335,7 +339,7 @@ class Watchdog:
     def _waits(self, stacks: str) -> bool:
         return self._waiting is not None and any(re.search(self._waiting, frame.file) for frame in _main_thread(stacks))
 
-    def _describe(self, culprits: list[_TargetState], cause: Cause, stacks: list[str]) -> str:
+    def _describe(self, culprits: list[_TargetState], cause: BlameCause, stacks: list[str]) -> str:
         phrases: list[tuple[bool, str]] = []
         quiet_seconds = min(view.quiet_seconds for view in culprits)
         for view, text in zip(self._views, stacks, strict=True):

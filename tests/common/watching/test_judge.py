@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from common.watching.judge import Blame, Cause, ProcessState, is_idle, judge
+from common.watching.judge import Blame, BlameCause, ProcessState, is_idle, judge
 from common.watching.phrases import Phrase
 from common.watching.watchdog import _Look
 
@@ -14,25 +14,25 @@ UNKNOWN = {"stands_still": True, "waits_for_others": None}
 ENDED, WORKS = {"has_ended": True}, dict[str, Any]()
 MISSING, CUT = {"is_missing": True}, {"unanswered_peer": "10.0.0.2:4711"}
 
-CASES: dict[str, tuple[list[dict[str, Any]], Cause | None, str]] = {
+CASES: dict[str, tuple[list[dict[str, Any]], BlameCause | None, str]] = {
     "all work": ([WORKS, WORKS], None, ""),
     "one waits for one that works": ([WAITS, WORKS], None, ""),
     "one may wait for one that works": ([UNKNOWN, WORKS], None, ""),
-    "a halted one comes first": ([STANDS, WORKS | {"is_halted": True}], Cause.HALTED, "1"),
-    "one stands still alone": ([STANDS, WORKS, WAITS], Cause.ALONE, "0"),
-    "all but one wait": ([WAITS, STANDS, WAITS], Cause.NOT_WAITING, "1"),
-    "all but one wait, and nobody knows what that one does": ([WAITS, UNKNOWN], Cause.NOT_WAITING, "1"),
-    "of those that do not wait, one is missing in an exchange": ([STANDS, STANDS | MISSING, WAITS], Cause.NOT_WAITING, "1"),
-    "nobody waits, and one is missing in an exchange": ([STANDS, STANDS | MISSING], Cause.NOT_WAITING, "1"),
-    "all wait for one that has ended": ([WAITS, ENDED, WAITS], Cause.ENDED, "1"),
-    "one that lives comes before one that has ended": ([WAITS, ENDED, STANDS], Cause.NOT_WAITING, "2"),
-    "the network is cut": ([WAITS, WAITS | CUT], Cause.UNANSWERED, "1"),
-    "all wait, one in a later exchange": ([WAITS, WAITS | MISSING], Cause.MISSING, "1"),
-    "all wait, and one is ahead": ([WAITS | {"position": (5, 1)}, WAITS | {"position": (4, 1)}], Cause.AHEAD, "0"),
+    "a halted one comes first": ([STANDS, WORKS | {"is_halted": True}], BlameCause.HALTED, "1"),
+    "one stands still alone": ([STANDS, WORKS, WAITS], BlameCause.ALONE, "0"),
+    "all but one wait": ([WAITS, STANDS, WAITS], BlameCause.NOT_WAITING, "1"),
+    "all but one wait, and nobody knows what that one does": ([WAITS, UNKNOWN], BlameCause.NOT_WAITING, "1"),
+    "one that does not wait is missing in an exchange": ([STANDS, STANDS | MISSING, WAITS], BlameCause.NOT_WAITING, "1"),
+    "nobody waits, and one is missing in an exchange": ([STANDS, STANDS | MISSING], BlameCause.NOT_WAITING, "1"),
+    "all wait for one that has ended": ([WAITS, ENDED, WAITS], BlameCause.ENDED, "1"),
+    "one that lives comes before one that has ended": ([WAITS, ENDED, STANDS], BlameCause.NOT_WAITING, "2"),
+    "the network is cut": ([WAITS, WAITS | CUT], BlameCause.UNANSWERED, "1"),
+    "all wait, one in a later exchange": ([WAITS, WAITS | MISSING], BlameCause.MISSING, "1"),
+    "all wait, and one is ahead": ([WAITS | {"position": (5, 1)}, WAITS | {"position": (4, 1)}], BlameCause.AHEAD, "0"),
     "nothing is known of the stacks, and one is behind": (
-        [UNKNOWN | {"position": (5, 1)}, UNKNOWN | {"position": (4, 1)}], Cause.BEHIND, "1"
+        [UNKNOWN | {"position": (5, 1)}, UNKNOWN | {"position": (4, 1)}], BlameCause.BEHIND, "1"
     ),
-    "all wait alike": ([WAITS, WAITS], Cause.ALL, "01"),
+    "all wait alike": ([WAITS, WAITS], BlameCause.ALL, "01"),
     "all have ended": ([ENDED, ENDED], None, ""),
 }  # fmt: skip
 
@@ -55,8 +55,8 @@ def test_a_process_is_idle_by_its_last_looks_alone(cores: float, wants: bool, id
 
 def test_a_phrase_serves_for_one_process_and_for_several() -> None:
     phrase = Phrase("wait", "for its processes", "for their processes").followed_by(" in step")
-    assert (phrase, phrase.of(1), phrase.of(2)) == (
+    assert (phrase, phrase.for_count(1), phrase.for_count(2)) == (
         "waits for its processes in step", "waits for its processes in step", "wait for their processes in step",
     )  # fmt: skip
-    assert [Phrase(verb, "in it").of(2) for verb in ("be", "have", "do")] == ["are in it", "have in it", "do in it"]
+    assert [Phrase(verb, "in it").for_count(2) for verb in ("be", "have", "do")] == ["are in it", "have in it", "do in it"]
     assert not Phrase("")

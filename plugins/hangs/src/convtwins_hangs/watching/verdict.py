@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from common.machine.flight import MAX_RANKS
 from common.watching import flight_report, judge
 from common.watching.flight_report import Mismatch, Rank
-from common.watching.judge import MAX_IDLE_CORES, Blame, Cause, ProcessState
+from common.watching.judge import MAX_IDLE_CORES, Blame, BlameCause, ProcessState
 from common.watching.phrases import Phrase
 from compare.core import wording
 from convtwins_hangs.watching import waits
@@ -138,14 +138,14 @@ def _judge_all_waiting(members: Sequence[JobMember], states: dict[str, WaitState
     to_blame = {name: state for name, state in states.items() if name in blame.names}
     others = {name: state for name, state in states.items() if name not in to_blame}
     match blame.cause:
-        case Cause.ENDED:
+        case BlameCause.ENDED:
             ended = [member for member in members if member.ended]
             return Verdict(STUCK, f"{_grouped_text(states)}, and {_clause(ended, 'have')} ended", blame.names)
-        case Cause.UNANSWERED:
+        case BlameCause.UNANSWERED:
             answers = wording.joined([f"{name} gets no answer from {peers[name]}" for name in blame.names])
             text = f"{_grouped_text(states)}; {answers}: the network is cut, or the other host is gone"
             return Verdict(STUCK, text, blame.names)
-        case Cause.MISSING:  # they wait for a message too, but for one of another exchange
+        case BlameCause.MISSING:  # they wait for a message too, but for one of another exchange
             return Verdict(STUCK, _waits_for_text(others, to_blame) + exchange, blame.names)
         case _:
             pass
@@ -311,7 +311,7 @@ def _judge_working(living: Sequence[JobMember], patience: float) -> Verdict:
         return Verdict(
             UNKNOWN, f"{'little' if moved >= IDLE_BYTES else 'nothing'} happens, and {_too_few_text(seconds)} to say why"
         )
-    steps_text = f", and {Phrase('make', 'steps').of(len(living))}: {steps} since it is watched" if steps else ""
+    steps_text = f", and {Phrase('make', 'steps').for_count(len(living))}: {steps} since it is watched" if steps else ""
     too_few_text = f" ({_too_few_text(seconds)} to call it slow)" if seconds < patience else ""
     return Verdict(HEALTHY, f"{_clause(living, 'use')} {cores:.1f} cores{steps_text}{too_few_text}")
 
@@ -354,7 +354,7 @@ def _grouped(phrases: dict[str, Phrase]) -> list[str]:
     groups: dict[Phrase, list[str]] = defaultdict(list)
     for name, phrase in phrases.items():
         groups[phrase].append(name)
-    return [f"{wording.joined(names)} {phrase.of(len(names))}" for phrase, names in groups.items()]
+    return [f"{wording.joined(names)} {phrase.for_count(len(names))}" for phrase, names in groups.items()]
 
 
 def _unanswered_peer(member: JobMember) -> str | None:
@@ -398,4 +398,4 @@ def _names(members: Sequence[JobMember]) -> str:
 
 def _clause(members: Sequence[JobMember], verb: str, rest: str = "") -> str:
     """Return what ranks do, e.g. `rank 0 and rank 1 have ended`. The verb is an infinitive."""
-    return f"{_names(members)} {Phrase(verb, rest).of(len(members))}"
+    return f"{_names(members)} {Phrase(verb, rest).for_count(len(members))}"
