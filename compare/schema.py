@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -41,7 +42,6 @@ _RUN_FIELDS: dict[str, Any] = {
 SPEC_FILE: type[BaseModel] = pydantic.create_model("SpecFile", __base__=Spec, **_RUN_FIELDS)
 """Model of a spec file: a spec, and the other fields that `run` reads."""
 
-NAMES = ("spec", "result", "comparison", "regress", "bisect", "history")
 _DIALECT = "https://json-schema.org/draft/2020-12/schema"
 _CHECKSUM = {"type": "string", "description": "SHA-256 of all other values, as JSON with sorted names."}
 
@@ -51,20 +51,6 @@ _REPORT_PROPERTIES = {
     "findings": {"type": "object", "description": "Sentences by heading."},
     "tables": {"type": "array", "description": "The tables of the report."},
 }
-
-
-def schemas() -> dict[str, dict[str, Any]]:
-    """Return the schemas by name: of a spec file, the stored records, and the JSON of `regress`, `bisect` and `history`."""
-    by_name = {"spec": _with_lists(SPEC_FILE.model_json_schema())}
-    sealed = {"sha256": _CHECKSUM}
-    for name, record, extra in (
-        ("result", RunResult, sealed), ("comparison", Comparison, sealed),
-        ("regress", Judgement, _REPORT_PROPERTIES), ("bisect", BisectionReport, _REPORT_PROPERTIES),
-    ):  # fmt: skip
-        by_name[name] = record.model_json_schema(mode="serialization")
-        by_name[name]["properties"] |= extra
-    by_name["history"] = pydantic.TypeAdapter(list[HistoryPoint]).json_schema(mode="serialization")
-    return {name: {"$schema": _DIALECT, **schema} for name, schema in by_name.items()}
 
 
 def _with_lists(schema: dict[str, Any]) -> dict[str, Any]:
@@ -78,11 +64,36 @@ def _with_lists(schema: dict[str, Any]) -> dict[str, Any]:
     return schema
 
 
+def _record(record: type[BaseModel], **extra: Any) -> Callable[[], dict[str, Any]]:
+    """Return a function that gives the schema of a record with extra properties."""
+
+    def schema() -> dict[str, Any]:
+        json_schema = record.model_json_schema(mode="serialization")
+        return {**json_schema, "properties": json_schema["properties"] | extra}
+
+    return schema
+
+
+_SCHEMAS: dict[str, Callable[[], dict[str, Any]]] = {
+    "spec": lambda: _with_lists(SPEC_FILE.model_json_schema()),
+    "result": _record(RunResult, sha256=_CHECKSUM),
+    "comparison": _record(Comparison, sha256=_CHECKSUM),
+    "regress": _record(Judgement, **_REPORT_PROPERTIES),
+    "bisect": _record(BisectionReport, **_REPORT_PROPERTIES),
+    "history": lambda: pydantic.TypeAdapter(list[HistoryPoint]).json_schema(mode="serialization"),
+}
+"""Functions that give the schemas: of a spec file, the stored records, and the JSON of `regress`, `bisect` and `history`."""
+_WHICH = f"{', '.join([*_SCHEMAS][:-1])} or {[*_SCHEMAS][-1]}."
+
+
+def schemas() -> dict[str, dict[str, Any]]:
+    """Return all schemas by name."""
+    return {name: {"$schema": _DIALECT, **schema()} for name, schema in _SCHEMAS.items()}
+
+
 @commands.command()
 def command(
-    which: Annotated[
-        str, Choice(NAMES), typer.Argument(metavar="WHICH", help="spec, result, comparison, regress, bisect or history.")
-    ] = "spec",
+    which: Annotated[str, Choice(tuple(_SCHEMAS)), typer.Argument(metavar="WHICH", help=_WHICH)] = "spec",
     out: Annotated[Path | None, typer.Option(help=f"{options.OUT} Gets all of them, as WHICH.schema.json.")] = None,
 ) -> None:
     """Print the JSON Schema of a spec file, of a stored record, or of what a command prints with --json."""

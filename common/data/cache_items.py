@@ -1,4 +1,4 @@
-"""What lies in the cache folder: listed, and removed where nobody uses it."""
+"""Lists the contents of the cache folder, and removes what nobody uses."""
 
 from __future__ import annotations
 

@@ -116,10 +116,11 @@ class Needs:
         options, others = given.typed(self.options), given.select(self.others)
         if options and not any(other.is_typed for other in others):
             usages = _joined([other.usage for other in others], "or")
+            missing = "it" if len(others) == 1 else "one of them"
             go, it = ("goes", "it") if len(options) == 1 else ("go", "them")
             raise SpecError(
                 f"{', '.join(option.label for option in options)} {go} with {usages}. "
-                f"Received: {', '.join(option.typed_words for option in options)} without it. "
+                f"Received: {', '.join(option.typed_words for option in options)} without {missing}. "
                 f"{self.advice or f'Add {usages}, or leave {it} out.'}"
             )
 

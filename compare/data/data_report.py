@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
+from common.data import notes
 from common.data.dataset import MAX_NAMED, join_names
-from common.data.sources.splits import CAUTION
 from compare.core.wording import Detail, count, shortened, visible
 from compare.data.duplicates import NearTwins
 from compare.data.exploration import ClassCount, ExactDuplicates, Exploration, FileFacts, to_plain
-from compare.judgement.cautions import data_cautions
 from compare.reporting import image_grid, plots, tables
 from compare.reporting.document import Report
 from compare.reporting.screen import Bar, Chart, Paragraph, Screen
@@ -64,7 +63,7 @@ def screen(exploration: Exploration, train: str | None = None) -> Screen:
     # The lines between name files, as `Broken` and `Duplicates` do.
     refused = [line for line in (exploration.refusal or "").splitlines() if not line.startswith(" ")]
     broken = _broken(exploration, _shortened, _MAX_BROKEN_FIRST)
-    cautions = [note.removeprefix(CAUTION) for note in exploration.notes if note.startswith(CAUTION)]
+    cautions = [notes.words(note) for note in exploration.notes if notes.kind(note) == "data"]
     if exact.groups_across_classes:
         groups = count(exact.groups_across_classes, "group")
         cautions.append(f"Equal images in several classes ({groups}): some labels are wrong, or the classes overlap.")
@@ -78,7 +77,7 @@ def screen(exploration: Exploration, train: str | None = None) -> Screen:
         Paragraph("Trouble", cautions, "bad"),
         Paragraph("Balance", [_balance(exploration)]),
         Paragraph("Duplicates", [_exact_words(exact), _near_words(near)]),
-        Paragraph("Notes", [note for note in exploration.notes if not data_cautions([note])]),
+        Paragraph("Notes", [note for note in exploration.notes if notes.kind(note) == "note"]),
     ]
     answers = [paragraph for paragraph in answers if paragraph.sentences and not (refused and paragraph.label == "Usable")]
     splits = list(exploration.splits)

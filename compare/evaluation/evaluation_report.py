@@ -78,7 +78,7 @@ def screen(evaluation: EvaluationRecord) -> Screen:
         *statement_words.sentences(data_cautions(evaluation.data_notes)),
     ]
     answers = [
-        Paragraph("Right", [_right_words(model, evaluation) for model in scored]),
+        Paragraph("Right", [f"{_right_words(model, evaluation)}." for model in scored]),
         Paragraph("Agree", [_pair_words(pair, evaluation) for pair in evaluation.pairs]),
         Paragraph("Carries over", [] if differs else crossing_sentences),
         Paragraph("Trouble", trouble, "bad"),
@@ -95,14 +95,14 @@ def screen(evaluation: EvaluationRecord) -> Screen:
     )
 
 
-def _right_words(model: ScoredModel, evaluation: EvaluationRecord) -> str:
+def _right_words(model: ScoredModel, evaluation: EvaluationRecord, how: str = "") -> str:
+    """How often a model is right. `how`: the interval's name, to stand before it."""
     split_scores = model.scores
     assert split_scores is not None
     interval = _interval(split_scores)
-    guesses = f", {GUESSING}" if is_guessing(split_scores) else ""
     right = f"{split_scores.num_correct:,} of {split_scores.num_examples:,} right"
-    accuracy = f"{split_scores.accuracy:.4f} ({interval.low:.4f} to {interval.high:.4f})"
-    return f"{_name(model, evaluation)}: {right}, {accuracy}{guesses}."
+    accuracy = f"{split_scores.accuracy:.4f} ({how}{interval.low:.4f} to {interval.high:.4f})"
+    return f"{_name(model, evaluation)}: {right}, {accuracy}{f', {GUESSING}' if is_guessing(split_scores) else ''}"
 
 
 def _failed_words(failed: list[ScoredModel], evaluation: EvaluationRecord) -> list[str]:
@@ -112,8 +112,12 @@ def _failed_words(failed: list[ScoredModel], evaluation: EvaluationRecord) -> li
 def findings(evaluation: EvaluationRecord) -> list[tuple[str, list[str]]]:
     """Return the findings, by subject."""
     scored = [model for model in evaluation.models if model.scores]
+    interval = f"{percent(CONFIDENCE)}, Wilson's interval: "
+    right = [
+        f"{_right_words(model, evaluation, interval)}; best epoch {model.best_epoch} of {model.epochs}." for model in scored
+    ]
     sections = [
-        ("How often are the final models right?", [_accuracy_words(model, evaluation) for model in scored]),
+        ("How often are the final models right?", right),
         ("Do the frameworks' models agree?", _agreement_words(evaluation)),
         ("Does a checkpoint carry over?", _crossing_words(evaluation)),
         (
@@ -124,19 +128,6 @@ def findings(evaluation: EvaluationRecord) -> list[tuple[str, list[str]]]:
         ("Cautions", _cautions(evaluation)),
     ]
     return [(title, sentences) for title, sentences in sections if sentences]
-
-
-def _accuracy_words(model: ScoredModel, evaluation: EvaluationRecord) -> str:
-    split_scores = model.scores
-    assert split_scores is not None
-    interval = _interval(split_scores)
-    guesses = f", {GUESSING}" if is_guessing(split_scores) else ""
-    ended = f"best epoch {model.best_epoch} of {model.epochs}"
-    return (
-        f"{_name(model, evaluation)}: {split_scores.num_correct:,} of {split_scores.num_examples:,} right, "
-        f"{split_scores.accuracy:.4f} ({percent(CONFIDENCE)}, Wilson's interval: {interval.low:.4f} to {interval.high:.4f})"
-        f"{guesses}; {ended}."
-    )
 
 
 def _interval(split_scores: scores.SplitScores) -> Any:

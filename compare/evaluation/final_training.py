@@ -16,13 +16,14 @@ from common.data.sources import Dataset
 from common.frozen import Frozen
 from common.spec import SpecError
 from compare.comparison import comparison_plan, run
+from compare.comparison.comparison_plan import ComparisonRequest
 from compare.core import errors
 from compare.core.errors import FolderError
-from compare.core.presets import Preset
 from compare.core.progress import Display
 from compare.evaluation import scoring
 from compare.evaluation.scoring import KIND, LOGITS_FOLDER, TRAINING_FOLDER, EvaluationRecord
 from compare.execution import contestants, launch, store
+from compare.execution.comparison_settings import ComparisonSettings
 from compare.execution.matrix import Row
 from compare.execution.store import Comparison, StoredComparison
 from compare.execution.twins import Twins
@@ -55,14 +56,17 @@ class EvaluationSettings(Frozen):
 EVALUATION = FolderKind[None](noun=KIND, file=RECORD_FILE, kind=KIND, allowed=(TRAINING_FOLDER, LOGITS_FOLDER))
 
 
-def evaluate(settings: EvaluationSettings, workspace: Workspace[None], progress: Display) -> EvaluationRecord:
+def evaluate(
+    settings: EvaluationSettings, workspace: Workspace[None], progress: Display, twins: Twins | None = None
+) -> EvaluationRecord:
     """Train each framework to its best epoch, and score it on the test split. Finished work in the folder is kept.
 
     Args:
         workspace: gets `training` (a comparison), `logits` and the record.
+        twins: contestants that are known already. They may be more than those of the settings.
     """
-    folder = workspace.folder
-    request = _request(settings, folder / TRAINING_FOLDER)
+    folder, twins = workspace.folder, (twins or Twins(settings.frameworks)).only(settings.frameworks)
+    request = _request(settings, twins, folder / TRAINING_FOLDER)
     with Workspace.open(request.out, COMPARISON, early=comparison_plan.early_identity(request)) as training:
         workspace.lock()
         stored = _run_training(request, training, progress)
@@ -111,20 +115,15 @@ def rows(settings: EvaluationSettings) -> list[Row]:
     return all_rows
 
 
-def _request(settings: EvaluationSettings, folder: Path) -> run.ComparisonRequest:
+def _request(settings: EvaluationSettings, twins: Twins, folder: Path) -> ComparisonRequest:
     training_rows = rows(settings)
     first = training_rows[0].spec.seed
     seeds = tuple(range(first, first + settings.repeats)) if settings.repeats > 1 else ()
-    return run.ComparisonRequest(
-        Preset(repeats=settings.repeats, seeds=seeds),
-        Twins(settings.frameworks),
-        folder,
-        prove=False,
-        lay_out=lambda preset, contestants: training_rows,
-    )
+    training_settings = ComparisonSettings(repeats=settings.repeats, seeds=seeds, prove=False)
+    return ComparisonRequest(training_settings, training_rows, twins, folder)
 
 
-def _run_training(request: run.ComparisonRequest, workspace: Workspace[Comparison], progress: Display) -> StoredComparison:
+def _run_training(request: ComparisonRequest, workspace: Workspace[Comparison], progress: Display) -> StoredComparison:
     folder = workspace.folder
     plan = comparison_plan.build_plan(request, progress)
     if unavailable := [f"{row.id}: {row.unavailable}" for row in plan.rows if row.unavailable]:

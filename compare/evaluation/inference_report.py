@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 from common.machine.interference import DISTURBED_FROM
 from common.training import inference
 from compare.core import verdict_words
-from compare.evaluation.inference_timing import CALLS_FOR_P99, InferenceRecord, cell_name
+from compare.evaluation.inference_timing import CALLS_FOR_P99, InferenceRecord, cell_name, compared_cells, place_name
 from compare.judgement.statement_words import NO_FINDING
 from compare.reporting import document, plots
 from compare.reporting.document import Report
@@ -73,11 +73,11 @@ def latency_table(record: InferenceRecord) -> Table:
 def findings(record: InferenceRecord) -> list[tuple[str, list[str]]]:
     """Return the findings, by subject."""
     faster: list[str] = []
+    cells = compared_cells(record.settings)
     for judged in record.verdicts:
-        place, pair = judged.name.split(": ")
-        first, second = pair.split(" and ")
-        cell = place.split(", batch")[0]
-        taken = max(record.cores_lost.get(f"{contestant}, {cell}", 0.0) for contestant in (first, second))
+        (first, second), cores, size = cells[judged.name]
+        place = place_name(cores, size)
+        taken = max(record.cores_lost.get(cell_name(contestant, cores), 0.0) for contestant in (first, second))
         text = f"{verdict_words.faster(judged, first, second)}."
         faster.append(f"{place}: {text if taken <= DISTURBED_FROM else f'{first} against {second}: no finding. {NO_FINDING}'}")
     family = verdict_words.family_words(record.verdicts)

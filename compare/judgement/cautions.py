@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pydantic import JsonValue
 
 from common.artifacts.schema import RunResult
-from common.data.sources.splits import CAUTION, IN_TWO_CLASSES, IN_TWO_SPLITS
+from common.data import notes as data_notes
 from common.spec import Spec
 from compare.core.statistics import is_no_better_than_chance, is_significantly_lower
 from compare.execution import matrix, store
@@ -259,17 +259,18 @@ def _breakdown(run: RunResult, chance: float | None) -> dict[str, JsonValue] | N
 
 def data_cautions(notes: Sequence[str]) -> list[Statement]:
     """Classes that may be none, labels that contradict each other, and images that are scored though another split has them."""
-    by_kind = {
-        "data": [note.removeprefix(CAUTION) for note in notes if note.startswith(CAUTION)],
-        "contradicting_labels": [note for note in notes if note.startswith(IN_TWO_CLASSES)],
-        "images_in_two_splits": [note for note in notes if note.endswith(IN_TWO_SPLITS)],
-    }
-    return [Statement(kind=kind, level="caution", values={"note": note}) for kind in by_kind for note in by_kind[kind]]
+    cautions = [(data_notes.kind(note), data_notes.words(note)) for note in notes]
+    return [
+        Statement(kind=kind, level="caution", values={"note": words})
+        for caution in ("data", "contradicting_labels", "images_in_two_splits")
+        for kind, words in cautions
+        if kind == caution
+    ]
 
 
 def score_caution(notes: Sequence[str]) -> str:
     """A short caution for the captions of accuracies, on images that are scored though another split has them."""
-    return " ".join(f"{note[0].upper()}{note[1:]}." for note in notes if note.endswith(IN_TWO_SPLITS))
+    return " ".join(f"{note[0].upper()}{note[1:]}." for note in notes if data_notes.kind(note) == "images_in_two_splits")
 
 
 def _shared_cores(stored: StoredComparison) -> list[Statement]:

@@ -24,9 +24,10 @@ from compare.execution.matrix import Row
 from compare.execution.store import StoredComparison
 from compare.judgement import cautions, environments, sameness, statement_words
 from compare.judgement.figures import metrics
-from compare.judgement.row_figures import Summary
+from compare.judgement.row_figures import Doubt, Summary
 from compare.judgement.run_figures import disturbing_cores, doubt
 from compare.judgement.run_pairs import undisturbed_runs
+from compare.judgement.statement import Statement
 from compare.judgement.summary import summarize
 
 Kind = Literal["comparison", "benchmarks"]
@@ -73,8 +74,10 @@ class MeasuredSubject(Frozen):
     """Start times of the runs, if recorded. Runs with the same start are the same runs."""
     saved_at: dict[int, datetime] = {}
     """Times at which the files of a benchmark were saved, by file number. Empty for a row."""
-    unreliable_repeats: dict[int, str] = {}
-    """Reasons why times are not reliable, by repeat, see `doubt`."""
+    unreliable_repeats: dict[int, Doubt] = {}
+    """Reasons why times are not reliable, by repeat."""
+    clock_cautions: dict[int, str] = {}
+    """Cautions of the clock, by repeat with late losses."""
     cores_taken: dict[int, float] = {}
     """Cores that other work took, by disturbed repeat."""
 
@@ -118,8 +121,8 @@ class Measurement(Frozen):
     """Whether a stored file was torn or changed, and not only left unsigned."""
     environments: dict[str, Environment] = {}
     """Environments of the contestants of a comparison, as far as they are recorded."""
-    environment_changes: list[str] = []
-    """Sentences on runs of a comparison that were made in another environment than planned."""
+    environment_changes: list[Statement] = []
+    """Cautions on runs of a comparison that were made in another environment than planned."""
 
     @property
     def machine_name(self) -> str:
@@ -253,7 +256,7 @@ def _comparison(folder: Path) -> Measurement:
         set_aside=[*statement_words.sentences(cautions.signature(stored)), *stored.set_aside],
         is_damaged=bool(stored.set_aside),
         environments=environments.relevant_environments(comparison.environments, facts),
-        environment_changes=statement_words.sentences(environments.cautions(stored)),
+        environment_changes=environments.cautions(stored),
         subjects={
             row.id: _row_subject(stored, row, summary)
             for row, summary in zip(comparison.rows, summarize(stored), strict=True)
@@ -300,6 +303,7 @@ def _row_subject(stored: StoredComparison, row: Row, summary: Summary) -> Measur
         operations=_operations(list(runs)),
         start_times=sorted(run.started_at for run in runs if run.started_at),
         unreliable_repeats={repeat: why for repeat, run in sorted(good.items()) if (why := doubt(run))},
+        clock_cautions={repeat: run.clock_caution for repeat, run in sorted(good.items()) if run.clock_caution},
         cores_taken={repeat: taken for repeat, run in sorted(good.items()) if (taken := disturbing_cores(run))},
     )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from typing import Literal
 
 from common.artifacts.schema import Noise, Phases, StepParts, TopOperations
 from common.frozen import Frozen
@@ -76,6 +76,11 @@ class Limit(Frozen):
     """Gigabytes (1e9 bytes) moved per second, if nothing came from a cache."""
     copy_fraction: float | None
     """Fraction of the rate that its cores reach in copies of memory. Above 1 if caches serve."""
+
+
+Doubt = Literal["disturbed", "late_losses", "too_short", "unwatched"]
+"""Why times are not reliable: other work took cores, losses came after the clock had stopped, too few batches were timed, or
+the runs were too short to tell whether other work disturbed them."""
 
 
 class Summary(Frozen, extra="allow"):
@@ -214,31 +219,19 @@ class Summary(Frozen, extra="allow"):
         return bool(self.repeats_done) and self.part == "training" and self.cores_used is None
 
     @property
-    def doubt(self) -> str | None:
+    def doubt(self) -> Doubt | None:
         """Why no time of the row is reliable. None if its times are."""
-        reasons = {
-            "disturbed by other work": self.disturbed,
-            "losses that came after the clock had stopped": self.clock_caution is not None,
-            "too few timed batches": self.too_short,
-            "too short to tell whether other work disturbed it": self.unwatched,
+        reasons: dict[Doubt, bool] = {
+            "disturbed": self.disturbed,
+            "late_losses": self.clock_caution is not None,
+            "too_short": self.too_short,
+            "unwatched": self.unwatched,
         }
         return next((why for why, applies in reasons.items() if applies), None)
 
     @property
     def in_doubt(self) -> bool:
         return self.doubt is not None
-
-
-def unreliable_rows_note(rows: Iterable[tuple[str, Summary]]) -> str:
-    """Name the rows of which no time is reliable, for the caption of a table. Empty if there are none."""
-    names_by_doubt: dict[str, list[str]] = {}
-    rows = list(rows)
-    for name, summary in rows:
-        if summary.doubt:
-            names_by_doubt.setdefault(summary.doubt, []).append(name)
-    if 1 < len(rows) == sum(map(len, names_by_doubt.values())) and len(names_by_doubt) == 1:
-        return f"Rely on no time of any row: {next(iter(names_by_doubt))}."
-    return " ".join(f"Rely on no time of {'; '.join(names)}: {why}." for why, names in names_by_doubt.items())
 
 
 def oversubscribed(replicas: int, cores: int, device: str | None) -> bool:

@@ -12,10 +12,7 @@ from common.machine.interference import DISTURBED_FROM
 from common.machine.rates import DeviceRates
 from common.spec import Spec
 from compare.execution.store import Comparison
-from compare.judgement.row_figures import Limit
-
-DISTURBED = "were disturbed"
-"""Most frequent reason that `doubt` returns."""
+from compare.judgement.row_figures import Doubt, Limit
 
 
 def epoch_seconds(result: RunResult) -> float:
@@ -83,13 +80,13 @@ def ending(result: RunResult) -> tuple[RunResult, str]:
     return result, disturbance_words(result)
 
 
-def doubt(result: RunResult) -> str | None:
-    """Why no time of a run is reliable, as a predicate of several runs: `were disturbed`. None if its times are."""
+def doubt(result: RunResult) -> Doubt | None:
+    """Why no time of a run is reliable. None if its times are."""
     if disturbing_cores(result) is not None:
-        return DISTURBED
+        return "disturbed"
     if result.spec.part == "training" and result.cores_used is None:
-        return "were too short to tell whether other work disturbed them"
-    return None if result.clock_caution is None else f"got their losses late ({result.clock_caution})"
+        return "unwatched"
+    return None if result.clock_caution is None else "late_losses"
 
 
 def times_in_doubt(result: RunResult) -> bool:

@@ -15,10 +15,10 @@ from compare.core.verdict_words import percent_words
 from compare.core.wording import Detail, count
 from compare.execution import contestants, store
 from compare.judgement.conditions import DIVISION_WORDS
-from compare.judgement.row_figures import GUESSING, Summary, Target
+from compare.judgement.row_figures import GUESSING, Doubt, Summary, Target
 from compare.judgement.run_figures import cores_words
 from compare.judgement.statement import Advice, Statement
-from compare.judgement.verdict_statements import Doubt, doubt
+from compare.judgement.verdict_statements import doubt
 
 DISTURBED = "Other work disturbed it: do not rely on this."
 NO_FINDING = "Other work disturbed these runs. Make them again on an idle machine."
@@ -29,12 +29,23 @@ DOUBTS: dict[Doubt | None, str] = {
     "unwatched": "Too short to tell whether other work disturbed it: do not rely on this.",
 }
 """Sentence behind one on times that are not reliable, see `verdict_statements.doubt`."""
+DOUBTED_ROW: dict[Doubt, str] = {
+    "disturbed": "disturbed by other work",
+    "late_losses": "losses that came after the clock had stopped",
+    "too_short": "too few timed batches",
+    "unwatched": "too short to tell whether other work disturbed it",
+}
+"""Why no time of a row is reliable, in brackets or behind a colon, see `Summary.doubt`."""
+_DOUBTED_RUNS = {
+    "disturbed": "were disturbed",
+    "late_losses": "got their losses late ({cautions:;})",
+    "unwatched": "were too short to tell whether other work disturbed them",
+}
+"""Predicates of several runs by the reason why their times are not reliable, see `run_figures.doubt`."""
 NOT_PROVED = "The same training is not proved."
 
 FILES_UNWATCHED = "Files of pytest-benchmark do not say whether other work disturbed a benchmark."
 
-_MODELS = "{models[0]} and {models[1]}"
-_RUNGS_AGREE = "In float64 all {rungs} rungs agree: outputs, gradients, updates, and {steps:step} of training."
 _RELY_ON_NO_TIME = "Do not rely on these times."
 _NEEDS = f"A verdict needs {VERDICT_PAIRS} repeats."
 _AGAIN = f"{NO_FINDING.removesuffix('.')}: {{resume}}."
@@ -53,6 +64,16 @@ class RowTemplate(NamedTuple):
     """Figure of the row: behind a colon if it is the only row, else in brackets behind its name. May be empty."""
     rest: str = ""
     """Further sentences."""
+
+
+class Below(NamedTuple):
+    """Words of a statement that belongs below the one before."""
+
+    text: Template
+
+
+Templates = Mapping[str, Template | RowTemplate | Below]
+"""Words by kind of statement."""
 
 
 class Fields(string.Formatter):
@@ -346,7 +367,8 @@ def _input_wait(values: Mapping[str, Any]) -> str:
 
 def unreliable_words(values: Mapping[str, Any]) -> str:
     """How many runs of a side have no reliable times, and why. The values are those of `unreliable_runs`."""
-    text = f"{values['unreliable']} of {count(values['runs'], 'run')} {values['whose']} {values['why']}"
+    why = fill(_DOUBTED_RUNS[values["why"]], values)
+    text = f"{values['unreliable']} of {count(values['runs'], 'run')} {values['whose']} {why}"
     if taken := values.get("cores_taken"):
         ends = dict.fromkeys(f"{end(taken):.2f}" for end in (min, max))
         budget = f" of a budget of {values['cores']}" if values["cores"] else ""
@@ -354,25 +376,11 @@ def unreliable_words(values: Mapping[str, Any]) -> str:
     return f"{text}."
 
 
-def _rung_differs(values: Mapping[str, Any]) -> str:
-    size = "" if values["difference"] is None else f" by {values['difference']:.1e}"
-    where = f" at {values['where']}" if values["where"] else ""
-    qualifier = ", accepted" if values["accepted"] else f", only by {values['rounding']}" if values["rounding"] else ""
-    under = f", with {values['under']}" if values["under"] else ""
-    return f"{values['rung']}: differs{size}{where}{qualifier}{under}."
+def _caution_of_side(values: Mapping[str, Any]) -> str:
+    return f"The {values['side']}: {' '.join(sentences([Statement.model_validate(values['caution'])]))}"
 
 
-def _difference_begins(values: Mapping[str, Any]) -> str:
-    rest = "" if values["rest_judged"] else " What is behind it was not judged."
-    return f"It begins at {values['where']}, by {values['by']:.1e}.{rest}"
-
-
-def _no_known_cause(values: Mapping[str, Any]) -> str:
-    hint = " The table of layers shows where the difference begins." if values["in_table"] else ""
-    return f"None of the known causes explains it.{hint}"
-
-
-TEMPLATES: dict[str, Template | RowTemplate] = {
+TEMPLATES: Templates = {
     # Cautions on the whole comparison.
     "signature": "{sentence}",
     "set_aside": "Set aside: {reason}",
@@ -450,8 +458,8 @@ TEMPLATES: dict[str, Template | RowTemplate] = {
     "mode_not_claimed": "{mode}: not claimed: {reason}.",
     "mode_compared_with": "{mode}: compared with {other}. The serial runs here see whole batches.",
     "first_losses": _first_losses,
-    "first_loss_failed": "{framework}, {mode}: {where}.",
-    "scores_differ": _scores_differ,
+    "first_loss_failed": Below("{framework}, {mode}: {where}."),
+    "scores_differ": Below(_scores_differ),
     "reduced_precision": (
         "Fewer digits than the precision says: {switches:,}. Those first losses are compared with no others."
     ),
@@ -479,7 +487,8 @@ TEMPLATES: dict[str, Template | RowTemplate] = {
     # Two measurements.
     "package_changed": "{package} was {baseline} and is {candidate}.",
     "uncommitted_changes": "The {side} was measured with uncommitted changes.",
-    "caution_of_side": "The {side}: {sentence}",
+    "caution_of_side": _caution_of_side,
+    "set_aside_of_side": "The {side}: {reason}",
     "other_work": "{name}: the {what} changed, so the runs compute something else than before.",
     "not_above_zero": "{name}: {left_out} of {figures} figures of the {side} do not count ({metric}): not above 0.",
     "without_partner": "{name}: {figures:figure} without a partner in the pairs, not counted ({metric}).",
@@ -488,33 +497,6 @@ TEMPLATES: dict[str, Template | RowTemplate] = {
     "neither_side_proved": "Neither side has a proof that both frameworks train the same.",
     "files_unwatched": FILES_UNWATCHED,
     "proof_of_candidate": "The candidate's proof: {proof}.",
-    # Two models.
-    "models_same": f"Yes: {_MODELS} are the same model. {_RUNGS_AGREE}",
-    "models_agree": f"Yes, but for {{but}}: {_MODELS}. {_RUNGS_AGREE}",
-    "models_hold": "Yes, but for {but}.",
-    "models_part": "No: they part first at: {rung}.",
-    "models_part_by_convention": (
-        "No: they part at {rung} alone. There Keras has a convention of its own: add --accept {accept}."
-    ),
-    "models_not_judged": (
-        "Cannot tell: what was accepted changes all that follows, so these were not judged: {unjudged:,}. Mend the port, and "
-        "match again."
-    ),
-    "settings_may_part": ("Other settings, which agree on all values that were compared and may part on others: {settings:,}."),
-    "settings_may_even_out": "Other settings, which other layers may even out: {settings:6}.",
-    "rung_differs": _rung_differs,
-    "difference_begins": _difference_begins,
-    "cause": "{sentence}",
-    "no_known_cause": _no_known_cause,
-    "fault_between": "The fault lies {place}.",
-    "faults_without_name": (
-        "Functions that a subclassed Keras model calls are not recorded. A fault in one of them has no name here."
-    ),
-    "functions_not_recorded": (
-        "Functions that a subclassed Keras model calls are not recorded. What they gave was compared, their settings were not."
-    ),
-    "nothing_proved": "{rung}: nothing is proved by {by:;}.",
-    "optimizers_differ": "{settings} They may act later than in these steps.",
     # What a row reached.
     "accuracy_over_seeds": _accuracy_over_seeds,
     "target_accuracy": _target_accuracy,
@@ -522,9 +504,6 @@ TEMPLATES: dict[str, Template | RowTemplate] = {
     "input_wait": _input_wait,
 }
 """Words by kind of statement. A field `row` is the name of its only row, `row_id` the id."""
-
-DETAILS = frozenset(["first_loss_failed", "scores_differ", "difference_begins", "cause", "no_known_cause", "fault_between"])
-"""Kinds that belong below the statement before."""
 
 ADVICE: dict[str, str] = {
     "doctor": f"To see what it can run: {wording.command('doctor')}",
@@ -546,32 +525,37 @@ ADVICE: dict[str, str] = {
 
 
 def sentences(
-    statements: Iterable[Statement], summaries: Sequence[Summary] = (), folder: Path | str | None = None
+    statements: Iterable[Statement],
+    summaries: Sequence[Summary] = (),
+    folder: Path | str | None = None,
+    templates: Templates = TEMPLATES,
 ) -> list[str]:
     """Statements in words, in their order. Statements on rows that have the same words share a sentence.
 
     Args:
         summaries: all rows of the comparison. None are needed for statements that name no row.
         folder: folder of the comparison, which advice names. None: `DIR` stands for it.
+        templates: a tool's own words. Other kinds are looked up in `TEMPLATES`.
     """
     names = {summary.id: summary.name for summary in summaries}
     sentences: list[str | tuple[str, str, str]] = []
     figures_by_row: dict[tuple[str, str, str], dict[str, list[str]]] = {}
     for statement in statements:
-        template, advised = TEMPLATES[statement.kind], advice_words(statement.advice, folder)
+        template, advised = templates.get(statement.kind) or TEMPLATES[statement.kind], advice_words(statement.advice, folder)
         row_id = next(iter(statement.rows), "")
         name = names.get(row_id, row_id)
         values = {**statement.values, "row": name, "row_id": row_id}
         if not isinstance(template, RowTemplate):
-            text = _joined(_fill(template, values), advised)
-            sentences.append(Detail(text) if statement.kind in DETAILS else text)
+            is_below = isinstance(template, Below)
+            text = _joined(fill(template.text if is_below else template, values), advised)
+            sentences.append(Detail(text) if is_below else text)
             continue
-        shared = statement.kind, _fill(template.text, values), _joined(template.rest, advised)
+        shared = statement.kind, fill(template.text, values), _joined(template.rest, advised)
         if shared not in figures_by_row:
             figures_by_row[shared] = {}
             sentences.append(shared)
         figures = figures_by_row[shared].setdefault(name, [])
-        if (figure := _fill(template.figure, values)) and figure not in figures:
+        if (figure := fill(template.figure, values)) and figure not in figures:
             figures.append(figure)
     return [
         sentence if isinstance(sentence, str) else _row_sentence(figures_by_row[sentence], len(names), *sentence[1:])
@@ -599,7 +583,8 @@ def _joined(*sentences: str) -> str:
     return " ".join(filter(None, sentences))
 
 
-def _fill(template: Template, values: Mapping[str, Any]) -> str:
+def fill(template: Template, values: Mapping[str, Any]) -> str:
+    """Put values in the fields of a template, see `Fields`."""
     return Fields().vformat(template, (), values) if isinstance(template, str) else template(values)
 
 
@@ -610,6 +595,18 @@ def advice_words(advice: Advice | None, folder: Path | str | None = None) -> str
     resume = ["run", "--resume", "DIR" if folder is None else str(folder), *advice.options]
     command = wording.command(*resume) if folder is not None else wording.shell(resume)
     return ADVICE[advice.kind].format(resume=command)
+
+
+def unreliable_rows_note(rows: Iterable[tuple[str, Summary]]) -> str:
+    """Name the rows of which no time is reliable, for the caption of a table. Empty if there are none."""
+    names_by_doubt: dict[str, list[str]] = {}
+    rows = list(rows)
+    for name, summary in rows:
+        if summary.doubt:
+            names_by_doubt.setdefault(DOUBTED_ROW[summary.doubt], []).append(name)
+    if 1 < len(rows) == sum(map(len, names_by_doubt.values())) and len(names_by_doubt) == 1:
+        return f"Rely on no time of any row: {next(iter(names_by_doubt))}."
+    return " ".join(f"Rely on no time of {'; '.join(names)}: {why}." for why, names in names_by_doubt.items())
 
 
 def doubt_words(*summaries: Summary) -> str:

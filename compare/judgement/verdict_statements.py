@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Literal
 
 from pydantic import JsonValue
 
@@ -13,7 +12,7 @@ from compare.execution.matrix import Row
 from compare.execution.store import StoredComparison
 from compare.judgement.cautions import AGAIN_DISTURBED, advice, is_reproduction
 from compare.judgement.conditions import DIVISION_WORDS, MODE_CONDITIONS, division
-from compare.judgement.row_figures import Summary
+from compare.judgement.row_figures import Doubt, Summary
 from compare.judgement.run_pairs import finished_runs, serial_row_of, uses_accelerator
 from compare.judgement.statement import Advice, Statement
 from compare.judgement.summary import Family
@@ -23,10 +22,6 @@ AGAIN = Advice(kind="again_when_idle", options=AGAIN_DISTURBED)
 
 _DECISIVE_SWITCHES = ("graph", "memory_format")
 """Switches whose values stand in every verdict, whether the spec names them or not: they decide most of the time."""
-
-
-Doubt = Literal["disturbed", "late_losses", "unwatched"]
-"""Why times are not reliable: other work took cores, losses came after the clock had stopped, or the runs were too short."""
 
 
 def doubt(*summaries: Summary) -> Doubt | None:

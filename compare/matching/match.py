@@ -21,9 +21,9 @@ from compare.core.option_types import Names, Parsed
 from compare.core.terminal import FULL
 from compare.execution import options
 from compare.execution.workspace import FolderKind
-from compare.judgement import statement_words
-from compare.matching import model_comparison, pair_file
-from compare.matching.causes import BIASED_VARIANCE, KNOWN_CAUSES, Cause
+from compare.matching import match_words, model_comparison, pair_file
+from compare.matching.causes import BIASED_VARIANCE, Cause
+from compare.matching.match_words import KNOWN_CAUSES
 from compare.matching.model_comparison import LayerPair, Match
 from compare.reporting import document
 from compare.reporting.document import Mark, Report
@@ -237,8 +237,8 @@ _RUNG_COLUMNS = (
 _SHORT_RUNG_COLUMNS = tuple(column for column in _RUNG_COLUMNS if column.key != "where")
 _CAUSE_COLUMNS = (
     Column("cause", "cause", pick="name"),
-    Column("sentence", "what"),
-    Column("verified", "experiment"),
+    Column("sentence", "what", pick=match_words.cause_sentence),
+    Column("verified", "experiment", pick=match_words.experiment),
     Column("where", "file and line"),
 )
 
@@ -273,7 +273,9 @@ _LABELS = {"same": "Same", "not the same": "Not the same", "cannot tell": "Canno
 def report(result: Match, words: Sequence[str], written: Sequence[str] = ()) -> Report:
     """Build the report of a match. `written`: sentences on `--write`."""
     causes = [cause for rung in result.rungs for cause in rung.causes]
-    verdict = "same" if result.same else f"same but for {result.tolerated_difference}" if result.holds else "not the same"
+    verdict = "same" if result.holds else "not the same"
+    if result.holds and not result.same:
+        verdict += f" but for {match_words.TOLERATED[result.tolerated_difference]}"
     if verdict == "not the same" and all(rung.status != model_comparison.FAILED for rung in result.rungs):
         verdict = "cannot tell"
     return Report(
@@ -284,7 +286,7 @@ def report(result: Match, words: Sequence[str], written: Sequence[str] = ()) -> 
         marks=[Mark("Same model", verdict, "good" if result.holds else "bad")],
         findings=[
             ("Is it the same model?", result.sentences),
-            ("What this match has evened out", [cause.note for cause in result.notes]),
+            ("What this match has evened out", [*map(match_words.note, result.notes)]),
             ("The pair as one model", list(written)),
         ],
         tables=[
@@ -297,8 +299,8 @@ def report(result: Match, words: Sequence[str], written: Sequence[str] = ()) -> 
             "verdict": verdict,
             "same": result.same,
             "holds": result.holds,
-            "rungs": [{**_plain(rung), "causes": [cause._asdict() for cause in rung.causes]} for rung in result.rungs],
-            "notes": [cause._asdict() for cause in result.notes],
+            "rungs": [{**vars(rung), "causes": [*map(_plain, rung.causes)]} for rung in result.rungs],
+            "notes": [*map(_plain, result.notes)],
             "statements": result.statements,
         },
         exit_code=0 if result.holds else exits.RUN_FAILED,
@@ -310,20 +312,20 @@ def _screen(result: Match, verdict: str, written: Sequence[str]) -> Screen:
     """Build the first screen: same or not, the causes by name, and the lines to change."""
     request, rungs = result.requests[0], result.primary_rungs
     first = min(rungs, key=lambda rung: rung.status != model_comparison.FAILED, default=None)
-    causes = list({(cause.name, cause.sentence): cause for rung in rungs for cause in rung.causes}.values())
-    whys = [f"{cause.name}: {cause.sentence} {cause.verified}" for cause in causes[:MAX_NAMED]]
+    causes = {(cause.name, match_words.cause_sentence(cause)): cause for rung in rungs for cause in rung.causes}
+    whys = [f"{name}: {sentence} {match_words.experiment(cause)}" for (name, sentence), cause in [*causes.items()][:MAX_NAMED]]
     if len(causes) > MAX_NAMED:
         whys.append(f"and {wording.count(len(causes) - MAX_NAMED, 'cause')} more ({FULL})")
     if first is not None and first.status == model_comparison.FAILED and not first.causes:
         whys.insert(0, "None of the known causes explains it.")
     between = [f"The fault lies {rung.between}." for rung in rungs if rung.between]
     tone = "good" if result.holds else "warn" if verdict == "cannot tell" else "bad"
-    answer_words = statement_words.sentences([result.answer, *(result.describe_rung(first) if first else [])])
+    answer_words = match_words.sentences([result.answer, *(result.describe_rung(first) if first else [])])
     answers = (
         Paragraph(_LABELS.get(verdict, "Same, but"), answer_words, tone),
         Paragraph("Why", [*whys, *between]),
         Paragraph("Settings", [wording.listed(result.settings_differences, MAX_NAMED)] if result.settings_differences else []),
-        Paragraph("Not compared", statement_words.sentences(result.caveats)),
+        Paragraph("Not compared", match_words.sentences(result.caveats)),
         Paragraph("The pair", written),
     )
     differing = [rung for rung in result.rungs if rung.status != model_comparison.PASSED]
@@ -339,7 +341,7 @@ def _screen(result: Match, verdict: str, written: Sequence[str]) -> Screen:
             "rungs", f"Rungs that do not agree: {len(differing)} of {len(result.rungs)}", _SHORT_RUNG_COLUMNS, differing
         ),
         remarks=[f"This match has evened out: {removed} ({FULL})."] if result.notes else [],
-        next=_next(result, causes, written),
+        next=_next(result, [*causes.values()], written),
     )
 
 
@@ -353,5 +355,5 @@ def _next(result: Match, causes: Sequence[Cause], written: Sequence[str]) -> lis
     return [("train both", "the same command with --write FOLDER/FILE.py")] if not written else []
 
 
-def _plain(rung: model_comparison.RungResult) -> dict[str, object]:
-    return {key: value for key, value in vars(rung).items() if key != "causes"}
+def _plain(cause: Cause) -> dict[str, object]:
+    return {**cause._asdict(), "sentence": match_words.cause_sentence(cause)}

@@ -24,11 +24,18 @@ from compare.core import wording
 from compare.core.errors import LaunchError
 from compare.execution import launch
 from compare.execution.servers import ENDED, LocalServer
-from compare.judgement import statement_words
 from compare.judgement.statement import Statement
-from compare.matching import causes, formulas
+from compare.matching import formulas, match_words, model_causes
 from compare.matching.alignment import Alignment, align, pair_layers
-from compare.matching.causes import BIASED_VARIANCE, LOWER_PRECISION, ROUNDING_CAUSES, Cause, MeasuredModel
+from compare.matching.causes import (
+    BIASED_VARIANCE,
+    LOWER_PRECISION,
+    ROUNDED_CONSTANTS,
+    ROUNDING_CAUSES,
+    Cause,
+    explain_divergence,
+)
+from compare.matching.divergence import SAME_VALUES_TOLERANCE, MeasuredModel, find_divergence, layers_agree
 from compare.matching.formulas import max_relative_difference
 
 _POLL_SECONDS = 0.5
@@ -129,8 +136,8 @@ class Match:
     """Differences that this comparison removed."""
     opened: tuple[ModelReport, ...] = ()
     """Layers and outputs of each model, as its framework reports them."""
-    optimizers: str = ""
-    """Settings of the user's optimizers that differ, in words."""
+    optimizers: list[JsonValue] = field(default_factory=list[JsonValue])
+    """(setting, value, other value) of the settings of the user's optimizers that differ."""
 
     def __repr__(self) -> str:
         """Return the answer and a line for each rung, for notebooks."""
@@ -206,7 +213,7 @@ class Match:
 
     @property
     def sentences(self) -> list[str]:
-        return statement_words.sentences(self.statements)
+        return match_words.sentences(self.statements)
 
     def describe_rung(self, rung: RungResult) -> list[Statement]:
         """Describe how much a rung differs, and where the difference begins."""
@@ -215,7 +222,7 @@ class Match:
             "difference": rung.difference if math.isfinite(rung.difference) else None,
             "where": rung.where if rung.first is None else "",
             "accepted": rung.status == ACCEPTED,
-            "rounding": _describe_rounding(self.rungs) if rung.status == ROUNDS else "",
+            "rounding": _rounding_cause(self.rungs) if rung.status == ROUNDS else "",
             "under": rung.under,
         }
         statements = [Statement(kind="rung_differs", level="finding", values=values)]
@@ -227,10 +234,7 @@ class Match:
 
     def _explain_rung(self, rung: RungResult) -> list[Statement]:
         """The causes of a difference, or that none is known, and the layers that the fault lies between."""
-        statements = [
-            Statement(kind="cause", level="finding", values={"name": cause.name, "sentence": cause.full_text})
-            for cause in rung.causes
-        ]
+        statements = [Statement(kind="cause", level="finding", values={**cause._asdict()}) for cause in rung.causes]
         if rung.status == FAILED and not rung.causes:
             in_table = self._is_in_table(rung)
             statements.append(Statement(kind="no_known_cause", level="finding", values={"in_table": in_table}))
@@ -251,19 +255,20 @@ class Match:
             for rung in self.rungs
             if rung.left_out
         ]
-        if self.optimizers and not any(self.optimizers in cause.sentence for rung in self.rungs for cause in rung.causes):
-            statements.append(Statement(kind="optimizers_differ", level="caution", values={"settings": self.optimizers}))
+        explained = [cause.values.get("settings") for rung in self.rungs for cause in rung.causes]
+        if self.optimizers and self.optimizers not in explained:
+            values: dict[str, JsonValue] = {"one": self.names[0], "other": self.names[1], "settings": self.optimizers}
+            statements.append(Statement(kind="optimizers_differ", level="caution", values=values))
         if self.holds and any(model.unrecorded for model in self.opened):
             statements.append(Statement(kind="functions_not_recorded", level="caution"))
         return statements
 
     @property
     def tolerated_difference(self) -> str:
-        """Description of the differences that are tolerated in models that hold."""
+        """Differences that are tolerated in models that hold, as a key of `match_words.TOLERATED`."""
         if self._agrees:
-            return "settings that differ"
-        accepted = any(rung.status == ACCEPTED for rung in self.rungs)
-        return "what was accepted" if accepted else _describe_rounding(self.rungs)
+            return "settings"
+        return "accepted" if any(rung.status == ACCEPTED for rung in self.rungs) else _rounding_cause(self.rungs)
 
 
 class ModelProcess:
@@ -363,7 +368,7 @@ def match(
     processes[0].send({"measure": None})
     processes[1].send({"measure": processes[1].give(copied)})
     left, right = (_side(process, *answer) for process, answer in zip(processes, _answers(processes), strict=True))
-    agree = functools.partial(causes.layers_agree, left, right)
+    agree = functools.partial(layers_agree, left, right)
     alignment = replace(alignment, pairs=pair_layers(opened[0].layers, opened[1].layers, alignment.names, agree))
     rungs = result.rungs
     weights_given = [_compare_weights(left, right, alignment, as_built=as_built)] if own_weights else []
@@ -372,12 +377,12 @@ def match(
     ):
         rungs.append(rung)
         progress(rung.progress_text)
-    notes = [] if own_weights or requests[0].weights else causes.explain_initialisation(names, starts, alignment)
+    notes = [] if own_weights or requests[0].weights else model_causes.explain_initialisation(names, starts, alignment)
     notes += _flatten_order_notes(names, alignment, by_name, copied=not own_weights)
     lines = _layer_pairs(names, by_name, alignment, (left, right))
     rungs = _apply_accepted(_mark_consequences(rungs), accepted)
     own_settings = [side.optimizers[OWN_RULE] for side in (left, right) if OWN_RULE in side.optimizers]
-    differences = causes.optimizer_settings(names, own_settings) if own_settings else ""
+    differences = model_causes.optimizer_settings(own_settings) if own_settings else []
     return Match(names, requests, rungs, lines, notes, tuple(opened), differences)
 
 
@@ -412,12 +417,11 @@ def _side(process: ModelProcess, answer: dict[str, Any], arrays: dict[str, Array
 def _shapes(
     names: tuple[str, str], alignment: Alignment, opened: Sequence[ModelReport], by_name: Sequence[Mapping[str, Layer]]
 ) -> RungResult:
-    layer_causes = causes.explain_layers(names, alignment, by_name)
+    layer_causes = model_causes.explain_layers(names, alignment, by_name)
     if opened[0].outputs != opened[1].outputs:
-        outputs = [side.outputs[0] for side in opened]
-        sentence = f"{names[0]} returns {outputs[0]} values for each image, {names[1]} {outputs[1]}."
-        hint = " Labels that start at 1 need one more." if abs(outputs[0] - outputs[1]) == 1 else ""
-        layer_causes.append(Cause("label-encoding", sentence + hint, ", ".join(filter(None, (side.where for side in opened)))))
+        values: dict[str, JsonValue] = {"one": names[0], "other": names[1], "outputs": [side.outputs[0] for side in opened]}
+        where = ", ".join(filter(None, (side.where for side in opened)))
+        layer_causes.append(Cause("label-encoding", values, where, None, "outputs"))
     return RungResult(
         _LAYERS, math.inf if layer_causes else 0.0, _EXACT, FAILED if layer_causes else PASSED, causes=tuple(layer_causes)
     )
@@ -428,7 +432,7 @@ def _compare_weights(left: MeasuredModel, right: MeasuredModel, alignment: Align
     return (
         rung
         if rung.status == PASSED
-        else replace(rung, causes=tuple(causes.explain_weights(left, right, alignment, as_built=as_built)))
+        else replace(rung, causes=tuple(model_causes.explain_weights(left, right, alignment, as_built=as_built)))
     )
 
 
@@ -448,18 +452,16 @@ def _compare_models(
     yield _statistics(left, right, alignment, inputs_differ=inputs_differ)
     trained = [(mine, other) for mine, other, _ in _names(left, right, alignment, "gradients/")]
     rung = _rung(_LOSS, [("loss", left.arrays["loss"], right.arrays["loss"])], _FORWARD)
-    yield rung if rung.status == PASSED else replace(rung, causes=tuple(causes.explain_loss(left, right, trained, labels)))
+    reasons = [] if rung.status == PASSED else model_causes.explain_loss(left, right, trained, labels)
+    yield replace(rung, causes=tuple(reasons))
     gradients = _parameters(left, right, alignment, "gradients/")
     layer_maxima = _largest_of_layers(gradients)
     rounding = _rounding_only(gradients, layer_maxima)
     smallest = _ROUNDING_FRACTION * max(layer_maxima.values(), default=0.0)
     least = [layer_maxima[name] if name in rounding else smallest for name, *_ in gradients]
     rung = _rung(_GRADIENTS, gradients, _GRADIENT, least)
-    yield (
-        rung
-        if rung.status == PASSED
-        else replace(rung, causes=tuple(causes.explain_gradients(left, right, trained, rung.difference)))
-    )
+    reasons = [] if rung.status == PASSED else model_causes.explain_gradients(left, right, trained, rung.difference)
+    yield replace(rung, causes=tuple(reasons))
     masks = [
         formulas.beyond_rounding(ours, theirs, floor, _GRADIENT)
         for (_, ours, theirs), floor in zip(gradients, least, strict=True)
@@ -471,7 +473,7 @@ def _compare_models(
         ]
         rung = _rung(f"{_UPDATE_NAME}, {_rule_words(rule)}", updates, _UPDATE)
         if rung.status != PASSED:
-            rung = replace(rung, causes=tuple(causes.explain_update(rule, left, right, trained, masks)))
+            rung = replace(rung, causes=tuple(model_causes.explain_update(rule, left, right, trained, masks)))
         yield rung
         agreed = rung.status == PASSED
         last = [entry for entry in _parameters(left, right, alignment, f"{rule}/last/") if not _is_statistic(entry[0])]
@@ -484,7 +486,7 @@ def _compare_models(
         )
         if rung.status != PASSED and agreed:  # a momentum, and another kind of decay, act from the second step on
             settings = [side.optimizers[rule] for side in sides]
-            rung = replace(rung, causes=tuple(causes.explain_settings((left.name, right.name), settings, math.inf)))
+            rung = replace(rung, causes=tuple(model_causes.explain_settings((left.name, right.name), settings, math.inf)))
         yield rung
 
 
@@ -615,7 +617,7 @@ def _has_gaps(side: MeasuredModel) -> bool:
 
 def _rounding_bounds(words: str, sides: tuple[MeasuredModel, MeasuredModel], run_pass: _RunPass) -> dict[str, float]:
     """Return the effect of rounding on the outputs of a pass, by type. The smallest, if a model refuses the rounded images."""
-    bounds = {"float64": _FORWARD, "float32": causes.SAME_VALUES_TOLERANCE}
+    bounds = {"float64": _FORWARD, "float32": SAME_VALUES_TOLERANCE}
     try:
         moved = run_pass(words, record=False)
     except SpecError:
@@ -632,16 +634,16 @@ def _statistics(left: MeasuredModel, right: MeasuredModel, alignment: Alignment,
     rung = _rung_of_statistics(left, right, alignment)
     if rung.status == PASSED:
         return rung
-    names = equal_inputs = causes.layers_with_equal_inputs(left, right, alignment)
+    names = equal_inputs = model_causes.layers_with_equal_inputs(left, right, alignment)
     judged = _rung_of_statistics(left, right, replace(alignment, names=equal_inputs))
     if judged.status == PASSED or not inputs_differ:
         judged, names = rung, alignment.names
-    return replace(judged, causes=tuple(causes.explain_statistics(left, right, names, equal_inputs)))
+    return replace(judged, causes=tuple(model_causes.explain_statistics(left, right, names, equal_inputs)))
 
 
 def _rung_of_statistics(left: MeasuredModel, right: MeasuredModel, alignment: Alignment) -> RungResult:
     statistics = [
-        (name, *causes.normalised_by_batch_std(left, name, *pair))
+        (name, *model_causes.normalised_by_batch_std(left, name, *pair))
         for name, *pair in _parameters(left, right, alignment, "statistics/")
     ]
     return _rung(_STATISTICS, statistics, _FORWARD, [float(name.endswith(".mean")) for name, *_ in statistics])
@@ -657,24 +659,24 @@ def _locate_first_difference(
     """
     if rung.difference <= _ROUNDING_FLOOR:
         return rung
-    divergence = causes.find_divergence(mode, sides, alignment, pixels, _ROUNDING_FLOOR)
-    reasons = [] if divergence is None else causes.explain_divergence(divergence)
+    divergence = find_divergence(mode, sides, alignment, pixels, _ROUNDING_FLOOR)
+    reasons = [] if divergence is None else explain_divergence(divergence)
     if divergence is not None and _only_rounding(reasons):
         threshold = 0.0
         while rung.status != PASSED and _only_rounding(reasons):
             previous, threshold = (
                 threshold,
-                min(max(formulas.CLOSE, _MAX_GROWTH * divergence.difference), causes.SAME_VALUES_TOLERANCE),
+                min(max(formulas.CLOSE, _MAX_GROWTH * divergence.difference), SAME_VALUES_TOLERANCE),
             )
-            later = causes.find_divergence(mode, sides, alignment, pixels, threshold) if threshold > previous else None
+            later = find_divergence(mode, sides, alignment, pixels, threshold) if threshold > previous else None
             if later is None:
                 break
-            divergence, reasons = later, causes.explain_divergence(later)
+            divergence, reasons = later, explain_divergence(later)
     elif rung.status == PASSED:
         return rung
     else:
-        divergence = causes.find_divergence(mode, sides, alignment, pixels)
-        reasons = [] if divergence is None else causes.explain_divergence(divergence)
+        divergence = find_divergence(mode, sides, alignment, pixels)
+        reasons = [] if divergence is None else explain_divergence(divergence)
     if divergence is None:
         return rung
     where = "the output" if divergence.layers is None else f"{divergence.layers[0].name}, {divergence.layers[1].name}"
@@ -693,9 +695,9 @@ def _locate_first_difference(
     return replace(rung, status=FAILED, first=divergence.difference, at_the_end=divergence.at_the_end, **details)
 
 
-def _describe_rounding(rungs: Sequence[RungResult]) -> str:
+def _rounding_cause(rungs: Sequence[RungResult]) -> str:
     lower = any(cause.name == LOWER_PRECISION for rung in rungs if rung.status == ROUNDS for cause in rung.causes)
-    return "what a framework computes in float32" if lower else "constants that a framework rounds to float32"
+    return LOWER_PRECISION if lower else ROUNDED_CONSTANTS
 
 
 def _only_rounding(reasons: Sequence[Cause]) -> bool:
@@ -836,7 +838,7 @@ def _apply_accepted(rungs: Sequence[RungResult], accepted: Sequence[str]) -> lis
 def _settle_failed(rung: RungResult, tolerated: _Tolerated, accepted: set[str]) -> tuple[RungResult, _Tolerated]:
     """Return a failed rung, accepted if it is, and what is tolerated after it."""
     names = {cause.name for cause in rung.causes}
-    most_rounding = causes.SAME_VALUES_TOLERANCE if rung.first else _FLOAT32_TOLERANCE
+    most_rounding = SAME_VALUES_TOLERANCE if rung.first else _FLOAT32_TOLERANCE
     if _only_rounding(rung.causes) and rung.difference <= most_rounding:
         # Layers that compute in float32 have gradients in float32.
         size = rung.first if rung.first and LOWER_PRECISION in names else rung.difference
@@ -865,18 +867,19 @@ def _flatten_order_notes(
     names: tuple[str, str], alignment: Alignment, by_name: Sequence[Mapping[str, Layer]], *, copied: bool
 ) -> list[Cause]:
     notes: list[Cause] = []
-    rows = "The rows of its kernel were reordered. " if copied else ""
-    who = "Whoever copies these weights must do so too." if copied else "Whoever copies these weights must reorder its rows."
-    words = {"chw": "channels, height, width", "hwc": "height, width, channels"}
     for one, other in alignment.names.items():
         ours, theirs = by_name[0][one], by_name[1][other]
-        orders = [words.get(layer.flattened or "") for layer in (ours, theirs)]
-        if ours.kind == "dense" and None not in orders and orders[0] != orders[1]:
-            sentence = (
-                f"{one} takes an image flattened as {orders[0]} in {names[0]}, {other} as {orders[1]} in {names[1]}. "
-                f"{rows}{who}"
-            )
-            notes.append(Cause("flatten-order", sentence, ", ".join(filter(None, (ours.where, theirs.where)))))
+        orders = {ours.flattened, theirs.flattened}
+        if ours.kind == "dense" and orders == {"chw", "hwc"}:
+            values: dict[str, JsonValue] = {
+                "one": names[0],
+                "other": names[1],
+                "layers": [one, other],
+                "orders": [ours.flattened, theirs.flattened],
+                "copied": copied,
+            }
+            where = ", ".join(filter(None, (ours.where, theirs.where)))
+            notes.append(Cause("flatten-order", values, where, None, "evened-out"))
     return notes
 
 

@@ -14,6 +14,7 @@ from common.matching.pair import PairedModel
 from common.matching.records import Layer
 from common.models.architectures import BatchNorm, Dropout, Native, Opaque
 from common.spec import SpecError
+from compare.matching import match_words
 from compare.matching.alignment import describe_layer
 from compare.matching.causes import BIASED_VARIANCE, ROUNDING_CAUSES
 from compare.matching.model_comparison import ACCEPTED, FAILED, ROUNDS, Match
@@ -163,7 +164,9 @@ def _model(result: Match, name: str) -> tuple[Opaque, tuple[PairedModel, PairedM
             if pair.left.flattened != "chw":
                 _refuse(pair.left, "is behind a flattened image in one model only")
             sides[0].flattened[model_layer.name] = _image(request.image, result.opened[0].layers, pair.left)
-    rounded = next((cause.note for rung in result.rungs for cause in rung.causes if cause.name in ROUNDING_CAUSES), "")
+    rounded = next(
+        (match_words.note(cause) for rung in result.rungs for cause in rung.causes if cause.name in ROUNDING_CAUSES), ""
+    )
     return Opaque(
         name, request.image, result.opened[0].outputs[0], tuple(model_layers), tuple(outputs), tuple(again), rounded
     ), sides

@@ -12,7 +12,7 @@ from common.data import sources
 from common.data.sources import synthetic_leaves
 from compare.core.wording import count
 from compare.data import preprocess_report
-from compare.judgement.row_figures import unreliable_rows_note
+from compare.judgement.statement_words import unreliable_rows_note
 from compare.papers import judging
 from compare.papers.local_results import LocalResults, reason_after_last_epoch, reason_at_scale
 from compare.papers.schema import LABELS, MEASURES, Key, Paper, PublishedTable, SideBySide, run_name

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
-from compare.judgement.row_figures import unreliable_rows_note
+from compare.judgement.statement_words import unreliable_rows_note
 from compare.papers import judging, schema
 from compare.papers.cells import fill_rows
 from compare.papers.judging import CANNOT_TELL, Judgement

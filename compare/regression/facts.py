@@ -12,7 +12,6 @@ from compare.core.wording import count
 from compare.execution.store import IN_FLOAT64
 from compare.judgement.measurements import SECONDS, MeasuredSubject, Measurement
 from compare.judgement.row_figures import FAILURES, UNFINISHED
-from compare.judgement.run_figures import DISTURBED
 from compare.judgement.statement import Level, Statement
 from compare.regression.records import ACCURACY, Criteria, Fact, Verdict, heading
 from compare.regression.samples import SubjectPair, usable_samples
@@ -120,7 +119,9 @@ def unreliable_runs(subject: MeasuredSubject, whose: str) -> Iterator[Statement]
             "whose": whose,
             "why": why,
         }
-        if why == DISTURBED:
+        if why == "late_losses":
+            values["cautions"] = [*dict.fromkeys(subject.clock_cautions.values())]
+        if why == "disturbed":
             values["cores_taken"] = [*subject.cores_taken.values()]
             values["cores"] = subject.spec.cores if subject.spec else None
         yield Statement(kind="unreliable_runs", level="caution", values=values)
@@ -151,8 +152,10 @@ def cautions(
         if measured.dirty:
             add("uncommitted_changes", side=side)
     for measured, side in sides:
-        for sentence in (*measured.environment_changes, *measured.set_aside):
-            add("caution_of_side", side=side, sentence=sentence)
+        for caution in measured.environment_changes:
+            add("caution_of_side", side=side, caution=caution.model_dump(mode="json"))
+        for reason in measured.set_aside:
+            add("set_aside_of_side", side=side, reason=reason)
     for pair in pairs:
         name, metrics, both = pair.now.name, criteria.metrics_of(pair.now), (pair.before, pair.now)
         sided = tuple(zip(both, ("baseline", "candidate"), strict=True))

@@ -117,7 +117,7 @@ def sentences(judgement: Judgement) -> list[tuple[str, list[str]]]:
         for change in judgement.changes
         if change.verdict in UNDECIDED
     ]
-    if "not judged" in judgement.verdicts:
+    if judgement.verdicts.count("not judged"):
         undecided.append(
             "The same command on an idle machine makes the disturbed pairs again. Longer runs (--epochs) need another --out."
             if judgement.paired

@@ -96,8 +96,8 @@ def subject_parts(stored: StoredComparison) -> list[str]:
     comparison = stored.comparison
     spec = comparison.rows[0].spec
     length = wording.count(spec.epochs, "epoch") if spec.epochs is not None else wording.count(spec.steps or 0, "step")
-    seeds = f", {wording.count(len(comparison.seeds), 'seed')}" if comparison.seeds else ""
-    repeats = wording.count(comparison.repeats, "repeat")
+    seeds = f", {wording.count(len(comparison.settings.seeds), 'seed')}" if comparison.settings.seeds else ""
+    repeats = wording.count(comparison.settings.repeats, "repeat")
     cores = max(row.spec.cores for row in comparison.rows)
     runs = [run for repeats in stored.runs.values() for run in repeats.values()]
     wall_seconds = [run.phases.wall_seconds for run in runs if run.phases]
@@ -186,11 +186,8 @@ def _faster(
             )
         is_alone = len(set(short.values())) == 1
         for (kind, _), same_kind in sorted(kinds.items(), key=lambda entry: entry[0][0] != _DECIDED):
-            sentences.append(
-                _pair_sentence(
-                    kind, same_kind, ["" if is_alone else f" in {short[row_ratio.fast.id]}" for row_ratio in same_kind]
-                )
-            )
+            places = ["" if is_alone else short[row_ratio.fast.id] for row_ratio in same_kind]
+            sentences.append(_pair_sentence(kind, same_kind, places))
     return sentences
 
 
@@ -205,22 +202,27 @@ def _nothing_compared(summaries: Sequence[Summary]) -> str:
 
 
 def _pair_sentence(kind: str, ratios: Sequence[RowRatio], places: Sequence[str]) -> str:
-    """Say which of two contestants is faster in configurations with the same kind of verdict."""
+    """Say which of two contestants is faster in configurations with the same kind of verdict. The only one has no name."""
     first = ratios[0]
     one, other, _ = first.times
     if kind == "disturbed":
-        configurations = [place.removeprefix(" in ") for place in places if place]  # the only one has no name
-        where = f" in {wording.listed(configurations, MAX_NAMED)}" if configurations else ""
+        where = _in(wording.listed(places, MAX_NAMED) if all(places) else "")
         return f"no finding between {one.contestant} and {other.contestant}{where}: other work disturbed it"
     others = [
-        f"{f'{row_ratio.times[0].contestant} ' if kind.startswith(_TOO_FEW) else ''}{_times(row_ratio)}{place}"
+        f"{f'{row_ratio.times[0].contestant} ' if kind.startswith(_TOO_FEW) else ''}{_times(row_ratio)}{_in(place)}"
         for row_ratio, place in zip(ratios, places, strict=True)
     ][1:MAX_NAMED]
     num_unnamed = len(ratios) - 1 - len(others)
     more = [f"and {wording.count(num_unnamed, 'configuration')} more"] if num_unnamed else []
-    text = f"{_times(first)} times as fast as {other.contestant}{places[0]}{verdict_words.within_margin_text(first.judged)}"
+    text = (
+        f"{_times(first)} times as fast as {other.contestant}{_in(places[0])}{verdict_words.within_margin_text(first.judged)}"
+    )
     text = f"{one.contestant}: {text}" if kind == _DECIDED else f"{kind}: {one.contestant} is {text}"
     return "; ".join([text, *others, *more])
+
+
+def _in(place: str) -> str:
+    return f" in {place}" if place else ""
 
 
 def _kind(row_ratio: RowRatio) -> str:
@@ -303,7 +305,7 @@ def _fair(
         if matrix.same_except_contestant(one, other):
             division = conditions.division(stored, one, other)
             kinds.setdefault(division.kind, []).append((one, other, division))
-    switches = {contestant.name: contestant.switches for contestant in stored.comparison.contestants}
+    switches = {contestant.name: contestant.switches for contestant in stored.comparison.settings.contestants}
     for kind, pairs in kinds.items():
         one, other, division = min(pairs, key=lambda pair: len(pair[2].differing))
         where = wording.listed(dict.fromkeys(short[row.id] for row, _, _ in pairs), MAX_NAMED)
@@ -393,7 +395,9 @@ def _trouble(stored: StoredComparison, summaries: Sequence[Summary], findings: C
     rows_by_trouble: dict[str, list[Summary]] = {}
     for summary in summaries:
         if summary.doubt:
-            rows_by_trouble.setdefault(f"do not rely on these times, {summary.doubt}", []).append(summary)
+            rows_by_trouble.setdefault(f"do not rely on these times, {statement_words.DOUBTED_ROW[summary.doubt]}", []).append(
+                summary
+            )
         if summary.guesses:
             rows_by_trouble.setdefault("accuracy no better than guessing", []).append(summary)
     for trouble, rows in rows_by_trouble.items():
@@ -479,7 +483,7 @@ def _next(
     if any(row_ratio.judged.disturbed for row_ratio in ratios):
         return [("again", wording.command(*resume, "--again", "disturbed"))]
     if any(not row_ratio.is_decided and row_ratio.judged.verdict != "no difference that matters" for row_ratio in ratios):
-        repeats = max(VERDICT_PAIRS, 2 * comparison.repeats if comparison.repeats >= VERDICT_PAIRS else 0)
+        repeats = max(VERDICT_PAIRS, 2 * comparison.settings.repeats if comparison.settings.repeats >= VERDICT_PAIRS else 0)
         return [("more repeats", wording.command(*resume, "--repeats", str(repeats)))]
     return []
 
@@ -502,7 +506,7 @@ def _remarks(
     ]
     accuracies = {summary.test.accuracy.median for summary in proved if summary.test.accuracy is not None}
     images = {summary.test_examples for summary in proved if summary.test_examples}
-    is_one_training = findings.comparable and not stored.comparison.seeds and not spec.optimizer.native
+    is_one_training = findings.comparable and not stored.comparison.settings.seeds and not spec.optimizer.native
     if len(accuracies) > 1 and len(images) == 1 and is_one_training and not _proof_failures(stored, summaries):
         remarks.append(
             "Accuracies of the same training may differ by rounding alone: "

@@ -9,7 +9,8 @@ from typing import Any
 
 from compare.core import verdict_words, wording
 from compare.judgement.conditions import CONDITIONS, NOT_RECORDED, SWITCH_CONDITIONS
-from compare.judgement.row_figures import Summary, unreliable_rows_note
+from compare.judgement.row_figures import Summary
+from compare.judgement.statement_words import DOUBTED_ROW, unreliable_rows_note
 from compare.reporting import epoch_tables
 from compare.reporting.epoch_tables import epochs_across, epochs_down, epochs_table, target_table
 from compare.reporting.figure_tables import figure_columns, figure_table
@@ -128,7 +129,7 @@ def main_table(summaries: Sequence[Summary], score_caution: str = "") -> Table:
     note = note.strip()
     if guessing := sum(summary.guesses for summary in summaries):
         note += f" Test accuracy no better than guessing: {guessing} of {wording.count(len(summaries), 'row')}."
-    if doubts := Counter(summary.doubt for summary in summaries if summary.doubt):
+    if doubts := Counter(DOUBTED_ROW[summary.doubt] for summary in summaries if summary.doubt):
         why = ", ".join(f"{doubt} ({rows})" for doubt, rows in doubts.items())
         note += f" Times in doubt in {doubts.total()} of {wording.count(len(summaries), 'row')}, rely on none of them: {why}."
     return figure_table("comparison", "Comparison", summaries, note, files_note=files_note, spreads_on_terminal=False)

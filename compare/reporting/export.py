@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NamedTuple
 
 import typer
 
@@ -25,49 +25,10 @@ from compare.reporting import tables
 
 EXTRAS_FILE = "requirements-tracking.txt"
 
-VIEWERS = {
-    "tensorboard": "tensorboard --logdir {out}",
-    "mlflow": "mlflow ui --backend-store-uri sqlite:///{out}/mlflow.db",
-}
-"""Command that shows what a tool has written."""
 _MLFLOW_LENGTH = 6000
 """Most characters of a parameter in MLflow."""
 _MLFLOW_PARAMS = 100
 """Most parameters of one call to MLflow."""
-
-
-@commands.command()
-def command(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The results folder of a comparison.")],
-    to: Annotated[str, Choice(tuple(VIEWERS)), typer.Option(help="tensorboard: event files; mlflow: a store in SQLite.")],
-    out: Annotated[Path, typer.Option(help=f"{options.OUT} A new or an empty one.")],
-) -> None:
-    """Write the runs of a comparison as TensorBoard event files, or into an MLflow store."""
-    FolderKind[None](noun="export").check(out)  # runs would be in it twice
-    stored = store.read(folder)
-    try:
-        count = export(stored, to, out)
-    except OSError as error:
-        advice = atomic_files.remedy(error, "choose another --out")
-        raise FolderError(f"{out} cannot be written ({error}). {advice}") from None
-    typer.echo(f"{wording.count(count, 'run')} written. Look at them with: {VIEWERS[to].format(out=out)}")
-
-
-def export(stored: StoredComparison, to: str, out: Path) -> int:
-    """Write every run that has a result. Failed runs have the epochs that they reached.
-
-    Returns:
-        Number of runs.
-    """
-    runs = [(f"{row_id}-r{repeat}", run) for row_id, repeats in stored.runs.items() for repeat, run in sorted(repeats.items())]
-    try:
-        TOOLS[to](stored, runs, out)
-    except ModuleNotFoundError as error:
-        raise SpecError(
-            f"--to {to} needs {error.name}, which is not installed. Install the extras for tracking: "
-            + ("pip install 'convtwins[tracking]'" if INSTALLED else f".venv/bin/python -m pip install -r {EXTRAS_FILE}")
-        ) from None
-    return len(runs)
 
 
 def _tensorboard(stored: StoredComparison, runs: list[tuple[str, RunResult]], out: Path) -> None:
@@ -118,12 +79,6 @@ def _mlflow(stored: StoredComparison, runs: list[tuple[str, RunResult]], out: Pa
         client.set_terminated(run_id, "FINISHED" if run.status == "ok" else "FAILED", end_time=round(1000 * end))
 
 
-TOOLS: dict[str, Callable[[StoredComparison, list[tuple[str, RunResult]], Path], None]] = {
-    "tensorboard": _tensorboard,
-    "mlflow": _mlflow,
-}
-
-
 @contextmanager
 def _hide_module(module: str) -> Generator[None]:
     """Hide an installed module that is not imported yet."""
@@ -166,3 +121,51 @@ def _scores(split: str, scores: Metrics | None) -> dict[str, float]:
 def _start_time(run: RunResult) -> float:
     """Start in seconds since 1970. 0 if the run died before it recorded one."""
     return datetime.fromisoformat(run.started_at).timestamp() if run.started_at else 0.0
+
+
+class _Tool(NamedTuple):
+    """One tool that shows runs."""
+
+    write: Callable[[StoredComparison, list[tuple[str, RunResult]], Path], None]
+    viewer: str
+    """Command that shows what was written."""
+
+
+_TOOLS = {
+    "tensorboard": _Tool(_tensorboard, "tensorboard --logdir {out}"),
+    "mlflow": _Tool(_mlflow, "mlflow ui --backend-store-uri sqlite:///{out}/mlflow.db"),
+}
+
+
+@commands.command()
+def command(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The results folder of a comparison.")],
+    to: Annotated[str, Choice(tuple(_TOOLS)), typer.Option(help="tensorboard: event files; mlflow: a store in SQLite.")],
+    out: Annotated[Path, typer.Option(help=f"{options.OUT} A new or an empty one.")],
+) -> None:
+    """Write the runs of a comparison as TensorBoard event files, or into an MLflow store."""
+    FolderKind[None](noun="export").check(out)  # runs would be in it twice
+    stored = store.read(folder)
+    try:
+        count = export(stored, to, out)
+    except OSError as error:
+        advice = atomic_files.remedy(error, "choose another --out")
+        raise FolderError(f"{out} cannot be written ({error}). {advice}") from None
+    typer.echo(f"{wording.count(count, 'run')} written. Look at them with: {_TOOLS[to].viewer.format(out=out)}")
+
+
+def export(stored: StoredComparison, to: str, out: Path) -> int:
+    """Write every run that has a result. Failed runs have the epochs that they reached.
+
+    Returns:
+        Number of runs.
+    """
+    runs = [(f"{row_id}-r{repeat}", run) for row_id, repeats in stored.runs.items() for repeat, run in sorted(repeats.items())]
+    try:
+        _TOOLS[to].write(stored, runs, out)
+    except ModuleNotFoundError as error:
+        raise SpecError(
+            f"--to {to} needs {error.name}, which is not installed. Install the extras for tracking: "
+            + ("pip install 'convtwins[tracking]'" if INSTALLED else f".venv/bin/python -m pip install -r {EXTRAS_FILE}")
+        ) from None
+    return len(runs)

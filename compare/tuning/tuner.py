@@ -34,23 +34,26 @@ LOGS_FOLDER = "logs"
 
 def open_workspace(settings: Tuning, folder: Path) -> AbstractContextManager[Workspace[TuningPlan]]:
     """Open the folder of a tuning with these settings."""
-    return Workspace.open(folder, TUNING, early=_settings_identity(settings))
+    return Workspace.open(folder, TUNING, early=_without_password(settings).identity())
 
 
-def tune(settings: Tuning, workspace: Workspace[TuningPlan], serving: Serving = servers.serving) -> TuningRecord:
+def tune(
+    settings: Tuning, workspace: Workspace[TuningPlan], twins: Twins | None = None, serving: Serving = servers.serving
+) -> TuningRecord:
     """Run a tuning, or the rest of it in its folder.
 
     Finished trials are always saved. Call it again with the same settings to resume, or to get the stored result.
 
     Args:
         workspace: gets plan, storage, logs and record.
+        twins: contestants that are known already. They may be more than those of the settings.
         serving: starts the servers of a search.
     """
-    folder = workspace.folder
+    folder, twins = workspace.folder, (twins or Twins(settings.frameworks)).only(settings.frameworks)
     with display() as progress:
         if settings.storage is None and (storage_state := _missing_storage(folder)) is not None:
             raise FolderError(f"{folder / STORAGE_FILE}, which holds the trials, is {storage_state}. {optuna_study.ELSEWHERE}")
-        planned, space, values = _check_and_plan(settings, progress)
+        planned, space, values = _check_and_plan(settings, twins, progress)
         shared_storage = None if settings.storage is None else optuna_study.open_storage(settings.storage)
         plan = workspace.claim(planned)
         storage = shared_storage or optuna_study.file_storage(folder / STORAGE_FILE)
@@ -129,7 +132,7 @@ def _base(settings: Tuning) -> Spec:
     return base
 
 
-def _check_and_plan(settings: Tuning, progress: Display) -> tuple[TuningPlan, Space, dict[str, dict[str, Any]]]:
+def _check_and_plan(settings: Tuning, twins: Twins, progress: Display) -> tuple[TuningPlan, Space, dict[str, dict[str, Any]]]:
     """Run all checks before the first trial.
 
     Returns:
@@ -137,7 +140,6 @@ def _check_and_plan(settings: Tuning, progress: Display) -> tuple[TuningPlan, Sp
     """
     base, space, values = check(settings)
     progress.say("asking the frameworks what they can do here")
-    twins = Twins(settings.frameworks)
     descriptions = {framework: twins.describe(framework) for framework in settings.frameworks}
     rows = [Row(id=framework, contestant=framework, spec=base) for framework in settings.frameworks]
     rows = matrix.check_rows(rows, descriptions, twins.contestants)
@@ -170,23 +172,9 @@ def _check_and_plan(settings: Tuning, progress: Display) -> tuple[TuningPlan, Sp
     return plan, space, {row.contestant: {**values, "framework_options": row.spec.framework_options} for row in rows}
 
 
-def _identity(plan: TuningPlan) -> dict[str, Any]:
-    """Return the values that must be the same for a tuning to be resumed, besides code and machine."""
-    return _settings_identity(plan.settings) | {"budget": plan.budget, "data": plan.data_hash, "versions": plan.versions}
-
-
-def _settings_identity(settings: Tuning) -> dict[str, Any]:
-    return _without_password(settings).model_dump(mode="json", exclude={"repeats"})
-
-
 def _without_password(settings: Tuning) -> Tuning:
     """Return the settings as a plan holds them, without the password of the storage."""
     return settings.model_copy(update={"storage": settings.storage and optuna_study.masked(settings.storage)})
-
-
-def _with_more_repeats(stored: TuningPlan, requested: TuningPlan) -> TuningPlan:
-    repeats = max(stored.settings.repeats, requested.settings.repeats)
-    return stored.model_copy(update={"settings": requested.settings.model_copy(update={"repeats": repeats})})
 
 
 TUNING = FolderKind(
@@ -194,8 +182,6 @@ TUNING = FolderKind(
     file=PLAN_FILE,
     kind=KIND,
     record=TuningPlan,
-    identity=_identity,
-    merge=_with_more_repeats,
     allowed=(LOGS_FOLDER,),
 )
 

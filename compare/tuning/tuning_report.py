@@ -15,7 +15,7 @@ from compare.reporting import document
 from compare.reporting.document import Mark, Report
 from compare.reporting.screen import Paragraph, Screen, caution_count
 from compare.reporting.tables import Cell, Column, Table
-from compare.tuning import search_space, tuning_findings, tuning_plots, tuning_sentences
+from compare.tuning import search_space, tuning_findings, tuning_plots, tuning_statements, tuning_words
 from compare.tuning.records import STATES, Tuning, TuningRecord
 from compare.tuning.tuning_findings import Findings, over_repeats
 
@@ -27,7 +27,8 @@ def report(tuned: TuningRecord, folder: Path) -> Report:
         folder: folder of the tuning, for the command that repeats the report.
     """
     plan, findings = tuned.plan, tuning_findings.judge_tuning(tuned)
-    sentences = tuning_sentences.sentences(tuned, findings)
+    statements = tuning_statements.statements(tuned, findings)
+    sentences = sections(tuned, findings)
     summary = [jobs_table(tuned), *quality_table(tuned, findings), best_table(tuned)]
     resume_words = wording.shell(["tune", "--resume", str(folder)])
     return Report(
@@ -51,11 +52,21 @@ def report(tuned: TuningRecord, folder: Path) -> Report:
             "importances": findings.importances,
             "judged": findings.judged,
             "sections": dict(sentences),
+            "statements": statements,
         },
         exit_code=tuned.exit_code,
         screen=screen(tuned, findings, folder),
         again=wording.command("tune", "--resume", str(folder), FULL),
     )
+
+
+def sections(tuned: TuningRecord, findings: Findings) -> list[tuple[str, list[str]]]:
+    """The findings in words, by heading."""
+    in_words = [
+        (tuning_words.HEADINGS[subject], tuning_words.sentences(statements))
+        for subject, statements in tuning_statements.statements(tuned, findings).items()
+    ]
+    return [(heading, sentences) for heading, sentences in [*in_words, ("The data", tuned.plan.data_notes)] if sentences]
 
 
 def screen(tuned: TuningRecord, findings: Findings, folder: Path) -> Screen:
@@ -64,14 +75,15 @@ def screen(tuned: TuningRecord, findings: Findings, folder: Path) -> Screen:
     number = sum(len(search.trials) for search in tuned.searches)
     best = best_table(tuned)
     fields = [row for row in best.rows if row["field"] in {name for best_fields in tuned.best.values() for name in best_fields}]
-    cautions = sum(
-        len(sentences) for heading, sentences in tuning_sentences.sentences(tuned, findings) if heading == "Cautions"
-    )
+    sentences = {
+        subject: tuning_words.sentences(statements, short=True)
+        for subject, statements in tuning_statements.short_statements(tuned, findings).items()
+    }
     answers = [
-        Paragraph("Best", tuning_sentences.short_bests(tuned)),
-        Paragraph("Side by side", tuning_sentences.short_gains(tuned, findings)),
-        Paragraph("Fields", tuning_sentences.short_importances(findings)),
-        Paragraph("Trouble", tuning_sentences.trouble_sentences(tuned), "bad"),
+        Paragraph("Best", sentences["bests"]),
+        Paragraph("Side by side", sentences["gains"]),
+        Paragraph("Fields", sentences["importances"]),
+        Paragraph("Trouble", sentences["trouble"], "bad"),
     ]
     return Screen(
         subject=[
@@ -90,7 +102,7 @@ def screen(tuned: TuningRecord, findings: Findings, folder: Path) -> Screen:
                 if number
                 else []
             ),
-            *caution_count(cautions),
+            *caution_count(len(tuning_statements.statements(tuned, findings)["cautions"])),
         ],
         next=[] if tuned.done else [("resume", wording.command("tune", "--resume", str(folder)))],
     )
@@ -195,7 +207,7 @@ def quality_table(tuned: TuningRecord, findings: Findings) -> list[Table]:
         ratios = {"seconds": gain.seconds, "after_trials": gain.after_trials, "after_seconds": gain.after_seconds}
         for key, judged in ratios.items():
             cells[key] = judged and judged.ratio
-            cells[f"{key}_verdict"] = judged and tuning_sentences.verdict(tuned, judged, seconds=key == "seconds")
+            cells[f"{key}_verdict"] = judged and tuning_words.verdict(judged, objective, seconds=key == "seconds")
         if gain.seconds and tuning_findings.disturbs(tuned, gain.contestant, gain.jobs, gain.against):
             cells |= {"seconds": DISTURBED, "seconds_verdict": DISTURBED}
         counts = dict.fromkeys(judged.ratio.n for judged in ratios.values() if judged)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -15,10 +16,11 @@ from common.models import architectures
 from common.spec import Spec, SpecError
 from common.spec.errors import format_value
 from compare.core.option_parsing import parse_choices
-from compare.core.presets import Preset
 from compare.evaluation import final_training
 from compare.evaluation.final_training import EvaluationSettings
 from compare.execution import contestants, launch
+from compare.execution.comparison_settings import ComparisonSettings
+from compare.execution.twins import Twins
 from compare.tuning import search_space, tuner
 from compare.tuning.records import Backend, Objective, Pruner, Sampler, Tuning
 
@@ -50,7 +52,7 @@ class Normalise(Frozen):
 class Pretrain(Frozen):
     """Settings of the comparison of serial with parallel training."""
 
-    modes: Annotated[tuple[str, ...], Field(min_length=1)] = Preset().modes
+    modes: Annotated[tuple[str, ...], Field(min_length=1)] = ComparisonSettings().modes
     replicas: _AtLeast2 = 2
     epochs: _AtLeast1 = 2
     repeats: _AtLeast1 = 1
@@ -119,6 +121,11 @@ class Study(Frozen):
             reason = _explained(error) if isinstance(error, pydantic.ValidationError) else error
             raise SpecError(f"{where}: {reason}") from None
         return study
+
+    @cached_property
+    def twins(self) -> Twins:
+        """The contestants of all steps."""
+        return Twins(self.frameworks)
 
     def base(self, **fields: Any) -> Spec:
         """Return the spec that all steps share, cleaned data and all, with more fields set."""

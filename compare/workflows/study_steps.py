@@ -9,13 +9,14 @@ from pathlib import Path
 from common.data import sources
 from common.data.sources import DatasetDescription
 from compare.comparison import comparison_plan, run
+from compare.comparison.comparison_plan import ComparisonRequest
 from compare.core import exits, wording
 from compare.core.errors import FolderError, LaunchError
-from compare.core.presets import Preset
 from compare.core.progress import display
 from compare.data import data, data_report, engine_scans, exploration, preprocess_report
 from compare.evaluation import evaluation_report, final_training
 from compare.evaluation.final_training import EvaluationSettings
+from compare.execution.comparison_settings import ComparisonSettings
 from compare.execution.twins import Twins
 from compare.execution.workspace import Workspace
 from compare.reporting import comparison_report, document, proof_tables
@@ -140,7 +141,7 @@ def _pretrain(study: Study, folder: Path, passed: PassedValues) -> StepResult:
     return comparison_step(_request(study, folder), folder, name="pretrain", title="Pre-training: serial against parallel")
 
 
-def comparison_step(request: run.ComparisonRequest, folder: Path, *, name: str, title: str) -> StepResult:
+def comparison_step(request: ComparisonRequest, folder: Path, *, name: str, title: str) -> StepResult:
     """Run a comparison as a step with that name."""
     comparison, code = run.run_nested(request, folder)
     return StepResult(comparison_section(comparison, folder, name=name, title=title), exit_code=code)
@@ -158,12 +159,12 @@ _COMPARISON_TABLES = ("comparison", "accuracy", "speedup", "phases", "time_to_ac
 """Tables of a comparison that a study's report shows. Its own report has all."""
 
 
-def _request(study: Study, folder: Path) -> run.ComparisonRequest:
+def _request(study: Study, folder: Path) -> ComparisonRequest:
     pretrain = study.pretrain
-    settings = Preset(
+    settings = ComparisonSettings(
         values=study.values(epochs=pretrain.epochs), modes=pretrain.modes, replicas=pretrain.replicas, repeats=pretrain.repeats
     )
-    return run.ComparisonRequest(settings, Twins(study.frameworks), folder, prove=True)
+    return ComparisonRequest(settings, settings.build_rows(study.twins.contestants), study.twins, folder)
 
 
 def _section(
@@ -200,13 +201,13 @@ def _sentences_under(report: Report, *headings: str) -> list[str]:
 
 def _tune(study: Study, folder: Path, passed: PassedValues) -> StepResult:
     _refuse_other_data(study, passed)
-    return tuning_step(study.tuning(), folder)
+    return tuning_step(study.tuning(), study.twins, folder)
 
 
-def tuning_step(settings: Tuning, folder: Path) -> StepResult:
+def tuning_step(settings: Tuning, twins: Twins, folder: Path) -> StepResult:
     """Run a search. It passes on its best fields."""
     with tuner.open_workspace(settings, folder) as workspace:
-        tuning = tuner.tune(settings, workspace)
+        tuning = tuner.tune(settings, workspace, twins)
         report = tuning_report.report(tuning, folder)
         unwritten = report.write(folder)
     if unwritten:
@@ -233,7 +234,7 @@ _TUNING_HEADINGS = (
 
 def _finish(study: Study, folder: Path, passed: PassedValues) -> StepResult:
     _refuse_other_data(study, passed)
-    result = final_training_step(study.evaluation(passed.best), folder)
+    result = final_training_step(study.evaluation(passed.best), study.twins, folder)
     untuned = [
         f"{framework} was not tuned: no trial of it was trained to its end. Its final training has the study's own fields."
         for framework in study.frameworks
@@ -256,10 +257,10 @@ _EVALUATION_HEADINGS = (
 """Headings of an evaluation that belong to a conclusion."""
 
 
-def final_training_step(settings: EvaluationSettings, folder: Path) -> StepResult:
+def final_training_step(settings: EvaluationSettings, twins: Twins, folder: Path) -> StepResult:
     """Run a final training, scored on the test split."""
     with Workspace.open(folder, final_training.EVALUATION) as workspace, display() as progress:
-        evaluation = final_training.evaluate(settings, workspace, progress)
+        evaluation = final_training.evaluate(settings, workspace, progress, twins)
         progress.say("report")
         report = evaluation_report.report(evaluation, final_training.data_of(evaluation).test.images)
         if unwritten := report.write(folder):

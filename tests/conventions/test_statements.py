@@ -12,22 +12,14 @@ READ_BY = frozenset(
     ["startswith", "endswith", "removeprefix", "removesuffix", "replace", "partition", "rpartition", "split", "find", "index"]
 )
 """Methods that read or change a text."""
-NOTES = "notes on data, which comparisons store as text"
 REASONS = {
     ("compare/judgement/sameness.py", "startswith"): "the name of a rung, which proofs store",
-    ("compare/judgement/cautions.py", "startswith"): NOTES,
-    ("compare/judgement/cautions.py", "endswith"): NOTES,
-    ("compare/judgement/cautions.py", "removeprefix"): NOTES,
-    ("compare/data/data_report.py", "startswith"): f"{NOTES}, and indented lines of an error",
-    ("compare/data/data_report.py", "removeprefix"): NOTES,
+    ("compare/data/data_report.py", "startswith"): "indented lines of an error",
     ("compare/data/data_report.py", "removesuffix"): "lines of an error",
-    ("compare/evaluation/inference_report.py", "split"): "the name of a judged ratio, which records store",
-    ("compare/regression/regress_report.py", "in"): "a list of verdicts",
     ("compare/regression/regress_screen.py", "partition"): "shortens a line between sentences",
     ("compare/regression/regress_screen.py", "rpartition"): "shortens a line between words",
     ("compare/reporting/latex.py", "replace"): "typesets a cell's interval",
     ("compare/reporting/latex.py", "split"): "breaks a cell between words",
-    ("compare/reporting/comparison_screen.py", "removeprefix"): "a place in a sentence that is being made",
     ("compare/reporting/comparison_screen.py", "removesuffix"): "the name of a processor",
 }
 """(file, method): why a text with a space is read there."""
@@ -36,7 +28,9 @@ REASONS = {
 def sources() -> Iterator[Path]:
     """Files that judge or report."""
     compare = PROJECT / "compare"
-    tools = chain.from_iterable(compare.rglob(f"*_{kind}.py") for kind in ("report", "screen", "sentences"))
+    tools = chain.from_iterable(
+        compare.rglob(f"*_{kind}.py") for kind in ("report", "screen", "sentences", "statements", "words")
+    )
     return iter(sorted({*(compare / "judgement").glob("*.py"), *(compare / "reporting").glob("*.py"), *tools}))
 
 

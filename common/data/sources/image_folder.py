@@ -15,11 +15,12 @@ from numpy.typing import NDArray
 from common.data import threads
 from common.data.dataset import BadImageError, DataRefused, LabeledExamples, join_names, list_faults
 from common.data.decoding import decode, other_formats
+from common.data.notes import caution
 from common.data.sources import folder_layout
 from common.data.sources.file_source import Content, FileSource, Listing, check_size, is_unreadable
 from common.data.sources.folder_layout import LAYOUT
 from common.data.sources.manifest import STRAY, Manifest
-from common.data.sources.splits import CAUTION, SPLITS
+from common.data.sources.splits import SPLITS
 
 MAX_FILE_BYTES = 64 * 2**20
 """Limit for one file of a tree of images. Several files are in memory for each core."""
@@ -222,15 +223,11 @@ def _doubtful_name_notes(class_names: Sequence[str], *, is_divided: bool) -> lis
     """Return cautions on class names that may be a mistake."""
     notes: list[str] = []
     if split_like := [name for name in class_names if folder_layout.split_of(name) and not is_divided]:
-        notes.append(
-            f"{CAUTION}read as a class, though named like a split: {_quote_names(split_like)}. If its images are of no class, "
-            "move the folder out of the data"
-        )
+        text = f"read as a class, though named like a split: {_quote_names(split_like)}. If its images are of no class, "
+        notes.append(caution(f"{text}move the folder out of the data"))
     if lookalikes := _lookalikes(class_names):
-        notes.append(
-            f"{CAUTION}classes that look alike everywhere, but are spelt differently in Unicode: {join_names(lookalikes)}. "
-            "Rename or merge their folders"
-        )
+        text = f"classes that look alike everywhere, but are spelt differently in Unicode: {join_names(lookalikes)}. "
+        notes.append(caution(f"{text}Rename or merge their folders"))
     return notes
 
 

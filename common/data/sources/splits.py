@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from common.data.dataset import MAX_NAMED, DataRefused, LabeledExamples, join_names, list_faults
+from common.data.notes import in_two_classes, in_two_splits
 
 SPLITS = ("train", "validation", "test")
 VERSION = 5
@@ -112,14 +113,6 @@ def divide(
     return SplitAssignment(ids, _content_hash(examples, ids, image_size), notes)
 
 
-CAUTION = "Caution: "
-"""Prefix of notes on doubtful data, with advice."""
-IN_TWO_CLASSES = "images that stand in more than one class, equal pixel for pixel"
-"""Prefix of the note on labels that contradict each other."""
-IN_TWO_SPLITS = "images too, equal pixel for pixel"
-"""Suffix of the notes on images of one split that are in another too."""
-
-
 def _first_equal(pixel_sha256: NDArray[np.uint8]) -> Ids:
     """Return for each example the first one with the same pixels: itself if no earlier one is a copy."""
     rows = np.ascontiguousarray(pixel_sha256).view(f"V{pixel_sha256.shape[1]}").ravel()
@@ -180,7 +173,7 @@ def _duplicate_notes(examples: LabeledExamples, first_equal: Ids, ids: Mapping[s
     all_ids = np.unique(np.concatenate([ids[split] for split in SPLITS]))
     labels = np.unique(np.stack([first_equal[all_ids], examples.labels[all_ids]]), axis=1)[0]
     if conflicts := int(np.sum(np.unique(labels, return_counts=True)[1] > 1)):
-        notes.append(f"{IN_TWO_CLASSES}: {conflicts:,}")
+        notes.append(in_two_classes(conflicts))
     groups_found, num_splits = np.unique(np.concatenate(list(groups.values())), return_counts=True)
     shared = groups_found[num_splits > 1]
     if len(shared) and not allow:
@@ -202,8 +195,7 @@ def _shared_image_notes(first_equal: Ids, ids: Mapping[str, Ids]) -> list[str]:
     notes: list[str] = []
     for other, split in itertools.combinations(SPLITS, 2):
         if num_shared := int(np.isin(first_equal[ids[split]], first_equal[ids[other]]).sum()):
-            images = "training" if other == "train" else other
-            notes.append(f"{num_shared:,} of {len(ids[split]):,} {split} images are {images} {IN_TWO_SPLITS}")
+            notes.append(in_two_splits(num_shared, len(ids[split]), split, other))
     return notes
 
 

@@ -17,13 +17,12 @@ import simplejpeg
 from PIL import Image
 from PIL.JpegImagePlugin import JpegImageFile
 
-from common.data import threads
+from common.data import notes, threads
 from common.data.dataset import BadImageError
 from common.data.decoding import decode
 from common.data.sources import DataRefused, Encoded, describe, image_folder, load, load_files, load_manifest, scanned
 from common.data.sources.archives import Tar
 from common.data.sources.file_source import Content, Folder
-from common.data.sources.splits import IN_TWO_SPLITS
 from common.data.threads import ThreadLimits
 from common.spec import Data
 from tests.common.data.preprocessing.made_up_scan import packed
@@ -261,9 +260,9 @@ def test_equal_pixels_in_two_splits_are_refused_by_name_whatever_the_files_bytes
         with refused(DataRefused, names=["2 images", "more than one split", *pairs]):
             read(Data(source=path), seed=0, cache_dir=cache)
         allowed = read(Data(source=path, duplicates="allow"), seed=0, cache_dir=cache)
-        assert [note for note in allowed.notes if note.endswith(IN_TWO_SPLITS)] == [
-            f"1 of {len(allowed.validation)} validation images are training {IN_TWO_SPLITS}",
-            f"1 of {len(allowed.test)} test images are training {IN_TWO_SPLITS}",
+        assert [note for note in allowed.notes if notes.kind(note) == "images_in_two_splits"] == [
+            notes.in_two_splits(1, len(allowed.validation), "validation", "train"),
+            notes.in_two_splits(1, len(allowed.test), "test", "train"),
         ]
 
 

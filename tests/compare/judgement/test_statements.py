@@ -13,17 +13,20 @@ from common.artifacts.schema import Noise
 from compare.execution.store import StoredComparison
 from compare.judgement import statement_words
 from compare.judgement.statement import Advice, Statement
-from compare.judgement.statement_words import ADVICE, DETAILS, TEMPLATES, Fields, sentences
+from compare.judgement.statement_words import ADVICE, Fields, sentences
 from compare.judgement.summary import summarize
+from compare.matching import match_words
 from compare.reporting import comparison_report
+from compare.tuning import tuning_words
 from tests.support import comparisons
 from tests.support.comparisons import with_runs
 
 COMPARE = Path(comparison_report.__file__).parents[1]
 JUDGING = (
     *Path(statement_words.__file__).parent.glob("*.py"),
-    *(COMPARE / name for name in ("regression/facts.py", "matching/model_comparison.py")),
+    *(COMPARE / name for name in ("regression/facts.py", "matching/model_comparison.py", "tuning/tuning_statements.py")),
 )
+TEMPLATES = {**statement_words.TEMPLATES, **match_words.TEMPLATES, **tuning_words.TEMPLATES, **tuning_words.SHORT_TEMPLATES}
 STORED: dict[str, Callable[[], StoredComparison]] = {
     "repeated": comparisons.repeated,
     "troubled": comparisons.troubled,
@@ -67,7 +70,7 @@ def test_every_kind_of_statement_and_advice_has_words() -> None:
 
 
 def test_every_template_is_of_a_kind_that_a_judgement_makes() -> None:
-    assert not TEMPLATES.keys() - texts() and not ADVICE.keys() - texts() and TEMPLATES.keys() >= DETAILS
+    assert not TEMPLATES.keys() - texts() and not ADVICE.keys() - texts()
 
 
 @pytest.mark.parametrize("name", STORED)
@@ -107,6 +110,16 @@ def test_runs_of_one_row_share_a_sentence_with_the_figure_of_each() -> None:
         for cores_used in (2.5, 3.0, 2.5)
     ]
     assert sentences(used) == ["row: used more cores than the budget: 2.50 of 2; 3.00 of 2."]
+
+
+def test_a_caution_of_one_side_is_the_fact_itself_with_its_side() -> None:
+    values = {"repeat": 2, "changes": "numpy was 1, now 2"}
+    caution = Statement(kind="another_environment", level="trouble", rows=("a-serial",), values=values)
+    of_side = Statement(
+        kind="caution_of_side", level="caution", values={"side": "baseline", "caution": caution.model_dump(mode="json")}
+    )
+    (words,), (sentence,) = sentences([of_side]), sentences([caution])
+    assert words == f"The baseline: {sentence}"
 
 
 @given(st.integers(0, 10**6))

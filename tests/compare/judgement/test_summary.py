@@ -10,17 +10,18 @@ from syrupy.assertion import SnapshotAssertion
 
 from common import spec
 from common.artifacts.schema import EpochRecord, Noise, Restart, RunResult, StepParts
-from common.data.sources.splits import CAUTION, IN_TWO_CLASSES, IN_TWO_SPLITS
+from common.data import notes
 from common.machine.rates import DeviceRates, Rates
 from common.models.work import Work
 from compare.execution.matrix import Row
 from compare.execution.store import ProofRecord, StoredComparison
 from compare.judgement import cautions, sameness
 from compare.judgement.findings import ComparisonFindings, findings
-from compare.judgement.row_figures import NOT_COMPARABLE, unreliable_rows_note
+from compare.judgement.row_figures import NOT_COMPARABLE
 from compare.judgement.run_figures import epoch_seconds, images_per_second, limit, time_to_accuracy
 from compare.judgement.run_pairs import pairs_of_seconds
 from compare.judgement.statement_words import sentences as sentences_of
+from compare.judgement.statement_words import unreliable_rows_note
 from compare.judgement.summary import summarize
 from compare.reporting import comparison_report, comparison_tables, latex, step_tables, tables
 from compare.reporting.epoch_tables import target_table
@@ -406,7 +407,7 @@ def _with_seeds(stored: StoredComparison, seeds: tuple[int, ...]) -> StoredCompa
         return seeds[run.repeat % len(seeds)]
 
     return with_runs(
-        with_plan(stored, seeds=list(seeds)),
+        with_plan(stored, settings__seeds=tuple(seeds)),
         spec=lambda run: with_fields(run.spec, seed=seed(run)),
         weights_hash=lambda run: f"weights {seed(run)}",
         order_hash=lambda run: f"order {seed(run)}",
@@ -472,7 +473,7 @@ def test_time_to_an_accuracy_holds_the_first_steps_until_then_and_no_later_ones(
 
 
 def test_repeats_that_never_reach_the_accuracy_are_counted(snapshot: SnapshotAssertion) -> None:
-    stored = with_runs(with_plan(repeated(), target_accuracy=0.75), FIRST, [1], epochs=lambda run: run.epochs[:1])
+    stored = with_runs(with_plan(repeated(), settings__target_accuracy=0.75), FIRST, [1], epochs=lambda run: run.epochs[:1])
     judged = comparison_report.judge(stored)
     target = judged.summaries[0].target
     assert target is not None and target.seconds is not None
@@ -483,7 +484,7 @@ def test_repeats_that_never_reach_the_accuracy_are_counted(snapshot: SnapshotAss
 
 
 def test_repeats_that_diverge_before_the_accuracy_are_counted_too() -> None:
-    stored = with_plan(repeated(), target_accuracy=0.75)
+    stored = with_plan(repeated(), settings__target_accuracy=0.75)
     diverged = comparisons.bad(stored.comparison.rows[0], "diverged", "the loss is not finite", 1)
     stored.runs[FIRST] |= dict.fromkeys((1, 2, 4), diverged)
     target = summarize(stored)[0].target
@@ -491,7 +492,9 @@ def test_repeats_that_diverge_before_the_accuracy_are_counted_too() -> None:
 
 
 def test_a_few_quick_repeats_do_not_pass_for_all(snapshot: SnapshotAssertion) -> None:
-    stored = with_runs(with_plan(repeated(), target_accuracy=0.75), FIRST, [1, 2, 4], epochs=lambda run: run.epochs[:1])
+    stored = with_runs(
+        with_plan(repeated(), settings__target_accuracy=0.75), FIRST, [1, 2, 4], epochs=lambda run: run.epochs[:1]
+    )
     target = summarize(stored)[0].target
     assert target is not None and (target.reached, target.seconds, target.epochs) == (2, None, None)
     assert in_words(stored)["scores"][0] == snapshot
@@ -749,9 +752,11 @@ CAUTIONS: dict[str, Callable[[], StoredComparison]] = {
         FIRST,
         epochs=[with_fields(epoch(number, 1.0, accuracy), validation=None) for number, accuracy in ((1, 0.9), (2, 0.2))],
     ),
-    "doubtful data": lambda: with_plan(repeated(1), data_notes=["left out 1 of 9 files: 1 empty", f"{CAUTION}two. Rename one"]),
+    "doubtful data": lambda: with_plan(
+        repeated(1), data_notes=["left out 1 of 9 files: 1 empty", notes.caution("two. Rename one")]
+    ),
     "images in two classes and in two splits": lambda: with_plan(
-        repeated(1), data_notes=[f"{IN_TWO_CLASSES}: 1", f"48 of 48 test images are training {IN_TWO_SPLITS}"]
+        repeated(1), data_notes=[notes.in_two_classes(1), notes.in_two_splits(48, 48, "test", "train")]
     ),
     "one repeat above the budget of cores": lambda: with_runs(
         repeated(), FIRST, cores_used=lambda run: (1.9, 1.8, 2.0, 2.4, 1.7)[run.repeat]
@@ -787,8 +792,8 @@ def test_where_no_time_of_any_row_is_reliable_for_one_reason_no_row_is_named(sna
     first, second, *_ = summarize(repeated())
     one, other = (with_fields(summary, cores_lost=1.0) for summary in (first, second))
     late = with_fields(second, clock_caution="late")
-    notes = [unreliable_rows_note([("a", one), ("b", beside)]) for beside in (other, second, late)]
-    assert notes == snapshot
+    found = [unreliable_rows_note([("a", one), ("b", beside)]) for beside in (other, second, late)]
+    assert found == snapshot
 
 
 def test_captions_of_times_name_the_rows_in_doubt_and_how_many_repeats_they_are_of() -> None:

@@ -31,6 +31,6 @@ def test_a_rung_follows_from_those_that_it_depends_on(differ: set[str], follow: 
 
 
 def test_statistics_with_a_cause_of_their_own_do_not_follow() -> None:
-    cause = Cause("batch-norm-momentum", "The weights of the new batch differ.", "")
+    cause = Cause("batch-norm-momentum")
     rungs = [RungResult(INFERENCE, 1.0, 0.0, FAILED), RungResult("running statistics", 1.0, 0.0, FAILED, causes=(cause,))]
     assert [rung.status for rung in _mark_consequences(rungs)] == [FAILED, FAILED]

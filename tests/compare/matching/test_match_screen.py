@@ -1,5 +1,6 @@
 """The first screens of `match`: the same, another model, excused, and not to be told."""
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -7,7 +8,8 @@ from typing import Any
 import pytest
 
 from common.matching.records import Layer, ModelReport, OpenRequest
-from compare.matching import match, model_comparison
+from compare.judgement.statement import Statement
+from compare.matching import match, match_words, model_comparison
 from compare.matching.causes import BIASED_VARIANCE, Cause
 from compare.matching.model_comparison import LayerPair, Match, RungResult
 from tests.support.snapshots import Screens
@@ -17,9 +19,12 @@ NAMES = (
     "loss", "gradients", "one update, sgd", "20 steps, sgd", "one update, adam", "20 steps, adam",
 )  # fmt: skip
 WHERE = "net.py:12, keras_net.py:20"
-PADDING = Cause("padding", "pytorch pads 1 above and 1 below, tensorflow 0 above and 1 below.", WHERE, 4.9e-16)
-BIAS = Cause(BIASED_VARIANCE, "tensorflow's running variance of norm is the biased one.", WHERE, 1.2e-16)
-NOTES = [Cause("flatten-order", "The rows of its kernel were reordered.", WHERE)]
+BOTH = {"one": "pytorch", "other": "tensorflow"}
+PADDINGS = [[[[[1, 1], [1, 1]], "zeros"]], [[[[0, 1], [0, 1]], "zeros"]]]
+PADDING = Cause("padding", {**BOTH, "forms": PADDINGS}, WHERE, 4.9e-16)
+BIAS = Cause(BIASED_VARIANCE, {"one": "tensorflow", "layer": "norm", "times": 1.002}, WHERE, 1.2e-16)
+FLATTENED = {**BOTH, "layers": ["fc", "dense"], "orders": ["chw", "hwc"], "copied": True}
+NOTES = [Cause("flatten-order", FLATTENED, WHERE, None, "evened-out")]
 
 
 def matched(settings: str = "", /, **changed: Any) -> Match:
@@ -63,6 +68,16 @@ def test_another_model_is_said_with_its_cause_by_name_and_the_lines_to_change(sc
     assert f"look at {WHERE}" in shown and "--write" not in shown
 
 
+def test_the_json_of_a_cause_has_its_facts_and_its_sentence() -> None:
+    values = json.loads(match.report(matched(**PARTED), []).to_json())
+    (cause,) = values["rungs"][1]["causes"]
+    assert cause["values"]["forms"] == PADDINGS and cause["sentence"].startswith("pytorch pads 1 above")
+    (statement,) = (statement for statement in values["statements"] if statement["kind"] == "cause")
+    assert match_words.sentences([Statement.model_validate(statement)])[0].startswith(
+        f"padding: {cause['sentence']} Verified: "
+    )
+
+
 def test_a_difference_without_a_name_says_so(screens: Screens) -> None:
     parted = {**PARTED["logits_inference"], "causes": (), "between": "between conv1 and conv2"}
     assert "look at" not in screened(screens, matched(**{**PARTED, "logits_inference": parted}))
@@ -75,7 +90,7 @@ def test_what_keras_cannot_do_otherwise_is_let_pass_by_a_word(screens: Screens, 
     is_accepted = status == model_comparison.ACCEPTED
     written = ["pairs/net.py was written. Train it in both frameworks: run --model pairs.net --image-size 28."]
     shown = screened(screens, found, *(written if is_accepted else []))
-    assert ("--accept biased-variance" in shown) is not is_accepted
+    assert ("the same command with --accept biased-variance" in shown) is not is_accepted
     assert ("pairs/net.py" in shown) is is_accepted
 
 

@@ -22,13 +22,14 @@ from sqlalchemy.exc import OperationalError
 from syrupy.assertion import SnapshotAssertion
 
 from common.artifacts import atomic_files
-from common.data.sources.splits import CAUTION
+from common.data.notes import caution
 from common.spec import SpecError
 from compare.core.errors import FolderError, LaunchError
 from compare.execution import launch
 from compare.execution.servers import ENDED, Listener
+from compare.judgement.statement import Statement
 from compare.reporting import tables
-from compare.tuning import optuna_study, tuner, tuning_findings, tuning_report, tuning_sentences
+from compare.tuning import optuna_study, tuner, tuning_findings, tuning_report, tuning_words
 from compare.tuning.records import BestTrial, TunedTrial, Tuning, TuningPlan, TuningRecord, TuningSearch
 from compare.tuning.servers import Serving
 from compare.tuning.tuning_findings import Gain
@@ -168,9 +169,7 @@ def test_the_report_is_written_in_every_form(
     plots = {"best_after_trials", "best_after_seconds", "seconds_by_jobs", "parallel_coordinates"}
     assert {path.stem for path in (tmp_path / "plots").iterdir()} == plots
     assert (tmp_path / "report.html").read_text().count("<svg") == len(plots)
-    (same,) = dict(tuning_sentences.sentences(tuned, tuning_findings.judge_tuning(tuned)))[
-        "Did both frameworks search the same?"
-    ]
+    (same,) = dict(tuning_report.sections(tuned, tuning_findings.judge_tuning(tuned)))["Did both frameworks search the same?"]
     for name in ("report.html", "report.md"):
         text = (tmp_path / name).read_text()
         assert same in text and same.startswith("6 of 6 ") and "1 of 5" in text, name
@@ -553,7 +552,7 @@ def made(losses: dict[int, list[list[float]]], seconds: dict[int, float]) -> Tun
 
 def sentences(tuned: TuningRecord) -> dict[str, list[str]]:
     """What a report says, by heading."""
-    return dict(tuning_sentences.sentences(tuned, tuning_findings.judge_tuning(tuned)))
+    return dict(tuning_report.sections(tuned, tuning_findings.judge_tuning(tuned)))
 
 
 def gain(tuned: TuningRecord) -> Gain:
@@ -581,8 +580,16 @@ def test_five_repeats_say_what_side_by_side_gains_and_costs(two_jobs: TuningReco
     assert sentences(two_jobs) == snapshot
 
 
+def test_the_json_has_the_facts_behind_every_sentence(two_jobs: TuningRecord) -> None:
+    values = json.loads(tuning_report.report(two_jobs, FOLDER).to_json())
+    statements = {subject: map(Statement.model_validate, records) for subject, records in values["statements"].items()}
+    in_words = {tuning_words.HEADINGS[subject]: tuning_words.sentences(facts) for subject, facts in statements.items()}
+    assert {heading: sentences for heading, sentences in in_words.items() if sentences} == values["sections"]
+    assert values["statements"]["gains"][0]["values"]["judged"]["verdict"] == "above"
+
+
 def test_the_notes_on_the_data_are_told_and_the_doubtful_ones_are_cautions(snapshot: SnapshotAssertion) -> None:
-    notes = ["left out 1 of 9 files: 1 empty", f"{CAUTION}two. Rename one"]
+    notes = ["left out 1 of 9 files: 1 empty", caution("two. Rename one")]
     said = sentences(with_fields(made({1: [[0.5]]}, {1: 2.0}), plan__data_notes=notes))
     assert said["The data"] == notes and said["Cautions"] == snapshot
 

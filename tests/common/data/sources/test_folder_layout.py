@@ -3,8 +3,8 @@
 import pytest
 
 from common.data.decoding import decode, other_formats
+from common.data.notes import kind
 from common.data.sources import DataRefused, describe, load_manifest
-from common.data.sources.splits import CAUTION
 from common.spec import Data
 from tests.common.made_up_data import image, tree, write_folder, write_tar, write_zip
 from tests.support.refusals import refused
@@ -153,20 +153,20 @@ def test_a_class_named_like_a_split_is_a_caution_and_stays_a_class(name, pack, t
     found = described(pack(tmp_path / "data", tree("cat", "dog", name)), cache)
     assert set(found.class_names) == {"cat", "dog", name}
     words = ("as a class", f"named like a split: {name!r}", "move the folder out")
-    assert found.notes[0].startswith(CAUTION) and all(part in found.notes[0] for part in words)
+    assert kind(found.notes[0]) == "data" and all(part in found.notes[0] for part in words)
 
 
 def test_a_class_that_has_the_name_of_a_split_in_every_split_is_no_caution(tmp_path, cache):
     folders = [f"{split}/{kind}" for split in ("train", "test") for kind in ("bus", "train")]
     found = described(write_folder(tmp_path / "data", tree(*folders)), cache)
-    assert found.class_names == ("bus", "train") and not any(CAUTION in note for note in found.notes)
+    assert found.class_names == ("bus", "train") and "data" not in map(kind, found.notes)
 
 
 @PACKS
 def test_classes_that_look_alike_are_a_caution(pack, tmp_path, cache):
     files = tree("dog", "Schl\u00fcssel", "Schlu\u0308ssel", "a b", "a  b", "x", "x\u200b")
     notes = described(pack(tmp_path / "data", files), cache).notes
-    assert notes[0].startswith(CAUTION) and "Unicode" in notes[0]
+    assert kind(notes[0]) == "data" and "Unicode" in notes[0]
     pairs = (r"'Schlu\u0308ssel' and 'Schl\xfcssel'", "'a  b' and 'a b'", r"'x' and 'x\u200b'")
     assert all(pair in notes[0] for pair in pairs) and "'dog'" not in notes[0]
 
