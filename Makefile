@@ -39,11 +39,11 @@ $(STAMP): $(LOCK) $(shell cmp -s $(LOCK) $(STAMP) || cmp -s requirements.lock $(
 	    cp $(LOCK) $@; \
 	fi
 
-# The command, which runs the code of this checkout. It is built with the lock's setuptools, and nothing is downloaded.
-# Links to the code stay in build/, see pyproject.toml.
-$(BIN)/convtwins: $(STAMP) pyproject.toml setup.py $(shell ls -d build/__editable__* > /dev/null 2>&1 || echo lost-links)
-	@$(BIN)/python -m pip install --no-index --no-deps --no-build-isolation --quiet --disable-pip-version-check --editable .
-	@rm -rf build/lib build/bdist.* convtwins.egg-info
+# The command and its plug-ins, which run the code of this checkout. They are built with the lock's setuptools, and nothing is
+# downloaded. Links to the code stay in build/, see pyproject.toml. The JAX twin has an environment of its own.
+$(BIN)/convtwins: $(STAMP) pyproject.toml setup.py plugins/hangs/pyproject.toml $(shell ls -d build/__editable__* > /dev/null 2>&1 || echo lost-links)
+	@$(BIN)/python -m pip install --no-index --no-deps --no-build-isolation --quiet --disable-pip-version-check --editable . --editable ./plugins/hangs
+	@rm -rf build/lib build/bdist.* convtwins.egg-info plugins/hangs/build plugins/hangs/src/*.egg-info
 
 format: setup ## Format the code and mend what ruff can mend
 	$(BIN)/ruff check --fix .
@@ -60,7 +60,7 @@ test: setup ## The quick suite: its parts, as many at once as there are cores, a
 	$(BIN)/python -m tests.suite
 
 snapshots: setup ## Renew what is kept of everything printed, after a wanted change. Read the difference before you commit it.
-	$(PYTEST) tests/compare tests/parity -m snapshots --snapshot-update --quiet
+	$(PYTEST) tests/compare tests/parity plugins/hangs/tests -m snapshots --snapshot-update --quiet
 
 test-all: setup ## The quick suite and the slow tests
 	$(BIN)/python -m tests.suite --slow

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import importlib
+import importlib.util
 import inspect
 import io
 import itertools
@@ -17,6 +18,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
+from common.machine import plugins
 from compare.core.interrupt import SIGNAL_EXIT_BASE, Interrupted, exit_on_signal, interruptible
 
 with exit_on_signal():
@@ -35,8 +37,6 @@ MODULES = {
         ("matching", ["match"]),
         ("proof", ["parity", "models"]),
         ("conformance", ["conformance"]),
-        ("concurrency", ["concurrency"]),
-        ("watching", ["watch"]),
         ("data", ["data", "preprocess"]),
         ("comparison", ["scaling"]),
         ("evaluation", ["evaluate", "convert", "predict", "infer"]),
@@ -54,7 +54,9 @@ MODULES = {
     )
     for name in names
 }
-"""Module whose function `command` runs each command, in the order of `--help`."""
+"""Module whose function `command` runs each of the suite's own commands, in the order of `--help`."""
+PLUGINS = {"concurrency": "convtwins-hangs", "watch": "convtwins-hangs"}
+"""Package of each command that is in `plugins`, so that a missing one can be answered. Others may bring commands too."""
 
 EXIT_UNWRITTEN = EXIT_UNFINISHED = 1
 EXIT_UNREAD = SIGNAL_EXIT_BASE + signal.SIGPIPE
@@ -120,18 +122,23 @@ class _Listed(TyperCommand):
 class _Commands(TyperGroup):
     """The group of commands, which imports a command only when it is used. Importing all of them takes seconds."""
 
-    _only_lists = False
+    _only_lists: dict[str, str] | None = None
+    """Modules of all commands while their list is made."""
 
     def list_commands(self, ctx: Any) -> list[str]:
-        return list(MODULES)
+        return list(self._only_lists or modules())
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        if self._only_lists or cmd_name not in MODULES:  # for an unknown name: all, to suggest one
-            self.commands.update({name: _Listed(name, help=_help_of(name)) for name in MODULES if name not in self.commands})
+        known = self._only_lists or (MODULES if cmd_name in MODULES else modules())
+        if self._only_lists or cmd_name not in known:  # for an unknown name: all, to suggest one
+            if cmd_name in PLUGINS and cmd_name not in known:
+                _refuse(_missing(cmd_name), 2)
+            listed = {name: _Listed(name, help=_help_of(module)) for name, module in known.items() if name not in self.commands}
+            self.commands.update(listed)
         elif isinstance(self.commands.get(cmd_name), _Listed | None):
             only = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
             with exit_on_signal():
-                module = importlib.import_module(MODULES[cmd_name])
+                module = importlib.import_module(known[cmd_name])
             only.command(cmd_name, cls=_Command, context_settings=_SETTINGS)(module.command)
             self.commands[cmd_name] = get_command(only)
             command = self.commands[cmd_name]
@@ -150,16 +157,39 @@ class _Commands(TyperGroup):
 
     @contextmanager
     def _listing(self) -> Generator[None]:
-        self._only_lists = True
+        self._only_lists = modules()
         try:
             yield
         finally:
-            self._only_lists = False
+            self._only_lists = None
 
 
-def _help_of(name: str) -> str:
-    """Return the help of a command, from its source."""
-    source = (Path(__file__).parents[1] / f"{MODULES[name].replace('.', '/')}.py").read_text(encoding="utf-8")
+def modules() -> dict[str, str]:
+    """Return the module of each command: the suite's own, then those of installed plug-ins."""
+    brought = plugins.entry_values(plugins.COMMANDS)
+    return MODULES | {name: module for name, module in brought.items() if name not in MODULES and source_of(module) is not None}
+
+
+def _missing(name: str) -> str:
+    """Return the answer to a command of a plug-in that is not installed."""
+    from common.machine.machine import INSTALLED
+
+    fix = f"pip install {PLUGINS[name]}" if INSTALLED else "make setup"
+    return f"A package is missing. Received: {name}, a command of {PLUGINS[name]}. Run: {fix}"
+
+
+def source_of(module: str) -> Path | None:
+    """Return the file of a module in a package. None: there is no such package. Nothing is imported."""
+    package, _, rest = module.partition(".")
+    spec = importlib.util.find_spec(package)
+    folders = list(spec.submodule_search_locations or ()) if spec is not None else []
+    return Path(folders[0]) / f"{rest.replace('.', '/')}.py" if folders else None
+
+
+def _help_of(module: str) -> str:
+    """Return the help of a command, from the source of its module. Nothing is imported."""
+    path = source_of(module)
+    source = path.read_text(encoding="utf-8") if path is not None else ""
     match = re.search(r'^def command\(.*?^    """(.*?)"""', source, re.MULTILINE | re.DOTALL)
     return inspect.cleandoc(match[1]) if match else ""
 

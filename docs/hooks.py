@@ -39,6 +39,10 @@ def on_files(files: Files, config: Any) -> Files:
     commands = subprocess.run(words, cwd=PROJECT, stdout=subprocess.PIPE, text=True, check=True).stdout
     files.append(File.generated(config, "reference/commands.md", content=commands))
     files.append(File.generated(config, "reference/python.md", content=_API))
+    for readme in (PROJECT / "plugins" / "hangs").rglob("README.md"):
+        # Pages lie one folder higher on the site: `docs` is its root.
+        page = readme.read_text(encoding="utf-8").replace("../docs/", "../")
+        files.append(File.generated(config, readme.relative_to(PROJECT).as_posix(), content=page))
     with tempfile.TemporaryDirectory() as folder:
         example = Path(shutil.copytree(DOCS / "example", Path(folder) / "example"))
         subprocess.run([PYTHON, "-m", "compare", "report", example], cwd=PROJECT, stdout=subprocess.DEVNULL, check=True)
@@ -55,4 +59,4 @@ def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str
         outside = not target.resolve().is_relative_to(DOCS)
         return f"`{link[1].strip('`')}`" if outside or target.is_dir() or target.suffix == ".py" else link[0]
 
-    return _LINK.sub(kept, markdown)
+    return _LINK.sub(kept, markdown.replace("](../plugins/hangs/", "](plugins/hangs/"))

@@ -43,6 +43,7 @@ PARTS = {
     "compare": (*TWO_FILES_AT_ONCE, "tests/compare"),
     "twins, PyTorch": ("tests/twins", "--framework", "pytorch"),
     "parity": ("tests/parity",),
+    "hangs": (*TWO_FILES_AT_ONCE, "plugins/hangs/tests"),
     "common": (*TWO_FILES_AT_ONCE, "tests/common", "tests/conventions"),
     "browser": ("tests/browser",),
     "contract, JAX": ("tests/twins/test_contract.py", "--framework", "jax"),

@@ -1,7 +1,7 @@
 """The flight recorder: the last exchanges of this process with other ranks, in memory that its watcher maps too.
 
 A ring of records. A record is written with one call and no lock. The watcher reads the ring when a rank hangs or has died,
-after SIGKILL too. `common.processes.flight_report` lines the rings of all ranks up.
+after SIGKILL too. `common.watching.flight_report` lines the rings of all ranks up.
 """
 
 from __future__ import annotations

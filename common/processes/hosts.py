@@ -22,9 +22,9 @@ from common.machine import machine
 from common.machine.flight import Flight
 from common.machine.heartbeat import Marks
 from common.machine.private_folder import PrivateFolder
-from common.processes import watchdog
 from common.processes.process_spec import COMPUTE_VARIABLES, RESERVED_VARIABLES, LocalProcess, ProcessSpec
-from common.processes.watchdog import Sample
+from common.watching import watchdog
+from common.watching.watchdog import Sample
 
 SHELL_VARIABLE = "CONVTWINS_RSH"
 """Variable with the command that runs another on a host. `{host}` in it stands for the host's name."""

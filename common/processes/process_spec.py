@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol
 import psutil
 
 from common.machine.parent_process import tied_to_parent
-from common.processes import watchdog
+from common.watching import watchdog
 
 
 class ProcessSpec(NamedTuple):

@@ -13,8 +13,9 @@ from types import FrameType
 from typing import NamedTuple
 
 from common.machine import heartbeat, machine, placement
-from common.processes import flight_report, hosts, signals, watchdog
+from common.processes import hosts, signals
 from common.processes.process_spec import KILL_SECONDS, LocalProcess, ProcessSpec, RunningProcess
+from common.watching import flight_report, watchdog
 
 
 class AddressError(OSError):
@@ -45,7 +46,7 @@ def _bind_free_port(address: str) -> socket.socket:
 
 
 class Watch(NamedTuple):
-    """Settings of the watchdog of a run, see `common.processes.watchdog`."""
+    """Settings of the watchdog of a run, see `common.watching.watchdog`."""
 
     hang_seconds: float = heartbeat.HANG_SECONDS
     """Seconds until a run that hangs is ended."""

@@ -29,8 +29,9 @@ from common.machine import environment, heartbeat, plugins
 from common.machine.machine import PROJECT_ROOT
 from common.machine.parent_process import tied_to_parent
 from common.machine.private_folder import PrivateFolder
-from common.processes import signals, watchdog
+from common.processes import signals
 from common.processes.process_spec import KILL_SECONDS, RESERVED_VARIABLES
+from common.watching import watchdog
 from compare.core import wording
 from compare.core.errors import LaunchError, UnfitError
 from compare.execution.contestants import Checkout, Contestant
@@ -314,7 +315,7 @@ def wait(
         process: from `start`.
         poll_seconds: interval between two calls of `watch`.
         watch: called while it works.
-        hang_seconds: limit of a hang, see `common.processes.watchdog`.
+        hang_seconds: limit of a hang, see `common.watching.watchdog`.
         folder: folder that gets the stacks of a process that hangs.
 
     Returns:

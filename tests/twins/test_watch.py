@@ -16,8 +16,8 @@ import pytest
 
 from common import spec
 from common.processes import supervisor
-from compare.watching.verdict import HEALTHY, STUCK, Verdict
-from tests.compare.watching.jobs import watched
+from convtwins_hangs.watching.verdict import HEALTHY, STUCK, Verdict
+from plugins.hangs.tests.watching.jobs import watched
 from tests.twins.runs import ENDLESS, RANKS, SECONDS, SETTINGS, Run
 
 PATIENCE = 4.0

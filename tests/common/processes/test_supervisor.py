@@ -17,7 +17,7 @@ from common.machine import machine
 from common.processes import supervisor
 from common.processes.process_spec import LocalProcess, ProcessSpec
 from common.processes.supervisor import Failure, Watch
-from common.processes.watchdog import WatchedProcess
+from common.watching.watchdog import WatchedProcess
 from tests.ranks import assert_gone, run_ranks, runs
 from tests.support import processes
 

@@ -10,11 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from compare.__main__ import MODULES
+from compare.__main__ import MODULES, modules, source_of
 from tests.support.command_line import convtwins, convtwins_json
 from tests.support.refusals import check_ended
-
-PROJECT = Path(__file__).parents[3]
 
 
 @pytest.fixture(autouse=True)
@@ -75,9 +73,11 @@ def test_an_output_that_cannot_be_written_is_exit_code_1_and_the_report_is_print
     assert done.exit_code == 1 and "areas" in done.stdout and "cannot be written" in done.stderr
 
 
-@pytest.mark.parametrize("name", list(MODULES))
-def test_no_command_copies_the_frame(name: str) -> None:
-    tree = ast.parse((PROJECT / f"{MODULES[name].replace('.', '/')}.py").read_text(encoding="utf-8"))
+@pytest.mark.parametrize("module", modules().values())
+def test_no_command_copies_the_frame(module: str) -> None:
+    path = source_of(module)
+    assert path is not None
+    tree = ast.parse(path.read_text(encoding="utf-8"))
     (function,) = (node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == "command")
     source = ast.unparse(function)
     assert not any(word in source for word in ("exit_on_error", "interruptible(", "typer.Exit", ".deliver("))

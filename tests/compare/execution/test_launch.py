@@ -11,8 +11,9 @@ import pytest
 
 from common import spec
 from common.artifacts import results
-from common.processes import signals, watchdog
+from common.processes import signals
 from common.processes.process_spec import RESERVED_VARIABLES
+from common.watching import watchdog
 from compare.core import errors
 from compare.core.interrupt import Interrupted, interruptible
 from compare.execution import executor, launch, matrix, store

@@ -7,7 +7,7 @@ import pytest
 from typer.main import get_command
 
 from common.spec import SpecError
-from compare.__main__ import MODULES, app
+from compare.__main__ import app, modules
 from compare.execution import options
 from tests.support.refusals import refused
 
@@ -45,7 +45,7 @@ def facts(option: Any) -> tuple[Any, ...]:
 
 def test_an_option_has_the_same_help_type_and_range_in_every_command() -> None:
     found: dict[str, dict[str, tuple[Any, ...]]] = {}
-    for name in MODULES:
+    for name in modules():
         for each in get_command(app).get_command(None, name).params:  # pyright: ignore[reportAttributeAccessIssue]
             if each.param_type_name == "option" and each.name not in ("help", "version"):
                 found.setdefault(each.opts[0], {})[name] = facts(each)

@@ -13,7 +13,7 @@ import pytest
 from common.data.preprocessing import dask_scan, scan
 from common.data.preprocessing.dask_scan import SchedulerError
 from common.data.sources import Encoded
-from common.processes import watchdog
+from common.watching import watchdog
 from tests.common.data.preprocessing.made_up_cluster import Cluster
 from tests.common.data.preprocessing.made_up_scan import jpeg, oracle, packed, repeated
 from tests.common.processes import deadly

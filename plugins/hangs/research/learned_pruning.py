@@ -1,0 +1,377 @@
+"""Can a learned model prune the checker's search? The figures of `README.md#learned-pruning`.
+
+    python -m plugins.hangs.research.learned_pruning
+
+Every program is searched exhaustively once. That gives a tree: each execution hangs below the decision that it takes otherwise
+than the execution that it came from. A policy cuts decisions off, with all that hangs below them. What is left says how many
+nodes it visits and which bugs it still finds. So policies are compared on the same executions.
+
+A decision is an example. It is worth something if a finding that is not known yet hangs below it. A random forest learns that
+from the programs of some kinds of bugs, and prunes those of other kinds, which it has never seen. After each fit the decisions
+that it cut off although a bug of the training kinds hung there alone are given again, with more weight.
+"""
+
+from __future__ import annotations
+
+import ast
+import random
+import statistics
+import sys
+import tempfile
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path as FilePath
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from sklearn.ensemble import RandomForestClassifier
+
+from convtwins_hangs.concurrency import search, sources, verdicts
+from convtwins_hangs.concurrency.execution import Execution
+from convtwins_hangs.concurrency.meanings import KnownNames
+from convtwins_hangs.concurrency.program import Program, last_name
+from convtwins_hangs.concurrency.state import DecisionPath, SearchBudget, SearchLimitReached
+from plugins.hangs.tests.corpus import generator
+
+NODES = 20_000
+SEEDS, FOLDS, ROUNDS = 10, 5, 5
+UNUSUAL = 3
+"""Of an exhaustive search: the most unusual decisions of an execution."""
+MISSED = 10.0
+"""The weight of an example that would be cut off by mistake grows so many times with each mistake."""
+_KINDS = ("start", "preempt", "branch", "turns", "exception", "time-out")
+_EXCHANGES = {
+    *("barrier", "all_reduce", "all_gather", "broadcast", "reduce", "gather", "scatter", "send", "recv", "backward"),
+    *(
+        "acquire",
+        "release",
+        "get",
+        "put",
+        "join",
+        "wait",
+        "set",
+        "notify",
+        "notify_all",
+        "submit",
+        "result",
+        "task_done",
+        "start",
+    ),
+}
+FEATURES = (
+    *(f"is {kind}" for kind in _KINDS),
+    *("alternative", "alternatives", "place", "unusual before", "same place before", "threads or ranks", "is a rank", "depth"),
+    *("locks held by it", "locks held by all", "collectives before", "nodes to an exchange", "test mentions the rank"),
+    *("waits for a lock", "waits for a queue", "waits in a collective", "others can go on"),
+)
+
+
+class Recorded(DecisionPath):
+    """A path that keeps what is known where each decision is made."""
+
+    def __init__(self, prefix: Sequence[int], distances: dict[Any, int]) -> None:
+        super().__init__(prefix)
+        self.known: list[list[float]] = []
+        self._distances = distances
+        self._seen: Counter[Any] = Counter()
+
+    def choose(self, alternatives: int) -> int:
+        if alternatives > 1:
+            self.known.append(self._features(alternatives))
+        return super().choose(alternatives)
+
+    def _features(self, alternatives: int) -> list[float]:
+        """All but the alternative. They are read where the checker decides, so that it need not hand them on."""
+        frame = sys._getframe(2)
+        where = frame.f_code.co_name
+        if where == "choose":  # of a state, which asks for a thread
+            frame = frame.f_back
+            assert frame is not None
+            where = frame.f_code.co_name
+        local: dict[str, Any] = frame.f_locals
+        execution = local["self"]
+        thread = local.get("current") if where == "run" else local.get("thread")
+        operation = local.get("operation") if where == "run" else None
+        kind = "preempt" if operation is not None else "start"
+        if where != "run":
+            kind = {"_choose_to_raise": "exception", "_branch": "branch"}.get(
+                where, "turns" if "options" in local else "branch"
+            )
+            kind = "time-out" if "has_timeout" in local else kind
+        own = thread.frame if thread is not None and thread.frames else None
+        node = own.graph.nodes[min(own.current_node, len(own.graph.nodes) - 1)] if own is not None else None
+        key = where, id(node)
+        self._seen[key] += 1
+        says = operation.description if operation is not None else ""
+        thing = str(getattr(getattr(operation, "sync_object", None), "kind", "")) + says
+        return [
+            *(float(kind == each) for each in _KINDS),
+            float(alternatives),
+            float(len(self.decisions)),
+            float(sum(chosen > 0 for chosen, _ in self.decisions)),
+            float(self._seen[key]),
+            float(len(execution.threads)),
+            float(thread is not None and thread.os_process.rank is not None),
+            float(len(thread.frames) if thread is not None else 0),
+            float(len(thread.held_locks) if thread is not None else 0),
+            float(sum(len(each.held_locks) for each in execution.threads)),
+            float(thread.num_collectives if thread is not None else 0),
+            float(self._distance(own) if own is not None else 99),
+            float(
+                node is not None and "rank" in ast.dump(node.tree).lower()
+                if isinstance(getattr(node, "tree", None), ast.AST)
+                else 0
+            ),
+            float("lock" in thing.lower() or "acquire" in thing),
+            float("queue" in thing.lower() or "get" in thing or "put" in thing),
+            float(bool(operation is not None and operation.kind)),
+            float(len(local.get("others", ()))),
+        ]
+
+    def _distance(self, frame: Any) -> int:
+        """Nodes of the graph from here to something that others notice. 99: there is nothing in this function."""
+        key = id(frame.graph), frame.current_node
+        if key not in self._distances:
+            seen, ring, steps = {frame.current_node}, [frame.current_node], 0
+            while ring and not any(_exchanges(frame.graph.nodes[each]) for each in ring):
+                ways = {way for each in ring for way in frame.graph.nodes[each].successors if way < len(frame.graph.nodes)}
+                ring, steps = sorted(ways - seen), steps + 1
+                seen |= ways
+            self._distances[key] = steps if ring else 99
+        return self._distances[key]
+
+
+def _exchanges(node: Any) -> bool:
+    return isinstance(node.tree, ast.Call) and last_name(node.tree.func) in _EXCHANGES
+
+
+@dataclass
+class Run:
+    """One execution of the tree."""
+
+    nodes: int
+    found: frozenset[tuple[str, str]]
+    """(rule, line)."""
+    example: int | None
+    """Of the decision that it hangs below. None: a root."""
+    parent: int | None
+
+
+@dataclass
+class Tree:
+    program: generator.Program
+    runs: list[Run] = field(default_factory=list[Run])
+    examples: list[list[float]] = field(default_factory=list[list[float]])
+    unusual: list[int] = field(default_factory=list[int])
+    """Of each example: how many unusual decisions lead there, it among them."""
+    in_part: bool = False
+    """Whether the budget of nodes ended it."""
+
+    @property
+    def kind(self) -> str:
+        return ", ".join(self.program.rules)
+
+    def walked(self, keep: Callable[[int], bool]) -> tuple[int, set[tuple[str, str]]]:
+        """(nodes, findings) of what a policy leaves. `keep` is asked for each example once."""
+        alive: list[bool] = []
+        nodes, found = 0, set[tuple[str, str]]()
+        for run in self.runs:
+            alive.append(run.parent is None or (alive[run.parent] and keep(run.example if run.example is not None else -1)))
+            if alive[-1]:
+                nodes += run.nodes
+                found |= run.found
+        return nodes, found
+
+    def worth(self) -> list[bool]:
+        """Of each example: whether a finding hangs below it that no earlier execution has."""
+        known, worth = set[tuple[str, str]](), [False] * len(self.examples)
+        for place, run in enumerate(self.runs):
+            if run.found - known:
+                at: int | None = place
+                while at is not None:
+                    example = self.runs[at].example
+                    if example is not None:
+                        worth[example] = True
+                    at = self.runs[at].parent
+            known |= run.found
+        return worth
+
+    def has_bug(self, found: set[tuple[str, str]]) -> bool:
+        return bool({rule for rule, _ in found} & set(self.program.rules))
+
+
+def tree_of(program: generator.Program, folder: FilePath, *, prune: bool) -> Tree:
+    """Search a program as `search` does, and keep the tree of its executions."""
+    path = folder / f"{program.name}.py"
+    path.write_text(program.text)
+    checked, made = Program(sources.read(str(path)), KnownNames()), Tree(program)
+    entered: set[int] = set()
+    for root in checked.roots():
+        if root.function is not None and id(root.function) in entered:
+            continue
+        budget, ranks, distances = SearchBudget(NODES, 60.0), search._num_ranks(root), dict[Any, int]()
+        levels: list[list[tuple[tuple[int, ...], int | None, int | None]]] = [[((), None, None)]]
+        levels += [[] for _ in range(UNUSUAL)]
+        while any(levels):
+            unusual = next(place for place, level in enumerate(levels) if level)
+            prefix, example, parent = levels[unusual].pop()
+            taken, before = Recorded(prefix, distances), budget.visited
+            execution = Execution(checked, taken, budget, root, ranks, prune=prune)
+            try:
+                execution.run()
+            except SearchLimitReached:
+                made.in_part = True
+                break
+            except RecursionError:
+                continue
+            finally:
+                entered |= execution.entered_functions
+            found = frozenset((each.rule, str(each.line)) for each in verdicts.judge(execution))
+            made.runs.append(Run(budget.visited - before, found, example, parent))
+            own, decisions = len(made.runs) - 1, [chosen for chosen, _ in taken.decisions]
+            if unusual == UNUSUAL:
+                continue
+            for place in range(len(prefix), len(decisions)):
+                for other in range(1, taken.decisions[place][1]):
+                    features = taken.known[place]
+                    made.examples.append([*features[:6], float(other), *features[6:]])
+                    made.unusual.append(unusual + 1)
+                    levels[unusual + 1].append(((*decisions[:place], other), len(made.examples) - 1, own))
+        if root.function is not None:
+            entered.add(id(root.function))
+    return made
+
+
+def learned(trees: Sequence[Tree], seed: int) -> tuple[Callable[[Tree], Callable[[int], bool]], Any]:
+    """(a policy that was fitted to these programs, its model).
+
+    The threshold is the largest at which none of these programs loses its bug, by models that were fitted to programs of other
+    kinds. What is lost at half of it is given again, with more weight.
+    """
+    values = np.concatenate([_values(each) for each in trees])
+    labels = np.concatenate([np.array(each.worth(), bool) for each in trees])
+    kinds = np.concatenate([np.full(len(each.examples), each.kind) for each in trees])
+    bounds = np.cumsum([0, *(len(each.examples) for each in trees)])
+    names = random.Random(seed).sample(sorted(set(kinds)), len(set(kinds)))
+    weights, threshold = np.ones(len(labels)), 0.0
+    for _ in range(ROUNDS):
+        scores = np.zeros(len(labels))
+        for fold in range(FOLDS):
+            own = np.isin(kinds, names[fold::FOLDS])
+            scores[own] = _scores(_fitted(values[~own], labels[~own], weights[~own], seed), values[own])
+        threshold = _largest_without_a_miss(trees, scores, bounds)
+        mistaken = labels & (scores < np.quantile(scores, 0.7))
+        if not mistaken.any():
+            break
+        weights[mistaken] *= MISSED
+    model = _fitted(values, labels, weights, seed)
+
+    def policy(tree: Tree) -> Callable[[int], bool]:
+        own = _scores(model, _values(tree))
+        return lambda example: bool(own[example] >= threshold)
+
+    return policy, model
+
+
+def _values(tree: Tree) -> npt.NDArray[np.float64]:
+    return np.array(tree.examples, np.float64).reshape(-1, len(FEATURES))
+
+
+def _fitted(
+    values: npt.NDArray[np.float64], labels: npt.NDArray[np.bool_], weights: npt.NDArray[np.float64], seed: int
+) -> RandomForestClassifier:
+    forest = RandomForestClassifier(30, max_depth=8, min_samples_leaf=10, class_weight="balanced", random_state=seed, n_jobs=1)
+    return forest.fit(values, labels, sample_weight=weights)
+
+
+def _scores(model: RandomForestClassifier, values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    if len(values) == 0 or len(model.classes_) < 2:
+        return np.zeros(len(values))
+    return model.predict_proba(values)[:, 1]
+
+
+def _largest_without_a_miss(trees: Sequence[Tree], scores: npt.NDArray[np.float64], bounds: npt.NDArray[np.int64]) -> float:
+    """Of 40 thresholds. 0 if each loses a bug."""
+    for threshold in np.unique(np.quantile(scores, np.linspace(0, 1, 40)))[::-1]:
+        kept: list[bool] = (scores >= threshold).tolist()
+        if all(
+            not tree.program.planted or tree.has_bug(tree.walked(kept[low:].__getitem__)[1])
+            for tree, low in zip(trees, bounds.tolist(), strict=False)
+        ):
+            return float(threshold)
+    return 0.0
+
+
+def main() -> None:
+    """Search, learn, and print the table."""
+    programs, trees = generator.programs(), dict[bool, dict[str, Tree]]()
+    with tempfile.TemporaryDirectory() as folder:
+        for prune in (False, True):
+            started = time.process_time()
+            trees[prune] = {each.name: tree_of(each, FilePath(folder), prune=prune) for each in programs}
+            word = "plain rule" if prune else "no pruning"
+            in_part = sum(each.in_part for each in trees[prune].values())
+            print(f"{word}: {time.process_time() - started:.0f} CPU seconds, {in_part} programs explored in part by the budget")
+    exhaustive = {name: tree.walked(lambda _: True) for name, tree in trees[False].items()}
+    rows: dict[str, list[tuple[float, float, float]]] = defaultdict(list)
+    missed: dict[str, Counter[str]] = defaultdict(Counter)
+    kinds = sorted({tree.kind for tree in trees[True].values()})
+    for seed in range(SEEDS):
+        drawn = random.Random(seed).sample(kinds, len(kinds))
+        policies: dict[str, list[Callable[[Tree], Callable[[int], bool]]]] = {
+            "no pruning": [lambda _: lambda _: True] * FOLDS,
+            "skip what others do not notice": [lambda _: lambda _: True] * FOLDS,
+            "the same, at most two unusual decisions": [lambda tree: lambda example: tree.unusual[example] <= 2] * FOLDS,
+            "the same, at most one": [lambda tree: lambda example: tree.unusual[example] <= 1] * FOLDS,
+            "learned, on top of the skipping": [
+                learned([each for each in trees[True].values() if each.kind not in drawn[fold::FOLDS]], seed)[0]
+                for fold in range(FOLDS)
+            ],
+        }
+        for name, of_folds in policies.items():
+            own, nodes, whole = trees[name != "no pruning"], 0, 0
+            hits: dict[str, list[bool]] = defaultdict(list)
+            for fold, policy in enumerate(of_folds):
+                for each in own.values():
+                    if each.kind in drawn[fold::FOLDS]:
+                        visited, found = each.walked(policy(each))
+                        nodes += visited
+                        whole += exhaustive[each.program.name][0]
+                        if each.program.planted:
+                            hits[each.program.family].append(each.has_bug(found))
+                            missed[name][each.program.family] += not hits[each.program.family][-1]
+            every = [hit for of in hits.values() for hit in of]
+            rows[name].append((nodes / whole, sum(every) / len(every), _lowest(list(hits.values()), seed)))
+    print("| policy | nodes, of an exhaustive search | bugs found, of 204 on held-out kinds | 95 % bound by family |")
+    print("|---|---|---|---|")
+    for name, each in rows.items():
+        share, recall, low = (np.array(column) for column in zip(*each, strict=True))
+        print(
+            f"| {name} | {statistics.median(share):.1%} ({share.min():.1%} to {share.max():.1%}) "
+            f"| {statistics.median(recall):.1%} ({recall.min():.1%} to {recall.max():.1%}) | {statistics.median(low):.1%} |"
+        )
+    for name, families in missed.items():
+        if any(families.values()):
+            print(f"{name} misses: {dict(families.most_common(6))}")
+    _, model = learned(list(trees[True].values()), 0)
+    ranked = sorted(zip(model.feature_importances_, FEATURES, strict=True), reverse=True)[:6]
+    print("what the model looks at:", ", ".join(f"{feature} {share:.0%}" for share, feature in ranked))
+
+
+def _lowest(families: Sequence[Sequence[bool]], seed: int) -> float:
+    """The lower 95 % bound of the recall. Families are drawn again, for variants of one are alike. If none misses a bug, it is
+    that of as many families in which none did.
+    """
+    if all(all(each) for each in families):
+        return 0.05 ** (1 / len(families))
+    draw = np.random.default_rng(seed)
+    sums, sizes = (np.array(each) for each in ([sum(of) for of in families], [len(of) for of in families]))
+    places = draw.integers(0, len(families), (4000, len(families)))
+    return float(np.quantile(sums[places].sum(1) / sizes[places].sum(1), 0.05))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Hangs: deadlocks found in source code (`concurrency`), and jobs that run and are stuck (`watch`)."""

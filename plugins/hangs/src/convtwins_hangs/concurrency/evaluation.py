@@ -1,0 +1,630 @@
+"""Values of names, attributes and expressions in an abstract execution."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+from dataclasses import replace
+from typing import Any
+
+from convtwins_hangs.concurrency import races
+from convtwins_hangs.concurrency.meanings import RANK_VARIABLES, SIZE_VARIABLES, is_loader, is_metric
+from convtwins_hangs.concurrency.program import Module, bound_names, last_name
+from convtwins_hangs.concurrency.state import CallFrame, ExecutionState, MemoryLocation, SimulatedThread
+from convtwins_hangs.concurrency.values import (
+    COLLECTIVE_RESULT,
+    DATA_DEPENDENT,
+    DATA_DEPENDENT_LENGTH,
+    LARGE,
+    LOCAL,
+    NAMED_LOADER,
+    NO_MARKS,
+    UNEVEN,
+    Class,
+    Const,
+    Function,
+    Instance,
+    Lib,
+    Marks,
+    Method,
+    RangeValue,
+    SequenceValue,
+    SyncObject,
+    Unknown,
+    Value,
+    binary,
+    compare,
+    marks_of,
+    truth,
+)
+
+_LOCAL = frozenset([LOCAL])
+_SAME_ON_ALL_RANKS = {"module", "training", "requires_grad", "shape", "dtype", "device", "ndim", "is_cuda"}
+"""Attributes with the same value on all ranks, whatever their data."""
+_NUMBER_PRESERVING_METHODS = {"to", "cuda", "cpu", "int", "long", "float", "double", "clone", "detach"}
+"""Methods of a tensor that return the same numbers on another device or in another type."""
+
+RETURNS_SELF = {"to", "cuda", "cpu", "float", "half", "double", "train", "eval", "requires_grad_"}
+"""Methods of a model that return it."""
+ITEM_READERS = {"get", "setdefault", "pop"}
+"""Methods of a dictionary that read the item at their first argument."""
+
+SAME_LENGTH_METHODS = {"keys", "values", "items", "copy"}
+"""Methods of a dictionary or list whose result has the same length."""
+
+
+class Evaluator(ExecutionState):
+    """Evaluates expressions. Their calls were executed before, as separate nodes."""
+
+    def rank_of(self, thread: SimulatedThread) -> Const:
+        return Const(thread.os_process.rank or 0, marks=_LOCAL)
+
+    def value_by_name(self, thread: SimulatedThread, name: str) -> Value | None:
+        """Return the value of a variable known by its name alone, such as `rank`. None: not known."""
+        known_names = self.program.known_names
+        if thread.os_process.rank is not None:
+            if known_names.is_rank(name):
+                return self.rank_of(thread)
+            if known_names.is_first_rank(name):
+                return Const(thread.os_process.rank == 0, marks=_LOCAL)
+        return Const(self.num_ranks) if known_names.is_size(name) and thread.os_process.rank is not None else None
+
+    @staticmethod
+    def mark_by_name(name: str, value: Value) -> Value:
+        """Mark a value as data-dependent if the name of its variable suggests it, and return the value."""
+        if isinstance(value, Unknown) and not value.dotted and not value.marks & {LOCAL, COLLECTIVE_RESULT}:
+            if is_metric(name):
+                value.marks |= {DATA_DEPENDENT}
+            elif is_loader(name):
+                value.marks |= {NAMED_LOADER}
+        return value
+
+    def evaluate(self, thread: SimulatedThread, tree: ast.AST | None, frame: CallFrame) -> Value:
+        """Return the value of an expression."""
+        if tree is not None and (result := frame.results.get(id(tree))) is not None:
+            return result
+
+        def evaluated(child: ast.AST | None) -> Value:
+            return self.evaluate(thread, child, frame)
+
+        match tree:
+            case None:
+                return Const(None)
+            case ast.Constant():
+                return Const(tree.value)
+            case ast.Name():
+                return self.lookup(thread, tree.id, frame)
+            case ast.Attribute():
+                return self._read_attribute(thread, tree, evaluated(tree.value))
+            case ast.Tuple() | ast.List() | ast.Set():
+                return self._sequence(thread, tree.elts, frame)
+            case ast.BinOp():
+                return binary(tree.op, evaluated(tree.left), evaluated(tree.right))
+            case ast.Compare():
+                return self._compare(tree, [evaluated(operand) for operand in (tree.left, *tree.comparators)])
+            case ast.BoolOp():
+                return self._bool_op(tree, [evaluated(operand) for operand in tree.values])
+            case ast.UnaryOp():
+                value = evaluated(tree.operand)
+                if isinstance(tree.op, ast.Not):
+                    is_true = truth(value)
+                    return Unknown(marks=marks_of([value])) if is_true is None else Const(not is_true, marks=marks_of([value]))
+                if isinstance(value, Const) and isinstance(value.value, (int, float)) and isinstance(tree.op, ast.USub):
+                    return Const(-value.value, marks=value.marks)
+                return Unknown(marks=marks_of([value]))
+            case ast.IfExp():
+                is_true = truth(test := evaluated(tree.test))
+                if is_true is not None:
+                    branch_value = evaluated(tree.body if is_true else tree.orelse)
+                    if isinstance(branch_value, Const) and LOCAL in test.marks:
+                        return Const(branch_value.value, marks=branch_value.marks | {LOCAL})
+                    return branch_value
+                return Unknown(marks=marks_of([evaluated(tree.body), evaluated(tree.orelse), test]))
+            case ast.Subscript():
+                return self._subscript(thread, evaluated(tree.value), tree.slice, frame)
+            case ast.NamedExpr():
+                value = evaluated(tree.value)
+                self.assign(thread, tree.target, value, frame)
+                return value
+            case ast.Lambda():
+                return Function(tree=tree, module=frame.module, closure=frame)
+            case ast.Starred():
+                return evaluated(tree.value)
+            case ast.ListComp() | ast.SetComp() | ast.GeneratorExp():
+                source = evaluated(tree.generators[0].iter)
+                uneven = {UNEVEN} if source.marks & {LOCAL} and tree.generators[0].ifs else set[str]()
+                large = set[str]() if isinstance(length(source), Const) else {LARGE}
+                return Unknown(marks=marks_of([source]) | uneven | large)
+            case ast.Call() | ast.Await() | ast.Yield() | ast.YieldFrom():
+                return Unknown()
+            case _:
+                children = [evaluated(child) for child in ast.iter_child_nodes(tree) if isinstance(child, ast.expr)]
+                return Unknown(marks=marks_of(children))
+
+    def _sequence(self, thread: SimulatedThread, trees: list[ast.expr], frame: CallFrame) -> SequenceValue:
+        items: list[Value] = []
+        exact = True
+        for element in trees:
+            value = self.evaluate(thread, element, frame)
+            if not isinstance(element, ast.Starred):
+                items.append(value)
+            elif isinstance(value, SequenceValue):
+                items += value.items
+                exact = exact and value.exact
+            else:
+                exact = False
+        return SequenceValue(items, exact)
+
+    @staticmethod
+    def _compare(tree: ast.Compare, values: list[Value]) -> Value:
+        left, right, *more = values
+        if more:
+            return Unknown(marks=marks_of(values))
+        result = compare(tree.ops[0], left, right)
+        if isinstance(result, Unknown) and isinstance(left, Unknown) and isinstance(right, Const):
+            # The same question about the same value has the same answer.
+            return left.attributes.setdefault(f"?{type(tree.ops[0]).__name__} {right.value!r}", result)
+        return result
+
+    @staticmethod
+    def _bool_op(tree: ast.BoolOp, values: list[Value]) -> Value:
+        ends_on = isinstance(tree.op, ast.Or)
+        unknown_values: list[Value] = []
+        for index, value in enumerate(values):
+            is_true = truth(value)
+            if is_true is None:
+                unknown_values.append(value)
+            elif is_true is ends_on or (index == len(values) - 1 and not unknown_values):
+                if not unknown_values or (is_true is ends_on and not ends_on):  # `unknown and False` is false
+                    return Const(value.value, marks=marks_of(values[: index + 1])) if isinstance(value, Const) else value
+                break
+        if len(unknown_values) == 1 and len(values) == 2 and truth(values[1]) is None and truth(values[0]) is not None:
+            # `rank == 0 and flag`: the flag itself, for those who come to it.
+            return Unknown(marks=marks_of(values), attributes=getattr(values[1], "attributes", {}))
+        return Unknown(marks=marks_of(values))
+
+    def lookup(self, thread: SimulatedThread, name: str, frame: CallFrame) -> Value:
+        """Return the value of a variable."""
+        level: CallFrame | None = frame
+        while level is not None:
+            if name in level.names and name not in level.outer_names:
+                return self._with_location((level, name), level.names[name]) if name in frame.outer_names else level.names[name]
+            level = level.parent
+        value = self.module_variable(thread, frame.module, name)
+        return (
+            self._with_location((thread.os_process, f"{frame.module.name}.{name}"), value)
+            if name in frame.outer_names
+            else value
+        )
+
+    def _with_location(self, location: MemoryLocation, value: Value) -> Value:
+        """Mark a number with the location that it was read from, so that writing it back is an update."""
+        if not isinstance(value, (Const, Unknown)) or not self.has_started_threads:
+            return value
+        return replace(value, marks=value.marks | {("read", *location)})
+
+    def module_variable(self, thread: SimulatedThread, module: Module, name: str) -> Value:
+        """Return the value of a module's variable, evaluated at its first use if its statement was not executed."""
+        names = thread.os_process.names.setdefault(module.name, {})
+        if name in names:
+            return names[name]
+        statement = module.top_level.get(name)
+        value: Value
+        match statement:
+            case ast.FunctionDef() | ast.AsyncFunctionDef():
+                value = Function(tree=statement, module=module)
+            case ast.ClassDef():
+                value = Class(statement, module)
+            case ast.Import() | ast.ImportFrom():
+                value = self.imported(thread, module, statement, name)
+            case ast.Assign() | ast.AnnAssign() if statement.value is not None:
+                names[name] = Unknown()  # for a circle
+                value = self._bind_module_statement(thread, module, statement, names).get(name, names[name])
+            case _:
+                if name == "__name__":
+                    value = Const("__main__")
+                elif hasattr(builtins, name):
+                    value = Lib(f"builtins.{name}")
+                else:
+                    value = self.value_by_name(thread, name) or Unknown()
+        if isinstance(value, Unknown) and not value.origin:
+            value.origin = (module.name, name)
+        names[name] = value
+        return value
+
+    def _bind_module_statement(
+        self,
+        thread: SimulatedThread,
+        module: Module,
+        statement: ast.Assign | ast.AnnAssign,
+        names: dict[str, Value],
+        owner: str = "",
+    ) -> dict[str, Value]:
+        """Return the values that a statement at module or class level binds, and add those missing in `names`.
+
+        Args:
+            owner: prefix of a class's variables in `names`.
+        """
+        assert statement.value is not None
+        frame = CallFrame(self.program.graph(module.tree), module, 0)
+        value = self.evaluate_at_top(thread, module, statement.value)
+        previous, self.assigns_computed = self.assigns_computed, False  # of the assignment that asks for it
+        for target in statement.targets if isinstance(statement, ast.Assign) else [statement.target]:
+            self.assign(thread, target, value, frame)
+        self.assigns_computed = previous
+        for name, bound_value in frame.names.items():
+            names.setdefault(owner + name, bound_value)
+        return frame.names
+
+    def evaluate_at_top(self, thread: SimulatedThread, module: Module, tree: ast.expr) -> Value:
+        """Return the value of an expression at module level that is not executed."""
+        raise NotImplementedError
+
+    def imported(self, thread: SimulatedThread, module: Module, statement: ast.Import | ast.ImportFrom, name: str) -> Value:
+        """Return the value that an import binds to a name."""
+        modules = self.program.modules
+        if isinstance(statement, ast.Import):
+            for alias in statement.names:
+                if (alias.asname or alias.name.partition(".")[0]) == name:
+                    return Lib(alias.name if alias.asname else name)
+            return Unknown()
+        source = module.absolute_module(statement)
+        for alias in statement.names:
+            if (alias.asname or alias.name) == name:
+                if f"{source}.{alias.name}" in modules:
+                    return Lib(f"{source}.{alias.name}")
+                if source in modules and modules[source] is not module:
+                    return self.module_variable(thread, modules[source], alias.name)
+                return Lib(f"{source}.{alias.name}")
+        return Unknown()
+
+    def attribute(self, thread: SimulatedThread, value: Value, name: str) -> Value:
+        """Return the value of an attribute."""
+        match value:
+            case Lib():
+                return self._lib_attribute(thread, value, name)
+            case Instance():
+                return value.attributes.get(name) or self._instance_attribute(thread, value, name)
+            case Class():
+                return self._class_attribute(thread, value, name)
+            case Unknown() if value.dotted == "super":
+                return self._super_attribute(thread, value, name)
+            case Unknown():
+                return value.attributes.get(name) or self._unknown_attribute(thread, value, name)
+            case _:
+                return Method(receiver=value, name=name)
+
+    def _lib_attribute(self, thread: SimulatedThread, value: Lib, name: str) -> Value:
+        dotted, modules = f"{value.dotted}.{name}", self.program.modules
+        if value.dotted in modules:
+            return Lib(dotted) if dotted in modules else self.module_variable(thread, modules[value.dotted], name)
+        if dotted.startswith(("tf.", "torch.multiprocessing.queue")):
+            return Lib(dotted.replace("tf.", "tensorflow.", 1))
+        return Lib(dotted, marks=value.marks)
+
+    def _instance_attribute(self, thread: SimulatedThread, value: Instance, name: str) -> Value:
+        """Return an attribute that was not set on the instance itself."""
+        class_value = value.class_value
+        member = None if class_value is None else self.member(thread, class_value, name)
+        if isinstance(member, Function):
+            decorators = _decorators(member)
+            if decorators & {"property", "cached_property"}:
+                return value.attributes.setdefault(name, self.value_by_name(thread, name) or Unknown())
+            if "staticmethod" in decorators:
+                return replace(member, receiver=None)
+            return replace(member, receiver=class_value if "classmethod" in decorators else value)
+        if member is not None:
+            return member
+        if name in RETURNS_SELF:
+            return Method(receiver=value, name=name)
+        if class_value is not None and self.thread_base(thread, class_value):
+            return Method(receiver=self.instance_thread(thread, value), name=name)
+        return value.attributes.setdefault(name, self.value_by_name(thread, name) or _derived(value, name))
+
+    def _class_attribute(self, thread: SimulatedThread, value: Class, name: str) -> Value:
+        member = self.member(thread, value, name)
+        if isinstance(member, Function) and "classmethod" in _decorators(member):
+            return replace(member, receiver=value)
+        return Method(receiver=value, name=name) if member is None else member
+
+    def _unknown_attribute(self, thread: SimulatedThread, value: Unknown, name: str) -> Value:
+        """Return an attribute that was not read before."""
+        is_tensor_rank = name == "rank" and value.dotted == "shape"
+        if not is_tensor_rank and (known := self.value_by_name(thread, name)) is not None:
+            return value.attributes.setdefault(name, known)
+        if name in self.program.relevant_calls or name in ITEM_READERS | SAME_LENGTH_METHODS or name == "no_sync":
+            return Method(receiver=value, name=name)
+        marks = NO_MARKS if name in _SAME_ON_ALL_RANKS else marks_of([value])
+        result = _derived(value, name, marks | {COLLECTIVE_RESULT} if name == "grad" else marks)
+        result.dotted = "shape" if name == "shape" else ""
+        if name in _NUMBER_PRESERVING_METHODS and "?of" in value.attributes:
+            result.attributes["?of"] = value.attributes["?of"]
+        return value.attributes.setdefault(name, result)
+
+    def _read_attribute(self, thread: SimulatedThread, tree: ast.Attribute, owner: Value) -> Value:
+        value = self.attribute(thread, owner, tree.attr)
+        if isinstance(owner, Instance) and isinstance(value, (Const, Unknown)) and self.has_started_threads:
+            location = (owner, tree.attr)
+            self.record_access(thread, location, "read", ast.unparse(tree))
+            return self._with_location(location, value)
+        return value
+
+    def record_access(self, thread: SimulatedThread, location: MemoryLocation, kind: str, name: str) -> None:
+        """Record an access for race detection."""
+        repeated = any(frame.loops or frame.visits[frame.current_node] > 1 for frame in thread.frames)
+        races.access(self, thread, location, kind, name, repeated=repeated)
+
+    def member(self, thread: SimulatedThread, class_value: Class, name: str, max_depth: int = 12) -> Value | None:
+        """Return a method or variable of a class or of its bases in the program. None: there is none."""
+        if class_value.tree is None or not max_depth:
+            return None
+        for statement in class_value.tree.body:
+            match statement:
+                case ast.FunctionDef() | ast.AsyncFunctionDef() if statement.name == name:
+                    return Function(tree=statement, module=class_value.module, closure=class_value.closure, owner=class_value)
+                case ast.Assign() | ast.AnnAssign() if statement.value is not None and name in bound_names(statement):
+                    owner, names = f"{class_value.tree.name}.", thread.os_process.names.setdefault(class_value.module.name, {})
+                    if owner + name not in names:
+                        self._bind_module_statement(thread, class_value.module, statement, names, owner)
+                    return names.get(owner + name)
+                case _:
+                    pass
+        for base in self.bases(thread, class_value):
+            if isinstance(base, Class) and (member := self.member(thread, base, name, max_depth - 1)) is not None:
+                return member
+        return None
+
+    def bases(self, thread: SimulatedThread, class_value: Class) -> list[Value]:
+        if class_value.tree is None:
+            return []
+        frame = class_value.closure or CallFrame(self.program.graph(class_value.module.tree), class_value.module, 0)
+        return [
+            self.evaluate(thread, base, frame) for base in class_value.tree.bases if isinstance(base, (ast.Name, ast.Attribute))
+        ]
+
+    def thread_base(self, thread: SimulatedThread, class_value: Class, max_depth: int = 8) -> str:
+        """Return the library class that a thread or process class derives from, or an empty string."""
+        for base in self.bases(thread, class_value):
+            if isinstance(base, Lib) and base.dotted.endswith((".Thread", ".Process")):
+                return base.dotted
+            if isinstance(base, Class) and max_depth and (dotted := self.thread_base(thread, base, max_depth - 1)):
+                return dotted
+        return ""
+
+    def instance_thread(self, thread: SimulatedThread, value: Instance) -> SyncObject:
+        """Return the thread behind an instance of a subclass of Thread."""
+        sync_object = value.attributes.get("?thread")
+        if not isinstance(sync_object, SyncObject):
+            assert value.class_value is not None
+            flags = (
+                frozenset(["process"]) if self.thread_base(thread, value.class_value).endswith("Process") else frozenset[str]()
+            )
+            name = value.class_value.tree.name if value.class_value.tree is not None else ""
+            sync_object = SyncObject(
+                kind="thread", site=value.site, name=name, flags=flags, target=self.attribute(thread, value, "run")
+            )
+            value.attributes["?thread"] = sync_object
+        return sync_object
+
+    def _super_attribute(self, thread: SimulatedThread, value: Unknown, name: str) -> Value:
+        receiver, owner = value.attributes["of"], value.attributes["class"]
+        if isinstance(owner, Class):
+            for base in self.bases(thread, owner):
+                if isinstance(base, Class) and isinstance(member := self.member(thread, base, name), Function):
+                    return replace(member, receiver=receiver)
+            if (
+                isinstance(receiver, Instance)
+                and receiver.class_value is not None
+                and name != "__init__"
+                and self.thread_base(thread, receiver.class_value)
+            ):
+                return Method(receiver=self.instance_thread(thread, receiver), name=name)
+        return Unknown(dotted="super of a library")
+
+    def _subscript(self, thread: SimulatedThread, container: Value, index: ast.expr, frame: CallFrame) -> Value:
+        if isinstance(index, ast.Slice):
+            bounds = [self.evaluate(thread, bound, frame) for bound in (index.lower, index.upper, index.step)]
+            marks = marks_of([container, *bounds])
+            lower_marks, upper_marks = (marks_of([bound]) & {LOCAL, UNEVEN} for bound in bounds[:2])
+            from_the_end = isinstance(index.upper, ast.UnaryOp)
+            if index.upper is not None and not (lower_marks or upper_marks or from_the_end):
+                marks -= {UNEVEN, DATA_DEPENDENT_LENGTH}  # shard[:n]: cut to one length
+            if index.step is not None and index.lower is not None and LOCAL in bounds[0].marks:
+                marks |= {UNEVEN, LOCAL}  # files[rank::ranks]: the last ranks may get one less
+            return Unknown(marks=marks)
+        key = self.evaluate(thread, index, frame)
+        if isinstance(container, Lib) and container.dotted == "os.environ" and isinstance(key, Const):
+            return self.environment_variable(thread, str(key.value))
+        index_value = key.value if isinstance(key, Const) and isinstance(key.value, int) else None
+        if (
+            isinstance(container, SequenceValue)
+            and container.exact
+            and index_value is not None
+            and -len(container.items) <= index_value < len(container.items)
+        ):
+            return self.read_item(container, key, container.items[index_value])
+        if isinstance(container, (Unknown, Instance)):
+            return self.read_item(
+                container, key, container.attributes.get(item_name(key)) or Unknown(marks=marks_of([container, key]))
+            )
+        if isinstance(container, SequenceValue) and container.items:
+            candidates = [item for item in container.items if isinstance(item, (SyncObject, Instance, Function))]
+            if candidates:
+                for candidate in candidates:
+                    if isinstance(candidate, SyncObject):
+                        candidate.has_escaped = True  # which one it is, is not known
+                return Unknown()
+        return Unknown(marks=marks_of([container, key]))
+
+    def read_item(self, container: Value, key: Value, value: Value) -> Value:
+        """Mark an item with the container and key that it was read from, so that writing it back is an update."""
+        return self._with_location(_item_location(container, item_name(key)), value) if isinstance(key, Const) else value
+
+    def environment_variable(self, thread: SimulatedThread, name: str) -> Value:
+        """Return the value of an environment variable."""
+        if thread.os_process.rank is not None and name in RANK_VARIABLES:
+            return Const(str(thread.os_process.rank), marks=_LOCAL)
+        if thread.os_process.rank is not None and name in SIZE_VARIABLES:
+            return Const(str(self.num_ranks))
+        return Unknown()
+
+    def assign(self, thread: SimulatedThread, target: ast.AST, value: Value, frame: CallFrame) -> None:
+        """Bind a value to an assignment's target."""
+        match target:
+            case ast.Name():
+                self._bind(thread, target.id, self.mark_by_name(target.id, value) if self.assigns_computed else value, frame)
+            case ast.Tuple() | ast.List():
+                items = value.items if isinstance(value, SequenceValue) and len(value.items) == len(target.elts) else None
+                for index, element in enumerate(target.elts):
+                    inherited = value.marks if not isinstance(value, Const) else NO_MARKS
+                    self.assign(thread, element, items[index] if items else Unknown(marks=inherited), frame)
+            case ast.Starred():
+                self.assign(thread, target.value, Unknown(marks=marks_of([value])), frame)
+            case ast.Attribute():
+                value = self.mark_by_name(target.attr, value) if self.assigns_computed else value
+                self._store(thread, self.evaluate(thread, target.value, frame), target.attr, value, target)
+            case ast.Subscript():
+                container, key = self.evaluate(thread, target.value, frame), target.slice
+                name = self.evaluate(thread, key, frame) if not isinstance(key, ast.Slice) else Const(":")
+                self._store(thread, container, item_name(name), value, target)
+                _set_item(container, name, value)
+            case _:
+                pass
+
+    def _bind(self, thread: SimulatedThread, name: str, value: Value, frame: CallFrame) -> None:
+        if name not in frame.outer_names:
+            if isinstance(value, SyncObject) and not value.name and value.kind != "thread":
+                value.name = name
+            frame.names[name] = value
+            return
+        level = frame.parent
+        while level is not None:
+            if name in level.names and name not in level.outer_names:
+                self._write(thread, (level, name), value, name)
+                level.names[name] = value
+                return
+            level = level.parent
+        self._write(thread, (thread.os_process, f"{frame.module.name}.{name}"), value, name)
+        thread.os_process.names.setdefault(frame.module.name, {})[name] = value
+
+    def _write(self, thread: SimulatedThread, location: MemoryLocation, value: Value, name: str) -> None:
+        kind = "update" if ("read", *location) in value.marks else "flag" if self.assigns_constant else "write"
+        self.record_access(thread, location, kind, name)
+
+    def _store(self, thread: SimulatedThread, owner: Value, name: str, value: Value, target: ast.AST) -> None:
+        if name.startswith("[") and ("read", *(location := _item_location(owner, name))) in value.marks:
+            self._write(thread, location, value, ast.unparse(target))
+        if isinstance(owner, SyncObject) and name == "daemon":
+            owner.flags = owner.flags | {"daemon"} if truth(value) is not False else owner.flags - {"daemon"}
+        elif isinstance(owner, Instance) or (isinstance(owner, Unknown) and not owner.dotted):
+            if not name.startswith("["):
+                self._write(thread, (owner, name), value, ast.unparse(target))
+            if isinstance(value, SyncObject) and not value.name and value.kind != "thread":
+                value.name = name
+            owner.attributes[name] = value
+            if name == "[]":
+                for attribute in [value, *owner.attributes.values()]:
+                    if isinstance(attribute, SyncObject):
+                        attribute.has_escaped = True
+        elif isinstance(owner, SequenceValue) and isinstance(value, SyncObject):
+            value.has_escaped = True
+            owner.exact = False
+
+    def update(self, thread: SimulatedThread, tree: ast.AugAssign, frame: CallFrame) -> None:
+        """Execute an augmented assignment, `target += value`."""
+        value = self.evaluate(thread, tree.value, frame)
+        target: Any = tree.target
+        load = ast.copy_location(_as_load(target), target)
+        old_value = self.evaluate(thread, load, frame)
+        new_value = binary(tree.op, old_value, value)
+        new_value = self.mark_by_name(last_name(target), new_value)
+        location: MemoryLocation | None = None
+        if isinstance(target, ast.Attribute):
+            owner = self.evaluate(thread, target.value, frame)
+            location = (owner, target.attr) if isinstance(owner, Instance) else None
+        elif isinstance(target, ast.Subscript) and not isinstance(target.slice, ast.Slice):
+            owner, key = self.evaluate(thread, target.value, frame), self.evaluate(thread, target.slice, frame)
+            if isinstance(owner, (Unknown, SequenceValue, Instance)) and isinstance(key, Const):
+                location = _item_location(owner, item_name(key))
+        elif isinstance(target, ast.Name) and target.id in frame.outer_names:
+            level = frame.parent
+            while level is not None and target.id not in level.names:
+                level = level.parent
+            location = (level, target.id) if level else (thread.os_process, f"{frame.module.name}.{target.id}")
+        if location is not None:
+            self.record_access(thread, location, "update", ast.unparse(target))
+            new_value = replace(new_value, marks=frozenset(mark for mark in new_value.marks if not isinstance(mark, tuple)))
+        if isinstance(target, ast.Subscript):
+            owner = self.evaluate(thread, target.value, frame)
+            key = Const(":") if isinstance(target.slice, ast.Slice) else self.evaluate(thread, target.slice, frame)
+            if isinstance(owner, Unknown) and isinstance(key, Const) and item_name(key) in owner.attributes:
+                owner.attributes[item_name(key)] = new_value
+            _set_item(owner, key, new_value)
+        elif isinstance(target, ast.Name) and target.id not in frame.outer_names:
+            frame.names[target.id] = new_value
+        elif isinstance(target, ast.Attribute):
+            owner = self.evaluate(thread, target.value, frame)
+            if isinstance(owner, (Instance, Unknown)):
+                owner.attributes[target.attr] = new_value
+        elif isinstance(target, ast.Name):
+            thread.os_process.names.setdefault(frame.module.name, {})[target.id] = new_value
+
+
+def item_name(key: Value) -> str:
+    """Return the attribute name under which an item of a list or dictionary is stored."""
+    return f"[{key.value!r}]" if isinstance(key, Const) else "[]"
+
+
+def _item_location(container: Value, name: str) -> MemoryLocation:
+    """Return the memory location of an item. Copies of an unknown value share attributes, so `?self` names the original."""
+    return (container.attributes.setdefault("?self", container) if isinstance(container, Unknown) else container), name
+
+
+def _decorators(function: Function) -> set[str]:
+    """Return the last names of decorators that are not called."""
+    return {last_name(decorator) for decorator in getattr(function.tree, "decorator_list", [])}
+
+
+def _derived(value: Value, name: str, marks: Marks = NO_MARKS) -> Unknown:
+    return Unknown(marks=marks, origin=(*value.origin, name) if value.origin else ())
+
+
+def _set_item(container: Value, key: Value, value: Value) -> None:
+    """Store a value at an index of a list or tensor. A rank-dependent number makes the whole tensor rank-dependent."""
+    number = key.value if isinstance(key, Const) else None
+    if (
+        isinstance(container, SequenceValue)
+        and container.exact
+        and isinstance(number, int)
+        and -len(container.items) <= number < len(container.items)
+    ):
+        container.items[number] = value
+    elif isinstance(container, Unknown) and (isinstance(number, int) or number == ":") and LOCAL in value.marks:
+        container.marks = container.marks | _LOCAL
+        sources = container.attributes.setdefault("?of", SequenceValue([]))
+        if isinstance(sources, SequenceValue):
+            sources.items.append(value)
+
+
+def _as_load(target: Any) -> Any:
+    match target:
+        case ast.Name():
+            return ast.Name(target.id, ast.Load())
+        case ast.Attribute():
+            return ast.Attribute(target.value, target.attr, ast.Load())
+        case _:
+            return ast.Subscript(target.value, target.slice, ast.Load())
+
+
+def length(value: Value) -> Value:
+    """Return `len(value)`. Repeated calls return the same value."""
+    if isinstance(value, SequenceValue) and value.exact:
+        return Const(len(value.items))
+    marks = (
+        _LOCAL if UNEVEN in value.marks else frozenset([DATA_DEPENDENT]) if DATA_DEPENDENT_LENGTH in value.marks else NO_MARKS
+    )
+    if isinstance(value, (Unknown, Instance)):
+        return value.attributes.setdefault("len()", _derived(value, "len()", marks))
+    if isinstance(value, RangeValue) and value.stop is not None:
+        return value.stop
+    return _derived(value, "len()", marks)

@@ -1,0 +1,342 @@
+"""State of one abstract execution: threads with their frames and pending operations, and the decisions that led there."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, defaultdict
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from convtwins_hangs.concurrency.control_flow import Graph, GraphNode
+from convtwins_hangs.concurrency.findings import ConcurrencyFinding, TraceStep
+from convtwins_hangs.concurrency.program import Module, Program
+from convtwins_hangs.concurrency.values import Function, SyncObject, Value
+
+MAX_VISITS = 40
+"""Maximum visits of one node in one frame. A loop with more iterations is abandoned."""
+MAX_FRAMES = 40
+_MAX_TRACE_STEPS = 400
+
+
+class SearchLimitReached(Exception):
+    """The search budget is exhausted. The message names the limit."""
+
+
+class SearchBudget:
+    """Nodes and seconds that remain for the search."""
+
+    def __init__(self, max_nodes: int, seconds: float, *, total_seconds: float = 0.0) -> None:
+        """Args:
+        total_seconds: time limit of the whole search, for the message.
+        """
+        self.nodes = max_nodes
+        self.visited = 0
+        self._total_seconds = total_seconds
+        self._deadline = time.monotonic() + seconds
+
+    def spend(self) -> None:
+        """Count one node.
+
+        Raises:
+            SearchLimitReached: no nodes or no time are left.
+        """
+        self.visited += 1
+        if self.visited > self.nodes:
+            raise SearchLimitReached(f"{self.nodes:,} nodes (--nodes)")
+        if self.visited % 256 == 0 and self.out_of_time:
+            raise SearchLimitReached(f"{self._total_seconds:g} s (--search-seconds)")
+
+    @property
+    def seconds_left(self) -> float:
+        return self._deadline - time.monotonic()
+
+    @property
+    def out_of_time(self) -> bool:
+        return self.seconds_left < 0
+
+
+class DecisionPath:
+    """Decisions of one execution: a given prefix, then the first alternative of each decision."""
+
+    def __init__(self, prefix: Sequence[int] = ()) -> None:
+        self._prefix = prefix
+        self.decisions: list[tuple[int, int]] = []
+        """(chosen alternative, number of alternatives) of each decision."""
+        self.data_dependent: set[int] = set()
+        """Indices of decisions at which a rank may diverge from the others if their data differ."""
+
+    def choose(self, alternatives: int) -> int:
+        if alternatives <= 1:
+            return 0
+        position = len(self.decisions)
+        alternative = self._prefix[position] if position < len(self._prefix) else 0
+        self.decisions.append((alternative, alternatives))
+        return alternative
+
+
+NumberTable = dict[tuple[int, str], tuple[dict[str, Value], Value | None]]
+"""(id of the namespace, name) -> (the namespace, the number)."""
+
+
+@dataclass(eq=False)
+class CallFrame:
+    """A stack frame of a simulated call."""
+
+    graph: Graph
+    module: Module
+    next_node: int
+    names: dict[str, Value] = field(default_factory=dict[str, Value])
+    parent: CallFrame | None = None
+    """Frame of the enclosing function. None: defined at module level."""
+    function: Function | None = None
+    current_node: int = 0
+    """Index of the node being executed."""
+    results: dict[int, Value] = field(default_factory=dict[int, Value])
+    """Results of calls and conditional expressions, by the id of their syntax trees."""
+    loops: dict[int, Any] = field(default_factory=dict[int, Any])
+    visits: Counter[int] = field(default_factory=Counter[int])
+    outer_names: frozenset[str] = frozenset()
+    """Names declared global or nonlocal."""
+    error: str = ""
+    """Name of the exception being propagated."""
+    divergences: dict[int, tuple[NumberTable, NumberTable]] = field(default_factory=dict[int, Any])
+    """Arguments of `Execution._mark_divergent_numbers`, by the node where the paths of a rank-dependent branch meet again."""
+    max_visits: int = MAX_VISITS
+    in_guessed_loop: bool = False
+    """Whether the current loop was entered although its test is unknown."""
+    on_return: Callable[[Value], None] = lambda _: None
+    generator: SyncObject | None = None
+
+    @property
+    def node(self) -> GraphNode:
+        return self.graph.nodes[self.current_node]
+
+    @property
+    def in_truncated_loop(self) -> bool:
+        """Whether the frame is in a loop that is followed for fewer iterations than it may have."""
+        return self.in_guessed_loop or any(len(loop) > 1 and (loop[0] is None or loop[1]) for loop in self.loops.values())
+
+
+class PendingOperation(NamedTuple):
+    """Blocking operation that a thread is about to perform on a shared object."""
+
+    description: str
+    is_ready: Callable[[], bool]
+    sync_object: SyncObject | None = None
+    kind: str = ""
+    """collective, send or recv: it waits for other ranks. future: for several tasks. Empty: for `sync_object`."""
+    has_timeout: bool = False
+    has_long_timeout: bool = False
+    """Whether the timeout is assumed to be long enough: it expires only if no other thread can run."""
+
+
+BlockingCall = Generator[PendingOperation, Any, Value]
+"""A simulated call that yields each operation it blocks on, receives whether that timed out, and returns its value."""
+
+CallOutcome = Value | BlockingCall | None
+"""Value of a simulated call, or a call that may block. None: the function is unknown."""
+
+Keywords = Mapping[str, Value]
+"""Keyword arguments of a call."""
+
+
+class SimulatedError(Exception):
+    """A simulated call raises an exception. The message is the name of its class."""
+
+
+@dataclass(eq=False)
+class QueueItem:
+    """An item in a queue."""
+
+    value: Value
+    clock: dict[int, int]
+    """Vector clock of the thread that put the item."""
+    num_bytes: int | None
+    """Approximate total bytes of all such items. None: unknown, and perhaps many."""
+    joined_before_read: tuple[int, int, TraceStep] | None = None
+    """(thread number, its clock, trace step) of a join of the putting process while the item was unread."""
+
+
+MemoryLocation = tuple[object, str]
+"""(object, attribute) or (frame, variable). Holds the object itself, because the id of a deleted object is reused."""
+
+
+@dataclass(eq=False)
+class OsProcess:
+    """State shared by the threads of one operating-system process."""
+
+    rank: int | None
+    names: dict[str, dict[str, Value]] = field(default_factory=dict[str, dict[str, Value]])
+    """Variables of each module, by module name."""
+    uses_spawn: bool = False
+    num_groups: int = 0
+    """Number of process groups made by `new_group`."""
+    num_children: int = 0
+    accesses: dict[MemoryLocation, list[Any]] = field(default_factory=dict[MemoryLocation, list[Any]])
+
+
+@dataclass(eq=False)
+class SimulatedThread:
+    """A simulated thread, or the main thread of a rank or process."""
+
+    number: int
+    name: str
+    key: tuple[Any, ...]
+    """Key that is equal for the same thread of every rank."""
+    os_process: OsProcess
+    frames: list[CallFrame] = field(default_factory=list[CallFrame])
+    pending: PendingOperation | None = None
+    resume: Callable[[bool], None] = lambda _: None
+    """Continues the call that is pending. The argument is whether its timeout expired."""
+    preempted: bool = False
+    ended: bool = False
+    crashed: bool = False
+    is_abandoned: bool = False
+    daemon: bool = False
+    clock: dict[int, int] = field(default_factory=dict[int, int])
+    held_locks: list[tuple[SyncObject, TraceStep, bool]] = field(default_factory=list[tuple[SyncObject, TraceStep, bool]])
+    """(lock, step where it was acquired, whether by `acquire` instead of `with`) of each held lock."""
+    trace: list[TraceStep] = field(default_factory=list[TraceStep])
+    divergences: list[tuple[int, TraceStep]] = field(default_factory=list[tuple[int, TraceStep]])
+    """(number of collectives issued before, branch) of each decision at which ranks may diverge."""
+    raise_step: TraceStep | None = None
+    assumed_truths: dict[int, tuple[Value, bool]] = field(default_factory=dict[int, tuple[Value, bool]])
+    full_pool: SyncObject | None = None
+    """Pool that has no free thread for this task. None: the task runs."""
+    num_collectives: int = 0
+    no_sync_depth: int = 0
+    """Nesting depth of `no_sync` contexts."""
+    no_grad_depth: int = 0
+    """Nesting depth of `no_grad` contexts."""
+    sync_object: SyncObject | None = None
+    put_items: list[tuple[SyncObject, QueueItem]] = field(default_factory=list[tuple[SyncObject, QueueItem]])
+    """(queue, item) pairs put into queues between processes."""
+    num_started: int = 0
+    """Number of threads and processes started."""
+    has_joined_ranks: bool = False
+    """Whether the rank has issued a collective. A rank that never does may not be part of the group."""
+
+    @property
+    def frame(self) -> CallFrame:
+        return self.frames[-1]
+
+    @property
+    def position(self) -> tuple[Any, ...]:
+        """Position in the program, equal for all ranks that took the same path."""
+        return (self.key, *((id(frame.node), frame.visits[frame.current_node]) for frame in self.frames))
+
+    def current_step(self, description: str = "") -> TraceStep:
+        frame = self.frame
+        return TraceStep(frame.module.file, frame.node.line, description)
+
+    @property
+    def site(self) -> tuple[str, int, int]:
+        frame = self.frame
+        return frame.module.file, frame.node.line, getattr(frame.node.tree, "col_offset", 0)
+
+    def record(self, description: str) -> TraceStep:
+        step = self.current_step(description)
+        if len(self.trace) < _MAX_TRACE_STEPS and step not in self.trace[-6:]:
+            self.trace.append(step)
+        return step
+
+    def advance_clock(self) -> dict[int, int]:
+        """Return a copy of the clock, then advance it."""
+        copy = dict(self.clock)
+        self.clock[self.number] = self.clock.get(self.number, 0) + 1
+        return copy
+
+    def merge_clock(self, clock: dict[int, int]) -> None:
+        """Merge another clock: what it has seen happened before the thread's next steps."""
+        for number, count in clock.items():
+            if count > self.clock.get(number, 0):
+                self.clock[number] = count
+
+    def has_observed(self, number: int, count: int) -> bool:
+        return number == self.number or self.clock.get(number, 0) >= count
+
+
+class ExecutionState:
+    """State of one execution. `Execution` adds the transitions."""
+
+    def __init__(self, program: Program, path: DecisionPath, budget: SearchBudget, num_ranks: int) -> None:
+        self.program = program
+        self.path = path
+        self.budget = budget
+        self.num_ranks = num_ranks
+        """Number of ranks to simulate."""
+        self.threads: list[SimulatedThread] = []
+        self.findings: list[ConcurrencyFinding] = []
+        self.shared_choices: dict[tuple[Any, ...], int] = {}
+        self.iteration_options: dict[tuple[Any, ...], list[int]] = {}
+        """Possible iteration counts, by the origin of what a loop runs over."""
+        self.queue_bounds: dict[tuple[Any, ...], tuple[bool, int]] = {}
+        """Results of `_queue_filling` for the first rank, by loop."""
+        self.collective_calls: dict[Any, dict[int, list[Any]]] = {}
+        """Collective calls in order, by group and rank."""
+        self.assumptions: dict[TraceStep, bool] = {}
+        """Whether each unknown decision was assumed to be the same on all ranks."""
+        self.divergence_step: TraceStep | None = None
+        """Data-dependent decision that was assumed to differ between ranks. None: no such assumption."""
+        self.message_counts: dict[tuple[int, int, str], int] = {}
+        self.queue_capacity = 0
+        """Total capacity of all bounded queues, in items."""
+        self.lock_acquisitions: list[tuple[SyncObject, SyncObject, SimulatedThread, TraceStep, TraceStep, frozenset[int]]] = []
+        """(held lock, acquired lock, thread, step of the first, step of the second, ids of all held locks)."""
+        self.entered_functions: set[int] = set()
+        """Ids of the functions that were called."""
+        self.caller_values: list[Value] = []
+        """Values that unknown callers may use too."""
+        self.has_started_threads = False
+        self.unknown_loop_tests: defaultdict[SyncObject, set[int]] = defaultdict(set)
+        """Ids of unknown loop tests evaluated while a lock was held, by lock."""
+        self.has_timed_out = False
+        """Whether a timeout expired while other threads could run."""
+        self.may_exclude_ranks = False
+        """Whether `init_process_group` may be called by some of the ranks only."""
+        self.truncated_loops: dict[str, None] = {}
+        """Messages about loops followed for fewer iterations than a test in them may need."""
+        self.assigns_computed = False
+        """Whether the current assignment's value is the result of a call or operation."""
+        self.assigns_constant = False
+        """Whether the current assignment's value is a constant in the source, as for a flag."""
+
+    def choose(
+        self,
+        thread: SimulatedThread,
+        alternatives: int,
+        *,
+        local: bool,
+        key: tuple[Any, ...] = (),
+        divergence: TraceStep | None = None,
+    ) -> int:
+        """Choose one of several alternatives. Ranks take the same one unless the decision is rank-dependent.
+
+        Args:
+            local: whether the decision is rank-dependent.
+            key: identity of the decision, if it is the same wherever it is taken. It is then taken once by each rank.
+            divergence: step that may differ between ranks if their data differ. One rank may then take another alternative
+                at one such step.
+        """
+        rank = thread.os_process.rank
+        if local or (rank is None and not key) or alternatives <= 1:
+            return self.path.choose(alternatives)
+        frame, rank_key = thread.frame, (rank, *key)
+        if key and rank_key in self.shared_choices:
+            return self.shared_choices[rank_key]
+        position = key or (thread.key, id(frame.node), frame.visits[frame.current_node])
+        alternative = self.shared_choices.get(position)
+        if alternative is None:
+            alternative = self.shared_choices[position] = self.path.choose(alternatives)
+        elif divergence is not None and self.divergence_step is None:
+            self.path.data_dependent.add(len(self.path.decisions))
+            if other_alternative := self.path.choose(alternatives):
+                self.divergence_step = divergence
+                alternative = (alternative + other_alternative) % alternatives
+        if key:
+            self.shared_choices[rank_key] = alternative
+        return alternative
+
+    def live_threads(self, os_process: OsProcess) -> list[SimulatedThread]:
+        return [thread for thread in self.threads if thread.os_process is os_process and not thread.ended]
