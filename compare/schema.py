@@ -18,7 +18,7 @@ from compare.core import commands
 from compare.core.option_types import Choice
 from compare.core.until_decided import UntilDecided
 from compare.execution import options, workspace
-from compare.execution.cells import AXES
+from compare.execution.axes import AXES
 from compare.execution.store import Comparison
 from compare.regression.bisection import BisectionReport
 from compare.regression.records import HistoryPoint, Judgement

@@ -15,10 +15,8 @@ from common.frozen import Exact
 from common.machine import machine
 from compare.core.errors import FolderError
 from compare.execution import code_digest, contestants, launch
-from compare.execution.cells import MatrixPlan
+from compare.execution.cells import JOBS_FOLDER, MatrixPlan
 
-FOLDER = "jobs"
-"""Subfolder of a matrix that holds the files of its jobs."""
 PROCESS = "compare.comparison.cell_process"
 """Module that runs one comparison of a matrix that is in a folder."""
 _POLL_SECONDS = 0.25
@@ -52,7 +50,7 @@ JobEnds = Generator[JobEnd]
 
 
 def status_file(folder: Path, cell: str) -> Path:
-    return folder / FOLDER / f"{cell}.json"
+    return folder / JOBS_FOLDER / f"{cell}.json"
 
 
 def read_status(folder: Path, cell: str, job: str | None = None) -> JobStatus | None:

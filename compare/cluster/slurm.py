@@ -21,6 +21,7 @@ from compare.cluster.jobs import JobEnd, JobEnds, Say
 from compare.core import wording
 from compare.core.errors import LaunchError
 from compare.execution import launch
+from compare.execution.cells import JOBS_FOLDER
 
 NAME = "slurm"
 _PROGRAMS = ("sbatch", "squeue", "scancel", "srun")
@@ -63,7 +64,7 @@ def batch_script(folder: Path, num_jobs: int) -> str:
 
 
 def _jobs_folder(folder: Path) -> Path:
-    jobs_folder = folder.absolute() / jobs.FOLDER
+    jobs_folder = folder.absolute() / JOBS_FOLDER
     if "%" in str(jobs_folder):  # sbatch would put a job's id there
         raise LaunchError(f"Slurm writes to no folder with % in its path. Received: {folder}. Choose another --out.")
     return jobs_folder
@@ -101,7 +102,7 @@ def run_in_job(folder: Path, cell: str, code_hash: str) -> None:
 
 
 def _log(folder: Path, cell: str) -> Path:
-    return folder / jobs.FOLDER / f"{cell}.txt"
+    return folder / JOBS_FOLDER / f"{cell}.txt"
 
 
 def run(
@@ -195,7 +196,7 @@ def _wait_for_jobs(folder: Path, waiting: dict[str, str], say: Say) -> JobEnds:
                 continue
             del waiting[cell]
             status = jobs.read_status(folder, cell, job)
-            last_line = launch.last_line(next((folder / jobs.FOLDER).glob(f"{job}_*log.out"), Path()))
+            last_line = launch.last_line(next((folder / JOBS_FOLDER).glob(f"{job}_*log.out"), Path()))
             yield JobEnd(cell, jobs.failure_reason(status, f"job {job}, {state.text}{f': {last_line}' if last_line else ''}"))
 
 

@@ -14,14 +14,13 @@ from common.artifacts import records
 from common.errors import UserError
 from common.machine import machine
 from common.processes import signals
-from compare.cluster import jobs
 from compare.comparison import comparison_plan, estimate, spread
 from compare.comparison.comparison_plan import ComparisonRequest
 from compare.comparison.finished import FinishedWork
 from compare.core import wording
 from compare.core.commands import Invocation
 from compare.core.interrupt import SIGNAL_EXIT_BASE, Interrupted, interruptible
-from compare.execution import cells, code_digest, store
+from compare.execution import axes, cells, code_digest, store
 from compare.execution.cells import Cell, MatrixPlan
 from compare.execution.twins import Twins
 from compare.execution.workspace import FolderKind, Workspace
@@ -44,9 +43,9 @@ def build_plan(requests: Sequence[tuple[dict[str, str], ComparisonRequest]], on:
     first.settings.check_repeats()
     cell_rows = [list(request.rows) for _, request in requests]
     cell_labels = [
-        labels or {cells.AXES["model"]: rows[0].spec.model} for (labels, _), rows in zip(requests, cell_rows, strict=True)
+        labels or {axes.AXES["model"]: rows[0].spec.model} for (labels, _), rows in zip(requests, cell_rows, strict=True)
     ]
-    names = cells.names(cell_labels)
+    names = axes.names(cell_labels)
     return MatrixPlan(
         created_at=datetime.now(UTC).isoformat(timespec="seconds"),
         argv=list(first.argv),
@@ -174,7 +173,7 @@ def _twins(plan: MatrixPlan) -> Twins:
 
 
 def _has_started(folder: Path) -> bool:
-    return any(folder.glob(f"*/{store.PLAN_FILE}")) or any(folder.glob(f"{jobs.FOLDER}/*"))
+    return any(folder.glob(f"*/{store.PLAN_FILE}")) or any(folder.glob(f"{cells.JOBS_FOLDER}/*"))
 
 
 MATRIX = FolderKind(noun=cells.KIND, file=cells.PLAN_FILE, kind=cells.KIND, record=MatrixPlan, has_started=_has_started)

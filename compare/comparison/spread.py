@@ -64,7 +64,7 @@ def run_cells(plan: MatrixPlan, folder: Path, on_received: Callable[[Path], obje
     remaining = [cell for cell in plan.cells if cell.name not in finished_names]
     _say(f"{wording.count(len(remaining), 'comparison')} to run on {plan.on}, {len(finished_names)} there already.")
     code_hash = jobs.matrix_code_hash(plan)
-    (folder / jobs.FOLDER).mkdir(exist_ok=True)
+    (folder / cells.JOBS_FOLDER).mkdir(exist_ok=True)
 
     def record(**changes: Mapping[str, str | None]) -> None:
         nonlocal plan

@@ -214,7 +214,7 @@ class TrainingOptions(SpecOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class MatrixOptions(_SpecOptionGroup):
-    """A group of options like TrainingOptions, where some may have several values. `cells.AXES` names their fields."""
+    """A group of options like TrainingOptions, where some may have several values. `axes.AXES` names their fields."""
 
     preset: PresetName = None
     spec_file: SpecFile = None

@@ -10,7 +10,7 @@ from common import spec
 from common.spec import MODES, SpecError
 from compare.core import until_decided
 from compare.core.option_parsing import parse_choices, parse_modes, split_names
-from compare.execution import cells, presets
+from compare.execution import axes, presets
 from compare.execution.comparison_settings import ComparisonSettings
 from compare.execution.contestants import Contestant
 
@@ -31,7 +31,7 @@ def settings(
 def settings_of_cells(
     preset: str | None, spec_file: Path | Mapping[str, Any] | None, options: Mapping[str, Any], assignments: list[str]
 ) -> list[tuple[dict[str, str], ComparisonSettings]]:
-    """Return (labels, settings) of each cell, see `cells.expand`.
+    """Return (labels, settings) of each cell, see `axes.expand`.
 
     Args:
         spec_file: its path, or the values that it would hold.
@@ -55,7 +55,7 @@ def settings_of_cells(
             if overrides.get(field) is not None:
                 values = {name: value for name, value in values.items() if name != other}
         values = spec.overlay(values, overrides)
-    return [(labels, _with_modes(settings.updated(values=cell_values))) for labels, cell_values in cells.expand(values)]
+    return [(labels, _with_modes(settings.updated(values=cell_values))) for labels, cell_values in axes.expand(values)]
 
 
 def with_matrix(

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from common.spec import Spec
-from compare.execution import cells
+from compare.execution import axes
 from compare.schema import schemas
 from tests.support import comparisons
 from tests.support.command_line import convtwins
@@ -49,7 +49,7 @@ def test_a_spec_file_has_the_fields_of_a_run_and_of_the_matrix() -> None:
     assert unknown({"optimizer": {"lr": 0.1}, "batch": 3}, schema, schema) == [".batch", ".optimizer.lr"]
 
 
-@pytest.mark.parametrize("field", cells.AXES)
+@pytest.mark.parametrize("field", axes.AXES)
 def test_a_field_of_a_matrix_may_be_a_list_of_what_it_may_be(field: str) -> None:
     *group, leaf = field.split(".")
     schema = schemas()["spec"]

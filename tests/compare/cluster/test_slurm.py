@@ -19,6 +19,7 @@ from compare.cluster import jobs, slurm
 from compare.cluster.jobs import JobStatus
 from compare.comparison import spread
 from compare.execution import cells, store
+from compare.execution.cells import JOBS_FOLDER
 from tests.compare.cluster.test_dask_slots import QUICK, REAL, TWO, states
 from tests.support import processes, trees
 from tests.support.command_line import convtwins, convtwins_json
@@ -121,7 +122,7 @@ def test_jobs_that_a_killed_command_left_are_cancelled_where_it_did_not_note_the
     )
     fake_twins.setenv("SBATCH_JOB_NAME", "mine")
     fake_twins.setenv("SLURM_ARRAY_JOB_ID", "3")
-    (tmp_path / jobs.FOLDER).mkdir()
+    (tmp_path / JOBS_FOLDER).mkdir()
     records.write(jobs.status_file(tmp_path, "a"), JobStatus(job="7_0", node="n", code=130, failure="its job was cancelled"))
     records.write(jobs.status_file(tmp_path, "b"), JobStatus(job="7_1", node="n"))
     submitted, rest = dict[str, str](), {"nodes": dict[str, str](), "on_submitted": lambda made: submitted.update(made)}

@@ -5,21 +5,21 @@ from typing import Any
 import pytest
 
 from common.spec import SpecError
-from compare.execution import cells
+from compare.execution import axes
 
 
 def test_every_combination_of_the_listed_values_is_a_cell_and_the_rest_is_shared() -> None:
     values = {"model": ["a", "b"], "data": {"source": ["x", "y"], "limit": 9}, "global_batch_size": [32, 128], "epochs": 1}
-    made = cells.expand(values)
+    made = axes.expand(values)
     assert len(made) == 8 and made[0][0] == {"model": "a", "data": "x", "batch size": "32"}
     assert made[-1][1] == {"model": "b", "data": {"source": "y", "limit": 9}, "global_batch_size": 128, "epochs": 1}
     assert values["model"] == ["a", "b"]
-    names = cells.names([labels for labels, _ in made])
+    names = axes.names([labels for labels, _ in made])
     assert names[0] == "a-x-batch_size_32" and len(set(names)) == 8
 
 
 def test_values_without_a_list_are_one_comparison() -> None:
-    assert cells.expand({"model": "a"}) == [({}, {"model": "a"})]
+    assert axes.expand({"model": "a"}) == [({}, {"model": "a"})]
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,7 @@ def test_values_without_a_list_are_one_comparison() -> None:
 def test_labels_are_the_shortest_words_that_tell_values_apart(values: list[Any], labels: list[str]) -> None:
     field = "optimizer" if isinstance(values[0], dict) else "data.source"
     nested = {"optimizer": values} if field == "optimizer" else {"data": {"source": values}}
-    assert [next(iter(own.values())) for own, _ in cells.expand(nested)] == labels
+    assert [next(iter(own.values())) for own, _ in axes.expand(nested)] == labels
 
 
 @pytest.mark.parametrize(
@@ -48,10 +48,10 @@ def test_labels_are_the_shortest_words_that_tell_values_apart(values: list[Any],
 )
 def test_a_list_that_makes_no_matrix_is_refused_by_its_field(values: dict[str, Any], said: str) -> None:
     with pytest.raises(SpecError) as refusal:
-        cells.expand(values)
+        axes.expand(values)
     assert str(refusal.value).startswith(said)
 
 
 def test_names_of_folders_are_plain_and_differ() -> None:
     labels = [{"data": "../слива"}, {"data": "../???"}, {"data": "a b"}, {"data": "a/b"}]
-    assert cells.names(labels) == ["cell-1", "cell-2", "a_b-3", "a_b-4"]
+    assert axes.names(labels) == ["cell-1", "cell-2", "a_b-3", "a_b-4"]
