@@ -12,7 +12,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Generator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -179,16 +179,17 @@ class TrainingRun:
             self._resume(trainer, plan, dataset, earlier_folder)
             feed = trainer.feed()
         saved_at = time.monotonic()
-        for epoch in range(self._first_epoch, plan.epochs + 1):
-            self._epoch(epoch, trainer, plan, dataset, feed)
-            if self._spec.part == "training" and self._update_best(trainer, plan, dataset):
-                break
-            if epoch == plan.epochs or self._spec.not_resumable_because is not None:
-                continue
-            is_due = time.monotonic() - saved_at >= (self._spec.checkpoint_seconds or 0.0)
-            if _broadcast_from_rank0(trainer, is_due)[0]:
-                self._save(trainer)
-                saved_at = time.monotonic()
+        with closing(self._turns):
+            for epoch in range(self._first_epoch, plan.epochs + 1):
+                self._epoch(epoch, trainer, plan, dataset, feed)
+                if self._spec.part == "training" and self._update_best(trainer, plan, dataset):
+                    break
+                if epoch == plan.epochs or self._spec.not_resumable_because is not None:
+                    continue
+                is_due = time.monotonic() - saved_at >= (self._spec.checkpoint_seconds or 0.0)
+                if _broadcast_from_rank0(trainer, is_due)[0]:
+                    self._save(trainer)
+                    saved_at = time.monotonic()
 
     def record_device_memory(self, trainer: BaseTrainer, device_mib: Sequence[float]) -> None:
         """Record the peak memory of each device of each process. All processes call it.

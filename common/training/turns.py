@@ -66,6 +66,11 @@ class Turns:
         steps, stopped_at, continued_at = trainer.all_reduce_world(turn).tolist()
         return Turn(round(steps), stopped_at, continued_at)
 
+    def close(self) -> None:
+        """Tell the launcher that this run asks for no more turns."""
+        if self._socket is not None:
+            self._socket.close()
+
     def _ask(self, path: str, steps_left: int) -> Turn:
         if self._socket is None:
             self._socket = socket.socket(socket.AF_UNIX)

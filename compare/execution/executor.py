@@ -191,7 +191,7 @@ def _run_attempt(
             row, repeat, folder, deaths, remaining_spec, status, launch.describe_ending(ending, log, lacked_memory)
         )
     if result.status in store.FINISHED:
-        result = _update_result(result, directory, **_clock_fields(clock, row))
+        result = _update_result(result, directory, **_clock_fields(clock, row, seat))
     if result.status == "ok":
         for attempt in store.earlier_attempts(directory):
             checkpoint.remove(attempt)
@@ -225,9 +225,9 @@ def _describe_death(result: RunResult, directory: Path, started_seconds: float, 
     )
 
 
-def _clock_fields(clock: LaunchersClock, row: Row) -> dict[str, Any]:
-    """Result fields of a finished run that the launcher's own clock decides."""
-    if (words := clock.disagreement(row.framework)) is not None:
+def _clock_fields(clock: LaunchersClock, row: Row, seat: Seat | None) -> dict[str, Any]:
+    """Result fields of a finished run that the launcher's own clock, and its view of the run's turns, decide."""
+    if (words := clock.disagreement(row.framework) or (seat and seat.defect())) is not None:
         return {"status": "failed", "reason": words, "clock_confirmed": None}
     return {"clock_confirmed": clock.confirms()}
 

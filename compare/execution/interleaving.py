@@ -89,7 +89,9 @@ def run_in_turns(
     ending: Callable[[_Result], tuple[RunResult | None, str]] = lambda result: (None, ""),
     execute_together: Callable[[Sequence[Job[_Item]]], Sequence[_Result]] | None = None,
 ) -> Generator[list[tuple[Job[_Item], _Result]]]:
-    """Run the jobs round after round, one after the other or all of a round together. Whoever has enough takes no further round.
+    """Run the jobs round after round, one after the other or all of a round together.
+
+    Whoever has enough takes no further round.
 
     Args:
         planned: the rounds.
@@ -108,17 +110,18 @@ def run_in_turns(
     progress.plan([name(job.item) for jobs in planned for job in jobs])
     for jobs in planned:
         results: list[tuple[Job[_Item], _Result]] = []
-        known = {job: result for job in jobs if (result := stored(job)) is not None}
-        made: dict[Job[_Item], _Result] = {}
-        together = [job for job in jobs if job not in known]
-        if execute_together is not None and len(together) > 1:
-            progress.begin(name(together[0].item), f"{label(together[0])} and {len(together) - 1} more in turns")
-            made = dict(zip(together, execute_together(together), strict=True))
-        for job in jobs:
-            if job not in made:
+        known = {place: result for place, job in enumerate(jobs) if (result := stored(job)) is not None}
+        left = [place for place in range(len(jobs)) if place not in known]
+        made: dict[int, _Result] = {}
+        if execute_together is not None and len(left) > 1:
+            first = jobs[left[0]]
+            progress.begin(name(first.item), f"{label(first)} and {len(left) - 1} more in turns")
+            made = dict(zip(left, execute_together([jobs[place] for place in left]), strict=True))
+        for place, job in enumerate(jobs):
+            if place not in made:
                 progress.begin(name(job.item), label(job))
-            result = known[job] if job in known else made[job] if job in made else execute(job)
+            result = known[place] if place in known else made[place] if place in made else execute(job)
             progress.end(*ending(result))
-            if job in known or accept(job, result):
+            if place in known or accept(job, result):
                 results.append((job, result))
         yield results

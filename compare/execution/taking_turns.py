@@ -30,6 +30,9 @@ TURN_SECONDS = 0.25
 LEAST_STEPS = 4
 """Least number of steps of a turn, and the number in the first one, when no row's speed is known."""
 POLL_SECONDS = 0.25
+MAX_COMPUTED_SECONDS, MAX_COMPUTED_PART = 0.1, 0.01
+"""CPU time that a run may use while it waits, in seconds and as part of the waiting: the kernel counts in ticks, and a signal
+takes a moment to stop a process."""
 MEMORY_RESERVE = 1.5
 """Free memory that a further run needs, in units of the largest one that has started in this round."""
 
@@ -65,6 +68,16 @@ class Seat:
     @property
     def waits(self) -> bool:
         return self._asked_at is not None
+
+    def defect(self) -> str | None:
+        """Describe how the run computed while it had to wait. None: it did not."""
+        paused_seconds = self.paused_seconds()
+        if self.computed_seconds <= MAX_COMPUTED_SECONDS + MAX_COMPUTED_PART * paused_seconds:
+            return None
+        return (
+            f"computed out of turn: its processes used {self.computed_seconds:.2f} s of CPU time in the {paused_seconds:.2f} s "
+            "in which they had to wait"
+        )
 
     def paused_seconds(self) -> float:
         """Return the seconds that the run has waited for its turns until now."""
@@ -181,6 +194,7 @@ def run_round(
     items: Sequence[_Item],
     run: Callable[[_Item, Seat], Generator[StartedProcess, None, _Result]],
     turn_seconds: float = TURN_SECONDS,
+    free_memory: Callable[[], int] = lambda: psutil.virtual_memory().available,
 ) -> list[_Result]:
     """Run all items in turns, and return their results in order.
 
@@ -190,6 +204,8 @@ def run_round(
     Args:
         items: in the order of starting.
         run: runs an item with a seat, one look at its process for each step of the generator.
+        turn_seconds: seconds of training that a turn aims at.
+        free_memory: returns the bytes of memory that further processes can have.
     """
     results: dict[int, _Result] = {}
     while len(results) < len(items):
@@ -199,7 +215,7 @@ def run_round(
             for place, item in enumerate(items):
                 if place in results:
                     continue
-                if runs and not _fits_beside(runs):
+                if runs and free_memory() < MEMORY_RESERVE * max(each.seat.memory_bytes for each in runs):
                     break
                 seat = Seat(str(folder.path / str(place)))
                 runs.append(_Run(place, seat, run(item, seat)))
@@ -208,12 +224,6 @@ def run_round(
             _take_turns(runs, turn_seconds)
             results |= {run.place: result for run in runs for result in run.results}
     return [results[place] for place in range(len(items))]
-
-
-def _fits_beside(runs: Sequence[_Run[_Item, _Result]]) -> bool:
-    """Return whether the memory has space for one more run beside these."""
-    largest = max(run.seat.memory_bytes for run in runs)
-    return psutil.virtual_memory().available >= MEMORY_RESERVE * largest
 
 
 def _take_turns(runs: Sequence[_Run[_Item, _Result]], turn_seconds: float) -> None:
